@@ -1,0 +1,1 @@
+"""Typed, validated configuration and its composition by Hydra; never imports torch."""

@@ -1,0 +1,350 @@
+"""The configuration of the objective's axes: one frozen model per kind, with its settings and ranges.
+
+Which formula a kind stands for is said in `atrium.objective`; which choices go together, in
+`atrium.config.objective_checks`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from atrium.config.base import Section
+
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0.0, le=1.0)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class AdvantageConfig(Section):
+    """How good was a completion: (return - baseline - offset) / (scale + epsilon)."""
+
+    baseline: Literal["none", "group_mean", "leave_one_out", "batch_mean"]
+    """What is subtracted from the return."""
+    offset: Finite = 0.0
+    """A constant added to the baseline."""
+    scale: Literal["none", "group_std", "batch_std", "token_std"] = "none"
+    """What the difference is divided by."""
+    ddof: Literal[0, 1] = 1
+    """1 divides variances by n - 1, 0 by n."""
+    epsilon: NonNegative = 1e-6
+    """Added to the scale."""
+    returns: Literal["sequence", "token"] = "sequence"
+    """One return per completion, or a discounted one per token."""
+    discount: Share = 1.0
+    """The discount of token returns."""
+
+
+class RatioConfig(Section):
+    """Whose probabilities are compared, at which level."""
+
+    level: Literal["token", "sequence_mean", "sequence", "none"] = "token"
+    """One token, the geometric mean of the sequence, its product, or no ratio at all."""
+    anchor: Literal["behavior", "rollout"] = "behavior"
+    """Below the line: the trainer's numbers at the start of the step, or the engine's."""
+
+
+class WeightRatioConfig(RatioConfig):
+    """The ratio that multiplies the advantage."""
+
+    cap: Positive | None = None
+    """The largest weight, or null for none."""
+
+
+class RatiosConfig(Section):
+    """The ratio that the trust region looks at, and the one that multiplies the advantage."""
+
+    gate: RatioConfig = RatioConfig()
+    weight: WeightRatioConfig = WeightRatioConfig()
+
+
+class ClipConfig(Section):
+    """PPO's clip over the chosen divergence."""
+
+    kind: Literal["clip"]
+    gradient: Literal["pathwise", "score"] = "pathwise"
+
+
+class DualClipConfig(Section):
+    """Clip, bounded below by cap x A for negative advantages."""
+
+    kind: Literal["dual_clip"]
+    gradient: Literal["pathwise", "score"] = "pathwise"
+    cap: Annotated[float, Field(gt=1.0)]
+    """The ratio above which a token with a negative advantage has no gradient."""
+
+
+class WeightClipConfig(Section):
+    """CISPO: the weight is clipped, no gradient is cut."""
+
+    kind: Literal["weight_clip"]
+    gradient: Literal["score"] = "score"
+
+
+class RegressionConfig(Section):
+    """GVPO: regression of the implicit reward."""
+
+    kind: Literal["implicit_reward_regression"]
+    gradient: Literal["pathwise"] = "pathwise"
+    beta: Positive
+    """The KL coefficient of the implicit reward."""
+
+
+class NoSurrogateConfig(Section):
+    """Importance sampling alone."""
+
+    kind: Literal["none"]
+    gradient: Literal["pathwise", "score"] = "pathwise"
+
+
+SurrogateConfig = Annotated[
+    ClipConfig | DualClipConfig | WeightClipConfig | RegressionConfig | NoSurrogateConfig,
+    Field(discriminator="kind"),
+]
+
+
+class AllTokensConfig(Section):
+    """Every token counts the same."""
+
+    kind: Literal["all"]
+
+
+class TopEntropyConfig(Section):
+    """Only the tokens with the highest entropy."""
+
+    kind: Literal["top_entropy"]
+    frac: Share
+    """The share of tokens that are trained on."""
+
+
+TokenWeightConfig = Annotated[AllTokensConfig | TopEntropyConfig, Field(discriminator="kind")]
+
+
+class NoCorrectionConfig(Section):
+    """The engine's distribution is taken to be the trainer's."""
+
+    kind: Literal["none"]
+
+
+class TruncatedImportanceConfig(Section):
+    """TIS: the mismatch ratio, capped."""
+
+    kind: Literal["truncated_importance"]
+    cap: Positive
+    level: Literal["token", "sequence"] = "token"
+
+
+class MaskedImportanceConfig(Section):
+    """IcePop and MIS: the mismatch ratio, zero outside its bounds."""
+
+    kind: Literal["masked_importance"]
+    lower: NonNegative
+    upper: Positive
+    level: Literal["token", "sequence", "sequence_mean"] = "token"
+    keep_weight: bool = True
+    """False rejects without reweighting what stays."""
+
+
+class SequenceRejectionConfig(Section):
+    """Drop completions whose mean mismatch exceeds a bound."""
+
+    kind: Literal["sequence_rejection"]
+    estimator: Literal["k1", "k2", "k3"]
+    bound: Positive
+
+
+CorrectionConfig = Annotated[
+    NoCorrectionConfig | TruncatedImportanceConfig | MaskedImportanceConfig | SequenceRejectionConfig,
+    Field(discriminator="kind"),
+]
+
+
+class TokenMeanConfig(Section):
+    """The mean over the minibatch's tokens."""
+
+    kind: Literal["token_mean"]
+
+
+class SequenceMeanTokenMeanConfig(Section):
+    """The mean over completions of their mean over tokens."""
+
+    kind: Literal["sequence_mean_token_mean"]
+
+
+class SequenceMeanTokenSumConfig(Section):
+    """The mean over completions of their sum over tokens, divided by a constant."""
+
+    kind: Literal["sequence_mean_token_sum"]
+    constant: Positive = 1.0
+
+
+class GroupUnbiasedTokenSumConfig(Section):
+    """The mean over groups of token sums divided by the group size less one."""
+
+    kind: Literal["group_unbiased_token_sum"]
+
+
+ReductionConfig = Annotated[
+    TokenMeanConfig | SequenceMeanTokenMeanConfig | SequenceMeanTokenSumConfig | GroupUnbiasedTokenSumConfig,
+    Field(discriminator="kind"),
+]
+
+
+class GroupFilterConfig(Section):
+    """Which groups train."""
+
+    kind: Literal["keep", "skip", "drop", "resample"] = "keep"
+    """What happens to groups whose rewards are all equal; see `atrium.objective.groups`."""
+    max_num_rounds: Annotated[int, Field(ge=1)] = 1
+    """For resample: batches of prompts sampled at most per step."""
+
+
+class ReferenceConfig(Section):
+    """The reference policy of a regularizer, and when it moves."""
+
+    kind: Literal["none", "frozen", "every_num_steps"] = "none"
+    num_steps: Annotated[int, Field(ge=1)] | None = None
+    """For every_num_steps: the reference becomes the policy after this many steps."""
+
+
+class OnPolicyConfig(Section):
+    """What the gradient is when the policy is the behavior policy, compared with A grad log pi."""
+
+    law: Literal["exact", "expectation", "scaled", "differs"]
+    """Equal; equal in expectation; equal up to `scale`; or something else, for `reason`."""
+    scale: Positive | None = None
+    reason: str | None = None
+
+
+class AlgorithmConfig(Section):
+    """One method: a choice on every axis but divergence and regularizer, which are groups of their own."""
+
+    name: str
+    advantage: AdvantageConfig
+    ratio: RatiosConfig = RatiosConfig()
+    surrogate: SurrogateConfig
+    token_weight: TokenWeightConfig = AllTokensConfig(kind="all")
+    correction: CorrectionConfig = NoCorrectionConfig(kind="none")
+    reduction: ReductionConfig
+    group_filter: GroupFilterConfig = GroupFilterConfig()
+    reference: ReferenceConfig = ReferenceConfig()
+    log_ratio_limit: Positive | None = 20.0
+    """Bound on log-ratios that are exponentiated, or null for none."""
+    on_policy: OnPolicyConfig
+
+
+class NoDivergenceConfig(Section):
+    """No trust region."""
+
+    kind: Literal["none"]
+
+
+class BudgetDivergenceConfig(Section):
+    """A divergence that is a function of the ratio alone, with one budget."""
+
+    kind: Literal[
+        "ratio",
+        "k1",
+        "k1_signed",
+        "k2",
+        "kl3",
+        "kl3_reversed",
+        "chi2",
+        "hellinger",
+        "jensen_shannon",
+        "total_variation",
+    ]
+    delta: Annotated[float, Field(gt=0.0, le=100.0)]
+    """The budget."""
+
+
+class AlphaDivergenceConfig(Section):
+    """The alpha family."""
+
+    kind: Literal["alpha"]
+    delta: Annotated[float, Field(gt=0.0, le=100.0)]
+    alpha: Annotated[float, Field(ge=-10.0, le=10.0)]
+
+
+class AsymmetricRatioConfig(Section):
+    """Clip-higher: 1 - epsilon_low <= w <= 1 + epsilon_high."""
+
+    kind: Literal["asymmetric_ratio"]
+    epsilon_low: Positive
+    epsilon_high: Positive
+
+
+class WindowConfig(Section):
+    """A point of the (l, u) plane."""
+
+    kind: Literal["window"]
+    lower: Annotated[float, Field(ge=0.0, le=1.0)]
+    upper: Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
+
+
+class BinaryTotalVariationConfig(Section):
+    """DPPO-Binary-TV."""
+
+    kind: Literal["binary_total_variation"]
+    delta_low: Share
+    delta_high: Share
+
+
+class BinaryKLConfig(Section):
+    """DPPO-Binary-KL."""
+
+    kind: Literal["binary_kl"]
+    delta: Positive
+
+
+class DynamicClipConfig(Section):
+    """DCPO."""
+
+    kind: Literal["dynamic_clip"]
+    epsilon_low: Positive
+    epsilon_high: Positive
+    cap: Annotated[float, Field(gt=1.0)]
+
+
+DivergenceConfig = Annotated[
+    NoDivergenceConfig
+    | BudgetDivergenceConfig
+    | AlphaDivergenceConfig
+    | AsymmetricRatioConfig
+    | WindowConfig
+    | BinaryTotalVariationConfig
+    | BinaryKLConfig
+    | DynamicClipConfig,
+    Field(discriminator="kind"),
+]
+
+
+class KLConfig(Section):
+    """A KL penalty."""
+
+    estimator: Literal["k1", "k2", "k3", "k3_straight_through", "fkl", "rkl", "ufkl", "urkl"]
+    coefficient: Positive
+    anchor: Literal["reference", "behavior"]
+    placement: Literal["reward", "weight", "loss"]
+    correction: Literal["none", "weight", "detached_weight"] = "none"
+    level: Literal["token", "sequence"] = "token"
+    log_ratio_limit: Positive | None = None
+
+
+class EntropyConfig(Section):
+    """An entropy bonus, fixed or adaptive."""
+
+    coefficient: NonNegative
+    target: Positive | None = None
+    """The entropy below which the bonus applies and grows; null keeps the coefficient fixed."""
+    step: NonNegative = 0.0
+    """What the coefficient changes by after each step."""
+
+
+class RegularizerConfig(Section):
+    """What else pulls on the policy."""
+
+    kl: KLConfig | None = None
+    entropy: EntropyConfig | None = None

@@ -1,0 +1,148 @@
+"""Which choices on the objective's axes go together, and which of them would have no effect.
+
+Every rule is one line that names the two settings that clash and a value to choose instead.
+"""
+
+from __future__ import annotations
+
+from atrium.config.objective import AlgorithmConfig, DivergenceConfig, KLConfig, RegularizerConfig
+from atrium.errors import ConfigError
+
+
+def check_objective(
+    algorithm: AlgorithmConfig,
+    divergence: DivergenceConfig,
+    regularizer: RegularizerConfig,
+    *,
+    num_updates_per_batch: int,
+    group_size: int,
+) -> None:
+    """Raise `ConfigError` for axes that cannot go together, or of which one has no effect."""
+    _check_groups(algorithm, group_size)
+    _check_surrogate(algorithm, divergence)
+    _check_regularizer(algorithm, regularizer, num_updates_per_batch)
+    _check_idle(algorithm, regularizer)
+
+
+def _check_groups(algorithm: AlgorithmConfig, group_size: int) -> None:
+    advantage = algorithm.advantage
+    grouped = advantage.baseline in ("group_mean", "leave_one_out") or advantage.scale == "group_std"
+    if group_size == 1 and (grouped or algorithm.surrogate.kind == "implicit_reward_regression"):
+        raise ConfigError(
+            "rollout.group_size=1 gives every group advantage 0; choose rollout.group_size >= 2, "
+            "or algorithm.advantage.baseline=batch_mean"
+        )
+    if group_size == 1 and algorithm.group_filter.kind != "keep":
+        raise ConfigError(
+            f"algorithm.group_filter.kind={algorithm.group_filter.kind} drops every group of "
+            "rollout.group_size=1; choose algorithm.group_filter.kind=keep"
+        )
+
+
+def _check_surrogate(algorithm: AlgorithmConfig, divergence: DivergenceConfig) -> None:
+    surrogate, ratio = algorithm.surrogate, algorithm.ratio
+    regression = surrogate.kind == "implicit_reward_regression"
+    if regression and ratio.weight.level != "sequence":
+        raise ConfigError(
+            f"algorithm.surrogate.kind={surrogate.kind} regresses on whole sequences and cannot use "
+            f"algorithm.ratio.weight.level={ratio.weight.level}; choose algorithm.ratio.weight.level=sequence"
+        )
+    if ratio.weight.level == "none" and surrogate.gradient == "pathwise":
+        raise ConfigError(
+            "algorithm.ratio.weight.level=none leaves no ratio to differentiate; "
+            "choose algorithm.surrogate.gradient=score"
+        )
+    if ratio.weight.cap is not None and surrogate.gradient == "pathwise":
+        raise ConfigError(
+            f"algorithm.ratio.weight.cap={ratio.weight.cap} makes the weight a constant; "
+            "choose algorithm.surrogate.gradient=score"
+        )
+    if surrogate.kind in ("none", "implicit_reward_regression") and divergence.kind != "none":
+        raise ConfigError(
+            f"divergence.kind={divergence.kind} has no effect: algorithm.surrogate.kind={surrogate.kind} "
+            "never looks at a trust region; choose divergence=none or algorithm.surrogate.kind=clip"
+        )
+    if ratio.gate.level == "none" and divergence.kind != "none":
+        raise ConfigError(
+            f"divergence.kind={divergence.kind} has no effect with algorithm.ratio.gate.level=none; "
+            "choose divergence=none or algorithm.ratio.gate.level=token"
+        )
+
+
+def _check_regularizer(
+    algorithm: AlgorithmConfig, regularizer: RegularizerConfig, num_updates_per_batch: int
+) -> None:
+    kl, reference = regularizer.kl, algorithm.reference
+    if kl is not None and kl.anchor == "reference" and reference.kind == "none":
+        raise ConfigError(
+            "regularizer.kl.anchor=reference needs a reference policy; "
+            "choose algorithm.reference.kind=frozen or regularizer.kl.anchor=behavior"
+        )
+    if reference.kind != "none" and (kl is None or kl.anchor != "reference"):
+        raise ConfigError(
+            f"algorithm.reference.kind={reference.kind} has no effect without "
+            "regularizer.kl.anchor=reference; choose algorithm.reference.kind=none"
+        )
+    if (reference.kind == "every_num_steps") != (reference.num_steps is not None):
+        raise ConfigError(
+            "algorithm.reference.num_steps goes with algorithm.reference.kind=every_num_steps: "
+            "give both or neither"
+        )
+    if kl is not None:
+        _check_kl(kl, algorithm, num_updates_per_batch)
+    if regularizer.entropy is not None and regularizer.entropy.target is None and regularizer.entropy.step:
+        raise ConfigError(
+            f"regularizer.entropy.step={regularizer.entropy.step} has no effect without "
+            "regularizer.entropy.target; give a target in nats or choose step=0"
+        )
+
+
+def _check_kl(kl: KLConfig, algorithm: AlgorithmConfig, num_updates_per_batch: int) -> None:
+    if kl.correction != "none" and kl.estimator not in ("k1", "k2", "k3", "k3_straight_through"):
+        raise ConfigError(
+            f"regularizer.kl.correction={kl.correction} would weight regularizer.kl.estimator={kl.estimator} "
+            "twice; choose correction=none"
+        )
+    if kl.placement == "reward" and kl.anchor == "behavior":
+        raise ConfigError(
+            "regularizer.kl.placement=reward has no effect against regularizer.kl.anchor=behavior, "
+            "from which the samples come; choose anchor=reference"
+        )
+    if kl.placement == "weight" and algorithm.surrogate.kind == "implicit_reward_regression":
+        raise ConfigError(
+            "regularizer.kl.placement=weight needs a surrogate with a weight, not "
+            "algorithm.surrogate.kind=implicit_reward_regression; choose placement=loss"
+        )
+    vanishes = kl.estimator not in ("fkl", "rkl", "k1")
+    if kl.anchor == "behavior" and num_updates_per_batch == 1 and vanishes:
+        raise ConfigError(
+            f"regularizer.kl.estimator={kl.estimator} against the behavior policy has no gradient with one "
+            "update per batch; choose optimizer.num_minibatches or num_epochs > 1, or anchor=reference"
+        )
+
+
+def _check_idle(algorithm: AlgorithmConfig, regularizer: RegularizerConfig) -> None:
+    filters = algorithm.group_filter
+    if filters.kind == "skip" and regularizer != RegularizerConfig():
+        raise ConfigError(
+            "algorithm.group_filter.kind=skip leaves out groups that the regularizer would train on; "
+            "choose kind=keep, or kind=drop to leave them out of the means too"
+        )
+    if filters.max_num_rounds > 1 and filters.kind != "resample":
+        raise ConfigError(
+            f"algorithm.group_filter.max_num_rounds={filters.max_num_rounds} has no effect with "
+            f"algorithm.group_filter.kind={filters.kind}; choose kind=resample"
+        )
+
+
+def objective_notes(
+    algorithm: AlgorithmConfig, divergence: DivergenceConfig, *, num_updates_per_batch: int
+) -> list[str]:
+    """What a user should know about choices that are valid but do less than they seem to."""
+    anchors = {algorithm.ratio.gate.anchor, algorithm.ratio.weight.anchor}
+    if num_updates_per_batch == 1 and divergence.kind != "none" and anchors == {"behavior"}:
+        return [
+            "one update per batch: the policy is still the behavior policy, every ratio is 1, and "
+            f"divergence={divergence.kind} cuts nothing"
+        ]
+    return []

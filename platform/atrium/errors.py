@@ -1,0 +1,55 @@
+"""The one tree of errors that a user can cause or meet; every message says what, where and what to do.
+
+The command line prints such an error as one line and exits with its `exit_code`; anything else that is
+raised is a defect of Atrium and keeps its traceback.
+"""
+
+
+class AtriumError(Exception):
+    """Base of all errors meant for the user. The message is one line and names the fix."""
+
+    exit_code = 1
+
+
+class ConfigError(AtriumError):
+    """A setting or a command line is wrong: unknown, of the wrong type, out of range, or idle."""
+
+    exit_code = 2
+
+
+class MissingDependencyError(AtriumError):
+    """A package or program that the chosen settings need is not installed."""
+
+    exit_code = 2
+
+
+class RunFolderError(AtriumError):
+    """A run folder is missing, unwritable, from another version, or does not fit the request."""
+
+    exit_code = 2
+
+
+class CheckpointError(AtriumError):
+    """A checkpoint is missing, damaged, or belongs to other settings."""
+
+    exit_code = 2
+
+
+class DataError(AtriumError):
+    """A dataset or benchmark is missing, or is not what its configuration declares."""
+
+    exit_code = 2
+
+
+class EngineError(AtriumError):
+    """An engine failed, or generated from other weights or another distribution than the policy's."""
+
+
+class TrainingDivergedError(AtriumError):
+    """The loss or its gradient is not finite, or a bound that the settings name was crossed."""
+
+
+class Interrupted(AtriumError):  # noqa: N818 - it is a request that was honoured, not an error
+    """The run was asked to stop (Ctrl-C or SIGTERM) and did so after its last whole step."""
+
+    exit_code = 130

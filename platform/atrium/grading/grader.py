@@ -1,0 +1,20 @@
+"""The grader protocol: a completion's text and a gold answer in, a verdict out, later and elsewhere."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Protocol
+
+from atrium.records import Verdict
+
+
+class Grader(Protocol):
+    """Grades texts against gold answers without ever blocking, crashing or hanging its caller."""
+
+    def submit(self, text: str, gold: str) -> Future[Verdict]:
+        """Start grading; the future always ends in a verdict within the grader's deadline."""
+        ...
+
+    def close(self) -> None:
+        """End all workers. Harmless when called twice."""
+        ...

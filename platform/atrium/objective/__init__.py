@@ -1,0 +1,1 @@
+"""The axes of an RLVR objective and their composition; pure functions of tensors."""

@@ -1,0 +1,72 @@
+"""What an objective did to a micro-batch, as sums and counts that add up exactly over micro-batches.
+
+Nothing here is moved to the host; `train` does so once per step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from atrium import metrics
+from atrium.metrics import Quantity
+from atrium.objective.batch import neutral
+
+Sums = dict[Quantity, tuple[Tensor, Tensor]]
+"""For each quantity its total and its count, as zero-dimensional tensors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenDetails:
+    """What the objective saw and did at each token, all [B, T] and detached.
+
+    `dropped_BT` marks tokens whose policy gradient was cut; `coefficient_BT` is the whole coefficient on
+    the token's log-probability before the reduction's factor, regularizer included.
+    """
+
+    log_ratio_BT: Tensor
+    gate_BT: Tensor
+    advantage_BT: Tensor
+    feasible_BT: Tensor
+    dropped_BT: Tensor
+    coefficient_BT: Tensor
+
+
+def measure(details: TokenDetails, mask_BT: Tensor) -> Sums:
+    """Ratios, shares outside and cut by side, KL of the policy from its behavior policy, by k1 to k3."""
+    count = mask_BT.sum()
+    ratio_BT = neutral(details.gate_BT, mask_BT)
+    log_ratio_BT = neutral(details.log_ratio_BT, mask_BT)
+    outside_BT = ~details.feasible_BT & mask_BT
+    dropped_BT = details.dropped_BT & mask_BT
+    above_BT = details.gate_BT > 1.0
+    raises_BT = details.advantage_BT > 0.0
+    means = {
+        metrics.RATIO_MEAN: ratio_BT,
+        metrics.RATIO_SQUARED: ratio_BT**2,
+        metrics.OUTSIDE_HIGH_FRAC: outside_BT & above_BT,
+        metrics.OUTSIDE_LOW_FRAC: outside_BT & ~above_BT,
+        metrics.CLIP_HIGH_FRAC: dropped_BT & raises_BT,
+        metrics.CLIP_LOW_FRAC: dropped_BT & ~raises_BT & ~above_BT,
+        metrics.CLIP_RUNAWAY_FRAC: dropped_BT & ~raises_BT & above_BT,
+        metrics.COEFFICIENT_ABS: neutral(details.coefficient_BT.abs(), mask_BT),
+        metrics.ADVANTAGE_ABS: neutral(details.advantage_BT.abs(), mask_BT),
+        metrics.KL_K1: -log_ratio_BT,
+        metrics.KL_K2: 0.5 * log_ratio_BT**2,
+        metrics.KL_K3: torch.expm1(log_ratio_BT) - log_ratio_BT,
+    }
+    sums: Sums = {name: (value_BT.sum(dtype=torch.float64), count) for name, value_BT in means.items()}
+    sums[metrics.RATIO_MAX] = (extreme(details.gate_BT, mask_BT, largest=True), count)
+    sums[metrics.RATIO_MIN] = (extreme(details.gate_BT, mask_BT, largest=False), count)
+    return sums
+
+
+def extreme(value_BT: Tensor, mask_BT: Tensor, *, largest: bool) -> Tensor:
+    """The largest or smallest unmasked value; an infinity where there is none."""
+    if value_BT.numel() == 0:
+        return value_BT.new_tensor(-torch.inf if largest else torch.inf)
+    if largest:
+        return torch.where(mask_BT, value_BT, -torch.inf).max()
+    return torch.where(mask_BT, value_BT, torch.inf).min()

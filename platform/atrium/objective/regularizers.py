@@ -1,0 +1,162 @@
+"""What else pulls on the policy: KL penalties by every estimator in use, and entropy bonuses.
+
+Each estimator is a pair of functions of the policy-to-anchor log-ratio x = log(pi / anchor), the
+importance weight w = pi / behavior and the density ratio v = anchor / behavior (1 where the anchor is the
+behavior policy): the penalty's value, and its coefficient, the derivative with respect to log pi that an
+unclipped loss would put on the token.
+
+Sources: RPG, arXiv 2505.17508, Tables 1 and 4 (FKL, RKL, UFKL, URKL and their unnormalised forms);
+k1, k2, k3: Schulman 2020; their gradients: arXiv 2510.01555 and 2512.21852; the correction of k3 by a
+weight that is differentiated: arXiv 2505.17508, section 3, and 2512.02556.
+Exact for one decision. Summed over the tokens of a longer sequence they are biased, since the prefix's
+distribution and the KL still to come are missing; `level: sequence` is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from atrium.objective.batch import Needs
+
+Placement = Literal["reward", "weight", "loss"]
+Correction = Literal["none", "weight", "detached_weight"]
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """A penalty's value and its coefficient on the gradient, both [B, T]."""
+
+    value_BT: Tensor
+    coefficient_BT: Tensor
+
+
+Estimator = Callable[[Tensor, Tensor, Tensor], Penalty]
+
+
+def _k1(x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
+    return Penalty(x_BT, torch.ones_like(x_BT))
+
+
+def _k2(x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
+    return Penalty(0.5 * x_BT**2, x_BT)
+
+
+def _k3(x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
+    return Penalty(torch.expm1(-x_BT) + x_BT, -torch.expm1(-x_BT))
+
+
+def _k3_straight_through(x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
+    return Penalty(torch.expm1(-x_BT) + x_BT, x_BT)
+
+
+def _fkl(x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
+    return Penalty(-v_BT * x_BT, -v_BT)
+
+
+def _rkl(x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
+    return Penalty(w_BT * x_BT, w_BT * (x_BT + 1.0))
+
+
+def _ufkl(x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
+    return Penalty(w_BT - v_BT - v_BT * x_BT, w_BT - v_BT)
+
+
+def _urkl(x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
+    return Penalty(w_BT * x_BT - w_BT + v_BT, w_BT * x_BT)
+
+
+KL_ESTIMATORS: dict[str, Estimator] = {
+    "k1": _k1,  # x: unbiased for KL(pi || anchor); as a loss its gradient has mean zero
+    "k2": _k2,  # x^2 / 2: biased value, exact gradient on-policy
+    "k3": _k3,  # 1/e^x - 1 + x: unbiased value; its gradient on-policy is that of KL(anchor || pi)
+    "k3_straight_through": _k3_straight_through,  # the value of k3 with the gradient of k2
+    "fkl": _fkl,  # KL(anchor || pi)
+    "rkl": _rkl,  # KL(pi || anchor)
+    "ufkl": _ufkl,  # the unnormalised KL(anchor || pi)
+    "urkl": _urkl,  # the unnormalised KL(pi || anchor)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KLPenalty:
+    """coefficient x KL between the policy and an anchor, estimated on the behavior policy's samples.
+
+    Attributes
+    ----------
+    estimator
+        A key of `KL_ESTIMATORS`.
+    coefficient
+        The beta of the papers, > 0.
+    anchor
+        `reference` (frozen or moving) or `behavior` (the policy at the start of the step).
+    placement
+        `loss`: added to the loss. `weight`: added to the advantage, before the surrogate's gate, so that
+        the coefficient of an open gate is w A - coefficient x dKL (RPG-REINFORCE, arXiv 2505.17508,
+        Algorithm 2). `reward`: subtracted from the reward without gradient, before advantages.
+    correction
+        For k1, k2, k3: multiply by the importance weight, with or without its gradient.
+    level
+        `token`, or `sequence`: log-ratios summed over the row first.
+    log_ratio_limit
+        Bounds x, e.g. 10 in the authors' code of RPG; None uses the objective's own limit.
+    """
+
+    estimator: str
+    coefficient: float
+    anchor: Literal["reference", "behavior"]
+    placement: Placement
+    correction: Correction = "none"
+    level: Literal["token", "sequence"] = "token"
+    log_ratio_limit: float | None = None
+
+    @property
+    def needs(self) -> Needs:
+        """The reference pass for a reference anchor; the behavior pass for a placement in the reward."""
+        return Needs(reference_pass=self.anchor == "reference", behavior_pass=self.placement == "reward")
+
+    def penalty(self, x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
+        """Value and coefficient [B, T], the penalty's own coefficient included."""
+        plain = KL_ESTIMATORS[self.estimator](x_BT, w_BT, v_BT)
+        value_BT, slope_BT = plain.value_BT, plain.coefficient_BT
+        if self.correction == "weight":
+            value_BT, slope_BT = w_BT * value_BT, w_BT * (slope_BT + value_BT)
+        elif self.correction == "detached_weight":
+            value_BT, slope_BT = w_BT * value_BT, w_BT * slope_BT
+        return Penalty(self.coefficient * value_BT, self.coefficient * slope_BT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntropyBonus:
+    """coefficient x the policy's entropy at each token, added to the objective.
+
+    With `target` the coefficient adapts: it grows by `step` after each step whose mean entropy is at most
+    the target, shrinks by it otherwise, never below 0, and applies only while entropy is at most the
+    target (Skywork-OR1, arXiv 2505.22312).
+    """
+
+    coefficient: float
+    target: float | None = None
+    step: float = 0.0
+
+    @property
+    def needs(self) -> Needs:
+        """The entropy with its gradient."""
+        return Needs(entropy="gradient")
+
+    def next_coefficient(self, coefficient: float, entropy: float) -> float:
+        """The coefficient after a step with this mean entropy."""
+        if self.target is None:
+            return coefficient
+        change = self.step if entropy <= self.target else -self.step
+        return max(0.0, coefficient + change)
+
+    def in_force(self, coefficient: float, entropy: float | None) -> float:
+        """The coefficient that applies in the next step, given the last step's mean entropy."""
+        if self.target is None or entropy is None or entropy <= self.target:
+            return coefficient
+        return 0.0

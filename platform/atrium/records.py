@@ -1,0 +1,106 @@
+"""The frozen records that cross layers: what a problem, a completion, a verdict and a rollout are.
+
+No behaviour beyond small derived properties lives here, and nothing of the rest of Atrium is imported.
+Token ids are int32 arrays and log-probabilities float32 arrays in nats, because a batch of long
+completions holds tens of millions of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+TokenIds = NDArray[np.int32]
+Logprobs = NDArray[np.float32]
+
+
+class VerdictKind(StrEnum):
+    """What the grader found out about one completion."""
+
+    CORRECT = "correct"
+    INCORRECT = "incorrect"
+    NO_ANSWER = "no_answer"
+    TIMED_OUT = "timed_out"
+    CRASHED = "crashed"
+
+
+class FinishReason(StrEnum):
+    """Why generation ended: the model emitted its stop token, or the length limit was reached."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One question with a verifiable answer.
+
+    `problem_id` is unique within its dataset and stable between loads. `answer` is the gold answer as
+    text, without a box. `metadata` holds what breakdowns use, such as `level` and `subject`.
+    """
+
+    problem_id: str
+    question: str
+    answer: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the grader says about one completion, and why.
+
+    A verdict ignores truncation; whether a truncated completion may count is the reward's decision.
+    """
+
+    kind: VerdictKind
+    reason: str
+    extracted: str | None = None
+
+    @property
+    def is_correct(self) -> bool:
+        """Whether the extracted answer equals the gold answer."""
+        return self.kind is VerdictKind.CORRECT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Completion:
+    """What an engine sampled for one prompt.
+
+    `token_ids` [T] include the stop token when one was emitted; `logprobs` [T] are those of the
+    distribution that was sampled from (temperature included). `text` is the decoded completion
+    without the stop token. `weight_version` counts the updates of the weights that sampled it.
+    """
+
+    token_ids: TokenIds
+    logprobs: Logprobs
+    text: str
+    finish_reason: FinishReason
+    weight_version: int
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of sampled tokens, the stop token included."""
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rollout:
+    """A completion with its verdict and its reward. `sample_index` is its place in the group."""
+
+    sample_index: int
+    completion: Completion
+    verdict: Verdict
+    reward: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RolloutGroup:
+    """All rollouts of one problem, sampled from one prompt."""
+
+    problem: Problem
+    prompt_token_ids: TokenIds
+    rollouts: tuple[Rollout, ...]

@@ -1,0 +1,80 @@
+"""The engine protocol: whatever samples completions for the loop and for evaluation.
+
+Every engine passes the contract in `tests/rollout/test_engine_contract.py`. An engine samples from
+softmax(logits / temperature), cut to `top_p` and `top_k` where they are set, and reports the
+log-probabilities of that very distribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from atrium.records import Completion, TokenIds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How completions are drawn.
+
+    `temperature` 0 is greedy decoding (log-probabilities are then those at temperature 1).
+    `top_p` 1 and `top_k` None leave the distribution whole, which on-policy training requires.
+    `ignore_stop` samples exactly `max_new_tokens` tokens: the stop token is given probability 0, and
+    log-probabilities are those of the distribution without it. Only benchmarks use it.
+    """
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    ignore_stop: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GenerationRequest:
+    """One prompt and the seeds of the samples wanted for it: one completion per seed.
+
+    The completion of a seed depends on the prompt, the weights, the sampling parameters and that seed
+    only: not on its neighbours, their order, or how the engine batches them (up to floating-point
+    rounding of the logits, which a batch's shape may change in the last bits).
+    """
+
+    prompt_token_ids: TokenIds
+    sample_seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Generation:
+    """The finished completions of the request at `request_index`, in the order of its seeds."""
+
+    request_index: int
+    completions: tuple[Completion, ...]
+
+
+class Engine(Protocol):
+    """Samples completions from the policy's current weights."""
+
+    @property
+    def weight_version(self) -> int:
+        """The number of updates behind the weights that `generate` samples from."""
+        ...
+
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> Iterator[Generation]:
+        """Yield each request's completions once, as soon as all of them are finished, in any order.
+
+        Raises `EngineError` when a prompt leaves no room for `max_new_tokens` in the model's context.
+        """
+        ...
+
+    def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Take over the policy's weights (a full `state_dict`, tied heads included) as `version`."""
+        ...
+
+    def close(self) -> None:
+        """Release what the engine holds. Harmless when called twice."""
+        ...

@@ -1,0 +1,67 @@
+"""The tracker protocol: where the loop and the evaluator put what they observe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from atrium.records import FinishReason, Problem, RolloutGroup, VerdictKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenTrace:
+    """What the objective saw and did at each token of one rollout; lists of T values.
+
+    `ratio` is the gate ratio after the step's last update that used the token, `clipped` is +1 where
+    that update cut its gradient on the high side, -1 on the low side, 0 where it did not.
+    """
+
+    advantage: tuple[float, ...]
+    ratio: tuple[float, ...]
+    entropy: tuple[float, ...]
+    clipped: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatedSample:
+    """One sampled answer to one benchmark problem: a row of an evaluation's Parquet file."""
+
+    problem: Problem
+    sample_index: int
+    text: str
+    verdict: VerdictKind
+    reason: str
+    extracted: str | None
+    is_correct: bool
+    num_tokens: int
+    finish_reason: FinishReason
+    logprob_sum: float
+
+
+class Tracker(Protocol):
+    """Receives everything a run observes. Calls return quickly and never raise for a full disk later."""
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of one step; a step is recorded once."""
+        ...
+
+    def log_rollouts(
+        self,
+        step: int,
+        groups: Sequence[RolloutGroup],
+        traces: Mapping[tuple[str, int], TokenTrace],
+    ) -> None:
+        """Record a step's rollouts; traces are keyed by (problem_id, sample_index)."""
+        ...
+
+    def log_evaluation(
+        self,
+        *,
+        step: int,
+        benchmark: str,
+        samples: Sequence[EvaluatedSample],
+        results: Mapping[str, float | None],
+    ) -> None:
+        """Record one evaluation: a row per problem and sample, and its summary numbers by name."""
+        ...
