@@ -1,0 +1,138 @@
+# The front door: `make` lists what can be done. Each target first makes sure that .venv holds what it
+# needs (see .ci/install), so every line below works on a fresh clone.
+
+VENV := .venv
+ATRIUM := $(VENV)/bin/atrium
+RUN_PYTHON := $(VENV)/bin/python
+
+# Tests run on one thread and without a network; passive waiting keeps threads of neighbours from spinning.
+TEST_ENVIRONMENT := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1
+
+# A value for each variable that was given, quoted for the shell.
+quoted = '$(subst ','\'',$(1))'
+setting = $(if $($(1)),$(call quoted,$(2)$($(1))))
+# A model is a file of conf/model, or, with a slash in it, a local folder or a Hub id.
+model = $(if $(findstring /,$(MODEL)),model=hub $(call setting,MODEL,model.source=),$(call setting,MODEL,model=))
+
+ifdef PYTHON
+export PYTHON
+endif
+ifneq ($(origin TORCH_INDEX),undefined)
+export TORCH_INDEX
+endif
+ifneq ($(origin EXTRAS),undefined)
+export EXTRAS
+endif
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help install train runs show rerun export clean-runs doctor \
+	test test-full test-gpu lint format types check ci hooks bench bench-peer
+
+##@ Experiments
+#  ALG          algorithm, a file of conf/algorithm: atr, grpo, dapo, gspo, reinforce, ...
+#  DIV          divergence, a file of conf/divergence: kl3, ratio, chi2, none, ...
+#  DELTA        its budget
+#  EXPERIMENT   a file of conf/experiment: quickstart, stress
+#  MODEL        a file of conf/model, a local folder (with a slash) or a Hub id
+#  SEED, STEPS  seed and number of steps
+#  RESUME       the run to continue, as `make runs` names it
+#  RUN          the run to show, repeat or export
+#  ARGS         anything else for the command, e.g. ARGS="rollout.group_size=16"
+
+train: install ## Train a policy: make train ALG=atr
+	@$(ATRIUM) train $(call setting,ALG,algorithm=) $(call setting,DIV,divergence=) \
+		$(call setting,DELTA,divergence.delta=) $(call setting,EXPERIMENT,experiment=) $(model) \
+		$(call setting,SEED,seed=) $(call setting,STEPS,num_steps=) \
+		$(if $(RESUME),--resume $(call quoted,$(RESUME))) $(ARGS)
+
+runs: install ## List the runs
+	@$(ATRIUM) runs $(ARGS)
+
+show: install ## Show one run's settings, curves and samples: make show RUN=...
+	@$(ATRIUM) show $(call setting,RUN) $(ARGS)
+
+rerun: install ## Repeat a run with its own settings: make rerun RUN=...
+	@$(ATRIUM) rerun $(call setting,RUN) $(ARGS)
+
+export: install ## Write a run's policy as a transformers folder: make export RUN=... ARGS=--best
+	@$(ATRIUM) export $(call setting,RUN) $(ARGS)
+
+clean-runs: install ## Delete what runs can spare, after saying what that is
+	@$(ATRIUM) clean $(ARGS)
+
+doctor: install ## Check this machine and say what is missing for what
+	@$(ATRIUM) doctor $(ARGS)
+
+##@ Development
+#  TESTS        what `make test` runs, e.g. TESTS=tests/evaluation
+#  PYTHON       the interpreter that .venv is made with (3.11 to 3.13)
+#  TORCH_INDEX  package index that torch is taken from, e.g. one of CPU wheels
+#  EXTRAS       extras to install besides dev; by default gpu where there is an NVIDIA GPU
+
+install: ## Make .venv and install what pyproject.toml asks for, where that has changed
+	@sh .ci/install $(VENV) pyproject.toml
+
+test: install ## Run the fast tests
+	@$(TEST_ENVIRONMENT) $(RUN_PYTHON) -m pytest -q $(TESTS) $(ARGS)
+
+test-full: install ## Run the slow tests too; in CI a skipped one fails
+	@$(TEST_ENVIRONMENT) $(if $(CI),ATRIUM_NO_SKIPS=1) $(RUN_PYTHON) -m pytest -q -m full $(TESTS) $(ARGS)
+
+test-gpu: install ## Run the tests that need an NVIDIA GPU
+	@$(RUN_PYTHON) -m pytest -q -m gpu tests/gpu $(ARGS)
+
+lint: install ## Check style and formatting
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+
+format: install ## Reformat the code and mend what can be mended
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+
+types: install ## Check types
+	@$(VENV)/bin/mypy
+
+check: lint types test ## All of lint, types and test
+
+ci: check test-full ## What continuous integration runs
+
+hooks: install ## Check style and types before every commit
+	@$(VENV)/bin/pre-commit install
+
+##@ Benchmarks
+#  LENGTHS      fixed (default), or natural: completions end where a warmed-up model ends them
+#  SIZES        models: 0p3m (0.34M parameters), 3m (2.97M), 30m (31.5M); warm for natural lengths
+#  ARGS         anything else, e.g. ARGS="--steps 40 --dtype mixed"
+
+LENGTHS := fixed
+natural := $(filter natural,$(LENGTHS))
+SIZES := $(if $(natural),warm,0p3m 3m)
+BENCH := runs/.cache/benchmarks
+PROBLEMS := $(BENCH)/data/$(if $(natural),chain,arith).jsonl
+# Noise for rewards: a random model is never right, and equal rewards would leave nothing to train on.
+STEP = --data $(PROBLEMS) --threads 1 --reward random $(if $(natural),--free-length --max-new-tokens 64) $(ARGS)
+
+$(BENCH)/data/arith.jsonl: benchmarks/make_models.py | install
+	@$(RUN_PYTHON) benchmarks/make_models.py $(BENCH)
+
+$(BENCH)/data/chain.jsonl: benchmarks/make_models.py | install
+	@$(RUN_PYTHON) benchmarks/make_models.py $(BENCH) --warmed-up
+
+bench: install $(PROBLEMS) ## Time training steps, one JSON line per model
+	@for size in $(SIZES); do \
+		$(RUN_PYTHON) benchmarks/atrium_step.py --model $(BENCH)/models/$$size $(STEP) || exit; done
+
+bench-peer: install $(PROBLEMS) ## Time the same steps in TRL, in its own .venv-trl
+	@EXTRAS= sh .ci/install .venv-trl benchmarks/requirements-trl.txt
+	@for size in $(SIZES); do \
+		.venv-trl/bin/python benchmarks/trl_step.py --model $(BENCH)/models/$$size $(STEP) || exit; done
+
+##@ Help
+
+help: ## List the targets and their variables
+	@awk 'function flush() { printf "%s", variables; variables = "" } \
+		/^##@ / { flush(); printf "\n%s\n", substr($$0, 5) } \
+		/^#  [A-Z]/ { variables = variables sprintf("    %s\n", substr($$0, 4)) } \
+		/^[a-z-]+:.*## / { split($$0, part, ":.*## "); printf "  make %-11s %s\n", part[1], part[2] } \
+		END { flush() }' Makefile

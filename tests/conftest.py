@@ -1,0 +1,50 @@
+"""What every test runs under: one quiet thread, no network, and, in CI, no skips among the slow tests."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+# Before torch is imported, for a plain `pytest` too; `make test` sets the same.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+SKIPS_FAIL = bool(os.environ.get("ATRIUM_NO_SKIPS"))
+LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch):
+    """Refuse connections of this process to anything but this machine."""
+    connect = socket.socket.connect
+
+    def connect_here(self, address):
+        if self.family in (socket.AF_INET, socket.AF_INET6):
+            host = str(address[0])
+            assert host.startswith(LOOPBACK), f"a test connects to {host}; tests use no network"
+        return connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", connect_here)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    return _failed_if_skipped(report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    report = yield
+    return _failed_if_skipped(report)
+
+
+def _failed_if_skipped(report):
+    """With ATRIUM_NO_SKIPS, a skip is a failure; an expected failure stays what it is."""
+    if SKIPS_FAIL and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and ATRIUM_NO_SKIPS is set: {report.longrepr[2]}"
+    return report

@@ -1,0 +1,220 @@
+"""The architecture as tests: who may import whom, sizes, names, and what loads no torch.
+
+The table is that of `docs/architecture.md`. Imports are read from the syntax tree, wherever they stand:
+inside functions and under TYPE_CHECKING they couple modules all the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SOURCE_ROOT = REPOSITORY / "platform"
+
+OPEN_TO_ALL = {"records", "errors", "metrics", "seeding"}
+"""Importable from everywhere; they import nothing of the rest."""
+
+RUN_FOLDER = {f"tracking.{name}" for name in ("run_folder", "layout", "reader", "find", "atomic")}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "windows": set(),
+    "config": {"windows"},
+    "objective": {"windows"},
+    "grading": set(),
+    "data": set(),
+    "models": {"data"},
+    "rollout": {"data", "objective.batch"},
+    "train": {
+        "objective",
+        "grading",
+        "data",
+        "models",
+        "rollout.engine",
+        "rollout.collate",
+        "tracking.tracker",
+    },
+    "evaluation": {"grading", "data", "rollout.engine", "tracking.tracker"},
+    "tracking": set(),
+    "sweep": {"config", "windows"} | RUN_FOLDER,
+    "compare": {"windows", "evaluation.estimates"} | RUN_FOLDER,
+    "__main__": {"cli"},
+}
+"""What each part may import besides itself and what is open to all: packages, or single modules."""
+
+COMPOSITION = {"assemble", "cli"}
+"""The only parts that may import everything, and so the only ones where config meets implementations."""
+
+NEVER_TORCH = {"config", "windows", "grading", "compare", "tracking", "sweep"} | OPEN_TO_ALL
+
+MAX_MODULE_LINES = 320
+MAX_FUNCTION_LINES = 45
+LONGER_MODULES: dict[str, int] = {}
+LONGER_FUNCTIONS: dict[str, int] = {}
+"""Exceptions, each with its own limit; the reason stands beside the entry."""
+MAX_LOOP_LINES = 150
+
+VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "manager"}
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    found = {}
+    for path in sorted((SOURCE_ROOT / "atrium").rglob("*.py")):
+        parts = path.relative_to(SOURCE_ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(modules()[module].read_text(encoding="utf-8"))
+
+
+@cache
+def imported_names(module: str) -> frozenset[str]:
+    """The dotted names a module imports; `from a import b` counts as `a.b`."""
+    names = set()
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}:{node.lineno} imports relatively; write atrium.x"
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return frozenset(names)
+
+
+@cache
+def dependencies(module: str) -> frozenset[str]:
+    """The modules of the package that a module imports."""
+    known = modules()
+    found = set()
+    for name in imported_names(module):
+        if name.split(".")[0] == "atrium":
+            found.add(name if name in known else name.rpartition(".")[0])
+    assert found <= known.keys(), f"{module} imports {found - known.keys()}, which is nowhere"
+    return frozenset(found - {module})
+
+
+def part_of(module: str) -> str:
+    """`grading` for `atrium.grading.pool`; the empty string for `atrium` itself."""
+    return [*module.split("."), ""][1]
+
+
+def test_modules_are_found():
+    assert {"atrium", "atrium.records", "atrium.evaluation.estimates"} <= modules().keys()
+
+
+def test_the_source_root_is_not_a_package():
+    assert not (SOURCE_ROOT / "__init__.py").exists(), "it would shadow the standard library's platform"
+
+
+@pytest.mark.parametrize("module", modules())
+def test_each_module_imports_only_what_its_layer_may(module):
+    part = part_of(module)
+    if part in COMPOSITION:
+        return
+    if not part or part in OPEN_TO_ALL:
+        assert not dependencies(module), f"{module} is open to all and imports nothing of the rest"
+        return
+    assert part in MAY_IMPORT, f"{part!r} is new: add it here and to docs/architecture.md"
+    allowed = tuple(f"atrium.{name}." for name in MAY_IMPORT[part] | OPEN_TO_ALL | {part})
+    forbidden = {name for name in dependencies(module) - {"atrium"} if not f"{name}.".startswith(allowed)}
+    assert not forbidden, f"{module} imports {forbidden}; {part!r} may import {MAY_IMPORT[part]}"
+
+
+def test_the_table_itself_keeps_training_evaluation_and_configuration_apart():
+    assert not any(name.startswith("evaluation") for name in MAY_IMPORT["train"])
+    assert not any(name.startswith("train") for name in MAY_IMPORT["evaluation"])
+    implementations = MAY_IMPORT.keys() - {"config", "sweep"}
+    assert not any("config" in MAY_IMPORT[part] for part in implementations)
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    try:
+        TopologicalSorter({module: dependencies(module) for module in modules()}).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if part_of(m) in NEVER_TORCH])
+def test_torch_is_not_imported_where_it_has_no_place(module):
+    heavy = {name for name in imported_names(module) if name.split(".")[0] in {"torch", "transformers"}}
+    assert not heavy, f"{module} imports {heavy}"
+
+
+def test_configuration_grading_comparison_and_the_command_line_load_no_torch():
+    light = [m for m in modules() if part_of(m) in NEVER_TORCH - {"sweep"}]
+    light += ["atrium.cli", "atrium.evaluation.estimates"]
+    code = (
+        f"import importlib, sys\nfor name in {light!r}:\n    importlib.import_module(name)\n"
+        "    assert 'torch' not in sys.modules, name"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("module", modules())
+def test_each_module_says_what_it_is_and_is_small_enough(module):
+    assert ast.get_docstring(tree(module)), f"{module} has no docstring"
+    num_lines = len(modules()[module].read_text(encoding="utf-8").splitlines())
+    assert num_lines <= LONGER_MODULES.get(module, MAX_MODULE_LINES)
+
+
+def num_lines_without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    num_lines = function.end_lineno - function.lineno + 1
+    if ast.get_docstring(function):
+        docstring = function.body[0]
+        num_lines -= docstring.end_lineno - docstring.lineno + 1
+    return num_lines
+
+
+@pytest.mark.parametrize("module", modules())
+def test_each_function_is_small_enough(module):
+    too_long = {}
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            usual = MAX_LOOP_LINES if module == "atrium.train.loop" else MAX_FUNCTION_LINES
+            num_lines = num_lines_without_docstring(node)
+            if num_lines > LONGER_FUNCTIONS.get(f"{module}.{node.name}", usual):
+                too_long[node.name] = num_lines
+    assert not too_long, f"{module}: {too_long}"
+
+
+def test_exceptions_to_the_sizes_are_still_needed():
+    assert LONGER_MODULES.keys() <= modules().keys()
+    for name in LONGER_FUNCTIONS:
+        module, _, function = name.rpartition(".")
+        functions = {n.name: n for n in ast.walk(tree(module)) if isinstance(n, ast.FunctionDef)}
+        assert num_lines_without_docstring(functions[function]) > MAX_FUNCTION_LINES
+
+
+@pytest.mark.parametrize("module", modules())
+def test_no_module_has_a_name_that_says_nothing(module):
+    for part in module.split("."):
+        assert not VAGUE_NAMES & set(part.strip("_").split("_")), f"name {module} for what it holds"
+
+
+def mappings(value):
+    """All dictionaries inside a value that came from YAML."""
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from mappings(item)
+
+
+def test_no_configuration_file_names_code_to_run():
+    for path in sorted((REPOSITORY / "conf").rglob("*.yaml")):
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+        keys = {key for mapping in mappings(loaded) for key in mapping}
+        assert "_target_" not in keys, f"{path} names code to run; choose with kind instead"

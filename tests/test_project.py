@@ -1,0 +1,284 @@
+"""The project around the package: the front door, the installer, the wheel, and the files that must stand."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import atrium
+import pytest
+import yaml
+from atrium.cli.app import COMMANDS
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+TARGETS = re.findall(r"^([a-z-]+):.*## ", MAKEFILE, flags=re.MULTILINE)
+CLEAN = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+
+
+def make(*arguments, **environment):
+    return subprocess.run(
+        ["make", *arguments],
+        cwd=REPOSITORY,
+        env=CLEAN | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def commands(*arguments, **environment):
+    """The commands of a target, each as a list of words, without running them."""
+    done = make("--dry-run", *arguments, **environment)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.replace("\\\n", " ").splitlines()
+    return [shlex.split(line) for line in lines]
+
+
+def test_make_alone_lists_every_target_and_every_variable():
+    listed = make().stdout
+    assert TARGETS
+    for target in TARGETS:
+        assert f"make {target} " in listed
+    given = set(re.findall(r"\$\(call setting,([A-Z]+)", MAKEFILE))
+    for variable in given | {"ARGS", "RESUME", "PYTHON", "TORCH_INDEX", "EXTRAS", "TESTS", "SIZES"}:
+        assert re.search(rf"^    .*\b{variable}\b.*  ", listed, flags=re.MULTILINE), variable
+
+
+def test_every_target_is_documented_and_none_is_a_file():
+    declared = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", MAKEFILE, flags=re.MULTILINE)
+    assert declared is not None
+    phony = declared[1].replace("\\\n", " ").split()
+    assert sorted(phony) == sorted(TARGETS)
+
+
+@pytest.mark.parametrize("target", [t for t in TARGETS if t != "help"])
+def test_each_target_installs_before_it_runs_anything(target):
+    planned = [words for words in commands(target) if words]
+    assert planned[0] == ["sh", ".ci/install", ".venv", "pyproject.toml"]
+
+
+def test_train_hands_each_variable_to_the_command_line():
+    *_, train = commands(
+        "train",
+        "ALG=grpo",
+        "DIV=kl3",
+        "DELTA=0.02",
+        "EXPERIMENT=stress",
+        "MODEL=tiny",
+        "SEED=3",
+        "STEPS=5",
+        "RESUME=quickstart/it's one",
+        "ARGS=optimizer.learning_rate=1e-4 'rollout={group_size: 4}'",
+    )
+    assert train == [
+        ".venv/bin/atrium",
+        "train",
+        "algorithm=grpo",
+        "divergence=kl3",
+        "divergence.delta=0.02",
+        "experiment=stress",
+        "model=tiny",
+        "seed=3",
+        "num_steps=5",
+        "--resume",
+        "quickstart/it's one",
+        "optimizer.learning_rate=1e-4",
+        "rollout={group_size: 4}",
+    ]
+
+
+def test_train_without_variables_is_the_default_run():
+    assert commands("train")[-1] == [".venv/bin/atrium", "train"]
+
+
+def test_a_model_with_a_slash_is_a_folder_or_a_hub_id():
+    assert commands("train", "MODEL=./my model")[-1][2:] == ["model=hub", "model.source=./my model"]
+
+
+def test_commands_about_a_run_take_its_name():
+    assert commands("show", "RUN=quickstart/a")[-1] == [".venv/bin/atrium", "show", "quickstart/a"]
+    assert commands("export", "RUN=a", "ARGS=--best")[-1][1:] == ["export", "a", "--best"]
+
+
+def test_every_command_that_make_names_exists():
+    named = set(re.findall(r"\$\(ATRIUM\) ([a-z]+)", MAKEFILE))
+    assert named
+    assert named <= COMMANDS.keys()
+    for name in named:
+        assert importlib.util.find_spec(COMMANDS[name].module) is not None, name
+
+
+@pytest.mark.parametrize(
+    ("variable", "group"), [("ALG", "algorithm"), ("DIV", "divergence"), ("EXPERIMENT", "experiment")]
+)
+def test_the_files_that_help_gives_as_examples_exist(variable, group):
+    line = re.search(rf"^#  {variable} .*conf/{group}: (.*)$", MAKEFILE, flags=re.MULTILINE)
+    assert line is not None
+    for name in line[1].removesuffix(", ...").split(", "):
+        assert (REPOSITORY / "conf" / group / f"{name}.yaml").is_file(), name
+
+
+def test_tests_run_on_one_thread_without_a_network():
+    planned = commands("test", "TESTS=tests/evaluation")[-1]
+    assert {"OMP_NUM_THREADS=1", "OMP_WAIT_POLICY=PASSIVE", "HF_HUB_OFFLINE=1"} <= set(planned)
+    assert planned[-1] == "tests/evaluation"
+
+
+def test_continuous_integration_runs_all_checks_and_lets_no_slow_test_skip():
+    planned = [" ".join(words) for words in commands("ci", CI="true")]
+    order = [
+        next(index for index, line in enumerate(planned) if part in line)
+        for part in ("ruff check", "ruff format --check", "bin/mypy", "pytest -q", "pytest -q -m full")
+    ]
+    assert order == sorted(order)
+    assert "ATRIUM_NO_SKIPS=1" in planned[order[-1]]
+    assert "ATRIUM_NO_SKIPS" not in " ".join(" ".join(words) for words in commands("ci", CI=""))
+
+
+def test_a_skip_fails_where_skips_are_not_allowed(tmp_path):
+    shutil.copy(REPOSITORY / "tests" / "conftest.py", tmp_path)
+    (tmp_path / "test_skips.py").write_text(
+        "import pytest\n"
+        "def test_skips(): pytest.skip('no such software')\n"
+        "@pytest.mark.xfail(reason='known', strict=True)\ndef test_fails(): assert False\n"
+    )
+    options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(tmp_path)],
+        env=CLEAN | {"ATRIUM_NO_SKIPS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "1 failed, 1 xfailed" in done.stdout, done.stdout
+    assert "ATRIUM_NO_SKIPS is set: Skipped: no such software" in done.stdout
+
+
+@pytest.mark.parametrize("script", [".ci/run", ".ci/install"])
+def test_scripts_are_executable_and_parse(script):
+    path = REPOSITORY / script
+    assert path.stat().st_mode & stat.S_IXUSR
+    shell = "bash" if "bash" in path.read_text(encoding="utf-8").splitlines()[0] else "sh"
+    assert subprocess.run([shell, "-n", path], check=False).returncode == 0
+
+
+def test_the_version_stands_once_and_its_copies_agree():
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
+    assert PYPROJECT["project"]["version"] == atrium.__version__ == citation["version"]
+
+
+def test_files_a_visitor_looks_for_are_there_and_hold_something():
+    for name in ("README.md", "CHANGELOG.md", "docs/architecture.md", "runs/README.md", "sweeps/README.md"):
+        assert (REPOSITORY / name).read_text(encoding="utf-8").startswith("# "), name
+    licence = (REPOSITORY / "LICENSE").read_text(encoding="utf-8")
+    assert "Apache License" in licence
+    assert "END OF TERMS AND CONDITIONS" in licence
+
+
+def test_hooks_run_what_is_installed_and_need_no_network():
+    hooks = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert [repository["repo"] for repository in hooks["repos"]] == ["local"]
+    languages = {hook["language"] for repository in hooks["repos"] for hook in repository["hooks"]}
+    assert languages <= {"system", "pygrep", "fail"}
+
+
+def test_both_environments_allow_the_same_torch():
+    (wanted,) = (line for line in PYPROJECT["project"]["dependencies"] if line.startswith("torch"))
+    peers = (REPOSITORY / "benchmarks" / "requirements-trl.txt").read_text(encoding="utf-8")
+    assert wanted in peers.splitlines()
+
+
+def install(folder, requirements="requirements.txt", **environment):
+    return subprocess.run(
+        ["sh", ".ci/install", ".venv", requirements],
+        cwd=folder,
+        env=CLEAN | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture
+def bare_project(tmp_path):
+    """A project that asks for nothing, so that its environment is made without a network."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(REPOSITORY / ".ci" / "install", tmp_path / ".ci")
+    (tmp_path / "requirements.txt").write_text("# nothing\n")
+    return tmp_path
+
+
+def test_an_unusable_python_is_named_before_anything_is_made(bare_project):
+    done = install(bare_project, PYTHON="/nowhere/python3.12")
+    assert done.returncode == 1
+    assert "PYTHON=/nowhere/python3.12 is not a Python 3.11 to 3.13" in done.stderr
+    assert not (bare_project / ".venv").exists()
+
+
+@pytest.mark.full
+def test_installing_happens_once_and_again_only_for_what_changed(bare_project):
+    venv = bare_project / ".venv"
+    assert install(bare_project, PYTHON=sys.executable).returncode == 0
+    (venv / "left").touch()
+    again = install(bare_project)
+    assert (again.returncode, again.stderr) == (0, ""), "nothing changed, so nothing is said or done"
+
+    (bare_project / "requirements.txt").write_text("# still nothing\n")
+    assert "done in" in install(bare_project).stderr
+    assert (venv / "left").exists(), "new requirements go into the same environment"
+
+    (bare_project / "requirements.txt").write_text("./missing\n")
+    failed = install(bare_project)
+    assert failed.returncode == 1
+    assert "The whole log: .venv/install.log" in failed.stderr
+    (bare_project / "requirements.txt").write_text("# nothing again\n")
+    assert install(bare_project).returncode == 0
+    assert (venv / "left").exists()
+
+    (venv / "unfinished").touch()
+    assert install(bare_project).returncode == 0
+    assert not (venv / "left").exists(), "an interrupted installation is started over"
+    assert not (venv / "unfinished").exists()
+
+
+@pytest.mark.full
+def test_a_wheel_carries_the_configuration_and_runs_without_the_repository(tmp_path):
+    built = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path, REPOSITORY],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("atrium_rl-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    carried = {
+        path.relative_to(tmp_path / "site" / "atrium" / "conf")
+        for path in (tmp_path / "site" / "atrium" / "conf").rglob("*.yaml")
+    }
+    assert carried == {
+        path.relative_to(REPOSITORY / "conf") for path in (REPOSITORY / "conf").rglob("*.yaml")
+    }
+    shown = subprocess.run(
+        [sys.executable, "-m", "atrium", "train", "algorithm=atr", "--cfg", "job"],
+        cwd=tmp_path,
+        env=CLEAN | {"PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "kl3" in shown.stdout
