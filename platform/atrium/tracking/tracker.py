@@ -40,7 +40,11 @@ class EvaluatedSample:
 
 
 class Tracker(Protocol):
-    """Receives everything a run observes. Calls return quickly and never raise for a full disk later."""
+    """Receives everything a run observes. Only `sync` raises when there is no room."""
+
+    def wants_rollouts(self, step: int) -> bool:
+        """Whether this step's rollouts will be recorded, so that traces are worth making."""
+        ...
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of one step; a step is recorded once."""
@@ -61,7 +65,11 @@ class Tracker(Protocol):
         step: int,
         benchmark: str,
         samples: Sequence[EvaluatedSample],
-        results: Mapping[str, float | None],
+        results: Mapping[str, object],
     ) -> None:
         """Record one evaluation: a row per problem and sample, and its summary numbers by name."""
+        ...
+
+    def sync(self) -> None:
+        """Make sure that everything recorded is on the disk; a checkpoint waits for this."""
         ...

@@ -1,0 +1,1 @@
+"""Benchmark times policy to per-problem outcomes, and estimators over them."""

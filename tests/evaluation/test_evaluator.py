@@ -1,0 +1,332 @@
+"""The evaluator against a small engine and grader that implement the protocols and finish out of order."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from atrium.errors import ConfigError, DataError, EngineError
+from atrium.evaluation.evaluator import Benchmark, evaluate
+from atrium.records import Completion, FinishReason, Problem, Verdict, VerdictKind
+from atrium.rollout.engine import Generation, SamplingParams
+from atrium.rollout.scripted_engine import ScriptedCompletion, ScriptedEngine
+from atrium.seeding import derive_seed
+
+
+def problem(index, *, level="1"):
+    return Problem(problem_id=f"p{index}", question=f"q{index}", answer=str(index), metadata={"level": level})
+
+
+def benchmark(num_problems=3, **changes):
+    settings = {
+        "name": "sums",
+        "problems": tuple(problem(index, level=str(2 + index % 2)) for index in range(num_problems)),
+        "num_samples": 4,
+        "sampling": SamplingParams(max_new_tokens=8),
+        "require_stop": True,
+    }
+    return Benchmark(**settings | changes)
+
+
+def completion(text, *, finish_reason=FinishReason.STOP, num_tokens=3):
+    return Completion(
+        token_ids=np.arange(num_tokens, dtype=np.int32),
+        logprobs=np.full(num_tokens, -0.5, dtype=np.float32),
+        text=text,
+        finish_reason=finish_reason,
+        weight_version=0,
+    )
+
+
+class TableEngine:
+    """Answers each prompt by `answer(prompt number, sample index)`, last request first."""
+
+    weight_version = 0
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.seeds = {}
+
+    def generate(self, requests, sampling):
+        for request_index in reversed(range(len(requests))):
+            request = requests[request_index]
+            prompt = int(request.prompt_token_ids[0])
+            self.seeds[prompt] = request.sample_seeds
+            yield Generation(
+                request_index=request_index,
+                completions=tuple(self.answer(prompt, index) for index in range(len(request.sample_seeds))),
+            )
+
+    def update_weights(self, weights, version):
+        raise AssertionError("an evaluation changes no weights")
+
+    def close(self):
+        pass
+
+
+class EqualityGrader:
+    """Grades by equality in a thread, so verdicts arrive later than they are asked for."""
+
+    def __init__(self):
+        self._threads = ThreadPoolExecutor(max_workers=2)
+
+    def submit(self, text, gold) -> Future[Verdict]:
+        return self._threads.submit(self._grade, text, gold)
+
+    def close(self):
+        self._threads.shutdown()
+
+    def _grade(self, text, gold):
+        if not text:
+            return Verdict(kind=VerdictKind.NO_ANSWER, reason="empty")
+        kind = VerdictKind.CORRECT if text == gold else VerdictKind.INCORRECT
+        return Verdict(kind=kind, reason="compared", extracted=text)
+
+
+@pytest.fixture
+def grader():
+    grader = EqualityGrader()
+    yield grader
+    grader.close()
+
+
+def encode(one):
+    return np.array([int(one.answer)], dtype=np.int32)
+
+
+def first_correct(num_correct):
+    """The first `num_correct(prompt)` samples of a prompt are right, the rest wrong."""
+    return lambda prompt, index: completion(str(prompt) if index < num_correct(prompt) else "x")
+
+
+def test_samples_come_back_by_problem_and_sample_whatever_the_order_of_completion(grader):
+    engine = TableEngine(first_correct(lambda prompt: prompt))
+    evaluation = evaluate(benchmark(), engine=engine, grader=grader, encode=encode, seed=0)
+    found = [(s.problem.problem_id, s.sample_index, s.is_correct) for s in evaluation.samples]
+    assert found == [(f"p{p}", index, index < p) for p in range(3) for index in range(4)]
+
+
+def test_results_hold_mean_and_pass_with_both_intervals_and_are_json(grader):
+    engine = TableEngine(first_correct(lambda prompt: prompt))
+    results = evaluate(benchmark(), engine=engine, grader=grader, encode=encode, seed=0).results
+    assert json.loads(json.dumps(results, allow_nan=False)) == results
+    assert results["k"] == 4
+    assert results["num_problems"] == 3
+    assert results["num_samples"] == 12
+    assert results["mean_at_k"] == pytest.approx(3 / 12)
+    assert results["pass_at_k"] == pytest.approx(2 / 3)
+    assert results["pass_at"] == {
+        "1": pytest.approx(1 / 4),
+        "2": pytest.approx((0 + 1 / 2 + 5 / 6) / 3),
+        "4": pytest.approx(2 / 3),
+    }
+    assert results["interval_over_problems"][0] < 1 / 4 < results["interval_over_problems"][1]
+    assert results["interval_sampling"][0] < 1 / 4 < results["interval_sampling"][1]
+    assert results["pass_at_intervals"]["2"]["sampling"] is not None
+    assert results["pass_at_intervals"]["4"]["sampling"] is None, "needs 8 samples"
+    assert results["pass_at_intervals"]["4"]["over_problems"] is not None
+
+
+def test_one_sample_per_problem_has_no_sampling_interval(grader):
+    results = evaluate(
+        benchmark(num_samples=1),
+        engine=TableEngine(first_correct(lambda prompt: 1)),
+        grader=grader,
+        encode=encode,
+        seed=0,
+    ).results
+    assert results["mean_at_k"] == 1.0
+    assert results["interval_sampling"] is None
+
+
+def test_metrics_have_flat_names_with_the_benchmark_and_k(grader):
+    engine = TableEngine(first_correct(lambda prompt: prompt))
+    metrics = evaluate(benchmark(), engine=engine, grader=grader, encode=encode, seed=0).metrics
+    assert metrics["evaluation/sums/mean_at_4"] == pytest.approx(0.25)
+    assert metrics["evaluation/sums/pass_at_4"] == pytest.approx(2 / 3)
+    assert metrics["evaluation/sums/correct_frac"] == pytest.approx(0.25)
+    assert metrics["evaluation/sums/completion_length"] == 3.0
+    assert metrics["evaluation/sums/level_3/mean_at_4"] == pytest.approx(0.25)
+    assert all(isinstance(value, float) for value in metrics.values())
+
+
+@pytest.mark.parametrize(("require_stop", "mean"), [(True, 0.0), (False, 1.0)])
+def test_a_truncated_answer_counts_only_where_no_stop_is_required(grader, require_stop, mean):
+    engine = TableEngine(lambda p, _: completion(str(p), finish_reason=FinishReason.LENGTH))
+    results = evaluate(
+        benchmark(require_stop=require_stop), engine=engine, grader=grader, encode=encode, seed=0
+    ).results
+    assert results["mean_at_k"] == mean
+    assert results["truncated_frac"] == 1.0
+    assert results["verdicts"]["correct"] == 1.0, "a verdict ignores truncation"
+
+
+def test_every_kind_of_verdict_has_its_share(grader):
+    texts = ("0", "wrong", "", "")
+    engine = TableEngine(lambda _, index: completion(texts[index]))
+    results = evaluate(benchmark(num_problems=1), engine=engine, grader=grader, encode=encode, seed=0).results
+    assert results["verdicts"] == {
+        "correct": 0.25,
+        "incorrect": 0.25,
+        "no_answer": 0.5,
+        "timed_out": 0.0,
+        "crashed": 0.0,
+    }
+
+
+def test_results_are_broken_down_by_metadata_in_natural_order(grader):
+    levels = ("10", "9", "hard", "9")
+    problems = tuple(problem(index, level=level) for index, level in enumerate(levels))
+    problems += (replace(problem(4), metadata={}),)
+    results = evaluate(
+        benchmark(problems=problems),
+        engine=TableEngine(first_correct(lambda prompt: prompt)),
+        grader=grader,
+        encode=encode,
+        seed=0,
+    ).results
+    assert list(results["breakdown"]) == ["level"], "no problem has a subject"
+    levels_found = results["breakdown"]["level"]
+    assert list(levels_found) == ["9", "10", "hard"]
+    assert levels_found["9"]["mean_at_k"] == pytest.approx((1 + 3) / 8)
+    assert levels_found["9"]["num_problems"] == 2
+    assert levels_found["10"]["interval_over_problems"] is None
+    assert results["num_problems"] == 5
+
+
+def test_seeds_depend_on_benchmark_problem_and_sample_only(grader):
+    everything = TableEngine(first_correct(lambda prompt: 0))
+    last_only = TableEngine(first_correct(lambda prompt: 0))
+    evaluate(benchmark(), engine=everything, grader=grader, encode=encode, seed=7)
+    evaluate(
+        benchmark(problems=(problem(2),), num_samples=6),
+        engine=last_only,
+        grader=grader,
+        encode=encode,
+        seed=7,
+    )
+    assert everything.seeds[2] == last_only.seeds[2][:4]
+    assert everything.seeds[2][1] == derive_seed(7, "evaluation", "sums", "p2", 1)
+    assert len({seed for seeds in everything.seeds.values() for seed in seeds}) == 12
+
+
+def test_progress_counts_problems_and_tokens_and_ends_complete(grader):
+    seen = []
+    evaluate(
+        benchmark(),
+        engine=TableEngine(first_correct(lambda prompt: 4)),
+        grader=grader,
+        encode=encode,
+        seed=0,
+        on_progress=seen.append,
+    )
+    assert [p.num_problems_sampled for p in seen] == [1, 2, 3]
+    assert [p.num_tokens for p in seen] == [12, 24, 36]
+    assert {p.num_problems for p in seen} == {3}
+    assert {p.mean for p in seen} <= {None, 1.0}
+
+
+def test_grading_runs_while_the_engine_samples(grader):
+    """The engine asks for the first verdict before it yields the second generation."""
+    submitted = []
+
+    class WatchedGrader(EqualityGrader):
+        def submit(self, text, gold):
+            submitted.append(super().submit(text, gold))
+            return submitted[-1]
+
+    class WaitingEngine(TableEngine):
+        def generate(self, requests, sampling):
+            for number, generation in enumerate(super().generate(requests, sampling)):
+                assert len(submitted) == 4 * number
+                assert all(future.result(timeout=30) for future in submitted)
+                yield generation
+
+    watched = WatchedGrader()
+    try:
+        evaluation = evaluate(
+            benchmark(),
+            engine=WaitingEngine(first_correct(lambda prompt: 4)),
+            grader=watched,
+            encode=encode,
+            seed=0,
+        )
+    finally:
+        watched.close()
+    assert evaluation.results["mean_at_k"] == 1.0
+
+
+@pytest.mark.parametrize("pass_at", [(1, 5), (0,)])
+def test_a_k_beyond_the_number_of_samples_is_refused(pass_at):
+    with pytest.raises(ConfigError, match=f"'sums': Pass@{pass_at[-1]} .* num_samples is 4"):
+        benchmark(pass_at=pass_at)
+
+
+def test_a_benchmark_needs_samples_and_distinct_problems():
+    with pytest.raises(ConfigError, match="num_samples is 0"):
+        benchmark(num_samples=0)
+    with pytest.raises(DataError, match="no problems"):
+        benchmark(problems=())
+    with pytest.raises(DataError, match="'p1' occurs 2 times"):
+        benchmark(problems=(problem(0), problem(1), problem(1)))
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "pass_at", "reported"),
+    [(8, None, (1, 2, 4, 8)), (6, None, (1, 2, 4, 6)), (1, None, (1,)), (8, (8, 2, 2), (2, 8))],
+)
+def test_pass_at_defaults_to_powers_of_two_and_all_samples(num_samples, pass_at, reported):
+    assert benchmark(num_samples=num_samples, pass_at=pass_at).reported_pass_at == reported
+
+
+def test_an_engine_that_counts_tokens_is_evaluated_with_its_limits_and_log_probabilities(grader):
+    """The scripted engine cuts at the length limit: "22" and its stop token do not fit into two tokens."""
+    engine = ScriptedEngine(
+        lambda prompt, seed: ScriptedCompletion(
+            text=str(prompt[0]), logprobs=(-0.25,) * len(f"{prompt[0]}x")
+        ),
+        encode=lambda text: [int(character) for character in text],
+        decode=lambda token_ids: "".join(map(str, token_ids)),
+        stop_token_ids=(10,),
+        context_length=16,
+    )
+    evaluation = evaluate(
+        benchmark(problems=(problem(2), problem(22)), sampling=SamplingParams(max_new_tokens=2)),
+        engine=engine,
+        grader=grader,
+        encode=encode,
+        seed=0,
+    )
+    assert [s.is_correct for s in evaluation.samples] == [True] * 4 + [False] * 4
+    assert {s.verdict for s in evaluation.samples} == {VerdictKind.CORRECT}
+    assert {s.logprob_sum for s in evaluation.samples} == {-0.5}
+    assert evaluation.results["truncated_frac"] == 0.5
+    assert evaluation.results["num_tokens"] == 16
+
+
+class _Drops(TableEngine):
+    def generate(self, requests, sampling):
+        return iter(list(super().generate(requests, sampling))[1:])
+
+
+class _Repeats(TableEngine):
+    def generate(self, requests, sampling):
+        once = list(super().generate(requests, sampling))
+        return iter(once + once[:1])
+
+
+class _Shortens(TableEngine):
+    def generate(self, requests, sampling):
+        for generation in super().generate(requests, sampling):
+            yield replace(generation, completions=generation.completions[1:])
+
+
+@pytest.mark.parametrize("engine_class", [_Drops, _Repeats, _Shortens])
+def test_an_engine_that_breaks_its_promise_is_an_error_not_a_score(grader, engine_class):
+    engine = engine_class(first_correct(lambda prompt: 4))
+    with pytest.raises(EngineError, match="benchmark 'sums'"):
+        evaluate(benchmark(), engine=engine, grader=grader, encode=encode, seed=0)
