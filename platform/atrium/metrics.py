@@ -89,7 +89,7 @@ MISMATCH_MAX = Quantity("mismatch/logprob_max", _MAX, "nats", "largest |engine -
 MISMATCH_KL = Quantity("mismatch/kl", _MEAN, "nats", "KL(engine || trainer) per token, by k3")
 
 # The objective, over the tokens of all updates of the step.
-LOSS = Quantity("objective/loss", _SUM, "", "the loss summed over micro-batches, averaged over updates")
+LOSS = Quantity("objective/loss", _MEAN, "", "the loss of one update, averaged over updates")
 ENTROPY = Quantity("objective/entropy", _MEAN, "nats", "mean entropy of the policy per token")
 RATIO_MEAN = Quantity("objective/ratio", _MEAN, "", "mean gate ratio per token")
 RATIO_SQUARED = Quantity("objective/ratio_squared", _MEAN, "", "mean squared gate ratio per token")
@@ -120,7 +120,7 @@ KL_K1 = Quantity("objective/kl_k1", _MEAN, "nats", "KL(behavior || policy) per t
 KL_K2 = Quantity("objective/kl_k2", _MEAN, "nats", "the same by k2 = (log w)^2 / 2, biased")
 KL_K3 = Quantity("objective/kl_k3", _MEAN, "nats", "the same by k3 = w - 1 - log w, unbiased")
 REFERENCE_KL = Quantity("objective/reference_kl", _MEAN, "nats", "regularizer's KL per token, by k3")
-REGULARIZER = Quantity("objective/regularizer", _SUM, "", "the regularizer's part of the loss")
+REGULARIZER = Quantity("objective/regularizer", _MEAN, "", "the KL penalty's part of that loss")
 ADVANTAGE_ABS = Quantity("objective/advantage_abs", _MEAN, "", "mean |advantage| per token")
 STATE_DIVERGENCE = Quantity(
     "objective/state_divergence", _MEAN, "", "mean state divergence, where the objective uses one"
@@ -137,8 +137,8 @@ NUM_UPDATES = Quantity("optimizer/num_updates", _SUM, "updates", "optimiser upda
 NUM_TRAINED_TOKENS = Quantity(
     "optimizer/num_trained_tokens", _SUM, "tokens", "completion tokens that entered an update"
 )
-PADDING_FRAC = Quantity(
-    "optimizer/padding_frac", _MEAN, "", "share of computed positions that hold padding"
+NUM_COMPUTED_POSITIONS = Quantity(
+    "optimizer/num_computed_positions", _SUM, "tokens", "positions computed in updates, padding included"
 )
 TRAIN_TOKENS_PER_S = Quantity(
     "optimizer/tokens_per_s", _MEAN, "tokens/s", "completion tokens trained on per second of update"
@@ -153,7 +153,7 @@ FORWARD_S = Quantity("time/forward_s", _SUM, "s", "forward and loss, part of the
 BACKWARD_S = Quantity("time/backward_s", _SUM, "s", "backward, part of the update")
 OPTIMIZER_S = Quantity("time/optimizer_s", _SUM, "s", "gradient clipping and optimiser step")
 EVALUATE_S = Quantity("time/evaluate_s", _SUM, "s", "evaluation")
-CHECKPOINT_S = Quantity("time/checkpoint_s", _SUM, "s", "writing checkpoints")
+CHECKPOINT_S = Quantity("time/checkpoint_s", _SUM, "s", "recording the step before and saving it")
 STEP_S = Quantity("time/step_s", _SUM, "s", "the whole step")
 PEAK_MEMORY_MB = Quantity("memory/peak_mb", _MAX, "MB", "peak resident (CPU) or allocated (CUDA)")
 

@@ -1,0 +1,125 @@
+"""From configuration to policies, engines and the updater that trains them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from atrium.assemble.objective import build_objective
+from atrium.assemble.task import arithmetic_settings
+from atrium.config.models import TinyModelConfig
+from atrium.config.schema import RunConfig
+from atrium.models.policy import Policy, load_policy
+from atrium.models.tiny import TinySettings
+from atrium.models.warmup import WarmupSettings, warmed_up_policy
+from atrium.rollout.engine import Engine
+from atrium.rollout.transformers_engine import TransformersEngine
+from atrium.tracking.terminal import ProgressDisplay
+from atrium.train.logprobs import PolicyForward
+from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
+from atrium.train.reference import MovingReference
+from atrium.train.step import PolicyUpdater, UpdateSettings
+
+
+def build_policy(config: RunConfig, cache_dir: Path, display: ProgressDisplay) -> Policy:
+    """The policy that training begins with: warmed up, or loaded."""
+    model, device = config.model, config.compute.device
+    if not isinstance(model, TinyModelConfig):
+        display.phase("loading the model")
+        return load_policy(model.source, dtype=torch.float32, device=device, revision=model.revision)
+    warmup = WarmupSettings(**model.warmup.model_dump())
+    display.phase("warm-up", warmup.num_clean_steps + warmup.num_imperfect_steps)
+    return warmed_up_policy(
+        TinySettings(**model.model_dump(exclude={"kind", "seed", "warmup", "prompt", "thinking"})),
+        warmup,
+        arithmetic_settings(config.dataset),
+        seed=model.seed,
+        cache_dir=cache_dir,
+        on_progress=lambda done, total, loss: display.advance(),
+        device=device,
+    )
+
+
+def restore_weights(policy: Policy, folder: Path) -> None:
+    """Give the policy the weights of a transformers folder."""
+    saved = load_policy(folder, dtype=torch.float32, device=policy.model.device)
+    policy.model.load_state_dict(saved.model.state_dict())
+
+
+def own_storage(model: nn.Module) -> None:
+    """Move every parameter into memory of its own.
+
+    Loaded parameters may be views of a mapped file, whose alignment decides which kernels run and with
+    them the last bits of sums; a resumed run would then differ from an undisturbed one.
+    """
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+
+
+def build_engine(config: RunConfig, policy: Policy) -> Engine:
+    """The engine that samples from the policy."""
+    return TransformersEngine(
+        model=policy.model,
+        tokenizer=policy.tokenizer,
+        stop_token_ids=policy.stop_token_ids,
+        pad_token_id=policy.pad_token_id,
+        context_length=policy.context_length,
+        max_batch_tokens=config.rollout.max_batch_tokens,
+    )
+
+
+def build_reference(config: RunConfig, policy: Policy) -> MovingReference | None:
+    """A copy of the policy as it is now, where the objective has a reference."""
+    reference = config.algorithm.reference
+    if reference.kind == "none":
+        return None
+    model = copy.deepcopy(policy.model).requires_grad_(False)
+    return MovingReference(model=model, every_num_steps=reference.num_steps)
+
+
+def build_updater(
+    config: RunConfig,
+    policy: Policy,
+    reference: MovingReference | None,
+    optimizer_state: Mapping[str, Tensor],
+) -> PolicyUpdater:
+    """Objective, forward passes and optimiser; an empty state begins a new optimiser."""
+    settings, compute = config.optimizer, config.compute
+    forward = _forward(config, policy.model)
+    forward.check([policy.pad_token_id, *policy.stop_token_ids])
+    optimizer = PolicyOptimizer(
+        policy.model,
+        OptimizerSettings(
+            **settings.model_dump(exclude={"kind", "num_minibatches", "num_epochs"}),
+            num_steps=config.num_steps,
+        ),
+    )
+    optimizer.load_state(optimizer_state)
+    exact_engine = compute.dtype == "float32" and config.rollout.engine == "transformers"
+    behavior = compute.behavior_logprobs
+    return PolicyUpdater(
+        objective=build_objective(config.algorithm, config.divergence, config.regularizer),
+        forward=forward,
+        optimizer=optimizer,
+        settings=UpdateSettings(
+            num_minibatches=settings.num_minibatches,
+            num_epochs=settings.num_epochs,
+            micro_batch_tokens=compute.micro_batch_tokens,
+            behavior_logprobs=("engine" if exact_engine else "recompute") if behavior == "auto" else behavior,
+            seed=config.seed,
+        ),
+        reference_forward=None if reference is None else _forward(config, reference.model),
+    )
+
+
+def _forward(config: RunConfig, model: nn.Module) -> PolicyForward:
+    return PolicyForward(
+        model,
+        temperature=config.rollout.temperature,
+        autocast_dtype=torch.bfloat16 if config.compute.dtype == "bfloat16" else None,
+    )

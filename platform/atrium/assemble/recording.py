@@ -1,0 +1,93 @@
+"""What the loop reports, and where it goes: the run folder and the terminal; and what it evaluates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from atrium.evaluation.evaluator import Benchmark, evaluate
+from atrium.grading.grader import Grader
+from atrium.records import Problem, RolloutGroup, TokenIds
+from atrium.rollout.engine import Engine
+from atrium.tracking.run_folder_tracker import RunFolderTracker
+from atrium.tracking.terminal import ProgressDisplay
+from atrium.tracking.tracker import EvaluatedSample, TokenTrace
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """A tracker that also shows what it records."""
+
+    tracker: RunFolderTracker
+    display: ProgressDisplay
+
+    def begin(self, title: str, *, step: int, num_steps: int) -> None:
+        """Training goes on after `step`."""
+        self.tracker.begin(step=step, num_steps=num_steps)
+        self.display.begin(title, step=step, num_steps=num_steps)
+
+    def wants_rollouts(self, step: int) -> bool:
+        """Whether this step's rollouts are recorded."""
+        return self.tracker.wants_rollouts(step)
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record and show the metrics of one step."""
+        self.tracker.log_metrics(step, metrics)
+        self.display.step(step, metrics)
+
+    def log_rollouts(
+        self,
+        step: int,
+        groups: Sequence[RolloutGroup],
+        traces: Mapping[tuple[str, int], TokenTrace],
+    ) -> None:
+        """Record a step's rollouts."""
+        self.tracker.log_rollouts(step, groups, traces)
+
+    def log_evaluation(
+        self,
+        *,
+        step: int,
+        benchmark: str,
+        samples: Sequence[EvaluatedSample],
+        results: Mapping[str, object],
+    ) -> None:
+        """Record and show one evaluation."""
+        self.tracker.log_evaluation(step=step, benchmark=benchmark, samples=samples, results=results)
+        self.display.evaluation(step=step, benchmark=benchmark, results=results)
+
+    def sync(self) -> None:
+        """Make sure that everything recorded is on the disk."""
+        self.tracker.sync()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationPlan:
+    """What a run evaluates: validation problems each time, test problems before and after training.
+
+    The best checkpoint is chosen on validation, so results on test stay clean of that choice.
+    """
+
+    validation: Benchmark
+    test: Benchmark
+    engine: Engine
+    grader: Grader
+    encode: Callable[[Problem], TokenIds]
+    seed: int
+    recorder: Recorder
+
+    def __call__(self, step: int, *, final: bool) -> float | None:
+        """Evaluate and record; Mean@K on the validation problems."""
+        value = self._evaluate(self.validation, step)
+        if final:
+            self._evaluate(self.test, step)
+        return value
+
+    def _evaluate(self, benchmark: Benchmark, step: int) -> float:
+        outcome = evaluate(
+            benchmark, engine=self.engine, grader=self.grader, encode=self.encode, seed=self.seed
+        )
+        self.recorder.log_evaluation(
+            step=step, benchmark=benchmark.name, samples=outcome.samples, results=outcome.results
+        )
+        return float(outcome.results["mean_at_k"])

@@ -1,0 +1,248 @@
+"""`run_training`: a whole run from its configuration to its summary, whatever happens in between."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+from atrium.assemble.policies import (
+    build_engine,
+    build_policy,
+    build_reference,
+    build_updater,
+    own_storage,
+    restore_weights,
+)
+from atrium.assemble.recording import EvaluationPlan, Recorder
+from atrium.assemble.task import Task, build_benchmarks, build_grader, build_task
+from atrium.compare.figures import draw_figures
+from atrium.config.objective_checks import objective_notes
+from atrium.config.schema import RunConfig
+from atrium.data.problems import ProblemStream
+from atrium.errors import Interrupted
+from atrium.grading.grader import Grader
+from atrium.models.policy import Policy, write_policy
+from atrium.objective.groups import GroupFilter
+from atrium.records import Problem, TokenIds
+from atrium.rollout.engine import Engine, SamplingParams
+from atrium.tracking.end_summary import print_summary
+from atrium.tracking.provenance import DataProvenance, collect_provenance
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
+from atrium.tracking.status import RunState
+from atrium.tracking.terminal import ProgressDisplay, progress_display
+from atrium.train.checkpoint import Checkpoint, CheckpointStore, TrainingState, latest_checkpoint
+from atrium.train.collect import RolloutCollector
+from atrium.train.loop import LoopSettings, Training, train
+
+
+def run_training(config: RunConfig, overrides: Sequence[str] = ()) -> Path:
+    """Train as configured, or go on where the run in `config.resume` stands; the run's folder.
+
+    The folder records how the run ended: at its last step, by `Interrupted` (Ctrl-C or SIGTERM, after a
+    checkpoint), or by an error. `overrides` are recorded as what was typed.
+    """
+    torch.set_num_threads(config.compute.num_threads)
+    folder = _open_folder(config, overrides)
+    with ExitStack() as stack:
+        stack.enter_context(folder.lock())
+        checkpoint = _rewound(config, folder)
+        display = progress_display(config.tracking.progress, folder.append_log)
+        stack.callback(display.close)
+        tracker = RunFolderTracker(
+            folder,
+            RunFolderSettings(
+                rollouts_every_num_steps=config.tracking.rollouts_every_num_steps,
+                rollouts_max_mb=config.tracking.rollouts_max_mb,
+            ),
+            on_problem=display.message,
+        )
+        with _end_recorded(tracker):
+            _train(config, folder, checkpoint, Recorder(tracker, display), stack)
+    if config.tracking.figures:
+        draw_figures(folder)
+    print_summary(folder)
+    return folder.path
+
+
+def _open_folder(config: RunConfig, overrides: Sequence[str]) -> RunFolder:
+    """The folder of a new run, or that of the run to resume, with its configuration."""
+    if config.resume is not None:
+        folder = RunFolder.open(config.resume)
+        folder.require_known_format()
+    else:
+        folder = RunFolder.create(config.runs_dir, config.experiment_name, config.algorithm.name, config.seed)
+        folder.write_overrides(overrides)
+    folder.write_config({**config.model_dump(mode="json"), "resume": None})
+    return folder
+
+
+def _rewound(config: RunConfig, folder: RunFolder) -> Checkpoint | None:
+    """The checkpoint that a resumed run goes on from, with everything recorded after it dropped."""
+    if config.resume is None:
+        return None
+    checkpoint = latest_checkpoint(folder.checkpoints_dir)
+    folder.truncate_after(checkpoint.state.step if checkpoint else -1)
+    return checkpoint
+
+
+@contextmanager
+def _end_recorded(tracker: RunFolderTracker) -> Iterator[None]:
+    """Write into the folder how the run ended."""
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt) as stop:
+        tracker.end(RunState.INTERRUPTED, str(stop) or "stopped at once")
+        raise
+    except BaseException as failure:
+        tracker.end(RunState.FAILED, str(failure) or type(failure).__name__)
+        raise
+    tracker.end(RunState.FINISHED)
+
+
+def _train(
+    config: RunConfig,
+    folder: RunFolder,
+    checkpoint: Checkpoint | None,
+    recorder: Recorder,
+    stack: ExitStack,
+) -> None:
+    """Build the parts of the run and let the loop drive them."""
+    display = recorder.display
+    task = build_task(config)
+    policy = build_policy(config, folder.cache_dir, display)
+    own_storage(policy.model)
+    _record_provenance(config, folder, task)
+    grader = build_grader(config.grader, config.model)
+    stack.callback(grader.close)
+    for note in objective_notes(
+        config.algorithm, config.divergence, num_updates_per_batch=config.num_updates_per_batch
+    ):
+        display.message(f"note: {note}")
+    should_stop = stack.enter_context(_stop_requests(display))
+    training = _assembled(config, folder, checkpoint, recorder, task, policy, grader, should_stop)
+    stack.callback(training.engine.close)
+    state = TrainingState(objective=training.updater.objective.initial_state())
+    if checkpoint is not None:
+        state = checkpoint.state
+        display.message(f"resuming after step {state.step}")
+    training.engine.update_weights(policy.model.state_dict(), state.weight_version)
+    recorder.begin(_title(config, policy), step=state.step, num_steps=config.num_steps)
+    train(training, state)
+
+
+def _assembled(
+    config: RunConfig,
+    folder: RunFolder,
+    checkpoint: Checkpoint | None,
+    recorder: Recorder,
+    task: Task,
+    policy: Policy,
+    grader: Grader,
+    should_stop: Callable[[], bool],
+) -> Training:
+    """The loop's parts. The reference is taken from the first policy, before a checkpoint's weights."""
+    reference = build_reference(config, policy)
+    if checkpoint is not None:
+        restore_weights(policy, checkpoint.policy)
+        if reference is not None and checkpoint.reference is not None:
+            reference.load(checkpoint.reference)
+    engine = build_engine(config, policy)
+    encode = task.encoder(policy.tokenizer)
+    validation, test = build_benchmarks(config, task.splits)
+    return Training(
+        settings=LoopSettings(
+            num_steps=config.num_steps,
+            evaluate_every_num_steps=config.evaluation.every_num_steps,
+            checkpoint_every_num_steps=config.checkpoint.every_num_steps,
+            pad_token_id=policy.pad_token_id,
+            device=config.compute.device,
+            seed=config.seed,
+        ),
+        collector=_collector(config, task, encode, engine, grader),
+        updater=build_updater(config, policy, reference, checkpoint.optimizer if checkpoint else {}),
+        engine=engine,
+        weights=policy.model.state_dict,
+        reference=reference,
+        tracker=recorder,
+        evaluate=EvaluationPlan(
+            validation=validation,
+            test=test,
+            engine=engine,
+            grader=grader,
+            encode=encode,
+            seed=config.seed,
+            recorder=recorder,
+        ),
+        checkpoints=CheckpointStore(
+            folder=folder.checkpoints_dir,
+            save_policy=partial(write_policy, policy),
+            keep_last=config.checkpoint.keep_last,
+            keep_best=config.checkpoint.keep_best,
+        ),
+        should_stop=should_stop,
+        on_phase=recorder.display.phase,
+    )
+
+
+def _collector(
+    config: RunConfig, task: Task, encode: Callable[[Problem], TokenIds], engine: Engine, grader: Grader
+) -> RolloutCollector:
+    rollout = config.rollout
+    return RolloutCollector(
+        stream=ProblemStream(task.splits.train.problems, config.seed),
+        encode=encode,
+        engine=engine,
+        grader=grader,
+        reward=task.reward,
+        group_filter=GroupFilter(**config.algorithm.group_filter.model_dump()),
+        sampling=SamplingParams(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature),
+        num_prompts=rollout.num_prompts,
+        group_size=rollout.group_size,
+        seed=config.seed,
+    )
+
+
+def _record_provenance(config: RunConfig, folder: RunFolder, task: Task) -> None:
+    """Write where the run comes from; a resumed run's record becomes that of its newest session."""
+    splits = task.splits
+    data = DataProvenance(
+        dataset_content_hash=splits.train.content_hash,
+        benchmark_content_hashes={
+            split.name: split.content_hash for split in (splits.validation, splits.test)
+        },
+        prompt_template_hash=task.template.content_hash,
+    )
+    folder.write_provenance(collect_provenance(data, num_threads=config.compute.num_threads))
+
+
+def _title(config: RunConfig, policy: Policy) -> str:
+    return (
+        f"{config.algorithm.name} with divergence {config.divergence.kind}, seed {config.seed}, "
+        f"{policy.num_parameters:,} parameters on {config.compute.device}"
+    )
+
+
+@contextmanager
+def _stop_requests(display: ProgressDisplay) -> Iterator[Callable[[], bool]]:
+    """Ask the loop to stop after its step on Ctrl-C or SIGTERM; a second Ctrl-C stops at once."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.append(number)
+        display.message("stopping after this step; Ctrl-C again stops at once")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

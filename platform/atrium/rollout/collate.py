@@ -1,0 +1,115 @@
+"""From rollout groups to tensors: what the trainer feeds to the model and to the objective.
+
+Rows keep the order of the groups. Axes: B rows (completions), T completion tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from atrium.objective.batch import Batch
+from atrium.records import RolloutGroup
+from atrium.seeding import derive_seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutRows:
+    """A rollout batch: tokens for the model, and the objective's view of them.
+
+    Attributes
+    ----------
+    token_BL
+        Int64 prompt and completion tokens of each row, from column 0 on; `pad_token_id` behind them.
+    num_prompt_tokens_B, num_tokens_B
+        Int64 arrays on the host: length of the prompt, and of prompt and completion together.
+    prompt_index_B
+        Int64 on the host; rows with equal values have equal prompts.
+    batch
+        The same rows for the objective.
+    """
+
+    token_BL: Tensor
+    num_prompt_tokens_B: NDArray[np.int64]
+    num_tokens_B: NDArray[np.int64]
+    prompt_index_B: NDArray[np.int64]
+    batch: Batch
+
+    @property
+    def num_completion_tokens_B(self) -> NDArray[np.int64]:
+        """The length of each row's completion."""
+        return self.num_tokens_B - self.num_prompt_tokens_B
+
+    def select(self, rows: NDArray[np.int64]) -> Self:
+        """The given rows, in the given order, trimmed to the longest of them."""
+        index = torch.from_numpy(rows).to(self.token_BL.device)
+        num_tokens_B = self.num_tokens_B[rows]
+        num_prompt_tokens_B = self.num_prompt_tokens_B[rows]
+        longest = int(num_tokens_B.max(initial=0))
+        longest_completion = int((num_tokens_B - num_prompt_tokens_B).max(initial=0))
+        return replace(
+            self,
+            token_BL=self.token_BL[index, :longest],
+            num_prompt_tokens_B=num_prompt_tokens_B,
+            num_tokens_B=num_tokens_B,
+            prompt_index_B=self.prompt_index_B[rows],
+            batch=self.batch.select(index, longest_completion),
+        )
+
+    def with_batch(self, batch: Batch) -> Self:
+        """The same tokens with another view for the objective."""
+        return replace(self, batch=batch)
+
+
+def collate(
+    groups: Sequence[RolloutGroup], *, trains: Sequence[bool], pad_token_id: int, seed: int, device: str
+) -> RolloutRows:
+    """Rows of all completions of the groups.
+
+    Parameters
+    ----------
+    groups
+        Graded rollout groups; at least one, each with at least one completion.
+    trains
+        For each group, whether it is computed or only counted in denominators.
+    seed
+        Key of random choices that an objective makes on these rows.
+    """
+    rollouts = [(index, rollout) for index, group in enumerate(groups) for rollout in group.rollouts]
+    completion_ids = [rollout.completion.token_ids for _, rollout in rollouts]
+    prompt_ids = [groups[index].prompt_token_ids for index, _ in rollouts]
+    num_prompt_tokens_B = np.array([len(ids) for ids in prompt_ids], dtype=np.int64)
+    num_completion_tokens_B = np.array([len(ids) for ids in completion_ids], dtype=np.int64)
+    num_tokens_B = num_prompt_tokens_B + num_completion_tokens_B
+
+    token_BL = np.full((len(rollouts), num_tokens_B.max()), pad_token_id, dtype=np.int64)
+    logprob_BT = np.zeros((len(rollouts), num_completion_tokens_B.max()), dtype=np.float32)
+    for row, (_, rollout) in enumerate(rollouts):
+        token_BL[row, : num_prompt_tokens_B[row]] = prompt_ids[row]
+        token_BL[row, num_prompt_tokens_B[row] : num_tokens_B[row]] = completion_ids[row]
+        logprob_BT[row, : num_completion_tokens_B[row]] = rollout.completion.logprobs
+    mask_BT = np.arange(logprob_BT.shape[1]) < num_completion_tokens_B[:, None]
+    key_B = [derive_seed(seed, "row", groups[i].problem.problem_id, r.sample_index) for i, r in rollouts]
+    batch = Batch(
+        mask_BT=torch.from_numpy(mask_BT).to(device),
+        reward_B=torch.tensor(
+            [rollout.reward for _, rollout in rollouts], dtype=torch.float64, device=device
+        ),
+        group_B=torch.tensor([index for index, _ in rollouts], dtype=torch.int64, device=device),
+        sample_key_B=torch.tensor(key_B, dtype=torch.int64, device=device),
+        rollout_logprob_BT=torch.from_numpy(logprob_BT).to(device),
+        trains_B=torch.tensor([trains[index] for index, _ in rollouts], dtype=torch.bool, device=device),
+    )
+    return RolloutRows(
+        token_BL=torch.from_numpy(token_BL).to(device),
+        num_prompt_tokens_B=num_prompt_tokens_B,
+        num_tokens_B=num_tokens_B,
+        prompt_index_B=np.array([index for index, _ in rollouts], dtype=np.int64),
+        batch=batch,
+    )

@@ -1,0 +1,1 @@
+"""Log-probabilities, optimiser step, checkpoints, and the one training loop."""

@@ -1,0 +1,207 @@
+"""Checkpoints: complete, atomic, free of pickle, and usable as plain transformers folders.
+
+`checkpoints/step-000040/` holds `policy/` (a transformers folder), `optimizer.safetensors`,
+`reference.safetensors` where the reference moves, and `state.json`, which lists every file with its size.
+A checkpoint is written under a temporary name, flushed to the disk and renamed, so a folder with the
+final name is whole; a damaged one (a bad disk, a careless hand) is noticed by its sizes and passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from atrium.errors import CheckpointError
+from atrium.objective.objective import ObjectiveState
+
+FORMAT_VERSION = 1
+_NAME = re.compile(r"step-(\d{6,})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingState:
+    """Everything of a run that is neither weights nor optimiser state.
+
+    `cursor` is the position in the stream of problems, `weight_version` the number of optimiser updates,
+    `best_step` the evaluated step with the highest `best_value` on the validation problems.
+    """
+
+    step: int = 0
+    cursor: int = 0
+    weight_version: int = 0
+    num_tokens: int = 0
+    wall_s: float = 0.0
+    objective: ObjectiveState
+    best_step: int | None = None
+    best_value: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint as read from disk. `policy` is its transformers folder."""
+
+    path: Path
+    state: TrainingState
+    optimizer: dict[str, Tensor]
+    reference: dict[str, Tensor] | None
+
+    @property
+    def policy(self) -> Path:
+        """The folder that transformers loads."""
+        return self.path / "policy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointStore:
+    """The checkpoints of one run.
+
+    `save_policy` writes a transformers folder. The newest `keep_last` checkpoints stay, and the best one
+    if `keep_best`.
+    """
+
+    folder: Path
+    save_policy: Callable[[Path], None]
+    keep_last: int
+    keep_best: bool
+
+    def save(
+        self,
+        state: TrainingState,
+        optimizer: Mapping[str, Tensor],
+        reference: Mapping[str, Tensor] | None = None,
+    ) -> Path:
+        """Write the checkpoint of `state.step`, replace an older one of that step, and prune."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"step-{state.step:06d}"
+        partial = self.folder / f".{path.name}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            self.save_policy(partial / "policy")
+            save_file(_contiguous(optimizer), partial / "optimizer.safetensors")
+            if reference is not None:
+                save_file(_contiguous(reference), partial / "reference.safetensors")
+            _write_state(partial, state)
+            _flush(partial)
+            shutil.rmtree(path, ignore_errors=True)
+            partial.rename(path)
+            _flush_folder(self.folder)
+        except OSError as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise CheckpointError(
+                f"could not write checkpoint {path}: {error.strerror or error}; free space or choose another "
+                "runs_dir, then resume from the last checkpoint"
+            ) from error
+        if state.best_step is not None:
+            _write_best(self.folder, state.best_step)
+        self._prune(state)
+        return path
+
+    def _prune(self, state: TrainingState) -> None:
+        paths = checkpoint_paths(self.folder)
+        kept = set(paths[-self.keep_last :])
+        for path in paths:
+            is_best = self.keep_best and path.name == f"step-{state.best_step or -1:06d}"
+            if path not in kept and not is_best:
+                shutil.rmtree(path, ignore_errors=True)
+        for leftover in self.folder.glob(".*.partial"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def checkpoint_paths(folder: Path) -> list[Path]:
+    """The checkpoint folders in order of their steps."""
+    if not folder.is_dir():
+        return []
+    named = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted((int(match[1]), path) for match, path in named)]
+
+
+def latest_checkpoint(folder: Path) -> Checkpoint | None:
+    """The newest good checkpoint of a folder of checkpoints, or None. Damaged ones are passed over."""
+    for path in reversed(checkpoint_paths(folder)):
+        try:
+            return load_checkpoint(path)
+        except CheckpointError:
+            continue
+    return None
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint; raises `CheckpointError` where it is missing or not whole."""
+    record = _read_state(path)
+    try:
+        state = dict(record["state"])
+        objective = ObjectiveState(**state.pop("objective"))
+        training_state = TrainingState(objective=objective, **state)
+        optimizer = load_file(path / "optimizer.safetensors")
+        reference_file = path / "reference.safetensors"
+        reference = load_file(reference_file) if reference_file.exists() else None
+    except (KeyError, TypeError, OSError, SafetensorError) as error:
+        raise CheckpointError(f"checkpoint {path} is damaged ({error}); resume from another one") from error
+    return Checkpoint(path=path, state=training_state, optimizer=optimizer, reference=reference)
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        files: dict[str, int] = record["files"]
+        wrong = [name for name, size in files.items() if (path / name).stat().st_size != size]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"checkpoint {path} is damaged ({error}); resume from another one") from error
+    if record.get("format_version") != FORMAT_VERSION:
+        raise CheckpointError(
+            f"checkpoint {path} has format {record.get('format_version')}, this Atrium reads {FORMAT_VERSION}"
+        )
+    if wrong:
+        raise CheckpointError(
+            f"checkpoint {path} is damaged ({wrong[0]} has another size than it was written with)"
+        )
+    return record
+
+
+def _write_state(folder: Path, state: TrainingState) -> None:
+    files = {
+        str(path.relative_to(folder)): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    record = {"format_version": FORMAT_VERSION, "state": asdict(state), "files": files}
+    (folder / "state.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+
+
+def _write_best(folder: Path, step: int) -> None:
+    partial = folder / ".best.json.partial"
+    partial.write_text(json.dumps({"step": step}), encoding="utf-8")
+    partial.replace(folder / "best.json")
+
+
+def _flush(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+    for path in [*folder.rglob("*"), folder]:
+        if path.is_dir():
+            _flush_folder(path)
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}

@@ -1,0 +1,102 @@
+"""The optimiser, its learning-rate schedule and gradient clipping, and its state as plain tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from atrium.errors import CheckpointError
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """AdamW and its schedule over training steps (all updates of a step share one learning rate)."""
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    num_warmup_steps: int
+    schedule: Literal["constant", "linear", "cosine"]
+    max_grad_norm: float | None
+    num_steps: int
+
+
+class PolicyOptimizer:
+    """AdamW over a model's parameters."""
+
+    def __init__(self, model: nn.Module, settings: OptimizerSettings) -> None:
+        self.settings = settings
+        self._parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        self._adamw = torch.optim.AdamW(
+            self._parameters.values(),
+            lr=settings.learning_rate,
+            betas=(settings.beta1, settings.beta2),
+            eps=settings.epsilon,
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+
+    def zero_grad(self) -> None:
+        """Forget the gradient."""
+        self._adamw.zero_grad(set_to_none=True)
+
+    def clip_gradient(self) -> float:
+        """Scale the gradient down to `max_grad_norm`; its norm before that."""
+        limit = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
+        return float(torch.nn.utils.clip_grad_norm_(self._parameters.values(), limit))
+
+    def step(self, step: int) -> float:
+        """Apply the gradient; the learning rate that was used."""
+        learning_rate = learning_rate_at(step, self.settings)
+        for group in self._adamw.param_groups:
+            group["lr"] = learning_rate
+        self._adamw.step()
+        return learning_rate
+
+    def state(self) -> dict[str, Tensor]:
+        """Every tensor of the optimiser's state, named `<parameter>/<quantity>`."""
+        return {
+            f"{name}/{quantity}": value
+            for name, parameter in self._parameters.items()
+            for quantity, value in self._adamw.state.get(parameter, {}).items()
+        }
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take back what `state` gave; raises `CheckpointError` for a state of another model."""
+        for key, value in state.items():
+            name, quantity = key.rsplit("/", 1)
+            if name not in self._parameters:
+                raise CheckpointError(f"the optimizer state holds {name}, which the model does not have")
+            parameter = self._parameters[name]
+            if value.dim() > 0 and value.shape != parameter.shape:
+                raise CheckpointError(
+                    f"the optimizer state of {name} has shape {tuple(value.shape)}, "
+                    f"the model's {tuple(parameter.shape)}"
+                )
+            # Clones own aligned storage: a view of a mapped file would change the last bits of sums.
+            self._adamw.state[parameter][quantity] = value.to(parameter.device).clone()
+
+
+def learning_rate_at(step: int, settings: OptimizerSettings) -> float:
+    """The learning rate of a training step (counted from 1): linear warm-up, then the schedule.
+
+    `linear` and `cosine` reach 0 one step after the last.
+    """
+    warmup = min(1.0, step / settings.num_warmup_steps) if settings.num_warmup_steps else 1.0
+    rest = max(1, settings.num_steps - settings.num_warmup_steps)
+    done = min(1.0, max(0, step - 1 - settings.num_warmup_steps) / rest)
+    match settings.schedule:
+        case "constant":
+            decay = 1.0
+        case "linear":
+            decay = 1.0 - done
+        case "cosine":
+            decay = 0.5 * (1.0 + math.cos(math.pi * done))
+    return settings.learning_rate * warmup * decay
