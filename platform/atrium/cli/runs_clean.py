@@ -1,0 +1,136 @@
+"""`atrium clean`: what the runs folder can spare, listed first and deleted only with `--yes`.
+
+It never touches a run that is running, a folder that another process has locked, nor anything outside the
+runs folder: links are removed, not followed. A killed run that can be resumed is kept unless `--killed`
+asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.text import Text
+
+from atrium.cli.runs_command import CommandParser, files_explained, standard_output
+from atrium.errors import RunFolderError
+from atrium.tracking.find import list_runs
+from atrium.tracking.formatting import printable, size
+from atrium.tracking.layout import folder_size, remove
+from atrium.tracking.reader import RunOverview, read_overview
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.status import RunState
+
+_CACHE = ".cache"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spare:
+    """Something that can go: what it is, how large, and the run whose lock guards it, if any."""
+
+    path: Path
+    what: str
+    num_bytes: int
+    run: RunFolder | None = None
+
+
+def main_clean(argv: list[str]) -> int:
+    """List what can be deleted, and delete it where that is confirmed."""
+    parser = CommandParser(
+        "clean",
+        "List what the runs folder can spare, with sizes; delete it with --yes. By default: caches,\n"
+        "checkpoints of finished runs except the last and the best, and killed runs without a checkpoint.",
+    )
+    parser.add_argument("--yes", action="store_true", help="delete what is listed")
+    parser.add_argument("--caches", action="store_true", help="caches only (warm-up models, plots' fonts)")
+    parser.add_argument("--checkpoints", action="store_true", help="checkpoints of finished runs only")
+    parser.add_argument(
+        "--killed", action="store_true", help="killed runs only, those that could be resumed too"
+    )
+    parser.add_runs_dir()
+    if (arguments := parser.parse(argv)) is None:
+        return 0
+    chosen = {name for name in ("caches", "checkpoints", "killed") if getattr(arguments, name)}
+    with files_explained():
+        spare = list(find_spare(Path(arguments.runs_dir), chosen))
+        _report(spare, delete=arguments.yes)
+    return 0
+
+
+def find_spare(runs_dir: Path, chosen: set[str]) -> Iterator[Spare]:
+    """What can go, of the kinds that were chosen, or of all where none was."""
+    runs = [read_overview(folder) for folder in list_runs(runs_dir)]
+    is_idle = all(run.state is not RunState.RUNNING for run in runs)
+    # Any folder can be named as --runs-dir, and a home folder has a .cache too.
+    is_runs_dir = runs_dir.name == "runs" or any(run.folder.looks_like_run() for run in runs)
+    # A run that goes on may be about to read a cache.
+    if is_runs_dir and is_idle and (not chosen or "caches" in chosen):
+        yield from _caches(runs_dir / _CACHE)
+    for run in runs:
+        if run.state is RunState.FINISHED and (not chosen or "checkpoints" in chosen):
+            yield from _old_checkpoints(run.folder)
+        if run.state is RunState.KILLED and (not chosen or "killed" in chosen):
+            yield from _killed(run, with_resumable="killed" in chosen)
+
+
+def _caches(folder: Path) -> Iterator[Spare]:
+    if folder.is_dir() and not folder.is_symlink():
+        for path in sorted(folder.iterdir()):
+            yield Spare(path=path, what="cache, made again when needed", num_bytes=_size(path))
+
+
+def _old_checkpoints(folder: RunFolder) -> Iterator[Spare]:
+    steps = folder.checkpoint_steps()
+    for step in steps[:-1]:
+        if step != folder.best_checkpoint_step():
+            path = folder.checkpoint_path(step)
+            what = "checkpoint, neither the last nor the best"
+            yield Spare(path=path, what=what, num_bytes=_size(path), run=folder)
+
+
+def _killed(run: RunOverview, *, with_resumable: bool) -> Iterator[Spare]:
+    steps = run.folder.checkpoint_steps()
+    if steps and not with_resumable:
+        return
+    what = f"killed at step {run.status.step} of {run.status.num_steps}"
+    what += f", can be resumed from step {steps[-1]}" if steps else ", has no checkpoint"
+    path = run.folder.path
+    yield Spare(path=path, what=what, num_bytes=_size(path), run=run.folder)
+
+
+def _report(spare: Sequence[Spare], *, delete: bool) -> None:
+    console = standard_output()
+    if not spare:
+        console.print("nothing to clean")
+        return
+    freed = 0
+    for item in spare:
+        note = item.what
+        if delete:
+            kept = _delete(item)
+            freed += 0 if kept else item.num_bytes
+            note = f"kept: {kept}" if kept else f"deleted ({item.what})"
+        console.print(Text(f"{size(item.num_bytes):>8}  {printable(str(item.path))}  {note}"), soft_wrap=True)
+    total = size(sum(item.num_bytes for item in spare))
+    said = f"{size(freed)} freed" if delete else f"{total} in all; `atrium clean --yes` deletes them"
+    console.print(said)
+
+
+def _delete(item: Spare) -> str | None:
+    """Delete under the run's lock; the reason where it had to stay."""
+    try:
+        if item.run is None:
+            remove(item.path)
+        else:
+            with item.run.lock():
+                remove(item.path)
+    except RunFolderError as error:
+        return str(error)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _size(path: Path) -> int:
+    return folder_size(path) if path.is_dir() and not path.is_symlink() else path.lstat().st_size

@@ -1,0 +1,220 @@
+"""`atrium doctor`: whether this machine has what Atrium needs, and what is missing for what.
+
+It must work where things are broken, so everything beyond the standard library is imported on the way,
+and a check that cannot be made is a finding.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+import atrium
+from atrium.cli.runs_command import CommandParser
+
+MIN_PYTHON, BELOW_PYTHON = (3, 11), (3, 14)
+MIN_MEMORY_MB, MIN_FREE_MB = 2000, 500
+_DISTRIBUTION = "atrium-rl"
+_EXTRAS = {
+    "gpu": "generation with vLLM on an NVIDIA GPU",
+    "dev": "tests, linting and types (`make test`, `make check`)",
+}
+_PROGRAMS = {
+    "git": "recording the commit and the changes of a run",
+    "make": "the Makefile's commands",
+}
+_MARKS = {"ok": "ok", "note": "--", "missing": "!!"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a check found: `ok`, `note` (works, but something optional is missing), or `missing`."""
+
+    level: str
+    subject: str
+    text: str
+
+
+def main_doctor(argv: list[str]) -> int:
+    """Check the environment; 1 where a base requirement is missing, else 0."""
+    parser = CommandParser(
+        "doctor",
+        "Check Python, packages, hardware, disk, the runs folder, threads and optional extras.\n"
+        "The exit code is 0 unless a base requirement is missing.",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON array of findings")
+    parser.add_runs_dir()
+    if (arguments := parser.parse(argv)) is None:
+        return 0
+    findings = list(examine(Path(arguments.runs_dir)))
+    if arguments.json:
+        sys.stdout.write(json.dumps([asdict(finding) for finding in findings], indent=2) + "\n")
+    else:
+        width = max(len(finding.subject) for finding in findings)
+        for finding in findings:
+            sys.stdout.write(f"{_MARKS[finding.level]}  {finding.subject:<{width}}  {finding.text}\n")
+        num_missing = sum(finding.level == "missing" for finding in findings)
+        verdict = f"{num_missing} base requirements are missing" if num_missing else "ready to train"
+        sys.stdout.write(f"\n{verdict}\n")
+    return int(any(finding.level == "missing" for finding in findings))
+
+
+def examine(runs_dir: Path) -> Iterator[Finding]:
+    """All findings about this machine."""
+    for check in CHECKS:
+        try:
+            yield from check(runs_dir)
+        except (ImportError, OSError, ValueError) as error:
+            yield Finding(level="note", subject=check.__name__.strip("_"), text=f"not checked: {error}")
+
+
+def requirements() -> dict[str, list[str]]:
+    """The requirements of the base (under an empty name) and of each extra, as pyproject.toml has them."""
+    checkout = Path(atrium.__file__).resolve().parents[2] / "pyproject.toml"
+    if checkout.is_file():
+        project = tomllib.loads(checkout.read_text(encoding="utf-8"))["project"]
+        return {"": project["dependencies"], **project.get("optional-dependencies", {})}
+    found: dict[str, list[str]] = {"": []}
+    for line in metadata.requires(_DISTRIBUTION) or []:
+        requirement, _, marker = line.partition(";")
+        extra = re.search(r"extra\s*==\s*['\"](\w+)['\"]", marker)
+        found.setdefault(extra[1] if extra else "", []).append(requirement.strip())
+    return found
+
+
+def unmet(requirement: str) -> str | None:
+    """Why an installed package does not meet a requirement, or None where one does."""
+    name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return f"{name} is not installed (needed: {requirement})"
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        return None  # it comes with the base packages, so others are found missing
+    wanted = Requirement(requirement)
+    if not wanted.specifier.contains(version, prereleases=True):
+        return f"{wanted.name} {version} is installed, it needs {wanted.specifier}"
+    return None
+
+
+def _python(runs_dir: Path) -> Iterator[Finding]:
+    fits = MIN_PYTHON <= sys.version_info[:2] < BELOW_PYTHON
+    text = f"{platform.python_version()} at {sys.executable}"
+    if not fits:
+        text += "; it has to be 3.11, 3.12 or 3.13"
+    yield Finding(level="ok" if fits else "missing", subject="python", text=text)
+
+
+def _packages(runs_dir: Path) -> Iterator[Finding]:
+    base = requirements().get("", [])
+    wrong = [reason for requirement in base if (reason := unmet(requirement))]
+    for reason in wrong:
+        yield Finding(level="missing", subject="package", text=f"{reason}; run `make install`")
+    if not wrong:
+        names = ("torch", "transformers", "hydra-core", "math-verify", "pyarrow")
+        versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
+        yield Finding(level="ok", subject="packages", text=f"all {len(base)}: {versions}, …")
+
+
+def _extras(runs_dir: Path) -> Iterator[Finding]:
+    for extra, purpose in _EXTRAS.items():
+        wrong = [reason for requirement in requirements().get(extra, []) if (reason := unmet(requirement))]
+        text = f"not complete, needed for {purpose}: {'; '.join(wrong)}" if wrong else f"{purpose}: installed"
+        yield Finding(level="note" if wrong else "ok", subject=f"extra {extra}", text=text)
+
+
+def _programs(runs_dir: Path) -> Iterator[Finding]:
+    for program, purpose in _PROGRAMS.items():
+        path = shutil.which(program)
+        text = path or f"not found, needed for {purpose}"
+        yield Finding(level="ok" if path else "note", subject=program, text=text)
+
+
+def _processor(runs_dir: Path) -> Iterator[Finding]:
+    from atrium.tracking.provenance import cpu_model, num_usable_cores
+
+    yield Finding(level="ok", subject="cpu", text=f"{cpu_model()}, {num_usable_cores()} usable cores")
+
+
+def _gpu(runs_dir: Path) -> Iterator[Finding]:
+    from atrium.tracking.provenance import gpus
+
+    found = gpus()
+    if not found:
+        yield Finding(level="note", subject="gpu", text="none found by nvidia-smi; training uses the CPU")
+        return
+    names = ", ".join(f"{gpu['name']} ({gpu['memory']})" for gpu in found)
+    build = metadata.version("torch")
+    if "+cpu" in build:
+        text = f"{names}, but torch {build} is built for CPUs only; install a CUDA build to use it"
+        yield Finding(level="note", subject="gpu", text=text)
+        return
+    yield Finding(level="ok", subject="gpu", text=names)
+
+
+def _memory(runs_dir: Path) -> Iterator[Finding]:
+    import psutil
+
+    from atrium.tracking.provenance import memory_limit_mb
+
+    memory = psutil.virtual_memory()
+    limit = memory_limit_mb()
+    free, total = memory.available // 2**20, memory.total // 2**20
+    text = f"{free} MB free of {total} MB" + (f", {limit} MB allowed here" if limit else "")
+    is_enough = min(free, limit or free) >= MIN_MEMORY_MB
+    if not is_enough:
+        text += f"; the built-in task needs about {MIN_MEMORY_MB} MB"
+    yield Finding(level="ok" if is_enough else "note", subject="memory", text=text)
+
+
+def _runs_folder(runs_dir: Path) -> Iterator[Finding]:
+    place = runs_dir.absolute()
+    while not place.exists():
+        place = place.parent
+    try:
+        with tempfile.NamedTemporaryFile(dir=place, prefix=".tmp-doctor-"):
+            pass
+    except OSError as error:
+        text = f"{place} cannot be written: {error.strerror}; choose another with runs_dir="
+        yield Finding(level="missing", subject="runs folder", text=text)
+        return
+    free = shutil.disk_usage(place).free // 2**20
+    text = f"{runs_dir} is writable, {free} MB free"
+    if free < MIN_FREE_MB:
+        text += f"; a run needs about {MIN_FREE_MB} MB, `atrium clean` lists what can go"
+    yield Finding(level="ok" if free >= MIN_FREE_MB else "note", subject="runs folder", text=text)
+
+
+def _threads(runs_dir: Path) -> Iterator[Finding]:
+    names = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS")
+    given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+    text = ", ".join(given) or "chosen by Atrium when it trains (compute.num_threads, passive waiting)"
+    active = os.environ.get("OMP_WAIT_POLICY", "PASSIVE").upper() != "PASSIVE"
+    if active:
+        text += "; waiting that is not PASSIVE makes small models many times slower on a shared machine"
+    yield Finding(level="note" if active else "ok", subject="threads", text=text)
+
+
+CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
+    _python,
+    _packages,
+    _processor,
+    _gpu,
+    _memory,
+    _runs_folder,
+    _threads,
+    _programs,
+    _extras,
+)

@@ -1,0 +1,121 @@
+"""`atrium export`: a checkpoint's policy as a plain transformers folder."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from atrium.cli.runs_command import CommandParser, files_explained
+from atrium.errors import CheckpointError, RunFolderError
+from atrium.tracking.atomic import TEMPORARY_PREFIX, sync_folder
+from atrium.tracking.find import find_run
+from atrium.tracking.formatting import size
+from atrium.tracking.layout import folder_size, step_name
+from atrium.tracking.run_folder import RunFolder
+
+POLICY_FOLDER = "policy"
+_WEIGHTS = ("*.safetensors", "*.bin")
+
+
+def main_export(argv: list[str]) -> int:
+    """Copy a checkpoint's policy to a folder that transformers loads."""
+    parser = CommandParser(
+        "export",
+        "Write a run's policy as a plain transformers folder: config, weights, tokenizer.\n"
+        "The latest checkpoint by default.",
+    )
+    parser.add_run()
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--best", action="store_true", help="the checkpoint that was best on validation problems"
+    )
+    which.add_argument("--step", type=int, metavar="N", help="the checkpoint at this step")
+    parser.add_argument(
+        "--to", metavar="DIR", help="the folder to write (default: export/step-... in the run folder)"
+    )
+    parser.add_argument("--force", action="store_true", help="replace an earlier export at that place")
+    if (arguments := parser.parse(argv)) is None:
+        return 0
+    with files_explained():
+        folder = find_run(arguments.runs_dir, arguments.run)
+        step = _chosen_step(folder, best=arguments.best, step=arguments.step)
+        source = folder.checkpoint_path(step) / POLICY_FOLDER
+        _check_policy(source)
+        target = Path(arguments.to) if arguments.to else folder.path / "export" / step_name(step)
+        _copy(source, target, force=arguments.force)
+    place = str(target.absolute())
+    sys.stdout.write(
+        f"wrote the policy of {folder.name} at step {step} ({size(folder_size(target))}) to {target}\n"
+        "load it with\n"
+        "  from transformers import AutoModelForCausalLM, AutoTokenizer; "
+        f"model, tokenizer = (c.from_pretrained({place!r}) for c in (AutoModelForCausalLM, AutoTokenizer))\n"
+    )
+    return 0
+
+
+def _chosen_step(folder: RunFolder, *, best: bool, step: int | None) -> int:
+    steps = folder.checkpoint_steps()
+    if not steps:
+        raise CheckpointError(f"{folder.name} has no checkpoint; checkpoint.every_num_steps writes them")
+    available = f"there are checkpoints at steps {', '.join(map(str, steps))}"
+    if best:
+        chosen = folder.best_checkpoint_step()
+        if chosen is None or chosen not in steps:
+            raise CheckpointError(
+                f"{folder.name} has kept no best checkpoint (checkpoint.keep_best, and an evaluation "
+                f"on validation problems, make one); {available}"
+            )
+        return chosen
+    if step is None:
+        return steps[-1]
+    if step not in steps:
+        nearest = min(steps, key=lambda other: abs(other - step))
+        raise CheckpointError(
+            f"{folder.name} has no checkpoint at step {step}; the nearest is --step {nearest}; {available}"
+        )
+    return step
+
+
+def _check_policy(source: Path) -> None:
+    has_weights = any(any(source.glob(pattern)) for pattern in _WEIGHTS)
+    if not (source / "config.json").is_file() or not has_weights:
+        raise CheckpointError(
+            f"{source} is not a complete policy (config.json and weights); choose another checkpoint with "
+            "--step N"
+        )
+
+
+def _copy(source: Path, target: Path, *, force: bool) -> None:
+    """Copy the folder beside its target first, so that the target is complete or as it was."""
+    if target.resolve() == source.resolve() or source.resolve() in target.resolve().parents:
+        raise RunFolderError(f"{target} lies in the checkpoint itself; choose another folder with --to")
+    if target.exists() or target.is_symlink():
+        _check_replaceable(target, force=force)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.parent / f"{TEMPORARY_PREFIX}export-{target.name}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        shutil.copytree(source, temporary)
+        if target.is_dir():
+            shutil.rmtree(target)
+        temporary.rename(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    sync_folder(target.parent)
+
+
+def _check_replaceable(target: Path, *, force: bool) -> None:
+    """Only an empty folder or an earlier export is ever replaced, whatever was asked for."""
+    if target.is_symlink() or not target.is_dir():
+        raise RunFolderError(f"{target} exists and is not a folder; choose another with --to")
+    entries = list(target.iterdir())
+    if not entries:
+        return
+    is_export = (target / "config.json").is_file() and all(entry.is_file() for entry in entries)
+    if not is_export or not any(any(target.glob(pattern)) for pattern in _WEIGHTS):
+        raise RunFolderError(
+            f"{target} exists and is not an exported policy, so it is left alone; choose another with --to"
+        )
+    if not force:
+        raise RunFolderError(f"{target} exists; replace it with --force, or choose another with --to")

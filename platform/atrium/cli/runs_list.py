@@ -1,0 +1,170 @@
+"""`atrium runs`: the runs as a table, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console, JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+from atrium.cli.runs_command import CommandParser, files_explained, standard_output
+from atrium.tracking.atomic import standard_json
+from atrium.tracking.find import list_runs
+from atrium.tracking.formatting import age, number, printable
+from atrium.tracking.reader import RunOverview, Scores, read_overview, setting
+from atrium.tracking.status import RunState
+from atrium.tracking.summary import entry
+
+STATE_STYLES = {
+    RunState.RUNNING: "cyan",
+    RunState.FINISHED: "green",
+    RunState.INTERRUPTED: "yellow",
+    RunState.FAILED: "red",
+    RunState.KILLED: "red",
+    RunState.UNKNOWN: "dim",
+}
+_MEAN = "Mean@k, %"
+_DROPPED_FIRST = ("benchmark", "seed", "algorithm", "divergence", "age")
+"""The columns that a narrow terminal goes without, in this order; the run's name holds most of them."""
+
+
+def main_runs(argv: list[str]) -> int:
+    """List the runs, the latest last."""
+    parser = CommandParser("runs", "List the runs, the latest last, with what each has learned so far.")
+    parser.add_argument("text", nargs="?", default="", help="only runs whose name contains this")
+    parser.add_argument("--json", action="store_true", help="one JSON array with everything known")
+    parser.add_runs_dir()
+    if (arguments := parser.parse(argv)) is None:
+        return 0
+    with files_explained():
+        wanted = arguments.text.lower()
+        found = [run for run in list_runs(arguments.runs_dir) if wanted in run.name.lower()]
+        runs = [read_overview(run) for run in found]
+        if arguments.json:
+            described = standard_json([describe(run) for run in runs])
+            sys.stdout.write(json.dumps(described, indent=2, allow_nan=False) + "\n")
+        else:
+            _print_runs(runs, arguments.runs_dir, standard_output())
+    return 0
+
+
+def describe(run: RunOverview) -> dict[str, object]:
+    """What `--json` says about a run."""
+    status = run.status
+    return {
+        "name": run.folder.name,
+        "path": str(run.folder.path),
+        "experiment": run.folder.name.partition("/")[0],
+        "algorithm": setting(run.config, "algorithm.name"),
+        "divergence": run.config.get("divergence"),
+        "seed": run.config.get("seed"),
+        "state": run.state,
+        "step": status.step,
+        "num_steps": status.num_steps,
+        "started": status.started,
+        "updated": status.updated,
+        "wall_s": status.wall_s,
+        "error": status.error,
+        "evaluations": {
+            benchmark: {
+                "first": entry(scores.first),
+                "best": entry(scores.best),
+                "last": entry(scores.last),
+            }
+            for benchmark, scores in run.scores.items()
+        },
+        "problems": run.problems,
+    }
+
+
+def _print_runs(runs: Sequence[RunOverview], runs_dir: str, console: Console) -> None:
+    if not runs:
+        console.print(f"no runs in {printable(runs_dir)}; `make train` makes one", soft_wrap=True)
+        return
+    rows = [_row(run) for run in runs]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    columns = _columns_that_fit(rows, console.width)
+    for name in columns:
+        # Only the run's name is broken into lines where the rest needs the room: it must stay readable.
+        justify: JustifyMethod = "right" if name in ("seed", "step") else "left"
+        table.add_column(
+            _mean_title(runs) if name == _MEAN else name,
+            justify=justify,
+            no_wrap=name != "run",
+            overflow="fold",
+        )
+    for run, row in zip(runs, rows, strict=True):
+        cells = [
+            Text(row[name], style=STATE_STYLES[run.state] if name == "state" else "") for name in columns
+        ]
+        table.add_row(*cells)
+    console.print(table)
+    for run in runs:
+        notes = [*run.problems, *([run.status.error] if run.status.error else [])]
+        if notes:
+            console.print(Text(printable(f"{run.folder.name}: {'; '.join(notes)}"), "yellow"), soft_wrap=True)
+
+
+def _row(run: RunOverview) -> dict[str, str]:
+    status = run.status
+    benchmark, scores = _judged_on(run.scores)
+    row = {
+        "run": run.folder.name,
+        "algorithm": _text(setting(run.config, "algorithm.name")),
+        "divergence": _divergence(run.config.get("divergence")),
+        "seed": _text(run.config.get("seed")),
+        "state": str(run.state),
+        "step": f"{status.step}/{status.num_steps}" if status.num_steps else str(status.step),
+        _MEAN: _progress(scores) if scores else "–",
+        "benchmark": benchmark,
+        "age": age(time.time() - status.started) if status.started else "–",
+    }
+    return {name: printable(value).replace("\n", " ") for name, value in row.items()}
+
+
+def _judged_on(scores: Mapping[str, Scores]) -> tuple[str, Scores | None]:
+    """The benchmark that a list shows: test problems where they were evaluated twice, else any."""
+    names = sorted(
+        scores, key=lambda name: (scores[name].first.step == scores[name].last.step, "validation" in name)
+    )
+    return (names[0], scores[names[0]]) if names else ("", None)
+
+
+def _progress(scores: Scores) -> str:
+    first, last = (
+        "–" if point.mean_at_k is None else f"{100 * point.mean_at_k:.1f}"
+        for point in (scores.first, scores.last)
+    )
+    return first if scores.first.step == scores.last.step else f"{first} → {last}"
+
+
+def _mean_title(runs: Sequence[RunOverview]) -> str:
+    """The title with the number of samples where all runs have the same."""
+    ks = {scores.last.k for run in runs for scores in run.scores.values()}
+    return f"Mean@{ks.pop()}, %" if len(ks) == 1 and None not in ks else _MEAN
+
+
+def _divergence(value: object) -> str:
+    if not isinstance(value, Mapping):
+        return "–"
+    numbers = [
+        number(float(v)) for v in value.values() if isinstance(v, int | float) and not isinstance(v, bool)
+    ]
+    return f"{_text(value.get('kind'))} {'/'.join(numbers)}".strip()
+
+
+def _text(value: object) -> str:
+    return "–" if value is None else str(value)
+
+
+def _columns_that_fit(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
+    columns = list(rows[0])
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) + 2 for name in columns}
+    for name in _DROPPED_FIRST:
+        if sum(widths[column] for column in columns) > width:
+            columns.remove(name)
+    return columns

@@ -1,0 +1,226 @@
+"""`atrium show`: one run's settings, curves, evaluations, and what it answered before and after."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from atrium.cli.runs_command import CommandParser, files_explained, standard_output
+from atrium.cli.runs_samples import print_samples
+from atrium.errors import AtriumError
+from atrium.metrics import (
+    CLIP_HIGH_FRAC,
+    CLIP_LOW_FRAC,
+    ENTROPY,
+    GRAD_NORM,
+    KL_K3,
+    LENGTH_MEAN,
+    OUTSIDE_HIGH_FRAC,
+    OUTSIDE_LOW_FRAC,
+    REWARD,
+    STEP_S,
+    TRUNCATED_FRAC,
+)
+from atrium.tracking.end_summary import INTERVAL_NOTE, cell, curves_table, heading
+from atrium.tracking.find import find_run
+from atrium.tracking.formatting import age, printable, share, span
+from atrium.tracking.reader import (
+    EvaluationPoint,
+    RunOverview,
+    read_evaluations,
+    read_metrics,
+    read_object,
+    read_overview,
+    setting,
+)
+from atrium.tracking.run_folder import RunFolder
+
+_SHOWN_CURVES = tuple(
+    quantity.name
+    for quantity in (
+        REWARD,
+        ENTROPY,
+        LENGTH_MEAN,
+        TRUNCATED_FRAC,
+        CLIP_HIGH_FRAC,
+        CLIP_LOW_FRAC,
+        OUTSIDE_HIGH_FRAC,
+        OUTSIDE_LOW_FRAC,
+        KL_K3,
+        GRAD_NORM,
+        STEP_S,
+    )
+)
+_UNLISTED = ("runs_dir", "experiment_name", "resume", "compute")
+"""Settings that say where and on what machine a run was, rather than what it did."""
+_MAX_VALUE = 60
+
+
+def main_show(argv: list[str]) -> int:
+    """Print what is known about one run."""
+    parser = CommandParser(
+        "show",
+        "Show a run: the settings that differ from the defaults, curves, evaluations, and what it\n"
+        "answered to the same problems before and after training.",
+    )
+    parser.add_run()
+    parser.add_argument(
+        "--samples", type=int, default=3, metavar="N", help="problems to show answers to (default: 3)"
+    )
+    if (arguments := parser.parse(argv)) is None:
+        return 0
+    if arguments.samples < 0:
+        parser.error(f"argument --samples: {arguments.samples} is less than 0")
+    console = standard_output()
+    with files_explained():
+        folder = find_run(arguments.runs_dir, arguments.run)
+        run = read_overview(folder)
+        _print_heading(run, console)
+        _print_settings(run, console)
+        metrics = read_metrics(folder)
+        if len(metrics.steps):
+            _print_title("curves (first value, course, last value)", console)
+            console.print(Padding(curves_table(metrics, _SHOWN_CURVES), (0, 0, 0, 2), expand=False))
+        if evaluations := read_evaluations(folder):
+            _print_evaluations(evaluations, console)
+        if arguments.samples:
+            print_samples(folder, num_problems=arguments.samples, console=console)
+    return 0
+
+
+def _print_heading(run: RunOverview, console: Console) -> None:
+    status = run.status
+    console.print(heading(run, read_metrics(run.folder)), soft_wrap=True)
+    if status.started:
+        passed = age(time.time() - status.started)
+        ago = passed if passed == "just now" else f"{passed} ago"
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.started))
+        provenance, _ = read_object(run.folder.provenance_file)
+        commit = setting(provenance, "code.commit")
+        dirty = " with changes" if setting(provenance, "code.is_dirty") else ""
+        code = f", commit {str(commit)[:10]}{dirty}" if commit else ""
+        line = f"started {when} ({ago}) on {status.host or 'an unknown host'}{code}"
+        console.print(Text(printable(line), "dim"), soft_wrap=True)
+    for note in (*run.problems, *([status.error] if status.error else [])):
+        console.print(Text(printable(note), "yellow"), soft_wrap=True)
+
+
+def _print_settings(run: RunOverview, console: Console) -> None:
+    """The settings that differ from the defaults, or what was typed where those cannot be composed."""
+    if not run.config:
+        return
+    defaults, reason = _default_settings()
+    if defaults is None:
+        _print_title(f"what was typed ({reason})", console)
+        for line in _overrides(run.folder):
+            console.print(Text(f"  {printable(line)}"), soft_wrap=True)
+        return
+    ours, theirs = flattened(run.config), flattened(defaults)
+    differing = {
+        key: value
+        for key, value in ours.items()
+        if key.partition(".")[0] not in _UNLISTED and (key not in theirs or theirs[key] != value)
+    }
+    _print_title("settings that differ from the defaults", console)
+    if not differing:
+        console.print(Text("  none", "dim"))
+        return
+    table = Table.grid(padding=(0, 2))
+    for key, value in differing.items():
+        default = f"default {_shown(theirs[key])}" if key in theirs else "not in the defaults"
+        table.add_row(cell(key), cell(_shown(value)), Text(printable(default), "dim"))
+    console.print(Padding(table, (0, 0, 0, 2), expand=False))
+
+
+def flattened(settings: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Nested settings by dotted key; empty sections are values."""
+    found: dict[str, object] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            found.update(flattened(value, f"{prefix}{key}."))
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def _default_settings() -> tuple[Mapping[str, object] | None, str]:
+    try:
+        # Hydra and pydantic cost 0.5 s, which only this part of this command needs.
+        from atrium.config.compose import compose
+
+        return compose([]).model_dump(mode="json"), ""
+    except (ImportError, AtriumError) as error:
+        return None, f"the defaults cannot be composed: {error}"
+
+
+def _overrides(folder: RunFolder) -> list[str]:
+    try:
+        return folder.overrides_file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _shown(value: object) -> str:
+    text = "null" if value is None else str(value)
+    return text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 1]}…"
+
+
+def _print_evaluations(evaluations: Mapping[str, Sequence[EvaluationPoint]], console: Console) -> None:
+    for benchmark in sorted(evaluations, key=lambda name: ("validation" in name, name)):
+        points = evaluations[benchmark]
+        last = points[-1]
+        k = "k" if last.k is None else last.k
+        num = "" if last.num_problems is None else f", {last.num_problems} problems"
+        _print_title(f"evaluation: {printable(benchmark)}{num}, {k} samples each", console)
+        table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
+        table.add_column("step", justify="right")
+        for title in (f"Mean@{k}", "over problems", "sampling noise", f"Pass@{k}", "over problems"):
+            table.add_column(title, no_wrap=True)
+        for point in points:
+            table.add_row(
+                str(point.step),
+                share(point.mean_at_k),
+                span(point.interval_over_problems),
+                span(point.interval_sampling),
+                share(point.pass_at_k),
+                span(point.pass_interval_over_problems),
+            )
+        console.print(Padding(table, (0, 0, 0, 2), expand=False))
+        for line in _breakdown_lines(points[0], last):
+            console.print(Text(f"  {printable(line)}"), soft_wrap=True)
+    console.print(
+        Text(f"  {INTERVAL_NOTE}; sampling noise: the same exam sampled again", "dim"), soft_wrap=True
+    )
+
+
+def _breakdown_lines(first: EvaluationPoint, last: EvaluationPoint) -> list[str]:
+    """Mean@k before and after for each value of what the problems are told apart by, such as level."""
+    lines = []
+    breakdown = setting(last.results, "breakdown")
+    points = (last,) if first.step == last.step else (first, last)
+    for key, groups in breakdown.items() if isinstance(breakdown, Mapping) else ():
+        parts = []
+        for value in groups if isinstance(groups, Mapping) else ():
+            means = [_mean_of(point, str(key), str(value)) for point in points]
+            parts.append(f"{value}: {' → '.join(f'{100 * mean:.0f}' for mean in means)}")
+        lines.append(f"by {key}, in %:  {'   '.join(parts)}")
+    return lines
+
+
+def _mean_of(point: EvaluationPoint, key: str, value: str) -> float:
+    """The recorded mean of one group, NaN where there is none. Values may hold dots."""
+    groups = setting(point.results, f"breakdown.{key}")
+    group = groups.get(value) if isinstance(groups, Mapping) else None
+    mean = group.get("mean_at_k") if isinstance(group, Mapping) else None
+    return float(mean) if isinstance(mean, int | float) else np.nan
+
+
+def _print_title(text: str, console: Console) -> None:
+    console.print()
+    console.print(Text(printable(text), style="bold"), soft_wrap=True)

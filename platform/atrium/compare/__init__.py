@@ -1,0 +1,1 @@
+"""Figures and statistics over run folders; never imports torch."""

@@ -1,0 +1,273 @@
+"""Figures of one run as PNG, drawn from its run folder: reward, entropy, length, clip shares, evaluation.
+
+Matplotlib's object interface with the Agg canvas only: no pyplot, no global state, no display. Its caches
+go to `runs/.cache/`, unless the environment names another place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atrium.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD
+from atrium.tracking.atomic import explained, replacing
+from atrium.tracking.reader import (
+    EvaluationPoint,
+    MetricTable,
+    read_evaluations,
+    read_metrics,
+    read_object,
+    setting,
+)
+from atrium.tracking.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which people with any colour vision tell apart.
+BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#5F6368"
+_BENCHMARK_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, GREY)
+_SINGLE_INCHES, _COMBINED_INCHES, _DPI = (6.4, 3.6), (12.0, 6.2), 144
+_FEW_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCurves:
+    """What the figures of a run show."""
+
+    title: str
+    metrics: MetricTable
+    evaluations: Mapping[str, tuple[EvaluationPoint, ...]]
+
+
+def draw_figures(folder: RunFolder) -> tuple[Path, ...]:
+    """Draw all figures of a run into its `figures/`, and return their paths, `curves.png` first.
+
+    A quantity that the run did not record is named as missing in its place. Raises `RunFolderError` where
+    the files cannot be read or written.
+    """
+    os.environ.setdefault("MPLCONFIGDIR", str(folder.cache_dir.absolute() / "matplotlib"))
+    with explained("draw the figures of", folder.path):
+        Path(os.environ["MPLCONFIGDIR"]).mkdir(parents=True, exist_ok=True)
+        folder.figures_dir.mkdir(exist_ok=True)
+        curves = read_curves(folder)
+        drawn = [_save(draw_combined(curves), folder.figures_dir / "curves.png")]
+        for name, draw in PANELS.items():
+            drawn.append(_save(draw_single(curves, draw), folder.figures_dir / f"{name}.png"))
+    return tuple(drawn)
+
+
+def read_curves(folder: RunFolder) -> RunCurves:
+    """What a run folder holds for its figures. Raises `OSError` where a file cannot be read."""
+    config, _ = read_object(folder.config_file)
+    names = [setting(config, key) for key in ("algorithm.name", "divergence.kind")]
+    parts = [str(name) for name in names if name is not None]
+    if (seed := setting(config, "seed")) is not None:
+        parts.append(f"seed {seed}")
+    title = f"{folder.path.absolute().parent.name}: {', '.join(parts) or folder.path.name}"
+    return RunCurves(title=title, metrics=read_metrics(folder), evaluations=read_evaluations(folder))
+
+
+def draw_combined(curves: RunCurves) -> Figure:
+    """All panels in one figure, as a README shows them."""
+    figure = _figure(_COMBINED_INCHES)
+    places = figure.subplot_mosaic(
+        [["e", "e", "r"], ["n", "l", "c"]],
+        gridspec_kw={
+            "left": 0.055,
+            "right": 0.985,
+            "bottom": 0.08,
+            "top": 0.88,
+            "wspace": 0.22,
+            "hspace": 0.42,
+        },
+    )
+    for place, draw in zip("ernlc", _COMBINED_ORDER, strict=True):
+        draw(places[place], curves)
+    figure.suptitle(_literal(curves.title), fontsize=13, fontweight="bold")
+    return figure
+
+
+def draw_single(curves: RunCurves, draw: Callable[[Axes, RunCurves], None]) -> Figure:
+    """One panel as a figure of its own."""
+    figure = _figure(_SINGLE_INCHES)
+    # Fixed margins: matplotlib's automatic layouts take half of the time that a figure takes.
+    figure.subplots_adjust(left=0.11, right=0.97, bottom=0.14, top=0.84)
+    draw(figure.add_subplot(), curves)
+    figure.suptitle(_literal(curves.title), fontsize=9, color=GREY)
+    return figure
+
+
+def moving_mean(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """The mean of the `width` values around each [N]; NaNs do not count, and ends use what there is."""
+    known = np.isfinite(values)
+    window = np.ones(min(width, len(values)))
+    total = np.convolve(np.where(known, values, 0.0), window, mode="same")
+    count = np.convolve(known.astype(np.float64), window, mode="same")
+    means = np.full(len(values), np.nan)
+    np.divide(total, count, out=means, where=count > 0)
+    return means
+
+
+def _draw_reward(axes: Axes, curves: RunCurves) -> None:
+    _label(axes, "Reward", "mean per completion")
+    _draw_only_curve(axes, curves.metrics, REWARD.name, BLUE)
+
+
+def _draw_entropy(axes: Axes, curves: RunCurves) -> None:
+    _label(axes, "Policy entropy", "nats per token")
+    _draw_only_curve(axes, curves.metrics, ENTROPY.name, PURPLE)
+    axes.set_ylim(bottom=0.0)
+
+
+def _draw_length(axes: Axes, curves: RunCurves) -> None:
+    _label(axes, "Completion length", "tokens")
+    _draw_only_curve(axes, curves.metrics, LENGTH_MEAN.name, GREEN)
+    axes.set_ylim(bottom=0.0)
+
+
+def _draw_clip_shares(axes: Axes, curves: RunCurves) -> None:
+    _label(axes, "Clipped tokens", "% whose gradient is cut")
+    for quantity, colour, text in (
+        (CLIP_HIGH_FRAC, ORANGE, "high side (A > 0)"),
+        (CLIP_LOW_FRAC, BLUE, "low side (A < 0)"),
+    ):
+        _draw_curve(axes, curves.metrics, quantity.name, colour, scale=100.0, label=text)
+    if not axes.lines:
+        _say_missing(axes)
+    axes.set_ylim(bottom=0.0)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def _draw_evaluation(axes: Axes, curves: RunCurves) -> None:
+    ks = {point.k for points in curves.evaluations.values() for point in points}
+    k = "K" if len(ks) != 1 or None in ks else str(ks.pop())
+    _label(axes, f"Held-out problems: Mean@{k} and Pass@{k}", "%")
+    if not curves.evaluations:
+        _say_missing(axes)
+        return
+    for index, (benchmark, points) in enumerate(curves.evaluations.items()):
+        colour = _BENCHMARK_COLOURS[index % len(_BENCHMARK_COLOURS)]
+        name = _literal(benchmark)
+        _draw_mean(axes, points, colour, f"{name}, Mean@{k} with 95 % over problems")
+        # Between two points nothing was measured, so no line joins them.
+        style = "--o" if len(points) > 2 else "o"
+        steps, passed = [p.step for p in points], [_percent(p.pass_at_k) for p in points]
+        axes.plot(
+            steps,
+            passed,
+            style,
+            color=colour,
+            markerfacecolor="white",
+            markersize=4.5,
+            linewidth=1.1,
+            label=f"{name}, Pass@{k}",
+        )
+    axes.set_ylim(0.0, 103.0)
+    by_label = sorted(zip(*axes.get_legend_handles_labels()[::-1], strict=True), key=itemgetter(0))
+    labels, handles = zip(*by_label, strict=True)
+    axes.legend(handles, labels, frameon=False, fontsize=8, loc="best")
+
+
+def _draw_mean(axes: Axes, points: Sequence[EvaluationPoint], colour: str, label: str) -> None:
+    """Mean@K with its interval: a band along a curve, whiskers where there are only two points."""
+    steps, means = [p.step for p in points], [_percent(p.mean_at_k) for p in points]
+    spans = [point.interval_over_problems or (None, None) for point in points]
+    low, high = ([_percent(bounds[side]) for bounds in spans] for side in (0, 1))
+    if len(points) > 2:
+        axes.fill_between(steps, low, high, color=colour, alpha=0.18, linewidth=0)
+        axes.plot(steps, means, "-o", color=colour, markersize=4.5, linewidth=1.8, label=label)
+        return
+    errors = np.nan_to_num(np.abs(np.array([low, high]) - np.array(means)))
+    axes.errorbar(steps, means, yerr=errors, fmt="o", color=colour, markersize=5.5, capsize=3.5, label=label)
+
+
+def _draw_only_curve(axes: Axes, metrics: MetricTable, name: str, colour: str) -> None:
+    _draw_curve(axes, metrics, name, colour)
+    if not axes.lines:
+        _say_missing(axes)
+
+
+def _draw_curve(
+    axes: Axes,
+    metrics: MetricTable,
+    name: str,
+    colour: str,
+    *,
+    scale: float = 1.0,
+    label: str | None = None,
+) -> None:
+    """A quantity per step, faint, under its moving mean where there are many steps."""
+    values = metrics.columns.get(name)
+    if values is None or not np.isfinite(values).any():
+        return
+    values = values * scale
+    if len(values) < _FEW_STEPS:
+        axes.plot(metrics.steps, values, color=colour, marker=".", linewidth=1.6, label=label)
+        return
+    width = max(len(values) // 20, 3) | 1  # odd, so that the mean is centred
+    axes.plot(metrics.steps, values, color=colour, alpha=0.3, linewidth=0.9)
+    smooth = moving_mean(values, width)
+    axes.plot(metrics.steps, smooth, color=colour, linewidth=1.9, label=label)
+    axes.set_title(f"thick: mean of {width} steps", fontsize=7.5, loc="right", color=GREY)
+
+
+def _figure(inches: tuple[float, float]) -> Figure:
+    # Matplotlib costs 0.4 s and reads MPLCONFIGDIR when it is imported.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=inches, dpi=_DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _label(axes: Axes, title: str, unit: str) -> None:
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.set_xlabel("training step", fontsize=9, color=GREY)
+    axes.set_ylabel(unit, fontsize=9, color=GREY)
+    axes.tick_params(labelsize=8, colors=GREY)
+    axes.grid(visible=True, color="#E3E5E8", linewidth=0.7)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color("#B8BCC2")
+
+
+def _say_missing(axes: Axes) -> None:
+    axes.text(0.5, 0.5, "not recorded", color=GREY, ha="center", transform=axes.transAxes)
+
+
+def _percent(value: float | None) -> float:
+    return float("nan") if value is None else 100.0 * value
+
+
+def _literal(text: str) -> str:
+    """Text in which matplotlib finds no formulas."""
+    return text.replace("$", r"\$")
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png")
+    return path
+
+
+PANELS: dict[str, Callable[[Axes, RunCurves], None]] = {
+    "evaluation": _draw_evaluation,
+    "reward": _draw_reward,
+    "entropy": _draw_entropy,
+    "completion_length": _draw_length,
+    "clip_shares": _draw_clip_shares,
+}
+_COMBINED_ORDER = tuple(PANELS.values())

@@ -1,0 +1,1 @@
+"""The run folder, the terminal view, and provenance; never imports torch."""

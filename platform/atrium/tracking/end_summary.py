@@ -1,0 +1,155 @@
+"""What is said when a run ends: what was learned, the curves, where everything is, what to type next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from atrium.metrics import CATALOGUE, ENTROPY, LENGTH_MEAN, NUM_TOKENS, REWARD
+from atrium.tracking.find import short_name
+from atrium.tracking.formatting import duration, number, printable, share, span, sparkline
+from atrium.tracking.reader import (
+    MetricTable,
+    RunOverview,
+    Scores,
+    read_evaluations,
+    read_metrics,
+    read_overview,
+    scores_of,
+)
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.status import RunState
+
+INTERVAL_NOTE = "95 % intervals over problems: what another exam of such problems would say"
+
+
+def print_summary(folder: RunFolder, console: Console | None = None) -> None:
+    """Print what came out of a run, from what its folder holds.
+
+    Raises `OSError` where a file of the folder exists and cannot be read.
+    """
+    console = console or Console()
+    run, metrics = read_overview(folder), read_metrics(folder)
+    console.print()
+    console.print(heading(run, metrics), soft_wrap=True)
+    if run.status.error:
+        console.print(Text(f"error: {printable(run.status.error)}", style="red"), soft_wrap=True)
+    if scores := {name: scores_of(points) for name, points in read_evaluations(folder).items()}:
+        console.print(Padding(scores_table(scores), (1, 0, 0, 2), expand=False))
+        console.print(Text(f"  {INTERVAL_NOTE}", style="dim"), soft_wrap=True)
+    if len(metrics.steps):
+        console.print(Padding(curves_table(metrics), (1, 0, 0, 2), expand=False))
+    # Paths and commands are lines of their own and never wrapped, so that they can be copied.
+    console.print()
+    for label, text, meaning in [*_places(run), ("", "", ""), *_next_commands(run)]:
+        line = Text.assemble((f"  {label:<12}", "cyan"), printable(text), (f"   {meaning}", "dim"))
+        line.rstrip()
+        console.print(line, soft_wrap=True)
+
+
+def heading(run: RunOverview, metrics: MetricTable) -> Text:
+    """The run's name, how it ended, and how much it did, in one line."""
+    status = run.status
+    num_tokens = np.nansum(metrics.columns.get(NUM_TOKENS.name, np.zeros(0)))
+    style = "bold green" if run.state is RunState.FINISHED else "bold yellow"
+    parts = [
+        printable(run.folder.name),
+        f"step {status.step} of {status.num_steps}",
+        duration(status.wall_s),
+        f"{num_tokens:,.0f} tokens sampled",
+    ]
+    return Text.assemble((str(run.state), style), "  ", "  ".join(parts))
+
+
+def scores_table(scores: Mapping[str, Scores]) -> Table:
+    """First and last evaluation of each benchmark, test problems before validation problems."""
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
+    for title in ("held-out problems", "", "before", "after"):
+        table.add_column(title, no_wrap=bool(title))
+    for benchmark in sorted(scores, key=lambda name: ("validation" in name, name)):
+        first, last = scores[benchmark].first, scores[benchmark].last
+        k = "k" if last.k is None else last.k
+        is_one = first.step == last.step
+        mean = [_estimate(p.mean_at_k, p.interval_over_problems) for p in (first, last)]
+        passed = [_estimate(p.pass_at_k, p.pass_interval_over_problems) for p in (first, last)]
+        steps = [f"step {first.step}", "" if is_one else f"step {last.step}"]
+        num = "" if last.num_problems is None else f" ({last.num_problems})"
+        if is_one:
+            mean[1] = passed[1] = "–"
+        table.add_row(*map(cell, (f"{benchmark}{num}", f"Mean@{k}", *mean)))
+        table.add_row(*map(cell, ("", f"Pass@{k}", *passed)))
+        table.add_row(*(Text(text, style="dim") for text in ("", "", *steps)))
+    return table
+
+
+def curves_table(metrics: MetricTable, names: tuple[str, ...] | None = None) -> Table:
+    """One sparkline per quantity with its first and last value; reward, entropy and length by default."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="cyan")
+    table.add_column(justify="right")
+    table.add_column(style="cyan")
+    for name in names or (REWARD.name, ENTROPY.name, LENGTH_MEAN.name):
+        values = metrics.columns.get(name)
+        if values is None or not np.isfinite(values).any():
+            continue
+        finite = values[np.isfinite(values)]
+        shown = share if name.endswith("_frac") else number
+        unit = CATALOGUE[name].unit if name in CATALOGUE else ""
+        label = name.rpartition("/")[2].removesuffix("_frac").replace("_", " ")
+        course = sparkline(list(values), width=32)
+        table.add_row(*map(cell, (label, shown(finite[0]), course, f"{shown(finite[-1])} {unit}".rstrip())))
+    return table
+
+
+def cell(text: str) -> Text:
+    """Text as it is for a table: no markup is read in it, and it cannot steer the terminal."""
+    return Text(printable(text), overflow="fold")
+
+
+def _estimate(value: float | None, interval: tuple[float, float] | None) -> str:
+    return f"{share(value)} {span(interval)}".rstrip()
+
+
+def _places(run: RunOverview) -> list[tuple[str, str, str]]:
+    folder = run.folder
+    places = [("record", str(folder.path), "")]
+    curves = folder.figures_dir / "curves.png"
+    if curves.is_file():
+        places.append(("figures", str(curves), ""))
+    if steps := folder.checkpoint_steps():
+        places.append(("checkpoint", str(folder.checkpoint_path(steps[-1])), ""))
+    return places
+
+
+def _next_commands(run: RunOverview) -> list[tuple[str, str, str]]:
+    folder = run.folder
+    name = shlex.quote(name_to_type(folder))
+    commands = []
+    if run.state is not RunState.FINISHED:
+        commands.append((f"make train RESUME={name}", "continue where it stopped"))
+    commands.append((f"atrium show {name}", "settings, curves, rollouts before and after"))
+    if folder.checkpoint_steps():
+        commands.append((f"atrium export {name}", "the policy as a plain transformers folder"))
+        if run.state is RunState.FINISHED:
+            more = max(2 * run.status.num_steps, 1)
+            commands.append((f"make train RESUME={name} STEPS={more}", "train on"))
+    width = max(len(command) for command, _ in commands)
+    return [
+        ("" if index else "next", f"{command:<{width}}", meaning)
+        for index, (command, meaning) in enumerate(commands)
+    ]
+
+
+def name_to_type(folder: RunFolder) -> str:
+    """What a person types to mean this run: a short name in `./runs`, else its path."""
+    runs_dir = folder.path.parent.parent
+    if runs_dir.resolve() == Path("runs").resolve():
+        return short_name(runs_dir, folder)
+    return str(folder.path)

@@ -1,0 +1,130 @@
+"""Finding run folders: all of them, or the one that a person means.
+
+A name is only ever compared with the names of runs that exist, so no name leads out of the runs folder;
+paths are followed where the caller allows them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from atrium.errors import RunFolderError
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.status import StatusUnreadableError, read_status
+
+_START = re.compile(r"(\d{8}-\d{6})-")
+_MAX_NAMED = 5
+
+
+def list_runs(runs_dir: Path | str) -> list[RunFolder]:
+    """All runs below `runs_dir`, the oldest first; hidden folders are none, a missing folder holds none.
+
+    Raises `RunFolderError` where `runs_dir` cannot be read.
+    """
+    found: list[RunFolder] = []
+    for path in _folders(Path(runs_dir)):
+        folder = RunFolder(path)
+        if folder.looks_like_run():
+            found.append(folder)
+            continue
+        try:
+            found += [RunFolder(run) for run in _folders(path)]
+        except RunFolderError:
+            continue  # an experiment that this user may not read holds no runs for this user
+    return sorted(found, key=lambda folder: (started(folder), folder.name))
+
+
+def find_run(runs_dir: Path | str, wanted: str, *, allow_paths: bool = True) -> RunFolder:
+    """The run that `wanted` means: `last`, a path, `<experiment>/<run>`, a run's name, or its end.
+
+    Raises `RunFolderError` where there is none, naming the nearest, or more than one.
+    """
+    if allow_paths and (path := _as_path(wanted)) is not None:
+        return RunFolder.open(path)
+    runs = list_runs(runs_dir)
+    if not runs:
+        raise RunFolderError(
+            f"there are no runs in {Path(runs_dir).absolute()}; `make train` or `atrium train` makes "
+            "one, --runs-dir names another place"
+        )
+    if wanted == "last":
+        return runs[-1]
+    matches = _matching(runs, wanted)
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        names = _listed([run.name for run in matches])
+        raise RunFolderError(f"{wanted!r} fits {len(matches)} runs: {names}; give more of the name")
+    raise RunFolderError(f"there is no run {_shortened(wanted)!r}; {_nearest(runs, wanted)}")
+
+
+def short_name(runs_dir: Path, folder: RunFolder) -> str:
+    """The shortest of the run's names that means no other run: its four digits, or all of it."""
+    name = folder.path.name
+    digits = name.rpartition("-")[2]
+    num_alike = sum(other.path.name.endswith(digits) for other in list_runs(runs_dir))
+    return digits if num_alike == 1 and digits else folder.name
+
+
+def started(folder: RunFolder) -> float:
+    """When the run began, in seconds since 1970: by its status, else its name, else 0."""
+    try:
+        if (recorded := read_status(folder.status_file).started) > 0.0:
+            return recorded
+    except StatusUnreadableError:
+        pass
+    if match := _START.match(folder.path.name):
+        try:
+            return time.mktime(time.strptime(match[1], "%Y%m%d-%H%M%S"))
+        except (ValueError, OverflowError):
+            return 0.0
+    return 0.0
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return [entry for entry in path.iterdir() if entry.name[0] != "." and entry.is_dir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _as_path(wanted: str) -> Path | None:
+    """The folder that `wanted` names as a path, if it is one."""
+    try:
+        path = Path(wanted)
+        return path if wanted and path.is_dir() and RunFolder(path).looks_like_run() else None
+    except (OSError, ValueError):
+        return None  # too long, or a zero byte: no path
+
+
+def _matching(runs: Sequence[RunFolder], wanted: str) -> list[RunFolder]:
+    """The runs that fit best: equal names first, then ends, then any part; nothing fits an empty text."""
+    wanted = wanted.strip().rstrip("/").lower()
+    if not wanted:
+        return []
+    names = [(run, run.name.lower()) for run in runs]
+    equal = [run for run, name in names if wanted in (name, name.rpartition("/")[2])]
+    ends = [run for run, name in names if name.endswith(wanted)]
+    return equal or ends or [run for run, name in names if wanted in name]
+
+
+def _nearest(runs: Sequence[RunFolder], wanted: str) -> str:
+    names = [run.path.name for run in runs] + [run.name for run in runs]
+    if close := difflib.get_close_matches(wanted[:200], names, n=1, cutoff=0.5):
+        return f"did you mean {close[0]}?"
+    return f"the latest are {_listed([run.name for run in reversed(runs)])}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,102 @@
+"""Numbers and text as people read them in a terminal: shares, spans of time, sizes, sparklines."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Sequence
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """A curve as one line of at most `width` characters, each the mean of its part of the values.
+
+    Values that are not finite show as a gap; a constant curve is a line at the bottom.
+    """
+    num_parts = min(width, len(values))
+    means: list[float | None] = []
+    for part in range(num_parts):
+        start, stop = part * len(values) // num_parts, (part + 1) * len(values) // num_parts
+        finite = [value for value in values[start:stop] if math.isfinite(value)]
+        means.append(sum(finite) / len(finite) if finite else None)
+    known = [mean for mean in means if mean is not None]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    # Means of equal values differ in their last bits, which is no course to show.
+    is_flat = high - low <= 1e-9 * max(abs(low), abs(high))
+    top = len(_BARS) - 1
+    return "".join(
+        " " if mean is None else _BARS[0 if is_flat else round((mean - low) / (high - low) * top)]
+        for mean in means
+    )
+
+
+def share(value: float | None) -> str:
+    """A share as a percentage with one decimal, such as `88.2 %`; a dash for None and NaN."""
+    return "–" if value is None or math.isnan(value) else f"{100 * value:.1f} %"
+
+
+def span(interval: tuple[float, float] | None) -> str:
+    """An interval of shares, such as `[84.9, 91.5]` in percent; empty for None."""
+    return "" if interval is None else f"[{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
+
+
+def number(value: float | None) -> str:
+    """A number with three significant digits, never in more than nine characters; a dash for None."""
+    if value is None or math.isnan(value):
+        return "–"
+    if value == 0 or 0.001 <= abs(value) < 100_000:
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:.2e}"
+
+
+def duration(seconds: float) -> str:
+    """A span of time, such as `8 s`, `3:25` or `2:03:25`."""
+    whole = max(round(seconds), 0)
+    if whole < 60:
+        return f"{whole} s"
+    hours, rest = divmod(whole, 3600)
+    minutes, rest = divmod(rest, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def age(seconds: float) -> str:
+    """How long ago something was, such as `just now`, `5 min`, `3 h` or `12 days`."""
+    if seconds < 60:
+        return "just now"
+    for size, unit in ((86_400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= size * (2 if unit == "days" else 1):
+            return f"{seconds / size:.0f} {unit}"
+    return "just now"
+
+
+def size(num_bytes: float) -> str:
+    """A number of bytes, such as `404 kB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 999.5:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} TB"
+
+
+def printable(text: str) -> str:
+    """Text that cannot steer a terminal: control and direction characters are shown by their code.
+
+    Line ends and tabs stay.
+    """
+    return "".join(
+        character
+        if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf", "Cs")
+        else f"\\x{ord(character):02x}"
+        for character in text
+    )
+
+
+def shortened(text: str, width: int) -> str:
+    """The text, or its beginning and end around an ellipsis where it is longer than `width`."""
+    if len(text) <= width:
+        return text
+    head = (width - 3) * 2 // 3
+    return f"{text[:head]} … {text[len(text) - (width - 3 - head) :]}"

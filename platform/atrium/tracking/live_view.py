@@ -1,0 +1,157 @@
+"""The live view of training in a terminal: progress, curves, clip shares and evaluations in one frame."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from atrium.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD
+from atrium.tracking.formatting import duration, number, printable, share, sparkline
+from atrium.tracking.plain_view import Pace, PlainDisplay, evaluation_text
+
+_CURVES = (("reward", REWARD), ("entropy", ENTROPY), ("length", LENGTH_MEAN))
+_SHORTEST_REFRESH_S = 0.1
+
+
+class LiveDisplay:
+    """Redraws one frame at most ten times a second, and lets messages pass above it.
+
+    `log` receives what a plain display would have said.
+    """
+
+    def __init__(
+        self,
+        log: PlainDisplay,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._console = console or Console()
+        self._title = ""
+        self._pace: Pace | None = None
+        self._step, self._num_steps = 0, 0
+        self._phase, self._total, self._done, self._detail = "", 0, 0, ""
+        self._phase_started = clock()
+        self._curves: dict[str, list[float]] = {name: [] for name, _ in _CURVES}
+        self._metrics: Mapping[str, float] = {}
+        self._evaluations: dict[str, list[tuple[int, str]]] = {}
+        self._drawn = -1.0
+        # One redraw a second of its own keeps the clock moving while a long phase says nothing.
+        self._live = Live(get_renderable=self.frame, console=self._console, refresh_per_second=1)
+        self._live.start()
+
+    def begin(self, title: str, *, step: int, num_steps: int) -> None:
+        """Start training after `step`."""
+        self._log.begin(title, step=step, num_steps=num_steps)
+        self._title, self._step, self._num_steps = title, step, num_steps
+        self._pace = Pace(self._clock)
+        self.phase("")
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """Show what happens now."""
+        self._log.phase(name, total)
+        self._phase, self._total, self._done, self._detail = name, total or 0, 0, ""
+        self._phase_started = self._clock()
+        self._refresh()
+
+    def advance(self, num: int = 1, detail: str = "") -> None:
+        """Show how far the phase is."""
+        self._log.advance(num, detail)
+        self._done += num
+        self._detail = detail or self._detail
+        self._refresh()
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show a finished step."""
+        self._log.step(step, metrics)
+        self._step, self._metrics = step, metrics
+        if self._pace is not None:
+            self._pace.tick()
+        for name, quantity in _CURVES:
+            self._curves[name].append(metrics.get(quantity.name, float("nan")))
+        self._refresh()
+
+    def evaluation(self, *, step: int, benchmark: str, results: Mapping[str, object]) -> None:
+        """Show an evaluation; the first and the latest of each benchmark stay."""
+        self._log.evaluation(step=step, benchmark=benchmark, results=results)
+        shown = self._evaluations.setdefault(benchmark, [])
+        shown[1:] = [(step, evaluation_text(results))]
+        self._refresh()
+
+    def message(self, text: str) -> None:
+        """Print above the frame."""
+        self._log.message(text)
+        self._console.print(Text(printable(text)))
+
+    def close(self) -> None:
+        """Draw the last frame and give the cursor back."""
+        if self._live.is_started:
+            self._phase = ""
+            self._live.stop()
+
+    def frame(self) -> RenderableType:
+        """What is on the screen."""
+        if self._pace is None:
+            return self._phase_line() if self._phase else Text("")
+        return Group(
+            Text(printable(self._title), style="bold"),
+            self._progress_line(self._pace),
+            self._phase_line(),
+            self._quantities(),
+        )
+
+    def _progress_line(self, pace: Pace) -> RenderableType:
+        left_s = pace.left_s(self._num_steps - self._step)
+        times = [f"{duration(pace.elapsed_s)} elapsed"]
+        if left_s is not None and self._step < self._num_steps:
+            times.append(f"{duration(left_s)} left")
+        times.append(f"{number(pace.step_s)} s/step")
+        return _bar_line(f"step {self._step}/{self._num_steps}", self._step, self._num_steps, times)
+
+    def _phase_line(self) -> RenderableType:
+        if not self._phase:
+            return Text(" ")
+        spent = duration(self._clock() - self._phase_started)
+        notes = [note for note in (self._detail, spent) if note]
+        label = f"{self._phase} {self._done}/{self._total}" if self._total else self._phase
+        if self._pace is None and self._total:
+            return _bar_line(label, self._done, self._total, notes)
+        return Text(f"{printable(label)}  {printable('  '.join(notes))}", style="dim")
+
+    def _quantities(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="cyan")
+        table.add_column(justify="right")
+        table.add_column(style="cyan")
+        for name, quantity in _CURVES:
+            values = self._curves[name]
+            unit = f" {quantity.unit}" if quantity.unit else ""
+            latest = f"{number(values[-1])}{unit}" if values else "–"
+            table.add_row(name, latest, Text(sparkline(values)))
+        high, low = (self._metrics.get(q.name) for q in (CLIP_HIGH_FRAC, CLIP_LOW_FRAC))
+        table.add_row("clipped", "", Text(f"high {share(high)}  low {share(low)}", style="default"))
+        for benchmark, shown in self._evaluations.items():
+            for step, text in shown:
+                table.add_row(Text(printable(benchmark)), f"step {step}", Text(text, style="default"))
+        return table
+
+    def _refresh(self) -> None:
+        now = self._clock()
+        if now - self._drawn >= _SHORTEST_REFRESH_S and self._live.is_started:
+            self._drawn = now
+            self._live.refresh()
+
+
+def _bar_line(label: str, done: int, total: int, notes: list[str]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    bar = ProgressBar(total=max(total, 1), completed=min(done, total), width=36)
+    percent = f"{100 * min(done, total) // max(total, 1)} %"
+    table.add_row(Text(printable(label)), bar, percent, Text("  ".join(notes), style="dim"))
+    return table

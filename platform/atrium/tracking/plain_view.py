@@ -1,0 +1,154 @@
+"""The progress display of logs and pipes: plain lines, as many as read well."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from atrium.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD
+from atrium.tracking.formatting import duration, number, printable, share, span
+
+_NUM_PLAIN_LINES = 20
+_LONGEST_SILENCE_S = 60.0
+
+
+class StandardOutput:
+    """Prints lines to stdout, and stops quietly once nobody reads them."""
+
+    def __init__(self) -> None:
+        self._is_open = True
+
+    def __call__(self, line: str) -> None:
+        """Print one line now."""
+        if not self._is_open:
+            return
+        try:
+            sys.stdout.write(printable(line) + "\n")
+            sys.stdout.flush()
+        except (OSError, ValueError, UnicodeEncodeError):
+            self._is_open = False  # the pipe is closed; a run does not end for want of readers
+
+
+class Pace:
+    """How long steps take, and how long the rest will: by the mean of the latest steps."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._started = self._previous = clock()
+        self._durations: deque[float] = deque(maxlen=20)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the start."""
+        return self._clock() - self._started
+
+    @property
+    def step_s(self) -> float | None:
+        """The mean duration of the latest steps, evaluations between them included."""
+        return sum(self._durations) / len(self._durations) if self._durations else None
+
+    def tick(self) -> None:
+        """A step is done."""
+        now = self._clock()
+        self._durations.append(now - self._previous)
+        self._previous = now
+
+    def left_s(self, num_steps_left: int) -> float | None:
+        """How long the remaining steps will take, or None before the first."""
+        return None if self.step_s is None else self.step_s * num_steps_left
+
+
+class PlainDisplay:
+    """Lines for a log: set-up by quarters, training by about twenty lines, every evaluation."""
+
+    def __init__(self, write: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
+        self._write = write
+        self._clock = clock
+        self._pace: Pace | None = None
+        self._num_steps = 0
+        self._phase, self._total, self._done = "", 0, 0
+        self._phase_started = self._last_line = clock()
+
+    def begin(self, title: str, *, step: int, num_steps: int) -> None:
+        """Start training after `step`."""
+        self._num_steps = num_steps
+        self._pace = Pace(self._clock)
+        after = f", after step {step}" if step else ""
+        self._line(f"{title}: {num_steps} steps{after}")
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """Note what happens now; it is told only when it goes on for a while."""
+        self._phase, self._total, self._done = name, total or 0, 0
+        self._phase_started = self._clock()
+
+    def advance(self, num: int = 1, detail: str = "") -> None:
+        """Tell of set-up at every quarter; phases of a step go by in silence."""
+        before, self._done = self._done, self._done + num
+        if self._pace is not None or not self._total:
+            return
+        if 4 * before // self._total != 4 * self._done // self._total:
+            spent = duration(self._clock() - self._phase_started)
+            parts = (f"{self._phase} {self._done}/{self._total}", detail, spent)
+            self._line("  ".join(part for part in parts if part))
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Tell of every so manieth step, the first, the last, and after a long silence."""
+        if self._pace is None:
+            return
+        self._pace.tick()
+        every = max(self._num_steps // _NUM_PLAIN_LINES, 1)
+        is_due = step % every == 0 or step in (1, self._num_steps)
+        if is_due or self._clock() - self._last_line > _LONGEST_SILENCE_S:
+            self._line(step_line(step, self._num_steps, metrics, self._pace))
+
+    def evaluation(self, *, step: int, benchmark: str, results: Mapping[str, object]) -> None:
+        """Tell of an evaluation."""
+        self._line(f"evaluation at step {step}: {benchmark}  {evaluation_text(results)}")
+
+    def message(self, text: str) -> None:
+        """Tell as it is."""
+        self._line(text)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _line(self, text: str) -> None:
+        self._last_line = self._clock()
+        self._write(text)
+
+
+def step_line(step: int, num_steps: int, metrics: Mapping[str, float], pace: Pace) -> str:
+    """One training step as a line."""
+    left_s, step_s = pace.left_s(num_steps - step), pace.step_s
+    high, low = (share(metrics.get(name)) for name in (CLIP_HIGH_FRAC.name, CLIP_LOW_FRAC.name))
+    parts = [
+        f"step {step:>{len(str(num_steps))}}/{num_steps}",
+        f"reward {_aligned(metrics.get(REWARD.name), 6, 3)}",
+        f"entropy {_aligned(metrics.get(ENTROPY.name), 5, 3)}",
+        f"length {_aligned(metrics.get(LENGTH_MEAN.name), 5, 1)}",
+        f"clipped high {high:>6} low {low:>6}",
+        f"{number(step_s)} s/step",
+    ]
+    if left_s is not None and step < num_steps:
+        parts.append(f"{duration(left_s)} left")
+    return "  ".join(parts)
+
+
+def _aligned(value: float | None, width: int, digits: int) -> str:
+    return f"{'–' if value is None else f'{value:.{digits}f}':>{width}}"
+
+
+def evaluation_text(results: Mapping[str, object]) -> str:
+    """The main results of an evaluation in one line, with the interval over problems."""
+    k = results.get("k", "k")
+    mean, passed = (_as_share(results.get(name)) for name in ("mean_at_k", "pass_at_k"))
+    interval = results.get("interval_over_problems")
+    bounds = interval if isinstance(interval, list | tuple) and len(interval) == 2 else None
+    text = f"Mean@{k} {share(mean)} {span((bounds[0], bounds[1])) if bounds else ''}".rstrip()
+    return f"{text}  Pass@{k} {share(passed)}"
+
+
+def _as_share(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

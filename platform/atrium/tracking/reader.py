@@ -1,0 +1,279 @@
+"""Reading run folders in whatever state they are: running, killed, damaged, empty, or newer.
+
+Nothing here raises because of what a folder holds. What can be known is returned; what cannot is named in
+`problems`, in words for people.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atrium.tracking.json_lines import Record, read_json_lines
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.status import (
+    FORMAT_VERSION,
+    RunState,
+    RunStatus,
+    StatusUnreadableError,
+    concluded_state,
+    read_status,
+)
+
+Span = tuple[float, float]
+_TAIL_BYTES = 64_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationPoint:
+    """One evaluation's main results; None where they were not recorded or could not be estimated.
+
+    Shares lie in [0, 1]. `interval_*` are 95 % intervals of Mean@k, `pass_interval_*` those of Pass@k.
+    `results` is everything that was recorded.
+    """
+
+    benchmark: str
+    step: int
+    k: int | None
+    mean_at_k: float | None
+    pass_at_k: float | None
+    interval_over_problems: Span | None
+    interval_sampling: Span | None
+    pass_interval_over_problems: Span | None
+    num_problems: int | None
+    results: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """The first, best and last evaluation of one benchmark; `best` is the best on that same benchmark."""
+
+    first: EvaluationPoint
+    best: EvaluationPoint
+    last: EvaluationPoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricTable:
+    """The metrics of a run: `steps` [N], `times` [N] in seconds since 1970, and columns [N] by name.
+
+    A column holds NaN where a step did not record the quantity.
+    """
+
+    steps: NDArray[np.int64]
+    times: NDArray[np.float64]
+    columns: Mapping[str, NDArray[np.float64]]
+    num_unreadable: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOverview:
+    """What a list of runs shows of one run. `problems` says what is wrong with its folder, if anything."""
+
+    folder: RunFolder
+    state: RunState
+    status: RunStatus
+    config: Mapping[str, object]
+    scores: Mapping[str, Scores]
+    problems: tuple[str, ...]
+
+
+def read_overview(folder: RunFolder) -> RunOverview:
+    """What is known about a run, from its small files only."""
+    problems: list[str] = []
+    status, state = RunStatus(), RunState.UNKNOWN
+    try:
+        status = read_status(folder.status_file)
+        state = concluded_state(status)
+        if state in (RunState.RUNNING, RunState.KILLED):
+            status = replace(status, step=max(status.step, _last_recorded_step(folder.metrics_file)))
+        if state is RunState.UNKNOWN:
+            problems.append(f"its state {status.state!r} is not known here")
+    except StatusUnreadableError as error:
+        problems.append(str(error) if _holds_anything(folder.path) else "the folder is empty")
+    if status.format_version > FORMAT_VERSION:
+        problems.append(
+            f"it was written by a newer Atrium (format {status.format_version}, this one knows "
+            f"{FORMAT_VERSION}), so some of it may be missing here"
+        )
+    config, problem = read_object(folder.config_file)
+    if problem and problems != ["the folder is empty"]:
+        problems.append(problem)
+    scores = _read_scores(folder, problems)
+    return RunOverview(
+        folder=folder,
+        state=state,
+        status=status,
+        config=config,
+        scores=scores,
+        problems=tuple(problems),
+    )
+
+
+def read_object(path: Path) -> tuple[Mapping[str, object], str | None]:
+    """The object in a JSON file and None, or an empty one and the reason in words."""
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}, f"it has no {path.name}"
+    except OSError as error:
+        return {}, f"{path.name} cannot be read: {error.strerror}"
+    except (ValueError, RecursionError):
+        return {}, f"{path.name} is not valid JSON"
+    if not isinstance(content, dict):
+        return {}, f"{path.name} does not hold an object"
+    return content, None
+
+
+def setting(config: Mapping[str, object], key: str) -> object:
+    """The value under a dotted key such as `algorithm.name`, or None where there is none."""
+    value: object = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def read_metrics(folder: RunFolder) -> MetricTable:
+    """The metrics of all steps in order; where a step was recorded twice, the later record counts.
+
+    Raises `OSError` where the file exists and cannot be read.
+    """
+    lines = read_json_lines(folder.metrics_file)
+    by_step = {step: record for record in lines.records if (step := _integer(record.get("step"))) is not None}
+    steps = sorted(by_step)
+    names = dict.fromkeys(name for step in steps for name in by_step[step])
+    columns = {
+        name: np.array([_number(by_step[step].get(name)) for step in steps], dtype=np.float64)
+        for name in names
+        if name not in ("step", "time")
+    }
+    return MetricTable(
+        steps=np.array(steps, dtype=np.int64),
+        times=np.array([_number(by_step[step].get("time")) for step in steps], dtype=np.float64),
+        columns=columns,
+        num_unreadable=lines.num_unreadable + len(lines.records) - len(by_step),
+    )
+
+
+def read_evaluations(folder: RunFolder) -> dict[str, tuple[EvaluationPoint, ...]]:
+    """All evaluations by benchmark, in the order of steps.
+
+    Raises `OSError` where the file exists and cannot be read.
+    """
+    found: dict[str, dict[int, EvaluationPoint]] = {}
+    for record in read_json_lines(folder.evaluations_file).records:
+        point = _point_of(record)
+        if point is not None:
+            found.setdefault(point.benchmark, {})[point.step] = point
+    return {benchmark: tuple(points[step] for step in sorted(points)) for benchmark, points in found.items()}
+
+
+def scores_of(points: Iterable[EvaluationPoint]) -> Scores:
+    """The first, best (the earliest with the highest Mean@k) and last of one benchmark's points."""
+    points = tuple(points)
+    best = max(points, key=lambda point: (_or_minus_one(point.mean_at_k), -point.step))
+    return Scores(first=points[0], best=best, last=points[-1])
+
+
+def _read_scores(folder: RunFolder, problems: list[str]) -> dict[str, Scores]:
+    """From `summary.json` where the run has ended, for it is small; else from the evaluations."""
+    summary, _ = read_object(folder.summary_file)
+    recorded = setting(summary, "evaluations")
+    if isinstance(recorded, Mapping) and recorded:
+        scores = {str(name): _scores_from_summary(str(name), entry) for name, entry in recorded.items()}
+        if all(scores.values()):
+            return {name: entry for name, entry in scores.items() if entry is not None}
+    try:
+        evaluations = read_evaluations(folder)
+    except OSError as error:
+        problems.append(f"evaluations.jsonl cannot be read: {error.strerror}")
+        return {}
+    return {benchmark: scores_of(points) for benchmark, points in evaluations.items()}
+
+
+def _scores_from_summary(benchmark: str, entry: object) -> Scores | None:
+    points = {}
+    for place in ("first", "best", "last"):
+        content = entry.get(place) if isinstance(entry, Mapping) else None
+        step = _integer(content.get("step")) if isinstance(content, Mapping) else None
+        if step is None or not isinstance(content, Mapping):
+            return None
+        points[place] = _point(benchmark, step, content)
+    return Scores(**points)
+
+
+def _point_of(record: Record) -> EvaluationPoint | None:
+    step, benchmark, results = (record.get(key) for key in ("step", "benchmark", "results"))
+    number = _integer(step)
+    if number is None or not isinstance(benchmark, str) or not isinstance(results, Mapping):
+        return None
+    return _point(benchmark, number, results)
+
+
+def _point(benchmark: str, step: int, results: Mapping[str, object]) -> EvaluationPoint:
+    k = _integer(results.get("k"))
+    pass_intervals = results.get("pass_at_intervals")
+    return EvaluationPoint(
+        benchmark=benchmark,
+        step=step,
+        k=k,
+        mean_at_k=_share(results.get("mean_at_k")),
+        pass_at_k=_share(results.get("pass_at_k")),
+        interval_over_problems=_span(results.get("interval_over_problems")),
+        interval_sampling=_span(results.get("interval_sampling")),
+        pass_interval_over_problems=_span(
+            setting(pass_intervals, f"{k}.over_problems") if isinstance(pass_intervals, Mapping) else None
+        ),
+        num_problems=_integer(results.get("num_problems")),
+        results=results,
+    )
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: object) -> float:
+    """A recorded number, NaN where there is none; `"NaN"` and `"Infinity"` are how JSON holds those."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return float(value) if value in ("Infinity", "-Infinity") else np.nan
+
+
+def _share(value: object) -> float | None:
+    number = _number(value)
+    return number if np.isfinite(number) else None
+
+
+def _span(value: object) -> Span | None:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        return None
+    low, high = _share(value[0]), _share(value[1])
+    return None if low is None or high is None else (low, high)
+
+
+def _or_minus_one(value: float | None) -> float:
+    return -1.0 if value is None else value
+
+
+def _last_recorded_step(path: Path) -> int:
+    """The step of the last whole line, 0 where there is none; the status is a second behind it."""
+    try:
+        start = max(path.stat().st_size - _TAIL_BYTES, 0)
+        records = read_json_lines(path, start).records
+    except OSError:
+        return 0
+    steps = [step for record in records if (step := _integer(record.get("step"))) is not None]
+    return steps[-1] if steps else 0
+
+
+def _holds_anything(path: Path) -> bool:
+    try:
+        return any(path.iterdir())
+    except OSError:
+        return True

@@ -1,0 +1,98 @@
+"""Secrets out of text: by the values in the environment, and by patterns of well-known keys.
+
+It removes what looks like a secret and errs on the side of removing. It cannot know a secret that looks
+like any other word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+REDACTED = "[redacted]"
+MIN_SECRET_LENGTH = 8
+
+_CLEAR_WORDS = (
+    r"api[_-]?key|access[_-]?key|private[_-]?key|secret[_-]?key|secret|password|passwd|passphrase"
+    r"|credentials?"
+)
+_UNCLEAR_WORDS = r"token|auth|key|pat"  # in this field, tokens are mostly no secrets
+_SECRET_VARIABLE = re.compile(rf"(?:^|_)(?:{_CLEAR_WORDS}|{_UNCLEAR_WORDS})(?:_|$)", re.IGNORECASE)
+_PATTERNS = (
+    # Whole key files.
+    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S),
+    # Keys of services, by the prefixes that their makers gave them.
+    re.compile(r"\b(?:hf|hf_oauth|api_org)_[A-Za-z0-9]{16,}"),
+    re.compile(r"\bwandb_v1_[A-Za-z0-9_-]{16,}"),
+    re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})"),
+    re.compile(r"\bglpat-[A-Za-z0-9_-]{16,}"),
+    re.compile(r"\bsk-[A-Za-z0-9_-]{16,}"),
+    re.compile(r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}"),
+    re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
+    re.compile(r"\bAIza[A-Za-z0-9_-]{30,}"),
+    re.compile(r"\bpypi-[A-Za-z0-9_-]{30,}"),
+    re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),
+)
+_URL_PASSWORD = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*):[^\s/@]+@", re.IGNORECASE)
+_BEARER = re.compile(r"\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{12,}", re.IGNORECASE)
+_NAMED = r"""(?P<name>\b[\w.-]*?(?:{words})["']?\s*[=:]\s*|--[\w-]*?(?:{words})[ =])"""
+_ASSIGNMENTS = (
+    # `password: …`, `--api-key …`, but not code that calls something (`secret = read_secret()`).
+    re.compile(
+        _NAMED.format(words=_CLEAR_WORDS)
+        + r"""(?:"[^"\n]{6,}"|'[^'\n]{6,}'|[^\s"'(){}\[\],;]{8,}(?![\w(.\[]))""",
+        re.IGNORECASE,
+    ),
+    # `token = …` where the value is long and holds letters and digits.
+    re.compile(
+        _NAMED.format(words=_UNCLEAR_WORDS)
+        + r"""["']?(?=[\w./+=-]*\d)(?=[\w./+=-]*[A-Za-z])[\w./+=-]{16,}["']?(?![\w(.\[])""",
+        re.IGNORECASE,
+    ),
+)
+
+
+def secrets_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """The secrets among environment variables, by name: those that are called so and are long enough."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if _SECRET_VARIABLE.search(name) and _could_be_secret(value)
+    }
+
+
+def _could_be_secret(value: str) -> bool:
+    """Whether a value is no plain word such as `default` or `quickstart`."""
+    is_word = value.isalpha() and (value.islower() or value.isupper() or value.istitle())
+    return len(value) >= MIN_SECRET_LENGTH and not (is_word and len(value) < 20)
+
+
+def redact(text: str, environment: Mapping[str, str]) -> str:
+    """The text with every secret in it replaced by `[redacted]`."""
+    for value in sorted(secrets_of(environment).values(), key=len, reverse=True):
+        text = text.replace(value, REDACTED)
+    for pattern in _PATTERNS:
+        text = pattern.sub(REDACTED, text)
+    text = _URL_PASSWORD.sub(rf"\1:{REDACTED}@", text)
+    text = _BEARER.sub(rf"\1\2{REDACTED}", text)
+    for assignment in _ASSIGNMENTS:
+        text = assignment.sub(lambda match: match["name"] + REDACTED, text)
+    return text
+
+
+def find_secret(value: object, environment: Mapping[str, str], key: str = "") -> tuple[str, str] | None:
+    """Where nested settings hold a secret of the environment: (dotted key, variable), or None."""
+    match value:
+        case str():
+            for variable, secret in secrets_of(environment).items():
+                if secret in value:
+                    return key, variable
+        case Mapping():
+            for name, item in value.items():
+                if found := find_secret(item, environment, f"{key}.{name}" if key else str(name)):
+                    return found
+        case list() | tuple():
+            for index, item in enumerate(value):
+                if found := find_secret(item, environment, f"{key}[{index}]"):
+                    return found
+    return None

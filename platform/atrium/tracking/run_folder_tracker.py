@@ -1,0 +1,202 @@
+"""The tracker that writes the run folder: metrics, rollouts, evaluations, status, and the summary.
+
+A full disk does not stop training: lines that find no room wait in memory and are written when there is
+some, files of samples are left out, and either is reported once. Only `sync`, which a checkpoint waits
+for, insists.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from atrium.records import RolloutGroup
+from atrium.tracking.atomic import explained
+from atrium.tracking.json_lines import JsonLinesWriter, Record, keep_lines, read_json_lines
+from atrium.tracking.layout import check_name, steps_in
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.status import RunState, StatusWriter
+from atrium.tracking.summary import write_summary
+from atrium.tracking.tracker import EvaluatedSample, TokenTrace
+
+_BYTES_PER_MB = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolderSettings:
+    """How much is recorded. `rollouts_every_num_steps` None records no rollouts.
+
+    The first step is always among those recorded. When `rollouts_max_mb` is reached, steps between are
+    dropped so that what remains spans the run evenly.
+    """
+
+    rollouts_every_num_steps: int | None = 10
+    rollouts_max_mb: float = 256.0
+
+
+class RunFolderTracker:
+    """Writes what a run observes into its folder; implements `Tracker`.
+
+    `on_problem` is told, once per kind, what could not be recorded; without it, `log.txt` is. Raises
+    `RunFolderError` where the folder cannot be written at the start.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        settings: RunFolderSettings,
+        on_problem: Callable[[str], None] | None = None,
+    ) -> None:
+        self.folder = folder
+        self._settings = settings
+        self._on_problem = on_problem
+        self._reported: set[str] = set()
+        with explained("write into", folder.path):
+            self._metrics = JsonLinesWriter(folder.metrics_file)
+            self._evaluations = JsonLinesWriter(folder.evaluations_file)
+            self._last_step = _last_step(read_json_lines(folder.metrics_file).records)
+            self._evaluated = {
+                (record.get("benchmark"), record.get("step"))
+                for record in read_json_lines(folder.evaluations_file).records
+            }
+        self._status = StatusWriter(folder.status_file)
+
+    def begin(self, *, step: int, num_steps: int) -> None:
+        """Say that training goes on after `step` (0 at the start) up to `num_steps`."""
+        with explained("write", self.folder.status_file):
+            self._status.begin(step=step, num_steps=num_steps)
+
+    def wants_rollouts(self, step: int) -> bool:
+        """Whether this step's rollouts are recorded, so that traces need making."""
+        every = self._settings.rollouts_every_num_steps
+        return every is not None and every > 0 and (step == 1 or step % every == 0)
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of one step; `ValueError` unless steps increase."""
+        if step <= self._last_step:
+            raise ValueError(f"step {step} comes after step {self._last_step}, which is recorded")
+        self._last_step = step
+        values = {name: float(value) for name, value in metrics.items()}
+        self._append(self._metrics, {"step": step, "time": _now(), **values}, "metrics")
+        try:
+            self._status.advance(step)
+        except OSError as error:
+            self._report("status.json", error)
+
+    def log_rollouts(
+        self,
+        step: int,
+        groups: Sequence[RolloutGroup],
+        traces: Mapping[tuple[str, int], TokenTrace],
+    ) -> None:
+        """Record a step's rollouts where its turn has come (see `wants_rollouts`)."""
+        if not self.wants_rollouts(step):
+            return
+        from atrium.tracking.sample_files import write_rollouts  # pyarrow costs 0.3 s
+
+        try:
+            write_rollouts(self.folder.rollouts_path(step), step, groups, traces)
+            self._thin_rollouts(step)
+        except OSError as error:
+            self._report("rollouts", error)
+
+    def log_evaluation(
+        self,
+        *,
+        step: int,
+        benchmark: str,
+        samples: Sequence[EvaluatedSample],
+        results: Mapping[str, object],
+    ) -> None:
+        """Record one evaluation; a second one of the same benchmark and step takes the first's place."""
+        from atrium.tracking.sample_files import write_evaluation  # pyarrow costs 0.3 s
+
+        check_name(benchmark, "the benchmark's name")
+        try:
+            write_evaluation(self.folder.evaluation_path(benchmark, step), step, samples)
+            if (benchmark, step) in self._evaluated:
+                self._forget_evaluation(benchmark, step)
+        except OSError as error:
+            self._report("evaluations", error)
+        record: Record = {"step": step, "time": _now(), "benchmark": benchmark, "results": results}
+        self._append(self._evaluations, record, "evaluations")
+        self._evaluated.add((benchmark, step))
+
+    def sync(self) -> None:
+        """Flush all lines to disk, which a checkpoint of the same step waits for.
+
+        Raises `RunFolderError` where there is no room: a checkpoint must not outrun its metrics.
+        """
+        with explained("write the metrics of", self.folder.path):
+            self._metrics.sync()
+            self._evaluations.sync()
+
+    def end(self, state: RunState, error: str | None = None) -> None:
+        """Write the summary and how the run ended, and close all files."""
+        try:
+            self._metrics.sync()
+            self._evaluations.sync()
+            self._status.end(state, error)
+            write_summary(self.folder)
+        except OSError as problem:
+            self._report("the end of the run", problem)
+        self.close()
+
+    def close(self) -> None:
+        """Close the files without saying how the run ended. Harmless when called twice."""
+        self._metrics.close()
+        self._evaluations.close()
+
+    def _append(self, writer: JsonLinesWriter, record: Record, what: str) -> None:
+        try:
+            writer.append(record)
+        except OSError as error:
+            self._report(what, error)
+
+    def _forget_evaluation(self, benchmark: str, step: int) -> None:
+        self._evaluations.flush()
+        self._evaluations.close()
+        keep_lines(
+            self.folder.evaluations_file,
+            lambda record: (record.get("benchmark"), record.get("step")) != (benchmark, step),
+        )
+        self._evaluations = JsonLinesWriter(self.folder.evaluations_file)
+
+    def _thin_rollouts(self, newest: int) -> None:
+        """Delete recorded steps until the rest fits; the one whose absence leaves the smallest gap."""
+        files = dict(steps_in(self.folder.rollouts_dir))
+        sizes = {step: path.stat().st_size for step, path in files.items()}
+        limit = self._settings.rollouts_max_mb * _BYTES_PER_MB
+        while sizes and sum(sizes.values()) > limit:
+            step = step_to_drop(tuple(sizes))
+            files[step].unlink()
+            del sizes[step]
+        if newest not in sizes:
+            self._tell("rollouts", f"rollouts of one step exceed {self._settings.rollouts_max_mb} MB")
+
+    def _report(self, what: str, error: OSError) -> None:
+        self._tell(what, f"{what} cannot be written: {error.strerror or error}; training goes on")
+
+    def _tell(self, what: str, text: str) -> None:
+        if what in self._reported:
+            return
+        self._reported.add(what)
+        tell = self._on_problem or self.folder.append_log
+        tell(text)
+
+
+def step_to_drop(steps: tuple[int, ...]) -> int:
+    """Which of the recorded steps, in order, is missed least: never the first or the last of several."""
+    if len(steps) <= 2:
+        return steps[-1]
+    gaps = [steps[i + 1] - steps[i - 1] for i in range(1, len(steps) - 1)]
+    return steps[1 + gaps.index(min(gaps))]
+
+
+def _last_step(records: Sequence[Record]) -> int:
+    return max((step for record in records if isinstance(step := record.get("step"), int)), default=0)
+
+
+def _now() -> float:
+    return round(time.time(), 3)

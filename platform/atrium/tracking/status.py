@@ -1,0 +1,183 @@
+"""What a run is doing: `status.json`, and whether the process that wrote it still lives.
+
+The state `killed` is never written: it is what a reader concludes where the status says `running` and the
+process is gone from this host. About a process on another host nothing is concluded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from enum import StrEnum
+from pathlib import Path
+
+import psutil
+
+from atrium.tracking.atomic import write_json
+
+FORMAT_VERSION = 1
+"""The format of run folders that this version writes, and the newest that it reads in full."""
+
+CLOCK_TOLERANCE_S = 60.0
+"""How far two readings of one process's start may differ when the clock was set in between."""
+
+
+class RunState(StrEnum):
+    """The state of a run, as shown; `killed` and `unknown` are concluded by readers."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+    KILLED = "killed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """The content of `status.json`. Times are in seconds since 1970; `wall_s` adds up all sessions.
+
+    `num_steps` is 0 until training is set up. `pid_started` is when the process `pid` began: a later
+    process with the same number has another.
+    """
+
+    format_version: int = FORMAT_VERSION
+    state: str = RunState.RUNNING
+    step: int = 0
+    num_steps: int = 0
+    pid: int = 0
+    pid_started: float = 0.0
+    host: str = ""
+    started: float = 0.0
+    updated: float = 0.0
+    wall_s: float = 0.0
+    error: str | None = None
+
+
+class StatusUnreadableError(Exception):
+    """`status.json` is missing or damaged; the message says which. Readers show it, nobody dies of it."""
+
+
+def read_status(path: Path) -> RunStatus:
+    """The status in the file; fields of a newer format are ignored, those that are missing are empty.
+
+    Raises `StatusUnreadableError` where the file is missing, unreadable, or holds another type.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise StatusUnreadableError("it has no status.json") from None
+    except OSError as error:
+        raise StatusUnreadableError(f"status.json cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError):
+        raise StatusUnreadableError("status.json is not valid JSON") from None
+    if not isinstance(content, dict):
+        raise StatusUnreadableError("status.json does not hold an object")
+    known = {
+        field.name: content[field.name]
+        for field in fields(RunStatus)
+        if field.name in content and _has_type(content[field.name], str(field.type))
+    }
+    return RunStatus(**known)
+
+
+def _has_type(value: object, annotation: str) -> bool:
+    match annotation:
+        case "int":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "float":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "str":
+            return isinstance(value, str)
+        case _:
+            return value is None or isinstance(value, str)
+
+
+def concluded_state(status: RunStatus) -> RunState:
+    """The state to show: what the status says, or `killed` where its process is gone from this host."""
+    try:
+        state = RunState(status.state)
+    except ValueError:
+        return RunState.UNKNOWN
+    if state is not RunState.RUNNING or status.host != socket.gethostname():
+        return state
+    return state if _is_alive(status.pid, status.pid_started) else RunState.KILLED
+
+
+def _is_alive(pid: int, started: float) -> bool:
+    """Whether the very process `pid` that began at `started` still runs."""
+    if not 0 < pid < 2**31:
+        return False
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return abs(float(process.create_time()) - started) < CLOCK_TOLERANCE_S
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
+class StatusWriter:
+    """Keeps `status.json` up to date for this process, at most once per `interval_s` while steps pass."""
+
+    def __init__(
+        self, path: Path, *, interval_s: float = 1.0, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._path = path
+        self._interval_s = interval_s
+        self._clock = clock
+        now = clock()
+        pid, pid_started = os.getpid(), float(psutil.Process().create_time())
+        try:
+            before = read_status(path)
+        except StatusUnreadableError:
+            before = RunStatus(started=now)
+        same_session = before.state == RunState.RUNNING and (before.pid, before.pid_started) == (
+            pid,
+            pid_started,
+        )
+        self._counted_until = before.updated if same_session else now
+        self._status = replace(
+            before,
+            format_version=FORMAT_VERSION,
+            state=RunState.RUNNING,
+            pid=pid,
+            pid_started=pid_started,
+            host=socket.gethostname(),
+            error=None,
+        )
+
+    @property
+    def status(self) -> RunStatus:
+        """What was written last, or would have been."""
+        return self._status
+
+    def begin(self, *, step: int, num_steps: int) -> None:
+        """Say that this process trains from `step` on."""
+        self._status = replace(self._status, step=step, num_steps=num_steps)
+        self._write()
+
+    def advance(self, step: int) -> None:
+        """Say that `step` is done; written now and then only."""
+        self._status = replace(self._status, step=step)
+        if not 0.0 <= self._clock() - self._status.updated < self._interval_s:
+            self._write()
+
+    def end(self, state: RunState, error: str | None = None) -> None:
+        """Say how the run ended, with the error's first line where it failed."""
+        line = error.strip().split("\n")[0] if error and error.strip() else None
+        self._status = replace(self._status, state=state, error=line)
+        self._write()
+
+    def _write(self) -> None:
+        now = self._clock()
+        wall_s = round(self._status.wall_s + max(now - self._counted_until, 0.0), 3)
+        self._counted_until = now
+        self._status = replace(self._status, updated=now, wall_s=wall_s)
+        write_json(self._path, asdict(self._status))

@@ -1,0 +1,63 @@
+"""What came out of a run, as one small object computed from the rest of its folder: `summary.json`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+
+from atrium.metrics import NUM_TOKENS
+from atrium.tracking.atomic import write_json
+from atrium.tracking.reader import EvaluationPoint, read_evaluations, read_metrics, scores_of
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.status import RunStatus, StatusUnreadableError, read_status
+
+_IN_SUMMARY = (
+    "step",
+    "k",
+    "mean_at_k",
+    "pass_at_k",
+    "interval_over_problems",
+    "interval_sampling",
+    "num_problems",
+)
+
+
+def summarize(folder: RunFolder) -> dict[str, object]:
+    """The content of `summary.json`, from what the folder holds.
+
+    `best` is the evaluation with the highest Mean@k of the same benchmark, and says in `selected_on` what
+    it was chosen on: a best on test problems is an optimistic number, a verdict uses `last`.
+    """
+    try:
+        status = read_status(folder.status_file)
+    except StatusUnreadableError:
+        status = RunStatus(state="unknown")
+    metrics = read_metrics(folder)
+    tokens = metrics.columns.get(NUM_TOKENS.name, np.zeros(0))
+    evaluations = {}
+    for benchmark, points in read_evaluations(folder).items():
+        scores = scores_of(points)
+        evaluations[benchmark] = {
+            "first": entry(scores.first),
+            "best": {**entry(scores.best), "selected_on": benchmark},
+            "last": entry(scores.last),
+        }
+    return {
+        "evaluations": evaluations,
+        "num_steps": int(metrics.steps[-1]) if len(metrics.steps) else 0,
+        "num_tokens": int(np.nansum(tokens)),
+        "wall_s": status.wall_s,
+        "status": str(status.state),
+    }
+
+
+def write_summary(folder: RunFolder) -> None:
+    """Write `summary.json`. Raises `OSError` where there is no room."""
+    write_json(folder.summary_file, summarize(folder))
+
+
+def entry(point: EvaluationPoint) -> dict[str, object]:
+    """A point as `summary.json` holds it."""
+    values = asdict(point)
+    return {name: values[name] for name in _IN_SUMMARY}

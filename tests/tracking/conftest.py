@@ -1,0 +1,189 @@
+"""A small run as training would record it, and what goes into one."""
+
+from __future__ import annotations
+
+import math
+import resource
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from atrium.records import (
+    Completion,
+    FinishReason,
+    Problem,
+    Rollout,
+    RolloutGroup,
+    Verdict,
+    VerdictKind,
+)
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
+from atrium.tracking.tracker import EvaluatedSample, TokenTrace
+
+
+def make_problem(index):
+    return Problem(
+        problem_id=f"p{index}", question=f"{index}+1=", answer=str(index + 1), metadata={"level": "2"}
+    )
+
+
+@pytest.fixture
+def no_room_beyond():
+    """A context in which no file grows beyond so many bytes: the write that does is cut short."""
+
+    @contextmanager
+    def limit(num_bytes):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limit
+
+
+@pytest.fixture
+def groups():
+    """Make `num_problems` groups of two rollouts, the second one truncated and wrong."""
+
+    def make(num_problems=2, num_tokens=5, text="\\boxed{1}"):
+        rng = np.random.default_rng(num_problems)
+
+        def rollout(problem, index):
+            correct = index == 0
+            return Rollout(
+                sample_index=index,
+                completion=Completion(
+                    token_ids=rng.integers(0, 28, num_tokens).astype(np.int32),
+                    logprobs=-rng.random(num_tokens).astype(np.float32),
+                    text=text,
+                    finish_reason=FinishReason.STOP if correct else FinishReason.LENGTH,
+                    weight_version=3,
+                ),
+                verdict=Verdict(
+                    kind=VerdictKind.CORRECT if correct else VerdictKind.NO_ANSWER,
+                    reason="equal" if correct else "no box",
+                    extracted=problem.answer if correct else None,
+                ),
+                reward=float(correct),
+            )
+
+        problems = [make_problem(index) for index in range(num_problems)]
+        return [
+            RolloutGroup(
+                problem=problem,
+                prompt_token_ids=np.arange(4, dtype=np.int32),
+                rollouts=(rollout(problem, 0), rollout(problem, 1)),
+            )
+            for problem in problems
+        ]
+
+    return make
+
+
+@pytest.fixture
+def trace():
+    return TokenTrace(
+        advantage=(0.5, 0.5, 0.5, 0.5, 0.5),
+        ratio=(1.0, 1.25, 0.75, 1.0, 1.5),
+        entropy=(0.1, 0.2, 0.3, 0.4, 0.5),
+        clipped=(0, 1, 0, 0, 1),
+    )
+
+
+@pytest.fixture
+def samples():
+    """Make the samples of an evaluation: `k` per problem, `num_correct` of them correct."""
+
+    def make(num_problems=3, k=4, num_correct=2, text="\\boxed{5}"):
+        return [
+            EvaluatedSample(
+                problem=make_problem(problem),
+                sample_index=index,
+                text=text,
+                verdict=VerdictKind.CORRECT if index < num_correct else VerdictKind.INCORRECT,
+                reason="compared",
+                extracted="5",
+                is_correct=index < num_correct,
+                num_tokens=7,
+                finish_reason=FinishReason.STOP,
+                logprob_sum=-1.25,
+            )
+            for problem in range(num_problems)
+            for index in range(k)
+        ]
+
+    return make
+
+
+@pytest.fixture
+def results():
+    """Make the results of an evaluation, in the form that the evaluator gives them."""
+
+    def make(mean, k=8, num_problems=3):
+        return {
+            "k": k,
+            "mean_at_k": mean,
+            "pass_at_k": min(mean + 0.2, 1.0),
+            "interval_over_problems": [max(mean - 0.1, 0.0), min(mean + 0.1, 1.0)],
+            "interval_sampling": None,
+            "num_problems": num_problems,
+            "pass_at_intervals": {str(k): {"over_problems": [mean, min(mean + 0.3, 1.0)]}},
+            "breakdown": {"level": {"2": {"mean_at_k": mean}}},
+        }
+
+    return make
+
+
+@pytest.fixture
+def metrics():
+    """Make the metrics of a step: curves that rise and fall."""
+
+    def make(step):
+        decay = math.exp(-step / 5)
+        return {
+            "rollout/reward": 0.9 - 0.6 * decay,
+            "objective/entropy": 0.3 * decay,
+            "rollout/completion_length": 28 - 18 * decay,
+            "rollout/num_tokens": 1000.0 + step,
+            "objective/clip_high_frac": 0.001,
+            "objective/clip_low_frac": 0.01 / 3,
+        }
+
+    return make
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder.create(tmp_path / "runs", "quickstart", "atr", 0)
+
+
+@pytest.fixture
+def record(samples, results, metrics, groups):
+    """Record steps `first` to `last` of a run: rollouts every 2, validation every 3, test at both ends."""
+
+    def run(folder, first=1, last=6, num_steps=6):
+        tracker = RunFolderTracker(folder, RunFolderSettings(rollouts_every_num_steps=2))
+        tracker.begin(step=first - 1, num_steps=num_steps)
+
+        def evaluate(step, benchmark):
+            tracker.log_evaluation(
+                step=step, benchmark=benchmark, samples=samples(), results=results(0.2 + step / 10)
+            )
+
+        if first == 1:
+            evaluate(0, "test")
+            evaluate(0, "validation")
+        for step in range(first, last + 1):
+            tracker.log_metrics(step, metrics(step))
+            tracker.log_rollouts(step, groups(), {})
+            if step % 3 == 0:
+                evaluate(step, "validation")
+        if last == num_steps:
+            evaluate(last, "test")
+        return tracker
+
+    return run

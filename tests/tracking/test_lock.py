@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from atrium.errors import RunFolderError
+from atrium.tracking.run_folder import RunFolder
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from atrium.tracking.run_folder import RunFolder
+lock = RunFolder(Path(sys.argv[1])).lock()
+print("held", flush=True)
+time.sleep(60)
+"""
+HOLD_WITH_FORKED_CHILD = """
+import os, sys, time
+from pathlib import Path
+from atrium.tracking.run_folder import RunFolder
+lock = RunFolder(Path(sys.argv[1])).lock()
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+print(child, flush=True)
+time.sleep(60)
+"""
+
+
+def holder(code, folder):
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder.path)], stdout=subprocess.PIPE, text=True
+    )
+    return process, process.stdout.readline().strip()
+
+
+def end(process):
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_folder_that_another_process_trains_into_is_refused_with_its_owner(folder):
+    process, said = holder(HOLD, folder)
+    try:
+        assert said == "held"
+        with pytest.raises(RunFolderError, match=r"is in use by process \d+ on"):
+            folder.lock()
+    finally:
+        end(process)
+
+
+def test_the_lock_is_free_at_once_when_its_process_is_killed(folder):
+    process, _ = holder(HOLD, folder)
+    end(process)
+    with folder.lock() as lock:
+        assert lock.is_held
+
+
+def test_a_forked_child_that_outlives_its_parent_does_not_keep_the_lock(folder):
+    process, child = holder(HOLD_WITH_FORKED_CHILD, folder)
+    end(process)
+    try:
+        with folder.lock() as lock:
+            assert lock.is_held
+    finally:
+        subprocess.run(["kill", "-9", child], check=True)
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_two_takers_at_once_never_both_get_it(folder):
+    take = "lock = RunFolder(Path(sys.argv[1])).lock()"
+    code = HOLD.replace(take, f"try:\n    {take}\nexcept RunFolderError:\n    sys.exit(print('refused'))")
+    code = code.replace("import RunFolder\n", "import RunFolder, RunFolderError\n")
+    takers = [
+        subprocess.Popen([sys.executable, "-c", code, str(folder.path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    said = sorted(taker.stdout.readline().strip() for taker in takers)
+    for taker in takers:
+        end(taker)
+    assert said == ["held", "refused", "refused", "refused"]
+
+
+def test_a_released_lock_can_be_taken_again_and_released_twice(folder):
+    lock = folder.lock()
+    with pytest.raises(RunFolderError):
+        folder.lock()
+    lock.release()
+    lock.release()
+    folder.lock().release()
+
+
+def test_reading_a_locked_folder_is_possible(folder):
+    started = time.monotonic()
+    with folder.lock():
+        assert RunFolder.open(folder.path).name == folder.name
+    assert time.monotonic() - started < 5

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import psutil
+import pytest
+
+from atrium.tracking.reader import read_overview
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.status import (
+    RunState,
+    RunStatus,
+    StatusUnreadableError,
+    StatusWriter,
+    concluded_state,
+    read_status,
+)
+
+TRAIN = """
+import sys, time
+from pathlib import Path
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
+tracker = RunFolderTracker(RunFolder(Path(sys.argv[1])), RunFolderSettings())
+tracker.begin(step=0, num_steps=100)
+for step in range(1, 4):
+    tracker.log_metrics(step, {"rollout/reward": 0.5})
+print("going", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def here():
+    process = psutil.Process()
+    return RunStatus(pid=os.getpid(), pid_started=process.create_time(), host=socket.gethostname())
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "status.json"
+
+
+class Clock:
+    def __init__(self, now):
+        self.now = now
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_run_is_running_while_its_process_lives_and_killed_once_it_is_killed(folder):
+    process = subprocess.Popen(
+        [sys.executable, "-c", TRAIN, str(folder.path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "going\n"
+    assert read_overview(folder).state is RunState.RUNNING
+    process.send_signal(signal.SIGKILL)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
+    assert read_overview(folder).state is RunState.KILLED
+    process.wait()
+    process.stdout.close()
+    overview = read_overview(folder)
+    assert overview.state is RunState.KILLED
+    assert (overview.status.step, overview.status.num_steps) == (3, 100)
+
+
+def test_a_later_process_with_the_same_number_is_not_taken_for_the_run(here):
+    assert concluded_state(here) is RunState.RUNNING
+    assert concluded_state(replace(here, pid_started=here.pid_started - 3600)) is RunState.KILLED
+
+
+def test_nothing_is_concluded_about_a_process_on_another_host(here):
+    elsewhere = replace(here, host="another-host", pid=2**22 + 1)
+    assert concluded_state(elsewhere) is RunState.RUNNING
+    assert concluded_state(replace(elsewhere, host=here.host)) is RunState.KILLED
+
+
+@pytest.mark.parametrize("pid", [0, -1, 10**12])
+def test_impossible_process_numbers_are_dead(here, pid):
+    assert concluded_state(replace(here, pid=pid)) is RunState.KILLED
+
+
+@pytest.mark.parametrize("state", [RunState.FINISHED, RunState.INTERRUPTED, RunState.FAILED])
+def test_a_run_that_ended_stays_what_it_said(here, state):
+    assert concluded_state(replace(here, state=state, pid=0)) is state
+
+
+def test_a_state_from_a_newer_version_is_unknown(here):
+    assert concluded_state(replace(here, state="paused")) is RunState.UNKNOWN
+
+
+def test_fields_of_a_newer_format_are_ignored_and_wrong_types_are_left_out(path, here):
+    path.write_text(
+        json.dumps({**asdict(here), "format_version": 9, "step": "many", "novel": [1], "num_steps": True})
+    )
+    status = read_status(path)
+    assert (status.format_version, status.step, status.num_steps, status.pid) == (9, 0, 0, os.getpid())
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000])
+def test_a_damaged_status_is_an_error_with_words(path, content):
+    path.write_bytes(content)
+    with pytest.raises(StatusUnreadableError, match=r"status\.json"):
+        read_status(path)
+
+
+def test_steps_are_written_now_and_then_and_the_end_always(path):
+    clock = Clock(1000.0)
+    writer = StatusWriter(path, interval_s=1.0, clock=clock)
+    writer.begin(step=0, num_steps=10)
+    for step in range(1, 10):
+        clock.now += 0.3
+        writer.advance(step)
+    assert read_status(path).step == 8  # written at 1.2 s and 2.4 s
+    writer.end(RunState.FAILED, "\nboom: it broke\nTraceback ...")
+    status = read_status(path)
+    assert (status.state, status.step, status.error) == ("failed", 9, "boom: it broke")
+
+
+def test_a_clock_that_was_set_back_does_not_silence_the_status(path):
+    clock = Clock(1000.0)
+    writer = StatusWriter(path, interval_s=1.0, clock=clock)
+    writer.begin(step=0, num_steps=10)
+    clock.now = 10.0
+    writer.advance(5)
+    assert read_status(path).step == 5
+    assert read_status(path).wall_s == 0.0
+
+
+def test_wall_time_adds_up_over_sessions_without_the_time_between(path):
+    clock = Clock(1000.0)
+    first = StatusWriter(path, clock=clock)
+    first.begin(step=0, num_steps=10)
+    clock.now = 1010.0
+    first.end(RunState.INTERRUPTED)
+    clock.now = 5000.0
+    second = StatusWriter(path, clock=clock)
+    second.begin(step=4, num_steps=10)
+    clock.now = 5005.0
+    second.end(RunState.FINISHED)
+    status = read_status(path)
+    assert (status.wall_s, status.started, status.error) == (15.0, 1000.0, None)
+
+
+def test_set_up_between_making_the_folder_and_training_counts_as_wall_time(path):
+    clock = Clock(1000.0)
+    StatusWriter(path, clock=clock).begin(step=0, num_steps=0)
+    clock.now = 1020.0
+    writer = StatusWriter(path, clock=clock)
+    writer.begin(step=0, num_steps=10)
+    clock.now = 1050.0
+    writer.end(RunState.FINISHED)
+    assert read_status(path).wall_s == 50.0
+
+
+def test_a_run_whose_folder_was_copied_is_not_taken_for_running(tmp_path, folder, here):
+    copy = RunFolder(tmp_path / "copy")
+    copy.path.mkdir()
+    copy.status_file.write_text(json.dumps(asdict(replace(here, pid=2**22 + 1))))
+    assert read_overview(copy).state is RunState.KILLED
