@@ -11,6 +11,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from atrium.config.base import Section
+from atrium.config.objective_divergences import DivergenceConfig
+from atrium.config.objective_surrogates import SurrogateConfig
+
+__all__ = ["AlgorithmConfig", "DivergenceConfig", "KLConfig", "RegularizerConfig"]
 
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -51,6 +55,8 @@ class WeightRatioConfig(RatioConfig):
 
     cap: Positive | None = None
     """The largest weight, or null for none."""
+    order: Literal["mean_then_clip", "clip_then_mean"] = "mean_then_clip"
+    """Whether a sequence's mean is clipped, or its tokens before the mean is taken (GMPO)."""
 
 
 class RatiosConfig(Section):
@@ -58,51 +64,6 @@ class RatiosConfig(Section):
 
     gate: RatioConfig = RatioConfig()
     weight: WeightRatioConfig = WeightRatioConfig()
-
-
-class ClipConfig(Section):
-    """PPO's clip over the chosen divergence."""
-
-    kind: Literal["clip"]
-    gradient: Literal["pathwise", "score"] = "pathwise"
-
-
-class DualClipConfig(Section):
-    """Clip, bounded below by cap x A for negative advantages."""
-
-    kind: Literal["dual_clip"]
-    gradient: Literal["pathwise", "score"] = "pathwise"
-    cap: Annotated[float, Field(gt=1.0)]
-    """The ratio above which a token with a negative advantage has no gradient."""
-
-
-class WeightClipConfig(Section):
-    """CISPO: the weight is clipped, no gradient is cut."""
-
-    kind: Literal["weight_clip"]
-    gradient: Literal["score"] = "score"
-
-
-class RegressionConfig(Section):
-    """GVPO: regression of the implicit reward."""
-
-    kind: Literal["implicit_reward_regression"]
-    gradient: Literal["pathwise"] = "pathwise"
-    beta: Positive
-    """The KL coefficient of the implicit reward."""
-
-
-class NoSurrogateConfig(Section):
-    """Importance sampling alone."""
-
-    kind: Literal["none"]
-    gradient: Literal["pathwise", "score"] = "pathwise"
-
-
-SurrogateConfig = Annotated[
-    ClipConfig | DualClipConfig | WeightClipConfig | RegressionConfig | NoSurrogateConfig,
-    Field(discriminator="kind"),
-]
 
 
 class AllTokensConfig(Section):
@@ -119,7 +80,53 @@ class TopEntropyConfig(Section):
     """The share of tokens that are trained on."""
 
 
-TokenWeightConfig = Annotated[AllTokensConfig | TopEntropyConfig, Field(discriminator="kind")]
+class ClipCovConfig(Section):
+    """Clip-Cov: a random few of the tokens with a high covariance are dropped."""
+
+    kind: Literal["clip_cov"]
+    frac: Share
+    """The share of all tokens that is dropped."""
+    lower: Finite
+    upper: Finite
+    """Bounds of the covariance between which tokens are drawn."""
+
+
+class KLCovConfig(Section):
+    """KL-Cov: the KL penalty applies to the tokens with the highest covariance only."""
+
+    kind: Literal["kl_cov"]
+    frac: Share
+    """The share of tokens that is penalised."""
+
+
+class OffPolicyMaskConfig(Section):
+    """DeepSeek-V3.2: completions with a negative advantage that have moved too far are dropped."""
+
+    kind: Literal["off_policy_mask"]
+    delta: Positive
+    """The bound on the completion's mean log(behavior / policy)."""
+
+
+class FutureRatioConfig(Section):
+    """FIPO: tokens are weighted by the discounted log-ratios of what follows them."""
+
+    kind: Literal["future_ratio"]
+    half_life: Positive
+    """Tokens after which a log-ratio counts half."""
+    lower: Annotated[float, Field(ge=0.0, le=1.0)]
+    upper: Annotated[float, Field(ge=1.0)]
+    """Bounds of the weight."""
+
+
+TokenWeightConfig = Annotated[
+    AllTokensConfig
+    | TopEntropyConfig
+    | ClipCovConfig
+    | KLCovConfig
+    | OffPolicyMaskConfig
+    | FutureRatioConfig,
+    Field(discriminator="kind"),
+]
 
 
 class NoCorrectionConfig(Section):
@@ -235,98 +242,12 @@ class AlgorithmConfig(Section):
     on_policy: OnPolicyConfig
 
 
-class NoDivergenceConfig(Section):
-    """No trust region."""
-
-    kind: Literal["none"]
-
-
-class BudgetDivergenceConfig(Section):
-    """A divergence that is a function of the ratio alone, with one budget."""
-
-    kind: Literal[
-        "ratio",
-        "k1",
-        "k1_signed",
-        "k2",
-        "kl3",
-        "kl3_reversed",
-        "chi2",
-        "hellinger",
-        "jensen_shannon",
-        "total_variation",
-    ]
-    delta: Annotated[float, Field(gt=0.0, le=100.0)]
-    """The budget."""
-
-
-class AlphaDivergenceConfig(Section):
-    """The alpha family."""
-
-    kind: Literal["alpha"]
-    delta: Annotated[float, Field(gt=0.0, le=100.0)]
-    alpha: Annotated[float, Field(ge=-10.0, le=10.0)]
-
-
-class AsymmetricRatioConfig(Section):
-    """Clip-higher: 1 - epsilon_low <= w <= 1 + epsilon_high."""
-
-    kind: Literal["asymmetric_ratio"]
-    epsilon_low: Positive
-    epsilon_high: Positive
-
-
-class WindowConfig(Section):
-    """A point of the (l, u) plane."""
-
-    kind: Literal["window"]
-    lower: Annotated[float, Field(ge=0.0, le=1.0)]
-    upper: Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
-
-
-class BinaryTotalVariationConfig(Section):
-    """DPPO-Binary-TV."""
-
-    kind: Literal["binary_total_variation"]
-    delta_low: Share
-    delta_high: Share
-
-
-class BinaryKLConfig(Section):
-    """DPPO-Binary-KL."""
-
-    kind: Literal["binary_kl"]
-    delta: Positive
-
-
-class DynamicClipConfig(Section):
-    """DCPO."""
-
-    kind: Literal["dynamic_clip"]
-    epsilon_low: Positive
-    epsilon_high: Positive
-    cap: Annotated[float, Field(gt=1.0)]
-
-
-DivergenceConfig = Annotated[
-    NoDivergenceConfig
-    | BudgetDivergenceConfig
-    | AlphaDivergenceConfig
-    | AsymmetricRatioConfig
-    | WindowConfig
-    | BinaryTotalVariationConfig
-    | BinaryKLConfig
-    | DynamicClipConfig,
-    Field(discriminator="kind"),
-]
-
-
 class KLConfig(Section):
     """A KL penalty."""
 
-    estimator: Literal["k1", "k2", "k3", "k3_straight_through", "fkl", "rkl", "ufkl", "urkl"]
+    estimator: Literal["k1", "k1_absolute", "k2", "k3", "k3_straight_through", "fkl", "rkl", "ufkl", "urkl"]
     coefficient: Positive
-    anchor: Literal["reference", "behavior"]
+    anchor: Literal["reference", "behavior", "rollout"]
     placement: Literal["reward", "weight", "loss"]
     correction: Literal["none", "weight", "detached_weight"] = "none"
     level: Literal["token", "sequence"] = "token"

@@ -6,6 +6,7 @@ Every rule is one line that names the two settings that clash and a value to cho
 from __future__ import annotations
 
 from atrium.config.objective import AlgorithmConfig, DivergenceConfig, KLConfig, RegularizerConfig
+from atrium.config.objective_boundary import check_boundary
 from atrium.errors import ConfigError
 
 
@@ -19,8 +20,9 @@ def check_objective(
 ) -> None:
     """Raise `ConfigError` for axes that cannot go together, or of which one has no effect."""
     _check_groups(algorithm, group_size)
-    _check_surrogate(algorithm, divergence)
+    check_boundary(algorithm, divergence)
     _check_regularizer(algorithm, regularizer, num_updates_per_batch)
+    _check_token_weight(algorithm, regularizer)
     _check_idle(algorithm, regularizer)
 
 
@@ -36,36 +38,6 @@ def _check_groups(algorithm: AlgorithmConfig, group_size: int) -> None:
         raise ConfigError(
             f"algorithm.group_filter.kind={algorithm.group_filter.kind} drops every group of "
             "rollout.group_size=1; choose algorithm.group_filter.kind=keep"
-        )
-
-
-def _check_surrogate(algorithm: AlgorithmConfig, divergence: DivergenceConfig) -> None:
-    surrogate, ratio = algorithm.surrogate, algorithm.ratio
-    regression = surrogate.kind == "implicit_reward_regression"
-    if regression and ratio.weight.level != "sequence":
-        raise ConfigError(
-            f"algorithm.surrogate.kind={surrogate.kind} regresses on whole sequences and cannot use "
-            f"algorithm.ratio.weight.level={ratio.weight.level}; choose algorithm.ratio.weight.level=sequence"
-        )
-    if ratio.weight.level == "none" and surrogate.gradient == "pathwise":
-        raise ConfigError(
-            "algorithm.ratio.weight.level=none leaves no ratio to differentiate; "
-            "choose algorithm.surrogate.gradient=score"
-        )
-    if ratio.weight.cap is not None and surrogate.gradient == "pathwise":
-        raise ConfigError(
-            f"algorithm.ratio.weight.cap={ratio.weight.cap} makes the weight a constant; "
-            "choose algorithm.surrogate.gradient=score"
-        )
-    if surrogate.kind in ("none", "implicit_reward_regression") and divergence.kind != "none":
-        raise ConfigError(
-            f"divergence.kind={divergence.kind} has no effect: algorithm.surrogate.kind={surrogate.kind} "
-            "never looks at a trust region; choose divergence=none or algorithm.surrogate.kind=clip"
-        )
-    if ratio.gate.level == "none" and divergence.kind != "none":
-        raise ConfigError(
-            f"divergence.kind={divergence.kind} has no effect with algorithm.ratio.gate.level=none; "
-            "choose divergence=none or algorithm.ratio.gate.level=token"
         )
 
 
@@ -98,14 +70,14 @@ def _check_regularizer(
 
 
 def _check_kl(kl: KLConfig, algorithm: AlgorithmConfig, num_updates_per_batch: int) -> None:
-    if kl.correction != "none" and kl.estimator not in ("k1", "k2", "k3", "k3_straight_through"):
+    if kl.correction != "none" and not kl.estimator.startswith("k"):
         raise ConfigError(
             f"regularizer.kl.correction={kl.correction} would weight regularizer.kl.estimator={kl.estimator} "
             "twice; choose correction=none"
         )
-    if kl.placement == "reward" and kl.anchor == "behavior":
+    if kl.placement == "reward" and kl.anchor != "reference":
         raise ConfigError(
-            "regularizer.kl.placement=reward has no effect against regularizer.kl.anchor=behavior, "
+            f"regularizer.kl.placement=reward has no effect against regularizer.kl.anchor={kl.anchor}, "
             "from which the samples come; choose anchor=reference"
         )
     if kl.placement == "weight" and algorithm.surrogate.kind == "implicit_reward_regression":
@@ -113,11 +85,35 @@ def _check_kl(kl: KLConfig, algorithm: AlgorithmConfig, num_updates_per_batch: i
             "regularizer.kl.placement=weight needs a surrogate with a weight, not "
             "algorithm.surrogate.kind=implicit_reward_regression; choose placement=loss"
         )
+    if kl.placement == "weight" and algorithm.ratio.weight.order == "clip_then_mean":
+        raise ConfigError(
+            "regularizer.kl.placement=weight changes the sign that algorithm.ratio.weight.order="
+            "clip_then_mean has already clipped by; choose placement=loss"
+        )
     vanishes = kl.estimator not in ("fkl", "rkl", "k1")
     if kl.anchor == "behavior" and num_updates_per_batch == 1 and vanishes:
         raise ConfigError(
             f"regularizer.kl.estimator={kl.estimator} against the behavior policy has no gradient with one "
             "update per batch; choose optimizer.num_minibatches or num_epochs > 1, or anchor=reference"
+        )
+
+
+def _check_token_weight(algorithm: AlgorithmConfig, regularizer: RegularizerConfig) -> None:
+    weight, kl, correction = algorithm.token_weight, regularizer.kl, algorithm.correction
+    if weight.kind == "kl_cov" and (kl is None or kl.placement != "loss"):
+        raise ConfigError(
+            "algorithm.token_weight.kind=kl_cov chooses the tokens of a penalty and needs "
+            "regularizer.kl.placement=loss; choose regularizer=k1_absolute_behavior"
+        )
+    if weight.kind == "clip_cov" and weight.lower >= weight.upper:
+        raise ConfigError(
+            f"algorithm.token_weight.lower={weight.lower:g} leaves no covariance below "
+            f"algorithm.token_weight.upper={weight.upper:g}; choose a smaller lower"
+        )
+    if correction.kind == "masked_importance" and correction.lower >= correction.upper:
+        raise ConfigError(
+            f"algorithm.correction.lower={correction.lower:g} leaves no ratio below "
+            f"algorithm.correction.upper={correction.upper:g}; choose a smaller lower"
         )
 
 

@@ -1,0 +1,10 @@
+"""`python -m atrium` is the command `atrium`."""
+
+from __future__ import annotations
+
+import sys
+
+from atrium.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""The command `atrium`: finds the subcommand, and turns errors meant for the user into one line.
+
+Nothing heavy is imported here, so that help and mistakes answer at once; a subcommand's module is
+imported when it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from atrium import __version__
+from atrium.config.nearest import shown, suggestion
+from atrium.errors import AtriumError, ConfigError, Interrupted
+
+INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A subcommand: `function` of `module` takes the arguments after its name, returns the exit code."""
+
+    module: str
+    function: str
+    summary: str
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (by default this process's) and return its exit code.
+
+    Errors meant for the user are one line on standard error and give their own code (2 for a wrong
+    setting or command line), an interruption gives 130; anything else is a defect and is raised.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except Interrupted as error:
+        sys.stderr.write(f"{one_line(error)}\n")
+        return error.exit_code
+    except AtriumError as error:
+        sys.stderr.write(f"error: {one_line(error)}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe went away, as in `atrium runs | head`; there is no one left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    return code
+
+
+def one_line(error: AtriumError) -> str:
+    """An error's message without line breaks."""
+    return " ".join(str(error).split())
+
+
+def _run(arguments: Sequence[str]) -> int:
+    name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if name in ("-h", "--help", "help"):
+        sys.stdout.write(_help())
+        return 0
+    if name in ("-V", "--version"):
+        sys.stdout.write(f"atrium {__version__}\n")
+        return 0
+    command = COMPLETION if name in ("-sc", "--shell-completion") else COMMANDS.get(name)
+    if command is None:
+        raise ConfigError(
+            f"atrium {shown(name)}: there is no such command{suggestion(name, COMMANDS)} "
+            f"commands are {', '.join(COMMANDS)}; `atrium --help` says what they do"
+        )
+    function = getattr(importlib.import_module(command.module), command.function)
+    return int(function(list(rest)))
+
+
+def _help() -> str:
+    width = max(len(name) for name in COMMANDS)
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    return (
+        "Atrium: declarative experiments in reinforcement learning with verifiable rewards.\n\n"
+        "Usage: atrium COMMAND [ARGUMENTS]\n\n" + "\n".join(lines) + "\n\nExamples:\n"
+        "  atrium train                                 the built-in task, in about a minute\n"
+        "  atrium train algorithm=grpo divergence.delta=0.1 seed=1\n"
+        "  atrium train --help                          every setting and what it can be\n"
+        "  atrium show last                             what the latest run learned\n\n"
+        "`atrium COMMAND --help` says more. Tab completion in bash and zsh: "
+        'eval "$(atrium -sc install=bash)"\n'
+    )
+
+
+COMMANDS: Mapping[str, Command] = {
+    "train": Command("atrium.cli.train", "main", "Train a policy, or continue a run"),
+    "config": Command("atrium.cli.config", "main", "Print the complete configuration that settings give"),
+    "runs": Command("atrium.cli.runs", "main_runs", "List the runs"),
+    "show": Command("atrium.cli.runs", "main_show", "Show a run's settings, curves and samples"),
+    "rerun": Command("atrium.cli.runs", "main_rerun", "Repeat a run with its own settings"),
+    "export": Command("atrium.cli.runs", "main_export", "Write a run's policy as a transformers folder"),
+    "clean": Command("atrium.cli.runs", "main_clean", "Delete what runs can spare, after saying what"),
+    "doctor": Command("atrium.cli.runs", "main_doctor", "Check this machine, say what is missing for what"),
+}
+COMPLETION = Command("atrium.cli.completion", "main", "Shell completion, as Hydra has it")

@@ -1,0 +1,100 @@
+"""What `atrium train` leaves to Hydra: showing the configuration, completing it, running many jobs.
+
+Hydra reads `sys.argv` and exits by itself; both are contained here. Its settings (in `conf/config.yaml`)
+leave logging and the record to Atrium, and its only files lie in `runs_dir/.cache/multirun`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from atrium.config.compose import CONFIG_NAME, HYDRA_VERSION_BASE, conf_folder
+from atrium.config.nearest import shown, suggestion
+from atrium.errors import ConfigError
+
+PROGRAM = "atrium"
+_REFUSED = ("config_path", "config_name", "config_dir", "experimental_rerun")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Hydra's flags, with mistakes raised instead of printed over several lines."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"atrium train: {message}; `atrium train --help` lists the flags")
+
+
+def parse_flags(argv: Sequence[str]) -> argparse.Namespace:
+    """Hydra's flags and the overrides among them, in any order; `ConfigError` for a wrong flag.
+
+    Flags that would read configuration from elsewhere are refused.
+    """
+    parser = _Parser(parents=[get_args_parser()], add_help=False)
+    flags, unknown = parser.parse_known_intermixed_args(list(argv))
+    if unknown:
+        known = [*(name for name in parser._option_string_actions if name.startswith("--")), "--resume"]
+        raise ConfigError(
+            f"atrium train {shown(unknown[0])}: there is no such flag{suggestion(unknown[0], known)} "
+            "`atrium train --help` lists them"
+        )
+    for name in _REFUSED:
+        if getattr(flags, name) is not None:
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(
+                f"atrium train {flag}: configuration is read from Atrium's own files only; "
+                "allowed are overrides, and files of your own in conf/experiment"
+            )
+    chosen = [
+        flag for flag, is_given in (
+            ("--run", flags.run), ("--multirun", flags.multirun), ("--cfg", flags.cfg), ("--info", flags.info)
+        ) if is_given
+    ]  # fmt: skip
+    if len(chosen) > 1:
+        raise ConfigError(f"atrium train: {' and '.join(chosen)} exclude each other; allowed is one")
+    if (flags.resolve or flags.package) and not flags.cfg:
+        raise ConfigError(
+            "atrium train: --resolve and --package go with --cfg; allowed is --cfg job --resolve"
+        )
+    return flags
+
+
+def run_hydra(
+    flags: Sequence[str],
+    overrides: Sequence[str] = (),
+    *,
+    task: Callable[[DictConfig], None] | None = None,
+) -> None:
+    """Run Hydra with flags and overrides that were checked; `task` gets the configuration of each job."""
+
+    def train(composed: DictConfig) -> None:
+        if task is not None:
+            task(composed)
+
+    application = hydra.main(
+        config_path=str(conf_folder()), config_name=CONFIG_NAME, version_base=HYDRA_VERSION_BASE
+    )(train)
+    arguments, sys.argv = sys.argv, [PROGRAM, *flags, *overrides]
+    logger = logging.getLogger()
+    handlers, level = logger.handlers[:], logger.level
+    # Hydra then raises errors instead of printing them, so that a defect keeps its traceback.
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    try:
+        application()
+    except SystemExit:
+        pass  # how Hydra ends after showing something
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(f"{' '.join(sys.argv)}: {error}") from error
+    finally:
+        sys.argv = arguments
+        # `--info` prints through a handler that Hydra leaves behind.
+        logger.handlers[:], logger.level = handlers, level

@@ -1,0 +1,176 @@
+"""`atrium train`: from a command line to a run, with everything checked before torch is loaded.
+
+The syntax is Hydra's. One run is composed and started here; `--multirun`, `--cfg`, `--info`, `--help` and
+shell completion are Hydra's own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from atrium.cli.app import one_line
+from atrium.cli.hydra_flags import parse_flags, run_hydra
+from atrium.config.compose import compose, compose_all, config_from_hydra, from_json, hydra_lines
+from atrium.config.nearest import shown
+from atrium.config.resume import resumed
+from atrium.config.schema import RunConfig
+from atrium.errors import AtriumError, ConfigError, Interrupted, RunFolderError
+
+_RESUME = "resume"
+_FROM_CONFIG = "from-config"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train as `argv` says, or show what was asked for; the exit code, or an `AtriumError`."""
+    run, arguments = _take(_RESUME, argv)
+    file, arguments = _take(_FROM_CONFIG, arguments)
+    flags = parse_flags(arguments)
+    overrides: list[str] = flags.overrides
+    is_shown = flags.help or flags.hydra_help or flags.cfg or flags.info
+    if run is not None and (flags.multirun or is_shown or file is not None):
+        raise ConfigError(
+            f"{_RESUME}={run}: a run is continued alone and with the settings it has; leave out the other "
+            f"flags, or see them with `atrium show {run}`"
+        )
+    if flags.shell_completion:
+        run_hydra(["--shell-completion"], overrides)
+    elif is_shown:
+        compose(overrides)  # so that mistakes read the same here as when training
+        run_hydra(_without(arguments, overrides), hydra_lines(overrides))
+    elif flags.multirun:
+        return _train_many(overrides)
+    else:
+        if run is not None:
+            config = _continued(run, overrides)
+        else:
+            config = _new(overrides) if file is None else _repeated(file, overrides)
+        _check_machine(config)
+        _train(config, overrides)
+    return 0
+
+
+def _take(name: str, argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The value of `--NAME VALUE`, `--NAME=VALUE` or `NAME=VALUE`, and the arguments without it."""
+    found: str | None = None
+    rest: list[str] = []
+    arguments = iter(argv)
+    for argument in arguments:
+        flag, has_value, value = argument.partition("=")
+        if flag != f"--{name}" and not (flag == name and has_value):
+            rest.append(argument)
+            continue
+        found = value if has_value else next(arguments, "")
+        if not found or found.startswith("-"):
+            raise ConfigError(
+                f"{argument}: nothing is named; allowed is --{name} with one of what `atrium runs` lists"
+            )
+    return (None if found == "null" else found), rest
+
+
+def _without(arguments: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The flags among the arguments, with their values."""
+    left = Counter(overrides)
+    flags = []
+    for argument in arguments:
+        if left[argument]:
+            left[argument] -= 1
+        else:
+            flags.append(argument)
+    return flags
+
+
+def _new(overrides: Sequence[str]) -> RunConfig:
+    config = compose(overrides)
+    if config.resume is not None:
+        raise ConfigError(
+            f"{_RESUME}={config.resume} is no plain setting; allowed is --resume {config.resume}"
+        )
+    return config
+
+
+def _repeated(file: str, overrides: Sequence[str]) -> RunConfig:
+    """The stored configuration of a run, for a new run that repeats it."""
+    if overrides:
+        raise ConfigError(f"{shown(overrides[0])}: a repeated run keeps its settings; leave out overrides")
+    return _read_stored(Path(file), f"--{_FROM_CONFIG} {file}").model_copy(update={"resume": None})
+
+
+def _continued(run: str, overrides: Sequence[str]) -> RunConfig:
+    from atrium.tracking.find import find_run
+
+    runs_dir = compose([line for line in overrides if line.startswith("runs_dir=")]).runs_dir
+    try:
+        folder = find_run(runs_dir, run)
+    except RunFolderError as error:
+        raise RunFolderError(f"{_RESUME}={run}: {error}") from error
+    return resumed(_read_stored(folder.config_file, f"{_RESUME}={run}"), folder.path, overrides)
+
+
+def _read_stored(file: Path, wanted: str) -> RunConfig:
+    try:
+        return from_json(file.read_text(encoding="utf-8"))
+    except ConfigError as error:
+        raise RunFolderError(f"{wanted}: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise RunFolderError(
+            f"{wanted}: {file.name} cannot be read ({reason}); `atrium runs` lists the runs there are"
+        ) from error
+
+
+def _train_many(overrides: Sequence[str]) -> int:
+    """Every job of a multirun, one after the other; the highest exit code of those that failed."""
+    jobs = compose_all(overrides)
+    for _, config in jobs:
+        _check_machine(config)
+    codes: list[int] = []
+
+    def train(composed: DictConfig) -> None:
+        lines, _ = jobs[len(codes)]
+        sys.stdout.write(f"run {len(codes) + 1} of {len(jobs)}: {' '.join(lines)}\n")
+        try:
+            _train(config_from_hydra(composed), lines)
+            codes.append(0)
+        except Interrupted as error:
+            # Hydra would go on with the next job.
+            raise KeyboardInterrupt from error
+        except AtriumError as error:
+            sys.stderr.write(f"error: {one_line(error)}\n")
+            codes.append(error.exit_code)
+
+    run_hydra(["--multirun"], hydra_lines(overrides), task=train)
+    return max(codes, default=0)
+
+
+def _check_machine(config: RunConfig) -> None:
+    # Only now: it needs numpy, and most mistakes have been found without it.
+    from atrium.cli.preflight import check_before_run
+
+    check_before_run(config)
+
+
+def _train(config: RunConfig, overrides: Sequence[str]) -> None:
+    _set_threads(config)
+    # Only now: torch reads the environment when it is loaded.
+    from atrium.assemble.training import run_training
+
+    run_training(config, overrides)
+
+
+def _set_threads(config: RunConfig) -> None:
+    """Put the thread count and passive waiting into the environment, and say so."""
+    compute = config.compute
+    os.environ["OMP_NUM_THREADS"] = str(compute.num_threads)
+    policy = os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    threads = "1 thread" if compute.num_threads == 1 else f"{compute.num_threads} threads"
+    sys.stdout.write(
+        f"compute: {compute.device}, {compute.dtype}, {threads} waiting {policy.lower()}ly, "
+        f"micro-batches of {compute.micro_batch_tokens} tokens\n"
+    )
+    sys.stdout.flush()

@@ -1,0 +1,222 @@
+"""From YAML files and command-line overrides to a validated `RunConfig`, by Hydra's composition.
+
+Every way in which this can fail is a `ConfigError` of one line. Hydra's composition runs no code that
+a configuration names, and what it leaves in Hydra's own node is checked before Hydra may act on it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+from yaml import YAMLError
+
+from atrium.config.consistency import check_consistency
+from atrium.config.machine import Machine, resolve_auto, this_machine
+from atrium.config.messages import config_error
+from atrium.config.nearest import shown
+from atrium.config.overrides import (
+    FORBIDDEN_KEY,
+    NO_CALLS,
+    calls_something,
+    for_hydra,
+    parse_overrides,
+    read_groups,
+)
+from atrium.config.schema import RunConfig
+from atrium.errors import ConfigError
+
+CONFIG_NAME = "config"
+HYDRA_VERSION_BASE = "1.3"
+
+_PACKAGE = Path(__file__).parents[1]
+_NO_LOGGING = {"version": 1, "root": None, "disable_existing_loggers": False}
+_CORE_PLUGINS = "hydra._internal.core_plugins"
+_FIXED_HYDRA: Mapping[str, Any] = {
+    "callbacks": {},
+    "searchpath": [],
+    "run.dir": ".",
+    "sweep.dir": "${runs_dir}/.cache/multirun/${now:%Y-%m-%dT%H-%M-%S}",
+    "sweep.subdir": ".",
+    "output_subdir": None,
+    "launcher": {FORBIDDEN_KEY: f"{_CORE_PLUGINS}.basic_launcher.BasicLauncher"},
+    "sweeper": {
+        FORBIDDEN_KEY: f"{_CORE_PLUGINS}.basic_sweeper.BasicSweeper",
+        "max_batch_size": None,
+        "params": None,
+    },
+    "hydra_logging": _NO_LOGGING,
+    "job_logging": _NO_LOGGING,
+    "job.env_copy": [],
+    "job.env_set": {},
+}
+"""What Hydra's own node must hold, so that no file makes it run code or write outside the runs."""
+
+
+def conf_folder() -> Path:
+    """The shipped YAML files: inside an installed package, or beside `platform/` in a checkout."""
+    for folder in (_PACKAGE / "conf", _PACKAGE.parents[1] / "conf"):
+        if (folder / f"{CONFIG_NAME}.yaml").is_file():
+            return folder
+    raise ConfigError(
+        f"the configuration files are missing: no conf/{CONFIG_NAME}.yaml in {_PACKAGE} or "
+        f"{_PACKAGE.parents[1]}; install the package again"
+    )
+
+
+def compose(overrides: Sequence[str] = (), *, machine: Machine | None = None) -> RunConfig:
+    """The configuration that the shipped files and `overrides` give, validated and resolved.
+
+    `machine` is what `auto` is resolved for; this machine by default.
+    """
+    check_overrides(overrides)
+    return config_from_hydra(_compose(overrides), machine=machine)
+
+
+def compose_all(overrides: Sequence[str]) -> list[tuple[tuple[str, ...], RunConfig]]:
+    """Every job of a `--multirun`: its overrides and its configuration, in Hydra's order."""
+    return [(job, compose(job)) for job in _jobs(check_overrides(overrides, allow_sweeps=True))]
+
+
+def check_overrides(lines: Sequence[str], *, allow_sweeps: bool = False) -> list[Override]:
+    """Parse overrides and check what can be checked before composition; `ConfigError` otherwise."""
+    return parse_overrides(lines, read_groups(conf_folder()), allow_sweeps=allow_sweeps)
+
+
+def config_from_hydra(composed: DictConfig, *, machine: Machine | None = None) -> RunConfig:
+    """Validate what Hydra composed; its own node, where present, is checked and left out."""
+    raw = OmegaConf.to_container(composed, resolve=False)
+    assert isinstance(raw, dict)
+    if "hydra" in raw:
+        _check_hydra_node(composed)
+    own = OmegaConf.masked_copy(composed, [str(key) for key in raw if key != "hydra"])
+    _refuse_code_in(OmegaConf.to_container(own, resolve=False))
+    data = _resolved(own)
+    return validated(resolve_auto(data, machine or this_machine()))
+
+
+def to_json(config: RunConfig) -> str:
+    """The resolved configuration as JSON text, complete: `from_json` gives an equal one."""
+    return json.dumps(config.model_dump(mode="json"), indent=2) + "\n"
+
+
+def from_json(text: str) -> RunConfig:
+    """The configuration that `to_json` wrote; `ConfigError` where the text is not one."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"the stored configuration is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError("the stored configuration is not a JSON object")
+    return validated(data)
+
+
+def validated(data: Mapping[str, Any]) -> RunConfig:
+    """The configuration that plain data holds; `ConfigError` names the first wrong setting."""
+    try:
+        # Through JSON, in which a list may stand for a tuple and text for an enumeration.
+        config = RunConfig.model_validate_json(json.dumps(data, default=str))
+    except ValidationError as error:
+        raise config_error(error, RunConfig, data) from error
+    check_consistency(config)
+    return config
+
+
+def hydra_lines(overrides: Sequence[str]) -> list[str]:
+    """Checked overrides in the form in which Hydra accepts every setting; sweeps are left as they are."""
+    groups = read_groups(conf_folder())
+    return [for_hydra(override, groups) for override in parse_overrides(overrides, groups, allow_sweeps=True)]
+
+
+def _compose(overrides: Sequence[str]) -> DictConfig:
+    try:
+        with hydra.initialize_config_dir(str(conf_folder()), version_base=HYDRA_VERSION_BASE):
+            composed: DictConfig = hydra.compose(
+                CONFIG_NAME, overrides=hydra_lines(overrides), return_hydra_config=True
+            )
+            return composed
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError, KeyError) as error:
+        raise _composition_error(check_overrides(overrides), error) from error
+
+
+def _composition_error(overrides: Sequence[Override], error: Exception) -> ConfigError:
+    """Which override does not fit the files, or else what Hydra says, in one line."""
+    said = " ".join(" ".join(str(part) for part in (error, error.__cause__ or "")).split())
+    for override in overrides:
+        key, line = override.key_or_group, override.input_line or ""
+        if override.is_add() and "Could not append" in said and f"'{key}'" in said:
+            return ConfigError(f"{shown(line)}: {key} is there already; allowed is {key}=VALUE")
+        if override.is_delete() and "Could not delete" in said and f"'{key}'" in said:
+            return ConfigError(f"{shown(line)}: there is no such key to delete; allowed is {key}=null")
+    return ConfigError(f"the configuration cannot be composed: {said}")
+
+
+def _check_hydra_node(composed: DictConfig) -> None:
+    for key, expected in _FIXED_HYDRA.items():
+        parent, _, name = f"hydra.{key}".rpartition(".")
+        node = OmegaConf.select(composed, parent)
+        raw = OmegaConf.to_container(node, resolve=False)
+        assert isinstance(raw, dict)
+        if raw.get(name) != expected:
+            raise ConfigError(
+                f"hydra.{key}={shown(raw.get(name))}: Hydra's own settings are fixed; "
+                f"allowed is {shown(expected)}; remove it from the configuration files"
+            )
+
+
+def _refuse_code_in(node: object, key: str = "") -> None:
+    """Refuse names of code and calls in interpolations, wherever the files hold them."""
+    if isinstance(node, dict):
+        for name, value in node.items():
+            path = f"{key}.{name}" if key else str(name)
+            if name == FORBIDDEN_KEY:
+                raise ConfigError(
+                    f"{path}={shown(value)}: refused, a configuration names no code to run; "
+                    "allowed is a kind that Atrium ships"
+                )
+            _refuse_code_in(value, path)
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            _refuse_code_in(value, f"{key}.{index}")
+    elif isinstance(node, str) and calls_something(node):
+        raise ConfigError(f"{key}={shown(node)}: {NO_CALLS}")
+
+
+def _resolved(composed: DictConfig) -> dict[str, Any]:
+    """Interpolations replaced by values, and settings without a value (`???`) left out."""
+    try:
+        data = OmegaConf.to_container(composed, resolve=True)
+        missing = OmegaConf.missing_keys(composed)
+    except OmegaConfBaseException as error:
+        key = error.full_key or "an interpolation"
+        said = " ".join(str(error.msg or error).splitlines()[:1])
+        raise ConfigError(f"{key}: cannot be resolved: {said}") from error
+    assert isinstance(data, dict)
+    for key in missing:
+        parent: Any = data
+        *path, last = key.split(".")
+        for part in path:
+            parent = parent[part]
+        del parent[last]
+    return {str(key): value for key, value in data.items()}
+
+
+def _jobs(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
+    """The product of all swept values, the last one varying fastest, as Hydra's sweeper orders it."""
+    values: dict[str, list[str]] = {}
+    for override in overrides:
+        key = override.get_key_element()
+        if override.is_sweep_override():
+            values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        else:
+            values[key] = [override.input_line or ""]
+    return list(itertools.product(*values.values()))

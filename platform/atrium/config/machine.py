@@ -1,0 +1,166 @@
+"""What `auto` means on this machine: rules from the model and the hardware, never from timing.
+
+A rule gives the same value every time, so that a run can be repeated; the value is stored in the
+configuration and reused on resume. Nothing here imports torch: the thread count has to be in the
+environment before that. Measured reasons: for models of some 100,000 parameters two threads cost more
+than they bring on shared machines, and 7 to 40 times more where OpenMP threads wait actively.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_CGROUP = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+_CPU_TOPOLOGY = Path("/sys/devices/system/cpu")
+_GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg")
+_SMALL_BATCH_TOKENS = 4096
+_LARGE_BATCH_TOKENS = 16384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What the rules look at. `requested_threads` is what the environment asks for, if it does."""
+
+    num_cores: int
+    requested_threads: int | None
+    has_cuda: bool
+
+
+def this_machine() -> Machine:
+    """The machine and environment of this process."""
+    return Machine(num_cores=num_usable_cores(), requested_threads=_requested_threads(), has_cuda=_has_cuda())
+
+
+def resolve_auto(data: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
+    """A copy of a configuration in which every `auto` of `compute` that has a rule is a value.
+
+    What is malformed is left as it is, for validation to refuse.
+    """
+    compute, model = data.get("compute"), data.get("model")
+    if not isinstance(compute, dict) or not isinstance(model, dict):
+        return dict(data)
+    is_tiny = model.get("kind") == "tiny"
+    resolved = dict(compute)
+    for key, rule in AUTO_RULES.items():
+        if resolved.get(key) == "auto":
+            resolved[key] = rule(is_tiny, resolved.get("device") == "cuda", machine)
+    return {**data, "compute": resolved}
+
+
+def num_usable_cores() -> int:
+    """Physical cores that this process may use: its affinity and its control groups' quota, >= 1."""
+    cores = _physical_cores(_usable_cpus()) or psutil.cpu_count(logical=False) or 1
+    quota = _cgroup_quota()
+    return max(1, cores if quota is None else min(cores, math.floor(quota)))
+
+
+def _device(is_tiny: bool, _is_cuda: bool, machine: Machine) -> str:
+    # A decoding step of the built-in model is shorter than the launch of its kernels.
+    return "cuda" if machine.has_cuda and not is_tiny else "cpu"
+
+
+def _dtype(is_tiny: bool, is_cuda: bool, _machine: Machine) -> str:
+    return "bfloat16" if is_cuda and not is_tiny else "float32"
+
+
+def _num_threads(is_tiny: bool, _is_cuda: bool, machine: Machine) -> int:
+    if machine.requested_threads is not None:
+        return machine.requested_threads
+    return 1 if is_tiny else machine.num_cores
+
+
+def _micro_batch_tokens(is_tiny: bool, is_cuda: bool, _machine: Machine) -> int:
+    return _LARGE_BATCH_TOKENS if is_tiny or is_cuda else _SMALL_BATCH_TOKENS
+
+
+def _requested_threads() -> int | None:
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isascii() and first.isdigit() and int(first) >= 1 else None
+
+
+def _has_cuda() -> bool:
+    """Whether a GPU is there and torch's build can use one, as far as can be seen without torch."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return False
+    return torch_has_cuda() and any(Path(device).exists() for device in _GPU_DEVICES)
+
+
+def torch_has_cuda() -> bool:
+    """Whether the installed build of torch may have CUDA, by its version: `2.13.0+cpu` has not."""
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return False
+    return not version.endswith("+cpu") and sys.platform != "darwin"
+
+
+def _usable_cpus() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set()
+
+
+def _physical_cores(cpus: set[int]) -> int:
+    """How many physical cores the logical CPUs belong to; 0 where the system does not say."""
+    cores = set()
+    for cpu in cpus:
+        topology = _CPU_TOPOLOGY / f"cpu{cpu}" / "topology"
+        try:
+            package = (topology / "physical_package_id").read_text()
+            cores.add((package, (topology / "core_id").read_text()))
+        except OSError:
+            return 0
+    return len(cores)
+
+
+def _cgroup_quota() -> float | None:
+    """The CPUs' worth of time that control groups (version 2, else 1) grant, or None for no limit."""
+    quotas = [quota for folder in _cgroup_folders() if (quota := _quota_of(folder)) is not None]
+    return min(quotas, default=None)
+
+
+def _cgroup_folders() -> list[Path]:
+    """Where limits may stand: the process's own group of version 2, those above it, version 1."""
+    folders = [_CGROUP, _CGROUP / "cpu"]
+    try:
+        groups = _OWN_CGROUPS.read_text().splitlines()
+    except OSError:
+        return folders
+    for path in (line[3:].strip("/") for line in groups if line.startswith("0::")):
+        own = _CGROUP / path
+        folders += [own, *(parent for parent in own.parents if parent.is_relative_to(_CGROUP))]
+    return folders
+
+
+def _quota_of(folder: Path) -> float | None:
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()[:2]
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        granted = int((folder / "cpu.cfs_quota_us").read_text())
+        return granted / int((folder / "cpu.cfs_period_us").read_text()) if granted > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+AUTO_RULES: Mapping[str, Callable[[bool, bool, Machine], str | int]] = {
+    # The device first: the others look at what it became.
+    "device": _device,
+    "dtype": _dtype,
+    "num_threads": _num_threads,
+    "micro_batch_tokens": _micro_batch_tokens,
+}
+AUTO_KEYS = frozenset(f"compute.{key}" for key in AUTO_RULES)
+"""Settings that may be given as `auto` although the validated configuration holds a value."""

@@ -1,0 +1,180 @@
+"""Validation errors in one line: the key, what was given, what is allowed, the nearest right name.
+
+Works on the fields of the sections, so a new setting needs no words of its own here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from atrium.config.machine import AUTO_KEYS
+from atrium.config.nearest import nearest_key, shown, suggestion
+from atrium.errors import ConfigError
+
+_ABSENT = object()
+_QUOTED = re.compile(r"'([^']*)'")
+
+_ALLOWED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing_size": "a whole number of at most 63 bits",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "string_too_short": "text that is not empty",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a group of keys",
+    "model_type": "a group of keys",
+    "model_attributes_type": "a group of keys",
+    "none_required": "null",
+    "greater_than": "above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "below {lt}",
+    "less_than_equal": "at most {le}",
+    "multiple_of": "a multiple of {multiple_of}",
+    "string_too_long": "at most {max_length} characters",
+    "string_pattern_mismatch": "letters, digits and _ - . after a letter or digit",
+}
+
+
+def config_error(error: ValidationError, model: type[BaseModel], data: object) -> ConfigError:
+    """The first wrong setting of `data`, which does not fit `model`, and how many more there are."""
+    by_key: dict[str, list[ErrorDetails]] = {}
+    for detail in error.errors(include_url=False):
+        by_key.setdefault(".".join(_path(detail["loc"], data)), []).append(detail)
+    key, details = next(iter(by_key.items()))
+    others = f" (and {len(by_key) - 1} more)" if len(by_key) > 1 else ""
+    return ConfigError(_line(key, details, model, data) + others)
+
+
+def _line(key: str, details: Sequence[ErrorDetails], model: type[BaseModel], data: object) -> str:
+    first = details[0]
+    if first["type"] == "extra_forbidden":
+        return f"{key}={shown(_value_at(key, data))}: {_unknown_in_section(first, key, model, data)}"
+    if first["type"].startswith("union_tag"):
+        key = f"{key}.kind"
+    value = _value_at(key, data)
+    if first["type"] == "missing" or value is _ABSENT:
+        meaning = _description(first["loc"], model)
+        return f"{key} is missing" + (f": {meaning}" if meaning else f"; give {key}=VALUE")
+    allowed = list(dict.fromkeys(_allowed(detail) for detail in details))
+    if key in AUTO_KEYS:
+        allowed.append("auto")
+    names = [name for detail in details for name in _names(detail)]
+    near = suggestion(value, names) if isinstance(value, str) else ""
+    return f"{key}={shown(value)}: allowed is {' or '.join(allowed)}{near}"
+
+
+def _allowed(detail: ErrorDetails) -> str:
+    context = detail.get("ctx", {})
+    kind = detail["type"]
+    if kind in ("literal_error", "enum", "union_tag_invalid"):
+        return ", ".join(_names(detail)) or str(context.get("expected"))
+    if kind in _ALLOWED:
+        return _ALLOWED[kind].format(**{name: _plain(value) for name, value in context.items()})
+    text = str(context.get("error", detail["msg"])).strip()
+    return " ".join(text.split())
+
+
+def _plain(value: object) -> object:
+    return f"{value:g}" if isinstance(value, float) else value
+
+
+def _names(detail: ErrorDetails) -> list[str]:
+    """The names that an error says are allowed."""
+    context = detail.get("ctx", {})
+    return _QUOTED.findall(str(context.get("expected", context.get("expected_tags", ""))))
+
+
+def _path(location: Sequence[int | str], data: object) -> Iterator[str]:
+    """The keys of a location, without the tags that pydantic adds for members of a union."""
+    for index, part in enumerate(location):
+        is_last = index == len(location) - 1
+        if isinstance(data, Mapping):
+            if part in data:
+                data = data[part]
+                yield str(part)
+            elif is_last and part != data.get("kind"):
+                yield str(part)
+        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+            data = data[part]
+            yield str(part)
+
+
+def _value_at(key: str, data: object) -> object:
+    for part in key.split(".") if key else ():
+        if isinstance(data, Mapping) and part in data:
+            data = data[part]
+        elif isinstance(data, list) and part.isdigit() and int(part) < len(data):
+            data = data[int(part)]
+        else:
+            return _ABSENT
+    return data
+
+
+def _unknown_in_section(detail: ErrorDetails, key: str, model: type[BaseModel], data: object) -> str:
+    section, kind = _section_at(detail["loc"][:-1], model)
+    parent = key.rpartition(".")[0]
+    known = {f"{parent}.{name}" if parent else name for name in section.model_fields}
+    elsewhere = {name for name in _dotted_names(data) if name.rpartition(".")[0] != parent}
+    found = nearest_key(key, known | elsewhere)
+    text = "unknown key; " + (f"did you mean {found}? " if found is not None else "")
+    place = f"in {parent}" if parent else "at the top"
+    text += f"allowed {place}{f' of kind {kind}' if kind else ''}: {', '.join(sorted(section.model_fields))}"
+    is_group = kind is not None and "." not in parent
+    return text + (f"; {parent}=OPTION exchanges the whole part" if is_group and found is None else "")
+
+
+def _dotted_names(data: object, prefix: str = "") -> Iterator[str]:
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield f"{prefix}{key}"
+            yield from _dotted_names(value, f"{prefix}{key}.")
+
+
+def _description(location: Sequence[int | str], model: type[BaseModel]) -> str | None:
+    section, _ = _section_at(location[:-1], model)
+    field = section.model_fields.get(str(location[-1]))
+    return field.description if field is not None else None
+
+
+def _section_at(location: Sequence[int | str], model: type[BaseModel]) -> tuple[type[BaseModel], str | None]:
+    """The section at a location, and the tag by which it was chosen where it is one of several."""
+    section, tag = model, None
+    candidates: list[type[BaseModel]] = []
+    for part in location:
+        chosen = [candidate for candidate in candidates if part in _kinds(candidate)]
+        if chosen:
+            section, tag = chosen[0], str(part)
+            candidates = []
+        elif str(part) in section.model_fields:
+            candidates = list(_sections(section.model_fields[str(part)].annotation))
+            section, tag = (candidates[0], None) if candidates else (section, None)
+            candidates = candidates if len(candidates) > 1 else []
+    return section, tag
+
+
+def _sections(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) in (Annotated, Union, UnionType):
+        for part in get_args(annotation):
+            yield from _sections(part)
+
+
+def _kinds(section: type[BaseModel]) -> tuple[Any, ...]:
+    """The tags of a section: what its `kind` may be, if it has one."""
+    field = section.model_fields.get("kind")
+    annotation = field.annotation if field is not None else None
+    return get_args(annotation) if get_origin(annotation) is Literal else ()

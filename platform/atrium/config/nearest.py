@@ -1,0 +1,59 @@
+"""The nearest right name for a wrong one, and values as a person would type them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable
+
+_CUTOFF = 0.6
+_MAX_SHOWN = 60
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = _CUTOFF) -> str | None:
+    """The known name most like `name` whatever its case, or None where nothing is alike."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
+    return by_lower[close[0]] if close else None
+
+
+def nearest_key(key: str, known: Iterable[str]) -> str | None:
+    """The known dotted key most like `key`: by its last part, or beside it in its section.
+
+    So `delta` finds `divergence.delta`; of several equal last parts the shallowest key wins.
+    """
+    keys = sorted(known, key=lambda candidate: candidate.count("."), reverse=True)
+    parent, _, last = key.rpartition(".")
+    by_last = {_last(candidate): candidate for candidate in keys}
+    siblings = {_last(candidate): candidate for candidate in keys if _parent(candidate) == parent}
+    if last in by_last:
+        return by_last[last]
+    if (found := nearest(last, siblings)) is not None:
+        return siblings[found]
+    if (found := nearest(last, by_last, cutoff=0.85)) is not None:
+        return by_last[found]
+    return nearest(key, keys) if not siblings else None
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """`; did you mean X?`, or nothing where no known name is alike."""
+    found = nearest(name, known)
+    return f"; did you mean {found}?" if found is not None else ""
+
+
+def _parent(key: str) -> str:
+    return key.rpartition(".")[0]
+
+
+def _last(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def shown(value: object) -> str:
+    """A value as it stands in YAML, on one line and cut where it is long."""
+    if isinstance(value, str):
+        is_plain = bool(value) and value.isprintable() and value == value.strip()
+        text = value if is_plain else json.dumps(value)
+    else:
+        text = json.dumps(value, default=str)
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."

@@ -1,0 +1,141 @@
+"""Which surrogates, ratios and divergences go together: the rules of the trust region's boundary.
+
+Every rule is one line that names the two settings that clash and a value to choose instead.
+"""
+
+from __future__ import annotations
+
+from atrium.config.objective import AlgorithmConfig, DivergenceConfig
+from atrium.errors import ConfigError
+
+READS_BOUNDS = frozenset({"weight_clip", "quadratic", "gradient_preserving_clip"})
+"""Surrogates that compute with l and u themselves."""
+READS_NO_WINDOW = frozenset(
+    {"none", "signed_weight_clip", "soft_gate", "gamma_weight", "implicit_reward_regression"}
+)
+"""Surrogates that look at no trust region at all."""
+OF_SINGLE_TOKENS = frozenset({"binary_total_variation", "binary_kl", "dynamic_clip"})
+"""Divergences whose window depends on the token's probability."""
+OF_DISTRIBUTIONS = frozenset({"state_kl", "state_total_variation", "top_k_kl", "top_k_total_variation"})
+"""Divergences that compare whole next-token distributions."""
+WITHOUT_WINDOW = frozenset({"sequence_mean"}) | OF_DISTRIBUTIONS
+"""Divergences that no window on the ratio stands for."""
+
+
+def check_boundary(algorithm: AlgorithmConfig, divergence: DivergenceConfig) -> None:
+    """Raise `ConfigError` for a surrogate, ratios and a divergence that cannot work together."""
+    _check_weight(algorithm)
+    _check_order(algorithm)
+    _check_gate(algorithm, divergence)
+    _check_window(algorithm, divergence)
+    _check_budget(algorithm, divergence)
+
+
+def _check_weight(algorithm: AlgorithmConfig) -> None:
+    surrogate, weight = algorithm.surrogate, algorithm.ratio.weight
+    if surrogate.kind == "implicit_reward_regression" and weight.level != "sequence":
+        raise ConfigError(
+            f"algorithm.surrogate.kind={surrogate.kind} regresses on whole sequences and cannot use "
+            f"algorithm.ratio.weight.level={weight.level}; choose algorithm.ratio.weight.level=sequence"
+        )
+    if weight.level == "none" and surrogate.gradient == "pathwise":
+        raise ConfigError(
+            "algorithm.ratio.weight.level=none leaves no ratio to differentiate; "
+            "choose algorithm.surrogate.gradient=score"
+        )
+    if weight.cap is not None and surrogate.gradient == "pathwise":
+        raise ConfigError(
+            f"algorithm.ratio.weight.cap={weight.cap} makes the weight a constant; "
+            "choose algorithm.surrogate.gradient=score"
+        )
+    if weight.level == "none" and surrogate.kind in ("weight_clip", "signed_weight_clip", "gamma_weight"):
+        raise ConfigError(
+            f"algorithm.surrogate.kind={surrogate.kind} shapes a weight that "
+            "algorithm.ratio.weight.level=none leaves out; choose algorithm.surrogate.kind=none"
+        )
+
+
+def _check_order(algorithm: AlgorithmConfig) -> None:
+    ratio = algorithm.ratio
+    if ratio.weight.order == "mean_then_clip":
+        return
+    if (ratio.gate.level, ratio.weight.level) != ("token", "sequence_mean"):
+        raise ConfigError(
+            "algorithm.ratio.weight.order=clip_then_mean clips tokens and then takes their mean, which "
+            f"algorithm.ratio.gate.level={ratio.gate.level} and "
+            f"algorithm.ratio.weight.level={ratio.weight.level} do not; choose token and sequence_mean"
+        )
+    if algorithm.surrogate.kind != "clip" or ratio.gate.anchor != ratio.weight.anchor:
+        raise ConfigError(
+            "algorithm.ratio.weight.order=clip_then_mean needs algorithm.surrogate.kind=clip and equal "
+            f"anchors, not {algorithm.surrogate.kind}, {ratio.gate.anchor} and {ratio.weight.anchor}; "
+            "choose these or order=mean_then_clip"
+        )
+
+
+def _check_gate(algorithm: AlgorithmConfig, divergence: DivergenceConfig) -> None:
+    surrogate, level = algorithm.surrogate, algorithm.ratio.gate.level
+    if level == "none" and divergence.kind != "none":
+        raise ConfigError(
+            f"divergence.kind={divergence.kind} has no effect with algorithm.ratio.gate.level=none; "
+            "choose divergence=none or algorithm.ratio.gate.level=token"
+        )
+    if level == "none" and surrogate.kind not in READS_NO_WINDOW:
+        raise ConfigError(
+            f"algorithm.surrogate.kind={surrogate.kind} has no effect with algorithm.ratio.gate.level=none; "
+            "choose algorithm.surrogate.kind=none or algorithm.ratio.gate.level=token"
+        )
+    if level != "token" and divergence.kind in OF_SINGLE_TOKENS:
+        raise ConfigError(
+            f"divergence.kind={divergence.kind} judges the probabilities of single tokens and cannot use "
+            f"algorithm.ratio.gate.level={level}; choose algorithm.ratio.gate.level=token or divergence=kl3"
+        )
+    if divergence.kind == "sequence_mean" and level == "token" and surrogate.kind != "mask":
+        raise ConfigError(
+            "divergence.kind=sequence_mean judges whole completions and algorithm.ratio.gate.level=token "
+            "single tokens; choose algorithm.ratio.gate.level=sequence_mean or algorithm.surrogate.kind=mask"
+        )
+
+
+def _check_window(algorithm: AlgorithmConfig, divergence: DivergenceConfig) -> None:
+    surrogate = algorithm.surrogate
+    if surrogate.kind in READS_NO_WINDOW and divergence.kind != "none":
+        raise ConfigError(
+            f"divergence.kind={divergence.kind} has no effect: algorithm.surrogate.kind={surrogate.kind} "
+            "never looks at a trust region; choose divergence=none or algorithm.surrogate.kind=clip"
+        )
+    if surrogate.kind in READS_BOUNDS and divergence.kind in WITHOUT_WINDOW:
+        raise ConfigError(
+            f"algorithm.surrogate.kind={surrogate.kind} computes with bounds on the ratio, which "
+            f"divergence.kind={divergence.kind} does not have; choose divergence=kl3 or "
+            "algorithm.surrogate.kind=clip"
+        )
+    if surrogate.kind == "quadratic" and divergence.kind == "none":
+        raise ConfigError(
+            "algorithm.surrogate.kind=quadratic takes its curvature from a window, which divergence=none "
+            "does not have; choose divergence=ratio or algorithm.surrogate.kind=none"
+        )
+    if divergence.kind in OF_DISTRIBUTIONS:
+        raise ConfigError(
+            f"divergence.kind={divergence.kind} compares whole next-token distributions, and "
+            f"rollout.engine=transformers records those of sampled tokens; choose "
+            f"divergence={'binary_kl' if divergence.kind.endswith('kl') else 'binary_total_variation'}"
+        )
+
+
+def _check_budget(algorithm: AlgorithmConfig, divergence: DivergenceConfig) -> None:
+    quadratic = algorithm.surrogate.kind == "quadratic"
+    if quadratic and divergence.kind == "window" and 1.0 in (divergence.lower, divergence.upper):
+        raise ConfigError(
+            f"divergence.lower={divergence.lower:g} and divergence.upper={divergence.upper:g} leave "
+            "algorithm.surrogate.kind=quadratic no width on one side; choose a lower below 1 and an "
+            "upper above"
+        )
+    if divergence.kind == "balanced_window" and (
+        divergence.lower > divergence.lower_max or divergence.upper > divergence.upper_max
+    ):
+        raise ConfigError(
+            f"divergence.lower={divergence.lower:g} to divergence.lower_max={divergence.lower_max:g} and "
+            f"divergence.upper={divergence.upper:g} to divergence.upper_max={divergence.upper_max:g} must "
+            "rise; choose larger maxima"
+        )

@@ -1,0 +1,154 @@
+"""Command-line overrides, checked before Hydra composes them.
+
+Hydra's own grammar is kept. Refused are Hydra's own settings (its callbacks, search path and
+output folders), anything that would name code to run, and interpolations that read the environment,
+whose value would end in the record of the run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
+
+from atrium.config.nearest import nearest, shown, suggestion
+from atrium.errors import ConfigError
+
+_PLAIN_INTERPOLATION = re.compile(r"\$\{[\w.]+\}")
+FORBIDDEN_KEY = "_target_"
+
+NO_CALLS = (
+    "an interpolation that calls something is refused, what it reads would be written to the record; "
+    "allowed is a plain value or another key, such as ${rollout.group_size}"
+)
+Groups = Mapping[str, tuple[str, ...]]
+
+
+def read_groups(conf: Path) -> dict[str, tuple[str, ...]]:
+    """The configuration groups on disk, by name, each with its options."""
+    return {
+        folder.name: tuple(sorted(path.stem for path in folder.glob("*.yaml")))
+        for folder in sorted(conf.iterdir())
+        if folder.is_dir() and any(folder.glob("*.yaml"))
+    }
+
+
+def parse_overrides(lines: Sequence[str], groups: Groups, *, allow_sweeps: bool = False) -> list[Override]:
+    """Parse and check overrides; `ConfigError` for the first that is wrong.
+
+    What depends on the composed configuration (whether a key exists, whether a value fits) is found
+    later.
+    """
+    for line in lines:
+        _refuse_code(line)
+    overrides = [_parse(line, groups) for line in lines]
+    for override in overrides:
+        _check_shape(override, groups, allow_sweeps=allow_sweeps)
+        if override.key_or_group in groups:
+            _check_option(override, groups[override.key_or_group])
+    return overrides
+
+
+def calls_something(text: str) -> bool:
+    """Whether text interpolates more than the value of a key: `${oc.env:HOME}`, and whatever nests."""
+    return "${" in _PLAIN_INTERPOLATION.sub("", text)
+
+
+def for_hydra(override: Override, groups: Groups) -> str:
+    """The override as Hydra gets it: a setting may be given whether or not a file lists it.
+
+    Sections have defaults, so the files need not name every setting; Hydra alone would refuse the others
+    without a `+`. What does not exist at all is refused when the whole is validated.
+    """
+    line = override.input_line or ""
+    is_setting = override.type is OverrideType.CHANGE and override.key_or_group not in groups
+    return f"++{line}" if is_setting else line
+
+
+def _refuse_code(line: str) -> None:
+    if FORBIDDEN_KEY in line:
+        raise ConfigError(
+            f"{shown(line)}: {FORBIDDEN_KEY} is refused, a configuration names no code to run; "
+            "allowed is a kind that Atrium ships"
+        )
+    if calls_something(line):
+        raise ConfigError(f"{shown(line)}: {NO_CALLS}")
+    key = line.lstrip("+~").partition("=")[0]
+    if re.split(r"[./@]", key)[0] == "hydra":
+        raise ConfigError(
+            f"{shown(line)}: Hydra's own settings are fixed; allowed are the flags --multirun, --cfg, "
+            "--info and --help"
+        )
+
+
+def _parse(line: str, groups: Groups) -> Override:
+    key, has_value, _ = line.partition("=")
+    if not has_value and not line.startswith("~"):
+        known = nearest(line, groups)
+        example = f"{known}={groups[known][0]}" if known is not None else "seed=1"
+        raise ConfigError(f"{shown(line)}: no value; write key=value, such as {example}")
+    if not key.strip("+~ "):
+        raise ConfigError(f"{shown(line)}: no key; write key=value, such as seed=1")
+    try:
+        override: Override = OverridesParser.create().parse_override(line)
+    except HydraException as error:
+        cause = str(error.__cause__ if isinstance(error.__cause__, ValueError) else error)
+        cause = cause.splitlines()[0].partition(" expecting ")[0]
+        raise ConfigError(
+            f"{shown(line)}: {key.strip()} and its value cannot be read ({cause}); write key=value, "
+            "with quotes around special characters: 'key=\"value\"'"
+        ) from error
+    override.config_loader = cast("ConfigLoader", _Options(groups))
+    return override
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What Hydra's parser needs of a configuration loader: the options that a glob chooses from."""
+
+    groups: Groups
+
+    def get_group_options(self, group_name: str, **_: object) -> list[str]:
+        return list(self.groups.get(group_name, ()))
+
+
+def _check_shape(override: Override, groups: Groups, *, allow_sweeps: bool) -> None:
+    line, key = override.input_line or "", override.key_or_group
+    if override.package is not None:
+        raise ConfigError(f"{shown(line)}: @ is not used; allowed is {key}=OPTION")
+    if override.is_sweep_override() and not allow_sweeps:
+        raise ConfigError(f"{shown(line)}: several values of {key}; add --multirun, or give one")
+    if override.is_sweep_override() and not override.is_discrete_sweep():
+        raise ConfigError(
+            f"{shown(line)}: an interval has no end of values; allowed is {key}=a,b,c or "
+            f"{key}=range(start,stop,step)"
+        )
+    if key in groups and override.type is not OverrideType.CHANGE:
+        raise ConfigError(
+            f"{shown(line)}: every part is there exactly once; allowed is {key}=OPTION with one of "
+            + ", ".join(groups[key])
+        )
+
+
+def _check_option(override: Override, options: Sequence[str]) -> None:
+    group = override.key_or_group
+    for option in _values(override):
+        if not isinstance(option, str) or option not in options:
+            near = suggestion(option, options) if isinstance(option, str) else ""
+            raise ConfigError(
+                f"{group}={shown(option)}: there is no such option{near}"
+                f"{'' if near else ';'} allowed is {', '.join(options)}"
+            )
+
+
+def _values(override: Override) -> list[object]:
+    if override.is_sweep_override():
+        return [text.strip("'\"") for text in override.sweep_string_iterator()]
+    return [override.value()]

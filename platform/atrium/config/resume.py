@@ -1,0 +1,85 @@
+"""The configuration of a continued run: what was stored, and the little that may change.
+
+A continued run has to do what the interrupted one would have done, so every setting that training
+depends on is refused, by name, unless it repeats the stored value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+
+from atrium.config.compose import check_overrides, compose, validated
+from atrium.config.machine import AUTO_KEYS
+from atrium.config.nearest import shown
+from atrium.config.schema import RunConfig
+from atrium.errors import ConfigError
+
+MAY_CHANGE = ("num_steps", "runs_dir", "tracking.figures", "tracking.progress")
+"""Settings of a run that may differ when it is continued: none changes a step."""
+
+
+def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunConfig:
+    """The configuration that continues the run in `folder`, whose configuration is `stored`.
+
+    Overrides may change what `MAY_CHANGE` names and may repeat what the run began with; `ConfigError` for
+    any other. `runs_dir` becomes the one that the folder lies in. A learning-rate schedule that ends at
+    num_steps follows a changed num_steps from here on.
+    """
+    parsed = check_overrides(overrides)
+    given = compose(overrides) if overrides else stored
+    data = stored.model_dump(mode="json")
+    wanted = given.model_dump(mode="json")
+    changed = sorted(_differing(data, wanted))
+    for override in parsed:
+        _refuse_change(override, changed, data)
+        if override.key_or_group in MAY_CHANGE:
+            _set(data, override.key_or_group, _get(wanted, override.key_or_group))
+    # Where it lies now, which is not where it began if the runs were moved.
+    return validated({**data, "resume": str(folder), "runs_dir": str(folder.parents[1])})
+
+
+def _refuse_change(override: Override, changed: Sequence[str], stored: dict[str, Any]) -> None:
+    key = override.key_or_group
+    if key in MAY_CHANGE:
+        return
+    if key in stored or "." in key:
+        touched = [name for name in changed if f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.")]
+        began_with = f"it began with {touched[0]}={shown(_get(stored, touched[0]))}" if touched else ""
+    else:
+        # A group without a section of its own, such as `experiment`, may touch anything.
+        touched = [name for name in changed if name not in (*MAY_CHANGE, *AUTO_KEYS, "resume")]
+        began_with = "it keeps all that it began with, so leave this out"
+    if touched:
+        raise ConfigError(
+            f"{shown(override.input_line)}: cannot change when a run is continued ({began_with}); "
+            f"allowed are {', '.join(MAY_CHANGE)}"
+        )
+
+
+def _differing(stored: object, wanted: object, prefix: str = "") -> list[str]:
+    """The dotted names of the settings in which two configurations differ."""
+    if isinstance(stored, dict) and isinstance(wanted, dict):
+        return [
+            name
+            for key in {**stored, **wanted}
+            for name in _differing(stored.get(key), wanted.get(key), f"{prefix}{key}.")
+        ]
+    return [] if stored == wanted else [prefix.removesuffix(".")]
+
+
+def _get(data: dict[str, Any], key: str) -> Any:  # noqa: ANN401 - any setting's value
+    node: Any = data
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, dict) else None
+    return node
+
+
+def _set(data: dict[str, Any], key: str, value: object) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        data = data[part]
+    data[last] = value

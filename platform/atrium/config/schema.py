@@ -1,0 +1,183 @@
+"""The whole configuration of a run, validated and frozen: `RunConfig` and the loop's sections.
+
+A section per group and kind; the policy's stand in `models`, the task's in `tasks`, the objective's in
+`objective`. Ranges of single settings are checked here, combinations in `consistency`. Settings
+that may be given as `auto` hold what was chosen for them (see `machine`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from atrium.config.base import Section
+from atrium.config.models import ModelConfig
+from atrium.config.objective import AlgorithmConfig, DivergenceConfig, RegularizerConfig
+from atrium.config.ranges import (
+    Count,
+    CountOrZero,
+    FolderName,
+    NonNegative,
+    Positive,
+    Seed,
+    Text,
+)
+from atrium.config.tasks import BenchmarkConfig, DatasetConfig, GraderConfig, RewardConfig
+
+
+class TransformersRolloutConfig(Section):
+    """Rollouts sampled by the transformers engine in the trainer's process."""
+
+    engine: Literal["transformers"]
+    """Which engine samples."""
+    num_prompts: Count
+    """Problems per step."""
+    group_size: Count
+    """Completions per problem."""
+    max_new_tokens: Count
+    """Length limit of a completion, its stop token included."""
+    temperature: Positive
+    """Of the distribution that is sampled from and trained."""
+    max_batch_tokens: Count | None
+    """The most tokens, padding included, that are generated at once; null for no limit."""
+
+
+RolloutConfig = TransformersRolloutConfig
+
+
+class AdamWConfig(Section):
+    """AdamW, its learning-rate schedule, and how many updates a batch of rollouts gets."""
+
+    kind: Literal["adamw"]
+    """Which kind of optimiser this is."""
+    learning_rate: Positive
+    """Peak learning rate."""
+    beta1: Annotated[float, Field(ge=0.0, lt=1.0)]
+    """Decay of the gradient's running mean."""
+    beta2: Annotated[float, Field(ge=0.0, lt=1.0)]
+    """Decay of the squared gradient's running mean."""
+    epsilon: Positive
+    """Added to the root of the squared gradient's mean."""
+    weight_decay: NonNegative
+    """Decoupled weight decay, multiplied by the learning rate."""
+    num_warmup_steps: CountOrZero
+    """Training steps over which the learning rate rises linearly to its peak."""
+    schedule: Literal["constant", "linear", "cosine"]
+    """What the learning rate does afterwards: stay, or fall to 0 at num_steps."""
+    max_grad_norm: Positive | None
+    """Norm that gradients are scaled down to; null for off."""
+    num_minibatches: Count
+    """Updates per pass over a batch of rollouts; divides num_prompts, since groups stay whole."""
+    num_epochs: Count
+    """Passes over a batch of rollouts."""
+
+
+OptimizerConfig = AdamWConfig
+
+
+class EvaluationConfig(Section):
+    """When and how held-out problems are answered."""
+
+    every_num_steps: Count | None
+    """Steps between evaluations on the validation problems; null for none while training."""
+    num_samples: Count
+    """Answers sampled per problem: the K of Mean@K."""
+    temperature: NonNegative
+    """Of sampling; 0 is greedy decoding."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)]
+    """Share of the probability mass that is sampled from."""
+    max_new_tokens: Count
+    """Length limit of an answer; as shipped, that of rollouts."""
+
+
+class CheckpointConfig(Section):
+    """When the state of training is saved, and what is kept."""
+
+    every_num_steps: Count
+    """Steps between checkpoints; the last step always has one."""
+    keep_last: Count
+    """Newest checkpoints that are kept."""
+    keep_best: bool
+    """Whether the one with the highest Mean@K on the validation problems is kept besides."""
+
+
+class RunFolderConfig(Section):
+    """What the run folder records."""
+
+    kind: Literal["run_folder"]
+    """Which kind of tracking this is."""
+    rollouts_every_num_steps: Count | None
+    """Steps between records of rollouts with their tokens; null for none."""
+    rollouts_max_mb: Count
+    """Megabytes of rollouts after which no more are recorded."""
+    figures: bool
+    """Whether figures are drawn at the end."""
+    progress: Literal["auto", "on", "off"]
+    """The live display in the terminal; auto shows it only there."""
+
+
+TrackingConfig = RunFolderConfig
+
+
+class ComputeConfig(Section):
+    """Device, precision and batching; all but behavior_logprobs hold what `auto` was resolved to."""
+
+    device: Literal["cpu", "cuda"]
+    """Where the policy is sampled from and trained."""
+    dtype: Literal["float32", "bfloat16"]
+    """Of the model's forward pass; log-probabilities and the objective are float32 always."""
+    num_threads: Count
+    """Threads of torch's CPU operations."""
+    micro_batch_tokens: Count
+    """The most tokens, padding included, in one forward and backward pass of an update."""
+    behavior_logprobs: Literal["auto", "engine", "recompute"]
+    """Whose log-probabilities anchor the ratio: the engine's, or a pass of the trainer's own."""
+
+
+class RunConfig(Section):
+    """Everything that determines a run."""
+
+    seed: Seed
+    """The start of every random choice of the run, the built-in model's and the dataset's excepted."""
+    num_steps: Count
+    """Training steps: sample, grade, update."""
+    experiment_name: FolderName
+    """The folder below runs_dir that the run is filed in."""
+    runs_dir: Text
+    """The folder below which everything is written."""
+    resume: Text | None
+    """The run that is continued; null for a new one."""
+    model: ModelConfig
+    """The policy that is trained."""
+    dataset: DatasetConfig
+    """The problems it trains on."""
+    benchmark: BenchmarkConfig
+    """The problems it is judged on."""
+    grader: GraderConfig
+    """How answers are judged."""
+    reward: RewardConfig
+    """What a verdict is worth."""
+    rollout: RolloutConfig
+    """How completions are sampled."""
+    optimizer: OptimizerConfig
+    """How the policy is updated."""
+    evaluation: EvaluationConfig
+    """How held-out problems are answered."""
+    checkpoint: CheckpointConfig
+    """What is saved."""
+    tracking: TrackingConfig
+    """What is recorded."""
+    compute: ComputeConfig
+    """What it runs on."""
+    algorithm: AlgorithmConfig
+    """The method."""
+    divergence: DivergenceConfig
+    """Its trust region."""
+    regularizer: RegularizerConfig
+    """What else pulls on the policy."""
+
+    @property
+    def num_updates_per_batch(self) -> int:
+        """Optimiser updates that each batch of rollouts gets."""
+        return self.optimizer.num_minibatches * self.optimizer.num_epochs

@@ -1,0 +1,105 @@
+"""Settings of the task: the groups `dataset`, `benchmark`, `grader` and `reward`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from atrium.config.base import Section
+from atrium.config.ranges import Count, Positive, Seed
+
+
+class ArithmeticDatasetConfig(Section):
+    """The built-in task: chained sums of one-digit numbers; the level is the number of operands."""
+
+    kind: Literal["arithmetic"]
+    """Which kind of dataset this is."""
+    min_operands: Annotated[int, Field(ge=2)]
+    """Operands of the easiest problems."""
+    max_operands: Annotated[int, Field(ge=2)]
+    """Operands of the hardest problems."""
+    num_train: Count
+    """Problems to train on."""
+    num_validation: Count
+    """Held-out problems that the best checkpoint is chosen on."""
+    num_test: Count
+    """Held-out problems that results are reported on."""
+    seed: Seed
+    """The start of the problems themselves, so that all seeds of a run share them."""
+
+
+DatasetConfig = ArithmeticDatasetConfig
+
+
+class ArithmeticBenchmarkConfig(Section):
+    """The test problems of the arithmetic dataset."""
+
+    kind: Literal["arithmetic"]
+    """Which kind of benchmark this is."""
+
+
+BenchmarkConfig = ArithmeticBenchmarkConfig
+
+
+class MathGraderConfig(Section):
+    """The last boxed answer against the gold answer, symbolically, in killable processes."""
+
+    kind: Literal["math"]
+    """Which kind of grader this is."""
+    num_workers: Count
+    """Worker processes; they start only when an answer needs more than comparing text."""
+    timeout_s: Positive
+    """Seconds after which a worker is killed and the verdict is that it timed out."""
+    memory_limit_mb: Annotated[int, Field(ge=256)]
+    """Address space of one worker, in megabytes."""
+
+
+GraderConfig = MathGraderConfig
+
+
+class OverlongConfig(Section):
+    """DAPO's soft penalty on completions that come close to the length limit."""
+
+    buffer_tokens: Count
+    """Tokens before the limit over which the penalty grows; at most the limit itself."""
+    factor: Positive
+    """The penalty at the limit."""
+
+
+class CorrectnessRewardConfig(Section):
+    """A value for each verdict: correct, incorrect, no answer."""
+
+    kind: Literal["correctness"]
+    """Which kind of reward this is."""
+    correct: float
+    """Reward of a correct answer; above the other two."""
+    incorrect: float
+    """Reward of a wrong answer, and of one that could not be graded."""
+    no_answer: float
+    """Reward of a completion without a boxed answer."""
+    require_stop: bool
+    """Whether a completion that was cut off counts as incorrect whatever it says."""
+    overlong: OverlongConfig | None
+    """The overlong penalty; null for none."""
+
+
+class FormatRewardConfig(Section):
+    """A control: 1 for a boxed answer, whether or not it is correct."""
+
+    kind: Literal["format"]
+    """Which kind of reward this is."""
+
+
+class RandomRewardConfig(Section):
+    """A control: 1 or 0 at random, whatever a completion says."""
+
+    kind: Literal["random"]
+    """Which kind of reward this is."""
+    probability: Annotated[float, Field(gt=0.0, lt=1.0)]
+    """Probability of 1."""
+
+
+RewardConfig = Annotated[
+    CorrectnessRewardConfig | FormatRewardConfig | RandomRewardConfig, Field(discriminator="kind")
+]

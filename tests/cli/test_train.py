@@ -1,0 +1,217 @@
+"""`atrium train` up to the point where a run begins; runs themselves are tested in `tests/train`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+
+import pytest
+import yaml
+
+from atrium.cli import main, train
+from atrium.config.compose import compose, to_json
+from atrium.errors import DataError, Interrupted
+from atrium.tracking.run_folder import RunFolder
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """The configurations of the runs that would begin, in an empty folder; errors to raise, by seed."""
+    monkeypatch.chdir(tmp_path)
+    configs = []
+    errors = {}
+
+    def begin(config, overrides):
+        configs.append(config)
+        if config.seed in errors:
+            raise errors[config.seed]
+
+    monkeypatch.setattr(train, "_train", begin)
+    return configs, errors
+
+
+@pytest.fixture
+def stored(tmp_path, begun):
+    """A run with its configuration, in `runs/`."""
+    config = compose(["algorithm=grpo", "seed=5"])
+    folder = RunFolder.create(tmp_path / "runs", "quickstart", "grpo", 5)
+    folder.config_file.write_text(to_json(config))
+    return config, folder
+
+
+def _written(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_one_run_begins_with_what_was_given(begun):
+    configs, _ = begun
+    assert main(["train", "algorithm=grpo", "seed=3"]) == 0
+    assert [(config.algorithm.name, config.seed) for config in configs] == [("grpo", 3)]
+
+
+def test_the_thread_count_and_passive_waiting_are_set_and_said(monkeypatch, capsys):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    train._set_threads(compose())
+    assert (os.environ["OMP_NUM_THREADS"], os.environ["OMP_WAIT_POLICY"]) == ("1", "PASSIVE")
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_a_users_own_choices_of_threads_are_kept(monkeypatch, capsys):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    config = compose()
+    train._set_threads(config)
+    assert config.compute.num_threads == 2
+    assert (os.environ["OMP_NUM_THREADS"], os.environ["OMP_WAIT_POLICY"]) == ("2", "ACTIVE")
+    assert "2 threads waiting actively" in capsys.readouterr().out
+
+
+def test_flags_may_stand_anywhere(begun, capsys):
+    assert main(["train", "seed=3", "--cfg", "job", "num_steps=5", "--package", "optimizer"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["learning_rate"] == 3e-4
+
+
+def test_showing_the_configuration_trains_and_writes_nothing(begun, tmp_path, capsys):
+    configs, _ = begun
+    argv = sys.argv
+    assert main(["train", "--cfg", "job", "--resolve", "seed=3", "algorithm.advantage.discount=0.9"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert (shown["seed"], shown["algorithm"]["advantage"]["discount"]) == (3, 0.9)
+    assert shown["evaluation"]["max_new_tokens"] == 64
+    assert configs == []
+    assert list(tmp_path.iterdir()) == []
+    assert sys.argv is argv
+
+
+def test_help_lists_groups_with_their_options_and_the_settings(begun, tmp_path, capsys):
+    assert main(["train", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^algorithm: .*\batr, .*\bgrpo, ", printed, re.MULTILINE)
+    assert "experiment: none, quickstart, stress" in printed
+    assert "learning_rate:" in printed
+    assert "--resume RUN" in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hydra_says_where_settings_come_from(begun, capsys):
+    assert main(["train", "--info", "defaults", "algorithm=grpo"]) == 0
+    assert "divergence/ratio" in capsys.readouterr().out
+
+
+def test_config_prints_what_a_run_would_store(begun, capsys):
+    assert main(["config", "seed=3"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(to_json(compose(["seed=3"])))
+
+
+def test_a_multirun_begins_every_job_and_writes_only_below_the_runs(begun, tmp_path, capsys):
+    configs, _ = begun
+    assert (
+        main(["train", "--multirun", "seed=3", "algorithm=atr,grpo", "algorithm.advantage.discount=0.9"]) == 0
+    )
+    jobs = [(config.seed, config.algorithm.name, config.algorithm.advantage.discount) for config in configs]
+    assert jobs == [(3, "atr", 0.9), (3, "grpo", 0.9)]
+    printed = capsys.readouterr()
+    assert "run 2 of 2: seed=3 algorithm=grpo" in printed.out
+    assert printed.err == ""
+    assert all(path.startswith("runs/.cache/multirun/") for path in _written(tmp_path))
+
+
+def test_a_multirun_goes_on_after_an_error_and_ends_with_its_code(begun, capsys):
+    configs, errors = begun
+    errors[0] = DataError("the dataset is missing")
+    assert main(["train", "--multirun", "seed=0,1"]) == 2
+    assert [config.seed for config in configs] == [0, 1]
+    assert capsys.readouterr().err == "error: the dataset is missing\n"
+
+
+def test_an_interrupted_multirun_stops(begun):
+    configs, errors = begun
+    errors[0] = Interrupted("stopped after step 3")
+    assert main(["train", "--multirun", "seed=0,1"]) == 130
+    assert [config.seed for config in configs] == [0]
+
+
+def test_a_defect_in_a_multirun_keeps_its_traceback(begun):
+    _, errors = begun
+    errors[1] = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        main(["train", "--multirun", "seed=1"])
+
+
+@pytest.mark.parametrize("how", ["--resume NAME", "--resume=NAME", "resume=NAME", "--resume PATH"])
+def test_a_run_is_continued_with_its_own_configuration(begun, stored, how):
+    configs, _ = begun
+    config, folder = stored
+    how = how.replace("NAME", folder.path.name).replace("PATH", str(folder.path))
+    assert main(["train", *how.split(), "num_steps=90"]) == 0
+    assert os.path.samefile(configs[0].resume, folder.path)  # noqa: PTH121 - a path is text here
+    assert (configs[0].num_steps, configs[0].seed, configs[0].algorithm) == (90, 5, config.algorithm)
+
+
+def test_a_run_can_be_repeated_with_its_stored_configuration(begun, stored, capsys):
+    configs, _ = begun
+    config, folder = stored
+    assert main(["train", "--from-config", str(folder.config_file)]) == 0
+    assert configs == [config]
+    assert main(["train", "--from-config", str(folder.config_file), "seed=1"]) == 2
+    assert "seed=1" in capsys.readouterr().err
+
+
+def test_no_run_is_continued_where_resume_is_null(begun):
+    configs, _ = begun
+    assert main(["train", "resume=null"]) == 0
+    assert configs[0].resume is None
+
+
+def test_a_change_to_a_continued_run_is_refused_by_name(begun, stored, capsys):
+    _, folder = stored
+    assert main(["train", "--resume", folder.path.name, "seed=6"]) == 2
+    assert capsys.readouterr().err.startswith("error: seed=6: cannot change")
+
+
+def test_a_run_that_is_nearly_right_is_suggested(begun, stored, capsys):
+    _, folder = stored
+    wrong = folder.path.name[:-6] + "zzzz"
+    assert main(["train", "--resume", wrong]) == 2
+    assert f"did you mean {folder.path.name}?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"seed": 1}'])
+def test_a_run_whose_configuration_is_damaged_is_refused(begun, stored, capsys, text):
+    _, folder = stored
+    folder.config_file.write_text(text)
+    assert main(["train", "--resume", folder.path.name]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"error: resume={folder.path.name}: ")
+    assert printed.count("\n") == 1
+
+
+def test_a_run_without_a_configuration_is_refused(begun, stored, capsys):
+    _, folder = stored
+    folder.config_file.unlink()
+    assert main(["train", "--resume", folder.path.name]) == 2
+    assert "config.json cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("atrium tr", "train"),
+        ("atrium train algorithm=at", "algorithm=atr"),
+        ("atrium train optimizer.learning_r", "optimizer.learning_rate="),
+        ("atrium config see", "seed="),
+        ("atrium show las", ""),
+    ],
+)
+def test_the_shell_completes_commands_groups_options_and_keys(begun, monkeypatch, capsys, line, expected):
+    monkeypatch.setenv("COMP_LINE", line)
+    assert main(["-sc", "query=bash"]) == 0
+    assert capsys.readouterr().out.split() == ([expected] if expected else [])
+
+
+def test_the_completion_script_is_for_this_command(begun, capsys):
+    assert main(["-sc", "install=bash"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("hydra_bash_completion atrium")

@@ -1,0 +1,207 @@
+"""Wrong settings and command lines: each is one line on standard error and exit code 2, before any model.
+
+The table holds the arguments of `atrium`, what the line has to name as wrong, and something that it has to
+offer instead.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import namedtuple
+
+import pytest
+
+from atrium.cli import main, train
+
+DiskUsage = namedtuple("DiskUsage", "total used free")
+
+OVERRIDES = [
+    # What is not there, and what was meant.
+    (["algorithm=atrr"], "algorithm=atrr", "did you mean atr?"),
+    (["divergence=kl33"], "divergence=kl33", "did you mean kl3?"),
+    (["model=tinny"], "model=tinny", "did you mean tiny?"),
+    (["experiment=stres"], "experiment=stres", "did you mean stress?"),
+    (["debug=tiny"], "debug=tiny", "tiny_steps"),
+    (["reward=accuracy"], "reward=accuracy", "correctness"),
+    (["compute=gpu"], "compute=gpu", "cuda"),
+    (["algoritm=atr"], "algoritm", "did you mean algorithm?"),
+    (["num_step=10"], "num_step=10", "did you mean num_steps?"),
+    (["delta=0.1"], "delta=0.1", "did you mean divergence.delta?"),
+    (["learning_rate=1e-4"], "learning_rate", "did you mean optimizer.learning_rate?"),
+    (["optimizer.learning_rte=1e-4"], "optimizer.learning_rte", "did you mean optimizer.learning_rate?"),
+    (["+optimizer.lr=1e-4"], "optimizer.lr", "learning_rate"),
+    (["divergence.delt=0.1"], "divergence.delt", "did you mean divergence.delta?"),
+    (["divergence=none", "divergence.delta=0.1"], "divergence.delta", "kind none"),
+    # The wrong type.
+    (["num_steps=many"], "num_steps=many", "a whole number"),
+    (["num_steps="], 'num_steps=""', "a whole number"),
+    (["seed=true"], "seed=true", "a whole number"),
+    (["optimizer.learning_rate=fast"], "optimizer.learning_rate=fast", "a number"),
+    (["optimizer.learning_rate=nan"], "optimizer.learning_rate=NaN", "a finite number"),
+    (["checkpoint.keep_best=maybe"], "checkpoint.keep_best=maybe", "true or false"),
+    # Out of range.
+    (["divergence.delta=-1"], "divergence.delta=-1", "above 0"),
+    (["seed=-1"], "seed=-1", "at least 0"),
+    (["divergence.kind=kl4"], "divergence.kind=kl4", "did you mean kl3?"),
+    (["experiment_name=a/b"], "experiment_name=a/b", "letters, digits"),
+    (["runs_dir="], 'runs_dir=""', "text that is not empty"),
+    # Missing.
+    (["model=hub"], "model.source is missing", "Qwen/Qwen3-0.6B"),
+    (["~optimizer.learning_rate"], "optimizer.learning_rate is missing", "learning rate"),
+    (["~nope"], "~nope", "nope=null"),
+    # Impossible or idle together.
+    (["optimizer.num_minibatches=3"], "optimizer.num_minibatches=3", "1, 2, 4, 8, 16, 32, 64"),
+    (["rollout.group_size=1"], "rollout.group_size=1", "batch_mean"),
+    (["rollout.max_new_tokens=200"], "rollout.max_new_tokens=200", "leaves 112"),
+    (["model.prompt=qwen_box"], "model.prompt=qwen_box", "qwen_boxed"),
+    (["algorithm=reinforce", "divergence=kl3"], "divergence", "none"),
+    (["model=hub", "model.source=./nowhere"], "model.source=./nowhere", "Hub id"),
+    # Not the grammar of an override.
+    (["algorithm"], "algorithm: no value", "algorithm="),
+    (["atr"], "atr: no value", "key=value"),
+    (["=3"], "=3: no key", "seed=1"),
+    (["seed=((("], "seed=(((", "key=value"),
+    (["seed=1,"], "seed=1,", "key=value"),
+    (["seed=0,1"], "seed=0,1", "--multirun"),
+    (["algorithm="], 'algorithm=""', "atr"),
+    (["algorithm=null"], "algorithm=null", "atr"),
+    (["algorithm=[atr,grpo]"], 'algorithm=["atr", "grpo"]', "atr"),
+    (["+algorithm=atr"], "+algorithm=atr", "algorithm=OPTION"),
+    (["~algorithm"], "~algorithm", "algorithm=OPTION"),
+    (["algorithm@divergence=atr"], "algorithm@divergence=atr", "algorithm=OPTION"),
+    (["+seed=1"], "+seed=1", "seed=VALUE"),
+    # Code, secrets, and Hydra's own settings.
+    (["+model._target_=os.system"], "_target_", "kind"),
+    (["model={_target_:os.system}"], "_target_", "kind"),
+    (["hydra.callbacks.x._target_=os.system"], "_target_", "kind"),
+    (["+hydra.callbacks.x.y=1"], "hydra.callbacks", "--multirun"),
+    (["hydra/callbacks=x"], "hydra/callbacks", "--multirun"),
+    (["hydra.searchpath=[file:///tmp]"], "hydra.searchpath", "--multirun"),
+    (["hydra.run.dir=/tmp"], "hydra.run.dir", "--multirun"),
+    (["experiment_name=${oc.env:HOME}"], "oc.env", "a plain value"),
+    (["experiment_name=${ oc.env:HOME}"], "oc.env", "a plain value"),
+    (["seed=${oc.decode:${oc.env:SEED}}"], "oc.decode", "a plain value"),
+    (["experiment_name=${${runs_dir}:HOME}", "runs_dir=oc.env"], "experiment_name", "a plain value"),
+    (["seed=${nowhere.x}"], "seed", "nowhere.x"),
+    # Flags.
+    (["--multirn"], "--multirn", "did you mean --multirun?"),
+    (["--cfg", "jobs"], "--cfg", "'job'"),
+    (["--cfg", "job", "--multirun"], "--multirun", "--cfg"),
+    (["--resolve"], "--resolve", "--cfg job"),
+    (["--config-dir", "/tmp"], "--config-dir", "conf/experiment"),
+    (["--config-path", "/tmp"], "--config-path", "conf/experiment"),
+    (["--config-name", "other"], "--config-name", "conf/experiment"),
+    (["--experimental-rerun", "x.pickle"], "--experimental-rerun", "conf/experiment"),
+    (["--multirun", "seed=interval(0,1)"], "seed=interval(0,1)", "range"),
+    (["--multirun", "algorithm=atr,grppo"], "algorithm=grppo", "did you mean grpo?"),
+    (["--multirun", "optimizer.num_minibatches=2,3"], "optimizer.num_minibatches=3", "1, 2, 4"),
+    (["--cfg", "job", "divergence.delta=-1"], "divergence.delta=-1", "above 0"),
+    # A run to continue.
+    (["--resume"], "--resume", "atrium runs"),
+    (["--resume", "--multirun"], "--resume", "atrium runs"),
+    (["resume="], "resume=", "atrium runs"),
+    (["--resume", "nowhere"], "resume=nowhere", "there are no runs in"),
+    (["resume=nowhere"], "resume=nowhere", "there are no runs in"),
+    (["resume=nowhere", "--multirun"], "resume=nowhere", "atrium show"),
+    (["--from-config", "nowhere.json"], "nowhere.json", "atrium runs"),
+    (["++resume=nowhere"], "resume=nowhere", "--resume nowhere"),
+]
+
+COMMANDS = [
+    (["trian"], "trian", "did you mean train?"),
+    (["frobnicate"], "frobnicate", "train"),
+    (["algorithm=atr"], "algorithm=atr", "train"),
+    (["config", "seed=-1"], "seed=-1", "at least 0"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    """Runs would be written here; one that is begun after all is a failure."""
+    monkeypatch.chdir(tmp_path)
+
+    def begin(config, overrides):
+        raise AssertionError(f"accepted: {config}")
+
+    monkeypatch.setattr(train, "_train", begin)
+
+
+def _refused(argv, named, offered, capsys):
+    code = main(argv)
+    captured = capsys.readouterr()
+    assert code == 2
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    assert captured.err.endswith("\n")
+    assert named in captured.err
+    assert offered in captured.err
+
+
+@pytest.mark.parametrize(("argv", "named", "offered"), OVERRIDES, ids=[" ".join(o[0]) for o in OVERRIDES])
+def test_a_wrong_setting_is_one_line_that_names_it_and_what_is_allowed(argv, named, offered, capsys):
+    _refused(["train", *argv], named, offered, capsys)
+
+
+@pytest.mark.parametrize(("argv", "named", "offered"), COMMANDS, ids=[c[0][0] for c in COMMANDS])
+def test_a_wrong_command_is_one_line_that_names_the_nearest(argv, named, offered, capsys):
+    _refused(argv, named, offered, capsys)
+
+
+def test_a_runs_folder_that_is_a_file_is_refused(tmp_path, capsys):
+    (tmp_path / "taken").write_text("")
+    _refused(["train", "runs_dir=taken"], "runs_dir=taken", "runs_dir=PATH", capsys)
+
+
+def test_a_runs_folder_below_a_file_is_refused(tmp_path, capsys):
+    (tmp_path / "taken").write_text("")
+    _refused(["train", "runs_dir=taken/runs"], "runs_dir=taken/runs", "runs_dir=PATH", capsys)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder that nobody can write to")  # noqa: PTH112
+def test_a_runs_folder_that_cannot_be_made_is_refused(capsys):
+    _refused(["train", "runs_dir=/proc/atrium"], "runs_dir=/proc/atrium", "runs_dir=PATH", capsys)
+
+
+def test_a_full_disk_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: DiskUsage(2**30, 2**30 - 5 * 2**20, 5 * 2**20))
+    _refused(["train"], "5 MB are free", "runs_dir=PATH", capsys)
+
+
+def test_every_job_of_a_sweep_is_checked_before_the_first_begins(capsys):
+    argv = ["train", "--multirun", "seed=0,1", "rollout.num_prompts=64,32", "optimizer.num_minibatches=4,64"]
+    _refused(argv, "optimizer.num_minibatches=64", "rollout.num_prompts=32", capsys)
+
+
+SUBPROCESSES = [
+    (["trian"], "did you mean train?"),
+    (["train", "algorithm=atrr"], "did you mean atr?"),
+    (["train", "divergence.delta=-1"], "above 0"),
+    (["train", "--resume", "nowhere"], "resume=nowhere"),
+]
+
+
+@pytest.mark.parametrize(("argv", "said"), SUBPROCESSES, ids=[" ".join(s[0]) for s in SUBPROCESSES])
+def test_the_installed_command_refuses_quickly_and_without_a_traceback(argv, said, tmp_path):
+    # The bound is generous for machines that are busy; an import of torch or transformers breaks it.
+    program = (
+        f"import sys; from atrium.cli import main; code = main({argv!r}); assert 'torch' not in sys.modules"
+    )
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}; assert 'torch' not in sys.modules; sys.exit(code)"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert said in done.stderr
+    assert time.monotonic() - start < 20

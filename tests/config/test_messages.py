@@ -1,0 +1,132 @@
+"""Settings that are wrong by themselves or together: the key, what was given, and what is allowed."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from atrium.config.compose import compose, to_json, validated
+from atrium.errors import ConfigError
+
+GREEDY = {"evaluation.temperature": 0.0, "evaluation.num_samples": 1}
+OVERLONG = {"reward.overlong": {"buffer_tokens": 65, "factor": 1.0}}
+
+WRONG = [
+    # Keys that are not there.
+    ({"optimizer.lr": 1e-4}, "optimizer.lr=0.0001: unknown key; allowed in optimizer: beta1, "),
+    ({"model.warmup.direct_fraction": 0.1}, "did you mean model.warmup.direct_frac? "),
+    ({"algorithm.advantage.bsaeline": "none"}, "did you mean algorithm.advantage.baseline? "),
+    (
+        {"reward.overlong": {"buffer_tokens": 5, "factor": 1.0, "slope": 3}},
+        "reward.overlong.slope=3: unknown",
+    ),
+    (
+        {"divergence": {"kind": "none", "delta": 1}},
+        "divergence.delta=1: unknown key; allowed in divergence of",
+    ),
+    ({"divergence": {"kind": "none", "delta": 1}}, "divergence=OPTION exchanges the whole part"),
+    ({"algorithm.surrogate.cap": 3.0}, "allowed in algorithm.surrogate of kind clip: gradient, kind"),
+    # Missing.
+    (
+        {"reward.overlong": {"buffer_tokens": 5}},
+        "reward.overlong.factor is missing: The penalty",
+    ),
+    # Types.
+    ({"num_steps": 1.5}, "num_steps=1.5: allowed is a whole number"),
+    ({"seed": "1"}, "seed=1: allowed is a whole number"),
+    ({"seed": [1, 2]}, "seed=[1, 2]: allowed is a whole number"),
+    ({"seed": {"a": 1}}, 'seed={"a": 1}: allowed is a whole number'),
+    ({"seed": 2**63}, "allowed is below 9223372036854775808"),
+    ({"seed": 2**80}, "allowed is "),
+    ({"divergence.delta": float("inf")}, "divergence.delta=Infinity: allowed is a finite number"),
+    ({"divergence.delta": True}, "divergence.delta=true: allowed is a number"),
+    ({"model.warmup": 3}, "model.warmup=3: allowed is a group of keys"),
+    ({"model": None}, "model=null: allowed is a group of keys"),
+    ({"reward.overlong": 3}, "reward.overlong=3: allowed is a group of keys"),
+    ({"reward.require_stop": 1}, "reward.require_stop=1: allowed is true or false"),
+    ({"runs_dir": 3}, "runs_dir=3: allowed is text"),
+    ({"compute.num_threads": "fast"}, "compute.num_threads=fast: allowed is a whole number or auto"),
+    ({"compute.num_threads": 0}, "compute.num_threads=0: allowed is at least 1 or auto"),
+    ({"evaluation.every_num_steps": "x"}, "evaluation.every_num_steps=x: allowed is a whole number"),
+    # Ranges.
+    ({"num_steps": 0}, "num_steps=0: allowed is at least 1"),
+    ({"divergence.delta": 0}, "divergence.delta=0: allowed is above 0"),
+    ({"rollout.temperature": 0.0}, "rollout.temperature=0.0: allowed is above 0"),
+    ({"optimizer.beta1": 1.0}, "optimizer.beta1=1.0: allowed is below 1"),
+    ({"model.warmup.slip_frac": 1.2}, "model.warmup.slip_frac=1.2: allowed is at most 1"),
+    ({"model.head_dim": 15}, "model.head_dim=15: allowed is a multiple of 2"),
+    ({"grader.timeout_s": 0}, "grader.timeout_s=0: allowed is above 0"),
+    ({"reward": {"kind": "random", "probability": 1.0}}, "reward.probability=1.0: allowed is below 1"),
+    ({"experiment_name": "../up"}, "experiment_name=../up: allowed is letters, digits"),
+    ({"experiment_name": "x" * 101}, "allowed is at most 100 characters"),
+    # Choices.
+    ({"optimizer.schedule": "cosin"}, "allowed is constant, linear, cosine; did you mean cosine?"),
+    ({"algorithm.surrogate.kind": "klip"}, "algorithm.surrogate.kind=klip: allowed is clip, dual_clip, "),
+    ({"model.kind": "huge"}, "model.kind=huge: allowed is tiny, hub"),
+    ({"algorithm.advantage.ddof": 2}, "algorithm.advantage.ddof=2: allowed is 0 or 1"),
+    ({"compute.device": "gpu"}, "compute.device=gpu: allowed is cpu, cuda or auto"),
+    ({"compute.dtype": "float16"}, "compute.dtype=float16: allowed is float32, bfloat16 or auto"),
+    # Combinations.
+    ({"optimizer.num_minibatches": 3}, "optimizer.num_minibatches=3 does not divide rollout.num_prompts=64"),
+    ({"rollout.num_prompts": 6}, "rollout.num_prompts=6, and groups stay whole; allowed is 1, 2, 3, 6"),
+    ({"rollout.max_batch_tokens": 64}, "rollout.max_batch_tokens=64 does not hold one prompt"),
+    ({"rollout.max_new_tokens": 113}, "rollout.max_new_tokens=113 does not fit: model.context_length=128"),
+    ({"evaluation.max_new_tokens": 113}, "evaluation.max_new_tokens=113 does not fit"),
+    ({"model.num_key_value_heads": 3}, "model.num_key_value_heads=3 does not divide model.num_heads=4"),
+    ({"dataset.min_operands": 9}, "dataset.min_operands=9 is above dataset.max_operands=7"),
+    ({"reward.correct": 0.0}, "reward.correct=0 must be above reward.incorrect=0"),
+    ({"reward.no_answer": 2.0}, "reward.correct=1 must be above reward.no_answer=2"),
+    (OVERLONG, "allowed is at most rollout.max_new_tokens=64"),
+    ({"optimizer.schedule": "linear", "num_steps": 5}, "optimizer.schedule=linear has nothing to do"),
+    ({"evaluation.temperature": 0.0}, "evaluation.num_samples=8 at evaluation.temperature=0"),
+    ({**GREEDY, "evaluation.top_p": 0.9}, "evaluation.top_p=0.9 has no effect"),
+    ({"evaluation.every_num_steps": None}, "checkpoint.keep_best=true needs validation"),
+    ({"rollout.group_size": 1}, "rollout.group_size=1"),
+]
+
+RIGHT = [
+    {"optimizer.num_minibatches": 64},
+    {"rollout.max_new_tokens": 112},
+    {"rollout.max_batch_tokens": 65},
+    {"reward.overlong": {"buffer_tokens": 64, "factor": 1.0}},
+    {"reward": {"kind": "format"}},
+    {"optimizer.schedule": "cosine"},
+    {"evaluation.every_num_steps": None, "checkpoint.keep_best": False},
+    {"optimizer.max_grad_norm": None},
+    {"seed": 2**63 - 1},
+    GREEDY,
+]
+
+
+@pytest.fixture(scope="module")
+def quickstart():
+    return json.loads(to_json(compose()))
+
+
+def _with(data, settings):
+    data = copy.deepcopy(data)
+    for key, value in settings.items():
+        *path, last = key.split(".")
+        section = data
+        for part in path:
+            section = section[part]
+        section[last] = value
+    return data
+
+
+@pytest.mark.parametrize(("settings", "said"), WRONG, ids=[str(settings)[:60] for settings, _ in WRONG])
+def test_a_wrong_setting_is_named_with_what_is_allowed(quickstart, settings, said):
+    with pytest.raises(ConfigError) as refused:
+        validated(_with(quickstart, settings))
+    message = str(refused.value)
+    assert said in message
+    assert "\n" not in message
+    assert "(and" not in message
+    assert any(key in message for key in settings)
+
+
+@pytest.mark.parametrize("settings", RIGHT, ids=str)
+def test_a_setting_at_the_edge_of_what_is_allowed_is_accepted(quickstart, settings):
+    validated(_with(quickstart, settings))

@@ -1,0 +1,83 @@
+"""What may change when a run is continued."""
+
+from __future__ import annotations
+
+import pytest
+
+from atrium.config.compose import compose
+from atrium.config.machine import Machine
+from atrium.config.resume import MAY_CHANGE, resumed
+from atrium.errors import ConfigError
+
+BEGUN_WITH = ["experiment=stress", "algorithm=grpo", "divergence.delta=0.3", "seed=5"]
+
+
+@pytest.fixture(scope="module")
+def stored():
+    machine = Machine(num_cores=4, requested_threads=3, has_cuda=False)
+    return compose(BEGUN_WITH, machine=machine)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "runs" / "stress" / "run"
+
+
+def test_nothing_changes_but_where_it_is(stored, folder):
+    config = resumed(stored, folder, [])
+    assert config.resume == str(folder)
+    assert config.runs_dir == str(folder.parents[1])
+    assert config.model_copy(update={"resume": None, "runs_dir": stored.runs_dir}) == stored
+
+
+def test_what_was_chosen_for_the_machine_then_is_kept(stored, folder):
+    assert resumed(stored, folder, ["num_steps=50"]).compute.num_threads == 3
+
+
+def test_the_number_of_steps_and_what_changes_no_step_may_change(stored, folder):
+    config = resumed(stored, folder, ["num_steps=60", "tracking.progress=off", "tracking.figures=false"])
+    assert (config.num_steps, config.tracking.progress, config.tracking.figures) == (60, "off", False)
+    assert config.optimizer == stored.optimizer
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        BEGUN_WITH,
+        ["seed=5"],
+        ["seed=5", "num_steps=60"],
+        ["divergence.delta=0.3", "algorithm=grpo"],
+        ["rollout=transformers"],
+    ],
+)
+def test_repeating_what_the_run_began_with_is_harmless(stored, folder, overrides):
+    assert resumed(stored, folder, overrides).algorithm == stored.algorithm
+
+
+@pytest.mark.parametrize(
+    ("override", "began_with"),
+    [
+        ("seed=1", "seed=5"),
+        ("algorithm=atr", "algorithm.name=grpo"),
+        ("divergence=k2", "divergence.delta=0.3"),
+        ("divergence.delta=0.1", "divergence.delta=0.3"),
+        ("optimizer.learning_rate=1e-4", "optimizer.learning_rate=0.0005"),
+        ("experiment=quickstart", "leave this out"),
+        ("debug=tiny_steps", "leave this out"),
+        ("reward.overlong={buffer_tokens:8,factor:1.0}", "reward.overlong=null"),
+        ("compute.num_threads=1", "compute.num_threads=3"),
+    ],
+)
+def test_any_other_change_is_refused_by_name(stored, folder, override, began_with):
+    with pytest.raises(ConfigError) as refused:
+        resumed(stored, folder, [override])
+    assert override.partition("=")[0] in str(refused.value)
+    assert began_with in str(refused.value)
+    assert all(name in str(refused.value) for name in MAY_CHANGE)
+
+
+def test_a_wrong_setting_is_refused_as_ever(stored, folder):
+    with pytest.raises(ConfigError, match="did you mean num_steps"):
+        resumed(stored, folder, ["num_stps=3"])
+    with pytest.raises(ConfigError, match="num_steps=0: allowed is at least 1"):
+        resumed(stored, folder, ["num_steps=0"])
