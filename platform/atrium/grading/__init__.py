@@ -1,0 +1,1 @@
+"""Text and gold answer to a verdict, and verdicts to rewards; never imports torch."""

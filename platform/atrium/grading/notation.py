@@ -1,0 +1,78 @@
+r"""The tables behind `normalization`: which spellings of LaTeX and Unicode mean the same.
+
+Only spellings that mean the same wherever they stand. Superscript digits and vulgar fractions are not among
+the characters: `4²` is not 42, and 3½ is not 31/2.
+"""
+
+from __future__ import annotations
+
+import re
+
+
+def _pairs(text: str) -> dict[str, str]:
+    words = text.split()
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+REWRITES = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"<\|[^<>|]{1,40}\|>", ""),  # special tokens that a decoder left in
+        (r"\\(?:boxed|fbox)\s*\{([^{}]*)\}", r"\1"),  # a box within the box
+        (r"<=", r"\\leq "),
+        (r">=", r"\\geq "),
+        (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+        (r"\\frac\s*([0-9])\s*([0-9])(?![0-9])", r"\\frac{\1}{\2}"),
+        (r"\\frac\s*([0-9])\s*\{", r"\\frac{\1}{"),
+        (r"\\frac\s*\{([^{}]*)\}\s*([0-9])(?![0-9])", r"\\frac{\1}{\2}"),
+        (r"\\sqrt\s*([0-9]|[a-zA-Z](?![a-zA-Z]))(?![0-9])", r"\\sqrt{\1}"),
+        (r"\^\s*([0-9]+)", r"^{\1}"),  # `2^10` is meant, and read by math-verify, as `2^{10}`
+        (r"(?<=[0-9])_\s*([0-9]{1,2})(?![0-9])", r"_{\1}"),  # a number base
+        (r"([_^])\s*([0-9](?![0-9])|[a-zA-Z](?![a-zA-Z]))", r"\1{\2}"),
+        (r"\\degree(?![a-zA-Z])|\^\s*\\circ(?![a-zA-Z])|\^\s*\\degree(?![a-zA-Z])", r"^{\\circ}"),
+    )
+)
+"""Patterns and what they become, in this order; each is linear in a text without digits run wild."""
+
+UNICODE = str.maketrans(
+    {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}  # full-width ASCII
+    | dict.fromkeys("\u2212\u2010\u2011\u2012\u2013\ufe63", "-")
+    | dict.fromkeys("\u00a0\u2000\u2001\u2002\u2003\u2009\u200a\u202f\u3000\u200b\ufeff", " ")
+    | _pairs("、 , 。 . ⁄ / ∕ / ° ^{\\circ}")
+    | {
+        char: rf"\{name} "
+        for char, name in _pairs(
+            "× times · cdot ⋅ cdot ÷ div ≤ leq ≥ geq ≠ neq ≈ approx π pi ∞ infty ∪ cup ∩ cap "
+            "∈ in ± pm θ theta α alpha β beta ∅ emptyset"
+        ).items()
+    }
+)
+"""Characters and the LaTeX for them."""
+
+SYNONYMS = _pairs(
+    r"""\dbinom \binom \tbinom \binom \lt < \gt > \ne \neq \le \leq \leqslant \leq \ge \geq
+    \geqslant \geq \% % \lbrace \{ \rbrace \} \lbrack [ \rbrack ] \infin \infty
+    \varnothing \emptyset \thickapprox \approx \ast *"""
+)
+"""Tokens and the one token that stands for them."""
+
+SPACES = _words(r"\, \; \: \! \> ~ \quad \qquad \thinspace \enspace") | {r"\ "}
+"""Tokens that are spacing and no more."""
+
+DROPPED = _words(
+    r"""\left \right \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \displaystyle \textstyle \limits
+    \nolimits \boxed \fbox \rm \bf $ \$ \( \) \[ \] € £ \ """
+)
+"""Tokens that change how something looks, or how it is delimited, and currencies."""
+
+TEXT_FONTS = _words(r"\text \textbf \textit \textrm \textnormal \mbox \hbox \emph")
+MATH_FONTS = _words(r"\mathrm \mathbf \mathit \mathsf \mathnormal \bm")
+
+WORD_SYNONYMS = dict.fromkeys(("and", "or", ",and", ",or", "and/or", ","), ",") | dict.fromkeys(
+    ("percent", "percentage", "pct", "%"), "%"
+)
+"""Words and the token that stands for them."""

@@ -1,0 +1,189 @@
+r"""How an answer is put together: its label, its elements, and the one value that it names, or several.
+
+It works on canonical tokens (`normalization`) and decides about form alone, except that constants in one
+chain of equations must not differ (`41=42`). Whether two answers are equal is `equivalence`'s business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from atrium.grading.arithmetic import evaluate
+from atrium.grading.normalization import Form, Tokens, enclosed, is_text, split
+from atrium.grading.values import Value, differ, is_integer
+
+_EQUALITIES = frozenset(("=", r"\equiv", r"\simeq", r"\cong", r"\sim"))
+_APPROXIMATIONS = frozenset((r"\approx",))
+_LABEL_ENDS = frozenset(("=", r"\in"))
+_RELATIONS = _EQUALITIES | frozenset((r"\in", "<", ">", r"\leq", r"\geq", r"\neq"))
+_CONGRUENCES = frozenset((r"\pmod", r"\bmod", r"\mod", "mod"))
+_COMMA, _SEMICOLON = frozenset((",",)), frozenset((";",))
+_SEPARATORS = _COMMA | _SEMICOLON
+_ROW_END, _ENTRY_END = frozenset((r"\\",)), frozenset(("&",))
+_MATRICES = (("{", "pmatrix", "}"), ("{", "bmatrix", "}"))
+_OPERATORS = frozenset(("+", "-", "*", "/", "^", "!", r"\frac", r"\sqrt", r"\cdot", r"\times", "%"))
+_SEVERAL = (  # a gold answer with one of these may name more than one number
+    _SEPARATORS
+    | frozenset((r"\cup", r"\cap", r"\in", "[", "]", r"\{", r"\}", r"\pm", r"\mp", r"\begin"))
+    | frozenset(("<", ">", r"\leq", r"\geq", r"\neq", "&", r"\\"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """The elements of a list, and the brackets around it; a bare list and a set have none.
+
+    A matrix has the shape as its brackets, as in `2x3`, and its entries as elements.
+    """
+
+    brackets: str
+    parts: tuple[Tokens, ...]
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it is a list without brackets or a set, whose order does not count."""
+        return self.brackets == ""
+
+
+def elements(tokens: Tokens) -> Elements | None:
+    r"""The elements of a list, set, tuple, interval or matrix, or None where it is one thing.
+
+    `a \pm b` is a list of two. Of commas and semicolons in one list the semicolons separate; in brackets
+    that has no meaning (None).
+    """
+    brackets = ""
+    if tokens[:1] == (r"\begin",):
+        return _entries(tokens)
+    if enclosed(tokens) and tokens[0] in ("(", "[", r"\{"):
+        brackets = "" if tokens[0] == r"\{" else tokens[0] + tokens[-1]
+        tokens = tokens[1:-1]
+    by_comma, by_semicolon = split(tokens, _COMMA), split(tokens, _SEMICOLON)
+    if len(by_comma) > 1 and len(by_semicolon) > 1:
+        return None if brackets else Elements("", by_semicolon)
+    parts = by_comma if len(by_comma) > 1 else by_semicolon
+    if len(parts) > 1:
+        return Elements(brackets, parts)
+    if brackets == "" and tokens.count(r"\pm") == 1 and r"\mp" not in tokens:
+        at = tokens.index(r"\pm")
+        return Elements("", tuple((*tokens[:at], sign, *tokens[at + 1 :]) for sign in "+-"))
+    return None
+
+
+def _entries(tokens: Tokens) -> Elements | None:
+    body = tokens[4:-4]
+    is_matrix = tokens[1:4] in _MATRICES and tokens[-4:] == (r"\end", *tokens[1:4])
+    if not is_matrix or r"\begin" in body:
+        return None
+    rows = [split(row, _ENTRY_END) for row in split(body, _ROW_END)]
+    if len(rows) * len(rows[0] if rows else ()) < 2 or len({len(row) for row in rows}) > 1:
+        return None
+    return Elements(f"{len(rows)}x{len(rows[0])}", tuple(entry for row in rows for entry in row))
+
+
+def main_value(tokens: Tokens) -> Tokens:
+    r"""What an answer says before it rounds: `7/9` of `7/9 \approx 0.78`, and `x = 2` of `x \approx 2`."""
+    parts = split(tokens, _APPROXIMATIONS)
+    if len(parts) < 2 or len(split(tokens, _SEPARATORS)) > 1:
+        return tokens
+    return (*parts[0], "=", *parts[1]) if _is_label(parts[0]) else parts[0]
+
+
+def unlabelled(tokens: Tokens) -> Tokens:
+    """The tokens behind a label such as `x =`, or all of them."""
+    return _labelled(main_value(tokens))[1]
+
+
+def without_labels(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
+    """Both without `x =`, where they have the same label or one of them has no equation at all."""
+    wanted_label, wanted_rest = _labelled(wanted)
+    given_label, given_rest = _labelled(given)
+    if wanted_label != given_label and (
+        (wanted_label and not _RELATIONS.isdisjoint(given))
+        or (given_label and not _RELATIONS.isdisjoint(wanted))
+    ):
+        return wanted, given
+    return wanted_rest, given_rest
+
+
+def objection(wanted: Form, given: Form) -> str | None:
+    """Why an answer cannot count whatever its parts are worth, or None."""
+    if given.has_stray_digits and not wanted.has_stray_digits:
+        return "the words in it hold numbers of their own"
+    if given.has_denial and not wanted.has_denial:
+        return "the words in it deny something"
+    if " " in given.tokens and " " not in wanted.tokens and not _is_mixed_number(given.tokens):
+        return "numbers side by side"
+    if _contradicts_itself(given.tokens):
+        return "contradicts itself"
+    if _SEVERAL.isdisjoint(wanted.tokens) and _num_candidates(given.tokens) > 1:
+        return "several answers where one is wanted"
+    bases = {_base_subscript(wanted.tokens), _base_subscript(given.tokens)} - {None}
+    return "another number base" if len(bases) > 1 else None
+
+
+def _labelled(tokens: Tokens) -> tuple[Tokens | None, Tokens]:
+    parts = split(tokens, _LABEL_ENDS)
+    if len(parts) == 2 and _is_label(parts[0]):
+        return parts[0], parts[1]
+    return None, tokens
+
+
+def _is_label(tokens: Tokens) -> bool:
+    r"""Whether it names a quantity, as `x`, `x_{1}`, `f(x)`, `(p,q)` and `\text{Area}` do."""
+    in_subscript = False
+    for token in tokens:
+        if token in _OPERATORS or (token[0].isdigit() and not in_subscript):
+            return False
+        in_subscript = token == "_" or (in_subscript and token != "}")
+    return any(token.isalpha() or is_text(token) for token in tokens)
+
+
+def _is_mixed_number(tokens: Tokens) -> bool:
+    after = tokens.index(" ") + 2
+    return tokens.count(" ") == 1 and tokens[after : after + 1] == ("/",)
+
+
+def without_base(tokens: Tokens) -> Tokens:
+    """`2516` of `2516_{8}`: that the bases fit is `objection`'s business."""
+    return tokens if _base_subscript(tokens) is None else tokens[:-4]
+
+
+def _base_subscript(tokens: Tokens) -> str | None:
+    is_based = len(tokens) >= 5 and tokens[-4:-2] == ("_", "{") and tokens[-1] == "}"
+    return tokens[-2] if is_based and tokens[-5].isdigit() else None
+
+
+def _num_candidates(tokens: Tokens) -> int:
+    if enclosed(tokens) and tokens[0] == r"\{":
+        tokens = tokens[1:-1]
+    return len(set(split(tokens, _SEPARATORS)))
+
+
+def _contradicts_itself(tokens: Tokens) -> bool:
+    """Whether a chain of equations, in any part of a list, equates constants that differ."""
+    if (_EQUALITIES | _APPROXIMATIONS).isdisjoint(tokens):
+        return False
+    for part in split(tokens, _SEPARATORS):
+        if not _CONGRUENCES.isdisjoint(part):
+            continue
+        rounded: list[Value] = []
+        for exact in split(part, _APPROXIMATIONS):
+            values = [evaluate(member) for member in split(exact, _EQUALITIES)]
+            constants = [value for value in values if value is not None and not value.names]
+            if any(differ(constants[0], other) for other in constants[1:]):
+                return True
+            rounded += constants[-1:]
+        if any(not _may_be_rounded(first, second) for first, second in pairwise(rounded)):
+            return True
+    return False
+
+
+def _may_be_rounded(first: Value, second: Value) -> bool:
+    r"""Whether `first \approx second` can be true: not of two integers, nor of what is far apart."""
+    if not differ(first, second):
+        return True
+    if is_integer(first.number) and is_integer(second.number):
+        return False
+    a, b = complex(first.number), complex(second.number)
+    return abs(a - b) <= max(0.5, 0.01 * max(abs(a), abs(b)))

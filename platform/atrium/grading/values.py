@@ -1,0 +1,148 @@
+"""Numbers with what is known of their origin: operations on them, and when two are the same or not.
+
+Exact rationals can be told equal; other numbers are floats and can only be told different, beyond any
+rounding. How a number is read from an answer is `arithmetic`'s business.
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+Number = Fraction | float | complex
+
+MAX_BITS = 4_096
+"""Rationals with more than these bits become floats, and powers and factorials are bounded by it."""
+
+_RELATIVE_NOISE = 2e-6
+"""Floats further apart than this, relative to the largest number on the way, are different."""
+
+
+class NoValueError(Exception):
+    """An answer is not unambiguous arithmetic, or its value is not what everyone would take it for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A number, the largest magnitude met in computing it, and what it was computed from.
+
+    `is_decimal`: a decimal fraction was among the numbers, so the value may be a rounded one.
+    `names`: the letters in it; empty for a constant.
+    """
+
+    number: Number
+    scale: float
+    is_decimal: bool
+    names: frozenset[str]
+
+
+def differ(first: Value, second: Value) -> bool:
+    """Whether two values are certainly different, beyond rounding of any kind."""
+    a, b = first.number, second.number
+    if isinstance(a, Fraction) and isinstance(b, Fraction):
+        return a != b and (not (first.is_decimal or second.is_decimal) or abs(a - b) > 1e-6)
+    if is_infinite(a) or is_infinite(b):  # beyond 1e308
+        return is_infinite(a) != is_infinite(b) and max(_finite_scale(first), _finite_scale(second)) < 1e300
+    return abs(complex(a) - complex(b)) > _RELATIVE_NOISE * max(1.0, first.scale, second.scale)
+
+
+def rationally_equal(first: Value, second: Value) -> bool | None:
+    """Whether two rational constants are equal, decimals to six places; None where one is no such.
+
+    Decimals must agree after rounding to six places, as in math-verify, and to a relative 1e-5, so that
+    0.0000001 is not 0.
+    """
+    a, b = first.number, second.number
+    if not (isinstance(a, Fraction) and isinstance(b, Fraction)) or first.names or second.names:
+        return None
+    if a == b or not (first.is_decimal or second.is_decimal):
+        return a == b
+    return round(a, 6) == round(b, 6) and abs(a - b) <= Fraction(1, 100_000) * max(abs(a), abs(b))
+
+
+def close(first: Value, second: Value, *, relative_tolerance: float) -> bool | None:
+    """Whether two constants agree to a relative tolerance; None where one depends on a letter."""
+    if first.names or second.names or is_infinite(first.number) or is_infinite(second.number):
+        return None
+    a, b = complex(first.number), complex(second.number)
+    return abs(a - b) <= relative_tolerance * max(abs(a), abs(b))
+
+
+def magnitude(number: Number) -> float:
+    """The absolute value as a float, infinite beyond its range."""
+    try:
+        return abs(complex(number))
+    except OverflowError:
+        return math.inf
+
+
+def is_integer(number: Number) -> bool:
+    """Whether it is an exact integer; a float never is."""
+    return isinstance(number, Fraction) and number.denominator == 1
+
+
+def is_infinite(number: Number) -> bool:
+    """Whether it was too large for a float on the way."""
+    return not isinstance(number, Fraction) and cmath.isinf(number)
+
+
+def is_nan(number: Number) -> bool:
+    """Whether it is no number, as infinity times zero."""
+    return not isinstance(number, Fraction) and cmath.isnan(number)
+
+
+def _finite_scale(value: Value) -> float:
+    return 0.0 if is_infinite(value.number) else value.scale
+
+
+def power(base: Number, exponent: Number) -> Number:
+    """The power, exact where it is a rational of moderate size, and infinite beyond the floats.
+
+    Raises `NoValueError` for roots of numbers that are not positive, where conventions differ.
+    """
+    if isinstance(exponent, Fraction) and exponent.denominator == 1 and abs(exponent) <= MAX_BITS:
+        if not isinstance(base, Fraction):
+            result: Number = base ** int(exponent)
+            return result
+        num_bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+        if abs(exponent) * num_bits <= MAX_BITS:
+            return Fraction(base ** int(exponent))
+    if isinstance(base, complex) or isinstance(exponent, complex) or base <= 0:
+        raise NoValueError
+    try:
+        return float(float(base) ** float(exponent))
+    except OverflowError:
+        if base > 1 and exponent > 0:
+            return math.inf
+        raise
+
+
+def root(radicand: Number, index: Number) -> Number:
+    """The positive root of a number that is not negative; square roots of squares are exact."""
+    if not isinstance(index, Fraction) or index.denominator != 1 or index < 2:
+        raise NoValueError
+    if isinstance(radicand, complex) or radicand < 0:
+        raise NoValueError
+    if index == 2 and isinstance(radicand, Fraction):
+        exact = Fraction(math.isqrt(radicand.numerator), math.isqrt(radicand.denominator))
+        if exact * exact == radicand:
+            return exact
+    return float(float(radicand) ** (1 / int(index)))
+
+
+def factorial(number: Number) -> Number:
+    """The factorial of a natural number, infinite above 170."""
+    if not isinstance(number, Fraction) or number.denominator != 1 or number < 0:
+        raise NoValueError
+    return Fraction(math.factorial(int(number))) if number <= 170 else math.inf
+
+
+def binomial(upper: Number, lower: Number) -> Number:
+    """The binomial coefficient of natural numbers up to 500."""
+    if not (isinstance(upper, Fraction) and isinstance(lower, Fraction)) or max(upper, lower) > 500:
+        raise NoValueError
+    if upper.denominator != 1 or lower.denominator != 1 or min(upper, lower) < 0:
+        raise NoValueError
+    return Fraction(math.comb(int(upper), int(lower)))

@@ -1,0 +1,125 @@
+r"""The processes behind a grader pool: a template with math-verify loaded, and workers forked from it.
+
+Started by `supervisor` in a fresh interpreter that holds nothing of the caller. Loading SymPy takes half a
+second or more; a fork of the template takes milliseconds, so a killed worker is replaced at once. The
+template never computes: it forks, kills and waits for workers on request, and when its socket closes,
+because the pool was closed or the caller died in whatever way, it kills them all and ends. A worker answers
+one job after the other, ends when its socket closes, and has limits on memory and processor time.
+
+Between own processes only: requests are five bytes and a file descriptor, jobs and replies lines of JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import math
+import os
+import resource
+import signal
+import socket
+import struct
+import time
+from typing import Any
+
+REQUEST = struct.Struct("!ci")
+FORK, KILL = b"F", b"K"
+
+_CPU_MARGIN_S = 3.0
+_WARM_UP = (  # so that the parser has built the tables that all forms need before the first fork
+    (r"\frac{\sqrt{3}}{2}+x^{2}-1", r"\frac{x+1}{2y}"),
+    (r"(3,\frac{\pi}{2})", "(3,90)"),
+    ("y=2x+3", r"\text{even}"),
+)
+
+
+def run_template(*, memory_limit_mb: int, timeout_s: float) -> None:
+    """Serve fork and kill requests on the socket that is standard input until it closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which then closes us
+    control = socket.socket(fileno=os.dup(0))
+    _preload()
+    children: set[int] = set()
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, REQUEST.size, 1)
+        if len(message) < REQUEST.size:
+            break
+        operation, pid = REQUEST.unpack(message)
+        if operation == FORK:
+            child = os.fork()
+            if child == 0:
+                control.close()
+                _serve(descriptors[0], memory_limit_mb=memory_limit_mb, timeout_s=timeout_s)
+            os.close(descriptors[0])
+            children.add(child)
+        elif pid in children:
+            _kill(pid)
+            children.remove(pid)
+    for pid in children:
+        _kill(pid)
+    os._exit(0)
+
+
+def _kill(pid: int) -> None:
+    # It is our child and nobody else waits for it, so the number cannot have passed to another process.
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def _preload() -> None:
+    import logging
+
+    logging.disable(logging.CRITICAL)  # math-verify warns that its own timeouts are off
+    from atrium.grading import comparisons
+
+    for gold, answer in _WARM_UP:
+        comparisons.verify_math(gold, answer, 0.0)
+    gc.collect()
+    gc.freeze()  # keeps the collector from touching, and so copying, what the forks share
+
+
+def _serve(descriptor: int, *, memory_limit_mb: int, timeout_s: float) -> None:
+    """The life of a worker; never returns."""
+    connection = socket.socket(fileno=descriptor)
+    limit = memory_limit_mb * 2**20
+    with contextlib.suppress(ValueError, OSError):  # not every system lets this limit be set
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        connection.sendall(_line({"pid": os.getpid()}))
+        for line in connection.makefile("rb"):
+            connection.sendall(_line({"begun": True}))
+            _limit_cpu(timeout_s + _CPU_MARGIN_S)
+            reply = _answer(json.loads(line))
+            connection.sendall(_line(reply))
+            if "failure" in reply:
+                break  # memory may be short or the stack deep: start afresh
+    except (OSError, MemoryError):
+        os._exit(1)
+    os._exit(0)
+
+
+def _limit_cpu(seconds: float) -> None:
+    """Let the system end this process should nobody be left to do it at the deadline."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    soft = math.ceil(time.process_time() + seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (soft if hard < 0 else min(soft, hard), hard))
+
+
+def _answer(job: dict[str, Any]) -> dict[str, Any]:
+    from atrium.grading.comparisons import WORKER_COMPARISONS
+
+    try:
+        compare = WORKER_COMPARISONS[job["kind"]]
+        finding = compare(job["gold"], job["answer"], job["relative_tolerance"])
+    except MemoryError:
+        return {"failure": "out of memory"}
+    except RecursionError:
+        return {"failure": "nested too deeply"}
+    except Exception as error:
+        return {"failure": f"{type(error).__name__} in the comparison"}
+    return {"is_equal": finding.is_equal, "reason": finding.reason}
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"

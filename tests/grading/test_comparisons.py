@@ -1,0 +1,59 @@
+"""The graders other than mathematics: exact text, numbers with a tolerance, multiple choice."""
+
+from __future__ import annotations
+
+import pytest
+
+from atrium.grading.comparisons import COMPARISONS, WORKER_COMPARISONS
+from atrium.grading.pool import GraderPool
+
+
+@pytest.mark.parametrize(
+    ("kind", "gold", "answer", "is_equal"),
+    [
+        ("exact", "ab c", " ab  c\n", True),
+        ("exact", "1/2", "0.5", False),
+        ("exact", "A", "a", False),
+        ("numeric", "7e35", r"7.05 \times 10^{35}", True),
+        ("numeric", "7e35", r"7.1 \cdot 10^{35}", False),
+        ("numeric", "1/3", "0.333", True),
+        ("numeric", r"\cos^{10}(\pi/10)", "0.6054", None),
+        ("numeric", "1,234.5", r"\$1234.5", True),
+        ("numeric", "0.3", r"30\%", True),
+        ("numeric", "0", "0", True),
+        ("numeric", "0", "0.001", False),
+        ("numeric", "12", r"x = 12.01\text{ cm}", True),
+        ("numeric", "12", r"\text{twelve}", None),
+        ("numeric", "nan", "nan", False),
+        ("multiple_choice", "C", r"\text{(C)}", True),
+        ("multiple_choice", "(C)", "c", True),
+        ("multiple_choice", "C", "C. 42", True),
+        ("multiple_choice", "C", r"\textbf{(C)}\ 42", True),
+        ("multiple_choice", "C", "D) 42", False),
+        ("multiple_choice", "C", "A, B, C", False),
+        ("multiple_choice", "A, C", "C and A", True),
+        ("multiple_choice", "C", "42", False),
+        ("multiple_choice", "C", "Cat", False),
+        ("math", "1/2", "0.5", True),
+        ("math", "x+1", r"\cot x", None),
+    ],
+)
+def test_each_kind_compares_as_its_name_says(kind: str, gold: str, answer: str, is_equal: bool | None):
+    finding = COMPARISONS[kind](gold, answer, 0.01)
+    assert (None if finding is None else finding.is_equal) is is_equal
+
+
+@pytest.mark.parametrize("kind", COMPARISONS)
+def test_hostile_answers_are_settled_or_left_to_a_worker(kind: str):
+    for answer in ("9" * 3_000, "{" * 3_000, "", "\x00", "\ud800", "1e999999", "9^{9^{9^9}}"):
+        finding = COMPARISONS[kind]("42", answer, 0.0)
+        assert finding is None or not finding.is_equal
+        assert finding is not None or kind in WORKER_COMPARISONS
+
+
+def test_numbers_that_only_math_verify_can_read_are_compared_by_a_worker():
+    with GraderPool(1, 20.0, 512, kind="numeric", relative_tolerance=1e-3) as grader:
+        assert grader.grade(r"\boxed{0.6054}", r"\cos^{10}(\frac{\pi}{10})").is_correct
+        assert not grader.grade(r"\boxed{0.61}", r"\cos^{10}(\frac{\pi}{10})").is_correct
+        assert grader.grade(r"\boxed{\log_2 8}", "3").is_correct
+        assert not grader.grade(r"\boxed{x + 1}", "3").is_correct

@@ -1,0 +1,299 @@
+"""The pool: verdicts always come, whatever happens to its processes, and nothing of it stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import psutil
+import pytest
+
+from atrium.errors import ConfigError
+from atrium.grading.pool import GraderPool
+from atrium.grading.supervisor import Failure, Outcome, Reply, Supervisor
+from atrium.records import Verdict, VerdictKind
+
+ENDLESS = r"\boxed{\sin(9^{9^{9^{9}}})+x}"
+SLOW_ENOUGH = r"\boxed{\cot x + %d}"  # needs a worker, which takes some milliseconds
+PLATFORM = Path(__file__).parents[2] / "platform"
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return condition()
+
+
+def is_alive(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def graders_of(pid: int) -> list[int]:
+    """The template and worker processes below a process."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        children = psutil.Process(pid).children(recursive=True)
+        return [child.pid for child in children if any("run_template" in a for a in child.cmdline())]
+    return []
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[GraderPool]:
+    """A pool that the tests of this file share; whatever they do to its processes, it must recover."""
+    with GraderPool(1, 30.0, 512) as grader:
+        yield grader
+
+
+def the_worker(grader: GraderPool) -> int:
+    grader.grade(rf"\boxed{{\cot x + {next(fresh)}}}", "x")
+    (pid,) = grader.worker_process_ids()
+    return pid
+
+
+fresh = itertools.count(1_000)  # numbers for questions that were not asked before
+
+
+def test_what_is_settled_at_once_starts_no_process():
+    before = threading.active_count()
+    with GraderPool(2, 5.0, 1024) as grader:
+        futures = [
+            grader.submit(r"\boxed{42}", "42"),
+            grader.submit(r"\boxed{43}", "42"),
+            grader.submit("no box", "42"),
+            grader.submit(r"\boxed{\frac{1}{2}}", "0.5"),
+        ]
+        assert all(future.done() for future in futures)
+        assert [future.result().kind.value for future in futures] == [
+            "correct",
+            "incorrect",
+            "no_answer",
+            "correct",
+        ]
+        assert graders_of(os.getpid()) == []
+        assert threading.active_count() == before
+
+
+def test_verdicts_name_the_answer_and_a_reason():
+    with GraderPool(1, 5.0, 1024, thinking=True) as grader:
+        verdict = grader.grade(r"<think>hm</think> \boxed{43}", "42")
+        assert (verdict.kind, verdict.extracted) == (VerdictKind.INCORRECT, "43")
+        assert verdict.reason
+        unfinished = grader.grade(r"\boxed{42}", "42")
+        assert unfinished.kind is VerdictKind.NO_ANSWER
+        assert "thinking" in unfinished.reason
+        assert "box" in grader.grade("</think> 42", "42").reason
+
+
+def test_an_endless_comparison_ends_at_the_deadline_and_the_pool_goes_on():
+    with GraderPool(1, 0.5, 512) as grader:
+        assert not grader.grade(SLOW_ENOUGH % 1, "x").is_correct
+        (first,) = grader.worker_process_ids()
+        start = time.monotonic()
+        verdict = grader.grade(ENDLESS, "x+1")
+        assert 0.4 < time.monotonic() - start < 1.5
+        assert verdict.kind is VerdictKind.TIMED_OUT
+        assert "0.5 s" in verdict.reason
+        assert grader.grade(r"\boxed{x\cot x+x}", r"x(1+\cot x)").is_correct
+        assert first not in grader.worker_process_ids()
+        assert eventually(lambda: not is_alive(first))
+
+
+def test_a_worker_killed_in_the_middle_of_a_job_fails_that_job_only(patient: GraderPool):
+    pid = the_worker(patient)
+    doomed = patient.submit(ENDLESS, "x+1")
+    waiting = patient.submit(r"\boxed{x\cot x+x}", r"x(1+\cot x)")
+    assert eventually(lambda: psutil.Process(pid).cpu_percent(0.1) > 0)
+    os.kill(pid, signal.SIGKILL)
+    verdict = doomed.result(timeout=20)
+    assert verdict.kind is VerdictKind.CRASHED
+    assert "died" in verdict.reason
+    assert waiting.result(timeout=20).is_correct
+
+
+def test_an_idle_worker_that_was_killed_is_replaced_unnoticed(patient: GraderPool):
+    for number in range(8):
+        os.kill(the_worker(patient), signal.SIGKILL)
+        answer = rf"\boxed{{x\cot x+{number}x}}"
+        assert patient.grade(answer, rf"x({number}+\cot x)").is_correct
+
+
+def test_the_pool_recovers_when_all_its_processes_are_killed(patient: GraderPool):
+    worker = the_worker(patient)
+    doomed = patient.submit(ENDLESS, "x+2")
+    assert eventually(lambda: psutil.Process(worker).cpu_percent(0.1) > 0)
+    pids = graders_of(os.getpid())
+    assert worker in pids
+    assert len(pids) >= 2
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert patient.grade(r"\boxed{x\cot x+99x}", r"x(99+\cot x)").is_correct
+    assert doomed.result(timeout=20).kind is VerdictKind.CRASHED
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what only Linux tells of a process")
+def test_workers_have_a_memory_limit_and_no_torch(patient: GraderPool):
+    pid = the_worker(patient)
+    assert resource.prlimit(pid, resource.RLIMIT_AS) == (512 * 2**20,) * 2
+    assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
+
+
+@pytest.mark.full
+def test_an_answer_that_wants_all_memory_gets_no_more_than_its_share():
+    with GraderPool(1, 20.0, 300) as grader:
+        hungry = grader.submit(r"\boxed{2^{2^{34}}+\cot x}", r"\frac{x+\cot x}{2}")
+        while not hungry.done():
+            for pid in grader.worker_process_ids():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    assert psutil.Process(pid).memory_info().rss < 310 * 2**20
+            time.sleep(0.02)
+        assert not hungry.result().is_correct
+
+
+def test_verdicts_do_not_depend_on_the_order_of_submission(patient: GraderPool):
+    answers = {a: rf"\boxed{{x\cot x + {a}x}}" for a in range(4)}
+    golds = {b: rf"x({b}+\cot x)" for b in range(4)}
+    pairs = [(a, b) for a in answers for b in golds]
+    random.Random(0).shuffle(pairs)
+    futures = {(a, b): patient.submit(answers[a], golds[b]) for a, b in pairs}
+    assert {pair: future.result().is_correct for pair, future in futures.items()} == {
+        (a, b): a == b for a, b in pairs
+    }
+
+
+def test_equal_questions_are_asked_once(patient: GraderPool):
+    futures = [patient.submit(r"\boxed{y\cot y+y}", r"y(1+\cot y)") for _ in range(200)]
+    assert all(future.result().is_correct for future in futures)
+    assert patient.submit(r"\boxed{y\cot y+y}", r"y(1+\cot y)").done()
+
+
+def test_a_cancelled_future_and_a_callback_that_submits_do_no_harm(patient: GraderPool):
+    the_worker(patient)
+    patient.submit(SLOW_ENOUGH % 2, "y").cancel()
+    chained: list[Future[Verdict]] = []
+    first = patient.submit(SLOW_ENOUGH % 3, "y")
+    first.add_done_callback(lambda _: chained.append(patient.submit(SLOW_ENOUGH % 4, "y")))
+    assert not first.result(timeout=20).is_correct
+    assert eventually(lambda: len(chained) == 1)
+    assert chained[0].result(timeout=20).kind is VerdictKind.INCORRECT
+
+
+def test_closing_ends_jobs_in_flight_with_a_verdict():
+    others = set(graders_of(os.getpid()))
+    grader = GraderPool(2, 60.0, 512)
+    grader.grade(SLOW_ENOUGH % 1, "x")
+    futures = [grader.submit(rf"\boxed{{\sin(9^{{9^{{9^{{{n}}}}}}})+x}}", "x") for n in range(8, 14)]
+    pids = set(graders_of(os.getpid())) - others
+    start = time.monotonic()
+    grader.close()
+    grader.close()
+    assert time.monotonic() - start < 5.0
+    assert {future.result(timeout=0).kind for future in futures} == {VerdictKind.CRASHED}
+    assert "closed" in futures[-1].result().reason
+    assert pids
+    assert not any(map(is_alive, pids))
+    late = grader.submit(SLOW_ENOUGH % 2, "x").result(timeout=1)
+    assert late.kind is VerdictKind.CRASHED
+
+
+def test_closing_while_the_processes_start_leaves_none():
+    others = set(graders_of(os.getpid()))
+    grader = GraderPool(2, 60.0, 512)
+    future = grader.submit(SLOW_ENOUGH % 1, "x")
+    grader.close()
+    assert future.result(timeout=0).kind is VerdictKind.CRASHED
+    assert eventually(lambda: set(graders_of(os.getpid())) <= others)
+
+
+def test_no_job_is_lost_or_done_twice_while_workers_are_killed_at_random():
+    outcomes: list[list[Outcome]] = [[] for _ in range(60)]
+    supervisor = Supervisor(num_workers=2, timeout_s=20.0, memory_limit_mb=512)
+    job = '{"kind": "math", "gold": "x", "answer": "\\\\cot x + %d", "relative_tolerance": 0}\n'
+    for number, received in enumerate(outcomes):
+        supervisor.submit((job % number).encode(), received.append)
+    rng = random.Random(0)
+    while not all(outcomes):
+        for pid in supervisor.process_ids():
+            if rng.random() < 0.1:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+    supervisor.close()
+    assert {len(received) for received in outcomes} == {1}
+    kinds = {type(received[0]) for received in outcomes}
+    assert Reply in kinds
+    assert all(isinstance(r[0], Reply) or not r[0].is_timeout for r in outcomes)
+    assert kinds <= {Reply, Failure}
+
+
+SCRIPT = textwrap.dedent(
+    r"""
+    import sys, time
+    sys.path.insert(0, sys.argv[1])
+    from atrium.grading.pool import GraderPool
+    assert "torch" not in sys.modules and "sympy" not in sys.modules
+    if __name__ == "__main__":
+        with GraderPool(2, 60.0, 512) as grader:
+            grader.grade(r"\boxed{\cot x}", "x")
+            futures = [grader.submit(r"\boxed{\sin(9^{9^{9^{%d}}})+x}" % n, "x") for n in (8, 9)]
+            while len(grader.worker_process_ids()) < 2:
+                time.sleep(0.01)
+            print("busy", flush=True)
+            futures[0].result()
+    """
+)
+
+
+@pytest.mark.parametrize(
+    "ending", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)]
+)
+def test_when_the_caller_dies_no_process_stays_behind(ending: signal.Signals):
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(PLATFORM)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as caller:
+        assert caller.stdout is not None
+        assert caller.stdout.readline() == b"busy\n"
+        pids = graders_of(caller.pid)
+        assert len(pids) == 3
+        if ending is signal.SIGINT:
+            os.killpg(caller.pid, ending)  # what a terminal does on Ctrl-C
+        else:
+            caller.send_signal(ending)
+        caller.wait(timeout=10)
+    assert eventually(lambda: not any(map(is_alive, pids)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"num_workers": 0}, "num_workers"),
+        ({"timeout_s": 0.0}, "timeout_s"),
+        ({"timeout_s": float("nan")}, "timeout_s"),
+        ({"memory_limit_mb": 100}, "memory_limit_mb"),
+        ({"kind": "maths"}, "kind"),
+        ({"relative_tolerance": -1.0}, "relative_tolerance"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(settings: dict[str, object], key: str):
+    right = {"num_workers": 1, "timeout_s": 5.0, "memory_limit_mb": 512}
+    with pytest.raises(ConfigError, match=rf"grader\.{key}"):
+        GraderPool(**{**right, **settings})  # type: ignore[arg-type]
