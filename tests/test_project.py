@@ -14,9 +14,10 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-import atrium
 import pytest
 import yaml
+
+import atrium
 from atrium.cli.app import COMMANDS
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from atrium.cli import main
 from atrium.metrics import ENTROPY, GRAD_NORM, MISMATCH_MAX, PEAK_MEMORY_MB
 from atrium.models.tiny import TinySettings, build_tiny_policy

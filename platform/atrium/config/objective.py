@@ -34,7 +34,7 @@ class AdvantageConfig(Section):
     ddof: Literal[0, 1] = 1
     """1 divides variances by n - 1, 0 by n."""
     epsilon: NonNegative = 1e-6
-    """Added to the scale."""
+    """Added to the deviation; for token_std to the variance."""
     returns: Literal["sequence", "token"] = "sequence"
     """One return per completion, or a discounted one per token."""
     discount: Share = 1.0

@@ -16,9 +16,9 @@ READS_NO_WINDOW = frozenset(
 """Surrogates that look at no trust region at all."""
 OF_SINGLE_TOKENS = frozenset({"binary_total_variation", "binary_kl", "dynamic_clip"})
 """Divergences whose window depends on the token's probability."""
-OF_DISTRIBUTIONS = frozenset({"state_kl", "state_total_variation", "top_k_kl", "top_k_total_variation"})
-"""Divergences that compare whole next-token distributions."""
-WITHOUT_WINDOW = frozenset({"sequence_mean"}) | OF_DISTRIBUTIONS
+WITHOUT_WINDOW = frozenset(
+    {"sequence_mean", "state_kl", "state_total_variation", "top_k_kl", "top_k_total_variation"}
+)
 """Divergences that no window on the ratio stands for."""
 
 
@@ -114,12 +114,6 @@ def _check_window(algorithm: AlgorithmConfig, divergence: DivergenceConfig) -> N
         raise ConfigError(
             "algorithm.surrogate.kind=quadratic takes its curvature from a window, which divergence=none "
             "does not have; choose divergence=ratio or algorithm.surrogate.kind=none"
-        )
-    if divergence.kind in OF_DISTRIBUTIONS:
-        raise ConfigError(
-            f"divergence.kind={divergence.kind} compares whole next-token distributions, and "
-            f"rollout.engine=transformers records those of sampled tokens; choose "
-            f"divergence={'binary_kl' if divergence.kind.endswith('kl') else 'binary_total_variation'}"
         )
 
 

@@ -34,7 +34,7 @@ class Advantage:
     ddof
         1 divides a variance by n - 1 (verl, TRL), 0 by n. A group of one has deviation 0 under both.
     epsilon
-        Added to the deviation.
+        Added to the deviation; for `token_std` to the variance, as verl does.
     returns
         `sequence`: the row's reward at each of its tokens. `token`: the reward at the last token plus
         per-token penalties, summed backwards with `discount` (REINFORCE++, arXiv 2501.03262).
@@ -120,19 +120,16 @@ def has_signal(reward_B: Tensor, group_B: Tensor) -> Tensor:
     return (high_P > low_P)[group_index_B]
 
 
-def group_mean(value_B: Tensor, group_B: Tensor) -> Tensor:
-    """The mean of each row's group, at every row [B]."""
-    _, group_index_B = torch.unique(group_B, return_inverse=True)
-    num_groups = int(group_index_B.max()) + 1 if len(group_index_B) else 0
-    total_P = value_B.new_zeros(num_groups).index_add(0, group_index_B, value_B)
-    size_P = value_B.new_zeros(num_groups).index_add(0, group_index_B, torch.ones_like(value_B))
-    return (total_P / size_P)[group_index_B]
+def group_mean(value_B: Tensor, group_B: Tensor, counts_B: Tensor | None = None) -> Tensor:
+    """The mean of each row's group, at every row [B]; over the rows where `counts_B` is True, if given."""
+    counts_B = torch.ones_like(group_B) if counts_B is None else counts_B
+    return group_sum(value_B * counts_B, group_B) / group_sum(counts_B.to(value_B), group_B).clamp(min=1.0)
 
 
-def group_size(group_B: Tensor) -> Tensor:
-    """The number of rows of each row's group [B], as float64."""
+def group_sum(value_B: Tensor, group_B: Tensor) -> Tensor:
+    """The sum over each row's group, at every row [B]."""
     _, group_index_B, size_P = torch.unique(group_B, return_inverse=True, return_counts=True)
-    return size_P.double()[group_index_B]
+    return value_B.new_zeros(len(size_P)).index_add(0, group_index_B, value_B)[group_index_B]
 
 
 def _group_moments(reward_B: Tensor, group_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -161,11 +158,11 @@ def _batch_std(reward_B: Tensor, ddof: int, sum_over_ranks: Sum) -> Tensor:
 
 
 def _whiten(value_BT: Tensor, mask_BT: Tensor, epsilon: float, sum_over_ranks: Sum) -> Tensor:
-    """Zero mean and unit variance (divided by n - 1) over all tokens, as REINFORCE++ does."""
+    """Zero mean and unit variance (divided by n - 1) over all tokens, as REINFORCE++ does in verl."""
     total, count = _all_ranks(value_BT.sum(), mask_BT.sum().double(), sum_over_ranks)
     centred_BT = (value_BT - total / count.clamp(min=1.0)) * mask_BT
     variance = sum_over_ranks(torch.square(centred_BT).sum()) / (count - 1.0).clamp(min=1.0)
-    return centred_BT / (variance.sqrt() + epsilon)
+    return centred_BT * torch.rsqrt(variance + epsilon)
 
 
 def _all_ranks(total: Tensor, count: Tensor, sum_over_ranks: Sum) -> tuple[Tensor, Tensor]:

@@ -104,6 +104,9 @@ class Needs:
         Entropy per token: not at all, as a value, or with its gradient.
     whole_groups
         Minibatches hold all rows of a group.
+    distribution
+        `PolicyTokens.divergence_BT`: not at all, over the vocabulary, or over the anchor's `top_k` tokens
+        and a bucket for the rest.
     """
 
     behavior_pass: bool = False
@@ -111,16 +114,21 @@ class Needs:
     prepare_pass: bool = False
     entropy: Literal["none", "value", "gradient"] = "none"
     whole_groups: bool = False
+    distribution: Literal["none", "full", "top_k"] = "none"
+    top_k: int = 0
 
     def __or__(self, other: Needs) -> Needs:
         """What both parts together need."""
         order = ("none", "value", "gradient")
+        distributions = ("none", "top_k", "full")
         return Needs(
             behavior_pass=self.behavior_pass or other.behavior_pass,
             reference_pass=self.reference_pass or other.reference_pass,
             prepare_pass=self.prepare_pass or other.prepare_pass,
             entropy=max(self.entropy, other.entropy, key=order.index),
             whole_groups=self.whole_groups or other.whole_groups,
+            distribution=max(self.distribution, other.distribution, key=distributions.index),
+            top_k=max(self.top_k, other.top_k),
         )
 
 
@@ -136,4 +144,9 @@ def row_sum(value_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 def row_mean(value_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """The mean [B] over each row's unmasked tokens; 0 for rows without any."""
-    return row_sum(value_BT, mask_BT) / mask_BT.sum(dim=1).clamp(min=1)
+    return row_sum(value_BT, mask_BT) / num_tokens(mask_BT)[:, 0]
+
+
+def num_tokens(mask_BT: Tensor) -> Tensor:
+    """The number [B, 1] of each row's unmasked tokens, at least 1."""
+    return mask_BT.sum(dim=1, keepdim=True).clamp(min=1)

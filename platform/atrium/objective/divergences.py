@@ -1,71 +1,27 @@
-"""How far is too far: which tokens a trust region finds feasible, and the ratio window it stands for.
+"""How far is too far: every divergence by name, each with its budget.
 
 Divergences that are functions of the ratio alone become a `RatioWindow` with bounds computed once, in
-float64, by `atrium.windows`; whatever they are called, they run the code of plain clipping.
-Sources: the unified view C_t(theta) of arXiv 2602.05494; DPPO's binary divergences arXiv 2602.04879.
+float64, by `atrium.windows`; whatever they are called, they run the code of plain clipping. Windows that
+depend on the anchor's probability are in `token_windows`; here are those that depend on the minibatch,
+and those that are no window: means over a row, and divergences of the whole distribution at a position.
+Sources: the unified view C_t(theta) of arXiv 2602.05494; BAPO arXiv 2510.18927; DPPO arXiv 2602.04879;
+TR-PPO arXiv 1903.07940; sequence masks arXiv 2512.23075 and 2512.02556.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from atrium import windows
-from atrium.objective.batch import Needs
+from atrium.objective.batch import Needs, Sum, neutral, row_mean
+from atrium.objective.regions import Divergence, RatioWindow, Region, RegionInputs, within
+from atrium.objective.token_windows import BinaryKL, BinaryTotalVariation, DynamicClip
 from atrium.windows import UNBOUNDED, Window
-
-Bound = float | Tensor
-
-
-@dataclass(frozen=True, kw_only=True)
-class Region:
-    """A trust region at a batch's tokens.
-
-    `lower` and `upper` are the window's bounds on the ratio, as numbers or per token [B, T];
-    `feasible_BT` says whether each token satisfies the constraint.
-    """
-
-    lower: Bound
-    upper: Bound
-    feasible_BT: Tensor
-
-
-class Divergence(ABC):
-    """A divergence with its budget."""
-
-    needs: ClassVar[Needs] = Needs()
-
-    @property
-    def constant_window(self) -> Window | None:
-        """The window, where it is the same for all tokens; None where it is not, or does not exist."""
-        return None
-
-    @abstractmethod
-    def region(self, ratio_BT: Tensor, anchor_logprob_BT: Tensor, divergence_BT: Tensor | None) -> Region:
-        """The region at tokens with these gate ratios and anchor log-probabilities."""
-
-
-@dataclass(frozen=True)
-class RatioWindow(Divergence):
-    """l <= w <= u with constant bounds: every divergence that is a function of the ratio alone."""
-
-    bounds: Window
-
-    @property
-    def constant_window(self) -> Window:
-        """The bounds themselves."""
-        return self.bounds
-
-    def region(self, ratio_BT: Tensor, anchor_logprob_BT: Tensor, divergence_BT: Tensor | None) -> Region:
-        """The tokens whose ratio lies in the window."""
-        lower, upper = self.bounds.lower, self.bounds.upper
-        feasible_BT = (ratio_BT >= lower) & (ratio_BT <= upper)
-        return Region(lower=lower, upper=upper, feasible_BT=feasible_BT)
 
 
 def ratio_window(*, delta: float) -> RatioWindow:
@@ -103,79 +59,139 @@ def _named(kind: str) -> Callable[..., RatioWindow]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BinaryTotalVariation(Divergence):
-    """|p - q| within a budget per side: p - q <= delta_high and q - p <= delta_low.
+class BalancedWindow(Divergence):
+    """BAPO's window, widened until positive advantages have their share of the minibatch's signal.
 
-    p and q are the probabilities that policy and anchor give to the sampled token, so the window on
-    w = p / q depends on the token. Source: DPPO-Binary-TV, arXiv 2602.04879.
+    From (lower, upper) the lower bound rises by `step` up to `lower_max`, then the upper one up to
+    `upper_max`, and stops at the first window in which sum_{A > 0} min(w, u) A is at least
+    `positive_frac` of itself plus sum_{A < 0} max(w, l) |A|; every minibatch starts afresh.
+    Source: BAPO, arXiv 2510.18927, as in the recipe for verl.
     """
 
-    delta_low: float
-    delta_high: float
+    lower: float
+    upper: float
+    lower_max: float
+    upper_max: float
+    step: float
+    positive_frac: float
 
-    def region(self, ratio_BT: Tensor, anchor_logprob_BT: Tensor, divergence_BT: Tensor | None) -> Region:
-        """The tokens whose probability moved by no more than the budget of its side."""
-        anchor_BT = anchor_logprob_BT.exp()
-        lower_BT = (1.0 - self.delta_low / anchor_BT).clamp(min=0.0)
-        upper_BT = torch.minimum(1.0 + self.delta_high / anchor_BT, 1.0 / anchor_BT)
-        change_BT = anchor_BT * (ratio_BT - 1.0)
-        feasible_BT = (change_BT <= self.delta_high) & (change_BT >= -self.delta_low)
-        return Region(lower=lower_BT, upper=upper_BT, feasible_BT=feasible_BT)
+    @property
+    def needs(self) -> Needs:
+        """A pass over the minibatch: the window depends on its ratios."""
+        return Needs(prepare_pass=True)
+
+    def prepare(self, inputs: RegionInputs, advantage_BT: Tensor, sum_over_ranks: Sum) -> Tensor:
+        """The first window of the search with enough positive signal, or its last."""
+        candidates = self._candidates()
+        advantage_BT = neutral(advantage_BT, inputs.mask_BT).double()
+        gain_BT, loss_BT = advantage_BT.clamp(min=0.0), -advantage_BT.clamp(max=0.0)
+        sums = [
+            torch.stack(
+                [
+                    (inputs.ratio_BT.clamp(max=upper) * gain_BT).sum(),
+                    (inputs.ratio_BT.clamp(min=lower) * loss_BT).sum(),
+                ]
+            )
+            for lower, upper in candidates
+        ]
+        positive_C, negative_C = sum_over_ranks(torch.stack(sums, dim=1))
+        enough_C = positive_C >= self.positive_frac * (positive_C + negative_C)
+        enough_C[-1] = True
+        return inputs.ratio_BT.new_tensor(candidates)[enough_C.to(torch.uint8).argmax()]
+
+    def region(self, inputs: RegionInputs) -> Region:
+        """The tokens within the minibatch's window."""
+        assert inputs.bounds is not None, "`prepare` finds them for every minibatch"
+        return within(inputs.ratio_BT, inputs.bounds[0], inputs.bounds[1])
+
+    def _candidates(self) -> list[tuple[float, float]]:
+        lowers = _ladder(self.lower, self.lower_max, self.step)
+        uppers = _ladder(self.upper, self.upper_max, self.step)
+        return [(lower, self.upper) for lower in lowers] + [(lowers[-1], upper) for upper in uppers[1:]]
+
+
+def _ladder(start: float, end: float, step: float) -> list[float]:
+    """start, start + step, ... up to and including end."""
+    rungs = [start]
+    while rungs[-1] < end - 1e-12:
+        rungs.append(min(start + len(rungs) * step, end))
+    return rungs
 
 
 @dataclass(frozen=True, kw_only=True)
-class BinaryKL(Divergence):
-    """KL between the two-outcome distributions (this token, any other) within a budget.
+class SequenceMean(Divergence):
+    """A row is feasible where its mean over tokens of k1, k2 or k3 is within the budget.
 
-    q log(q / p) + (1 - q) log((1 - q) / (1 - p)) <= delta with q the anchor's and p the policy's
-    probability. Its bounds on w come from bisection. Source: DPPO-Binary-KL, arXiv 2602.04879.
+    k1 = -log w (DeepSeek-V3.2's off-policy mask, arXiv 2512.02556), k2 = (log w)^2 / 2, k3 = w - 1 - log w
+    (arXiv 2512.23075).
     """
 
+    estimator: Literal["k1", "k2", "k3"]
     delta: float
+    has_window: ClassVar[bool] = False
 
-    def region(self, ratio_BT: Tensor, anchor_logprob_BT: Tensor, divergence_BT: Tensor | None) -> Region:
-        """The tokens whose binary KL is within the budget."""
-        anchor_BT = anchor_logprob_BT.exp()
-        feasible_BT = self._value(ratio_BT, anchor_BT) <= self.delta
-        lower_BT = self._bound(anchor_BT, torch.zeros_like(anchor_BT))
-        upper_BT = self._bound(anchor_BT, 1.0 / anchor_BT)
-        return Region(lower=lower_BT, upper=upper_BT, feasible_BT=feasible_BT)
+    def region(self, inputs: RegionInputs) -> Region:
+        """All tokens of feasible rows."""
+        value_BT = divergence_estimate(self.estimator, inputs.token_log_ratio_BT)
+        feasible_B = row_mean(value_BT, inputs.mask_BT) <= self.delta
+        return Region(lower=1.0, upper=1.0, feasible_BT=feasible_B[:, None].expand_as(value_BT))
 
-    def _value(self, ratio_BT: Tensor, anchor_BT: Tensor) -> Tensor:
-        rest_BT = 1.0 - anchor_BT
-        policy_rest_BT = (1.0 - anchor_BT * ratio_BT).clamp(min=torch.finfo(ratio_BT.dtype).tiny)
-        rest_term_BT = torch.where(rest_BT > 0.0, rest_BT * (rest_BT / policy_rest_BT).log(), 0.0)
-        return -anchor_BT * ratio_BT.log() + rest_term_BT
 
-    def _bound(self, anchor_BT: Tensor, outer_BT: Tensor) -> Tensor:
-        inner_BT = torch.ones_like(anchor_BT)
-        for _ in range(60):  # halves the bracket below float64's resolution of any ratio
-            middle_BT = 0.5 * (inner_BT + outer_BT)
-            inside_BT = self._value(middle_BT, anchor_BT) <= self.delta
-            inner_BT = torch.where(inside_BT, middle_BT, inner_BT)
-            outer_BT = torch.where(inside_BT, outer_BT, middle_BT)
-        return inner_BT
+def divergence_estimate(estimator: str, log_ratio_BT: Tensor) -> Tensor:
+    """k1, k2 or k3 of KL(anchor || policy) at each token, from log w."""
+    match estimator:
+        case "k1":
+            return -log_ratio_BT
+        case "k2":
+            return 0.5 * log_ratio_BT**2
+        case _:
+            return torch.expm1(log_ratio_BT) - log_ratio_BT
 
 
 @dataclass(frozen=True, kw_only=True)
-class DynamicClip(Divergence):
-    """DCPO's window, wider for tokens that the anchor found unlikely.
+class StateDivergence(Divergence):
+    """KL(anchor || policy) or total variation of the next-token distribution, within a budget.
 
-    w in [1/2 + 1/2 sqrt(max(1 - 4 epsilon_low / q, 0)), 1/2 + 1/2 sqrt(1 + 4 epsilon_high / q)], the
-    upper bound at most `cap`. Source: arXiv 2509.02333, the authors' code.
+    Over the whole vocabulary (TR-PPO's state KL, arXiv 1903.07940), or over the anchor's `top_k` tokens
+    and one bucket for the rest (DPPO, arXiv 2602.04879). The value arrives as `divergence_BT`; see
+    `atrium.objective.state_divergences`.
     """
 
-    epsilon_low: float
-    epsilon_high: float
-    cap: float
+    measure: Literal["kl", "total_variation"]
+    delta: float
+    top_k: int | None = None
+    has_window: ClassVar[bool] = False
 
-    def region(self, ratio_BT: Tensor, anchor_logprob_BT: Tensor, divergence_BT: Tensor | None) -> Region:
-        """The tokens whose ratio lies in the window of their anchor probability."""
-        anchor_BT = anchor_logprob_BT.exp()
-        lower_BT = 0.5 + 0.5 * (1.0 - 4.0 * self.epsilon_low / anchor_BT).clamp(min=0.0).sqrt()
-        upper_BT = (0.5 + 0.5 * (1.0 + 4.0 * self.epsilon_high / anchor_BT).sqrt()).clamp(max=self.cap)
-        feasible_BT = (ratio_BT >= lower_BT) & (ratio_BT <= upper_BT)
-        return Region(lower=lower_BT, upper=upper_BT, feasible_BT=feasible_BT)
+    @property
+    def needs(self) -> Needs:
+        """The distributions of anchor and policy at every position."""
+        kind: Literal["full", "top_k"] = "full" if self.top_k is None else "top_k"
+        return Needs(behavior_pass=True, distribution=kind, top_k=self.top_k or 0)
+
+    def region(self, inputs: RegionInputs) -> Region:
+        """The tokens whose position has moved by no more than the budget."""
+        assert inputs.divergence_BT is not None, "`needs` asks for the distribution"
+        return Region(lower=1.0, upper=1.0, feasible_BT=inputs.divergence_BT <= self.delta)
+
+
+def state_kl(*, delta: float) -> StateDivergence:
+    """KL(anchor || policy) over the vocabulary."""
+    return StateDivergence(measure="kl", delta=delta)
+
+
+def state_total_variation(*, delta: float) -> StateDivergence:
+    """Half the L1 distance over the vocabulary."""
+    return StateDivergence(measure="total_variation", delta=delta)
+
+
+def top_k_kl(*, delta: float, top_k: int) -> StateDivergence:
+    """KL(anchor || policy) over the anchor's top-k tokens and the rest."""
+    return StateDivergence(measure="kl", delta=delta, top_k=top_k)
+
+
+def top_k_total_variation(*, delta: float, top_k: int) -> StateDivergence:
+    """Half the L1 distance over the anchor's top-k tokens and the rest."""
+    return StateDivergence(measure="total_variation", delta=delta, top_k=top_k)
 
 
 DIVERGENCES: dict[str, Callable[..., Divergence]] = {
@@ -188,4 +204,10 @@ DIVERGENCES: dict[str, Callable[..., Divergence]] = {
     "binary_total_variation": BinaryTotalVariation,
     "binary_kl": BinaryKL,
     "dynamic_clip": DynamicClip,
+    "balanced_window": BalancedWindow,
+    "sequence_mean": SequenceMean,
+    "state_kl": state_kl,
+    "state_total_variation": state_total_variation,
+    "top_k_kl": top_k_kl,
+    "top_k_total_variation": top_k_total_variation,
 }

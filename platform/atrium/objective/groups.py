@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,3 +26,15 @@ class GroupFilter:
 
     kind: Literal["keep", "skip", "drop", "resample"] = "keep"
     max_num_rounds: int = 1
+
+    def keeps(self, rewards: Sequence[float]) -> bool:
+        """Whether a group with these rewards stays in the batch."""
+        return self.kind in ("keep", "skip") or _has_signal(rewards)
+
+    def computes(self, rewards: Sequence[float]) -> bool:
+        """Whether a group that stays is computed, rather than only counted in means."""
+        return self.kind != "skip" or _has_signal(rewards)
+
+
+def _has_signal(rewards: Sequence[float]) -> bool:
+    return len(set(rewards)) > 1

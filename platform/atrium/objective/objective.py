@@ -15,62 +15,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from atrium import metrics
 from atrium.objective.advantages import Advantage
-from atrium.objective.batch import Batch, Needs, PolicyTokens, Sum, local_sum, neutral, row_sum
+from atrium.objective.batch import Batch, Needs, PolicyTokens, Sum, local_sum, neutral, num_tokens
+from atrium.objective.boundary import Surrogate, SurrogateInputs, crossed_bound, moving_away
 from atrium.objective.corrections import Correction, NoCorrection
-from atrium.objective.diagnostics import Sums, TokenDetails, measure
-from atrium.objective.divergences import Divergence
+from atrium.objective.diagnostics import TokenDetails, measure
 from atrium.objective.groups import GroupFilter
-from atrium.objective.ratios import Ratio, anchor_logprob, bounded
+from atrium.objective.phases import LossOutput, ObjectiveState, Prepared
+from atrium.objective.ratios import Ratio, anchor_logprob, bounded, token_log_ratio
 from atrium.objective.reductions import Reduction
-from atrium.objective.regularizers import EntropyBonus, KLPenalty, Penalty
-from atrium.objective.surrogates import Surrogate, SurrogateInputs
-from atrium.objective.token_weights import AllTokens, TokenWeight
+from atrium.objective.regions import Divergence, RegionInputs
+from atrium.objective.regularizers import EntropyBonus, KLPenalty
+from atrium.objective.token_weights import AllTokens, SelectionInputs, TokenWeight
 
-_TOKEN_RATIO = Ratio(level="token", anchor="behavior")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ObjectiveState:
-    """What an objective carries from step to step; saved in every checkpoint."""
-
-    entropy_coefficient: float = 0.0
-    last_entropy: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """The detached constants of a minibatch that its micro-batches share."""
-
-    row_factor_B: Tensor
-    token_weight_BT: Tensor | None
-    row_constant_B: Tensor | None
-    entropy_coefficient: float
-
-    def select(self, rows: Tensor, num_tokens: int | None = None) -> Self:
-        """The constants of the given rows, cut to their first `num_tokens` tokens."""
-        weight_BT, constant_B = self.token_weight_BT, self.row_constant_B
-        return replace(
-            self,
-            row_factor_B=self.row_factor_B[rows],
-            token_weight_BT=None if weight_BT is None else weight_BT[rows][:, :num_tokens],
-            row_constant_B=None if constant_B is None else constant_B[rows],
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossOutput:
-    """A micro-batch's share of the loss, what was measured on it, and the details per token."""
-
-    loss: Tensor
-    sums: Sums
-    details: TokenDetails
+__all__ = ["LossOutput", "Objective", "ObjectiveState", "Prepared"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +96,7 @@ class Objective:
             behavior_BT = batch.behavior_logprob_BT
             if behavior_BT is None:
                 raise ValueError("a KL penalty in the reward needs behavior log-probabilities")
-            penalty_BT = self._kl_penalty(self.kl, behavior_BT, batch).value_BT
+            penalty_BT = self.kl.at(behavior_BT, batch, self.log_ratio_limit).value_BT
         advantage_BT = self.advantage(batch, penalty_BT, sum_over_ranks)
         return replace(batch, advantage_BT=advantage_BT)
 
@@ -149,22 +113,35 @@ class Objective:
         `policy` comes from a gradient-free pass at the current parameters, when `needs.prepare_pass`;
         otherwise it is None.
         """
-        row_constant_B = None
-        if policy is not None:
-            log_weight_BT = self.weight.log_ratio(policy.logprob_BT, minibatch)
-            row_constant_B = self.surrogate.row_constant(log_weight_BT, minibatch)
         row_factor_B = self.reduction.row_factor(
             minibatch.mask_BT.sum(dim=1), minibatch.group_B, sum_over_ranks
         )
         bonus = self.entropy
-        return Prepared(
+        prepared = Prepared(
             row_factor_B=row_factor_B.to(minibatch.rollout_logprob_BT.dtype),
-            token_weight_BT=self.token_weight.factor(minibatch, policy),
-            row_constant_B=row_constant_B,
+            token_weight_BT=None,
+            row_constant_B=None,
             entropy_coefficient=(
                 bonus.in_force(state.entropy_coefficient, state.last_entropy) if bonus else 0.0
             ),
         )
+        if policy is None:
+            return prepared
+        assert minibatch.advantage_BT is not None, "`score` comes before `prepare`"
+        logprob_BT = neutral(policy.logprob_BT, minibatch.mask_BT)
+        region_inputs = self._region_inputs(logprob_BT, minibatch, policy.divergence_BT, None)
+        prepared = replace(
+            prepared,
+            bounds=self.divergence.prepare(region_inputs, minibatch.advantage_BT, sum_over_ranks),
+            row_constant_B=self.surrogate.row_constant(
+                self.weight.log_ratio(logprob_BT, minibatch),
+                self.weight.at_level(logprob_BT, minibatch.mask_BT),
+                minibatch,
+            ),
+        )
+        terms = self._terms(logprob_BT, policy.divergence_BT, minibatch, prepared)
+        selection = SelectionInputs(batch=minibatch, policy=policy, dropped_BT=terms.details.dropped_BT)
+        return replace(prepared, token_weight_BT=self.token_weight.prepare(selection, sum_over_ranks))
 
     def loss(self, micro_batch: Batch, policy: PolicyTokens, prepared: Prepared) -> LossOutput:
         """The micro-batch's share of the minibatch's loss; its gradient reaches `policy`'s tensors."""
@@ -184,6 +161,9 @@ class Objective:
             if prepared.entropy_coefficient != 0.0:
                 loss = loss - prepared.entropy_coefficient * (factor_BT * entropy_BT).sum()
             sums[metrics.ENTROPY] = (entropy_BT.detach().sum(dtype=torch.float64), mask_BT.sum())
+        if policy.divergence_BT is not None:
+            divergence_BT = neutral(policy.divergence_BT, mask_BT)
+            sums[metrics.STATE_DIVERGENCE] = (divergence_BT.sum(dtype=torch.float64), mask_BT.sum())
         sums[metrics.LOSS] = (loss.detach(), _one(constant))
         return LossOutput(loss=loss, sums=sums, details=terms.details)
 
@@ -191,44 +171,80 @@ class Objective:
         self, logprob_BT: Tensor, divergence_BT: Tensor | None, batch: Batch, prepared: Prepared
     ) -> _Terms:
         """Every token's value and coefficient, from detached log-probabilities."""
-        assert batch.advantage_BT is not None, "`score` comes before `loss`"
-        raw_BT = _TOKEN_RATIO.log_ratio(logprob_BT, batch)
-        raw_gate_BT = raw_BT if self.gate == _TOKEN_RATIO else self.gate.log_ratio(logprob_BT, batch)
-        raw_weight_BT = raw_gate_BT if self.weight == self.gate else self.weight.log_ratio(logprob_BT, batch)
-        gate_BT = bounded(raw_gate_BT, self.log_ratio_limit).exp()
-        weight_BT = self.weight.capped(bounded(raw_weight_BT, self.log_ratio_limit).exp())
-
-        penalty = None if self.kl is None else self._kl_penalty(self.kl, logprob_BT, batch)
-        advantage_BT = batch.advantage_BT
-        if penalty is not None and self.kl is not None and self.kl.placement == "weight":
-            advantage_BT = advantage_BT - penalty.coefficient_BT / weight_BT
-        gate_anchor_BT = neutral(anchor_logprob(self.gate.anchor, logprob_BT, batch), batch.mask_BT)
-        inputs = SurrogateInputs(
-            gate_BT=gate_BT,
-            weight_BT=weight_BT,
-            log_weight_BT=raw_weight_BT,
-            advantage_BT=advantage_BT,
-            region=self.divergence.region(gate_BT, gate_anchor_BT, divergence_BT),
-            row_constant_B=prepared.row_constant_B,
-        )
+        penalty = None if self.kl is None else self.kl.at(logprob_BT, batch, self.log_ratio_limit)
+        placement = None if self.kl is None else self.kl.placement
+        region_inputs = self._region_inputs(logprob_BT, batch, divergence_BT, prepared.bounds)
+        inputs = self._surrogate_inputs(region_inputs, logprob_BT, batch, prepared)
+        if penalty is not None and placement == "weight":
+            regularized_BT = inputs.advantage_BT - penalty.coefficient_BT / inputs.weight_BT
+            inputs = replace(inputs, advantage_BT=regularized_BT)
         coefficient_BT, value_BT, dropped_BT = self._surrogate_terms(inputs, logprob_BT, batch)
+
+        token_log_BT = token_log_ratio("behavior", logprob_BT, batch)
         correction_BT = self.correction.factor(_log_mismatch(logprob_BT, batch), batch.mask_BT)
-        for factor_BT in (prepared.token_weight_BT, correction_BT):
+        weighting_BT = self.token_weight.factor(prepared.token_weight_BT, token_log_BT, batch)
+        weighs_policy = self.token_weight.weighs == "surrogate"
+        for factor_BT in (correction_BT, weighting_BT if weighs_policy else None):
             if factor_BT is not None:
                 coefficient_BT, value_BT = factor_BT * coefficient_BT, factor_BT * value_BT
         penalty_BT = torch.zeros_like(value_BT)
-        if penalty is not None and self.kl is not None and self.kl.placement == "loss":
+        if penalty is not None and placement == "loss":
+            penalty = penalty if weighs_policy else penalty.times(weighting_BT)
             penalty_BT = penalty.value_BT
             coefficient_BT, value_BT = coefficient_BT - penalty.coefficient_BT, value_BT - penalty_BT
         details = TokenDetails(
-            log_ratio_BT=bounded(raw_BT, self.log_ratio_limit),
-            gate_BT=gate_BT,
-            advantage_BT=advantage_BT,
+            log_ratio_BT=bounded(token_log_BT, self.log_ratio_limit),
+            gate_BT=inputs.gate_BT,
+            advantage_BT=inputs.advantage_BT,
             feasible_BT=inputs.region.feasible_BT,
             dropped_BT=dropped_BT,
             coefficient_BT=coefficient_BT,
         )
         return _Terms(details=details, value_BT=value_BT, penalty_BT=penalty_BT)
+
+    def _surrogate_inputs(
+        self, region_inputs: RegionInputs, logprob_BT: Tensor, batch: Batch, prepared: Prepared
+    ) -> SurrogateInputs:
+        """Gate, weight and region, with the advantages as they were scored."""
+        assert batch.advantage_BT is not None, "`score` comes before `loss`"
+        region, gate_BT = self.divergence.region(region_inputs), region_inputs.ratio_BT
+        held_BT = crossed_bound(region, gate_BT)
+        if self.weight.order == "clip_then_mean":
+            away_BT = moving_away(region, gate_BT, batch.advantage_BT)
+            clipped_BT = torch.where(away_BT, held_BT.log(), region_inputs.token_log_ratio_BT)
+            log_weight_BT = self.weight.at_level(clipped_BT, batch.mask_BT)
+            weight_BT = held_BT = bounded(log_weight_BT, self.log_ratio_limit).exp()
+        else:
+            log_weight_BT = self.weight.log_ratio(logprob_BT, batch)
+            weight_BT = gate_BT
+            if self.weight != self.gate:
+                weight_BT = self.weight.capped(bounded(log_weight_BT, self.log_ratio_limit).exp())
+        return SurrogateInputs(
+            gate_BT=gate_BT,
+            weight_BT=weight_BT,
+            log_weight_BT=log_weight_BT,
+            logprob_BT=self.weight.at_level(logprob_BT, batch.mask_BT),
+            advantage_BT=batch.advantage_BT,
+            rewarded_BT=(batch.reward_B > 0.0)[:, None].expand_as(batch.mask_BT),
+            held_BT=held_BT,
+            region=region,
+            row_constant_B=prepared.row_constant_B,
+        )
+
+    def _region_inputs(
+        self, logprob_BT: Tensor, batch: Batch, divergence_BT: Tensor | None, bounds: Tensor | None
+    ) -> RegionInputs:
+        """What the divergence is judged on: the gate ratio and the numbers behind it."""
+        token_log_BT = token_log_ratio(self.gate.anchor, logprob_BT, batch)
+        gate_log_BT = self.gate.at_level(token_log_BT, batch.mask_BT)
+        return RegionInputs(
+            ratio_BT=bounded(gate_log_BT, self.log_ratio_limit).exp(),
+            token_log_ratio_BT=token_log_BT,
+            anchor_logprob_BT=neutral(anchor_logprob(self.gate.anchor, logprob_BT, batch), batch.mask_BT),
+            mask_BT=batch.mask_BT,
+            divergence_BT=divergence_BT,
+            bounds=bounds,
+        )
 
     def _surrogate_terms(
         self, inputs: SurrogateInputs, logprob_BT: Tensor, batch: Batch
@@ -241,28 +257,11 @@ class Objective:
         value_BT = output.value_BT
         if self.weight.level == "sequence":
             # One value per row, spread over its tokens, so that a sum over tokens counts it once.
-            value_BT = value_BT / _num_tokens(batch.mask_BT)
+            value_BT = value_BT / num_tokens(batch.mask_BT)
         if self.surrogate.exponentiates and self.log_ratio_limit is not None:
             held_BT = inputs.log_weight_BT.abs() > self.log_ratio_limit
             coefficient_BT = torch.where(held_BT, 0.0, coefficient_BT)
         return coefficient_BT, value_BT, output.dropped_BT
-
-    def _kl_penalty(self, kl: KLPenalty, logprob_BT: Tensor, batch: Batch) -> Penalty:
-        """The KL penalty of tokens with these detached log-probabilities, value and coefficient."""
-        behavior_BT = anchor_logprob("behavior", logprob_BT, batch)
-        anchor_BT = behavior_BT
-        if kl.anchor == "reference":
-            if batch.reference_logprob_BT is None:
-                raise ValueError("a KL penalty against the reference needs its log-probabilities")
-            anchor_BT = batch.reference_logprob_BT
-        limit = self.log_ratio_limit if kl.log_ratio_limit is None else kl.log_ratio_limit
-        x_BT = _at_level(logprob_BT - anchor_BT, kl.level, batch.mask_BT, limit)
-        log_w_BT = _at_level(logprob_BT - behavior_BT, kl.level, batch.mask_BT, self.log_ratio_limit)
-        log_v_BT = _at_level(anchor_BT - behavior_BT, kl.level, batch.mask_BT, self.log_ratio_limit)
-        penalty = kl.penalty(x_BT, log_w_BT.exp(), log_v_BT.exp())
-        if kl.level == "token":
-            return penalty
-        return Penalty(penalty.value_BT / _num_tokens(batch.mask_BT), penalty.coefficient_BT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,19 +273,9 @@ class _Terms:
     penalty_BT: Tensor
 
 
-def _at_level(log_ratio_BT: Tensor, level: str, mask_BT: Tensor, limit: float | None) -> Tensor:
-    if level == "sequence":
-        log_ratio_BT = row_sum(log_ratio_BT, mask_BT)[:, None].expand_as(log_ratio_BT)
-    return bounded(neutral(log_ratio_BT, mask_BT), limit)
-
-
 def _log_mismatch(logprob_BT: Tensor, batch: Batch) -> Tensor:
     """log(behavior / rollout) [B, T], by the trainer's and the engine's own numbers."""
     return anchor_logprob("behavior", logprob_BT, batch) - batch.rollout_logprob_BT
-
-
-def _num_tokens(mask_BT: Tensor) -> Tensor:
-    return mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def _one(like: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from atrium.objective.batch import Batch, neutral, row_mean, row_sum
 
 Level = Literal["token", "sequence_mean", "sequence", "none"]
 Anchor = Literal["behavior", "rollout"]
+Order = Literal["mean_then_clip", "clip_then_mean"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,26 +28,33 @@ class Ratio:
 
     `token`: pi(y_t) / anchor(y_t). `sequence_mean`: the geometric mean of a row's token ratios.
     `sequence`: their product. `none`: 1, whatever the policies say. `cap` bounds the ratio from above
-    where it is used as a weight.
+    where it is used as a weight. `order` `clip_then_mean` holds each token's log-ratio at the bound that
+    it crossed before the mean is taken (GMPO, arXiv 2507.20673), rather than clipping the mean (GSPO).
     """
 
     level: Level = "token"
     anchor: Anchor = "behavior"
     cap: float | None = None
+    order: Order = "mean_then_clip"
 
     def log_ratio(self, logprob_BT: Tensor, batch: Batch) -> Tensor:
         """The log-ratio [B, T] of this level, unbounded; 0 at masked positions of the token level.
 
         Without behavior log-probabilities the behavior policy is the current one, and the log-ratio 0.
         """
-        if self.level == "none":
-            return torch.zeros_like(logprob_BT)
-        token_BT = neutral(logprob_BT - anchor_logprob(self.anchor, logprob_BT, batch), batch.mask_BT)
-        if self.level == "sequence_mean":
-            return row_mean(token_BT, batch.mask_BT)[:, None].expand_as(token_BT)
-        if self.level == "sequence":
-            return row_sum(token_BT, batch.mask_BT)[:, None].expand_as(token_BT)
-        return token_BT
+        return self.at_level(token_log_ratio(self.anchor, logprob_BT, batch), batch.mask_BT)
+
+    def at_level(self, token_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        """Numbers of single tokens [B, T] as this level's: themselves, their row's mean or sum, or 0."""
+        match self.level:
+            case "token":
+                return token_BT
+            case "sequence_mean":
+                return row_mean(token_BT, mask_BT)[:, None].expand_as(token_BT)
+            case "sequence":
+                return row_sum(token_BT, mask_BT)[:, None].expand_as(token_BT)
+            case "none":
+                return torch.zeros_like(token_BT)
 
     def capped(self, ratio_BT: Tensor) -> Tensor:
         """The ratio, at most `cap`; a capped weight is a constant of the gradient."""
@@ -56,6 +64,11 @@ class Ratio:
 def bounded(log_ratio_BT: Tensor, limit: float | None) -> Tensor:
     """The log-ratio held within +-`limit`, so that its exponential stays finite; None bounds nothing."""
     return log_ratio_BT if limit is None else log_ratio_BT.clamp(-limit, limit)
+
+
+def token_log_ratio(anchor: Anchor, logprob_BT: Tensor, batch: Batch) -> Tensor:
+    """log(policy / anchor) [B, T] of single tokens, unbounded, 0 at masked positions."""
+    return neutral(logprob_BT - anchor_logprob(anchor, logprob_BT, batch), batch.mask_BT)
 
 
 def anchor_logprob(anchor: Anchor, logprob_BT: Tensor, batch: Batch) -> Tensor:

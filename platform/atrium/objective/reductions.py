@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from atrium.objective.advantages import group_size
+from atrium.objective.advantages import group_sum
 from atrium.objective.batch import Needs, Sum
 
 
@@ -66,14 +66,18 @@ class SequenceMeanTokenSum(Reduction):
 
 @dataclass(frozen=True)
 class GroupUnbiasedTokenSum(Reduction):
-    """The mean over groups of the group's token sum divided by its size less one (GVPO's 1 / (k - 1))."""
+    """The mean over groups of the group's token sum divided by its size less one (GVPO's 1 / (k - 1)).
+
+    Sizes and groups are counted over rows with tokens.
+    """
 
     needs: ClassVar[Needs] = Needs(whole_groups=True)
 
     def row_factor(self, num_tokens_B: Tensor, group_B: Tensor, sum_over_ranks: Sum) -> Tensor:
         """1 / ((k - 1) x the number of groups), k being the size of the row's group."""
-        size_B = group_size(group_B)
-        groups = sum_over_ranks((1.0 / size_B).sum()).clamp(min=1.0)
+        counts_B = (num_tokens_B > 0).double()
+        size_B = group_sum(counts_B, group_B)
+        groups = sum_over_ranks((counts_B / size_B.clamp(min=1.0)).sum()).clamp(min=1.0)
         return 1.0 / ((size_B - 1.0).clamp(min=1.0) * groups)
 
 

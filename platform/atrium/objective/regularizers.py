@@ -21,7 +21,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from atrium.objective.batch import Needs
+from atrium.objective.batch import Batch, Needs, neutral, num_tokens, row_sum
+from atrium.objective.ratios import anchor_logprob, bounded
 
 Placement = Literal["reward", "weight", "loss"]
 Correction = Literal["none", "weight", "detached_weight"]
@@ -34,12 +35,22 @@ class Penalty:
     value_BT: Tensor
     coefficient_BT: Tensor
 
+    def times(self, factor_BT: Tensor | None) -> Penalty:
+        """The penalty with a detached factor on every token; None is 1 everywhere."""
+        if factor_BT is None:
+            return self
+        return Penalty(factor_BT * self.value_BT, factor_BT * self.coefficient_BT)
+
 
 Estimator = Callable[[Tensor, Tensor, Tensor], Penalty]
 
 
 def _k1(x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
     return Penalty(x_BT, torch.ones_like(x_BT))
+
+
+def _k1_absolute(x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
+    return Penalty(x_BT.abs(), torch.sign(x_BT))
 
 
 def _k2(x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
@@ -72,6 +83,7 @@ def _urkl(x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
 
 KL_ESTIMATORS: dict[str, Estimator] = {
     "k1": _k1,  # x: unbiased for KL(pi || anchor); as a loss its gradient has mean zero
+    "k1_absolute": _k1_absolute,  # |x|, not an estimate of a KL; KL-Cov's penalty (arXiv 2505.22617)
     "k2": _k2,  # x^2 / 2: biased value, exact gradient on-policy
     "k3": _k3,  # 1/e^x - 1 + x: unbiased value; its gradient on-policy is that of KL(anchor || pi)
     "k3_straight_through": _k3_straight_through,  # the value of k3 with the gradient of k2
@@ -93,13 +105,14 @@ class KLPenalty:
     coefficient
         The beta of the papers, > 0.
     anchor
-        `reference` (frozen or moving) or `behavior` (the policy at the start of the step).
+        `reference` (frozen or moving), `behavior` (the policy at the start of the step), or `rollout` (the
+        same by the engine's numbers).
     placement
         `loss`: added to the loss. `weight`: added to the advantage, before the surrogate's gate, so that
         the coefficient of an open gate is w A - coefficient x dKL (RPG-REINFORCE, arXiv 2505.17508,
         Algorithm 2). `reward`: subtracted from the reward without gradient, before advantages.
     correction
-        For k1, k2, k3: multiply by the importance weight, with or without its gradient.
+        For the k estimators: multiply by the importance weight, with or without its gradient.
     level
         `token`, or `sequence`: log-ratios summed over the row first.
     log_ratio_limit
@@ -108,7 +121,7 @@ class KLPenalty:
 
     estimator: str
     coefficient: float
-    anchor: Literal["reference", "behavior"]
+    anchor: Literal["reference", "behavior", "rollout"]
     placement: Placement
     correction: Correction = "none"
     level: Literal["token", "sequence"] = "token"
@@ -118,6 +131,41 @@ class KLPenalty:
     def needs(self) -> Needs:
         """The reference pass for a reference anchor; the behavior pass for a placement in the reward."""
         return Needs(reference_pass=self.anchor == "reference", behavior_pass=self.placement == "reward")
+
+    def at(self, logprob_BT: Tensor, batch: Batch, limit: float | None) -> Penalty:
+        """The penalty [B, T] of tokens with these detached log-probabilities.
+
+        `limit` bounds log-ratios before they are exponentiated. A value of the sequence level is spread
+        over the row's tokens, so that a sum over tokens counts it once. Raises `ValueError` where the
+        reference's log-probabilities are needed and missing.
+        """
+        behavior_BT = anchor_logprob("behavior", logprob_BT, batch)
+        anchor_BT = self._anchor(behavior_BT, batch)
+        x_BT = self._at_level(
+            logprob_BT - anchor_BT,
+            batch.mask_BT,
+            limit if self.log_ratio_limit is None else self.log_ratio_limit,
+        )
+        log_w_BT = self._at_level(logprob_BT - behavior_BT, batch.mask_BT, limit)
+        log_v_BT = self._at_level(anchor_BT - behavior_BT, batch.mask_BT, limit)
+        penalty = self.penalty(x_BT, log_w_BT.exp(), log_v_BT.exp())
+        if self.level == "token":
+            return penalty
+        return Penalty(penalty.value_BT / num_tokens(batch.mask_BT), penalty.coefficient_BT)
+
+    def _anchor(self, behavior_BT: Tensor, batch: Batch) -> Tensor:
+        if self.anchor == "behavior":
+            return behavior_BT
+        if self.anchor == "rollout":
+            return batch.rollout_logprob_BT
+        if batch.reference_logprob_BT is None:
+            raise ValueError("a KL penalty against the reference needs its log-probabilities")
+        return batch.reference_logprob_BT
+
+    def _at_level(self, log_ratio_BT: Tensor, mask_BT: Tensor, limit: float | None) -> Tensor:
+        if self.level == "sequence":
+            log_ratio_BT = row_sum(log_ratio_BT, mask_BT)[:, None].expand_as(log_ratio_BT)
+        return bounded(neutral(log_ratio_BT, mask_BT), limit)
 
     def penalty(self, x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
         """Value and coefficient [B, T], the penalty's own coefficient included."""

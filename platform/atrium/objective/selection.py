@@ -1,0 +1,71 @@
+"""Choosing tokens of a minibatch: by rank or at random, alike however rows are split, ordered or padded."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from atrium.objective.batch import Sum, neutral
+
+_BITS = 16
+_SIGN = -(2**63)
+
+
+def largest(value_BT: Tensor, mask_BT: Tensor, count: Tensor, sum_over_ranks: Sum) -> Tensor:
+    """True [B, T] at the `count` largest unmasked values of all ranks, and at those equal to the last.
+
+    A radix search over the bits of the values: each round counts, over all ranks, the candidates by their
+    next 16 bits, so ranks exchange counts only.
+    """
+    key_BT = _ordered_key(value_BT)
+    key_N = key_BT[mask_BT]
+    prefix = torch.zeros((), dtype=torch.int64, device=value_BT.device)
+    remaining = count.double()
+    candidate_N = torch.ones_like(key_N, dtype=torch.bool)
+    for shift in range(64 - _BITS, -1, -_BITS):
+        digit_N = (key_N >> shift) & (2**_BITS - 1)
+        histogram = torch.bincount(digit_N[candidate_N], minlength=2**_BITS).double()
+        at_least = sum_over_ranks(histogram).flip(0).cumsum(0).flip(0)
+        digit = (at_least >= remaining).sum().clamp(min=1) - 1
+        above = torch.cat([at_least, at_least.new_zeros(1)])[digit + 1]
+        remaining = remaining - above
+        candidate_N &= digit_N == digit
+        prefix = prefix | (digit << shift)
+    return mask_BT & ((key_BT ^ _SIGN) >= (prefix ^ _SIGN))
+
+
+def uniform(sample_key_B: Tensor, num_tokens: int, purpose: int) -> Tensor:
+    """Numbers [B, T] in [0, 1), a function of row key, token index and purpose alone."""
+    position_T = torch.arange(num_tokens, dtype=torch.int64, device=sample_key_B.device)
+    row_B1 = _mixed(_mixed(sample_key_B.to(torch.int64))[:, None] + purpose)
+    return ((_mixed(row_B1 + position_T) >> 11) & (2**53 - 1)).double() / 2**53
+
+
+def token_mean(value_BT: Tensor, mask_BT: Tensor, sum_over_ranks: Sum) -> tuple[Tensor, Tensor]:
+    """The mean over all ranks' unmasked tokens, and how many there are."""
+    total = neutral(value_BT, mask_BT).double().sum()
+    total, count = sum_over_ranks(torch.stack([total, mask_BT.sum().double()]))
+    return total / count.clamp(min=1.0), count
+
+
+def _ordered_key(value_BT: Tensor) -> Tensor:
+    """64-bit integers whose unsigned order is the order of the values (0 and -0 alike)."""
+    bits_BT = (value_BT.double() + 0.0).view(torch.int64)
+    return torch.where(bits_BT < 0, ~bits_BT, bits_BT ^ _SIGN)
+
+
+def _mixed(value: Tensor) -> Tensor:
+    """The finaliser of splitmix64, in arithmetic modulo 2^64."""
+    value = value + _signed(0x9E3779B97F4A7C15)
+    value = (value ^ _shifted(value, 30)) * _signed(0xBF58476D1CE4E5B9)
+    value = (value ^ _shifted(value, 27)) * _signed(0x94D049BB133111EB)
+    return value ^ _shifted(value, 31)
+
+
+def _shifted(value: Tensor, count: int) -> Tensor:
+    """A logical shift to the right."""
+    return (value >> count) & ((1 << (64 - count)) - 1)
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value

@@ -1,0 +1,78 @@
+"""Divergences between whole next-token distributions, in chunks that keep memory bounded.
+
+The objective receives their values as `divergence_BT` and never sees logits; these functions are what a
+forward pass calls to compute them, without gradient, from the anchor's and the policy's logits.
+Axes: N positions, V vocabulary, K chosen tokens. Sources: state KL: TR-PPO, arXiv 1903.07940; top-k with
+one bucket for the rest: DPPO, arXiv 2602.04879.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+DistributionDivergence = Callable[[Tensor, Tensor], Tensor]
+"""From two tensors of log-probabilities [N, V] (anchor, policy) to a value per position [N]."""
+
+
+def kl_divergence(anchor_logprob_NV: Tensor, policy_logprob_NV: Tensor) -> Tensor:
+    """KL(anchor || policy) [N] in nats, >= 0; outcomes that the anchor excludes (-inf) count nothing."""
+    gap_NV = anchor_logprob_NV - policy_logprob_NV
+    term_NV = anchor_logprob_NV.exp() * gap_NV
+    return torch.where(anchor_logprob_NV.isneginf(), 0.0, term_NV).sum(dim=-1).clamp(min=0.0)
+
+
+def total_variation(anchor_logprob_NV: Tensor, policy_logprob_NV: Tensor) -> Tensor:
+    """Half the L1 distance [N], in [0, 1]."""
+    return 0.5 * (anchor_logprob_NV.exp() - policy_logprob_NV.exp()).abs().sum(dim=-1)
+
+
+def with_rest(logprob_NV: Tensor, token_NK: Tensor) -> Tensor:
+    """Log-probabilities [N, K + 1] of the given tokens and of all others together, -inf if there are none."""
+    chosen_NK = logprob_NV.gather(-1, token_NK)
+    others_NV = logprob_NV.scatter(-1, token_NK, -torch.inf)
+    return torch.cat([chosen_NK, others_NV.logsumexp(dim=-1, keepdim=True)], dim=-1)
+
+
+def top_tokens(logprob_NV: Tensor, top_k: int) -> Tensor:
+    """The indices [N, K] of each position's most likely tokens; all of them where V <= `top_k`."""
+    return logprob_NV.topk(min(top_k, logprob_NV.shape[-1]), dim=-1).indices
+
+
+@torch.no_grad()
+def divergence_by_chunks(
+    anchor_logits: Callable[[slice], Tensor],
+    policy_logits: Callable[[slice], Tensor],
+    num_positions: int,
+    *,
+    divergence: DistributionDivergence,
+    top_k: int | None = None,
+    chunk_size: int = 1024,
+) -> Tensor:
+    """The divergence [N] at every position, with the logits of one chunk of positions in memory at a time.
+
+    Parameters
+    ----------
+    anchor_logits, policy_logits
+        Give the logits [n, V] of the positions of a slice; any shift of a position's logits is the same.
+    top_k
+        Compare the anchor's `top_k` tokens and a bucket of the rest; None compares the whole vocabulary.
+    """
+    found = []
+    for start in range(0, num_positions, chunk_size):
+        positions = slice(start, min(start + chunk_size, num_positions))
+        anchor_NV = anchor_logits(positions).float().log_softmax(dim=-1)
+        policy_NV = policy_logits(positions).float().log_softmax(dim=-1)
+        if top_k is not None:
+            token_NK = top_tokens(anchor_NV, top_k)
+            anchor_NV, policy_NV = with_rest(anchor_NV, token_NK), with_rest(policy_NV, token_NK)
+        found.append(divergence(anchor_NV, policy_NV))
+    return torch.cat(found) if found else torch.zeros(0)
+
+
+STATE_DIVERGENCES: dict[str, DistributionDivergence] = {
+    "kl": kl_divergence,
+    "total_variation": total_variation,
+}

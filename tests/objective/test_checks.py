@@ -1,0 +1,151 @@
+"""Combinations that cannot work or have no effect: one line that names both settings and what to choose."""
+
+from __future__ import annotations
+
+import pytest
+
+from atrium.config.objective_checks import check_objective, objective_notes
+from atrium.errors import ConfigError
+
+REGRESSION = "algorithm.surrogate={kind:implicit_reward_regression,beta:0.1,gradient:pathwise}"
+CASES = [
+    # preset, overrides, settings named in the message
+    ("grpo", [], {"group_size": 1}, ["rollout.group_size=1", "algorithm.advantage.baseline"]),
+    ("gvpo", [], {"group_size": 1}, ["rollout.group_size=1"]),
+    (
+        "gvpo",
+        ["algorithm.ratio.weight.level=token"],
+        {},
+        ["implicit_reward_regression", "weight.level=token"],
+    ),
+    ("gvpo", ["divergence=kl3"], {}, ["divergence.kind=kl3", "implicit_reward_regression"]),
+    ("reinforce", ["divergence=ratio"], {}, ["divergence.kind=ratio", "algorithm.ratio.gate.level=none"]),
+    ("reinforce", ["algorithm.surrogate.gradient=pathwise"], {}, ["weight.level=none", "gradient=score"]),
+    ("sapo", ["divergence=kl3"], {}, ["divergence.kind=kl3", "algorithm.surrogate.kind=soft_gate"]),
+    ("vespo", ["divergence=chi2"], {}, ["divergence.kind=chi2", "algorithm.surrogate.kind=gamma_weight"]),
+    ("topr", ["algorithm.ratio.weight.level=none"], {}, ["signed_weight_clip", "weight.level=none"]),
+    ("spo", ["divergence=none"], {}, ["algorithm.surrogate.kind=quadratic", "divergence=none"]),
+    ("spo", ["divergence=sequence_mean"], {}, ["divergence.kind=sequence_mean", "choose"]),
+    ("spo", ["divergence=window", "divergence.upper=1.0"], {}, ["divergence.upper=1", "quadratic"]),
+    (
+        "cispo",
+        ["divergence=state_kl"],
+        {},
+        ["algorithm.surrogate.kind=weight_clip", "divergence.kind=state_kl"],
+    ),
+    (
+        "grpo",
+        ["divergence=sequence_mean"],
+        {},
+        ["divergence.kind=sequence_mean", "algorithm.ratio.gate.level=token"],
+    ),
+    (
+        "gspo",
+        ["divergence=binary_kl"],
+        {},
+        ["divergence.kind=binary_kl", "algorithm.ratio.gate.level=sequence_mean"],
+    ),
+    (
+        "gmpo",
+        ["algorithm.ratio.gate.level=sequence_mean"],
+        {},
+        ["order=clip_then_mean", "gate.level=sequence_mean"],
+    ),
+    (
+        "gmpo",
+        ["divergence=none", "algorithm.surrogate.kind=none"],
+        {},
+        ["order=clip_then_mean", "surrogate.kind=clip"],
+    ),
+    ("dppo_binary_tv", ["algorithm.surrogate.gradient=pathwise"], {}, ["weight.cap=20.0", "gradient=score"]),
+    ("bapo", ["divergence.lower=0.95"], {}, ["divergence.lower=0.95", "divergence.lower_max=0.9"]),
+    (
+        "kl_cov",
+        ["regularizer=none"],
+        {},
+        ["algorithm.token_weight.kind=kl_cov", "regularizer.kl.placement=loss"],
+    ),
+    ("clip_cov", ["algorithm.token_weight.lower=7.0"], {}, ["token_weight.lower=7", "token_weight.upper=5"]),
+    (
+        "grpo",
+        ["regularizer=k3_reference"],
+        {},
+        ["regularizer.kl.anchor=reference", "algorithm.reference.kind=frozen"],
+    ),
+    (
+        "grpo_kl",
+        ["regularizer=none"],
+        {},
+        ["algorithm.reference.kind=frozen", "regularizer.kl.anchor=reference"],
+    ),
+    ("grpo_kl", ["algorithm.reference.kind=every_num_steps"], {}, ["reference.num_steps", "every_num_steps"]),
+    (
+        "rpg_ufkl",
+        ["regularizer.kl.placement=reward"],
+        {},
+        ["regularizer.kl.placement=reward", "anchor=behavior"],
+    ),
+    ("rpg_ufkl", ["+regularizer.kl.correction=weight"], {}, ["correction=weight", "estimator=ufkl"]),
+    ("rpg_ufkl", [], {"num_updates_per_batch": 1}, ["estimator=ufkl", "num_minibatches"]),
+    ("gmpo", ["regularizer=urkl_weight"], {}, ["regularizer.kl.placement=weight", "clip_then_mean"]),
+    (
+        "gvpo",
+        ["regularizer=urkl_weight"],
+        {},
+        ["regularizer.kl.placement=weight", "implicit_reward_regression"],
+    ),
+    (
+        "grpo",
+        ["+algorithm.group_filter={kind:skip}", "regularizer=entropy_bonus"],
+        {},
+        ["group_filter.kind=skip", "regularizer"],
+    ),
+    ("grpo", ["+algorithm.group_filter={kind:keep,max_num_rounds:3}"], {}, ["max_num_rounds=3", "kind=keep"]),
+    (
+        "grpo",
+        ["regularizer=entropy_bonus", "+regularizer.entropy.step=0.01"],
+        {},
+        ["regularizer.entropy.step=0.01", "target"],
+    ),
+    (
+        "grpo",
+        ["+algorithm.correction={kind:masked_importance,lower:2.0,upper:1.0}"],
+        {},
+        ["algorithm.correction.lower=2", "algorithm.correction.upper=1"],
+    ),
+]
+
+
+def check(method, *, num_updates_per_batch=4, group_size=8):
+    check_objective(
+        method.algorithm,
+        method.divergence,
+        method.regularizer,
+        num_updates_per_batch=num_updates_per_batch,
+        group_size=group_size,
+    )
+
+
+@pytest.mark.parametrize(("preset_name", "overrides", "loop", "named"), CASES)
+def test_a_wrong_combination_is_one_line_that_names_both_settings(
+    compose_method, preset_name, overrides, loop, named
+):
+    with pytest.raises(ConfigError) as caught:
+        check(compose_method(preset_name, *overrides), **loop)
+    message = str(caught.value)
+    assert "\n" not in message
+    for setting in named:
+        assert setting in message
+    assert "choose" in message or "give" in message
+
+
+def test_every_preset_passes(presets, compose_method):
+    for name in presets:
+        check(compose_method(name))
+
+
+def test_one_update_per_batch_is_noted_where_a_trust_region_waits(compose_method):
+    atr, reinforce = compose_method("atr"), compose_method("reinforce")
+    assert "every ratio is 1" in objective_notes(atr.algorithm, atr.divergence, num_updates_per_batch=1)[0]
+    assert objective_notes(atr.algorithm, atr.divergence, num_updates_per_batch=2) == []
+    assert objective_notes(reinforce.algorithm, reinforce.divergence, num_updates_per_batch=1) == []

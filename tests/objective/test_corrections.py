@@ -1,0 +1,67 @@
+"""Corrections of the mismatch between engine and trainer, against their definitions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from atrium.objective.corrections import MaskedImportance, SequenceRejection, TruncatedImportance
+
+MASK_BT = torch.tensor([[True, True, True], [True, True, False], [False, False, False]])
+RATIO_BT = torch.tensor([[0.4, 1.0, 3.0], [2.0, 0.5, torch.nan], [torch.nan] * 3], dtype=torch.float64)
+
+
+def factors(correction):
+    return correction.factor(RATIO_BT.log(), MASK_BT)
+
+
+def test_truncated_importance_caps_the_ratio():
+    assert factors(TruncatedImportance(cap=2.0))[MASK_BT].tolist() == pytest.approx([0.4, 1.0, 2.0, 2.0, 0.5])
+    sequence_BT = factors(TruncatedImportance(cap=1.1, level="sequence"))
+    assert sequence_BT[:, 0].tolist() == pytest.approx([1.1, 1.0, 1.0])
+
+
+def test_masked_importance_drops_what_lies_outside():
+    chosen = MaskedImportance(lower=0.5, upper=2.0)
+    assert factors(chosen)[MASK_BT].tolist() == pytest.approx([0.0, 1.0, 0.0, 2.0, 0.5])
+    kept = factors(replace(chosen, keep_weight=False))
+    assert kept[MASK_BT].tolist() == [0.0, 1.0, 0.0, 1.0, 1.0]
+
+
+def test_masked_importance_judges_rows_by_product_or_geometric_mean():
+    product_BT = factors(MaskedImportance(lower=0.9, upper=1.1, level="sequence"))
+    assert product_BT[:, 0].tolist() == pytest.approx([0.0, 1.0, 1.0])
+    mean_BT = factors(MaskedImportance(lower=0.9, upper=1.1, level="sequence_mean"))
+    assert mean_BT[:, 0].tolist() == pytest.approx([1.2 ** (1 / 3), 1.0, 1.0])
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_sequence_rejection_compares_the_rows_mean_estimate(estimator):
+    log_ratio_BT = RATIO_BT.log()
+    estimate_BT = {
+        "k1": -log_ratio_BT,
+        "k2": 0.5 * log_ratio_BT**2,
+        "k3": RATIO_BT - 1 - log_ratio_BT,
+    }[estimator]
+    mean_B = [estimate_BT[row][MASK_BT[row]].mean().item() for row in range(2)]
+    middle = 0.5 * (mean_B[0] + mean_B[1])
+    kept_B = factors(SequenceRejection(estimator=estimator, bound=middle))[:, 0].tolist()
+    assert kept_B[:2] == [float(mean <= middle) for mean in mean_B]
+
+
+def test_a_correction_multiplies_the_policy_term_alone(compose_method, make_case, step):
+    method = compose_method("grpo_kl", "+algorithm.correction={kind:truncated_importance,cap:1.02}")
+    case, free = make_case(0), compose_method("grpo_kl")
+    batch = case.batch
+    factor_BT = (batch.behavior_logprob_BT - batch.rollout_logprob_BT).exp().clamp(max=1.02)
+    corrected, plain = step(method.objective, case), step(free.objective, case)
+    penalty = step(free.objective, replace(case, batch=replace(batch, reward_B=torch.zeros(16).double())))
+    policy_term_BT = plain.gradient_BT - penalty.gradient_BT
+    torch.testing.assert_close(
+        corrected.gradient_BT,
+        torch.where(batch.mask_BT, factor_BT * policy_term_BT, 0.0) + penalty.gradient_BT,
+        rtol=1e-11,
+        atol=1e-14,
+    )
