@@ -16,9 +16,13 @@ from atrium.config.schema import RunConfig
 from atrium.models.policy import Policy, load_policy
 from atrium.models.tiny import TinySettings
 from atrium.models.warmup import WarmupSettings, warmed_up_policy
+from atrium.objective.divergences import StateDivergence
+from atrium.objective.regions import Divergence
+from atrium.objective.state_divergences import STATE_DIVERGENCES
 from atrium.rollout.engine import Engine
 from atrium.rollout.transformers_engine import TransformersEngine
 from atrium.tracking.terminal import ProgressDisplay
+from atrium.train.divergence_meter import DivergenceMeter
 from atrium.train.logprobs import PolicyForward
 from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
 from atrium.train.reference import MovingReference
@@ -90,7 +94,8 @@ def build_updater(
 ) -> PolicyUpdater:
     """Objective, forward passes and optimiser; an empty state begins a new optimiser."""
     settings, compute = config.optimizer, config.compute
-    forward = _forward(config, policy.model)
+    objective = build_objective(config.algorithm, config.divergence, config.regularizer)
+    forward = _forward(config, policy.model, _divergence_meter(objective.divergence))
     forward.check([policy.pad_token_id, *policy.stop_token_ids])
     optimizer = PolicyOptimizer(
         policy.model,
@@ -103,7 +108,7 @@ def build_updater(
     exact_engine = compute.dtype == "float32" and config.rollout.engine == "transformers"
     behavior = compute.behavior_logprobs
     return PolicyUpdater(
-        objective=build_objective(config.algorithm, config.divergence, config.regularizer),
+        objective=objective,
         forward=forward,
         optimizer=optimizer,
         settings=UpdateSettings(
@@ -117,9 +122,16 @@ def build_updater(
     )
 
 
-def _forward(config: RunConfig, model: nn.Module) -> PolicyForward:
+def _divergence_meter(divergence: Divergence) -> DivergenceMeter | None:
+    if not isinstance(divergence, StateDivergence):
+        return None
+    return DivergenceMeter(STATE_DIVERGENCES[divergence.measure], divergence.top_k)
+
+
+def _forward(config: RunConfig, model: nn.Module, meter: DivergenceMeter | None = None) -> PolicyForward:
     return PolicyForward(
         model,
+        meter=meter,
         temperature=config.rollout.temperature,
         autocast_dtype=torch.bfloat16 if config.compute.dtype == "bfloat16" else None,
     )

@@ -52,6 +52,7 @@ def run_training(config: RunConfig, overrides: Sequence[str] = ()) -> Path:
     folder = _open_folder(config, overrides)
     with ExitStack() as stack:
         stack.enter_context(folder.lock())
+        folder.write_config({**config.model_dump(mode="json"), "resume": None})
         checkpoint = _rewound(config, folder)
         display = progress_display(config.tracking.progress, folder.append_log)
         stack.callback(display.close)
@@ -63,23 +64,25 @@ def run_training(config: RunConfig, overrides: Sequence[str] = ()) -> Path:
             ),
             on_problem=display.message,
         )
-        with _end_recorded(tracker):
-            _train(config, folder, checkpoint, Recorder(tracker, display), stack)
-    if config.tracking.figures:
-        draw_figures(folder)
-    print_summary(folder)
+        try:
+            with _end_recorded(tracker):
+                _train(config, folder, checkpoint, Recorder(tracker, display), stack)
+            if config.tracking.figures:
+                draw_figures(folder)
+        finally:
+            display.close()
+            print_summary(folder)
     return folder.path
 
 
 def _open_folder(config: RunConfig, overrides: Sequence[str]) -> RunFolder:
-    """The folder of a new run, or that of the run to resume, with its configuration."""
+    """The folder of a new run, or that of the run to resume."""
     if config.resume is not None:
         folder = RunFolder.open(config.resume)
         folder.require_known_format()
     else:
         folder = RunFolder.create(config.runs_dir, config.experiment_name, config.algorithm.name, config.seed)
         folder.write_overrides(overrides)
-    folder.write_config({**config.model_dump(mode="json"), "resume": None})
     return folder
 
 

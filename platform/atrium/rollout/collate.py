@@ -33,6 +33,8 @@ class RolloutRows:
         Int64 on the host; rows with equal values have equal prompts.
     batch
         The same rows for the objective.
+    behavior_state_BTD
+        The behavior policy's last states at the completion tokens, where a state divergence needs them.
     """
 
     token_BL: Tensor
@@ -40,6 +42,7 @@ class RolloutRows:
     num_tokens_B: NDArray[np.int64]
     prompt_index_B: NDArray[np.int64]
     batch: Batch
+    behavior_state_BTD: Tensor | None = None
 
     @property
     def num_completion_tokens_B(self) -> NDArray[np.int64]:
@@ -53,6 +56,7 @@ class RolloutRows:
         num_prompt_tokens_B = self.num_prompt_tokens_B[rows]
         longest = int(num_tokens_B.max(initial=0))
         longest_completion = int((num_tokens_B - num_prompt_tokens_B).max(initial=0))
+        state_BTD = self.behavior_state_BTD
         return replace(
             self,
             token_BL=self.token_BL[index, :longest],
@@ -60,6 +64,7 @@ class RolloutRows:
             num_tokens_B=num_tokens_B,
             prompt_index_B=self.prompt_index_B[rows],
             batch=self.batch.select(index, longest_completion),
+            behavior_state_BTD=None if state_BTD is None else state_BTD[index, :longest_completion],
         )
 
     def with_batch(self, batch: Batch) -> Self:

@@ -80,13 +80,15 @@ class CheckpointStore:
         optimizer: Mapping[str, Tensor],
         reference: Mapping[str, Tensor] | None = None,
     ) -> Path:
-        """Write the checkpoint of `state.step`, replace an older one of that step, and prune."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"step-{state.step:06d}"
+        """Write the checkpoint of `state.step`, replace an older one of that step, and prune.
+
+        Raises `CheckpointError` when there is no room; older checkpoints are then as they were.
+        """
+        path = self.folder / _name(state.step)
         partial = self.folder / f".{path.name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
         try:
+            partial.mkdir(parents=True)
             self.save_policy(partial / "policy")
             save_file(_contiguous(optimizer), partial / "optimizer.safetensors")
             if reference is not None:
@@ -96,23 +98,35 @@ class CheckpointStore:
             shutil.rmtree(path, ignore_errors=True)
             partial.rename(path)
             _flush_folder(self.folder)
-        except OSError as error:
+            self._name_best(state.best_step)
+        except Exception as error:
             shutil.rmtree(partial, ignore_errors=True)
+            # A plain Exception is what the tokenizer's library raises for a full disk.
+            if not isinstance(error, OSError | SafetensorError) and type(error) is not Exception:
+                raise
+            reason = getattr(error, "strerror", None) or error
             raise CheckpointError(
-                f"could not write checkpoint {path}: {error.strerror or error}; free space or choose another "
+                f"could not write checkpoint {path}: {reason}; free space or choose another "
                 "runs_dir, then resume from the last checkpoint"
             ) from error
-        if state.best_step is not None:
-            _write_best(self.folder, state.best_step)
-        self._prune(state)
+        self._prune(path, state.best_step)
         return path
 
-    def _prune(self, state: TrainingState) -> None:
+    def _name_best(self, step: int | None) -> None:
+        """Say in `best.json` which checkpoint is the best, if it is kept; the first policy has none."""
+        if self.keep_best and step is not None and (self.folder / _name(step)).is_dir():
+            _write_best(self.folder, step)
+        else:
+            (self.folder / "best.json").unlink(missing_ok=True)
+
+    def _prune(self, newest: Path, best_step: int | None) -> None:
         paths = checkpoint_paths(self.folder)
-        kept = set(paths[-self.keep_last :])
+        # Those behind the newest were damaged, or training would have gone on from them.
+        kept = set(paths[: paths.index(newest) + 1][-self.keep_last :])
+        if self.keep_best and best_step is not None:
+            kept.add(self.folder / _name(best_step))
         for path in paths:
-            is_best = self.keep_best and path.name == f"step-{state.best_step or -1:06d}"
-            if path not in kept and not is_best:
+            if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
         for leftover in self.folder.glob(".*.partial"):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -146,9 +160,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
         optimizer = load_file(path / "optimizer.safetensors")
         reference_file = path / "reference.safetensors"
         reference = load_file(reference_file) if reference_file.exists() else None
-    except (KeyError, TypeError, OSError, SafetensorError) as error:
+    except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged ({error}); resume from another one") from error
     return Checkpoint(path=path, state=training_state, optimizer=optimizer, reference=reference)
+
+
+def _name(step: int) -> str:
+    return f"step-{step:06d}"
 
 
 def _read_state(path: Path) -> dict[str, Any]:
@@ -156,7 +174,7 @@ def _read_state(path: Path) -> dict[str, Any]:
         record: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
         files: dict[str, int] = record["files"]
         wrong = [name for name, size in files.items() if (path / name).stat().st_size != size]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged ({error}); resume from another one") from error
     if record.get("format_version") != FORMAT_VERSION:
         raise CheckpointError(

@@ -1,8 +1,8 @@
 """What the policy says about sampled tokens: log-probabilities and entropies of a batch of rows.
 
-Only positions that predict a completion token reach the LM head, and log-softmax is float32 whatever the
-model computes in. A prompt that several rows share is computed once. Without sharing, rows are padded on
-the right, where causal attention makes a mask unnecessary.
+Only positions that predict a completion token reach the LM head, and log-softmax is at least float32,
+whatever the model computes in. A prompt that several rows share is computed once. Without sharing, rows
+are padded on the right, where causal attention makes a mask unnecessary.
 
 Axes: B rows, U distinct prompts, L prompt (or whole row) tokens, T completion tokens, D width of the model,
 N completion tokens of all rows, V vocabulary.
@@ -23,6 +23,7 @@ from transformers import DynamicCache
 from atrium.errors import ConfigError
 from atrium.objective.batch import PolicyTokens
 from atrium.rollout.collate import RolloutRows
+from atrium.train.divergence_meter import DivergenceMeter
 from atrium.train.microbatches import split_by_length
 
 Entropy = Literal["none", "value", "gradient"]
@@ -39,6 +40,8 @@ class PolicyForward:
         The temperature that completions are sampled at; log-probabilities are those of that distribution.
     autocast_dtype
         Compute in this dtype over the model's own weights, or None for the weights' dtype.
+    meter
+        Measures state divergences from the behavior policy, where the objective needs them.
     share_prompts
         Compute each distinct prompt once and let its completions attend to its key-value states, instead
         of once per completion. Values and gradients are the same to rounding.
@@ -51,35 +54,59 @@ class PolicyForward:
         temperature: float,
         autocast_dtype: torch.dtype | None = None,
         share_prompts: bool = True,
+        meter: DivergenceMeter | None = None,
     ) -> None:
         self.model = model
         self.temperature = temperature
         self.autocast_dtype = autocast_dtype
         self.share_prompts = share_prompts
+        self._meter = meter
         self._base: nn.Module = model.base_model  # type: ignore[assignment]
         self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
 
     def __call__(self, rows: RolloutRows, *, entropy: Entropy) -> PolicyTokens:
         """Log-probabilities [B, T] of the rows' completion tokens, with gradient where grad is enabled."""
-        mask_BT = rows.batch.mask_BT
+        return self.read(self.states(rows), rows, entropy=entropy)
+
+    def states(self, rows: RolloutRows) -> Tensor:
+        """The model's last states [B, T, D] at the positions that predict the completion tokens."""
         position_BT = _predicting_positions(rows)
-        row_N = mask_BT.nonzero()[:, 0]
-        token_N = rows.token_BL[row_N, position_BT[mask_BT] + 1]
         with self._autocast():
             if self.share_prompts:
-                hidden_BTD = self._shared_hidden(rows, position_BT)
-                hidden_ND = hidden_BTD[mask_BT]
-            else:
-                hidden_BLD = self._base(input_ids=rows.token_BL, use_cache=False).last_hidden_state
-                hidden_ND = hidden_BLD[row_N, position_BT[mask_BT]]
-            logits_NV = self._head(hidden_ND).float()
+                return self._shared_states(rows, position_BT)
+            state_BLD: Tensor = self._base(input_ids=rows.token_BL, use_cache=False).last_hidden_state
+        row_B1 = torch.arange(len(position_BT), device=position_BT.device)[:, None]
+        return state_BLD[row_B1, position_BT.clamp(max=state_BLD.shape[1] - 1)]
+
+    def read(self, state_BTD: Tensor, rows: RolloutRows, *, entropy: Entropy) -> PolicyTokens:
+        """What the LM head says at those states, and how far it is from the behavior policy's head there.
+
+        The divergence is measured where the rows hold behavior states; see `DivergenceMeter`.
+        """
+        mask_BT = rows.batch.mask_BT
+        column_BT = (_predicting_positions(rows) + 1).clamp(max=rows.token_BL.shape[1] - 1)
+        token_N = rows.token_BL.gather(1, column_BT)[mask_BT]
+        with self._autocast():
+            logits_NV = self._head(state_BTD[mask_BT])
+            logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
         if self.temperature != 1.0:
             logits_NV = logits_NV / self.temperature
         logprob_N, entropy_N = selected_logprobs(logits_NV, token_N, entropy=entropy)
+        divergence_BT = None
+        if self._meter is not None and rows.behavior_state_BTD is not None:
+            behavior_ND = rows.behavior_state_BTD[mask_BT]
+            divergence_N = self._meter.measure(behavior_ND, logits_NV.detach(), self.temperature)
+            divergence_BT = _spread(divergence_N, mask_BT)
         return PolicyTokens(
             logprob_BT=_spread(logprob_N, mask_BT),
             entropy_BT=None if entropy_N is None else _spread(entropy_N, mask_BT),
+            divergence_BT=divergence_BT,
         )
+
+    def freeze_behavior_head(self) -> None:
+        """Keep the LM head as it is now, for the behavior states of this step."""
+        if self._meter is not None:
+            self._meter.freeze(self._head)
 
     def num_positions(self, rows: RolloutRows) -> int:
         """The positions that the model computes for these rows, padding included."""
@@ -115,7 +142,7 @@ class PolicyForward:
                 "training does not support; choose another model"
             )
 
-    def _shared_hidden(self, rows: RolloutRows, position_BT: Tensor) -> Tensor:
+    def _shared_states(self, rows: RolloutRows, position_BT: Tensor) -> Tensor:
         """The states [B, T, D] that predict the completion tokens, from one pass per distinct prompt.
 
         Prompts stand at the right end of their rows [U, L], so that completions follow all of them at
@@ -133,30 +160,32 @@ class PolicyForward:
         is_padded = not bool(is_token_UL.all())
 
         cache = DynamicCache(config=self.model.config)
-        prompt_ULD = self._base(
+        prompt_state_ULD = self._base(
             input_ids=token_UL,
             attention_mask=is_token_UL.long() if is_padded else None,
             position_ids=column_UL if is_padded else column_UL[:1],
             past_key_values=cache,
             use_cache=True,
         ).last_hidden_state
-        last_BD: Tensor = prompt_ULD[:, -1][prompt_index_B]
+        last_BD: Tensor = prompt_state_ULD[:, -1][prompt_index_B]
         num_tokens = position_BT.shape[1]
         if num_tokens == 1:
             return last_BD[:, None]
         cache.batch_select_indices(prompt_index_B)
-        token_BT = rows.token_BL.gather(1, (position_BT[:, 1:]).clamp(max=rows.token_BL.shape[1] - 1))
+        # Padding behind a long prompt must not stand beyond the model's context.
+        column_BT = position_BT[:, 1:].clamp(max=rows.token_BL.shape[1] - 1)
+        token_BT = rows.token_BL.gather(1, column_BT)
         mask_BK = None
         if is_padded:
             mask_BK = torch.cat([is_token_UL[prompt_index_B], torch.ones_like(token_BT, dtype=torch.bool)], 1)
-        completion_BTD = self._base(
+        completion_state_BTD = self._base(
             input_ids=token_BT,
             attention_mask=None if mask_BK is None else mask_BK.long(),
-            position_ids=position_BT[:, 1:],
+            position_ids=column_BT,
             past_key_values=cache,
             use_cache=True,
         ).last_hidden_state
-        return torch.cat([last_BD[:, None], completion_BTD], dim=1)
+        return torch.cat([last_BD[:, None], completion_state_BTD], dim=1)
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.autocast_dtype is None:

@@ -110,8 +110,10 @@ class PolicyUpdater:
 
     def _scored(self, rows: RolloutRows) -> RolloutRows:
         """The rows with behavior and reference log-probabilities where they are needed, and advantages."""
-        batch = rows.batch
         needs = self.objective.needs
+        if needs.distribution != "none":
+            rows = self._with_behavior_states(rows)
+        batch = rows.batch
         if needs.behavior_pass or self.num_updates_per_batch > 1:
             behavior_BT = batch.rollout_logprob_BT
             if self.settings.behavior_logprobs == "recompute":
@@ -122,6 +124,18 @@ class PolicyUpdater:
             reference = self._without_gradient(rows, self.reference_forward)
             batch = replace(batch, reference_logprob_BT=reference.logprob_BT)
         return rows.with_batch(self.objective.score(batch))
+
+    def _with_behavior_states(self, rows: RolloutRows) -> RolloutRows:
+        """The rows with the states from which the behavior policy's distributions can be made again."""
+        width = self.forward.model.get_output_embeddings().weight.shape[1]  # type: ignore[operator]
+        state_BTD = rows.batch.rollout_logprob_BT.new_zeros((*rows.batch.mask_BT.shape, width))
+        with torch.no_grad():
+            for part in self.forward.split(rows, _all_rows(rows), self.settings.micro_batch_tokens):
+                found_BTD = self.forward.states(rows.select(part))
+                index = torch.from_numpy(part).to(state_BTD.device)
+                state_BTD[index, : found_BTD.shape[1]] = found_BTD.to(state_BTD.dtype)
+        self.forward.freeze_behavior_head()
+        return replace(rows, behavior_state_BTD=state_BTD)
 
     def _minibatches(self, rows: RolloutRows, step: int, epoch: int) -> Iterator[NDArray[np.int64]]:
         """Row indices of minibatches of whole groups, in an order keyed by step and epoch."""
@@ -191,7 +205,7 @@ class PolicyUpdater:
         shape = rows.batch.mask_BT.shape
         logprob_BT = rows.batch.rollout_logprob_BT.new_zeros(shape)
         entropy_BT = torch.zeros_like(logprob_BT)
-        parts = forward.split(rows, np.arange(len(rows.num_tokens_B)), self.settings.micro_batch_tokens)
+        parts = forward.split(rows, _all_rows(rows), self.settings.micro_batch_tokens)
         with torch.no_grad():
             for part in parts:
                 policy = forward(rows.select(part), entropy="value")
@@ -207,6 +221,10 @@ class PolicyUpdater:
         started = time.perf_counter()
         yield
         measurements.add(quantity, time.perf_counter() - started)
+
+
+def _all_rows(rows: RolloutRows) -> NDArray[np.int64]:
+    return np.arange(len(rows.num_tokens_B))
 
 
 def _index(rows: NDArray[np.int64], policy: PolicyTokens) -> Tensor:

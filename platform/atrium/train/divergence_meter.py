@@ -1,0 +1,41 @@
+"""State divergences between the behavior policy and the policy, over the vocabulary or its top tokens.
+
+The behavior policy's weights are gone after the first update of a step, so its last states are kept for the
+step's completion tokens, with a frozen copy of its LM head; logits are made from them chunk by chunk.
+
+Axes: N completion tokens, D width of the model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from atrium.objective.state_divergences import DistributionDivergence, divergence_by_chunks
+
+
+@dataclass
+class DivergenceMeter:
+    """Measures `divergence`, over the behavior policy's `top_k` tokens and the rest, or over all (None)."""
+
+    divergence: DistributionDivergence
+    top_k: int | None
+    _behavior_head: nn.Module | None = field(default=None, init=False)
+
+    def freeze(self, head: nn.Module) -> None:
+        """Take a copy of the behavior policy's LM head."""
+        self._behavior_head = copy.deepcopy(head).requires_grad_(False)
+
+    def measure(self, behavior_state_ND: Tensor, logits_NV: Tensor, temperature: float) -> Tensor:
+        """The divergence [N] at positions with these behavior states and (tempered, detached) logits."""
+        head = self._behavior_head
+        assert head is not None, "the head is frozen in the behavior pass"
+        return divergence_by_chunks(
+            lambda positions: head(behavior_state_ND[positions]).float() / temperature,
+            lambda positions: logits_NV[positions],
+            len(logits_NV),
+            divergence=self.divergence,
+            top_k=self.top_k,
+        )
