@@ -74,7 +74,7 @@ install: ## Make .venv and install what pyproject.toml asks for, where that has 
 	@sh .ci/install $(VENV) pyproject.toml
 
 test: install ## Run the fast tests
-	@$(TEST_ENVIRONMENT) $(RUN_PYTHON) -m pytest -q $(TESTS) $(ARGS)
+	@$(TEST_ENVIRONMENT) $(RUN_PYTHON) -m pytest -q -n 2 --dist loadfile $(TESTS) $(ARGS)
 
 test-full: install ## Run the slow tests too; in CI a skipped one fails
 	@$(TEST_ENVIRONMENT) $(if $(CI),ATRIUM_NO_SKIPS=1) $(RUN_PYTHON) -m pytest -q -m full $(TESTS) $(ARGS)
