@@ -1,0 +1,36 @@
+"""Every shipped algorithm trains: three steps of the debug model with its own divergence and regularizer."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from atrium.metrics import CATALOGUE
+from atrium.tracking.json_lines import read_json_lines
+from atrium.train.checkpoint import latest_checkpoint
+
+PRESETS = sorted(
+    path.stem for path in (Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml")
+)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_trains_for_three_steps(runs, preset):
+    folder = runs.train(
+        f"algorithm={preset}",
+        f"experiment_name=preset-{preset}",
+        "evaluation.every_num_steps=3",
+        "checkpoint.every_num_steps=3",
+    )
+    records = read_json_lines(folder.metrics_file).records
+    assert [record["step"] for record in records] == [1, 2, 3]
+    for record in records:
+        named = {name: value for name, value in record.items() if name not in ("step", "time")}
+        assert set(named) <= set(CATALOGUE)
+        assert all(math.isfinite(value) for value in named.values()), named
+    updates = sum(record.get("optimizer/num_updates", 0) for record in records)
+    assert updates > 0
+    checkpoint = latest_checkpoint(folder.checkpoints_dir)
+    assert (checkpoint.state.step, checkpoint.state.weight_version) == (3, updates)

@@ -1,0 +1,367 @@
+"""The loop on a real policy, grader and checkpoint store, with an engine that replays a script."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from atrium.data.problems import ProblemStream
+from atrium.errors import Interrupted
+from atrium.grading.pool import GraderPool
+from atrium.models.policy import write_policy
+from atrium.objective.groups import GroupFilter
+from atrium.objective.objective import ObjectiveState
+from atrium.records import Problem
+from atrium.rollout.engine import SamplingParams
+from atrium.rollout.scripted_engine import ScriptedCompletion, ScriptedEngine
+from atrium.seeding import derive_seed
+from atrium.train.checkpoint import CheckpointStore, TrainingState, latest_checkpoint
+from atrium.train.collect import RolloutCollector
+from atrium.train.loop import LoopSettings, Training, train
+from atrium.train.reference import MovingReference
+
+PROBLEMS = [
+    Problem(problem_id=f"p{number}", question=f"{number}+1=", answer=str(number + 1)) for number in range(8)
+]
+GROUP_SIZE, NUM_PROMPTS = 6, 2
+
+
+@dataclass
+class Diary:
+    """What happened, in order. It stands where the run folder's tracker stands."""
+
+    events: list = field(default_factory=list)
+    metrics: dict = field(default_factory=dict)
+    rollouts: dict = field(default_factory=dict)
+    rollouts_at: tuple = ()
+
+    def wants_rollouts(self, step):
+        return step in self.rollouts_at
+
+    def log_metrics(self, step, metrics):
+        self.events.append(f"metrics {step}")
+        self.metrics[step] = dict(metrics)
+
+    def log_rollouts(self, step, groups, traces):
+        self.events.append(f"rollouts {step}")
+        self.rollouts[step] = (groups, traces)
+
+    def sync(self):
+        self.events.append("sync")
+
+
+class DiaryEngine(ScriptedEngine):
+    """Notes the weights that it is given."""
+
+    def __init__(self, diary, *args, **settings):
+        super().__init__(*args, **settings)
+        self.diary = diary
+
+    def update_weights(self, weights, version):
+        super().update_weights(weights, version)
+        self.diary.events.append(f"weights {version}")
+
+
+@dataclass
+class Scene:
+    """A run in memory: what it is made of, and what happened in it."""
+
+    run: Training
+    diary: Diary
+    policy: object
+
+    def play(self, state=None):
+        return train(self.run, state or TrainingState(objective=ObjectiveState()))
+
+    def weights(self):
+        return {name: value.clone() for name, value in self.policy.model.state_dict().items()}
+
+
+@pytest.fixture
+def scene(make, tmp_path):
+    with GraderPool(num_workers=1, timeout_s=5.0, memory_limit_mb=512) as grader:
+        yield partial(build_scene, make, tmp_path, grader)
+
+
+def build_scene(
+    make,
+    folder,
+    grader,
+    *,
+    num_steps=2,
+    evaluate_every=None,
+    checkpoint_every=100,
+    keep_best=False,
+    scores=(),
+    silent=(),
+    group_filter=None,
+    stop_after=None,
+    rollouts_at=(),
+    reference_every=None,
+):
+    policy, diary = make.tiny_policy(), Diary(rollouts_at=rollouts_at)
+    encode_text = partial(policy.tokenizer.encode, add_special_tokens=False)
+
+    def encode(problem):
+        return np.array(encode_text(problem.question), np.int32)
+
+    by_prompt = {tuple(encode(problem).tolist()): problem for problem in PROBLEMS}
+
+    def answer(prompt, seed):
+        problem = by_prompt[tuple(prompt.tolist())]
+        is_right = problem.problem_id in silent or derive_seed(seed, "coin") % 2
+        said = int(problem.answer) + (0 if is_right else 1)
+        return ScriptedCompletion(text=f"{problem.question}\\boxed{{{said}}}")
+
+    engine = DiaryEngine(
+        diary,
+        answer,
+        encode=encode_text,
+        decode=policy.tokenizer.decode,
+        stop_token_ids=policy.stop_token_ids,
+        context_length=64,
+    )
+    reference = None
+    if reference_every is not None:
+        reference = MovingReference(model=make.tiny_policy().model, every_num_steps=reference_every)
+    remaining = list(scores)
+
+    def evaluate(step, *, final):
+        diary.events.append(f"evaluate {step}" + (" final" if final else ""))
+        return remaining.pop(0) if remaining else None
+
+    def save_policy(path):
+        diary.events.append("save")
+        write_policy(policy, path)
+
+    run = Training(
+        settings=LoopSettings(
+            num_steps=num_steps,
+            evaluate_every_num_steps=evaluate_every,
+            checkpoint_every_num_steps=checkpoint_every,
+            pad_token_id=policy.pad_token_id,
+            device="cpu",
+            seed=0,
+        ),
+        collector=RolloutCollector(
+            stream=ProblemStream(PROBLEMS, seed=0),
+            encode=encode,
+            engine=engine,
+            grader=grader,
+            reward=lambda problem_id, sample, step, verdict, completion: float(verdict.is_correct),
+            group_filter=group_filter or GroupFilter(),
+            sampling=SamplingParams(max_new_tokens=20),
+            num_prompts=NUM_PROMPTS,
+            group_size=GROUP_SIZE,
+            seed=0,
+        ),
+        updater=make.updater(
+            make.objective("algorithm=grpo_kl" if reference else "algorithm=grpo"),
+            policy.model,
+            reference=reference.model if reference else None,
+        ),
+        engine=engine,
+        weights=policy.model.state_dict,
+        reference=reference,
+        tracker=diary,
+        evaluate=evaluate,
+        checkpoints=CheckpointStore(
+            folder=folder / "checkpoints", save_policy=save_policy, keep_last=2, keep_best=keep_best
+        ),
+        should_stop=lambda: stop_after is not None and f"metrics {stop_after}" in diary.events,
+        on_phase=diary.events.append,
+    )
+    return Scene(run=run, diary=diary, policy=policy)
+
+
+def _only(events, *beginnings):
+    return [event for event in events if event.startswith(beginnings)]
+
+
+def test_a_step_samples_updates_hands_over_weights_evaluates_records_and_saves(scene):
+    played = scene(num_steps=2, evaluate_every=1, checkpoint_every=1, rollouts_at=(2,))
+    played.play()
+    assert played.diary.events == [
+        *("evaluation", "evaluate 0 final"),
+        *("rollout", "update", "weights 1", "evaluation", "evaluate 1", "metrics 1"),
+        *("checkpoint", "sync", "save"),
+        *("rollout", "update", "rollouts 2", "weights 2", "evaluation", "evaluate 2 final", "metrics 2"),
+        *("checkpoint", "sync", "save"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"),
+    [
+        (2, ["evaluate 0 final", "evaluate 2", "evaluate 4", "evaluate 5 final"]),
+        (5, ["evaluate 0 final", "evaluate 5 final"]),
+        (None, ["evaluate 0 final", "evaluate 5 final"]),
+    ],
+)
+def test_evaluation_comes_before_now_and_then_and_after(scene, every, expected):
+    played = scene(num_steps=5, evaluate_every=every)
+    played.play()
+    assert _only(played.diary.events, "evaluate ") == expected
+
+
+@pytest.mark.parametrize(("every", "saved"), [(1, [1, 2, 3, 4]), (2, [2, 4]), (3, [3, 4]), (9, [4])])
+def test_checkpoints_come_every_n_steps_and_after_the_last(scene, every, saved):
+    played = scene(num_steps=4, checkpoint_every=every)
+    played.play()
+    events = _only(played.diary.events, "metrics", "save")
+    steps = [int(a.split()[1]) for a, b in itertools.pairwise(events) if b == "save"]
+    assert steps == saved
+
+
+def test_the_best_is_the_first_of_the_highest_scores_and_is_saved_at_once(scene):
+    played = scene(num_steps=4, evaluate_every=1, keep_best=True, scores=[0.1, 0.3, 0.3, 0.5, 0.2])
+    state = played.play()
+    assert (state.best_step, state.best_value) == (3, 0.5)
+    events = _only(played.diary.events, "metrics", "save")
+    assert events == ["metrics 1", "save", "metrics 2", "metrics 3", "save", "metrics 4", "save"]
+
+
+def test_a_request_to_stop_is_honoured_after_the_step_with_a_checkpoint(scene):
+    played = scene(num_steps=4, stop_after=2)
+    with pytest.raises(Interrupted, match="stopped after step 2 of 4"):
+        played.play()
+    assert played.diary.events[-4:] == ["metrics 2", "checkpoint", "sync", "save"]
+    assert latest_checkpoint(played.run.checkpoints.folder).state.step == 2
+
+
+def test_a_request_to_stop_after_the_last_step_interrupts_nothing(scene):
+    assert scene(num_steps=2, stop_after=2).play().step == 2
+
+
+@pytest.mark.parametrize("kind", ["drop", "skip", "resample"])
+def test_a_step_whose_groups_all_lack_a_signal_updates_nothing(scene, kind):
+    played = scene(
+        num_steps=1,
+        silent=[problem.problem_id for problem in PROBLEMS],
+        group_filter=GroupFilter(kind=kind),
+        rollouts_at=(1,),
+    )
+    before = played.weights()
+    state = played.play()
+    assert all(value.equal(before[name]) for name, value in played.weights().items())
+    assert (state.step, state.cursor, state.weight_version) == (1, NUM_PROMPTS, 0)
+    named = played.diary.metrics[1]
+    assert named["rollout/no_signal_frac"] == named["rollout/reward"] == 1.0
+    assert not any(name.startswith("objective/") for name in named)
+    assert played.run.updater.optimizer.state() == {}
+
+
+def test_a_step_with_a_signal_updates_the_weights_and_counts_it(scene):
+    played = scene(num_steps=2)
+    before = played.weights()
+    state = played.play()
+    assert any(not value.equal(before[name]) for name, value in played.weights().items())
+    assert (state.step, state.cursor, state.weight_version) == (2, 2 * NUM_PROMPTS, 2)
+    assert state.num_tokens == sum(named["rollout/num_tokens"] for named in played.diary.metrics.values())
+
+
+@pytest.mark.parametrize(("limit", "num_kept", "num_rounds"), [(1, 0, 1), (2, 1, 2), (3, 2, 3), (9, 2, 3)])
+def test_resampling_adds_rounds_of_prompts_until_the_batch_is_full(scene, limit, num_kept, num_rounds):
+    stream = ProblemStream(PROBLEMS, seed=0)
+    silent = [problem.problem_id for problem in stream.take(0, 3)]
+    played = scene(
+        num_steps=1,
+        silent=silent,
+        group_filter=GroupFilter(kind="resample", max_num_rounds=limit),
+        rollouts_at=(1,),
+    )
+    state = played.play()
+    assert state.cursor == num_rounds * NUM_PROMPTS
+    named = played.diary.metrics[1]
+    assert named["rollout/num_groups_sampled"] == num_rounds * NUM_PROMPTS
+    groups, _ = played.diary.rollouts.get(1, ((), None))
+    wanted = [problem.problem_id for problem in stream.take(3, 2)][:num_kept]
+    assert [group.problem.problem_id for group in groups] == wanted
+    assert named.get("optimizer/num_updates", 0) == (num_kept > 0)
+
+
+def test_rollouts_are_traced_only_where_the_tracker_wants_them(scene):
+    played = scene(num_steps=3, rollouts_at=(2,))
+    played.play()
+    assert list(played.diary.rollouts) == [2]
+    groups, traces = played.diary.rollouts[2]
+    assert len(traces) == NUM_PROMPTS * GROUP_SIZE
+    for group in groups:
+        for rollout in group.rollouts:
+            trace = traces[group.problem.problem_id, rollout.sample_index]
+            lists = (trace.advantage, trace.ratio, trace.entropy, trace.clipped)
+            assert {len(values) for values in lists} == {rollout.completion.num_tokens}
+            assert (trace.advantage[0] > 0) == (rollout.reward == 1.0)
+            assert rollout.completion.weight_version == 1
+
+
+def test_no_problem_or_sample_repeats_within_an_epoch(scene):
+    played = scene(num_steps=4, rollouts_at=(1, 2, 3, 4))
+    played.play()
+    seen = [group.problem.problem_id for groups, _ in played.diary.rollouts.values() for group in groups]
+    assert sorted(seen) == sorted(problem.problem_id for problem in PROBLEMS)
+
+
+def test_a_reference_moves_when_its_rule_says_so(scene):
+    played = scene(num_steps=3, reference_every=2, checkpoint_every=1)
+    start = played.weights()
+    played.play()
+    reference = played.run.reference.model.state_dict()
+    assert any(not value.equal(start[name]) for name, value in reference.items())
+    assert any(not value.equal(played.weights()[name]) for name, value in reference.items())
+    checkpoint = latest_checkpoint(played.run.checkpoints.folder)
+    assert checkpoint.state.step == 3
+    assert all(value.equal(reference[name]) for name, value in checkpoint.reference.items())
+
+
+def test_a_frozen_reference_stays_and_is_not_saved(make):
+    reference = MovingReference(model=make.tiny_policy(0).model, every_num_steps=None)
+    before = {name: value.clone() for name, value in reference.model.state_dict().items()}
+    reference.after_step(1, make.tiny_policy(1).model.state_dict())
+    assert all(value.equal(before[name]) for name, value in reference.model.state_dict().items())
+    assert reference.saved_weights() is None
+
+
+def test_training_goes_on_from_a_state(scene):
+    whole = scene(num_steps=4)
+    end = whole.play()
+    split = scene(num_steps=2, checkpoint_every=2)
+    middle = split.play()
+    settings = replace(split.run.settings, num_steps=4)
+    split.run = replace(split.run, settings=settings)
+    assert replace(split.play(middle), wall_s=0.0) == replace(end, wall_s=0.0)
+    assert "evaluate 0 final" not in split.diary.events[split.diary.events.index("metrics 2") :]
+    assert all(value.equal(whole.weights()[name]) for name, value in split.weights().items())
+
+
+def test_time_goes_on_where_it_stood(scene):
+    played = scene(num_steps=1)
+    state = played.play(TrainingState(objective=ObjectiveState(), wall_s=100.0))
+    assert 100.0 < state.wall_s < 160.0
+
+
+def test_the_time_of_a_checkpoint_is_recorded_with_the_next_step(scene):
+    played = scene(num_steps=2, checkpoint_every=1)
+    played.play()
+    assert played.diary.metrics[1]["time/checkpoint_s"] == 0.0
+    assert played.diary.metrics[2]["time/checkpoint_s"] > 0.0
+    assert played.diary.metrics[2]["memory/peak_mb"] > 100.0
+
+
+def test_a_state_at_the_last_step_has_nothing_to_do(scene):
+    played = scene(num_steps=2)
+    state = TrainingState(step=2, objective=ObjectiveState())
+    assert played.play(state) is state
+    assert played.diary.events == []
+
+
+def test_nothing_draws_from_torchs_global_random_state(scene):
+    played = scene(num_steps=1)
+    before = torch.get_rng_state()
+    played.play()
+    assert torch.get_rng_state().equal(before)
