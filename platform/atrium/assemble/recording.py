@@ -61,7 +61,7 @@ class Recorder:
         self.tracker.sync()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class EvaluationPlan:
     """What a run evaluates: validation problems each time, test problems before and after training.
 

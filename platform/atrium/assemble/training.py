@@ -158,7 +158,6 @@ def _assembled(
             reference.load(checkpoint.reference)
     engine = build_engine(config, policy)
     encode = task.encoder(policy.tokenizer)
-    validation, test = build_benchmarks(config, task.splits)
     return Training(
         settings=LoopSettings(
             num_steps=config.num_steps,
@@ -175,8 +174,7 @@ def _assembled(
         reference=reference,
         tracker=recorder,
         evaluate=EvaluationPlan(
-            validation=validation,
-            test=test,
+            *build_benchmarks(config, task.splits),
             engine=engine,
             grader=grader,
             encode=encode,

@@ -106,10 +106,11 @@ def package_versions() -> dict[str, str]:
     """The version of every installed package, by name."""
     found = {}
     for distribution in metadata.distributions():
+        described = distribution.metadata  # read from a file at each access
         # A damaged installation can lack its name or its version.
-        name = distribution.metadata["Name"] if distribution.metadata else None
+        name = described["Name"] if described else None
         if name:
-            found[name.lower()] = distribution.version or "unknown"
+            found[name.lower()] = described["Version"] or "unknown"
     return dict(sorted(found.items()))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -70,7 +70,6 @@ class PolicyUpdater:
     optimizer: PolicyOptimizer
     settings: UpdateSettings
     reference_forward: PolicyForward | None = None
-    _phase_s: dict[Quantity, float] = field(default_factory=dict)
 
     @property
     def num_updates_per_batch(self) -> int:

@@ -1,0 +1,1 @@
+"""Problems, datasets, prompts, and the built-in arithmetic task."""

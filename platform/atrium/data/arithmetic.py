@@ -1,0 +1,211 @@
+r"""The built-in task "chain": sums of one-digit operands, such as `7+8-4+3=`, of several levels.
+
+An operand is 1 to 9, an operation is + or -, and every partial result is at least 0. The level is the
+number of operands. A worked solution restates each step and boxes the result:
+`7+8=15;15-4=11;11+3=14;\boxed{14}`. Flawed solutions, for a demonstrator that errs, are written here
+too, because they depend on the task's rules only.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from itertools import accumulate, islice, pairwise
+
+from atrium.data.problems import Dataset
+from atrium.errors import ConfigError
+from atrium.records import Problem
+from atrium.seeding import derive_seed
+
+_DIGITS = range(1, 10)
+_TERM = re.compile(r"[+-]?[1-9]")
+_QUESTION = re.compile(r"[1-9]([+-][1-9])+=")
+_ERRORS = (-2, -1, 1, 2)
+_MAX_REDRAWS = 2_000
+"""Draws in a row that may hit a question already taken before the level counts as exhausted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArithmeticSettings:
+    """The range of levels, the sizes of the splits, and the seed that decides all questions.
+
+    `2 <= min_operands <= max_operands`, sizes at least 1; otherwise `ConfigError`.
+    """
+
+    min_operands: int = 2
+    max_operands: int = 7
+    num_train: int = 20_000
+    num_validation: int = 192
+    num_test: int = 192
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.min_operands <= self.max_operands:
+            raise ConfigError(
+                f"dataset: 2 <= min_operands <= max_operands must hold, not "
+                f"min_operands={self.min_operands} and max_operands={self.max_operands}"
+            )
+        for name in ("num_train", "num_validation", "num_test"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"dataset.{name} must be at least 1, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splits:
+    """Problems to train on, to choose by (validation), and to report on (test); all disjoint."""
+
+    train: Dataset
+    validation: Dataset
+    test: Dataset
+
+
+def arithmetic_splits(settings: ArithmeticSettings) -> Splits:
+    """Draw the three splits; no question of one split occurs in another.
+
+    Levels are uniform. Validation and test questions are distinct; training questions are drawn with
+    replacement. Raises `ConfigError` where a level has too few questions for the held-out splits.
+    """
+    test, validation = _held_out(settings)
+    train = islice(draw_questions(settings, "train"), settings.num_train)
+    return Splits(
+        train=_dataset("train", list(train)),
+        validation=_dataset("validation", validation),
+        test=_dataset("test", test),
+    )
+
+
+def held_out_questions(settings: ArithmeticSettings) -> frozenset[str]:
+    """The questions of the validation and test splits, which nothing may train on."""
+    test, validation = _held_out(settings)
+    return frozenset(test) | frozenset(validation)
+
+
+def draw_questions(settings: ArithmeticSettings, purpose: str) -> Iterator[str]:
+    """Endless questions for training, with replacement, none held out; keyed by (seed, purpose)."""
+    rng = random.Random(derive_seed(settings.seed, "arithmetic", purpose))
+    taken = held_out_questions(settings)
+    while True:
+        yield _draw_new(rng, settings, taken)
+
+
+def solution(question: str) -> str:
+    r"""The worked steps, e.g. `7+8=15;15-4=11;\boxed{11}`. Raises `ValueError` for other text."""
+    return _worked(_terms(question), list(_partial_results(question)))
+
+
+def direct_answer(question: str) -> str:
+    r"""The answer without steps, e.g. `\boxed{14}`. Raises `ValueError` for other text."""
+    return _boxed(_partial_results(question)[-1])
+
+
+def slipping_solution(question: str, rng: random.Random, *, slip_frac: float) -> str:
+    """Worked steps, each of which slips by 1 or 2 with probability `slip_frac` and carries it on.
+
+    No written result is below 0: a slip that would bring a later one there is not made.
+    """
+    results = list(_partial_results(question))
+    for index in range(1, len(results)):
+        if rng.random() < slip_frac:
+            error = _draw_error(rng, lowest=min(results[index:]))
+            results[index:] = [result + error for result in results[index:]]
+    return _worked(_terms(question), results)
+
+
+def guessed_answer(question: str, rng: random.Random, *, error_frac: float) -> str:
+    """The answer without steps, wrong by 1 or 2 (never below 0) with probability `error_frac`."""
+    answer = _partial_results(question)[-1]
+    if rng.random() < error_frac:
+        answer += _draw_error(rng, lowest=answer)
+    return _boxed(answer)
+
+
+def _held_out(settings: ArithmeticSettings) -> tuple[list[str], list[str]]:
+    taken: set[str] = set()
+    splits: list[list[str]] = []
+    for purpose, num in (("test", settings.num_test), ("validation", settings.num_validation)):
+        rng = random.Random(derive_seed(settings.seed, "arithmetic", purpose))
+        questions: list[str] = []
+        for _ in range(num):
+            questions.append(_draw_new(rng, settings, taken))
+            taken.add(questions[-1])
+        splits.append(questions)
+    return splits[0], splits[1]
+
+
+def _draw_new(rng: random.Random, settings: ArithmeticSettings, taken: Set[str]) -> str:
+    """A question at a uniform level that is not taken; a taken one is redrawn at its own level."""
+    level = settings.min_operands + _below(rng, settings.max_operands - settings.min_operands + 1)
+    for _ in range(_MAX_REDRAWS):
+        question = _draw_question(rng, level)
+        if question not in taken:
+            return question
+    raise ConfigError(
+        f"dataset: hardly any question with {level} operands is left after the held-out ones; "
+        "lower num_validation or num_test, or raise min_operands or max_operands"
+    )
+
+
+def _draw_question(rng: random.Random, level: int) -> str:
+    value = _DIGITS[_below(rng, len(_DIGITS))]
+    parts = [str(value)]
+    for _ in range(level - 1):
+        # Every legal move (a sign and a digit) is equally likely.
+        num_minus = min(value, len(_DIGITS))
+        move = _below(rng, len(_DIGITS) + num_minus)
+        if move < len(_DIGITS):
+            digit = _DIGITS[move]
+            parts.append(f"+{digit}")
+            value += digit
+        else:
+            digit = _DIGITS[move - len(_DIGITS)]
+            parts.append(f"-{digit}")
+            value -= digit
+    return "".join(parts) + "="
+
+
+def _below(rng: random.Random, bound: int) -> int:
+    # Python promises a stable stream over its versions for `random()` only, not for `randrange`.
+    return int(rng.random() * bound)
+
+
+def _draw_error(rng: random.Random, *, lowest: int) -> int:
+    allowed = [error for error in _ERRORS if lowest + error >= 0]
+    return allowed[_below(rng, len(allowed))]
+
+
+def _terms(question: str) -> list[str]:
+    if not _QUESTION.fullmatch(question):
+        raise ValueError(f"not a question of the chain task: {question!r}")
+    return _TERM.findall(question)
+
+
+def _partial_results(question: str) -> tuple[int, ...]:
+    return tuple(accumulate(int(term) for term in _terms(question)))
+
+
+def _worked(terms: list[str], results: list[int]) -> str:
+    steps = [
+        f"{before}{term}={after};" for term, (before, after) in zip(terms[1:], pairwise(results), strict=True)
+    ]
+    return "".join(steps) + _boxed(results[-1])
+
+
+def _boxed(value: int) -> str:
+    return f"\\boxed{{{value}}}"
+
+
+def _dataset(split: str, questions: list[str]) -> Dataset:
+    return Dataset(
+        name=f"arithmetic-{split}",
+        problems=tuple(
+            Problem(
+                problem_id=f"{split}-{index:05d}",
+                question=question,
+                answer=str(_partial_results(question)[-1]),
+                metadata={"level": str(len(_terms(question)))},
+            )
+            for index, question in enumerate(questions)
+        ),
+    )

@@ -1,0 +1,163 @@
+r"""Demonstrations of the built-in task as packed training batches.
+
+A demonstration is prompt, completion and end token. The clean demonstrator works every step; the
+imperfect one often answers at once, often wrongly, and slips in its steps, so that the policy taught by
+it has something left to learn. Several demonstrations share a row of a batch and do not see each other:
+padding every one to the longest would nearly double the work.
+
+Axes: B rows, T positions in a row, N targets (the positions whose next token is part of a completion).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from atrium.data.arithmetic import (
+    ArithmeticSettings,
+    draw_questions,
+    guessed_answer,
+    slipping_solution,
+    solution,
+)
+from atrium.models.tiny import PIECE
+from atrium.seeding import derive_seed
+
+Demonstrator = Callable[[str], str]
+"""Question to completion, without the end token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PackedBatch:
+    """Demonstrations side by side in rows, and the tokens to predict.
+
+    `attention_bias_B1TT` is 0 where a position may look and -inf elsewhere; positions count from 0 in
+    each demonstration. Target `target_id_N[i]` follows flat position `position_N[i]` of [B, T].
+    """
+
+    input_id_BT: Tensor
+    position_id_BT: Tensor
+    attention_bias_B1TT: Tensor
+    position_N: Tensor
+    target_id_N: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Demonstration:
+    """Token ids, of which the first `num_prompt` are the prompt."""
+
+    token_ids: list[int]
+    num_prompt: int
+
+
+def clean_demonstrator(question: str) -> str:
+    """Every step worked and right."""
+    return solution(question)
+
+
+def imperfect_demonstrator(
+    rng: random.Random, *, direct_frac: float, direct_error_frac: float, slip_frac: float
+) -> Demonstrator:
+    """A share of direct answers, some of them wrong; the rest are worked, with slips."""
+
+    def demonstrate(question: str) -> str:
+        if rng.random() < direct_frac:
+            return guessed_answer(question, rng, error_frac=direct_error_frac)
+        return slipping_solution(question, rng, slip_frac=slip_frac)
+
+    return demonstrate
+
+
+def demonstration_batches(
+    tokenizer: PreTrainedTokenizerBase,
+    arithmetic: ArithmeticSettings,
+    phases: Iterable[tuple[int, Demonstrator]],
+    *,
+    batch_size: int,
+    seed: int,
+) -> Iterator[PackedBatch]:
+    """For each phase its number of batches of `batch_size` demonstrations; no question is held out."""
+    questions = draw_questions(arithmetic, f"warmup-{derive_seed(seed, 'warmup_questions')}")
+    encode = _encoder(tokenizer)
+    for num_batches, demonstrate in phases:
+        for _ in range(num_batches):
+            batch = islice(questions, batch_size)
+            yield pack([encode(question, demonstrate(question)) for question in batch])
+
+
+def longest_demonstration(max_operands: int) -> int:
+    """An upper bound on the tokens of a demonstration, prompt and end token included."""
+    num_digits = len(str(11 * max_operands))  # operands of 9 and slips of 2
+    prompt = len("<>") + 2 * max_operands
+    steps = (max_operands - 1) * (2 * num_digits + len("+9=;"))
+    return prompt + steps + num_digits + len("[]$")
+
+
+def pack(demonstrations: Sequence[_Demonstration]) -> PackedBatch:
+    """Put demonstrations side by side into as few rows as first-fit by falling length finds."""
+    # Half as long again as the longest: longer rows waste less padding, shorter ones less attention.
+    num_columns = 3 * max(len(demonstration.token_ids) for demonstration in demonstrations) // 2
+    rows: list[list[_Demonstration]] = []
+    room: list[int] = []
+    for demonstration in sorted(demonstrations, key=lambda item: -len(item.token_ids)):
+        length = len(demonstration.token_ids)
+        index = next((index for index, free in enumerate(room) if free >= length), len(rows))
+        if index == len(rows):
+            rows.append([])
+            room.append(num_columns)
+        rows[index].append(demonstration)
+        room[index] -= length
+    return _tensors(rows, num_columns)
+
+
+def _tensors(rows: list[list[_Demonstration]], num_columns: int) -> PackedBatch:
+    input_id_BT = np.zeros((len(rows), num_columns), dtype=np.int64)
+    position_id_BT = np.zeros_like(input_id_BT)
+    owner_BT = np.zeros_like(input_id_BT)  # 0 is padding, which looks at padding only
+    positions: list[int] = []
+    targets: list[int] = []
+    for row, members in enumerate(rows):
+        start = 0
+        for owner, member in enumerate(members, start=1):
+            length = len(member.token_ids)
+            span = slice(start, start + length)
+            input_id_BT[row, span] = member.token_ids
+            position_id_BT[row, span] = np.arange(length)
+            owner_BT[row, span] = owner
+            first = row * num_columns + start
+            positions.extend(range(first + member.num_prompt - 1, first + length - 1))
+            targets.extend(member.token_ids[member.num_prompt :])
+            start += length
+    visible_BTT = np.tril(owner_BT[:, :, None] == owner_BT[:, None, :])
+    bias_BTT = np.where(visible_BTT, np.float32(0), np.float32(-np.inf))
+    return PackedBatch(
+        input_id_BT=torch.from_numpy(input_id_BT),
+        position_id_BT=torch.from_numpy(position_id_BT),
+        attention_bias_B1TT=torch.from_numpy(bias_BTT[:, None]),
+        position_N=torch.from_numpy(np.array(positions)),
+        target_id_N=torch.from_numpy(np.array(targets)),
+    )
+
+
+def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[str, str], _Demonstration]:
+    """Encode (question, completion) as the chat template and the tokenizer do, several times faster."""
+    framed: str = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "="}], tokenize=False, add_generation_prompt=True
+    )
+    before, after = framed.split("=")
+    opening, closing = (tokenizer.encode(text) for text in (before, after))
+    ids = tokenizer.get_vocab()
+
+    def encode(question: str, completion: str) -> _Demonstration:
+        prompt = [*opening, *(ids[piece] for piece in PIECE.findall(question)), *closing]
+        answer = [ids[piece] for piece in PIECE.findall(completion)]
+        return _Demonstration([*prompt, *answer, tokenizer.eos_token_id], len(prompt))
+
+    return encode

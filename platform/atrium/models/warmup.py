@@ -1,0 +1,294 @@
+"""The warm-up: supervised training that gives the built-in policy something to improve on.
+
+A first phase builds competence from clean demonstrations; a second plants imperfection by imitating a
+demonstrator that errs. The result is cached under a hash of everything it depends on. It runs on one
+CPU thread in float32, whatever the run uses, so that the checkpoint does not depend on the thread count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+import torch
+import transformers
+from safetensors import SafetensorError
+
+from atrium.data.arithmetic import ArithmeticSettings
+from atrium.errors import AtriumError, CheckpointError, ConfigError, TrainingDivergedError
+from atrium.models.demonstrations import (
+    PackedBatch,
+    clean_demonstrator,
+    demonstration_batches,
+    imperfect_demonstrator,
+    longest_demonstration,
+)
+from atrium.models.policy import Policy, load_policy, write_policy
+from atrium.models.tiny import CHAT_TEMPLATE, TOKENS, TinySettings, build_tiny_policy
+from atrium.seeding import derive_seed
+
+RECIPE_VERSION = 1
+"""Raise it when a change of code changes the checkpoint that equal settings give."""
+
+ProgressCallback = Callable[[int, int, float], None]
+"""Called with the number of finished steps, of all steps, and the last step's loss in nats per token."""
+
+_BETAS = (0.9, 0.98)
+_WEIGHT_DECAY = 0.01
+_MAX_GRAD_NORM = 1.0
+_NUM_RAMP_STEPS = 50
+_FINAL_RATE_FRAC = 0.1
+_MANIFEST = "warmup.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmupSettings:
+    """The two phases of the warm-up.
+
+    The imperfect demonstrator answers directly with probability `direct_frac`, then wrongly with
+    `direct_error_frac`; in a worked solution every step slips with probability `slip_frac`.
+    """
+
+    num_clean_steps: int = 600
+    num_imperfect_steps: int = 200
+    batch_size: int = 32
+    learning_rate: float = 0.008
+    direct_frac: float = 0.65
+    direct_error_frac: float = 0.3
+    slip_frac: float = 0.12
+
+    @property
+    def num_steps(self) -> int:
+        """The optimiser steps of both phases."""
+        return self.num_clean_steps + self.num_imperfect_steps
+
+
+def warmed_up_policy(
+    tiny: TinySettings,
+    warmup: WarmupSettings,
+    arithmetic: ArithmeticSettings,
+    *,
+    seed: int,
+    cache_dir: Path,
+    on_progress: ProgressCallback | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    lock_timeout_s: float = 900.0,
+) -> Policy:
+    """The built-in policy after its warm-up, from `<cache_dir>/warmup/<hash>/` or trained and put there.
+
+    A cached checkpoint is used only if every file still has the hash it was written with, and is made
+    anew otherwise. Of several processes one trains and the others wait. Raises `CheckpointError` when
+    they wait longer than `lock_timeout_s` or the cache cannot be written, `ConfigError` when a
+    demonstration does not fit the context, `TrainingDivergedError` when the loss is not finite.
+    """
+    folder = cache_dir / "warmup" / warmup_hash(tiny, warmup, arithmetic, seed)
+    if not _is_intact(folder):
+        with _exclusive(folder, lock_timeout_s):
+            if not _is_intact(folder):
+                policy = train_policy(tiny, warmup, arithmetic, seed=seed, on_progress=on_progress)
+                _store(policy, folder, {"seed": seed, "warmup": asdict(warmup)})
+    return load_policy(folder, dtype=dtype, device=device)
+
+
+def train_policy(
+    tiny: TinySettings,
+    warmup: WarmupSettings,
+    arithmetic: ArithmeticSettings,
+    *,
+    seed: int,
+    on_progress: ProgressCallback | None = None,
+) -> Policy:
+    """Run the warm-up itself, without the cache; equal arguments give equal weights."""
+    longest = longest_demonstration(arithmetic.max_operands)
+    if longest > tiny.context_length:
+        raise ConfigError(
+            f"model.context_length is {tiny.context_length}, but a worked solution with "
+            f"{arithmetic.max_operands} operands takes up to {longest} tokens; raise it to that or "
+            "lower dataset.max_operands"
+        )
+    policy = build_tiny_policy(tiny, derive_seed(seed, "initial_weights"))
+    imperfect = imperfect_demonstrator(
+        random.Random(derive_seed(seed, "imperfections")),
+        direct_frac=warmup.direct_frac,
+        direct_error_frac=warmup.direct_error_frac,
+        slip_frac=warmup.slip_frac,
+    )
+    batches = demonstration_batches(
+        policy.tokenizer,
+        arithmetic,
+        [
+            (warmup.num_clean_steps, clean_demonstrator),
+            (warmup.num_imperfect_steps, imperfect),
+        ],
+        batch_size=warmup.batch_size,
+        seed=seed,
+    )
+    with _one_thread():
+        _fit(policy, batches, warmup, on_progress)
+    return policy
+
+
+def warmup_hash(tiny: TinySettings, warmup: WarmupSettings, arithmetic: ArithmeticSettings, seed: int) -> str:
+    """20 hex digits over all that the checkpoint depends on, library versions included."""
+    task = asdict(arithmetic)
+    del task["num_train"]  # the warm-up draws its own questions
+    content = {
+        "recipe_version": RECIPE_VERSION,
+        "tiny": asdict(tiny),
+        "warmup": asdict(warmup),
+        "arithmetic": task,
+        "seed": seed,
+        "tokens": TOKENS,
+        "chat_template": CHAT_TEMPLATE,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def _fit(
+    policy: Policy,
+    batches: Iterator[PackedBatch],
+    warmup: WarmupSettings,
+    on_progress: ProgressCallback | None,
+) -> None:
+    model = policy.model.train()
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=warmup.learning_rate,
+        betas=_BETAS,
+        weight_decay=_WEIGHT_DECAY,
+        fused=True,
+    )
+    phases = (warmup.num_clean_steps, warmup.num_imperfect_steps)
+    for step, batch in enumerate(batches):
+        for group in optimizer.param_groups:
+            group["lr"] = warmup.learning_rate * _rate_frac(step, phases)
+        loss = _loss(policy, batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), _MAX_GRAD_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise TrainingDivergedError(
+                f"the warm-up's loss is {value} at step {step}; lower model.warmup.learning_rate "
+                f"(now {warmup.learning_rate})"
+            )
+        if on_progress is not None:
+            on_progress(step + 1, warmup.num_steps, value)
+    model.eval()
+
+
+def _loss(policy: Policy, batch: PackedBatch) -> torch.Tensor:
+    """The mean cross-entropy of the completion tokens; other positions never reach the head."""
+    hidden_BTH = policy.model.model(
+        input_ids=batch.input_id_BT,
+        attention_mask=batch.attention_bias_B1TT,
+        position_ids=batch.position_id_BT,
+        use_cache=False,
+    ).last_hidden_state
+    hidden_NH = hidden_BTH.flatten(0, 1).index_select(0, batch.position_N)
+    return torch.nn.functional.cross_entropy(policy.model.lm_head(hidden_NH), batch.target_id_N)
+
+
+def _rate_frac(step: int, phases: tuple[int, ...]) -> float:
+    """The learning rate over its peak: a linear ramp, then within each phase a linear decay to a tenth.
+
+    A phase starts where the one before it ended. The second thus stays low, so that it changes which
+    completions are likely and leaves the competence beneath in place.
+    """
+    ramp = min(1.0, (step + 1) / _NUM_RAMP_STEPS)
+    start = 1.0
+    for num_steps in phases:
+        if step < num_steps:
+            return ramp * start * (1.0 - (1.0 - _FINAL_RATE_FRAC) * step / num_steps)
+        step -= num_steps
+        start *= _FINAL_RATE_FRAC
+    raise ValueError("the step lies beyond the last phase")
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+@contextmanager
+def _exclusive(folder: Path, timeout_s: float) -> Iterator[None]:
+    """Hold the lock file beside a cache folder; the system frees it when its holder dies."""
+    lock = filelock.FileLock(folder.with_suffix(".lock"), timeout=timeout_s)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except filelock.Timeout as error:
+        raise CheckpointError(
+            f"another process has held the warm-up's lock '{lock.lock_file}' for over {timeout_s:g} s; "
+            "wait for it or end it"
+        ) from error
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _store(policy: Policy, folder: Path, settings: dict[str, Any]) -> None:
+    """Write the checkpoint and its manifest beside the folder, then move them into its place."""
+    for leftover in folder.parent.glob(f".{folder.name}.*"):
+        shutil.rmtree(leftover, ignore_errors=True)  # of a writer that was killed
+    staging = None
+    try:
+        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        write_policy(policy, staging)
+        manifest = {"settings": settings, "files": _file_hashes(staging)}
+        (staging / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+        staging.chmod(0o755)  # mkdtemp's folders are for one user only
+        shutil.rmtree(folder, ignore_errors=True)  # what stands there was found to be damaged
+        staging.rename(folder)
+    except (OSError, SafetensorError) as error:
+        raise _unwritable(folder, error) from error
+    finally:
+        if staging is not None:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def _is_intact(folder: Path) -> bool:
+    """Whether the folder holds exactly the files of its manifest, each with its hash."""
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text())
+        return bool(manifest["files"] == _file_hashes(folder))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _file_hashes(folder: Path) -> dict[str, str]:
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+        if path.name != _MANIFEST
+    }
+
+
+def _unwritable(folder: Path, error: Exception) -> AtriumError:
+    reason = " ".join(str(error).split())
+    return CheckpointError(
+        f"cannot write the warm-up's cache in '{folder.parent}': {reason}; make room there or set "
+        "another runs_dir"
+    )

@@ -1,0 +1,1 @@
+"""Engines that sample completions, and batching of rollouts into tensors."""

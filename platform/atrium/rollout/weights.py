@@ -1,0 +1,52 @@
+"""Taking over weights: nothing missing, nothing left over, nothing contradictory.
+
+A weight that is silently not taken over is the costliest error between a trainer and an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from atrium.errors import EngineError
+
+
+def load_weights(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
+    """Copy a full `state_dict` into `model`; tensors that are the model's own stay as they are.
+
+    Raises `EngineError`, with nothing changed, unless names and shapes are exactly the model's; tied
+    weights stand under each of their names, with equal values.
+    """
+    own = model.state_dict()
+    missing, unexpected = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
+    if missing or unexpected:
+        raise EngineError(
+            f"the weights do not fit the model (missing: {_names(missing)}; unexpected: "
+            f"{_names(unexpected)}): give its full state_dict, tied heads included"
+        )
+    first_of: dict[int, tuple[str, Tensor]] = {}
+    for name, target in own.items():
+        source = weights[name]
+        if source.shape != target.shape:
+            raise EngineError(
+                f"the weight {name} has shape {tuple(source.shape)}, the model's has "
+                f"{tuple(target.shape)}: give the weights of the same architecture"
+            )
+        tied_name, tied = first_of.setdefault(target.data_ptr(), (name, source))
+        if source.data_ptr() != tied.data_ptr() and not torch.equal(source, tied):
+            raise EngineError(
+                f"the model ties {tied_name} and {name}, but the weights given for them differ: "
+                "give equal weights, or load the model with tie_word_embeddings=false"
+            )
+    with torch.no_grad():
+        for name, target in own.items():
+            if weights[name].data_ptr() != target.data_ptr():
+                target.copy_(weights[name])
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:3]) or "none"
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

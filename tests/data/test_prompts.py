@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from atrium.data.prompts import PROMPT_TEMPLATES, PromptTemplate, encode_prompt, find_prompt_template
+from atrium.errors import ConfigError
+from atrium.models.tiny import build_tokenizer
+from atrium.records import Problem
+
+PROBLEM = Problem(problem_id="p", question="7+8=", answer="15")
+SPELLED = (
+    "{% for message in messages %}{{ '[' + message['role'] + ']' + message['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '[assistant]' }}{% endif %}"
+    "{% if enable_thinking is defined and not enable_thinking %}{{ '(no thought)' }}{% endif %}"
+)
+
+
+@pytest.fixture
+def tokenizer():
+    return build_tokenizer()
+
+
+class SpellingTokenizer:
+    """Renders chats as text and encodes a text as its code points, so that prompts can be read."""
+
+    def __init__(self, chat_template):
+        self.chat_template = chat_template
+        self._renderer = build_tokenizer()
+
+    def encode(self, text):
+        return [ord(character) for character in text]
+
+    def apply_chat_template(self, conversation, *, tokenize, return_dict, **options):
+        assert tokenize
+        assert not return_dict
+        return self.encode(
+            self._renderer.apply_chat_template(
+                conversation, chat_template=self.chat_template, tokenize=False, **options
+            )
+        )
+
+
+def _read(template):
+    prompt = encode_prompt(SpellingTokenizer(SPELLED), PROBLEM, template)
+    return "".join(chr(token_id) for token_id in prompt)
+
+
+def test_the_built_in_prompt_is_the_question_in_its_turn_markers(tokenizer):
+    prompt = encode_prompt(tokenizer, PROBLEM, PROMPT_TEMPLATES["question"])
+    assert prompt.dtype == np.int32
+    assert tokenizer.decode(prompt) == "<q>7+8=<a>"
+
+
+def test_instruction_and_system_turn_stand_where_the_named_templates_put_them():
+    boxed = "Please reason step by step, and put your final answer within \\boxed{}."
+    helpful = "[system]You are a helpful assistant."
+    assert _read(PROMPT_TEMPLATES["qwen_boxed"]) == f"{helpful}[user]7+8=\n{boxed}[assistant]"
+    assert _read(PROMPT_TEMPLATES["qwen25_math"]) == f"[system]{boxed}[user]7+8=[assistant]"
+    assert _read(PROMPT_TEMPLATES["user_boxed"]) == f"[user]7+8=\n\n{boxed}[assistant]"
+    assert _read(PROMPT_TEMPLATES["base_boxed"]) == f"Question:\n7+8=\n{boxed}\nAnswer:\n"
+    assert _read(PROMPT_TEMPLATES["bare"]) == "7+8="
+
+
+def test_chat_options_reach_the_chat_template():
+    assert _read(PROMPT_TEMPLATES["qwen3_direct"]).endswith("[assistant](no thought)")
+    assert _read(PROMPT_TEMPLATES["qwen3_thinking"]).endswith("[assistant]")
+
+
+def test_braces_in_the_question_and_the_template_are_taken_literally():
+    template = PromptTemplate(name="t", user="{answer} \\boxed{} {question}", use_chat_template=False)
+    problem = replace(PROBLEM, question="{x} {question}")
+    prompt = encode_prompt(SpellingTokenizer(None), problem, template)
+    assert "".join(map(chr, prompt)) == "{answer} \\boxed{} {x} {question}"
+
+
+def test_the_hash_covers_all_but_the_name():
+    template = PromptTemplate(name="t")
+    changes = [
+        {"user": "{question}?"},
+        {"system": ""},
+        {"use_chat_template": False},
+        {"chat_options": {"enable_thinking": True}},
+    ]
+    hashes = {replace(template, **change).content_hash for change in changes}
+    assert len(hashes | {template.content_hash}) == 5
+    assert replace(template, name="u").content_hash == template.content_hash
+
+
+def test_every_template_in_the_table_has_its_own_name_and_content():
+    assert all(template.name == name for name, template in PROMPT_TEMPLATES.items())
+    assert len({template.content_hash for template in PROMPT_TEMPLATES.values()}) == len(PROMPT_TEMPLATES)
+
+
+@pytest.mark.parametrize("user", ["no place", "{question} {question}"])
+def test_a_template_needs_exactly_one_place_for_the_question(user):
+    with pytest.raises(ConfigError, match="exactly once"):
+        PromptTemplate(name="t", user=user)
+
+
+def test_a_system_turn_without_a_chat_template_is_refused_as_idle():
+    with pytest.raises(ConfigError, match="have no effect"):
+        PromptTemplate(name="t", system="s", use_chat_template=False)
+
+
+def test_a_tokenizer_without_a_chat_template_is_named_with_the_way_out():
+    with pytest.raises(ConfigError, match="has none; choose one of base_boxed, bare"):
+        encode_prompt(SpellingTokenizer(None), PROBLEM, PROMPT_TEMPLATES["qwen_boxed"])
+
+
+def test_an_unknown_template_is_answered_with_the_nearest_name():
+    assert find_prompt_template("question").name == "question"
+    with pytest.raises(ConfigError, match="did you mean 'qwen_boxed'"):
+        find_prompt_template("qwen_boxd")

@@ -1,0 +1,185 @@
+"""A small random Qwen3 policy over a character vocabulary, and the engines that the contract covers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
+from atrium.rollout.scripted_engine import ScriptedCompletion, ScriptedEngine
+from atrium.rollout.transformers_engine import TransformersEngine
+from atrium.seeding import derive_seed
+
+SPECIAL_TOKENS = ["<pad>", "<eos>", "<end>", "<unk>"]
+CHARACTERS = list("0123456789+-=;.") + [chr(code) for code in range(ord("a"), ord("q"))]
+VOCABULARY = {token: index for index, token in enumerate(SPECIAL_TOKENS + CHARACTERS)}
+PAD, STOPS = 0, (1, 2)
+CONTEXT_LENGTH = 160
+
+
+def build_tokenizer():
+    tokenizer = Tokenizer(models.WordLevel(vocab=VOCABULARY, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<eos>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        additional_special_tokens=["<end>"],
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def build_model(seed, **changes):
+    torch.manual_seed(seed)
+    settings = {
+        "vocab_size": len(VOCABULARY),
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 48,
+        "max_position_embeddings": CONTEXT_LENGTH,
+        "initializer_range": 0.3,
+        "tie_word_embeddings": True,
+        "pad_token_id": PAD,
+        "eos_token_id": STOPS[0],
+        "bos_token_id": None,
+    }
+    return Qwen3ForCausalLM(Qwen3Config(**(settings | changes))).eval()
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What an engine is built for."""
+
+    model: torch.nn.Module
+    tokenizer: PreTrainedTokenizerFast
+    stop_token_ids: tuple[int, ...] = STOPS
+    pad_token_id: int = PAD
+    context_length: int = CONTEXT_LENGTH
+
+
+def transformers_engine(policy, max_batch_tokens=None):
+    return TransformersEngine(
+        model=policy.model,
+        tokenizer=policy.tokenizer,
+        stop_token_ids=policy.stop_token_ids,
+        pad_token_id=policy.pad_token_id,
+        context_length=policy.context_length,
+        max_batch_tokens=max_batch_tokens,
+    )
+
+
+def transformers_engine_in_small_waves(policy):
+    return transformers_engine(policy, max_batch_tokens=450)
+
+
+def scripted_engine(policy):
+    def script(prompt, seed):
+        draw = np.random.default_rng(derive_seed(seed, "script", *prompt.tolist()))
+        num_characters = int(draw.integers(30, 60)) if seed % 3 else int(draw.integers(0, 12))
+        text = "".join(draw.choice(CHARACTERS, num_characters))
+        return ScriptedCompletion(text=text)
+
+    return ScriptedEngine(
+        script,
+        encode=lambda text: policy.tokenizer.encode(text, add_special_tokens=False),
+        decode=policy.tokenizer.decode,
+        stop_token_ids=policy.stop_token_ids,
+        context_length=policy.context_length,
+    )
+
+
+MODEL_ENGINES: dict[str, Callable[[Policy], Engine]] = {
+    "transformers": transformers_engine,
+    "transformers_in_small_waves": transformers_engine_in_small_waves,
+}
+"""Engines that sample from a model's distribution: the whole contract."""
+
+ENGINES: dict[str, Callable[[Policy], Engine]] = {**MODEL_ENGINES, "scripted": scripted_engine}
+"""All engines: the part of the contract that needs no model."""
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return build_tokenizer()
+
+
+@pytest.fixture
+def policy(tokenizer):
+    return Policy(model=build_model(0), tokenizer=tokenizer)
+
+
+@pytest.fixture(params=MODEL_ENGINES)
+def build_engine(request):
+    return MODEL_ENGINES[request.param]
+
+
+@pytest.fixture
+def engine(build_engine, policy):
+    return build_engine(policy)
+
+
+@pytest.fixture(params=ENGINES)
+def any_engine(request, policy):
+    return ENGINES[request.param](policy)
+
+
+def requests_for(texts, tokenizer, group_size=3):
+    """One request per text, with its own seeds."""
+    return [
+        GenerationRequest(
+            prompt_token_ids=np.array(tokenizer.encode(text, add_special_tokens=False), np.int32),
+            sample_seeds=tuple(derive_seed(7, "sample", number, place) for place in range(group_size)),
+        )
+        for number, text in enumerate(texts)
+    ]
+
+
+def generate(engine, requests, sampling):
+    """The completions of each request, in the order of the requests."""
+    generations = list(engine.generate(requests, sampling))
+    assert sorted(generation.request_index for generation in generations) == [*range(len(requests))]
+    by_index = {generation.request_index: generation for generation in generations}
+    return [by_index[index].completions for index in range(len(requests))]
+
+
+def reference_logprobs(model, prompt, token_ids, sampling, stop_token_ids=STOPS):
+    """The log-probabilities of every token [T, V] by one forward pass without padding or cache.
+
+    Written apart from the engines: float64 from the logits on, cuts by sorting whole rows.
+    """
+    sequence = torch.tensor(np.concatenate([prompt, token_ids])[None, :-1].astype(np.int64))
+    with torch.no_grad():
+        logits = model(sequence, use_cache=False).logits[0, len(prompt) - 1 :].double()
+    if sampling.ignore_stop:
+        logits[:, list(stop_token_ids)] = -torch.inf
+    return torch.stack([reference_distribution(row, sampling) for row in logits])
+
+
+def reference_distribution(logits, sampling: SamplingParams):
+    """The log-probabilities [V] of one token, cut token by token."""
+    scores = logits.double() / (sampling.temperature or 1)
+    if sampling.temperature == 0:
+        return scores.log_softmax(-1)
+    order = scores.argsort(descending=True, stable=True).tolist()
+    kept = [t for t in order if sampling.top_k is None or scores[t] >= scores[order[: sampling.top_k][-1]]]
+    probabilities = scores[kept].softmax(-1).tolist()
+    mass, nucleus = 0.0, []
+    for token, probability in zip(kept, probabilities, strict=True):
+        if mass >= sampling.top_p < 1:
+            break
+        nucleus.append(token)
+        mass += probability
+    cut = torch.full_like(scores, -torch.inf)
+    cut[nucleus] = scores[nucleus].log_softmax(-1)
+    return cut
