@@ -159,14 +159,7 @@ def _assembled(
     engine = build_engine(config, policy)
     encode = task.encoder(policy.tokenizer)
     return Training(
-        settings=LoopSettings(
-            num_steps=config.num_steps,
-            evaluate_every_num_steps=config.evaluation.every_num_steps,
-            checkpoint_every_num_steps=config.checkpoint.every_num_steps,
-            pad_token_id=policy.pad_token_id,
-            device=config.compute.device,
-            seed=config.seed,
-        ),
+        settings=_loop_settings(config, policy),
         collector=_collector(config, task, encode, engine, grader),
         updater=build_updater(config, policy, reference, checkpoint.optimizer if checkpoint else {}),
         engine=engine,
@@ -189,6 +182,17 @@ def _assembled(
         ),
         should_stop=should_stop,
         on_phase=recorder.display.phase,
+    )
+
+
+def _loop_settings(config: RunConfig, policy: Policy) -> LoopSettings:
+    return LoopSettings(
+        num_steps=config.num_steps,
+        evaluate_every_num_steps=config.evaluation.every_num_steps,
+        checkpoint_every_num_steps=config.checkpoint.every_num_steps,
+        pad_token_id=policy.pad_token_id,
+        device=config.compute.device,
+        seed=config.seed,
     )
 
 
