@@ -83,6 +83,12 @@ def transformers_engine_in_small_waves(policy):
     return transformers_engine(policy, max_batch_tokens=450)
 
 
+def transformers_engine_without_fused_steps(policy):
+    # A hook must see every forward pass of the module, so the engine runs the module itself.
+    policy.model.register_forward_hook(lambda module, args, output: None)
+    return transformers_engine(policy)
+
+
 def scripted_engine(policy):
     def script(prompt, seed):
         draw = np.random.default_rng(derive_seed(seed, "script", *prompt.tolist()))
@@ -102,6 +108,7 @@ def scripted_engine(policy):
 MODEL_ENGINES: dict[str, Callable[[Policy], Engine]] = {
     "transformers": transformers_engine,
     "transformers_in_small_waves": transformers_engine_in_small_waves,
+    "transformers_without_fused_steps": transformers_engine_without_fused_steps,
 }
 """Engines that sample from a model's distribution: the whole contract."""
 

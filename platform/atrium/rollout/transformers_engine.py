@@ -24,6 +24,7 @@ from atrium.errors import EngineError
 from atrium.records import Completion, FinishReason, Logprobs, TokenIds
 from atrium.rollout.decoding import Decoder, inference_mode, new_cache
 from atrium.rollout.engine import Generation, GenerationRequest, SamplingParams
+from atrium.rollout.qwen3_decoder import Qwen3Decoder, has_fused_form
 from atrium.rollout.sampling import check_requests, sample_keys, sample_tokens, uniforms
 from atrium.rollout.weights import load_weights
 
@@ -94,6 +95,7 @@ class TransformersEngine:
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
         version = self._weight_version
+        decoder_type = Qwen3Decoder if has_fused_form(self._model) else Decoder
         unfinished: dict[int, dict[int, Completion]] = {}
         for index, request in enumerate(requests):
             if request.sample_seeds:
@@ -103,7 +105,7 @@ class TransformersEngine:
         for rows in _plan_waves(requests, sampling.max_new_tokens, self._max_batch_tokens):
             # Nothing is yielded inside `inference_mode`: the caller must not run in its modes.
             with inference_mode(self._model):
-                decoder = Decoder(
+                decoder = decoder_type(
                     self._model,
                     [row.prompt for row in rows],
                     pad_token_id=self._pad_token_id,

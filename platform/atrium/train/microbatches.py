@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-LAUNCH_COST_TOKENS = 256
+LAUNCH_COST_TOKENS = 512
 """What one more forward and backward costs beyond its tokens, in tokens; a rule, not a measurement, so
 that a run's arithmetic does not depend on timing."""
 
