@@ -70,9 +70,9 @@ def heading(run: RunOverview, metrics: MetricTable) -> Text:
 
 def scores_table(scores: Mapping[str, Scores]) -> Table:
     """First and last evaluation of each benchmark, test problems before validation problems."""
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for title in ("held-out problems", "", "before", "after"):
-        table.add_column(title, no_wrap=bool(title))
+        table.add_column(title, no_wrap=True)
     for benchmark in sorted(scores, key=lambda name: ("validation" in name, name)):
         first, last = scores[benchmark].first, scores[benchmark].last
         k = "k" if last.k is None else last.k
@@ -80,11 +80,11 @@ def scores_table(scores: Mapping[str, Scores]) -> Table:
         mean = [_estimate(p.mean_at_k, p.interval_over_problems) for p in (first, last)]
         passed = [_estimate(p.pass_at_k, p.pass_interval_over_problems) for p in (first, last)]
         steps = [f"step {first.step}", "" if is_one else f"step {last.step}"]
-        num = "" if last.num_problems is None else f" ({last.num_problems})"
+        num = "" if last.num_problems is None else f"{last.num_problems} problems"
         if is_one:
             mean[1] = passed[1] = "–"
-        table.add_row(*map(cell, (f"{benchmark}{num}", f"Mean@{k}", *mean)))
-        table.add_row(*map(cell, ("", f"Pass@{k}", *passed)))
+        table.add_row(*map(cell, (benchmark, f"Mean@{k}", *mean)))
+        table.add_row(*map(cell, (num, f"Pass@{k}", *passed)))
         table.add_row(*(Text(text, style="dim") for text in ("", "", *steps)))
     return table
 
