@@ -178,7 +178,8 @@ def _named(values: Mapping[Quantity, float]) -> dict[str, float]:
     named = {quantity.name: value for quantity, value in values.items()}
     square = values.get(metrics.RATIO_SQUARED)
     if square:
-        named[metrics.EFFECTIVE_SAMPLE_FRAC.name] = values[metrics.RATIO_MEAN] ** 2 / square
+        # At most 1 by Cauchy-Schwarz; squares rounded to float32 may pass it in the eighth digit.
+        named[metrics.EFFECTIVE_SAMPLE_FRAC.name] = min(1.0, values[metrics.RATIO_MEAN] ** 2 / square)
     return named
 
 
