@@ -26,7 +26,7 @@ MIN_PYTHON, BELOW_PYTHON = (3, 11), (3, 14)
 MIN_MEMORY_MB, MIN_FREE_MB = 2000, 500
 _DISTRIBUTION = "atrium-rl"
 _EXTRAS = {
-    "gpu": "generation with vLLM on an NVIDIA GPU",
+    "gpu": "vLLM on an NVIDIA GPU, which no engine uses yet",
     "dev": "tests, linting and types (`make test`, `make check`)",
 }
 _PROGRAMS = {
