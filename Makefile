@@ -77,7 +77,7 @@ test: install ## Run the fast tests
 	@$(TEST_ENVIRONMENT) $(RUN_PYTHON) -m pytest -q -n 2 --dist loadfile $(TESTS) $(ARGS)
 
 test-full: install ## Run the slow tests too; in CI a skipped one fails
-	@$(TEST_ENVIRONMENT) $(if $(CI),ATRIUM_NO_SKIPS=1) $(RUN_PYTHON) -m pytest -q -m full $(TESTS) $(ARGS)
+	@$(TEST_ENVIRONMENT) $(if $(CI),ATRIUM_NO_SKIPS=1) $(RUN_PYTHON) -m pytest -q -n 2 -m full $(TESTS) $(ARGS)
 
 test-gpu: install ## Run the tests that need an NVIDIA GPU
 	@$(RUN_PYTHON) -m pytest -q -m gpu tests/gpu $(ARGS)
