@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy.special import stdtrit
 
 Counts = NDArray[np.int64]
 Values = NDArray[np.float64]
@@ -173,7 +173,7 @@ def _interval_of_mean(
     mean, total = float(value.mean()), float(variance.sum())
     if total > 0.0:
         pooled = total**2 / float((variance**2 / degrees_of_freedom).sum())
-        below = above = float(stats.t.isf(tail, pooled)) * total**0.5 / len(value)
+        below = above = -float(stdtrit(pooled, tail)) * total**0.5 / len(value)
     else:
         above = _bound_of_run(value == 0.0, trials_per_value, tail)
         below = _bound_of_run(value == 1.0, trials_per_value, tail)
