@@ -7,8 +7,9 @@ from tests.rollout.conftest import PAD, VOCABULARY, build_model
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from atrium.models.qwen3 import has_fused_form
 from atrium.rollout.decoding import Decoder
-from atrium.rollout.qwen3_decoder import Qwen3Decoder, has_fused_form
+from atrium.rollout.qwen3_decoder import Qwen3Decoder
 
 PROMPTS = {"padded": [[5, 6, 7, 8], [9], [10, 11, 12]], "equal": [[5, 6], [7, 8], [9, 10]]}
 

@@ -11,7 +11,8 @@ import torch
 from atrium.errors import ConfigError
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import build_tokenizer
-from atrium.train.logprobs import PolicyForward, selected_logprobs
+from atrium.train.logprobs import PolicyForward
+from atrium.train.token_logprobs import selected_logprobs
 
 LONGER = ((1, 0, 0, 1), (0, 1), (1,))
 
@@ -30,16 +31,14 @@ def _plain(model, rows, temperature):
     return logprob_BT, entropy_BT
 
 
-@pytest.mark.parametrize("share_prompts", [True, False])
+@pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
-def test_log_probabilities_and_entropies_are_those_of_a_plain_forward(make, temperature, share_prompts):
+def test_log_probabilities_and_entropies_are_those_of_a_plain_forward(make, temperature, packing):
     model = make.tiny_policy().model
     rows = make.rows(make.groups(rewards=LONGER, longest=40))
     with torch.no_grad():
         expected = _plain(model, rows, temperature)
-        policy = make.forward(model, temperature=temperature, share_prompts=share_prompts)(
-            rows, entropy="value"
-        )
+        policy = make.forward(model, temperature=temperature, packing=packing)(rows, entropy="value")
     mask_BT = rows.batch.mask_BT
     assert (policy.logprob_BT - expected[0]).abs().max() < 1e-5
     assert (policy.entropy_BT - expected[1]).abs().max() < 1e-5
@@ -48,12 +47,12 @@ def test_log_probabilities_and_entropies_are_those_of_a_plain_forward(make, temp
     assert policy.logprob_BT[mask_BT].lt(0.0).all()
 
 
-@pytest.mark.parametrize("share_prompts", [True, False])
-def test_they_are_exact_in_double_precision_and_so_are_their_gradients(make, share_prompts):
+@pytest.mark.parametrize("packing", [True, False])
+def test_they_are_exact_in_double_precision_and_so_are_their_gradients(make, packing):
     model = make.exact_model()
     rows = make.rows(make.groups(rewards=LONGER))
     expected = _plain(model, rows, 0.7)
-    policy = make.forward(model, temperature=0.7, share_prompts=share_prompts)(rows, entropy="gradient")
+    policy = make.forward(model, temperature=0.7, packing=packing)(rows, entropy="gradient")
     assert policy.logprob_BT.dtype == torch.float64
     weight_BT = torch.randn(rows.batch.mask_BT.shape, generator=torch.Generator().manual_seed(0))
     for ours, theirs in zip((policy.logprob_BT, policy.entropy_BT), expected, strict=True):

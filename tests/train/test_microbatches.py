@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from atrium.train.microbatches import LAUNCH_COST_TOKENS, split_by_length
+from atrium.train.microbatches import LAUNCH_COST_TOKENS, split_by_length, split_by_tokens
 
 
 def _lengths(seed, num_rows, longest=900):
@@ -64,3 +64,25 @@ def test_a_row_longer_than_the_budget_stands_alone():
 
 def test_no_rows_give_no_parts():
     assert split_by_length(np.array([], dtype=np.int64), max_tokens=10) == []
+
+
+@pytest.mark.parametrize("max_tokens", [1, 50, 333, 1024, 10**9])
+@pytest.mark.parametrize("num_rows", [1, 2, 17, 300])
+def test_packed_parts_keep_the_order_of_rows_and_the_budget(max_tokens, num_rows):
+    num_tokens = _lengths(num_rows, num_rows)
+    parts = split_by_tokens(num_tokens, max_tokens=max_tokens)
+    assert np.concatenate(parts).tolist() == [*range(num_rows)]
+    for part in parts:
+        assert num_tokens[part].sum() <= max_tokens or len(part) == 1
+
+
+def test_packed_parts_have_about_equal_tokens():
+    num_tokens = _lengths(0, 400, longest=30)
+    parts = split_by_tokens(num_tokens, max_tokens=int(num_tokens.sum()) // 3)
+    totals = [int(num_tokens[part].sum()) for part in parts]
+    assert len(parts) == 4
+    assert max(totals) - min(totals) < 60
+
+
+def test_no_rows_give_no_packed_parts():
+    assert split_by_tokens(np.array([], dtype=np.int64), max_tokens=10) == []

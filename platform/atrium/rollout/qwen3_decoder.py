@@ -15,47 +15,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
-from transformers import PreTrainedModel, Qwen3ForCausalLM
-from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+from transformers import PreTrainedModel
 
+from atrium.models.qwen3 import head_norms, rotations, unit_rms
 from atrium.records import TokenIds
 from atrium.rollout.decoding import Decoder
-
-_PROJECTIONS = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
-
-
-def has_fused_form(model: PreTrainedModel) -> bool:
-    """Whether `model` is a plain float32 Qwen3 on a CPU, without hooks, adapters or sliding windows."""
-    if type(model) is not Qwen3ForCausalLM or model.device.type != "cpu":
-        return False
-    config = model.config
-    return (
-        model.dtype == torch.float32
-        and set(config.layer_types) == {"full_attention"}
-        and not config.attention_bias
-        and config.hidden_act == "silu"
-        and config._attn_implementation == "sdpa"
-        and all(
-            not module._forward_hooks
-            and not module._forward_pre_hooks
-            and (name.rpartition(".")[2] not in _PROJECTIONS or type(module) is nn.Linear)
-            for name, module in model.named_modules()
-        )
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The weights of one layer as its step uses them, inputs first."""
+    """The weights of one layer as its step uses them, inputs first; norms' scales are taken into them."""
 
-    attention_norm: Tensor
     query_key_value: Tensor
-    query_norm: Tensor
-    key_norm: Tensor
+    head_norms: Tensor
     output: Tensor
-    feed_forward_norm: Tensor
     gate_up: Tensor
     down: Tensor
 
@@ -77,27 +52,25 @@ class Qwen3Decoder(Decoder):
         self._num_kv_heads = config.num_key_value_heads
         self._head_size = config.head_dim
         self._epsilon = config.rms_norm_eps
-        self._blocks = [_fuse(layer) for layer in model.model.layers]
+        self._blocks = [_fuse(model, index) for index in range(config.num_hidden_layers)]
+        self._head = (model.lm_head.weight * model.model.norm.weight).t()
 
     def step(self, token_N: Tensor) -> None:
         """Append one token to every row."""
         self._length += 1
         self._position = self._position + 1
         hidden_NE = functional.embedding(token_N, self._model.model.embed_tokens.weight)
-        cos, sin = self._model.model.rotary_emb(hidden_NE, self._position)
-        half = cos.shape[-1] // 2
-        # rotate_half(x) * sin equals roll(x) * sin with the sign of the first half turned.
-        sin = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
+        rotation = rotations(self._model, self._position[:, 0])
         bias = None
         if self._mask is not None:
             bias = self._mask[:, 0, :, : self._length].repeat_interleave(self._num_kv_heads, 0)
         for index, block in enumerate(self._blocks):
-            hidden_NE = self._attend(index, block, hidden_NE, (cos, sin), bias)
-            input_NE = self._norm(hidden_NE, block.feed_forward_norm)
-            gate, up = (input_NE @ block.gate_up).chunk(2, dim=-1)
+            hidden_NE = self._attend(index, block, hidden_NE, rotation, bias)
+            unit_NE, _ = unit_rms(hidden_NE, self._epsilon)
+            gate, up = (unit_NE @ block.gate_up).chunk(2, dim=-1)
             hidden_NE = torch.addmm(hidden_NE, functional.silu(gate).mul_(up), block.down)
-        hidden_NE = self._norm(hidden_NE, self._model.model.norm.weight)
-        self.logit_NV = functional.linear(hidden_NE, self._model.lm_head.weight)
+        unit_NE, _ = unit_rms(hidden_NE, self._epsilon)
+        self.logit_NV = unit_NE @ self._head
 
     def _attend(
         self,
@@ -109,13 +82,12 @@ class Qwen3Decoder(Decoder):
     ) -> Tensor:
         num_rows, size = len(hidden_NE), self._head_size
         num_heads, num_kv = self._num_heads, self._num_kv_heads
-        states = self._norm(hidden_NE, block.attention_norm) @ block.query_key_value
-        query, key, value = states.view(num_rows, -1, size).split([num_heads, num_kv, num_kv], 1)
-        query = self._norm(query, block.query_norm)
-        key = self._norm(key, block.key_norm)
-        turned = torch.cat([query, key], dim=1)
+        unit_NE, _ = unit_rms(hidden_NE, self._epsilon)
+        states = (unit_NE @ block.query_key_value).view(num_rows, -1, size)
+        value = states[:, num_heads + num_kv :]
+        turned = unit_rms(states[:, : num_heads + num_kv], self._epsilon)[0].mul_(block.head_norms)
         cos, sin = rotation
-        turned = torch.addcmul(turned * cos, turned.roll(size // 2, -1), sin)
+        turned = torch.addcmul(turned.roll(size // 2, -1).mul_(sin), turned, cos)
         query, key = turned.split([num_heads, num_kv], 1)
         keys, values = self._cache.update(key.unsqueeze(2), value.unsqueeze(2), index)
         query = query.reshape(num_rows * num_kv, -1, size)
@@ -128,20 +100,16 @@ class Qwen3Decoder(Decoder):
         mixed = torch.bmm(scores.softmax(-1), values.flatten(0, 1))
         return torch.addmm(hidden_NE, mixed.view(num_rows, -1), block.output)
 
-    def _norm(self, states: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(states, weight.shape, weight, self._epsilon)
 
-
-def _fuse(layer: Qwen3DecoderLayer) -> _Block:
+def _fuse(model: PreTrainedModel, index: int) -> _Block:
+    layer = model.model.layers[index]
     attention, feed_forward = layer.self_attn, layer.mlp
     query_key_value = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
+    gate_up = [feed_forward.gate_proj.weight, feed_forward.up_proj.weight]
     return _Block(
-        attention_norm=layer.input_layernorm.weight,
-        query_key_value=torch.cat(query_key_value).t().contiguous(),
-        query_norm=attention.q_norm.weight,
-        key_norm=attention.k_norm.weight,
+        query_key_value=(torch.cat(query_key_value) * layer.input_layernorm.weight).t().contiguous(),
+        head_norms=head_norms(model, index),
         output=attention.o_proj.weight.t(),
-        feed_forward_norm=layer.post_attention_layernorm.weight,
-        gate_up=torch.cat([feed_forward.gate_proj.weight, feed_forward.up_proj.weight]).t().contiguous(),
+        gate_up=(torch.cat(gate_up) * layer.post_attention_layernorm.weight).t().contiguous(),
         down=feed_forward.down_proj.weight.t(),
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from atrium.objective.state_divergences import DistributionDivergence, divergence_by_chunks
+from atrium.train.token_logprobs import tempered_logits
 
 
 @dataclass
@@ -28,14 +29,16 @@ class DivergenceMeter:
         """Take a copy of the behavior policy's LM head."""
         self._behavior_head = copy.deepcopy(head).requires_grad_(False)
 
-    def measure(self, behavior_state_ND: Tensor, logits_NV: Tensor, temperature: float) -> Tensor:
-        """The divergence [N] at positions with these behavior states and (tempered, detached) logits."""
-        head = self._behavior_head
-        assert head is not None, "the head is frozen in the behavior pass"
+    def measure(
+        self, behavior_state_ND: Tensor, state_ND: Tensor, head: nn.Module, temperature: float
+    ) -> Tensor:
+        """The divergence [N] at positions with these behavior states and, without gradient, states."""
+        behavior_head = self._behavior_head
+        assert behavior_head is not None, "the head is frozen in the behavior pass"
         return divergence_by_chunks(
-            lambda positions: head(behavior_state_ND[positions]).float() / temperature,
-            lambda positions: logits_NV[positions],
-            len(logits_NV),
+            lambda positions: tempered_logits(behavior_head, behavior_state_ND[positions], temperature),
+            lambda positions: tempered_logits(head, state_ND[positions], temperature),
+            len(state_ND),
             divergence=self.divergence,
             top_k=self.top_k,
         )

@@ -1,4 +1,4 @@
-"""Cutting rows into micro-batches of similar length, so that little padding is computed.
+"""Cutting rows into micro-batches, and into parts of similar length where they have to be padded.
 
 Which rows share a micro-batch changes no gradient (the objective's loss is additive), only its cost.
 """
@@ -13,8 +13,29 @@ LAUNCH_COST_TOKENS = 512
 that a run's arithmetic does not depend on timing."""
 
 
-def split_by_length(length_B: NDArray[np.int64], *, max_tokens: int) -> list[NDArray[np.int64]]:
-    """Rows in ascending length, cut where that costs least: padded tokens plus a cost per micro-batch.
+def split_by_tokens(num_tokens_B: NDArray[np.int64], *, max_tokens: int) -> list[NDArray[np.int64]]:
+    """Rows in their order, cut into as few parts as `max_tokens` allows, and those of about equal tokens.
+
+    A part holds at most `max_tokens`, or a single row that has more. Returns index arrays into the rows.
+    """
+    parts: list[NDArray[np.int64]] = []
+    remaining, start = int(num_tokens_B.sum()), 0
+    while start < len(num_tokens_B):
+        num_parts = -(-remaining // max_tokens)
+        ends = np.cumsum(num_tokens_B[start:])
+        nearest = int(np.searchsorted(ends, remaining / num_parts)) + 1
+        fitting = int(np.searchsorted(ends, max_tokens, side="right"))
+        end = start + max(1, min(nearest, fitting))
+        remaining -= int(ends[end - start - 1])
+        parts.append(np.arange(start, end))
+        start = end
+    return parts
+
+
+def split_by_length(
+    length_B: NDArray[np.int64], *, max_tokens: int, cost_per_part: int = LAUNCH_COST_TOKENS
+) -> list[NDArray[np.int64]]:
+    """Rows in ascending length, cut where that costs least: padded tokens plus a cost per part.
 
     Each part holds at most `max_tokens` padded tokens, or a single row that is longer than that.
     Returns index arrays into the rows; ties keep their order.
@@ -24,7 +45,7 @@ def split_by_length(length_B: NDArray[np.int64], *, max_tokens: int) -> list[NDA
     order = np.argsort(length_B, kind="stable")
     lengths, counts = np.unique(length_B, return_counts=True)
     ends = np.cumsum(counts)
-    cuts = _cheapest_cuts(lengths, counts)
+    cuts = _cheapest_cuts(lengths, counts, cost_per_part)
     parts = []
     for first, last in zip([0, *cuts[:-1]], cuts, strict=True):
         rows = order[(ends[first - 1] if first else 0) : ends[last - 1]]
@@ -34,14 +55,14 @@ def split_by_length(length_B: NDArray[np.int64], *, max_tokens: int) -> list[NDA
     return parts
 
 
-def _cheapest_cuts(lengths: NDArray[np.int64], counts: NDArray[np.int64]) -> list[int]:
+def _cheapest_cuts(lengths: NDArray[np.int64], counts: NDArray[np.int64], cost_per_part: int) -> list[int]:
     """The ends (exclusive, into the distinct lengths) of the segments of least total cost."""
     total_rows = np.concatenate([[0], np.cumsum(counts)])
     cost = np.zeros(len(lengths) + 1)
     start = np.zeros(len(lengths) + 1, dtype=np.int64)
     for end in range(1, len(lengths) + 1):
         rows = total_rows[end] - total_rows[:end]
-        candidate = cost[:end] + rows * lengths[end - 1] + LAUNCH_COST_TOKENS
+        candidate = cost[:end] + rows * lengths[end - 1] + cost_per_part
         start[end] = int(np.argmin(candidate))
         cost[end] = candidate[start[end]]
     cuts = [len(lengths)]

@@ -1,0 +1,151 @@
+"""Causal attention among packed tokens, for any transformers model that asks an attention interface.
+
+States of packed tokens are put together to rows, attended to by torch's own kernels, and taken apart again;
+the gradient of a prompt's states is the sum over the rows that share it. On a GPU in half precision rows
+stand one behind the other (`torch.nn.attention.varlen`); elsewhere, where that kernel does not exist, rows
+of similar length are padded to buckets, for this one operation.
+
+Axes: N computed tokens, P places of all rows, B rows, L places of a row, H query heads, K key-value heads,
+D head size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface
+
+from atrium.errors import ConfigError
+from atrium.train.packing import Packing
+
+_NAME = "atrium_packed"
+_UNDERSTOOD = {"dropout", "position_ids", "use_cache", "output_attentions", "cache_position", "is_causal"}
+"""What models tell their attention that changes nothing here: no dropout in eval mode, always causal."""
+
+
+def attend(state_NHD: Tensor, packing: Packing, *, num_heads: int, num_kv_heads: int, scale: float) -> Tensor:
+    """Attention among the packed tokens.
+
+    Parameters
+    ----------
+    state_NHD
+        Queries, keys and values of all heads, in that order: [N, H + 2 K, D].
+
+    Returns
+    -------
+    Tensor
+        The mixed values [N, H, D].
+    """
+    state_PHD = _ToRows.apply(state_NHD, packing)
+    query, key, value = state_PHD.split([num_heads, num_kv_heads, num_kv_heads], dim=1)
+    has_groups = num_heads != num_kv_heads
+    if packing.row_ends is not None:
+        from torch.nn.attention.varlen import varlen_attn
+
+        longest = max(packing.bucket_lengths)
+        mixed_PHD = varlen_attn(
+            query, key, value, packing.row_ends, packing.row_ends, longest, longest,
+            scale=scale, window_size=(-1, 0), enable_gqa=has_groups,
+        )  # fmt: skip
+        return _FromRows.apply(mixed_PHD, packing)  # type: ignore[no-any-return]
+    mixed = []
+    sizes = [rows * length for rows, length in packing.bucket_shapes]
+    for shape, *parts in zip(
+        packing.bucket_shapes, *(x.split(sizes) for x in (query, key, value)), strict=True
+    ):
+        query_BHLD, key_BKLD, value_BKLD = (part.unflatten(0, shape).transpose(1, 2) for part in parts)
+        mixed_BHLD = functional.scaled_dot_product_attention(
+            query_BHLD, key_BKLD, value_BKLD, is_causal=True, scale=scale, enable_gqa=has_groups
+        )
+        mixed.append(mixed_BHLD.transpose(1, 2).flatten(0, 1))
+    return _FromRows.apply(mixed[0] if len(mixed) == 1 else torch.cat(mixed), packing)  # type: ignore[no-any-return]
+
+
+def packed_states(model: PreTrainedModel, packing: Packing) -> Tensor:
+    """The last states [N, D] at the packed tokens, of any transformers model with an attention interface.
+
+    Raises `ConfigError` when the model's attention is more than causal attention (sinks, soft caps, windows).
+    """
+    before = model.config._attn_implementation
+    model.config._attn_implementation = _NAME
+    try:
+        output = model.base_model(
+            input_ids=packing.token_N[None],
+            position_ids=packing.position_N[None],
+            use_cache=False,
+            packing=packing,
+        )
+    finally:
+        model.config._attn_implementation = before
+    state_ND: Tensor = output.last_hidden_state[0]
+    return state_ND
+
+
+def _interface(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    packing: Packing,
+    scaling: float | None = None,
+    **others: object,
+) -> tuple[Tensor, None]:
+    """What transformers calls: states [1, heads, N, D] in, mixed values [1, N, H, D] out."""
+    more = sorted(name for name, value in others.items() if value is not None and name not in _UNDERSTOOD)
+    if more:
+        raise ConfigError(
+            f"{type(module).__name__} asks for {', '.join(more)}, which packed attention does not have; "
+            "set compute.packing=false"
+        )
+    state_1HND = torch.cat([query, key, value], dim=1)
+    if torch.is_autocast_enabled(query.device.type):
+        state_1HND = state_1HND.to(torch.get_autocast_dtype(query.device.type))
+    mixed_NHD = attend(
+        state_1HND[0].transpose(0, 1),
+        packing,
+        num_heads=query.shape[1],
+        num_kv_heads=key.shape[1],
+        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+    )
+    return mixed_NHD[None], None
+
+
+class _ToRows(torch.autograd.Function):
+    """States of tokens [N, ...] to the places that hold them [P, ...]."""
+
+    @staticmethod
+    def forward(ctx: Any, state: Tensor, packing: Packing) -> Tensor:
+        ctx.packing = packing
+        return state.index_select(0, packing.source_P)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        packing: Packing = ctx.packing
+        total = gradient.index_select(0, packing.place_N)
+        again = gradient.index_select(0, packing.repeated)
+        return total.index_add_(0, packing.repeated_source, again), None
+
+
+class _FromRows(torch.autograd.Function):
+    """States at places [P, ...] to those of the tokens' own queries [N, ...]."""
+
+    @staticmethod
+    def forward(ctx: Any, state: Tensor, packing: Packing) -> Tensor:
+        ctx.packing = packing
+        return state.index_select(0, packing.place_N)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        packing: Packing = ctx.packing
+        spread = gradient.new_zeros((len(packing.source_P), *gradient.shape[1:]))
+        return spread.index_copy_(0, packing.place_N, gradient), None
+
+
+AttentionInterface.register(_NAME, _interface)
+AttentionMaskInterface.register(_NAME, lambda *args, **kwargs: None)

@@ -1,0 +1,166 @@
+"""Which tokens of some rows are computed, and where: no padding, and a shared prompt only once.
+
+The tokens of a micro-batch stand one behind the other: the distinct prompts, then each row's completion
+without its last token, which predicts nothing. Everything that a model does token by token runs on those N
+tokens. Attention alone needs whole rows, and finds here how to put them together and take them apart.
+
+Axes: N computed tokens, P places of all rows, B rows, T completion tokens, U distinct prompts, S segments
+(the prompts and the completions).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from atrium.train.microbatches import split_by_length
+
+_Index = NDArray[np.int64]
+
+_BUCKET_COST_TOKENS = 2048
+"""What one more bucket costs, in tokens of padding within attention; a rule, not a measurement."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packing:
+    """The computed tokens of some rows.
+
+    Attributes
+    ----------
+    token_N, position_N
+        Token ids, and each token's place in its row.
+    source_P
+        The token at each place of the rows, bucket after bucket; token 0 where a row is padded. Causal
+        attention keeps padding, which stands on the right, from reaching any token.
+    bucket_shapes
+        Rows and places per row of each bucket.
+    row_ends
+        Where rows begin and end in `source_P` (int32 [B + 1]) if they stand there without padding, else None.
+    place_N
+        The place of each token's own query.
+    repeated, repeated_source
+        The places that hold a token again (prompts of further rows), and the tokens they hold.
+    predicting_BT
+        The token whose state predicts each completion token; any token behind a completion.
+    """
+
+    token_N: Tensor
+    position_N: Tensor
+    source_P: Tensor
+    bucket_shapes: tuple[tuple[int, int], ...]
+    row_ends: Tensor | None
+    place_N: Tensor
+    repeated: Tensor
+    repeated_source: Tensor
+    predicting_BT: Tensor
+
+    @property
+    def bucket_lengths(self) -> tuple[int, ...]:
+        """The places per row of each bucket."""
+        return tuple(length for _, length in self.bucket_shapes)
+
+
+def pack(
+    token_BL: Tensor,
+    num_prompt_tokens_B: _Index,
+    num_tokens_B: _Index,
+    prompt_index_B: _Index,
+    *,
+    padded: bool,
+) -> Packing:
+    """Lay out the tokens of rows as `RolloutRows` holds them.
+
+    Parameters
+    ----------
+    prompt_index_B
+        Rows with equal values have equal prompts, which are computed once.
+    padded
+        Pad rows of similar length to buckets for attention; otherwise rows follow each other.
+    """
+    segments = _Segments(num_prompt_tokens_B, num_tokens_B, prompt_index_B)
+    width_B = segments.width_B
+    row_N, column_N = segments.tokens()
+    buckets = _buckets(width_B) if padded else [np.array([row]) for row in range(len(width_B))]
+    shapes = tuple((len(bucket), int(width_B[bucket].max(initial=1))) for bucket in buckets)
+    held, sources = [], []
+    for bucket, (_, length) in zip(buckets, shapes, strict=True):
+        column_L = np.arange(length)
+        held.append((column_L < width_B[bucket, None]).ravel())
+        sources.append(segments.tokens_at(bucket, column_L).ravel() * held[-1])
+    source_P = np.concatenate(sources)
+    place_N, repeated = _first_places(source_P, np.concatenate(held))
+    offset_T = np.arange((num_tokens_B - num_prompt_tokens_B).max(initial=0))
+    column_BT = np.minimum(num_prompt_tokens_B[:, None] - 1 + offset_T, width_B[:, None] - 1)
+
+    def on_device(index: NDArray[np.integer]) -> Tensor:
+        return torch.from_numpy(index).to(token_BL.device)
+
+    return Packing(
+        token_N=token_BL[on_device(row_N), on_device(column_N)],
+        position_N=on_device(column_N),
+        source_P=on_device(source_P),
+        bucket_shapes=shapes,
+        row_ends=None if padded else on_device(np.cumsum([0, *width_B]).astype(np.int32)),
+        place_N=on_device(place_N),
+        repeated=on_device(repeated),
+        repeated_source=on_device(source_P[repeated]),
+        predicting_BT=on_device(segments.tokens_at(np.arange(len(width_B)), column_BT)),
+    )
+
+
+class _Segments:
+    """The distinct prompts and then each row's completion, as they stand among the computed tokens."""
+
+    def __init__(self, num_prompt_B: _Index, num_tokens_B: _Index, prompt_index_B: _Index) -> None:
+        num_later_B = _num_later(num_prompt_B, num_tokens_B)
+        _, owner_U, prompt_B = np.unique(prompt_index_B, return_index=True, return_inverse=True)
+        self.width_B: _Index = num_prompt_B + num_later_B
+        self._num_prompt_B = num_prompt_B
+        self._row_S = np.concatenate([owner_U, np.arange(len(num_prompt_B))])
+        self._length_S = np.concatenate([num_prompt_B[owner_U], num_later_B])
+        self._start_S = np.cumsum(self._length_S) - self._length_S
+        self._first_column_S = np.concatenate([np.zeros_like(owner_U), num_prompt_B])
+        self._prompt_start_B = self._start_S[: len(owner_U)][prompt_B]
+        self._later_start_B = self._start_S[len(owner_U) :]
+
+    def tokens(self) -> tuple[_Index, _Index]:
+        """A row [N] and its column [N] that hold each computed token."""
+        row_N = np.repeat(self._row_S, self._length_S)
+        return row_N, np.arange(len(row_N)) - np.repeat(self._start_S - self._first_column_S, self._length_S)
+
+    def tokens_at(self, rows: _Index, column: _Index) -> _Index:
+        """The computed tokens [rows, columns] at some columns of some rows."""
+        num_prompt = self._num_prompt_B[rows, None]
+        later_start = self._later_start_B[rows, None] - num_prompt
+        start: _Index = np.where(column < num_prompt, self._prompt_start_B[rows, None], later_start)
+        return start + column
+
+
+def num_packed_tokens(num_prompt_tokens_B: _Index, num_tokens_B: _Index, prompt_index_B: _Index) -> int:
+    """The tokens that are computed for such rows."""
+    _, owner_U = np.unique(prompt_index_B, return_index=True)
+    return int(num_prompt_tokens_B[owner_U].sum() + _num_later(num_prompt_tokens_B, num_tokens_B).sum())
+
+
+def _num_later(num_prompt_tokens_B: _Index, num_tokens_B: _Index) -> _Index:
+    """The completion tokens of each row that predict another."""
+    num_later_B: _Index = np.maximum(num_tokens_B - num_prompt_tokens_B - 1, 0)
+    return num_later_B
+
+
+def _buckets(width_B: _Index) -> list[_Index]:
+    no_limit = int(width_B.sum()) * len(width_B)
+    return split_by_length(width_B, max_tokens=no_limit, cost_per_part=_BUCKET_COST_TOKENS)
+
+
+def _first_places(source_P: _Index, held_P: NDArray[np.bool_]) -> tuple[_Index, _Index]:
+    """The first place of each token, and all further places that hold one."""
+    place = np.flatnonzero(held_P)
+    _, first = np.unique(source_P[place], return_index=True)
+    is_repeated = np.ones(len(place), dtype=bool)
+    is_repeated[first] = False
+    return place[first], place[is_repeated]

@@ -1,0 +1,104 @@
+"""Packed passes against plain ones, for the architectures that are trained, in value and gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from atrium.errors import ConfigError
+from atrium.models.policy import build_random_policy
+from atrium.models.qwen3 import has_fused_form
+from atrium.models.tiny import build_tokenizer
+from atrium.train import packed_attention
+from atrium.train.packing import pack
+from atrium.train.qwen3_states import qwen3_states
+
+SIZES = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+    "initializer_range": 0.3,
+}
+ARCHITECTURES = {
+    "qwen3": {"model_type": "qwen3", "head_dim": 6, "num_key_value_heads": 2},
+    "qwen3 without groups": {"model_type": "qwen3", "head_dim": 6, "num_key_value_heads": 4},
+    "qwen2": {"model_type": "qwen2", "num_key_value_heads": 2},
+    "llama": {"model_type": "llama", "num_key_value_heads": 1},
+}
+RAGGED = ((1, 0, 0, 1), (0, 1), (1,))
+
+
+def model_of(name, **changes):
+    architecture = {**SIZES, **ARCHITECTURES[name], **changes}
+    return build_random_policy(architecture, tokenizer=build_tokenizer(), seed=0).model
+
+
+def numbers(model, forward, rows):
+    """Log-probabilities and, for random weights on them, the gradient of every parameter."""
+    policy = forward(rows, entropy="gradient")
+    weight_BT = torch.randn(policy.logprob_BT.shape, generator=torch.Generator().manual_seed(0))
+    model.zero_grad()
+    (weight_BT * (policy.logprob_BT + policy.entropy_BT)).sum().backward()
+    return policy.logprob_BT.detach(), [parameter.grad.clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("name", "fused"),
+    [*((name, False) for name in ARCHITECTURES), ("qwen3", True), ("qwen3 without groups", True)],
+)
+def test_packed_training_equals_padded_training(make, monkeypatch, name, fused):
+    model = model_of(name)
+    if fused:
+        assert has_fused_form(model)
+    else:
+        monkeypatch.setattr("atrium.train.logprobs.has_fused_form", lambda model: False)
+    rows = make.rows(make.groups(rewards=RAGGED, longest=40))
+    padded, expected = numbers(model, make.forward(model, packing=False), rows)
+    packed, gradients = numbers(model, make.forward(model), rows)
+    assert (packed - padded).abs().max() < 1e-4
+    scale = max(float(gradient.abs().max()) for gradient in expected)
+    gap = max(float((ours - theirs).abs().max()) for ours, theirs in zip(gradients, expected, strict=True))
+    assert gap < 1e-4 * scale
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3 without groups"])
+def test_the_fused_gradients_are_derived_right(make, name):
+    model = model_of(name).double()
+    rows = make.rows(make.groups(rewards=RAGGED))
+    packing = pack(
+        rows.token_BL, rows.num_prompt_tokens_B, rows.num_tokens_B, rows.prompt_index_B, padded=True
+    )
+    direction_ND = torch.randn(
+        len(packing.token_N), SIZES["hidden_size"], generator=torch.Generator().manual_seed(1)
+    ).double()
+    found = []
+    for states in (qwen3_states, packed_attention.packed_states):
+        model.zero_grad()
+        state_ND = states(model, packing)
+        (state_ND * direction_ND).sum().backward()
+        found.append(
+            (
+                state_ND.detach(),
+                [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None],
+            )
+        )
+    (ours, mine), (theirs, yours) = found
+    # transformers computes norms in float32 whatever the model's dtype, which bounds the agreement.
+    assert (ours - theirs).abs().max() < 1e-5 * float(theirs.abs().max())
+    scale = max(float(gradient.abs().max()) for gradient in yours)
+    assert max(float((a - b).abs().max()) for a, b in zip(mine, yours, strict=True)) < 1e-5 * scale
+
+
+def test_a_model_keeps_its_own_attention_outside_the_packed_pass(make):
+    model = model_of("llama")
+    rows = make.rows(make.groups())
+    make.forward(model)(rows, entropy="none")
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_attention_that_is_more_than_causal_is_refused_and_the_setting_named(make):
+    model = model_of("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=0)
+    with pytest.raises(ConfigError, match=r"sliding_window.*compute\.packing=false"):
+        make.forward(model).check([0, 1, 2])
+    make.forward(model, packing=False).check([0, 1, 2])

@@ -1,0 +1,89 @@
+"""Log-probabilities by chunks against those from all logits, in value and gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from atrium.train import token_logprobs as module
+from atrium.train.token_logprobs import selected_logprobs, tempered_logits, token_logprobs
+
+
+def _case(num_tokens=13, width=5, vocabulary=11):
+    generator = torch.Generator().manual_seed(0)
+    head = nn.Linear(width, vocabulary, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        head.weight.copy_(torch.randn(vocabulary, width, generator=generator))
+    state_MD = torch.randn(num_tokens, width, generator=generator, dtype=torch.float64, requires_grad=True)
+    token_M = torch.randint(0, vocabulary, (num_tokens,), generator=generator)
+    return head, state_MD, token_M
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 13, 100])
+@pytest.mark.parametrize("entropy", ["none", "value", "gradient"])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_chunks_equal_the_whole(monkeypatch, chunk, entropy, temperature):
+    head, state_MD, token_M = _case()
+    monkeypatch.setattr(module, "_WHOLE_NUMBERS", 0)
+    monkeypatch.setattr(module, "_CHUNK_NUMBERS", chunk * 11)
+    ours = token_logprobs(head, state_MD, token_M, temperature=temperature, entropy=entropy)
+    theirs = selected_logprobs(tempered_logits(head, state_MD, temperature), token_M, entropy=entropy)
+    weights = torch.randn(2, 13, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    gradients = []
+    for logprob_M, entropy_M in (ours, theirs):
+        total = (weights[0] * logprob_M).sum()
+        if entropy == "gradient":
+            total = total + (weights[1] * entropy_M).sum()
+        gradients.append(torch.autograd.grad(total, [state_MD, head.weight]))
+    assert (ours[0] - theirs[0]).abs().max() < 1e-12
+    if entropy == "none":
+        assert ours[1] is None
+    else:
+        assert (ours[1] - theirs[1]).abs().max() < 1e-12
+        assert ours[1].requires_grad is (entropy == "gradient")
+    for mine, yours in zip(*gradients, strict=True):
+        assert (mine - yours).abs().max() < 1e-12
+
+
+def test_chunks_compute_in_the_dtype_of_autocast_and_sum_in_single_precision(monkeypatch):
+    head, state_MD, token_M = _case(num_tokens=40, width=16, vocabulary=50)
+    head, state_MD = head.float(), state_MD.detach().float().requires_grad_()
+    exact, _ = token_logprobs(head, state_MD, token_M, temperature=1.0, entropy="none")
+    monkeypatch.setattr(module, "_WHOLE_NUMBERS", 0)
+    monkeypatch.setattr(module, "_CHUNK_NUMBERS", 50 * 7)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half, _ = token_logprobs(head, state_MD, token_M, temperature=1.0, entropy="none")
+    half.sum().backward()
+    assert half.dtype == torch.float32
+    assert 0.0 < (half - exact).abs().max() < 0.1
+    assert head.weight.grad.dtype == torch.float32
+
+
+def test_a_head_with_a_bias_takes_all_logits_at_once(monkeypatch):
+    head, state_MD, token_M = _case()
+    biased = nn.Linear(5, 11, dtype=torch.float64)
+    monkeypatch.setattr(module, "_WHOLE_NUMBERS", 0)
+    ours, _ = token_logprobs(biased, state_MD, token_M, temperature=1.0, entropy="none")
+    theirs, _ = selected_logprobs(biased(state_MD), token_M, entropy="none")
+    assert torch.equal(ours, theirs)
+    assert not torch.equal(ours, token_logprobs(head, state_MD, token_M, temperature=1.0, entropy="none")[0])
+
+
+def test_logits_are_never_all_in_memory(monkeypatch):
+    monkeypatch.setattr(module, "_WHOLE_NUMBERS", 1000)
+    monkeypatch.setattr(module, "_CHUNK_NUMBERS", 4000)
+    head, state_MD = nn.Linear(4, 1000, bias=False), torch.randn(300, 4)
+    largest = 0
+
+    class Watch(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            nonlocal largest
+            result = function(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor) and result is not head.weight:
+                largest = max(largest, result.numel())
+            return result
+
+    with Watch():
+        token_logprobs(head, state_MD, torch.zeros(300, dtype=torch.int64), temperature=1.0, entropy="value")
+    assert 300 <= largest <= 4000
