@@ -43,7 +43,7 @@ def composed(name: str, *overrides: str) -> Method:
         else:  # the groups that matter alone compose in half the time
             node = hydra.compose(
                 None,
-                ["+divergence=ratio", "+regularizer=none", f"+algorithm={name}", "+rollout=transformers"],
+                ["+divergence=ratio", "+regularizer=none", "+rollout=transformers", f"+algorithm={name}"],
             )
         plain = OmegaConf.to_container(node, resolve=True)
     return Method(
@@ -65,6 +65,10 @@ class Case:
         current = self.policy.logprob_BT.clone()
         batch = replace(self.batch, rollout_logprob_BT=current, behavior_logprob_BT=current)
         return Case(batch, replace(self.policy, divergence_BT=torch.zeros_like(current)))
+
+    def without_reference(self) -> Case:
+        """The same without a reference policy."""
+        return replace(self, batch=replace(self.batch, reference_logprob_BT=None))
 
     def select(self, rows: torch.Tensor, num_tokens: int | None = None) -> Case:
         parts = {field.name: getattr(self.policy, field.name) for field in fields(PolicyTokens)}

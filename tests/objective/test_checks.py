@@ -78,7 +78,6 @@ CASES = [
         {},
         ["algorithm.reference.kind=frozen", "regularizer.kl.anchor=reference"],
     ),
-    ("grpo_kl", ["algorithm.reference.kind=every_num_steps"], {}, ["reference.num_steps", "every_num_steps"]),
     (
         "rpg_ufkl",
         ["regularizer.kl.placement=reward"],

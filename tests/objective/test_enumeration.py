@@ -7,58 +7,20 @@ into an exact expectation. V is the vocabulary, T the length; T = 2 is autoregre
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
 
 from atrium.objective.advantages import Advantage
-from atrium.objective.batch import Batch, PolicyTokens
-from atrium.objective.divergences import no_divergence
-from atrium.objective.objective import Objective, Prepared
-from atrium.objective.ratios import Ratio
-from atrium.objective.reductions import GroupUnbiasedTokenSum, SequenceMeanTokenSum
+from atrium.objective.reductions import GroupUnbiasedTokenSum
 from atrium.objective.regularizers import KLPenalty
-from atrium.objective.surrogates import ImplicitRewardRegression, Unclipped
+from atrium.objective.surrogates import SURROGATES
+from atrium.theory.expectations import enumerated, group_loss, unclipped
+from atrium.theory.testbed import Tabular, kl, relative_error
 
+ImplicitRewardRegression = SURROGATES["implicit_reward_regression"]
 VOCABULARY = 3
-
-
-@dataclass(frozen=True)
-class Tabular:
-    """An autoregressive softmax policy: logits of each token given the tokens before it."""
-
-    logits: tuple[torch.Tensor, ...]
-
-    @classmethod
-    def random(cls, seed: int, num_tokens: int, spread: float = 1.0) -> Tabular:
-        generator = torch.Generator().manual_seed(seed)
-        shapes = [(VOCABULARY,) * (position + 1) for position in range(num_tokens)]
-        return cls(
-            tuple(spread * torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
-        )
-
-    def near(self, seed: int, distance: float) -> Tabular:
-        other = Tabular.random(seed, len(self.logits), distance)
-        return Tabular(tuple(a + b for a, b in zip(self.logits, other.logits, strict=True)))
-
-    def trainable(self) -> Tabular:
-        return Tabular(tuple(part.clone().requires_grad_() for part in self.logits))
-
-    def logprob_BT(self) -> torch.Tensor:
-        """Log-probabilities of every completion's tokens, in lexicographic order."""
-        columns = []
-        for position, part in enumerate(self.logits):
-            flat = part.log_softmax(dim=-1).flatten()
-            columns.append(flat.repeat_interleave(VOCABULARY ** (len(self.logits) - 1 - position)))
-        return torch.stack(columns, dim=1)
-
-    def logprob_B(self) -> torch.Tensor:
-        return self.logprob_BT().sum(dim=1)
-
-    def gradient(self, value: torch.Tensor) -> torch.Tensor:
-        parts = torch.autograd.grad(value, self.logits, allow_unused=True, materialize_grads=True)
-        return torch.cat([part.flatten() for part in parts])
 
 
 def rewards(num_tokens: int) -> torch.Tensor:
@@ -66,60 +28,10 @@ def rewards(num_tokens: int) -> torch.Tensor:
     return torch.rand(VOCABULARY**num_tokens, generator=generator, dtype=torch.float64)
 
 
-def objective(*, kl=None, gradient="pathwise", level="sequence", surrogate=None, reduction=None):
-    ratio = Ratio(level=level)
-    return Objective(
-        advantage=Advantage(baseline="none"),
-        gate=Ratio(),
-        weight=ratio,
-        divergence=no_divergence(),
-        surrogate=surrogate or Unclipped(),
-        gradient=gradient,
-        reduction=reduction or SequenceMeanTokenSum(),
-        kl=kl,
-        log_ratio_limit=None,
-    )
-
-
-def enumerated(policy, *, behavior, advantage_B, sampler=None, reference=None):
-    """One row per completion, and the constants that weight each by its probability under the sampler."""
-    sampler = sampler or behavior
-    logprob_BT = policy.logprob_BT()
-    mask_BT = torch.ones(logprob_BT.shape, dtype=torch.bool)
-    num_rows = len(logprob_BT)
-    batch = Batch(
-        mask_BT=mask_BT,
-        reward_B=advantage_B,
-        group_B=torch.zeros(num_rows, dtype=torch.long),
-        sample_key_B=torch.arange(num_rows),
-        rollout_logprob_BT=behavior.logprob_BT().detach(),
-        behavior_logprob_BT=behavior.logprob_BT().detach(),
-        reference_logprob_BT=(reference or behavior).logprob_BT().detach(),
-        trains_B=torch.ones(num_rows, dtype=torch.bool),
-        advantage_BT=advantage_B[:, None] * mask_BT,
-    )
-    prepared = Prepared(
-        row_factor_B=sampler.logprob_B().exp().detach(),
-        token_weight_BT=None,
-        row_constant_B=None,
-        entropy_coefficient=0.0,
-    )
-    return batch, PolicyTokens(logprob_BT=logprob_BT), prepared
-
-
 def gradient_and_value(chosen, policy, **kwargs):
     """The expected objective's gradient and value (the loss with its sign turned)."""
     loss = chosen.loss(*enumerated(policy, **kwargs)).loss
     return -policy.gradient(loss), -loss.item()
-
-
-def kl(p_B: torch.Tensor, q_B: torch.Tensor) -> torch.Tensor:
-    """KL(p || q) from log-probabilities of all completions."""
-    return (p_B.exp() * (p_B - q_B)).sum()
-
-
-def relative_error(found: torch.Tensor, truth: torch.Tensor) -> float:
-    return ((found - truth).norm() / truth.norm()).item()
 
 
 REVERSE, FORWARD = ("rkl", "urkl"), ("fkl", "ufkl")
@@ -145,7 +57,7 @@ def test_every_form_of_rpg_has_the_exact_gradient_at_sequence_level(num_tokens, 
     penalty = KLPenalty(
         estimator=estimator, coefficient=beta, anchor="behavior", placement=placement, level="sequence"
     )
-    chosen = objective(kl=penalty, gradient=form)
+    chosen = unclipped(kl=penalty, gradient=form)
     found, _ = gradient_and_value(chosen, policy, behavior=behavior, advantage_B=rewards(num_tokens))
     truth = regularized_return_gradient(policy, behavior, beta, estimator, num_tokens)
     torch.testing.assert_close(found, truth, rtol=1e-11, atol=1e-13)
@@ -156,7 +68,7 @@ def test_rpg_at_token_level_is_biased_for_longer_sequences(estimator):
     behavior = Tabular.random(0, 2)
     policy = behavior.near(1, 0.7).trainable()
     penalty = KLPenalty(estimator=estimator, coefficient=0.3, anchor="behavior", placement="loss")
-    chosen = objective(kl=penalty, level="token")
+    chosen = unclipped(kl=penalty, level="token")
     found, _ = gradient_and_value(chosen, policy, behavior=behavior, advantage_B=rewards(2))
     assert relative_error(found, regularized_return_gradient(policy, behavior, 0.3, estimator, 2)) > 0.02
 
@@ -173,7 +85,7 @@ def penalty_of(policy, *, behavior, reference, estimator, correction="none", lev
     )
     no_advantage_B = torch.zeros(len(policy.logprob_B()), dtype=torch.float64)
     found, value = gradient_and_value(
-        objective(kl=penalty), policy, behavior=behavior, reference=reference, advantage_B=no_advantage_B
+        unclipped(kl=penalty), policy, behavior=behavior, reference=reference, advantage_B=no_advantage_B
     )
     return -found, -value
 
@@ -260,7 +172,7 @@ def test_token_level_kl_is_biased_even_on_policy_and_its_sequence_level_is_exact
 def test_the_importance_weight_of_the_sequence_gives_the_true_policy_gradient(level, exact):
     behavior = Tabular.random(7, 2)
     policy = behavior.near(8, 0.7).trainable()
-    found, _ = gradient_and_value(objective(level=level), policy, behavior=behavior, advantage_B=rewards(2))
+    found, _ = gradient_and_value(unclipped(level=level), policy, behavior=behavior, advantage_B=rewards(2))
     truth = policy.gradient((policy.logprob_B().exp() * rewards(2)).sum())
     error = relative_error(found, truth)
     assert error < 1e-12 if exact else error > 0.02
@@ -284,24 +196,20 @@ def test_presets_that_declare_an_expectation_law_keep_it(presets, compose_method
 
 def gvpo_loss(policy, *, anchor, sampler_B, beta, group_size, num_tokens):
     """The expected loss over all groups of `group_size` completions, drawn independently by the sampler."""
-    num_completions = VOCABULARY**num_tokens
-    groups = list(itertools.product(range(num_completions), repeat=group_size))
-    rows = torch.tensor([row for group in groups for row in group])
-    weight_P = torch.stack([sampler_B[list(group)].prod() for group in groups])
-    group_B = torch.arange(len(groups)).repeat_interleave(group_size)
-    batch, tokens, _ = enumerated(policy, behavior=anchor, advantage_B=rewards(num_tokens))
-    batch = replace(batch.select(rows), group_B=group_B)
-    tokens = PolicyTokens(logprob_BT=tokens.logprob_BT[rows])
     chosen = replace(
-        objective(surrogate=ImplicitRewardRegression(beta=beta), reduction=GroupUnbiasedTokenSum()),
+        unclipped(),
+        surrogate=ImplicitRewardRegression(beta=beta),
+        reduction=GroupUnbiasedTokenSum(),
         advantage=Advantage(baseline="group_mean"),
     )
-    batch = chosen.score(batch)
-    detached = replace(tokens, logprob_BT=tokens.logprob_BT.detach())
-    prepared = chosen.prepare(batch, detached, chosen.initial_state())
-    # The reduction averages over groups; their probabilities replace that average.
-    factor_B = prepared.row_factor_B * len(groups) * weight_P[group_B]
-    return chosen.loss(batch, tokens, replace(prepared, row_factor_B=factor_B)).loss
+    return group_loss(
+        chosen,
+        policy,
+        behavior=anchor,
+        reward_B=rewards(num_tokens),
+        sampler_B=sampler_B,
+        group_size=group_size,
+    )
 
 
 def samplers(anchor: Tabular) -> list[torch.Tensor]:

@@ -63,19 +63,22 @@ def test_an_adaptive_entropy_bonus_grows_below_its_target_and_rests_above(compos
     objective = compose_method("grpo", "regularizer=entropy_adaptive").objective
     state = objective.initial_state()
     assert state == ObjectiveState(entropy_coefficient=0.01)
-    low = objective.update_state(state, {metrics.ENTROPY.name: 0.15})
+    low = objective.update_state(state, {metrics.ENTROPY.name: 0.15}, step=1)
     assert low.entropy_coefficient == pytest.approx(0.015)
     assert objective.entropy.in_force(low.entropy_coefficient, low.last_entropy) == low.entropy_coefficient
-    high = objective.update_state(low, {metrics.ENTROPY.name: 0.7})
+    high = objective.update_state(low, {metrics.ENTROPY.name: 0.7}, step=1)
     assert high.entropy_coefficient == pytest.approx(0.01)
     assert objective.entropy.in_force(high.entropy_coefficient, high.last_entropy) == 0.0
     for _ in range(5):
-        high = objective.update_state(high, {metrics.ENTROPY.name: 0.7})
+        high = objective.update_state(high, {metrics.ENTROPY.name: 0.7}, step=1)
     assert high.entropy_coefficient == 0.0
-    assert ObjectiveState(**json.loads(json.dumps(asdict(high)))) == high
-    assert objective.update_state(high, {}) == high
+    assert ObjectiveState.from_record(json.loads(json.dumps(asdict(high)))) == high
+    assert objective.update_state(high, {}, step=1) == high
     plain = compose_method("grpo").objective
-    assert plain.update_state(plain.initial_state(), {metrics.ENTROPY.name: 0.1}) == plain.initial_state()
+    assert (
+        plain.update_state(plain.initial_state(), {metrics.ENTROPY.name: 0.1}, step=1)
+        == plain.initial_state()
+    )
 
 
 def test_a_fixed_entropy_bonus_keeps_its_coefficient():

@@ -20,6 +20,7 @@ from atrium.objective.divergences import DIVERGENCES
 from atrium.objective.groups import GroupFilter
 from atrium.objective.ratios import Ratio
 from atrium.objective.reductions import REDUCTIONS
+from atrium.objective.references import REFERENCES
 from atrium.objective.regularizers import KL_ESTIMATORS, EntropyBonus, KLPenalty
 from atrium.objective.surrogates import SURROGATES
 from atrium.objective.token_weights import TOKEN_WEIGHTS
@@ -31,6 +32,7 @@ AXES = {
     "correction": (CORRECTIONS, schema.CorrectionConfig, set()),
     "reduction": (REDUCTIONS, schema.ReductionConfig, set()),
     "divergence": (DIVERGENCES, DivergenceConfig, set()),
+    "reference": (REFERENCES, schema.ReferenceConfig, set()),
 }
 
 

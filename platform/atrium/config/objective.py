@@ -205,15 +205,55 @@ class GroupFilterConfig(Section):
     kind: Literal["keep", "skip", "drop", "resample"] = "keep"
     """What happens to groups whose rewards are all equal; see `atrium.objective.groups`."""
     max_num_rounds: Annotated[int, Field(ge=1)] = 1
-    """For resample: batches of prompts sampled at most per step."""
+    """For resample: the most prompts sampled per step, in multiples of rollout.num_prompts."""
 
 
-class ReferenceConfig(Section):
-    """The reference policy of a regularizer, and when it moves."""
+class NoReferenceConfig(Section):
+    """No regularizer has a reference policy."""
 
-    kind: Literal["none", "frozen", "every_num_steps"] = "none"
-    num_steps: Annotated[int, Field(ge=1)] | None = None
-    """For every_num_steps: the reference becomes the policy after this many steps."""
+    kind: Literal["none"]
+
+
+class FrozenReferenceConfig(Section):
+    """The policy that training began with."""
+
+    kind: Literal["frozen"]
+
+
+class PeriodicReferenceConfig(Section):
+    """The policy as it was after the last multiple of so many steps."""
+
+    kind: Literal["every_num_steps"]
+    num_steps: Annotated[int, Field(ge=1)]
+    """Steps after which the reference becomes the policy."""
+
+
+class AveragedReferenceConfig(Section):
+    """An exponential moving average of the policy's weights."""
+
+    kind: Literal["moving_average"]
+    decay: Annotated[float, Field(ge=0.0, lt=1.0)]
+    """The share of itself that the reference keeps at each step."""
+
+
+class BoundedReferenceConfig(Section):
+    """The policy as it was when the KL per token from the reference last passed a bound."""
+
+    kind: Literal["token_kl"]
+    bound: Positive
+    """Nats per token above which the reference becomes the policy."""
+    smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+    """The share that the running mean of the KL keeps at each step; 0 looks at single steps."""
+
+
+ReferenceConfig = Annotated[
+    NoReferenceConfig
+    | FrozenReferenceConfig
+    | PeriodicReferenceConfig
+    | AveragedReferenceConfig
+    | BoundedReferenceConfig,
+    Field(discriminator="kind"),
+]
 
 
 class OnPolicyConfig(Section):
@@ -236,7 +276,7 @@ class AlgorithmConfig(Section):
     correction: CorrectionConfig = NoCorrectionConfig(kind="none")
     reduction: ReductionConfig
     group_filter: GroupFilterConfig = GroupFilterConfig()
-    reference: ReferenceConfig = ReferenceConfig()
+    reference: ReferenceConfig = NoReferenceConfig(kind="none")
     log_ratio_limit: Positive | None = 20.0
     """Bound on log-ratios that are exponentiated, or null for none."""
     on_policy: OnPolicyConfig

@@ -17,11 +17,16 @@ def check_objective(
     *,
     num_updates_per_batch: int,
     group_size: int,
+    anchors_to_stored: bool = False,
 ) -> None:
-    """Raise `ConfigError` for axes that cannot go together, or of which one has no effect."""
+    """Raise `ConfigError` for axes that cannot go together, or of which one has no effect.
+
+    `anchors_to_stored` says that ratios are taken against other policies' stored log-probabilities.
+    """
     _check_groups(algorithm, group_size)
     check_boundary(algorithm, divergence)
-    _check_regularizer(algorithm, regularizer, num_updates_per_batch)
+    stays_at_behavior = num_updates_per_batch == 1 and not anchors_to_stored
+    _check_regularizer(algorithm, regularizer, stays_at_behavior=stays_at_behavior)
     _check_token_weight(algorithm, regularizer)
     _check_idle(algorithm, regularizer)
 
@@ -42,7 +47,7 @@ def _check_groups(algorithm: AlgorithmConfig, group_size: int) -> None:
 
 
 def _check_regularizer(
-    algorithm: AlgorithmConfig, regularizer: RegularizerConfig, num_updates_per_batch: int
+    algorithm: AlgorithmConfig, regularizer: RegularizerConfig, *, stays_at_behavior: bool
 ) -> None:
     kl, reference = regularizer.kl, algorithm.reference
     if kl is not None and kl.anchor == "reference" and reference.kind == "none":
@@ -55,13 +60,8 @@ def _check_regularizer(
             f"algorithm.reference.kind={reference.kind} has no effect without "
             "regularizer.kl.anchor=reference; choose algorithm.reference.kind=none"
         )
-    if (reference.kind == "every_num_steps") != (reference.num_steps is not None):
-        raise ConfigError(
-            "algorithm.reference.num_steps goes with algorithm.reference.kind=every_num_steps: "
-            "give both or neither"
-        )
     if kl is not None:
-        _check_kl(kl, algorithm, num_updates_per_batch)
+        _check_kl(kl, algorithm, stays_at_behavior=stays_at_behavior)
     if regularizer.entropy is not None and regularizer.entropy.target is None and regularizer.entropy.step:
         raise ConfigError(
             f"regularizer.entropy.step={regularizer.entropy.step} has no effect without "
@@ -69,7 +69,7 @@ def _check_regularizer(
         )
 
 
-def _check_kl(kl: KLConfig, algorithm: AlgorithmConfig, num_updates_per_batch: int) -> None:
+def _check_kl(kl: KLConfig, algorithm: AlgorithmConfig, *, stays_at_behavior: bool) -> None:
     if kl.correction != "none" and not kl.estimator.startswith("k"):
         raise ConfigError(
             f"regularizer.kl.correction={kl.correction} would weight regularizer.kl.estimator={kl.estimator} "
@@ -91,7 +91,7 @@ def _check_kl(kl: KLConfig, algorithm: AlgorithmConfig, num_updates_per_batch: i
             "clip_then_mean has already clipped by; choose placement=loss"
         )
     vanishes = kl.estimator not in ("fkl", "rkl", "k1")
-    if kl.anchor == "behavior" and num_updates_per_batch == 1 and vanishes:
+    if kl.anchor == "behavior" and stays_at_behavior and vanishes:
         raise ConfigError(
             f"regularizer.kl.estimator={kl.estimator} against the behavior policy has no gradient with one "
             "update per batch; choose optimizer.num_minibatches or num_epochs > 1, or anchor=reference"
@@ -132,11 +132,16 @@ def _check_idle(algorithm: AlgorithmConfig, regularizer: RegularizerConfig) -> N
 
 
 def objective_notes(
-    algorithm: AlgorithmConfig, divergence: DivergenceConfig, *, num_updates_per_batch: int
+    algorithm: AlgorithmConfig,
+    divergence: DivergenceConfig,
+    *,
+    num_updates_per_batch: int,
+    anchors_to_stored: bool = False,
 ) -> list[str]:
     """What a user should know about choices that are valid but do less than they seem to."""
     anchors = {algorithm.ratio.gate.anchor, algorithm.ratio.weight.anchor}
-    if num_updates_per_batch == 1 and divergence.kind != "none" and anchors == {"behavior"}:
+    is_on_policy = num_updates_per_batch == 1 and not anchors_to_stored
+    if is_on_policy and divergence.kind != "none" and anchors == {"behavior"}:
         return [
             "one update per batch: the policy is still the behavior policy, every ratio is 1, and "
             f"divergence={divergence.kind} cuts nothing"

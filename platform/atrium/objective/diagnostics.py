@@ -63,6 +63,13 @@ def measure(details: TokenDetails, mask_BT: Tensor) -> Sums:
     return sums
 
 
+def measure_reference(log_ratio_BT: Tensor, mask_BT: Tensor) -> Sums:
+    """KL(policy || reference) per token by k3, from the log-ratio of the policy to its reference."""
+    log_ratio_BT = neutral(log_ratio_BT, mask_BT)
+    value_BT = torch.expm1(-log_ratio_BT) + log_ratio_BT
+    return {metrics.REFERENCE_KL: (value_BT.sum(dtype=torch.float64), mask_BT.sum())}
+
+
 def extreme(value_BT: Tensor, mask_BT: Tensor, *, largest: bool) -> Tensor:
     """The largest or smallest unmasked value; an infinity where there is none."""
     if value_BT.numel() == 0:

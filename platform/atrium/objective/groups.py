@@ -21,7 +21,8 @@ class GroupFilter:
         `resample`: they are dropped, and more prompts are sampled until the batch is full (DAPO, arXiv
         2503.14476, section 3.2).
     max_num_rounds
-        For `resample`: batches of prompts sampled at most per step; the step trains on what there is.
+        For `resample`: one more prompt is sampled for each group that is dropped, up to this many times a
+        batch's prompts per step; the step trains on what there is.
     """
 
     kind: Literal["keep", "skip", "drop", "resample"] = "keep"

@@ -25,11 +25,13 @@ from atrium.objective.advantages import Advantage
 from atrium.objective.batch import Batch, Needs, PolicyTokens, Sum, local_sum, neutral, num_tokens
 from atrium.objective.boundary import Surrogate, SurrogateInputs, crossed_bound, moving_away
 from atrium.objective.corrections import Correction, NoCorrection
-from atrium.objective.diagnostics import TokenDetails, measure
+from atrium.objective.diagnostics import TokenDetails, measure, measure_reference
 from atrium.objective.groups import GroupFilter
 from atrium.objective.phases import LossOutput, ObjectiveState, Prepared
+from atrium.objective.ratio_histogram import count_ratios
 from atrium.objective.ratios import Ratio, anchor_logprob, bounded, token_log_ratio
 from atrium.objective.reductions import Reduction
+from atrium.objective.references import FrozenReference, ReferenceRule
 from atrium.objective.regions import Divergence, RegionInputs
 from atrium.objective.regularizers import EntropyBonus, KLPenalty
 from atrium.objective.token_weights import AllTokens, SelectionInputs, TokenWeight
@@ -58,6 +60,7 @@ class Objective:
     token_weight: TokenWeight = AllTokens()
     correction: Correction = NoCorrection()
     group_filter: GroupFilter = GroupFilter()
+    reference: ReferenceRule = FrozenReference()
     log_ratio_limit: float | None = 20.0
 
     @property
@@ -79,12 +82,18 @@ class Objective:
         """The state before the first step."""
         return ObjectiveState(entropy_coefficient=self.entropy.coefficient if self.entropy else 0.0)
 
-    def update_state(self, state: ObjectiveState, measured: Mapping[str, float]) -> ObjectiveState:
+    def update_state(
+        self, state: ObjectiveState, measured: Mapping[str, float], *, step: int
+    ) -> ObjectiveState:
         """The state after a step whose metrics were `measured`."""
+        token_kl = measured.get(metrics.REFERENCE_KL.name)
+        reference = self.reference.after_step(state.reference, step=step, token_kl=token_kl)
+        state = replace(state, reference=reference)
         entropy = measured.get(metrics.ENTROPY.name)
         if self.entropy is None or entropy is None:
             return state
-        return ObjectiveState(
+        return replace(
+            state,
             entropy_coefficient=self.entropy.next_coefficient(state.entropy_coefficient, entropy),
             last_entropy=entropy,
         )
@@ -154,6 +163,10 @@ class Objective:
             slope_BT = neutral(factor_BT * terms.details.coefficient_BT, mask_BT)
             constant = neutral(factor_BT * terms.value_BT, mask_BT).sum()
             sums = measure(terms.details, mask_BT)
+            ratio_counts = count_ratios(terms.details.gate_BT, terms.details.advantage_BT, mask_BT)
+            if micro_batch.reference_logprob_BT is not None:
+                distance_BT = bounded(detached_BT - micro_batch.reference_logprob_BT, self.log_ratio_limit)
+                sums |= measure_reference(distance_BT, mask_BT)
             sums[metrics.REGULARIZER] = (neutral(factor_BT * terms.penalty_BT, mask_BT).sum(), _one(constant))
         loss = -(constant + (slope_BT * (logprob_BT - detached_BT)).sum())
         if policy.entropy_BT is not None:
@@ -165,7 +178,7 @@ class Objective:
             divergence_BT = neutral(policy.divergence_BT, mask_BT)
             sums[metrics.STATE_DIVERGENCE] = (divergence_BT.sum(dtype=torch.float64), mask_BT.sum())
         sums[metrics.LOSS] = (loss.detach(), _one(constant))
-        return LossOutput(loss=loss, sums=sums, details=terms.details)
+        return LossOutput(loss=loss, sums=sums, ratio_counts=ratio_counts, details=terms.details)
 
     def _terms(
         self, logprob_BT: Tensor, divergence_BT: Tensor | None, batch: Batch, prepared: Prepared

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from torch import Tensor
 
 from atrium.objective.diagnostics import Sums, TokenDetails
+from atrium.objective.references import ReferenceState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +18,13 @@ class ObjectiveState:
 
     entropy_coefficient: float = 0.0
     last_entropy: float | None = None
+    reference: ReferenceState = field(default_factory=ReferenceState)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The state that `dataclasses.asdict` made a record of; `TypeError` for unknown names."""
+        reference = ReferenceState(**record.get("reference", {}))
+        return cls(**{**record, "reference": reference})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +55,12 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class LossOutput:
-    """A micro-batch's share of the loss, what was measured on it, and the details per token."""
+    """A micro-batch's share of the loss, what was measured on it, and the details per token.
+
+    `ratio_counts` is what `atrium.objective.ratio_histogram` counts.
+    """
 
     loss: Tensor
     sums: Sums
+    ratio_counts: Tensor
     details: TokenDetails

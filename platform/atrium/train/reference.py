@@ -1,4 +1,4 @@
-"""The reference policy of a regularizer: a frozen copy of the policy that moves when its rule says so."""
+"""The reference policy of a regularizer: a model of its own, which follows the policy as told."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from torch import Tensor, nn
 class MovingReference:
     """A model that holds the reference's weights.
 
-    `every_num_steps` None keeps it frozen at the policy that training began with; otherwise it becomes
-    the policy after every so many steps.
+    `moves` is False for a reference that stays at the policy that training began with; a checkpoint then
+    need not hold it. How far it moves after a step is said by `atrium.objective.references`.
     """
 
     model: nn.Module
-    every_num_steps: int | None
+    moves: bool
 
-    def after_step(self, step: int, weights: Mapping[str, Tensor]) -> None:
-        """Move to the policy's weights if the rule says so after this step."""
-        if self.every_num_steps is not None and step % self.every_num_steps == 0:
+    def follow(self, weights: Mapping[str, Tensor], share: float) -> None:
+        """Take over a share of the policy's weights: 0 nothing, 1 all, between a weighted mean."""
+        if share == 1.0:
             self.load(weights)
+        elif share > 0.0:
+            with torch.no_grad():
+                for name, parameter in self.model.named_parameters():
+                    parameter.lerp_(weights[name].to(parameter), share)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Take these weights."""
@@ -32,6 +36,4 @@ class MovingReference:
 
     def saved_weights(self) -> dict[str, Tensor] | None:
         """What a checkpoint must hold: the parameters of a reference that moves, None for a frozen one."""
-        if self.every_num_steps is None:
-            return None
-        return dict(self.model.named_parameters())
+        return dict(self.model.named_parameters()) if self.moves else None

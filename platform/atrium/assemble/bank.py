@@ -1,0 +1,151 @@
+"""From configuration to stored rollouts: where they lie, whose problems they answer, and what they earn."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from atrium.config.rollouts import BankRolloutConfig
+from atrium.config.schema import RunConfig
+from atrium.data.problems import ProblemStream
+from atrium.errors import DataError, RunFolderError
+from atrium.grading.rewards import RewardFunction
+from atrium.models.policy import Policy
+from atrium.records import Completion, Problem, TokenIds, Verdict
+from atrium.rollout.bank_engine import BankEngine
+from atrium.rollout.completion_bank import Vocabulary, build_bank
+from atrium.rollout.engine import Engine
+from atrium.rollout.stored_rollouts import StoredCompletion, read_stored, stored_files
+from atrium.tracking.find import find_run
+from atrium.train.collect import RolloutCollector
+
+
+@dataclass(frozen=True)
+class StoredReward:
+    """The reward that a completion was stored with; for one that was sampled, that of `sampled`."""
+
+    sampled: RewardFunction
+
+    def __call__(
+        self, problem_id: str, sample_index: int, step: int, verdict: Verdict, completion: Completion
+    ) -> float:
+        """The stored reward, or the sampled completion's."""
+        if completion.stored_reward is not None:
+            return completion.stored_reward
+        return self.sampled(problem_id, sample_index, step, verdict, completion)
+
+
+def read_bank(
+    config: RunConfig, problems: Sequence[Problem], on_message: Callable[[str], None]
+) -> list[StoredCompletion] | None:
+    """The stored completions of a run with a bank, before any model is loaded; None for other engines.
+
+    Raises `DataError` or `RunFolderError` for a source that is missing, damaged or of other problems.
+    """
+    rollout = config.rollout
+    if not isinstance(rollout, BankRolloutConfig):
+        return None
+    files = stored_files(_source(rollout.source, config.runs_dir))
+    stored = read_stored(files, problems)
+    num_unrewarded = sum(one.reward is None for one in stored)
+    if rollout.rewards == "stored" and num_unrewarded:
+        raise DataError(
+            f"rollout.rewards=stored: {num_unrewarded} of {len(stored)} completions in {rollout.source} have "
+            "no reward; give the column reward, or choose rollout.rewards=regrade"
+        )
+    num_covered = len({one.problem.problem_id for one in stored})
+    on_message(
+        f"stored: {len(stored):,} completions of {num_covered:,} of {len(problems):,} training problems, on "
+        f"which the run trains; {_anchored(config, stored)}; SHA-256 of the files {_digest(files)}"
+    )
+    return stored
+
+
+def collected_from_bank(
+    collector: RolloutCollector,
+    stored: Sequence[StoredCompletion],
+    config: RunConfig,
+    policy: Policy,
+    problems: Sequence[Problem],
+) -> RolloutCollector:
+    """The collector with stored completions in its groups, on those of `problems` that have them.
+
+    What is not stored is sampled by the engine that it has. Raises `DataError` for completions that are not
+    in the policy's tokens, too long or too few.
+    """
+    rollout = config.rollout
+    assert isinstance(rollout, BankRolloutConfig), "only a bank has stored completions"
+    covered = {one.problem.problem_id for one in stored}
+    chosen = [problem for problem in problems if problem.problem_id in covered]
+    return replace(
+        collector,
+        stream=ProblemStream(chosen, config.seed),
+        engine=_bank_engine(rollout, stored, policy, encode=collector.encode, live=collector.engine),
+        reward=StoredReward(collector.reward) if rollout.rewards == "stored" else collector.reward,
+    )
+
+
+def _bank_engine(
+    config: BankRolloutConfig,
+    stored: Sequence[StoredCompletion],
+    policy: Policy,
+    *,
+    encode: Callable[[Problem], TokenIds],
+    live: Engine,
+) -> BankEngine:
+    tokenizer = policy.tokenizer
+    vocabulary = Vocabulary(
+        encode=lambda text: tokenizer.encode(text, add_special_tokens=False),
+        decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
+        stop_token_ids=policy.stop_token_ids,
+        num_tokens=len(tokenizer),
+        unknown_token_id=tokenizer.unk_token_id,
+    )
+    bank = build_bank(
+        stored,
+        vocabulary,
+        encode_prompt=encode,
+        max_new_tokens=config.max_new_tokens,
+        num_needed=config.num_stored,
+    )
+    return BankEngine(bank, live, stored_frac=config.stored_frac, context_length=policy.context_length)
+
+
+def _source(source: str, runs_dir: str) -> Path:
+    """A file or folder of Parquet files; otherwise the rollouts of the run of that name."""
+    path = Path(source)
+    if path.is_file() or (path.is_dir() and any(path.glob("*.parquet"))):
+        return path
+    try:
+        rollouts = find_run(runs_dir, source).rollouts_dir
+    except RunFolderError as error:
+        raise RunFolderError(f"rollout.source={source} is no Parquet file, and {error}") from error
+    if not rollouts.is_dir():
+        raise DataError(
+            f"rollout.source={source}: that run recorded no rollouts; allowed is one with "
+            "tracking.rollouts_every_num_steps above 0"
+        )
+    return rollouts
+
+
+def _digest(files: Sequence[Path]) -> str:
+    """The first digits of a hash over the files' bytes, for the log."""
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _anchored(config: RunConfig, stored: Sequence[StoredCompletion]) -> str:
+    num_known = sum(one.logprobs is not None for one in stored)
+    if not config.anchors_to_stored:
+        return "ratios are taken against the policy at the start of the step"
+    if num_known == len(stored):
+        return "ratios are taken against their log-probabilities"
+    missing = "all" if num_known == 0 else f"{len(stored) - num_known:,}"
+    return (
+        f"{missing} of them lack log-probabilities, so their ratios are taken against the policy at the "
+        "start of the step"
+    )

@@ -1,0 +1,102 @@
+"""When a regularizer's reference policy moves, and how far: rules from what was measured to a share.
+
+After each step a rule gives the share of the policy's weights that the reference takes over: 0 leaves it
+where it is, 1 makes it the policy, anything between is a step of a moving average. `train` moves the
+weights; nothing here knows a model.
+Sources: iterative references of RPG, arXiv 2505.17508 (every K steps, or when a running mean of the token
+KL exceeds a bound), and of GRPO, arXiv 2402.03300, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceState:
+    """What a rule carries from step to step.
+
+    `share` is what the reference takes over after the step, in [0, 1]; `token_kl` the running mean of the
+    KL per token, in nats, since the reference last moved, None before the first measurement.
+    """
+
+    share: float = 0.0
+    token_kl: float | None = None
+
+
+class ReferenceRule(ABC):
+    """Says after each step how far the reference moves. `moves` is False where it never does."""
+
+    moves: ClassVar[bool] = True
+
+    @abstractmethod
+    def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
+        """The state after `step`, in which `token_kl` was measured (None where nothing was trained)."""
+
+
+@dataclass(frozen=True)
+class FrozenReference(ReferenceRule):
+    """The policy that training began with."""
+
+    moves: ClassVar[bool] = False
+
+    def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
+        """Never move."""
+        return state
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeriodicReference(ReferenceRule):
+    """The policy after every `num_steps` steps."""
+
+    num_steps: int
+
+    def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
+        """Become the policy when the step is a multiple of `num_steps`."""
+        return ReferenceState(share=float(step % self.num_steps == 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AveragedReference(ReferenceRule):
+    """An exponential moving average of the policy's weights: decay x reference + (1 - decay) x policy."""
+
+    decay: float
+
+    def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
+        """Take over a share of 1 - `decay`."""
+        return ReferenceState(share=1.0 - self.decay)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedReference(ReferenceRule):
+    """The policy at the step at which the KL per token between the two passed `bound` nats.
+
+    The KL is the step's k3 estimate of KL(policy || reference) on the sampled tokens, averaged over steps
+    as smoothing x (mean so far) + (1 - smoothing) x (this step's), beginning with the first one after a
+    move; `smoothing` 0 looks at single steps.
+    """
+
+    bound: float
+    smoothing: float
+
+    def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
+        """Become the policy when the running mean exceeds the bound, and begin a new mean."""
+        if token_kl is None:
+            return ReferenceState(token_kl=state.token_kl)
+        before = token_kl if state.token_kl is None else state.token_kl
+        running = self.smoothing * before + (1.0 - self.smoothing) * token_kl
+        if running > self.bound:
+            return ReferenceState(share=1.0)
+        return ReferenceState(token_kl=running)
+
+
+REFERENCES: dict[str, Callable[..., ReferenceRule]] = {
+    "none": FrozenReference,
+    "frozen": FrozenReference,
+    "every_num_steps": PeriodicReference,
+    "moving_average": AveragedReference,
+    "token_kl": BoundedReference,
+}
