@@ -1,0 +1,121 @@
+"""The page docs/methods.md, generated from the YAML files: every method, divergence and regularizer.
+
+Papers, equations and deviations are those that a file's header comment names; nothing is added to them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from atrium.cli.objective_axes import axes, window_text
+from atrium.config.presets import PartFile, Preset, names, own_overrides, read_divergence, read_part
+
+_ARXIV = re.compile(r"\b(\d{4}\.\d{5})\b")
+_PLACE = re.compile(
+    r"\b[Ee]q\. \d+(?:(?:, | and | to )\d+)*|\bTables? \d+(?: and \d+)?|\bAlgorithm \d+|\bAppendix [A-Z]\b"
+    r"|\bsection \d+(?:\.\d+)*|\bTheorem \d+(?:\.\d+)?"
+)
+_DEVIATION = "Differs:"
+_INTRODUCTION = """\
+# Methods
+
+Generated from the files of `conf/` by `make docs`; do not edit. A method is a choice on a few axes, one
+file of `conf/algorithm` each, and adds no code; [architecture.md](architecture.md) says what the axes are,
+and [conf/algorithm/README.md](../conf/algorithm/README.md) which methods are left out and why.
+
+`atrium objectives ALG ALG` shows methods side by side with every setting, and `atrium windows` which
+windows are the same. The on-policy law says what the gradient is while the policy is still the one that
+sampled, compared with A grad log pi: `exact` is equal, `scaled` equal up to a factor, `expectation` equal
+on average, `differs` something else.
+"""
+
+
+def methods_page(presets: Sequence[Preset]) -> str:
+    """The whole page as Markdown."""
+    lines = [_INTRODUCTION, "## All methods", "", *_overview(presets), ""]
+    for preset in presets:
+        lines += _section(preset)
+    for group, title in (("divergence", "Divergences"), ("regularizer", "Regularizers")):
+        lines += [f"## {title}", "", *_parts(group), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def papers(header: str) -> list[str]:
+    """The arXiv ids that a header names, each once."""
+    return list(dict.fromkeys(_ARXIV.findall(header)))
+
+
+def places(header: str) -> list[str]:
+    """The equations, tables, algorithms and sections that a header names, each once."""
+    found = _PLACE.findall(" ".join(header.split()))
+    return list(dict.fromkeys(place.replace("Eq.", "eq.") for place in found))
+
+
+def deviation(header: str) -> tuple[str, str]:
+    """A header's text before its `Differs:`, and what comes after it (empty where there is none)."""
+    text = " ".join(header.split())
+    before, _, after = text.partition(_DEVIATION)
+    return before.strip(), after.strip()
+
+
+def _overview(presets: Sequence[Preset]) -> list[str]:
+    rows = []
+    for preset in presets:
+        chosen = axes(preset)
+        link = f"[{preset.name}](#{preset.name})"
+        cited = ", ".join(map(_link, papers(preset.file.header)))
+        rows.append((link, cited, chosen["surrogate"], chosen["divergence"], chosen["window [l, u]"]))
+    return _table(("method", "paper", "surrogate", "divergence", "window [l, u]"), rows)
+
+
+def _section(preset: Preset) -> list[str]:
+    header = preset.file.header
+    text, differs = deviation(header)
+    lines = [f"### {preset.name}", "", _linked(text), ""]
+    facts = []
+    if differs:
+        facts.append(f"- **Differs**: {_linked(differs)}")
+    if found := papers(header):
+        facts.append(f"- **Paper**: {', '.join(f'arXiv {_link(identifier)}' for identifier in found)}")
+    if cited := places(header):
+        facts.append(f"- **Where in the paper**: {', '.join(cited)}")
+    own = [f"`{group}={option}`" for group, option in own_overrides(preset.file).items()]
+    built = f"`{preset.parent}`" if preset.parent else "nothing"
+    chosen = f", with {', '.join(own)}" if own else ""
+    facts.append(f"- **Builds on**: {built}{chosen}; run it with `make train ALG={preset.name}`")
+    rows = [(title, _code(value)) for title, value in axes(preset).items() if value]
+    return [*lines, *facts, "", *_table(("axis", "choice"), rows), ""]
+
+
+def _parts(group: str) -> list[str]:
+    rows = []
+    for name in names(group):
+        part = read_part(group, name)
+        cells = [f"`{name}`", _linked(_one_line(part))]
+        if group == "divergence":
+            cells.append(window_text(read_divergence(name)))
+        rows.append(tuple(cells))
+    titles = ("file", "what it is", "window [l, u]") if group == "divergence" else ("file", "what it is")
+    return _table(titles, rows)
+
+
+def _one_line(part: PartFile) -> str:
+    return " ".join(part.header.split())
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    escaped = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
+    return [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}", *(f"| {row} |" for row in escaped)]
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"
+
+
+def _linked(text: str) -> str:
+    return _ARXIV.sub(lambda match: _link(match[1]), text)
+
+
+def _link(identifier: str) -> str:
+    return f"[{identifier}](https://arxiv.org/abs/{identifier})"

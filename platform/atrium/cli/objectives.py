@@ -1,0 +1,178 @@
+"""`atrium objectives`: the shipped methods as a table of axes, one in full, or several side by side."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from atrium.cli.methods_page import methods_page
+from atrium.cli.objective_axes import axes, settings, window_text
+from atrium.cli.runs_command import CommandParser, standard_output
+from atrium.config.divergence_windows import constant_window
+from atrium.config.presets import Preset, read_preset, read_presets
+from atrium.errors import RunFolderError
+from atrium.tracking.atomic import standard_json, write_text
+
+_ALWAYS = ("advantage", "ratio", "divergence", "window [l, u]", "surrogate", "reduction")
+"""Axes with a column of their own; what a method chooses on the others stands in the last column."""
+_HIDDEN = ("on policy",)
+_SECTIONS = ("algorithm", "divergence", "regularizer")
+_ABSENT = "–"
+_MARK = "≠"
+_EXAMPLES = """\
+examples:
+  atrium objectives                      every method of conf/algorithm
+  atrium objectives atr gspo             two side by side, what differs marked with ≠
+  atrium objectives grpo dapo --different
+  atrium objectives --markdown --out docs/methods.md
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the methods, or raise `ConfigError` for a name that is none."""
+    parser = CommandParser(
+        "objectives",
+        "Show methods as choices on the axes of an objective: all of them, or the named ones side by side.",
+        _EXAMPLES,
+    )
+    parser.add_argument("names", nargs="*", metavar="ALG", help="files of conf/algorithm (default: all)")
+    parser.add_argument("--different", action="store_true", help="side by side: only settings that differ")
+    parser.add_argument("--json", action="store_true", help="one JSON object with every setting")
+    parser.add_argument("--markdown", action="store_true", help="the page docs/methods.md")
+    parser.add_argument("--out", metavar="FILE", help="with --markdown: write it there")
+    if (arguments := parser.parse(list(argv))) is None:
+        return 0
+    if arguments.out and not arguments.markdown:
+        parser.error("--out goes with --markdown")
+    if arguments.different and len(arguments.names) < 2:
+        parser.error("--different compares: name two methods or more")
+    names = tuple(dict.fromkeys(arguments.names))
+    presets = tuple(map(read_preset, names)) if names else read_presets()
+    if arguments.markdown:
+        _write_page(methods_page(presets), arguments.out)
+    elif arguments.json:
+        sys.stdout.write(json.dumps(standard_json(described(presets)), indent=2, allow_nan=False) + "\n")
+    elif names:
+        _print_side_by_side(presets, standard_output(), only_different=arguments.different)
+    else:
+        _print_table(presets, standard_output())
+    return 0
+
+
+def described(presets: Sequence[Preset]) -> dict[str, object]:
+    """What `--json` says: every method, and the settings in which they differ."""
+    methods: dict[str, object] = {}
+    for preset in presets:
+        window = constant_window(preset.divergence)
+        methods[preset.name] = {
+            "header": preset.file.header,
+            "builds_on": preset.parent,
+            "files": {group: part.name for group, part in preset.parts.items()},
+            "axes": axes(preset),
+            "settings": settings(preset),
+            "window": None if window is None else [window.lower, window.upper],
+        }
+    rows = side_by_side(presets)
+    return {"methods": methods, "differing": [key for key, values in rows.items() if differs(values)]}
+
+
+def side_by_side(presets: Sequence[Preset]) -> dict[str, list[str]]:
+    """Every setting that any of the methods has, by its key, with each method's value as text."""
+    columns = [settings(preset) for preset in presets]
+    keys = list(dict.fromkeys(key for column in columns for key in column))
+    order = {key: index for index, key in enumerate(sorted(keys, key=lambda key: _place(key, keys)))}
+    rows = {key: [_shown(column, key) for column in columns] for key in sorted(keys, key=order.__getitem__)}
+    rows["window [l, u]"] = [window_text(preset.divergence) for preset in presets]
+    return rows
+
+
+def differs(values: Sequence[str]) -> bool:
+    """Whether not all values of a row are equal."""
+    return len(set(values)) > 1
+
+
+def _place(key: str, keys: Sequence[str]) -> tuple[int, int]:
+    """Settings of one section stay together where methods have different ones."""
+    section = key.rpartition(".")[0]
+    first = next(index for index, other in enumerate(keys) if other.rpartition(".")[0] == section)
+    is_alone = section in _SECTIONS
+    return (keys.index(key) if is_alone else first, keys.index(key))
+
+
+def _shown(settings_by_key: Mapping[str, object], key: str) -> str:
+    if key not in settings_by_key:
+        return _ABSENT
+    value = settings_by_key[key]
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _print_table(presets: Sequence[Preset], console: Console) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
+    table.add_column("method", no_wrap=True, style="bold")
+    for title in (*_ALWAYS, "and"):
+        table.add_column(title, overflow="fold", min_width=16 if title.startswith("window") else None)
+    for preset in presets:
+        chosen = axes(preset)
+        others = [
+            f"{title}: {text}" for title, text in chosen.items() if text and title not in (*_ALWAYS, *_HIDDEN)
+        ]
+        cells = [chosen[title] for title in _ALWAYS]
+        table.add_row(preset.name, *(Text(_broken(text)) for text in (*cells, "; ".join(others))))
+    console.print(table)
+    console.print()
+    note = (
+        f"{len(presets)} methods. `atrium objectives ALG [ALG ...]` shows every setting; "
+        "`atrium windows` says which windows coincide; docs/methods.md has papers and deviations."
+    )
+    console.print(Text(note, "dim"), soft_wrap=True)
+
+
+def _broken(text: str) -> str:
+    """A cell that breaks between words: names without underscores, numbers without their keys."""
+    return re.sub(r"\b[a-z_]+=(?=[\d.])", "", text).replace("_", " ")
+
+
+def _print_side_by_side(presets: Sequence[Preset], console: Console, *, only_different: bool) -> None:
+    for preset in presets:
+        console.print(Text(preset.name, "bold"), soft_wrap=True)
+        console.print(Text(preset.file.header, "dim"), soft_wrap=True)
+        console.print()
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
+    table.add_column("", width=1)
+    table.add_column("setting", no_wrap=True)
+    for preset in presets:
+        table.add_column(preset.name, overflow="fold")
+    rows = side_by_side(presets)
+    num_different = 0
+    for key, values in rows.items():
+        is_different = differs(values)
+        num_different += is_different
+        if is_different or not only_different:
+            style = "bold" if is_different else ""
+            table.add_row(_MARK if is_different else "", key, *map(Text, values), style=style)
+    console.print(table)
+    if len(presets) > 1:
+        console.print()
+        console.print(Text(f"{num_different} of {len(rows)} rows differ ({_MARK})", "dim"))
+
+
+def _write_page(page: str, path: str | None) -> None:
+    if path is None:
+        sys.stdout.write(page)
+        return
+    try:
+        write_text(Path(path), page)
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot write {path}: {error.strerror or error}; choose another --out"
+        ) from error
+    sys.stdout.write(f"wrote {path}\n")

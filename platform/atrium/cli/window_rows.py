@@ -1,0 +1,204 @@
+"""What `atrium windows` says, as records: windows at budgets, matched budgets, windows that coincide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atrium.cli.objective_axes import kind_text, settings
+from atrium.config.divergence_windows import (
+    constant_window,
+    depends_on_probability,
+    ratio_divergence,
+    window_at,
+    with_budget,
+)
+from atrium.config.objective import DivergenceConfig
+from atrium.config.objective_divergences import AlphaDivergenceConfig, BudgetDivergenceConfig
+from atrium.config.presets import Preset, divergence_from, names, read_divergence
+from atrium.errors import ConfigError
+from atrium.windows import RatioDivergence, Window
+
+EQUAL = 1e-12
+"""Windows whose bounds differ by less, relatively, are the same method (arXiv 2602.05494, Theorem 4.2)."""
+PROBABILITIES = (0.01, 0.1, 0.3, 0.5, 0.9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """A divergence at a budget. `name` is its file's, with the budget where that was asked for."""
+
+    name: str
+    config: DivergenceConfig
+
+    @property
+    def window(self) -> Window | None:
+        """The window that holds for all tokens, if there is one."""
+        return constant_window(self.config)
+
+    @property
+    def function(self) -> RatioDivergence | None:
+        """D(w), where the divergence is a function of the ratio with a budget."""
+        config = self.config
+        if isinstance(config, BudgetDivergenceConfig | AlphaDivergenceConfig):
+            return ratio_divergence(config)
+        return None
+
+    @property
+    def delta(self) -> float | None:
+        """The budget of `function`."""
+        config = self.config
+        return config.delta if isinstance(config, BudgetDivergenceConfig | AlphaDivergenceConfig) else None
+
+    def at(self, probability: float) -> Window | None:
+        """The window of a token with this behavior probability."""
+        return window_at(self.config, probability)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """The budgets of one divergence that share a bound with a clip range, and the other bound then."""
+
+    name: str
+    budget_at_upper: float | None
+    lower: float | None
+    budget_at_lower: float
+    upper: float
+
+
+def shipped_arms() -> list[Arm]:
+    """Every file of `conf/divergence` at its own budget."""
+    return [Arm(name=name, config=read_divergence(name)) for name in names("divergence")]
+
+
+def arms_at(budget: float) -> list[Arm]:
+    """Every kind of divergence that has a budget, at this one."""
+    chosen: dict[str, Arm] = {}
+    for arm in shipped_arms():
+        changed = with_budget(arm.config, budget)
+        if changed is not None and arm.config.kind not in chosen:
+            chosen[arm.config.kind] = Arm(name=arm.config.kind, config=_divergence(changed, arm.name, budget))
+    return list(chosen.values())
+
+
+def named_arms(specs: Sequence[str], budget: float | None) -> list[Arm]:
+    """The arms that `NAME` or `NAME=BUDGET[,BUDGET...]` describe; `budget` is for those without their own."""
+    found = []
+    for spec in specs:
+        name, has_budgets, texts = spec.partition("=")
+        shipped = read_divergence(name)
+        budgets = [parse_budget(text, spec) for text in texts.split(",")] if has_budgets else [budget]
+        for value in budgets:
+            changed = with_budget(shipped, value) if value is not None else None
+            if value is not None and changed is None:
+                raise ConfigError(
+                    f"{spec}: divergence {name} has no budget; allowed is its name alone, or one of "
+                    f"{', '.join(arm.name for arm in shipped_arms() if with_budget(arm.config, 1.0))}"
+                )
+            label = name if value is None else f"{name} {value:g}"
+            config = shipped if changed is None else _divergence(changed, name, value)
+            found.append(Arm(name=label, config=config))
+    return found
+
+
+def parse_budget(text: str, where: str) -> float:
+    """A budget from what was typed. Raises `ConfigError` for what is no number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < math.inf:
+        raise ConfigError(
+            f"{where}: {text or 'nothing'} is no budget; allowed is a number above 0, such as 0.02"
+        )
+    return value
+
+
+def _divergence(changed: dict[str, Any], name: str, budget: float | None) -> DivergenceConfig:
+    return divergence_from(changed, f"divergence={name} at budget {budget}")
+
+
+def matches(clip: Window) -> list[Match]:
+    """Per divergence that is a function of the ratio: the budgets that share a bound with the clip range."""
+    found: dict[str, Match] = {}
+    for arm in shipped_arms():
+        if arm.function is None or arm.config.kind in found:
+            continue
+        below = arm.function.value(clip.lower)
+        above = arm.function.value(clip.upper) if arm.function.binds_above else None
+        found[arm.config.kind] = Match(
+            name=_kind_name(arm.config),
+            budget_at_upper=above,
+            lower=None if above is None else arm.function.window(above).lower,
+            budget_at_lower=below,
+            upper=arm.function.window(below).upper,
+        )
+    return list(found.values())
+
+
+def _kind_name(config: DivergenceConfig) -> str:
+    return f"alpha (a = {config.alpha:g})" if isinstance(config, AlphaDivergenceConfig) else config.kind
+
+
+def coinciding(named: Iterable[tuple[str, Window | None]]) -> list[list[str]]:
+    """The names whose windows are equal to 1e-12, where two or more are."""
+    classes: list[tuple[Window, list[str]]] = []
+    for name, window in named:
+        if window is None:
+            continue
+        for known, members in classes:
+            if same(known, window):
+                members.append(name)
+                break
+        else:
+            classes.append((window, [name]))
+    return [members for _, members in classes if len(members) > 1]
+
+
+def same(a: Window, b: Window) -> bool:
+    """Whether two windows are the same method."""
+    pairs = ((a.lower, b.lower), (a.upper, b.upper))
+    return all(math.isclose(x, y, rel_tol=EQUAL, abs_tol=EQUAL) for x, y in pairs)
+
+
+def families(presets: Sequence[Preset]) -> list[list[Preset]]:
+    """Methods that are equal but for their windows, where two or more are; each a list of points (l, u)."""
+    found: dict[str, list[Preset]] = {}
+    for preset in presets:
+        if constant_window(preset.divergence) is None or preset.divergence.kind == "balanced_window":
+            continue
+        rest = {key: value for key, value in settings(preset).items() if not key.startswith(_NO_METHOD)}
+        found.setdefault(repr(sorted(rest.items())), []).append(preset)
+    return [members for members in found.values() if len(members) > 1]
+
+
+_NO_METHOD = ("divergence.", "algorithm.on_policy.")
+"""Settings that do not tell two methods apart: the window does, and the law follows from the rest."""
+
+
+def described(arms: Sequence[Arm]) -> list[dict[str, object]]:
+    """The arms as `--json` gives them."""
+    rows: list[dict[str, object]] = []
+    for arm in arms:
+        window = arm.window
+        rows.append(
+            {
+                "name": arm.name,
+                "divergence": arm.config.model_dump(mode="json"),
+                "text": kind_text(arm.config),
+                "window": None if window is None else [window.lower, window.upper],
+                "curvature": None if arm.function is None else arm.function.curvature,
+                "by_probability": (
+                    {f"{q:g}": _bounds(arm.at(q)) for q in PROBABILITIES}
+                    if depends_on_probability(arm.config)
+                    else None
+                ),
+            }
+        )
+    return rows
+
+
+def _bounds(window: Window | None) -> list[float] | None:
+    return None if window is None else [window.lower, window.upper]

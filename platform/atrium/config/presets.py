@@ -1,0 +1,221 @@
+"""The shipped methods and divergences as the files have them, read without Hydra: 60 presets in a moment.
+
+What a preset means is what Hydra composes; this reader follows the few rules that the files of
+`conf/algorithm` use (a parent, `override` of another group, `_self_`, references to one other key), and a
+test holds it equal to Hydra for every preset. Runs are never composed here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from atrium.config.compose import conf_folder
+from atrium.config.messages import config_error
+from atrium.config.nearest import shown, suggestion
+from atrium.config.objective import AlgorithmConfig, DivergenceConfig, RegularizerConfig
+from atrium.errors import ConfigError
+
+_OVERRIDE = re.compile(r"override /(\w+)@_global_\.\w+")
+_REFERENCE = re.compile(r"\$\{(\w+)\.(\w+)\}")
+_MAX_LISTED = 40
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """A safe loader, in C where there is one, that reads 1e-4 as a number, as Hydra does."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartFile:
+    """One file of a group: its name, the text of its header comment, and its settings."""
+
+    group: str
+    name: str
+    header: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """A method: its file, what it builds on, and its three sections of settings.
+
+    `parts` holds the other groups' files that the preset chooses or leaves at their defaults, by group.
+    `references` says, by key below `algorithm`, which setting of a run a value is taken from; the value
+    in `algorithm` is then the default one.
+    """
+
+    file: PartFile
+    parent: str | None
+    parts: Mapping[str, PartFile]
+    algorithm: AlgorithmConfig
+    divergence: DivergenceConfig
+    regularizer: RegularizerConfig
+    references: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The name of its file, which is that of the method."""
+        return self.file.name
+
+
+def names(group: str) -> tuple[str, ...]:
+    """The files of a group, in alphabetical order."""
+    return tuple(sorted(path.stem for path in (conf_folder() / group).glob("*.yaml")))
+
+
+def read_preset(name: str) -> Preset:
+    """The method of `conf/algorithm/NAME.yaml`. Raises `ConfigError` where there is none or it is wrong."""
+    merged = _merged("algorithm", name)
+    defaults = {group: _default_option(group) for group in ("divergence", "regularizer")}
+    choices = {**defaults, **merged.choices}
+    regularizer = _merged("regularizer", choices["regularizer"]).settings
+    settings, references = _resolved(merged.settings, choices)
+    return Preset(
+        file=read_part("algorithm", name),
+        parent=merged.parent,
+        parts={group: read_part(group, option) for group, option in choices.items()},
+        algorithm=_validated(AlgorithmConfig, settings, f"algorithm={name}"),
+        divergence=read_divergence(choices["divergence"]),
+        regularizer=_validated(RegularizerConfig, regularizer, f"regularizer={choices['regularizer']}"),
+        references=references,
+    )
+
+
+def read_presets() -> tuple[Preset, ...]:
+    """Every method, in alphabetical order."""
+    return tuple(read_preset(name) for name in names("algorithm"))
+
+
+def read_divergence(name: str) -> DivergenceConfig:
+    """The divergence of `conf/divergence/NAME.yaml`; `ConfigError` where there is none or it is wrong."""
+    return divergence_from(_merged("divergence", name).settings, f"divergence={name}")
+
+
+def divergence_from(settings: Mapping[str, Any], where: str) -> DivergenceConfig:
+    """The divergence that settings describe; `where` names them in the `ConfigError` if they are wrong."""
+    return _validated(_AnyDivergence, {"divergence": settings}, where).divergence
+
+
+@cache
+def read_part(group: str, name: str) -> PartFile:
+    """One file of a group. Raises `ConfigError` where there is none, or where it is not YAML."""
+    known = names(group)
+    if name not in known:
+        raise ConfigError(
+            f"{shown(name)}: there is no such {group}{suggestion(name, known) or ';'} "
+            f"allowed are the {len(known)} files of conf/{group}"
+            + (f": {', '.join(known)}" if len(known) <= _MAX_LISTED else "; `atrium objectives` lists them")
+        )
+    path = conf_folder() / group / f"{name}.yaml"
+    try:
+        text = path.read_text(encoding="utf-8")
+        settings = yaml.load(text, Loader=_Loader) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{path}: holds no settings; allowed are lines of `key: value`")
+    return PartFile(group=group, name=name, header=_header(text), settings=settings)
+
+
+class _AnyDivergence(BaseModel):
+    divergence: DivergenceConfig
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """A file's settings over its parent's, the options chosen in other groups, and the parent's name."""
+
+    settings: Mapping[str, Any]
+    choices: Mapping[str, str]
+    parent: str | None
+
+
+def _merged(group: str, name: str) -> _Merged:
+    part = read_part(group, name)
+    below = _Merged({}, {}, None)
+    for entry in part.settings.get("defaults", []):
+        if isinstance(entry, str) and entry != "_self_":
+            above = _merged(group, entry)
+            below = _Merged(_over(below.settings, above.settings), {**below.choices, **above.choices}, entry)
+    own = {key: value for key, value in part.settings.items() if key != "defaults"}
+    return _Merged(_over(below.settings, own), {**below.choices, **own_overrides(part)}, below.parent)
+
+
+def own_overrides(part: PartFile) -> dict[str, str]:
+    """The options of other groups that a file's own defaults list chooses, by group."""
+    found = {}
+    for entry in part.settings.get("defaults", []):
+        for key, option in entry.items() if isinstance(entry, dict) else ():
+            if match := _OVERRIDE.fullmatch(str(key)):
+                found[match[1]] = str(option)
+    return found
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = _over(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _resolved(
+    settings: Mapping[str, Any], choices: Mapping[str, str], prefix: str = ""
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Settings with references to other groups replaced by what their files say, and what they refer to."""
+    resolved: dict[str, Any] = {}
+    references: dict[str, str] = {}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            resolved[key], nested = _resolved(value, choices, f"{prefix}{key}.")
+            references |= nested
+        elif isinstance(value, str) and (match := _REFERENCE.fullmatch(value)):
+            group, name = match.groups()
+            resolved[key] = _merged(group, choices.get(group, _default_option(group))).settings[name]
+            references[f"{prefix}{key}"] = f"{group}.{name}"
+        else:
+            resolved[key] = value
+    return resolved, references
+
+
+def _default_option(group: str) -> str:
+    """The option of a group in the primary defaults list."""
+    return _default_options()[group]
+
+
+@cache
+def _default_options() -> Mapping[str, str]:
+    text = (conf_folder() / "config.yaml").read_text(encoding="utf-8")
+    defaults = yaml.load(text, Loader=_Loader)["defaults"]
+    return {key: str(value) for entry in defaults if isinstance(entry, dict) for key, value in entry.items()}
+
+
+def _validated(model: type[_Model], data: Mapping[str, Any], where: str) -> _Model:
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {config_error(error, model, data)}") from error
+
+
+def _header(text: str) -> str:
+    """The comment at a file's start, line by line, without its marks."""
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    return "\n".join(lines)

@@ -1,0 +1,143 @@
+"""How far expected gradients are from the truth: KL estimators and weights, by token and by sequence.
+
+For one decision every estimator below is what its paper says. For longer completions the token-level sums
+that are in use leave out the distribution of prefixes and the KL still to come; the sequence level is
+exact. Sources: RPG, arXiv 2505.17508; k1 to k3 as losses: arXiv 2510.01555 and 2512.21852.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from atrium.objective.advantages import Advantage
+from atrium.objective.objective import Objective
+from atrium.objective.regression import ImplicitRewardRegression
+from atrium.objective.regularizers import Correction, KLPenalty
+from atrium.theory.expectations import enumerated, expected_gradient, group_loss
+from atrium.theory.gradients import Method
+from atrium.theory.results import EstimatorBias, Faithfulness
+from atrium.theory.testbed import Tabular, kl, relative_error
+
+REVERSE, FORWARD = "KL(policy || reference)", "KL(reference || policy)"
+ESTIMATORS: tuple[tuple[str, Correction, str], ...] = (
+    ("k1", "none", REVERSE),
+    ("k1", "weight", REVERSE),
+    ("k2", "none", REVERSE),
+    ("k2", "detached_weight", REVERSE),
+    ("k3", "none", REVERSE),
+    ("k3", "detached_weight", REVERSE),
+    ("k3", "weight", REVERSE),
+    ("fkl", "none", FORWARD),
+    ("ufkl", "none", FORWARD),
+    ("rkl", "none", REVERSE),
+    ("urkl", "none", REVERSE),
+)
+"""Every estimator with its correction, and the KL whose gradient it is compared with."""
+_BY_CORRECTION = {"none": "{}", "weight": "w {}", "detached_weight": "sg(w) {}"}
+
+
+def estimator_biases(
+    *, lengths: Sequence[int] = (1, 2, 3), num_seeds: int = 4, distance: float = 0.6
+) -> list[EstimatorBias]:
+    """Relative errors of every estimator's expected gradient, means over seeds, on- and off-policy.
+
+    `distance` is how far, in logits, policies and references lie from one another.
+    """
+    return [
+        EstimatorBias(
+            name=_BY_CORRECTION[correction].format(estimator),
+            target=target,
+            num_tokens=num_tokens,
+            is_on_policy=is_on_policy,
+            token_error=_mean_error(penalties[0], target, num_tokens, is_on_policy, num_seeds, distance),
+            sequence_error=_mean_error(penalties[1], target, num_tokens, is_on_policy, num_seeds, distance),
+        )
+        for estimator, correction, target in ESTIMATORS
+        for penalties in [_penalties(estimator, correction)]
+        for num_tokens in lengths
+        for is_on_policy in (True, False)
+    ]
+
+
+def _penalties(estimator: str, correction: Correction) -> tuple[KLPenalty, KLPenalty]:
+    """The penalty at token and at sequence level."""
+    at_token = KLPenalty(
+        estimator=estimator, coefficient=1.0, anchor="reference", placement="loss", correction=correction
+    )
+    return at_token, replace(at_token, level="sequence")
+
+
+def _mean_error(
+    penalty: KLPenalty, target: str, num_tokens: int, is_on_policy: bool, num_seeds: int, distance: float
+) -> float:
+    total = 0.0
+    for seed in range(num_seeds):
+        behavior = Tabular.random(100 + seed, num_tokens)
+        policy = behavior.near(200 + seed, 0.0 if is_on_policy else distance).trainable()
+        reference = behavior.near(300 + seed, distance)
+        found = _penalty_gradient(penalty, policy, behavior, reference)
+        current_B, anchor_B = policy.logprob_B(), reference.logprob_B()
+        divergence = kl(current_B, anchor_B) if target == REVERSE else kl(anchor_B, current_B)
+        total += relative_error(found, policy.gradient(divergence))
+    return total / num_seeds
+
+
+def _penalty_gradient(penalty: KLPenalty, policy: Tabular, behavior: Tabular, reference: Tabular) -> Tensor:
+    """The expected gradient of the penalty alone, from the coefficients that it puts on tokens."""
+    no_reward_B = torch.zeros(policy.num_completions, dtype=torch.float64)
+    batch, tokens, prepared = enumerated(
+        policy, behavior=behavior, reference=reference, advantage_B=no_reward_B
+    )
+    coefficient_BT = penalty.at(tokens.logprob_BT.detach(), batch, None).coefficient_BT
+    return policy.gradient((prepared.row_factor_B[:, None] * coefficient_BT * tokens.logprob_BT).sum())
+
+
+def faithfulness(
+    method: Method,
+    *,
+    distances: Sequence[float] = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0),
+    num_tokens: int = 2,
+    num_seeds: int = 4,
+) -> Faithfulness:
+    """The cosine between a method's expected gradient and that of the true expected reward.
+
+    The policy moves from the behavior policy along the true gradient of the reward, by these lengths in
+    logits: the way that updates on one batch take. Advantages are rewards less their expectation, whatever
+    the method's own baseline and scale, and every completion counts by its probability, whatever its
+    reduction: what is compared is the ratio, the region, the surrogate and the regularizer.
+    """
+    cosines, kls = [], []
+    for distance in distances:
+        points = [_cosine(method.of_kept_tokens(), distance, num_tokens, seed) for seed in range(num_seeds)]
+        cosines.append(sum(cosine for cosine, _ in points) / num_seeds)
+        kls.append(sum(moved for _, moved in points) / num_seeds)
+    return Faithfulness(name=method.name, distance_kl=tuple(kls), cosine=tuple(cosines))
+
+
+def _cosine(objective: Objective, distance: float, num_tokens: int, seed: int) -> tuple[float, float]:
+    """The cosine, 0 where the method has no gradient at all, and KL(behavior || policy)."""
+    behavior = Tabular.random(400 + seed, num_tokens).trainable()
+    generator = torch.Generator().manual_seed(500 + seed)
+    reward_B = torch.rand(behavior.num_completions, generator=generator, dtype=torch.float64)
+    uphill = behavior.gradient(behavior.expected(reward_B))
+    policy = behavior.moved(uphill / uphill.norm(), 3.0 * distance).trainable()
+    behavior = behavior.moved(uphill, 0.0)
+    truth = policy.gradient(policy.expected(reward_B))
+    found = _reward_gradient(objective, policy, behavior, reward_B)
+    size = (found.norm() * truth.norm()).item()
+    cosine = (found @ truth).item() / size if size > 0.0 else 0.0
+    return cosine, kl(behavior.logprob_B(), policy.logprob_B()).item()
+
+
+def _reward_gradient(objective: Objective, policy: Tabular, behavior: Tabular, reward_B: Tensor) -> Tensor:
+    if isinstance(objective.surrogate, ImplicitRewardRegression):
+        chosen = replace(objective, advantage=Advantage(baseline="group_mean"))
+        sampler_B = behavior.logprob_B().exp()
+        loss = group_loss(chosen, policy, behavior=behavior, reward_B=reward_B, sampler_B=sampler_B)
+        return -policy.gradient(loss)
+    advantage_B = reward_B - behavior.expected(reward_B)
+    return expected_gradient(objective, policy, behavior=behavior, advantage_B=advantage_B)

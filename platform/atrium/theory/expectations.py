@@ -1,0 +1,128 @@
+"""Expected losses of an objective by enumeration: over all completions, or over all groups of them.
+
+A row per completion, weighted by its probability under the sampler through the row's factor, turns a batch
+into an exact expectation. Objectives with a group's mean inside need a row per member of every possible
+group instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from atrium.objective.advantages import Advantage
+from atrium.objective.batch import Batch, PolicyTokens
+from atrium.objective.clipping import Unclipped
+from atrium.objective.divergences import no_divergence
+from atrium.objective.objective import Objective, Prepared
+from atrium.objective.ratios import Level, Ratio
+from atrium.objective.reductions import SequenceMeanTokenSum
+from atrium.objective.regularizers import KLPenalty
+from atrium.theory.testbed import Tabular, batch_of, tokens_of
+
+
+def unclipped(
+    *,
+    kl: KLPenalty | None = None,
+    gradient: Literal["pathwise", "score"] = "pathwise",
+    level: Level = "sequence",
+) -> Objective:
+    """Importance sampling and a KL penalty, without a trust region, a baseline or a bound on exponents."""
+    return Objective(
+        advantage=Advantage(baseline="none"),
+        gate=Ratio(),
+        weight=Ratio(level=level),
+        divergence=no_divergence(),
+        surrogate=Unclipped(),
+        gradient=gradient,
+        reduction=SequenceMeanTokenSum(),
+        kl=kl,
+        log_ratio_limit=None,
+    )
+
+
+def enumerated(
+    policy: Tabular,
+    *,
+    behavior: Tabular,
+    advantage_B: Tensor,
+    sampler_B: Tensor | None = None,
+    reference: Tabular | None = None,
+    objective: Objective | None = None,
+) -> tuple[Batch, PolicyTokens, Prepared]:
+    """One row per completion, and the constants that weight each by its probability under the sampler.
+
+    `sampler_B` holds probabilities, the behavior policy's where it is None. What `objective` needs of its
+    prepare pass is computed; without one nothing is.
+    """
+    rows = torch.arange(policy.num_completions)
+    batch = batch_of(
+        rows,
+        behavior=behavior,
+        reward_B=advantage_B,
+        group_B=torch.zeros_like(rows),
+        reference=reference,
+    )
+    batch = replace(batch, advantage_BT=advantage_B[:, None] * batch.mask_BT)
+    if sampler_B is None:
+        sampler_B = behavior.logprob_B().exp().detach()
+    prepared = Prepared(
+        row_factor_B=sampler_B, token_weight_BT=None, row_constant_B=None, entropy_coefficient=0.0
+    )
+    if objective is None:
+        return batch, PolicyTokens(logprob_BT=policy.logprob_BT()), prepared
+    tokens = tokens_of(policy, rows, objective, behavior)
+    if objective.needs.prepare_pass:
+        found = objective.prepare(batch, tokens, objective.initial_state())
+        prepared = replace(found, row_factor_B=sampler_B)
+    return batch, tokens, prepared
+
+
+def expected_gradient(
+    objective: Objective,
+    policy: Tabular,
+    *,
+    behavior: Tabular,
+    advantage_B: Tensor,
+    sampler_B: Tensor | None = None,
+    reference: Tabular | None = None,
+) -> Tensor:
+    """The flat gradient that ascent on the objective follows, in expectation over the sampler."""
+    batch, tokens, prepared = enumerated(
+        policy,
+        behavior=behavior,
+        advantage_B=advantage_B,
+        sampler_B=sampler_B,
+        reference=reference,
+        objective=objective,
+    )
+    return -policy.gradient(objective.loss(batch, tokens, prepared).loss)
+
+
+def group_loss(
+    objective: Objective,
+    policy: Tabular,
+    *,
+    behavior: Tabular,
+    reward_B: Tensor,
+    sampler_B: Tensor,
+    group_size: int = 2,
+) -> Tensor:
+    """The expected loss over all groups of completions that the sampler draws independently."""
+    groups = list(itertools.product(range(policy.num_completions), repeat=group_size))
+    rows = torch.tensor(groups).flatten()
+    weight_P = sampler_B[torch.tensor(groups)].prod(dim=1)
+    group_B = torch.arange(len(groups)).repeat_interleave(group_size)
+    batch = batch_of(rows, behavior=behavior, reward_B=reward_B[rows], group_B=group_B)
+    tokens = tokens_of(policy, rows, objective, behavior)
+    scored = objective.score(batch)
+    prepared = objective.prepare(
+        scored, tokens if objective.needs.prepare_pass else None, objective.initial_state()
+    )
+    # The reduction averages over groups; their probabilities replace that average.
+    factor_B = prepared.row_factor_B * len(groups) * weight_P[group_B]
+    return objective.loss(scored, tokens, replace(prepared, row_factor_B=factor_B)).loss

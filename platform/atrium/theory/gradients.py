@@ -1,0 +1,207 @@
+"""Which gradient an objective puts on a token, and Theorems 4.1 and 4.2 of arXiv 2602.05494 about it.
+
+Tokens stand alone (completions of one token, so that all levels of a ratio are the same). All other tokens
+of a state keep their proportions when the sampled one moves, which fixes the divergences of whole
+distributions. A token weight that selects tokens of a minibatch is left out: the curves are those of a
+token that it keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from atrium.objective.batch import Batch, PolicyTokens
+from atrium.objective.clipping import Clip
+from atrium.objective.divergences import StateDivergence
+from atrium.objective.objective import LossOutput, Objective, Prepared
+from atrium.objective.regions import Region, RegionInputs
+from atrium.objective.token_weights import AllTokens
+from atrium.theory.results import CoefficientCurves, Equivalence
+
+PROBABILITY = 0.2
+"""The behavior probability of a curve's token; ratios stay below 1 / it."""
+_RANDOM_PROBABILITIES = (0.05, 0.3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """An objective under its name; `is_feasible` says D(w) <= delta where D is a function of the ratio."""
+
+    name: str
+    objective: Objective
+    is_feasible: Callable[[float], bool] | None = None
+
+    def of_kept_tokens(self) -> Objective:
+        """The objective without a selection of tokens that needs the whole minibatch."""
+        weight = self.objective.token_weight
+        return (
+            replace(self.objective, token_weight=AllTokens()) if weight.needs.prepare_pass else self.objective
+        )
+
+
+def coefficient_curves(method: Method, ratios: tuple[float, ...]) -> CoefficientCurves:
+    """The coefficients c(w, 1) and c(w, -1) at these ratios, which lie between 0 and 1 / `PROBABILITY`."""
+    curves = {}
+    for advantage in (1.0, -1.0):
+        ratio_B = torch.tensor([*ratios, 1.0], dtype=torch.float64)
+        output, _ = _loss_of_tokens(
+            method.of_kept_tokens(),
+            ratio_B,
+            torch.full_like(ratio_B, advantage),
+            torch.full_like(ratio_B, PROBABILITY),
+        )
+        curves[advantage] = output.details.coefficient_BT[::2, 0].tolist()
+    return CoefficientCurves(
+        name=method.name,
+        ratio=ratios,
+        raised=tuple(curves[1.0][:-1]),
+        lowered=tuple(curves[-1.0][:-1]),
+        at_one=(curves[1.0][-1], curves[-1.0][-1]),
+    )
+
+
+def equivalence(
+    method: Method, *, num_tokens: int = 4000, seed: int = 0, spread: float = 0.35
+) -> Equivalence:
+    """Compare a method's gradient with that of the general clipped surrogate over its own region."""
+    generator = torch.Generator().manual_seed(seed)
+    normal_2B = torch.randn(2, num_tokens, generator=generator, dtype=torch.float64)
+    low, high = _RANDOM_PROBABILITIES
+    share_B = torch.rand(num_tokens, generator=generator, dtype=torch.float64)
+    probability_B = low + (high - low) * share_B
+    ratio_B = torch.minimum((spread * normal_2B[0]).exp(), 0.99 / probability_B)
+    advantage_B = normal_2B[1]
+    objective = method.of_kept_tokens()
+    output, prepared = _loss_of_tokens(objective, ratio_B, advantage_B, probability_B)
+    details = output.details
+    coefficient_B = details.coefficient_BT[::2, 0]
+    region = _region_of_tokens(objective, ratio_B, probability_B, prepared.bounds)
+    general_B = _general_gradient(ratio_B, advantage_B, region, constant=1.0)
+    wrong_B = _general_gradient(ratio_B, advantage_B, region, constant=0.0)
+    window_error = disagreeing = None
+    if objective.divergence.has_window:
+        clip_B = _ratio_clip_gradient(ratio_B, advantage_B, region)
+        window_error = (coefficient_B - clip_B).abs().max().item()
+    if method.is_feasible is not None:
+        feasible_B = torch.tensor([method.is_feasible(ratio) for ratio in ratio_B.tolist()])
+        disagreeing = int((feasible_B != region.feasible_BT[:, 0]).sum())
+    return Equivalence(
+        name=method.name,
+        is_clip=_is_only_a_clip(objective),
+        num_tokens=num_tokens,
+        dropped_frac=details.dropped_BT[::2, 0].double().mean().item(),
+        general_error=(coefficient_B - general_B).abs().max().item(),
+        wrong_constant_frac=(general_B != wrong_B).double().mean().item(),
+        window_error=window_error,
+        num_disagreeing=disagreeing,
+    )
+
+
+def _is_only_a_clip(objective: Objective) -> bool:
+    """Whether nothing but the clip surrogate decides a token's gradient."""
+    penalty_in_loss = objective.kl is not None and objective.kl.placement != "reward"
+    weighted = objective.token_weight != AllTokens()
+    return isinstance(objective.surrogate, Clip) and not penalty_in_loss and not weighted
+
+
+def _loss_of_tokens(
+    objective: Objective, ratio_B: Tensor, advantage_B: Tensor, probability_B: Tensor
+) -> tuple[LossOutput, Prepared]:
+    """The objective on single tokens; each has a partner at ratio 1 with the opposite advantage.
+
+    Partners make groups of two, in which objectives with a group's mean find one. Rows alternate.
+    """
+    ratio_B = _with_partner(ratio_B, torch.ones_like(ratio_B))
+    advantage_B = _with_partner(advantage_B, -advantage_B)
+    probability_B = _with_partner(probability_B, probability_B)
+    batch = _batch(probability_B, advantage_B)
+    tokens = _tokens(objective, ratio_B, probability_B)
+    prepared = objective.prepare(
+        batch, tokens if objective.needs.prepare_pass else None, objective.initial_state()
+    )
+    return objective.loss(batch, tokens, prepared), prepared
+
+
+def _batch(probability_B: Tensor, advantage_B: Tensor) -> Batch:
+    anchor_BT = probability_B.log()[:, None]
+    return Batch(
+        mask_BT=torch.ones(anchor_BT.shape, dtype=torch.bool),
+        reward_B=advantage_B,
+        group_B=torch.arange(len(advantage_B)) // 2,
+        sample_key_B=torch.arange(len(advantage_B)),
+        rollout_logprob_BT=anchor_BT,
+        behavior_logprob_BT=anchor_BT,
+        reference_logprob_BT=anchor_BT,
+        trains_B=torch.ones(len(advantage_B), dtype=torch.bool),
+        advantage_BT=advantage_B[:, None],
+    )
+
+
+def _tokens(objective: Objective, ratio_B: Tensor, probability_B: Tensor) -> PolicyTokens:
+    needs = objective.needs
+    return PolicyTokens(
+        logprob_BT=(probability_B * ratio_B).log()[:, None],
+        entropy_BT=None if needs.entropy == "none" else torch.ones_like(ratio_B)[:, None],
+        divergence_BT=_divergence_BT(objective, ratio_B, probability_B),
+    )
+
+
+def _divergence_BT(objective: Objective, ratio_B: Tensor, probability_B: Tensor) -> Tensor | None:
+    """The state divergence when all other tokens keep their proportions: that of (this token, any other)."""
+    if not isinstance(objective.divergence, StateDivergence):
+        return None
+    moved_B = probability_B * ratio_B
+    if objective.divergence.measure == "total_variation":
+        return (moved_B - probability_B).abs()[:, None]
+    rest_B = torch.log1p(-probability_B) - torch.log1p(-moved_B)
+    return (-probability_B * ratio_B.log() + (1.0 - probability_B) * rest_B)[:, None]
+
+
+def _region_of_tokens(
+    objective: Objective, ratio_B: Tensor, probability_B: Tensor, bounds: Tensor | None
+) -> Region:
+    """Which tokens the method's own trust region holds, and its bounds."""
+    mask_BT = torch.ones(len(ratio_B), 1, dtype=torch.bool)
+    inputs = RegionInputs(
+        ratio_BT=ratio_B[:, None],
+        token_log_ratio_BT=ratio_B.log()[:, None],
+        anchor_logprob_BT=probability_B.log()[:, None],
+        mask_BT=mask_BT,
+        divergence_BT=_divergence_BT(objective, ratio_B, probability_B),
+        bounds=bounds,
+    )
+    return objective.divergence.region(inputs)
+
+
+def _general_gradient(ratio_B: Tensor, advantage_B: Tensor, region: Region, *, constant: float) -> Tensor:
+    """The derivative of min(w A, clip_C(w) A) by log w, where clip_C(w) is a constant if C fails, else w."""
+    log_ratio_B = ratio_B.log().requires_grad_()
+    w_B = log_ratio_B.exp()
+    clipped_B = torch.where(region.feasible_BT[:, 0], w_B, constant)
+    value = torch.minimum(w_B * advantage_B, clipped_B * advantage_B).sum()
+    return _derivative(value, log_ratio_B)
+
+
+def _ratio_clip_gradient(ratio_B: Tensor, advantage_B: Tensor, region: Region) -> Tensor:
+    """The derivative of PPO's min(w A, clip(w, l, u) A) with respect to log w."""
+    log_ratio_B = ratio_B.log().requires_grad_()
+    w_B = log_ratio_B.exp()
+    lower_B, upper_B = (
+        torch.as_tensor(bound, dtype=w_B.dtype).expand(len(w_B), 1)[:, 0]
+        for bound in (region.lower, region.upper)
+    )
+    clipped_B = torch.minimum(torch.maximum(w_B, lower_B), upper_B)
+    return _derivative(torch.minimum(w_B * advantage_B, clipped_B * advantage_B).sum(), log_ratio_B)
+
+
+def _derivative(value: Tensor, log_ratio_B: Tensor) -> Tensor:
+    (gradient_B,) = torch.autograd.grad(value, log_ratio_B)
+    return gradient_B
+
+
+def _with_partner(value_B: Tensor, partner_B: Tensor) -> Tensor:
+    return torch.stack([value_B, partner_B], dim=1).flatten()

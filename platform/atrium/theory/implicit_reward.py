@@ -1,0 +1,180 @@
+"""Theorems 1 to 3 of GVPO (arXiv 2504.19599), by minimising expected losses over a tabular policy.
+
+1: the loss has one minimiser, pi* = pi' exp(R / beta) / Z. 2: it is the same for every sampler whose
+support covers that of pi'. 3: n steps, each anchored at the last policy, end at the policy that maximises
+E[R] - (beta / n) KL(pi || first policy).
+For comparison stands an objective with the same optimum under the policy's own samples, importance-weighted
+reward less beta times the KL by the corrected k3, whose optimum moves with the sampler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from torch import Tensor
+
+from atrium.objective.advantages import Advantage
+from atrium.objective.objective import Objective
+from atrium.objective.ratios import Ratio
+from atrium.objective.reductions import GroupUnbiasedTokenSum
+from atrium.objective.regression import ImplicitRewardRegression
+from atrium.objective.regularizers import KLPenalty
+from atrium.theory.expectations import enumerated, group_loss, unclipped
+from atrium.theory.results import Optimum, RegressionFindings, RegressionSteps
+from atrium.theory.testbed import Tabular, kl
+
+BETA = 0.4
+_NUM_TOKENS = 2
+_GRADIENT_TOLERANCE = 1e-7
+
+
+def regression(beta: float) -> Objective:
+    """GVPO as the preset has it: sequence ratios, group means, 1 / (k - 1)."""
+    plain = unclipped()
+    return replace(
+        plain,
+        advantage=Advantage(baseline="group_mean"),
+        weight=Ratio(level="sequence"),
+        surrogate=ImplicitRewardRegression(beta=beta),
+        reduction=GroupUnbiasedTokenSum(),
+    )
+
+
+def regression_findings(*, num_starts: int = 3, num_steps: int = 4, beta: float = BETA) -> RegressionFindings:
+    """Minimise from several starts, under several samplers, and step by step."""
+    anchor = Tabular.random(15, _NUM_TOKENS)
+    reward_B = rewards(anchor.num_completions)
+    optimum_B = tilted(anchor, reward_B, beta)
+    own_B = anchor.logprob_B().exp()
+    starts = [Tabular.random(700 + seed, _NUM_TOKENS, spread=1.5) for seed in range(num_starts)]
+    found = [_regression_optimum(anchor, start, reward_B, own_B, beta) for start in starts]
+    optima = []
+    for sampler, sampler_B in samplers(anchor, reward_B).items():
+        ours = _regression_optimum(anchor, anchor, reward_B, sampler_B, beta)
+        theirs = _weighted_optimum(anchor, reward_B, sampler_B, beta)
+        optima += [
+            _optimum("GVPO", sampler, ours, optimum_B),
+            _optimum("weighted reward, KL", sampler, theirs, optimum_B),
+        ]
+    return RegressionFindings(
+        start_errors=tuple(_difference(policy, optimum_B) for policy in found),
+        optimum_B=tuple(optimum_B.exp().tolist()),
+        optima=tuple(optima),
+        steps=_steps(anchor, reward_B, beta, num_steps),
+    )
+
+
+def rewards(num_completions: int) -> Tensor:
+    """A reward in [0, 1] per completion."""
+    generator = torch.Generator().manual_seed(99)
+    return torch.rand(num_completions, generator=generator, dtype=torch.float64)
+
+
+def tilted(anchor: Tabular, reward_B: Tensor, beta: float) -> Tensor:
+    """log pi* of all completions: pi' exp(R / beta), normalised."""
+    return (anchor.logprob_B() + reward_B / beta).log_softmax(dim=0)
+
+
+def samplers(anchor: Tabular, reward_B: Tensor) -> Mapping[str, Tensor]:
+    """Probabilities of completions under samplers that cover everything."""
+    own_B = anchor.logprob_B().exp()
+    uniform_B = torch.full_like(own_B, 1.0 / len(own_B))
+    generator = torch.Generator().manual_seed(11)
+    random_B = torch.rand(len(own_B), generator=generator, dtype=torch.float64) + 0.05
+    demonstrations_B = torch.zeros_like(own_B)
+    demonstrations_B[reward_B.argmax()] = 1.0
+    return {
+        "own samples": own_B,
+        "half demonstrations": 0.5 * own_B + 0.5 * demonstrations_B,
+        "uniform": uniform_B,
+        "another policy": random_B / random_B.sum(),
+    }
+
+
+def minimised(start: Tabular, loss: Callable[[Tabular], Tensor]) -> Tabular:
+    """The policy that BFGS reaches from a start."""
+
+    def value_and_gradient(change: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        policy = start.moved(torch.from_numpy(change), 1.0).trainable()
+        value = loss(policy)
+        return value.item(), policy.gradient(value).numpy()
+
+    num_logits = sum(part.numel() for part in start.logits)
+    # torch's optimisers import its compiler first, which takes longer than all of this.
+    found = minimize(
+        value_and_gradient, np.zeros(num_logits), jac=True, method="BFGS", tol=_GRADIENT_TOLERANCE
+    )
+    return start.moved(torch.from_numpy(found.x), 1.0)
+
+
+def _regression_optimum(
+    anchor: Tabular, start: Tabular, reward_B: Tensor, sampler_B: Tensor, beta: float
+) -> Tabular:
+    objective = regression(beta)
+    return minimised(
+        start,
+        lambda policy: group_loss(
+            objective, policy, behavior=anchor, reward_B=reward_B, sampler_B=sampler_B.detach()
+        ),
+    )
+
+
+def _weighted_optimum(anchor: Tabular, reward_B: Tensor, sampler_B: Tensor, beta: float) -> Tabular:
+    """The optimum of E_sampler[w (R - mean R)] - beta E_sampler[w k3], w = pi / pi' whatever the sampler."""
+    penalty = KLPenalty(
+        estimator="k3",
+        coefficient=beta,
+        anchor="behavior",
+        placement="loss",
+        correction="weight",
+        level="sequence",
+    )
+    objective = unclipped(kl=penalty)
+    advantage_B = reward_B - (sampler_B * reward_B).sum()
+
+    def loss(policy: Tabular) -> Tensor:
+        parts = enumerated(policy, behavior=anchor, advantage_B=advantage_B, sampler_B=sampler_B.detach())
+        return objective.loss(*parts).loss
+
+    return minimised(anchor, loss)
+
+
+def _steps(anchor: Tabular, reward_B: Tensor, beta: float, num_steps: int) -> RegressionSteps:
+    """Theorem 3: every step samples from the last policy and is anchored at it."""
+    first_B = anchor.logprob_B()
+    policy = anchor
+    kls, gains, errors = [], [], []
+    for step in range(1, num_steps + 1):
+        own_B = policy.logprob_B().exp().detach()
+        policy = _regression_optimum(policy, policy, reward_B, own_B, beta)
+        kls.append(kl(policy.logprob_B(), first_B).item())
+        gains.append(policy.expected(reward_B).item())
+        errors.append(_difference(policy, tilted(anchor, reward_B, beta / step)))
+    allowances = torch.linspace(0.0, 1.3 * num_steps / beta, 60, dtype=torch.float64)
+    best = [(first_B + allowance * reward_B).log_softmax(dim=0) for allowance in allowances]
+    return RegressionSteps(
+        kl=tuple(kls),
+        reward=tuple(gains),
+        max_difference=tuple(errors),
+        frontier_kl=tuple(kl(best_B, first_B).item() for best_B in best),
+        frontier_reward=tuple((best_B.exp() * reward_B).sum().item() for best_B in best),
+    )
+
+
+def _optimum(objective: str, sampler: str, policy: Tabular, optimum_B: Tensor) -> Optimum:
+    return Optimum(
+        objective=objective,
+        sampler=sampler,
+        max_difference=_difference(policy, optimum_B),
+        probability_B=tuple(policy.logprob_B().exp().tolist()),
+    )
+
+
+def _difference(policy: Tabular, optimum_B: Tensor) -> float:
+    """The largest difference in probability of any completion."""
+    return (policy.logprob_B().exp() - optimum_B.exp()).abs().max().item()

@@ -1,0 +1,171 @@
+"""A tabular autoregressive softmax policy whose every completion is enumerated, in float64.
+
+With a small vocabulary and short completions the true KL, total variation, entropy, expected reward and
+their gradients are sums over all completions, so that what an objective estimates can be compared with
+what is true. No model, no text, no random sampling but where a caller asks for samples.
+Axes: B completions, all V^T of them in lexicographic order unless rows are chosen; T tokens; V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from atrium.objective.batch import Batch, PolicyTokens
+from atrium.objective.divergences import StateDivergence
+from atrium.objective.objective import Objective
+from atrium.objective.state_divergences import STATE_DIVERGENCES, top_tokens, with_rest
+
+
+@dataclass(frozen=True)
+class Tabular:
+    """Logits of each token given the tokens before it: position t holds a tensor of t + 1 axes of size V."""
+
+    logits: tuple[Tensor, ...]
+
+    @classmethod
+    def random(cls, seed: int, num_tokens: int, *, vocabulary: int = 3, spread: float = 1.0) -> Tabular:
+        """Normal logits with this deviation."""
+        generator = torch.Generator().manual_seed(seed)
+        shapes = [(vocabulary,) * (position + 1) for position in range(num_tokens)]
+        return cls(
+            tuple(spread * torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        """The length T of every completion."""
+        return len(self.logits)
+
+    @property
+    def vocabulary(self) -> int:
+        """The number V of tokens."""
+        return self.logits[0].shape[-1]
+
+    @property
+    def num_completions(self) -> int:
+        """V^T."""
+        return int(self.vocabulary**self.num_tokens)
+
+    def near(self, seed: int, distance: float) -> Tabular:
+        """A policy whose logits differ by normal numbers with this deviation."""
+        other = Tabular.random(seed, self.num_tokens, vocabulary=self.vocabulary, spread=distance)
+        return Tabular(tuple(a + b for a, b in zip(self.logits, other.logits, strict=True)))
+
+    def trainable(self) -> Tabular:
+        """A copy whose logits collect gradients."""
+        return Tabular(tuple(part.detach().clone().requires_grad_() for part in self.logits))
+
+    def moved(self, direction: Tensor, size: float) -> Tabular:
+        """The policy `size` times a flat direction away, without gradients."""
+        parts, start = [], 0
+        for part in self.logits:
+            step = direction[start : start + part.numel()].reshape(part.shape)
+            parts.append(part.detach() + size * step)
+            start += part.numel()
+        return Tabular(tuple(parts))
+
+    def next_logprob_BTV(self) -> Tensor:
+        """The next-token distribution at every position of every completion."""
+        columns = []
+        for position, part in enumerate(self.logits):
+            by_prefix = part.log_softmax(dim=-1).reshape(-1, self.vocabulary)
+            columns.append(
+                by_prefix.repeat_interleave(self.vocabulary ** (self.num_tokens - position), dim=0)
+            )
+        return torch.stack(columns, dim=1)
+
+    def logprob_BT(self) -> Tensor:
+        """Log-probabilities of every completion's tokens, in nats."""
+        columns = []
+        for position, part in enumerate(self.logits):
+            by_token = part.log_softmax(dim=-1).flatten()
+            num_after = self.vocabulary ** (self.num_tokens - 1 - position)
+            columns.append(by_token.repeat_interleave(num_after))
+        return torch.stack(columns, dim=1)
+
+    def logprob_B(self) -> Tensor:
+        """Log-probabilities of whole completions."""
+        return self.logprob_BT().sum(dim=1)
+
+    def entropy_BT(self) -> Tensor:
+        """The entropy of the next-token distribution at every position of every completion."""
+        next_BTV = self.next_logprob_BTV()
+        return -(next_BTV.exp() * next_BTV).sum(dim=-1)
+
+    def entropy(self) -> Tensor:
+        """The entropy of the distribution of completions."""
+        logprob_B = self.logprob_B()
+        return -(logprob_B.exp() * logprob_B).sum()
+
+    def expected(self, value_B: Tensor) -> Tensor:
+        """The mean of a value per completion."""
+        return (self.logprob_B().exp() * value_B).sum()
+
+    def gradient(self, value: Tensor) -> Tensor:
+        """The flat gradient of a value with respect to the logits, zeros where it does not depend on them."""
+        parts = torch.autograd.grad(value, self.logits, allow_unused=True, materialize_grads=True)
+        return torch.cat([part.flatten() for part in parts])
+
+
+def kl(p_B: Tensor, q_B: Tensor) -> Tensor:
+    """KL(p || q) from log-probabilities of all completions."""
+    return (p_B.exp() * (p_B - q_B)).sum()
+
+
+def total_variation(p_B: Tensor, q_B: Tensor) -> Tensor:
+    """Half the L1 distance, from log-probabilities of all completions."""
+    return 0.5 * (p_B.exp() - q_B.exp()).abs().sum()
+
+
+def relative_error(found: Tensor, truth: Tensor) -> float:
+    """The norm of the difference over the norm of the truth."""
+    return float((found - truth).norm() / truth.norm())
+
+
+def batch_of(
+    rows: Tensor, *, behavior: Tabular, reward_B: Tensor, group_B: Tensor, reference: Tabular | None = None
+) -> Batch:
+    """A rollout batch of the completions with these indices; the engine's numbers are the behavior policy's.
+
+    The reference is the behavior policy where none is given.
+    """
+    behavior_BT = behavior.logprob_BT().detach()[rows]
+    reference_BT = behavior_BT if reference is None else reference.logprob_BT().detach()[rows]
+    return Batch(
+        mask_BT=torch.ones(behavior_BT.shape, dtype=torch.bool),
+        reward_B=reward_B,
+        group_B=group_B,
+        sample_key_B=torch.arange(len(rows)),
+        rollout_logprob_BT=behavior_BT,
+        behavior_logprob_BT=behavior_BT,
+        reference_logprob_BT=reference_BT,
+        trains_B=torch.ones(len(rows), dtype=torch.bool),
+    )
+
+
+def tokens_of(policy: Tabular, rows: Tensor, objective: Objective, behavior: Tabular) -> PolicyTokens:
+    """What the policy says about these completions' tokens, as far as the objective needs it."""
+    needs = objective.needs
+    return PolicyTokens(
+        logprob_BT=policy.logprob_BT()[rows],
+        entropy_BT=None if needs.entropy == "none" else policy.entropy_BT()[rows],
+        divergence_BT=(
+            None
+            if needs.distribution == "none"
+            else _state_divergence_BT(objective.divergence, behavior, policy)[rows]
+        ),
+    )
+
+
+@torch.no_grad()
+def _state_divergence_BT(divergence: object, behavior: Tabular, policy: Tabular) -> Tensor:
+    """The divergence of the next-token distributions that the objective's trust region is judged on."""
+    assert isinstance(divergence, StateDivergence), "only a state divergence needs distributions"
+    anchor_BTV, policy_BTV = behavior.next_logprob_BTV(), policy.next_logprob_BTV()
+    if divergence.top_k is not None:
+        token_BTK = top_tokens(anchor_BTV, divergence.top_k)
+        anchor_BTV, policy_BTV = with_rest(anchor_BTV, token_BTK), with_rest(policy_BTV, token_BTK)
+    return STATE_DIVERGENCES[divergence.measure](anchor_BTV, policy_BTV)

@@ -1,0 +1,123 @@
+"""`atrium objectives`: the table, one method, several side by side, JSON, and the page of methods."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from atrium.cli import main
+from atrium.cli.methods_page import deviation, methods_page, papers, places
+from atrium.config.presets import names, read_presets
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "methods.md"
+
+
+def printed(capsys, *argv):
+    assert main(["objectives", *argv]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_table_has_a_row_for_every_method(capsys):
+    lines = printed(capsys).splitlines()
+    first_words = {line.split(" ")[0] for line in lines}
+    assert set(names("algorithm")) <= first_words
+    (atr,) = (line for line in lines if line.startswith("atr "))
+    assert "kl3 0.0231" in atr
+    assert "[0.8002, 1.2306]" in atr
+
+
+def test_two_side_by_side_mark_what_differs_and_nothing_else(capsys):
+    lines = printed(capsys, "atr", "gspo").splitlines()
+    marked = {line.split()[1] for line in lines if line.startswith("≠")}
+    assert marked >= {"algorithm.ratio.gate.level", "divergence.kind", "divergence.delta"}
+    assert "algorithm.surrogate.kind" not in marked
+    assert any(line.split()[:1] == ["algorithm.surrogate.kind"] for line in lines)
+    only = printed(capsys, "atr", "gspo", "--different").splitlines()
+    assert not any("algorithm.surrogate.kind" in line for line in only)
+    assert {line.split()[1] for line in only if line.startswith("≠")} == marked
+
+
+def test_one_method_shows_its_header_and_marks_nothing(capsys):
+    text = printed(capsys, "grpo")
+    assert "DeepSeekMath" in text
+    assert "≠" not in text
+
+
+def test_json_holds_every_setting_and_the_ones_that_differ(capsys):
+    found = json.loads(printed(capsys, "atr", "grpo", "--json"))
+    assert set(found["methods"]) == {"atr", "grpo"}
+    assert found["methods"]["grpo"]["window"] == [0.8, 1.2]
+    assert found["methods"]["atr"]["builds_on"] == "grpo"
+    assert set(found["differing"]) == {"divergence.kind", "divergence.delta", "window [l, u]"}
+
+
+def test_json_of_all_methods_is_standard_json(capsys):
+    found = json.loads(printed(capsys, "--json"), parse_constant=pytest.fail)
+    assert set(found["methods"]) == set(names("algorithm"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["gsp"], "did you mean gspo?"),
+        (["--different"], "name two methods or more"),
+        (["--out", "x.md"], "--out goes with --markdown"),
+        (["--bogus"], "unrecognized arguments"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(capsys, argv, said):
+    assert main(["objectives", *argv]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_the_page_of_methods_is_current():
+    current = methods_page(read_presets())
+    assert PAGE.read_text(encoding="utf-8") == current, "run `make docs`"
+
+
+def test_the_page_names_every_file_and_links_every_paper():
+    page = PAGE.read_text(encoding="utf-8")
+    for name in names("algorithm"):
+        assert f"\n### {name}\n" in page
+        assert f"(#{name})" in page
+    for group in ("divergence", "regularizer"):
+        assert all(f"| `{name}` |" in page for name in names(group))
+    assert "](https://arxiv.org/abs/2602.05494)" in page
+
+
+def test_the_page_is_written_where_it_is_asked_for(tmp_path, capsys):
+    assert printed(capsys, "--markdown") == PAGE.read_text(encoding="utf-8")
+    path = tmp_path / "page.md"
+    assert printed(capsys, "--markdown", "--out", str(path)) == f"wrote {path}\n"
+    assert path.read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8")
+    assert main(["objectives", "--markdown", "--out", str(tmp_path / "no" / "page.md")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_papers_places_and_deviations_come_from_the_header():
+    header = "DAPO. arXiv 2503.14476. Eq. 10\n(clip-higher), eq. 12. Differs: no\npenalty."
+    assert papers(header) == ["2503.14476"]
+    assert places(header) == ["eq. 10", "eq. 12"]
+    assert deviation(header) == ("DAPO. arXiv 2503.14476. Eq. 10 (clip-higher), eq. 12.", "no penalty.")
+    assert deviation("Plain.") == ("Plain.", "")
+
+
+@pytest.mark.parametrize("command", ["objectives", "windows"])
+def test_no_torch_is_loaded(command, tmp_path):
+    program = (
+        "import sys; from atrium.cli import main\n"
+        f"code = main([{command!r}, '--json'])\n"
+        "sys.exit('torch was imported' if 'torch' in sys.modules else code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,71 @@
+"""`atrium theory`: tables, JSON and pictures for any methods, and mistakes in one line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from atrium.cli import main
+from atrium.cli.theory import DEFAULT, method_window
+from atrium.config.presets import names, read_preset
+
+
+def test_two_methods_are_compared_and_drawn(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["theory", "atr", "dcpo", "--only", "gradients", "--only", "windows"]) == 0
+    printed = capsys.readouterr().out
+    assert "Theorems 4.1 and 4.2" in printed
+    assert "[0.8002, 1.2306]" in printed
+    assert "KL penalties" not in printed
+    drawn = {path.name for path in (tmp_path / "runs" / "figures").iterdir()}
+    assert drawn == {f"theory-{part}.{kind}" for part in ("gradients", "windows") for kind in ("png", "svg")}
+
+
+def test_json_holds_what_was_asked_for_and_draws_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["theory", "grpo", "gspo", "--only", "gradients", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert [row["name"] for row in found["equivalences"]] == ["grpo", "gspo"]
+    assert found["equivalences"][0]["window_error"] < 1e-12
+    assert "courses" not in found
+    assert not (tmp_path / "runs" / "figures").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["art"], "did you mean atr?"),
+        (["atr", "--only", "everything"], "invalid choice"),
+        (["atr", "--seeds", "1"], "--seeds: 1 leaves no spread"),
+        (["atr", "--seeds", "x"], "invalid int value"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(capsys, argv, said):
+    assert main(["theory", *argv]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_what_is_shown_by_default_exists_and_every_method_has_its_window():
+    assert set(DEFAULT) <= set(names("algorithm"))
+    assert method_window(read_preset("dcpo")).by_probability[0].upper > 2.0
+    assert method_window(read_preset("tr_ppo")).constant is None
+    assert method_window(read_preset("grpo")).by_probability == ()
+
+
+@pytest.mark.full
+def test_everything_is_shown_by_default(tmp_path, capsys):
+    assert main(["theory", "--seeds", "2", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    for title in (
+        "Theorems 4.1 and 4.2",
+        "asymmetry",
+        "true rewards",
+        "KL penalties",
+        "GVPO's Theorems 1 to 3",
+    ):
+        assert title in printed
+    assert len(list(tmp_path.iterdir())) == 10

@@ -1,0 +1,155 @@
+"""Pictures of windows and of theorems: both formats, equal files for equal numbers, bad folders."""
+
+from __future__ import annotations
+
+import sys
+from xml.etree import ElementTree
+
+import pytest
+
+from atrium.compare import pictures
+from atrium.compare.outcome_figures import draw_bias, draw_regression, draw_updates
+from atrium.compare.pictures import COLOURS, DASHES, line_style, spread
+from atrium.compare.theory_figures import Canvas, MethodWindow, draw_gradients, draw_method_windows
+from atrium.compare.window_figures import BudgetedDivergence, Plane, draw_plane, draw_windows
+from atrium.errors import RunFolderError
+from atrium.theory.results import (
+    CoefficientCurves,
+    EstimatorBias,
+    Faithfulness,
+    Optimum,
+    RegressionFindings,
+    RegressionSteps,
+    UpdateCourse,
+)
+from atrium.windows import DIVERGENCES, UNBOUNDED, Window, divergence
+
+
+def curve(name):
+    return CoefficientCurves(
+        name=name,
+        ratio=(0.5, 1.0, 2.0),
+        raised=(0.5, 1.0, 0.0),
+        lowered=(0.0, -1.0, -2.0),
+        at_one=(1.0, -1.0),
+    )
+
+
+def course(name):
+    return UpdateCourse(
+        name=name,
+        entropy_change=(-0.1, -0.2),
+        reward_change=(0.1, 0.2),
+        kl=(0.01, 0.02),
+        reverse_kl=(0.01, 0.03),
+        total_variation=(0.1, 0.2),
+        dropped_frac=(0.0, 0.3),
+        mass_change=(-0.1, 0.1),
+        rewarded_mass_change=(0.0, 0.1),
+        final_entropy_S=(-0.2, -0.2),
+    )
+
+
+def biases():
+    return [
+        EstimatorBias(
+            name=name, target="KL", num_tokens=t, is_on_policy=on, token_error=0.1 * t, sequence_error=0.0
+        )
+        for name in ("k1", "w k3")
+        for t in (1, 2)
+        for on in (True, False)
+    ]
+
+
+def regression():
+    optima = tuple(
+        Optimum(objective=name, sampler=sampler, max_difference=error, probability_B=(0.5, 0.3, 0.2))
+        for name, error in (("GVPO", 1e-9), ("other", 0.1))
+        for sampler in ("own samples", "uniform")
+    )
+    steps = RegressionSteps(
+        kl=(0.1,), reward=(0.6,), max_difference=(0.0,), frontier_kl=(0.0, 0.2), frontier_reward=(0.5, 0.7)
+    )
+    return RegressionFindings(start_errors=(0.0,), optimum_B=(0.5, 0.3, 0.2), optima=optima, steps=steps)
+
+
+WINDOWS = [
+    MethodWindow(name="clip", constant=Window(0.8, 1.2), probabilities=(0.01, 0.5)),
+    MethodWindow(name="open", constant=Window(0.0, 5.0), probabilities=(0.01, 0.5)),
+    MethodWindow(name="none", constant=UNBOUNDED, probabilities=(0.01, 0.5)),
+    MethodWindow(name="state", constant=None),
+    MethodWindow(
+        name="by token",
+        constant=None,
+        probabilities=(0.01, 0.5),
+        by_probability=(Window(0.0, 9.0), Window(0.5, 1.5)),
+    ),
+]
+PICTURES = {
+    "theory-gradients": lambda canvas: draw_gradients([curve(f"m{i}") for i in range(10)], canvas),
+    "theory-windows": lambda canvas: draw_method_windows(WINDOWS, canvas),
+    "theory-updates": lambda canvas: draw_updates(
+        {"random rewards": [course("a"), course("b")], "true rewards": [course("a"), course("b")]},
+        (0.0, 0.1, 1.0),
+        canvas,
+    ),
+    "theory-bias": lambda canvas: draw_bias(
+        biases(), [Faithfulness(name="a", distance_kl=(0.0, 1.0), cosine=(1.0, -0.2))], canvas
+    ),
+    "theory-gvpo": lambda canvas: draw_regression(regression(), canvas),
+    "windows": lambda canvas: draw_windows(
+        [
+            BudgetedDivergence(title=kind, function=DIVERGENCES[kind], delta=0.6)
+            for kind in ("kl3", "k1_signed", "chi2", "ratio", "jensen_shannon")
+        ],
+        canvas.folder,
+        canvas.cache_dir,
+    ),
+    "plane": lambda canvas: draw_plane(
+        Plane(
+            families={**DIVERGENCES, "alpha = 1": divergence("alpha", alpha=1.0)},
+            points={"clip": Window(0.8, 1.2), "wide": Window(0.0, 5.0), "free": UNBOUNDED},
+            clip=Window(0.8, 1.28),
+        ),
+        canvas.folder,
+        canvas.cache_dir,
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _coarse(monkeypatch):
+    """Fewer pixels: drawing takes a fraction of the time."""
+    monkeypatch.setattr(pictures, "_DPI", 40)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_a_png_and_an_svg(name, tmp_path):
+    paths = PICTURES[name](Canvas(tmp_path / "figures", tmp_path / "cache"))
+    assert paths == (tmp_path / "figures" / f"{name}.png", tmp_path / "figures" / f"{name}.svg")
+    assert paths[0].read_bytes().startswith(b"\x89PNG")
+    assert ElementTree.parse(paths[1]).getroot().tag.endswith("svg")
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_equal_numbers_give_equal_files(tmp_path):
+    first, second = (PICTURES["plane"](Canvas(tmp_path / side, tmp_path / "cache")) for side in ("a", "b"))
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RunFolderError, match="cannot draw into") as caught:
+        PICTURES["theory-gvpo"](Canvas(tmp_path / "file", tmp_path / "cache"))
+    assert "\n" not in str(caught.value)
+
+
+def test_labels_keep_their_order_and_their_distance():
+    assert spread([1.0, 0.0, 0.1], gap=0.5, least=0.0) == [1.0, 0.0, 0.5]
+    assert spread([0.0], gap=0.5, least=0.2) == [0.2]
+    assert spread([], gap=0.5, least=0.0) == []
+
+
+def test_the_first_lines_all_differ():
+    styles = [line_style(index) for index in range(len(COLOURS) * len(DASHES))]
+    assert len(set(styles)) == len(styles)
