@@ -57,11 +57,31 @@ def test_the_built_in_prompt_is_the_question_in_its_turn_markers(tokenizer):
 def test_instruction_and_system_turn_stand_where_the_named_templates_put_them():
     boxed = "Please reason step by step, and put your final answer within \\boxed{}."
     helpful = "[system]You are a helpful assistant."
-    assert _read(PROMPT_TEMPLATES["qwen_boxed"]) == f"{helpful}[user]7+8=\n{boxed}[assistant]"
-    assert _read(PROMPT_TEMPLATES["qwen25_math"]) == f"[system]{boxed}[user]7+8=[assistant]"
+    assert _read(PROMPT_TEMPLATES["qwen_boxed"]) == f"[system]{boxed}[user]7+8=[assistant]"
+    assert _read(PROMPT_TEMPLATES["qwen_user_boxed"]) == f"{helpful}[user]7+8=\n{boxed}[assistant]"
     assert _read(PROMPT_TEMPLATES["user_boxed"]) == f"[user]7+8=\n\n{boxed}[assistant]"
     assert _read(PROMPT_TEMPLATES["base_boxed"]) == f"Question:\n7+8=\n{boxed}\nAnswer:\n"
     assert _read(PROMPT_TEMPLATES["bare"]) == "7+8="
+    arena = "Put your final answer within \\boxed{}."
+    assert _read(PROMPT_TEMPLATES["matharena"]) == f"[user]{arena}\n\n7+8=[assistant]"
+    aime = "The answer is an integer between 0 and 999 inclusive."
+    assert _read(PROMPT_TEMPLATES["matharena_aime"]) == f"[user]{arena}\n{aime}\n\n7+8=[assistant]"
+
+
+def test_every_template_that_asks_for_an_answer_asks_for_the_box_that_the_grader_reads():
+    without = {name for name, template in PROMPT_TEMPLATES.items() if "\\boxed{" not in _asked(template)}
+    assert without == {"question", "bare"}
+
+
+def _asked(template):
+    return (template.system or "") + template.user
+
+
+def test_a_chat_template_without_a_system_turn_is_named_with_the_way_out():
+    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    with pytest.raises(ConfigError, match=r"'qwen_boxed' does not fit .*no system role.*user_boxed"):
+        encode_prompt(SpellingTokenizer(refuses + SPELLED), PROBLEM, PROMPT_TEMPLATES["qwen_boxed"])
+    assert encode_prompt(SpellingTokenizer(refuses + SPELLED), PROBLEM, PROMPT_TEMPLATES["dapo"]).size
 
 
 def test_chat_options_reach_the_chat_template():
@@ -106,7 +126,7 @@ def test_a_system_turn_without_a_chat_template_is_refused_as_idle():
 
 
 def test_a_tokenizer_without_a_chat_template_is_named_with_the_way_out():
-    with pytest.raises(ConfigError, match="has none; choose one of base_boxed, bare"):
+    with pytest.raises(ConfigError, match="has none; choose one of r1, base_boxed, bare"):
         encode_prompt(SpellingTokenizer(None), PROBLEM, PROMPT_TEMPLATES["qwen_boxed"])
 
 

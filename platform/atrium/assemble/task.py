@@ -1,30 +1,49 @@
-"""From configuration to the task: problems and their splits, prompts, grader, reward, benchmarks."""
+"""From configuration to the task: problems and their splits, prompts, graders, reward, benchmarks."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 
+import atrium
+from atrium.assemble.benchmarks import LoadedBenchmark, is_held_out, load_benchmarks, own_benchmark
+from atrium.assemble.datasets import load_dataset
+from atrium.assemble.problem_sets import pool_settings
 from atrium.config.models import ModelConfig
-from atrium.config.schema import RunConfig
-from atrium.config.tasks import ArithmeticDatasetConfig, GraderConfig, RewardConfig
-from atrium.data.arithmetic import ArithmeticSettings, Splits, arithmetic_splits
+from atrium.config.problem_sets import ComparisonConfig
+from atrium.config.schema import EvaluationConfig, RunConfig
+from atrium.config.tasks import GraderConfig, RewardConfig
+from atrium.data.problem_sets import Origin
+from atrium.data.problems import Dataset
 from atrium.data.prompts import ChatTokenizer, PromptTemplate, encode_prompt, find_prompt_template
+from atrium.errors import DataError
 from atrium.evaluation.evaluator import Benchmark
 from atrium.grading.grader import Grader
 from atrium.grading.pool import GraderPool
 from atrium.grading.rewards import REWARDS, OverlongPenalty, RewardFunction
 from atrium.records import Problem, TokenIds
 from atrium.rollout.engine import SamplingParams
+from atrium.tracking.provenance import DataProvenance
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The problems of a run, how they are put to the policy, and what an answer is worth."""
+    """The problems of a run, how they are put to the policy, and what an answer is worth.
 
-    splits: Splits
+    The best checkpoint is chosen on `validation`; results are reported on `benchmarks`. `max_new_tokens` is
+    the length limit of a completion.
+    """
+
+    train: Dataset
+    origin: Origin
+    validation: LoadedBenchmark
+    benchmarks: tuple[LoadedBenchmark, ...]
     template: PromptTemplate
     reward: RewardFunction
+    max_new_tokens: int
 
     def encoder(self, tokenizer: ChatTokenizer) -> Callable[[Problem], TokenIds]:
         """A function from a problem to its prompt's tokens, which encodes each question once."""
@@ -37,25 +56,147 @@ class Task:
 
         return encode
 
+    def fitting_problems(
+        self,
+        encode: Callable[[Problem], TokenIds],
+        context_length: int,
+        on_message: Callable[[str], None],
+    ) -> tuple[Problem, ...]:
+        """The training problems whose prompts leave room for a completion; says how many do not.
 
-def build_task(config: RunConfig) -> Task:
-    """The task that the configuration describes."""
+        Only long texts are encoded to find out. Raises `DataError` where none is left.
+        """
+        room = context_length - self.max_new_tokens
+        problems = self.train.problems
+        shortest = min(problems, key=lambda problem: len(problem.question))
+        # A token is at least a byte, so no prompt is longer than this one and its own text together.
+        num_safe_bytes = room - len(encode(shortest))
+        fitting = tuple(
+            problem
+            for problem in problems
+            if len(problem.question.encode()) <= num_safe_bytes or len(encode(problem)) <= room
+        )
+        what = f"leave no room for {self.max_new_tokens} more in a context of {context_length} tokens"
+        if not fitting:
+            raise DataError(f"dataset '{self.train.name}': all prompts {what}; lower rollout.max_new_tokens")
+        if len(fitting) < len(problems):
+            num_long = len(problems) - len(fitting)
+            on_message(f"{self.train.name}: {num_long} of {len(problems)} prompts {what}, left out")
+        return fitting
+
+    @property
+    def origins(self) -> dict[str, object]:
+        """Where all problems came from and what became of the rows, for the record."""
+        return {
+            "dataset": self.origin.as_record(),
+            "benchmarks": {benchmark.name: benchmark.origin.as_record() for benchmark in self.benchmarks},
+        }
+
+
+def build_task(config: RunConfig, cache_dir: Path, on_message: Callable[[str], None]) -> Task:
+    """The task that the configuration describes, its problems fetched and checked."""
+    benchmarks: tuple[LoadedBenchmark, ...] = ()
+    if not is_held_out(config.benchmark):
+        benchmarks = load_benchmarks(
+            config.benchmark,
+            config.dataset,
+            grader=config.grader,
+            cache_dir=cache_dir,
+            on_message=on_message,
+        )
+    loaded = load_dataset(
+        config.dataset,
+        grader=config.grader,
+        benchmarks={benchmark.name: benchmark.problems for benchmark in benchmarks},
+        cache_dir=cache_dir,
+        on_message=on_message,
+    )
+    splits = loaded.splits
+    if splits.test is not None and is_held_out(config.benchmark):
+        benchmarks = (own_benchmark(splits.test, config.dataset, loaded.origin),)
     return Task(
-        splits=arithmetic_splits(arithmetic_settings(config.dataset)),
+        train=splits.train,
+        origin=loaded.origin,
+        validation=own_benchmark(splits.validation, config.dataset, loaded.origin),
+        benchmarks=benchmarks,
         template=find_prompt_template(config.model.prompt),
         reward=build_reward(config.reward, config),
+        max_new_tokens=config.rollout.max_new_tokens,
     )
 
 
-def arithmetic_settings(dataset: ArithmeticDatasetConfig) -> ArithmeticSettings:
-    """The built-in task's settings."""
-    return ArithmeticSettings(**dataset.model_dump(exclude={"kind"}))
+def data_provenance(config: RunConfig, task: Task) -> DataProvenance:
+    """What identifies the data, the prompt and the grader of a run."""
+    judged = (task.validation, *task.benchmarks)
+    return DataProvenance(
+        dataset_revision=task.origin.revision,
+        dataset_content_hash=task.train.content_hash,
+        benchmark_content_hashes={loaded.name: loaded.dataset.content_hash for loaded in judged},
+        prompt_template_hash=task.template.content_hash,
+        grader_version=grader_version(config.grader),
+    )
 
 
-def build_grader(grader: GraderConfig, model: ModelConfig) -> Grader:
-    """The pool of graders; its workers start when a text first needs one."""
-    settings = grader.model_dump(exclude={"kind"})
-    return GraderPool(**settings, kind=grader.kind, thinking=model.thinking)
+def require_same_data(recorded: Path, data: DataProvenance) -> None:
+    """Raise `DataError` where the problems are not those that the run's `provenance.json` names.
+
+    A run that is continued must go on with what it began with: a file may have been edited meanwhile, a
+    repository without a pinned revision may have moved on.
+    """
+    try:
+        before = json.loads(recorded.read_bytes())["data"]
+        hashes = {"the training set": before["dataset_content_hash"], **before["benchmark_content_hashes"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # from before this was recorded, or cut off: nothing to compare with
+    now = {"the training set": data.dataset_content_hash, **(data.benchmark_content_hashes or {})}
+    changed = [name for name, content_hash in now.items() if hashes.get(name, content_hash) != content_hash]
+    if changed:
+        raise DataError(
+            f"{', '.join(changed)} changed since this run began; bring the data back as they were, or start "
+            "a new run"
+        )
+
+
+def build_grader(
+    grader: GraderConfig, model: ModelConfig, comparison: ComparisonConfig | None = None
+) -> Grader:
+    """The pool of graders; its workers start when a text first needs one.
+
+    `comparison`, where given, replaces the grader's own way to compare.
+    """
+    return GraderPool(**pool_settings(grader, comparison), thinking=model.thinking)  # type: ignore[arg-type]
+
+
+def grader_version(grader: GraderConfig) -> str:
+    """What judged the answers: the kind of comparison, and the versions of the code behind it."""
+    return f"{grader.kind}, atrium {atrium.__version__}, math-verify {metadata.version('math-verify')}"
+
+
+class BenchmarkGraders:
+    """The grader of each benchmark: the run's own, or one for each other way to compare."""
+
+    def __init__(self, grader: GraderConfig, model: ModelConfig, own: Grader) -> None:
+        self._grader = grader
+        self._model = model
+        self.own = own
+        self._others: list[tuple[ComparisonConfig, Grader]] = []
+
+    def of(self, benchmark: LoadedBenchmark) -> Grader:
+        """The grader that compares as the benchmark asks."""
+        comparison = benchmark.comparison
+        if comparison is None or pool_settings(self._grader, comparison) == pool_settings(self._grader, None):
+            return self.own
+        for known, grader in self._others:
+            if known == comparison:
+                return grader
+        grader = build_grader(self._grader, self._model, comparison)
+        self._others.append((comparison, grader))
+        return grader
+
+    def close(self) -> None:
+        """End the workers of all but the run's own grader."""
+        for _, grader in self._others:
+            grader.close()
 
 
 def build_reward(reward: RewardConfig, config: RunConfig) -> RewardFunction:
@@ -72,22 +213,17 @@ def build_reward(reward: RewardConfig, config: RunConfig) -> RewardFunction:
     return REWARDS[reward.kind](**settings)
 
 
-def build_benchmarks(config: RunConfig, splits: Splits) -> tuple[Benchmark, Benchmark]:
-    """The validation and the test benchmark of the task."""
-    evaluation = config.evaluation
-    sampling = SamplingParams(
-        max_new_tokens=evaluation.max_new_tokens,
-        temperature=evaluation.temperature,
-        top_p=evaluation.top_p,
+def evaluated_benchmark(loaded: LoadedBenchmark, evaluation: EvaluationConfig) -> Benchmark:
+    """A benchmark with the way in which answers to it are sampled."""
+    return Benchmark(
+        name=loaded.name,
+        problems=loaded.problems,
+        num_samples=evaluation.num_samples,
+        sampling=SamplingParams(
+            max_new_tokens=evaluation.max_new_tokens,
+            temperature=evaluation.temperature,
+            top_p=evaluation.top_p,
+        ),
+        require_stop=loaded.require_stop,
+        pass_at=evaluation.pass_at,
     )
-    validation, test = (
-        Benchmark(
-            name=split.name,
-            problems=split.problems,
-            num_samples=evaluation.num_samples,
-            sampling=sampling,
-            require_stop=True,
-        )
-        for split in (splits.validation, splits.test)
-    )
-    return validation, test

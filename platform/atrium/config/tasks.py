@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from atrium.config.base import Section
-from atrium.config.ranges import Count, Positive, Seed
+from atrium.config.problem_sets import ComparisonConfig, ProblemSetConfig
+from atrium.config.ranges import Count, CountOrZero, FolderName, Positive, Seed
 
 
 class ArithmeticDatasetConfig(Section):
@@ -29,7 +30,22 @@ class ArithmeticDatasetConfig(Section):
     """The start of the problems themselves, so that all seeds of a run share them."""
 
 
-DatasetConfig = ArithmeticDatasetConfig
+class ProblemsDatasetConfig(ProblemSetConfig):
+    """Problems from the Hub or a file, split into disjoint parts by a keyed hash of each question."""
+
+    num_train: Count | None
+    """Problems to train on; null for all that are left."""
+    num_validation: Count
+    """Held-out problems that the best checkpoint is chosen on."""
+    num_test: CountOrZero
+    """Held-out problems for benchmark=held_out; 0 where other benchmarks judge."""
+    seed: Seed
+    """The key of the split, so that all seeds of a run share it."""
+    require_stop: bool
+    """Whether a held-out answer that was cut off counts as wrong whatever it says."""
+
+
+DatasetConfig = Annotated[ArithmeticDatasetConfig | ProblemsDatasetConfig, Field(discriminator="kind")]
 
 
 class ArithmeticBenchmarkConfig(Section):
@@ -39,14 +55,44 @@ class ArithmeticBenchmarkConfig(Section):
     """Which kind of benchmark this is."""
 
 
-BenchmarkConfig = ArithmeticBenchmarkConfig
+class HeldOutBenchmarkConfig(Section):
+    """The test problems that the training set itself holds out."""
+
+    kind: Literal["held_out"]
+    """Which kind of benchmark this is."""
 
 
-class MathGraderConfig(Section):
-    """The last boxed answer against the gold answer, symbolically, in killable processes."""
+class ProblemsBenchmarkConfig(ProblemSetConfig):
+    """A published set of problems, or a file of one's own."""
 
-    kind: Literal["math"]
-    """Which kind of grader this is."""
+    num_problems: Count | None
+    """How many of the problems, from the first on; null for all, and for results that compare."""
+    grader: ComparisonConfig | None
+    """How answers are compared with golds here; null for the run's grader."""
+    require_stop: bool
+    """Whether an answer that was cut off at the length limit counts as wrong whatever it says."""
+
+
+class SuiteBenchmarkConfig(Section):
+    """Several benchmarks, each with results of its own."""
+
+    kind: Literal["suite"]
+    """Which kind of benchmark this is."""
+    name: FolderName
+    """The suite's name."""
+    members: Annotated[dict[str, ProblemsBenchmarkConfig], Field(min_length=1)]
+    """Its benchmarks."""
+
+
+BenchmarkConfig = Annotated[
+    ArithmeticBenchmarkConfig | HeldOutBenchmarkConfig | ProblemsBenchmarkConfig | SuiteBenchmarkConfig,
+    Field(discriminator="kind"),
+]
+
+
+class GraderPoolConfig(Section):
+    """What all graders share: answers that need more than comparing text go to killable processes."""
+
     num_workers: Count
     """Worker processes; they start only when an answer needs more than comparing text."""
     timeout_s: Positive
@@ -55,7 +101,40 @@ class MathGraderConfig(Section):
     """Address space of one worker, in megabytes."""
 
 
-GraderConfig = MathGraderConfig
+class MathGraderConfig(GraderPoolConfig):
+    """The last boxed answer against the gold answer, symbolically."""
+
+    kind: Literal["math"]
+    """Which kind of grader this is."""
+
+
+class ExactGraderConfig(GraderPoolConfig):
+    """The last boxed answer against the gold answer, as text."""
+
+    kind: Literal["exact"]
+    """Which kind of grader this is."""
+
+
+class NumericGraderConfig(GraderPoolConfig):
+    """The last boxed answer against the gold answer, as numbers."""
+
+    kind: Literal["numeric"]
+    """Which kind of grader this is."""
+    relative_tolerance: Annotated[Positive, Field(lt=1.0)]
+    """The largest difference, relative to the larger number."""
+
+
+class MultipleChoiceGraderConfig(GraderPoolConfig):
+    """The letters in the last boxed answer against those of the gold answer."""
+
+    kind: Literal["multiple_choice"]
+    """Which kind of grader this is."""
+
+
+GraderConfig = Annotated[
+    MathGraderConfig | ExactGraderConfig | NumericGraderConfig | MultipleChoiceGraderConfig,
+    Field(discriminator="kind"),
+]
 
 
 class OverlongConfig(Section):

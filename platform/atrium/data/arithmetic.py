@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
 
 from atrium.data.problems import Dataset
+from atrium.data.splits import Splits
 from atrium.errors import ConfigError
 from atrium.records import Problem
 from atrium.seeding import derive_seed
@@ -50,15 +51,6 @@ class ArithmeticSettings:
         for name in ("num_train", "num_validation", "num_test"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"dataset.{name} must be at least 1, not {getattr(self, name)}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Splits:
-    """Problems to train on, to choose by (validation), and to report on (test); all disjoint."""
-
-    train: Dataset
-    validation: Dataset
-    test: Dataset
 
 
 def arithmetic_splits(settings: ArithmeticSettings) -> Splits:

@@ -4,9 +4,12 @@ A template adds an instruction and an optional system turn; the turns' own marke
 tokenizer's chat template, so one template serves every model. The tokenizer is passed in: nothing here
 imports transformers.
 
-Sources: on a Qwen tokenizer `qwen_boxed` and `qwen25_math` give the prompts that the evaluation code of
-github.com/hkust-nlp/simpleRL-reason calls qwen-boxed and qwen25-math-cot; the instruction is the one
-that the Qwen model cards advise for mathematics. `base_boxed` is Atrium's own, for models without chat.
+Sources: the instruction of `qwen_boxed` is the one that the Qwen model cards advise for mathematics. On a
+Qwen tokenizer `qwen_boxed` and `qwen_user_boxed` give the prompts that the evaluation code of
+github.com/hkust-nlp/simpleRL-reason calls qwen25-math-cot and qwen-boxed. `matharena` and `matharena_aime`
+are github.com/eth-sri/matharena's. `dapo` is arXiv 2503.14476's and `r1` is table 1 of arXiv 2501.12948.
+Differs: `dapo` and `r1` ask for a box around the answer besides, because that is what the grader reads.
+`base_boxed` is Atrium's own, for models without chat; `bare` is none at all.
 """
 
 from __future__ import annotations
@@ -19,12 +22,15 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+from jinja2 import TemplateError
 
 from atrium.errors import ConfigError
 from atrium.records import Problem, TokenIds
 
 _PLACEHOLDER = "{question}"
 _INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
+_MATHARENA = "Put your final answer within \\boxed{}."
+_AIME = "The answer is an integer between 0 and 999 inclusive."
 
 
 class ChatTokenizer(Protocol):
@@ -92,13 +98,20 @@ def encode_prompt(tokenizer: ChatTokenizer, problem: Problem, template: PromptTe
     turns = [{"role": "user", "content": user}]
     if template.system is not None:
         turns.insert(0, {"role": "system", "content": template.system})
-    token_ids = tokenizer.apply_chat_template(
-        turns,
-        tokenize=True,
-        add_generation_prompt=True,
-        return_dict=False,
-        **template.chat_options,
-    )
+    try:
+        token_ids = tokenizer.apply_chat_template(
+            turns,
+            tokenize=True,
+            add_generation_prompt=True,
+            return_dict=False,
+            **template.chat_options,
+        )
+    except TemplateError as error:
+        # Some chat templates, such as Gemma's, know no system turn and raise when they meet one.
+        raise ConfigError(
+            f"prompt template '{template.name}' does not fit this tokenizer's chat template ({error}); "
+            "choose one without a system turn, such as user_boxed"
+        ) from error
     return np.asarray(token_ids, dtype=np.int32)
 
 
@@ -120,12 +133,12 @@ PROMPT_TEMPLATES: Mapping[str, PromptTemplate] = {
     template.name: template
     for template in (
         PromptTemplate(name="question"),
+        PromptTemplate(name="qwen_boxed", system=_INSTRUCTION),
         PromptTemplate(
-            name="qwen_boxed",
+            name="qwen_user_boxed",
             system="You are a helpful assistant.",
             user=f"{_PLACEHOLDER}\n{_INSTRUCTION}",
         ),
-        PromptTemplate(name="qwen25_math", system=_INSTRUCTION),
         PromptTemplate(name="user_boxed", user=f"{_PLACEHOLDER}\n\n{_INSTRUCTION}"),
         PromptTemplate(
             name="qwen3_thinking",
@@ -136,6 +149,24 @@ PROMPT_TEMPLATES: Mapping[str, PromptTemplate] = {
             name="qwen3_direct",
             user=f"{_PLACEHOLDER}\n\n{_INSTRUCTION}",
             chat_options={"enable_thinking": False},
+        ),
+        PromptTemplate(name="matharena", user=f"{_MATHARENA}\n\n{_PLACEHOLDER}"),
+        PromptTemplate(name="matharena_aime", user=f"{_MATHARENA}\n{_AIME}\n\n{_PLACEHOLDER}"),
+        PromptTemplate(
+            name="dapo",
+            user="Solve the following math problem step by step. The last line of your response should be of "
+            "the form Answer: \\boxed{$Answer} (without quotes) where $Answer is the answer to the problem."
+            f'\n\n{_PLACEHOLDER}\n\nRemember to put your answer on its own line after "Answer:".',
+        ),
+        PromptTemplate(
+            name="r1",
+            user="A conversation between User and Assistant. The user asks a question, and the Assistant "
+            "solves it. The assistant first thinks about the reasoning process in the mind and then provides "
+            "the user with the answer. The reasoning process and answer are enclosed within <think> </think> "
+            "and <answer> </answer> tags, respectively, i.e., <think> reasoning process here </think> "
+            "<answer> \\boxed{answer here} </answer>. "
+            f"User: {_PLACEHOLDER} Assistant:",
+            use_chat_template=False,
         ),
         PromptTemplate(
             name="base_boxed",

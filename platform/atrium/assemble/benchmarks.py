@@ -1,0 +1,119 @@
+"""From the group `benchmark` to named problem sets, for training and `atrium evaluate` alike. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from atrium.assemble.datasets import load_dataset
+from atrium.assemble.problem_sets import Message, load_problem_set
+from atrium.config.problem_sets import ComparisonConfig
+from atrium.config.tasks import (
+    ArithmeticBenchmarkConfig,
+    ArithmeticDatasetConfig,
+    BenchmarkConfig,
+    DatasetConfig,
+    GraderConfig,
+    HeldOutBenchmarkConfig,
+    ProblemsBenchmarkConfig,
+    SuiteBenchmarkConfig,
+)
+from atrium.data.problem_sets import Origin
+from atrium.data.problems import Dataset
+from atrium.errors import ConfigError
+from atrium.records import Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedBenchmark:
+    """Problems to be judged on, how their answers are compared, and where they came from.
+
+    `comparison` None stands for the run's own grader. `require_stop` counts a truncated answer as wrong.
+    """
+
+    dataset: Dataset
+    comparison: ComparisonConfig | None
+    require_stop: bool
+    origin: Origin
+
+    @property
+    def name(self) -> str:
+        """The name that results are filed under."""
+        return self.dataset.name
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The problems."""
+        return self.dataset.problems
+
+
+def load_benchmarks(
+    benchmark: BenchmarkConfig,
+    dataset: DatasetConfig,
+    *,
+    grader: GraderConfig,
+    cache_dir: Path,
+    on_message: Message,
+) -> tuple[LoadedBenchmark, ...]:
+    """The benchmarks that the group names, in its order; `dataset` is read only for its own test problems.
+
+    Raises `DataError` where data are missing or not what is declared, `ConfigError` where the dataset has no
+    test problems.
+    """
+    if isinstance(benchmark, ArithmeticBenchmarkConfig | HeldOutBenchmarkConfig):
+        return (_held_out(benchmark, dataset, grader=grader, cache_dir=cache_dir, on_message=on_message),)
+    members = benchmark.members.values() if isinstance(benchmark, SuiteBenchmarkConfig) else (benchmark,)
+    return tuple(
+        _load(member, grader=grader, cache_dir=cache_dir, on_message=on_message) for member in members
+    )
+
+
+def is_held_out(benchmark: BenchmarkConfig) -> bool:
+    """Whether the benchmark is the test problems of the dataset that a run trains on."""
+    return isinstance(benchmark, ArithmeticBenchmarkConfig | HeldOutBenchmarkConfig)
+
+
+def own_benchmark(part: Dataset, dataset: DatasetConfig, origin: Origin) -> LoadedBenchmark:
+    """Problems that a dataset itself holds out, as a benchmark."""
+    require_stop = isinstance(dataset, ArithmeticDatasetConfig) or dataset.require_stop
+    return LoadedBenchmark(dataset=part, comparison=None, require_stop=require_stop, origin=origin)
+
+
+def _held_out(
+    benchmark: ArithmeticBenchmarkConfig | HeldOutBenchmarkConfig,
+    dataset: DatasetConfig,
+    *,
+    grader: GraderConfig,
+    cache_dir: Path,
+    on_message: Message,
+) -> LoadedBenchmark:
+    loaded = load_dataset(dataset, grader=grader, cache_dir=cache_dir, on_message=on_message)
+    if loaded.splits.test is None:
+        raise ConfigError(
+            f"benchmark.kind={benchmark.kind}: the dataset holds out no test problems; set dataset.num_test, "
+            "or choose a published benchmark"
+        )
+    return own_benchmark(loaded.splits.test, dataset, loaded.origin)
+
+
+def _load(
+    settings: ProblemsBenchmarkConfig, *, grader: GraderConfig, cache_dir: Path, on_message: Message
+) -> LoadedBenchmark:
+    loaded = load_problem_set(
+        settings,
+        comparison=settings.grader,
+        grader=grader,
+        cache_dir=cache_dir,
+        on_message=on_message,
+    )
+    problems, origin = loaded.problems[: settings.num_problems], loaded.origin
+    if len(problems) < len(loaded.problems):
+        text = f"only the first {len(problems)} of {len(loaded.problems)} problems are taken"
+        on_message(f"{settings.name}: {text}")
+        origin = replace(origin, num_problems=len(problems), warnings=(*origin.warnings, text))
+    return LoadedBenchmark(
+        dataset=Dataset(name=settings.name, problems=problems),
+        comparison=settings.grader,
+        require_stop=settings.require_stop,
+        origin=origin,
+    )

@@ -1,0 +1,81 @@
+r"""Instructions that published questions carry: found and taken off, so that a prompt has one and not two.
+
+An instruction says how to answer ("put your final answer within \boxed{}"), not what is asked. Only sentences
+at the very beginning or end count, only if they name a form of answer that no problem asks for by itself
+(`\boxed`, `####`, `Answer:`, or thinking step by step), and never the whole text.
+
+The phrases are those of the prompts that DAPO, verl, DeepScaleR and Qwen2.5-Math publish.
+"""
+
+from __future__ import annotations
+
+import re
+
+_POLITE = (
+    r"(?:(?:please|remember|also|then|and|finally|make|be|sure|to|you|should|must|always|let['’]?s|let us"
+    r"|don['’]?t forget)[,:]?\s+)*"
+)
+_VERB = (
+    r"(?:think|reason|solve|put|present|output|provide|give|write|enclose|wrap|box|return|place|show|state"
+    r"|express|report|respond|explain|conclude)"
+)
+_SUBJECT = r"(?:your (?:final )?(?:answer|response)|the (?:final )?answer|the last line)"
+_START = re.compile(rf"(?<![\w\\]){_POLITE}{_VERB}\b", re.IGNORECASE)
+_SUBJECT_START = re.compile(
+    r"(?<!\S)(?:Your (?:final )?(?:answer|response)|The (?:final )?answer|The last line)\b"
+)
+_SENTENCE_START = re.compile(rf"{_POLITE}(?:{_VERB}|{_SUBJECT})\b", re.IGNORECASE)
+_FORM = re.compile(r"\\+boxed\b|####|['\"“]?Answer:|<answer>|\bboxed\b", re.IGNORECASE)
+_TARGET = re.compile(r"\b(?:answer|result|solution|response)\b", re.IGNORECASE)
+_STEPWISE = re.compile(r"\bstep[- ]by[- ]step\b", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+_GLUE = re.compile(r"(?:[\s,;]|\b(?:and|then)\b)+\Z", re.IGNORECASE)
+_MAX_SENTENCES = 4
+
+
+def without_instruction(question: str) -> tuple[str, str | None]:
+    """The question without an instruction before or after it, and that instruction (None: it has none)."""
+    text, after = _without_end(question.strip())
+    text, before = _without_beginning(text)
+    taken = " ".join(part for part in (before, after) if part)
+    if not taken or not any(character.isalnum() for character in text):
+        return question.strip(), None
+    return text, taken
+
+
+def _without_end(text: str) -> tuple[str, str]:
+    taken = ""
+    for _ in range(2 * _MAX_SENTENCES):
+        breaks = [match.end() for match in _SENTENCE_END.finditer(text)]
+        sentence_start = breaks[-1] if breaks else 0
+        starts = [match.start() for match in _START.finditer(text, sentence_start)]
+        starts = starts or [match.start() for match in _SUBJECT_START.finditer(text, sentence_start)]
+        # The last place that still begins an instruction: what stands before it may be the question.
+        found = [start for start in starts if _is_instruction(text[start:])]
+        if not found:
+            break
+        taken = f"{text[found[-1] :]} {taken}".strip()
+        # "step by step, and put": the joint belongs to neither part.
+        head = text[: found[-1]]
+        text = _GLUE.sub("", head) if found[-1] > sentence_start else head.rstrip()
+    return text, taken
+
+
+def _without_beginning(text: str) -> tuple[str, str]:
+    taken = ""
+    for _ in range(_MAX_SENTENCES):
+        match = _SENTENCE_END.search(text)
+        if match is None:
+            break
+        sentence = text[: match.start()]
+        if not _SENTENCE_START.match(sentence) or not _is_instruction(sentence):
+            break
+        taken = f"{taken} {sentence}".strip()
+        text = text[match.end() :]
+    return text, taken
+
+
+def _is_instruction(text: str) -> bool:
+    if _STEPWISE.search(text):
+        return True
+    return bool(_FORM.search(text) and _TARGET.search(text))

@@ -1,0 +1,89 @@
+"""A published or local problem set: its files fetched and read, and the record of where it came from.
+
+The problems are distinct and in the order of the files. Whether the grader can read their golds, and which of
+them are trained on, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from atrium.data.fields import BoxReader
+from atrium.data.problem_files import ProblemFiles, Reading
+from atrium.data.rows import read_rows
+from atrium.data.sources import Message, locate_files
+from atrium.records import Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where problems came from and what became of the rows; part of a run's provenance.
+
+    `num_unreadable` counts golds that the grader did not find equal to themselves, and `num_overlapping`
+    training problems that a benchmark has too.
+    """
+
+    source: str
+    revision: str | None = None
+    files: tuple[str, ...] = ()
+    num_rows: int = 0
+    num_chosen: int = 0
+    num_incomplete: int = 0
+    num_repeated: int = 0
+    num_instructions: int = 0
+    num_problems: int = 0
+    num_unreadable: int = 0
+    num_overlapping: int = 0
+    warnings: tuple[str, ...] = ()
+
+    def as_record(self) -> dict[str, object]:
+        """As plain values, for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemSet:
+    """Distinct problems in the order of the files, and where they came from."""
+
+    name: str
+    problems: tuple[Problem, ...]
+    origin: Origin
+
+
+def read_problem_set(
+    wanted: ProblemFiles, *, cache_dir: Path, read_box: BoxReader, on_message: Message
+) -> ProblemSet:
+    """Fetch the files, and read their problems.
+
+    `read_box` gives the content of a text's last box. Raises `DataError` where the data are not there or
+    are not what is declared.
+    """
+    located = locate_files(
+        wanted.source,
+        wanted.files,
+        revision=wanted.revision,
+        cache_dir=cache_dir,
+        on_message=on_message,
+    )
+    reading = Reading(wanted, read_box)
+    for path in located.paths:
+        for row in read_rows(path, wanted.fields.columns | wanted.where.keys()):
+            reading.add(row)
+    reading.check(located.names)
+    return ProblemSet(
+        name=wanted.name,
+        problems=reading.problems(),
+        origin=Origin(
+            source=wanted.source,
+            revision=located.revision,
+            files=located.names,
+            num_rows=reading.num_rows,
+            num_chosen=reading.num_chosen,
+            num_incomplete=sum(reading.incomplete.values()),
+            num_repeated=reading.num_repeated,
+            num_instructions=reading.num_instructions,
+            num_problems=len(reading.found),
+            warnings=tuple(reading.warnings()),
+        ),
+    )

@@ -1,0 +1,119 @@
+"""Rows of data files: JSON Lines, JSON, Parquet and CSV to plain dictionaries, one after the other.
+
+Nothing is decided here about what a row means. Parquet is read in batches and only in the columns that are
+asked for, so that a file of millions of repeated rows needs little memory.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from atrium.errors import DataError
+
+Row = Mapping[str, Any]
+
+_BATCH_ROWS = 2048
+_POINTER = "version https://git-lfs.github.com"
+_MAX_CELL_CHARS = 2**31 - 1
+
+
+def read_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
+    """The rows of a file, by its suffix; of Parquet only those of `columns` that it has.
+
+    Raises `DataError` where the file cannot be read, is damaged, or is of another kind.
+    """
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise DataError(f"{path}: cannot read files of this kind; allowed are {', '.join(READERS)}")
+    try:
+        yield from reader(path, columns)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 text (byte {error.start}); convert it first") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _json_lines(path: Path, columns: Collection[str]) -> Iterator[Row]:
+    del columns
+    with path.open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield _object(path, f"line {number}", line)
+
+
+def _json(path: Path, columns: Collection[str]) -> Iterator[Row]:
+    text = path.read_text(encoding="utf-8-sig")
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError):
+        yield from _json_lines(path, columns)
+        return
+    if isinstance(rows, dict):
+        lists = [value for value in rows.values() if isinstance(value, list)]
+        rows = lists[0] if len(lists) == 1 else [rows]
+    if not isinstance(rows, list):
+        raise DataError(f"{path}: holds no list of rows")
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise DataError(f"{path}: entry {number} is not an object with fields")
+        yield row
+
+
+def _object(path: Path, place: str, text: str) -> Row:
+    if text.startswith(_POINTER):
+        raise DataError(f"{path}: is a Git LFS pointer, not the data; fetch it with `git lfs pull`")
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: {place} is not JSON ({error}); is the file whole?") from error
+    if not isinstance(row, dict):
+        raise DataError(f"{path}: {place} is not an object with fields")
+    return row
+
+
+def _csv(path: Path, columns: Collection[str]) -> Iterator[Row]:
+    del columns
+    before = csv.field_size_limit(_MAX_CELL_CHARS)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+            reader = csv.DictReader(file, delimiter=delimiter, strict=True)
+            for row in reader:
+                if None in row or None in row.values():
+                    raise DataError(f"{path}: line {reader.line_num} has another number of cells")
+                yield row
+    except csv.Error as error:
+        raise DataError(f"{path}: is no CSV ({error})") from error
+    finally:
+        csv.field_size_limit(before)
+
+
+def _parquet(path: Path, columns: Collection[str]) -> Iterator[Row]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            # Where no wanted column is there, any row says what is there instead.
+            wanted = [name for name in names if name in columns] or names
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=wanted):
+                for row in batch.to_pylist():
+                    yield row if wanted == names else {**dict.fromkeys(names), **row}
+    except pa.ArrowException as error:
+        said = " ".join(str(error).split())
+        raise DataError(f"{path}: is no whole Parquet file ({said[:200]})") from error
+
+
+READERS: dict[str, Callable[[Path, Collection[str]], Iterator[Row]]] = {
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
+    ".json": _json,
+    ".parquet": _parquet,
+    ".csv": _csv,
+    ".tsv": _csv,
+}

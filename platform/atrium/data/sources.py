@@ -1,0 +1,176 @@
+"""Where a problem set's files are: on this machine, or on the Hugging Face Hub and then in its cache.
+
+Files of one repository always come from one commit, which is reported; a connection that drops is taken up
+where it broke. `HF_ENDPOINT` names another Hub, `HF_HUB_OFFLINE` forbids the network, and `HF_HOME` or
+`HF_HUB_CACHE` choose another cache than the given one. No code of a repository is run, and no data file is
+anything but JSON, CSV or Parquet.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from atrium.data.rows import READERS
+from atrium.errors import DataError
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_CACHE_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME")
+_MAX_LISTED = 8
+_LOCAL_COPY = "give a local copy with source=PATH"
+_NOT_REACHED = "is not in the local cache, and the Hub cannot be reached (or HF_HUB_OFFLINE is set)"
+
+Message = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocatedFiles:
+    """Files on this machine, in the order in which they are read; `revision` is the Hub's commit, if any."""
+
+    paths: tuple[Path, ...]
+    names: tuple[str, ...]
+    revision: str | None
+
+
+def locate_files(
+    source: str, files: Sequence[str], *, revision: str | None, cache_dir: Path, on_message: Message
+) -> LocatedFiles:
+    """The files of a local path or of a Hub dataset, downloaded where they are not in the cache.
+
+    A local file is taken whatever `files` says. Where a folder or repository has one data file, `files`
+    may be empty. Raises `DataError` where anything is missing or cannot be fetched.
+    """
+    path = Path(source).expanduser()
+    if is_local(source):
+        return _local_files(source, path, files)
+    if not _HUB_ID.fullmatch(source):
+        raise DataError(f"source={source}: there is no such file, and it is no Hub id (owner/name)")
+    return _hub_files(source, files, revision=revision, cache_dir=cache_dir, on_message=on_message)
+
+
+def is_local(source: str) -> bool:
+    """Whether a source means a path: it exists, looks like one, or has a data file's suffix."""
+    path = Path(source).expanduser()
+    looks_like_path = source.startswith((".", "/", "~")) or source.count("/") > 1
+    return looks_like_path or path.suffix.lower() in READERS or path.exists()
+
+
+def _local_files(source: str, path: Path, files: Sequence[str]) -> LocatedFiles:
+    if path.is_file():
+        return LocatedFiles(paths=(path,), names=(path.name,), revision=None)
+    if not path.is_dir():
+        raise DataError(f"source={source}: there is no such file or folder")
+    found = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+    names = tuple(files) or (_only_data_file(source, found),)
+    paths = tuple(path / name for name in names)
+    for name, file in zip(names, paths, strict=True):
+        if not file.is_file():
+            raise DataError(f"source={source}: there is no file {name} in it; it has {_listed(found)}")
+    return LocatedFiles(paths=paths, names=names, revision=None)
+
+
+def _hub_files(
+    source: str, files: Sequence[str], *, revision: str | None, cache_dir: Path, on_message: Message
+) -> LocatedFiles:
+    names, commit = tuple(files), revision
+    if not names:
+        names, commit = _files_on_hub(source, revision, cache_dir)
+    paths: list[Path] = []
+    for name in names:
+        path = _downloaded(source, name, revision=commit, cache_dir=cache_dir, on_message=on_message)
+        # The first file says which commit a branch means; the others must not be of a newer one.
+        commit = _commit_of(path, name) or commit
+        paths.append(path)
+    return LocatedFiles(paths=tuple(paths), names=names, revision=commit)
+
+
+def _downloaded(
+    source: str, name: str, *, revision: str | None, cache_dir: Path, on_message: Message
+) -> Path:
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+    options: dict[str, Any] = {
+        "repo_type": "dataset",
+        "revision": revision,
+        "cache_dir": _hub_cache(cache_dir),
+    }
+    cached = try_to_load_from_cache(source, name, **options)
+    if not isinstance(cached, str):
+        on_message(f"fetching {name} of {source} from {_endpoint() or 'the Hugging Face Hub'}")
+    try:
+        return Path(hf_hub_download(source, name, endpoint=_endpoint(), **options))
+    except Exception as error:  # the library lets its HTTP client's errors through, whichever that is
+        raise _download_error(error, source=source, name=name, revision=revision) from error
+
+
+def _files_on_hub(source: str, revision: str | None, cache_dir: Path) -> tuple[tuple[str, ...], str | None]:
+    """The one data file of a repository, and the commit that was looked at."""
+    from huggingface_hub import HfApi, snapshot_download
+
+    try:
+        info = HfApi(endpoint=_endpoint()).dataset_info(source, revision=revision)
+        names = [sibling.rfilename for sibling in info.siblings or ()]
+        commit = info.sha
+    except Exception as error:
+        options: dict[str, Any] = {"repo_type": "dataset", "revision": revision, "local_files_only": True}
+        try:
+            # What an earlier run fetched serves without the network.
+            cached = Path(snapshot_download(source, cache_dir=_hub_cache(cache_dir), **options))
+        except Exception:
+            raise _download_error(error, source=source, name=None, revision=revision) from error
+        names = [str(path.relative_to(cached)) for path in cached.rglob("*")]
+        commit = cached.name
+    return (_only_data_file(source, names),), commit
+
+
+def _only_data_file(source: str, names: Sequence[str]) -> str:
+    data = [name for name in names if PurePosixPath(name).suffix.lower() in READERS]
+    if len(data) != 1:
+        found = f"has {len(data)} data files ({_listed(data)})" if data else "has no data file"
+        raise DataError(f"source={source}: {found}; name those to read with files=[NAME,...]")
+    return data[0]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(names[:_MAX_LISTED]) + more if names else "nothing"
+
+
+def _commit_of(path: Path, name: str) -> str | None:
+    """The commit in a cache path `.../snapshots/<commit>/<name>`."""
+    snapshot = path.parents[len(PurePosixPath(name).parts) - 1]
+    return snapshot.name if snapshot.parent.name == "snapshots" else None
+
+
+def _hub_cache(cache_dir: Path) -> Path | None:
+    """None, for the library's own choice, where the environment makes one."""
+    return None if any(os.environ.get(name) for name in _CACHE_VARIABLES) else cache_dir / "huggingface"
+
+
+def _endpoint() -> str | None:
+    return (os.environ.get("HF_ENDPOINT") or "").rstrip("/") or None
+
+
+def _download_error(error: Exception, *, source: str, name: str | None, revision: str | None) -> DataError:
+    from huggingface_hub import errors as hub
+
+    what = f"{source}" + (f", file {name}" if name else "") + (f", revision {revision}" if revision else "")
+    for kind, reason in (
+        (hub.GatedRepoError, "is gated; ask for access on its Hub page, then run `hf auth login`"),
+        (hub.RevisionNotFoundError, "has no such revision; see its history on the Hub, or set revision=null"),
+        (hub.RepositoryNotFoundError, "is no dataset on the Hub that you may see; check the name"),
+        (hub.RemoteEntryNotFoundError, "is not on the Hub; see what files are there, and set files=[NAME]"),
+        (hub.OfflineModeIsEnabled, f"HF_HUB_OFFLINE forbids to download it; unset it, or {_LOCAL_COPY}"),
+        (hub.LocalEntryNotFoundError, f"{_NOT_REACHED}; try again, or {_LOCAL_COPY}"),
+    ):
+        if isinstance(error, kind):
+            return DataError(f"dataset {what}: {reason}")
+    said = " ".join(str(error).split())[:200] or type(error).__name__
+    return DataError(
+        f"dataset {what}: the download failed ({said}); start again, files that are whole are kept, "
+        f"or {_LOCAL_COPY}"
+    )

@@ -1,0 +1,89 @@
+r"""Which questions are the same, and which part of a dataset each problem belongs to.
+
+Two questions are the same if they differ in spacing and in LaTeX that only spaces or resizes. The parts of
+a dataset follow from a keyed hash of each question: they do not depend on the order of the rows, and hardly
+on what else is in the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from atrium.data.problems import Dataset
+from atrium.errors import DataError
+from atrium.records import Problem
+
+_LAYOUT = re.compile(
+    r"\\(?:left|right|displaystyle|textstyle|quad|qquad|limits)(?![A-Za-z])|\\[,;:! ()\[\]]|[\s$~]"
+)
+_FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splits:
+    """Problems to train on, to choose by (validation), and to report on (test); all disjoint.
+
+    `test` is None where the dataset holds out nothing to report on.
+    """
+
+    train: Dataset
+    validation: Dataset
+    test: Dataset | None
+
+
+def question_key(question: str) -> str:
+    """Equal for questions that are the same but for layout."""
+    text = _FRACTION.sub(r"\\frac", unicodedata.normalize("NFKC", question))
+    return _LAYOUT.sub("", text).rstrip(".?!:")
+
+
+def without_overlap(
+    problems: Sequence[Problem], held_questions: Collection[str]
+) -> tuple[tuple[Problem, ...], int]:
+    """The problems whose question is none of those held, and how many were dropped."""
+    held = {question_key(question) for question in held_questions}
+    kept = tuple(problem for problem in problems if question_key(problem.question) not in held)
+    return kept, len(problems) - len(kept)
+
+
+def split_problems(
+    name: str,
+    problems: Sequence[Problem],
+    *,
+    num_train: int | None,
+    num_validation: int,
+    num_test: int,
+    seed: int,
+) -> Splits:
+    """Cut problems of distinct questions into three parts, each in the order of the file.
+
+    `num_train` None takes all that are left. Raises `DataError` where there are too few.
+    """
+    num_held = num_validation + num_test
+    num_wanted = num_held + (1 if num_train is None else num_train)
+    if len(problems) < num_wanted:
+        to_train = "nothing" if num_train is None else f"fewer than num_train={num_train}"
+        raise DataError(
+            f"dataset '{name}' has {len(problems)} problems: num_validation={num_validation} and "
+            f"num_test={num_test} leave {to_train} to train on; lower them"
+        )
+    ranked = sorted(range(len(problems)), key=lambda index: _hash(seed, problems[index].question))
+    test, validation = ranked[:num_test], ranked[num_test:num_held]
+    train = ranked[num_held:] if num_train is None else ranked[num_held:num_wanted]
+    return Splits(
+        train=_part(f"{name}-train", problems, train),
+        validation=_part(f"{name}-validation", problems, validation),
+        test=_part(f"{name}-test", problems, test) if test else None,
+    )
+
+
+def _part(name: str, problems: Sequence[Problem], indices: Sequence[int]) -> Dataset:
+    return Dataset(name=name, problems=tuple(problems[index] for index in sorted(indices)))
+
+
+def _hash(seed: int, question: str) -> bytes:
+    return hashlib.sha256(f"{seed}\n{question_key(question)}".encode()).digest()

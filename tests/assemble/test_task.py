@@ -1,0 +1,306 @@
+"""Training sets and benchmarks from configuration: local and real files, suites, graders, whole runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from atrium.assemble.benchmarks import load_benchmarks
+from atrium.assemble.datasets import load_dataset
+from atrium.assemble.problem_sets import unreadable_golds
+from atrium.assemble.task import BenchmarkGraders, Task, build_task, grader_version
+from atrium.cli.preflight import check_before_run
+from atrium.config.compose import compose, from_json, to_json
+from atrium.errors import ConfigError, DataError
+from atrium.grading.pool import GraderPool
+from atrium.records import Problem
+
+SHARED = Path(
+    os.environ.get("ATRIUM_SHARED_BENCHMARKS") or Path(__file__).resolve().parents[3] / "shared/benchmarks"
+)
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the real benchmark files are not at hand")
+
+UNREADABLE_GOLDS: dict[str, set[str]] = {
+    "aime2024": set(),
+    "math500": set(),
+    "gsm8k_test": set(),
+    "math_train_800": set(),
+}
+"""The golds of the real files that are not graded equal to themselves."""
+
+
+def _write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def sums(tmp_path):
+    """A file of sixty short sums."""
+    rng = random.Random(0)
+    rows = {}
+    while len(rows) < 60:
+        terms = [rng.randint(1, 9) for _ in range(3)]
+        question = "+".join(map(str, terms)) + "="
+        rows[question] = {"problem": question, "answer": sum(terms), "level": f"Level {len(rows) % 3}"}
+    return _write(tmp_path / "sums.jsonl", rows.values())
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Loads what overrides describe: the dataset's parts and the benchmarks, with what was said."""
+
+    def load_task(*overrides) -> tuple[Task, list[str]]:
+        said: list[str] = []
+        return build_task(compose(overrides), tmp_path / "cache", said.append), said
+
+    return load_task
+
+
+def _file(path, *more, group="dataset"):
+    sizes = ("num_validation=8",) if group == "dataset" else ()
+    return [f"{group}=file", *(f"{group}.{line}" for line in (f"source={path}", *sizes, *more))]
+
+
+def test_a_local_file_is_split_and_its_own_test_problems_are_a_benchmark(load, sums):
+    task, said = load(*_file(sums, "num_test=6", "name=sums"), "benchmark=held_out")
+    assert (len(task.train), len(task.validation.problems), len(task.benchmarks[0].problems)) == (46, 8, 6)
+    assert (task.validation.name, task.benchmarks[0].name) == ("sums-validation", "sums-test")
+    assert said == []
+    ids = [p.problem_id for part in (task.train, task.validation, *task.benchmarks) for p in part.problems]
+    assert len(set(ids)) == 60
+
+
+def test_the_default_task_is_the_arithmetic_one(load):
+    task, said = load()
+    assert (task.train.name, task.validation.name, task.benchmarks[0].name) == (
+        "arithmetic-train",
+        "arithmetic-validation",
+        "arithmetic-test",
+    )
+    assert task.validation.require_stop
+    assert task.benchmarks[0].require_stop
+    assert said == []
+
+
+def test_a_benchmark_loads_the_same_without_a_run(load, sums, tmp_path):
+    for overrides in ([], [*_file(sums, "num_test=6"), "benchmark=held_out"]):
+        config = compose(overrides)
+        (loaded,) = load_benchmarks(
+            config.benchmark, config.dataset, grader=config.grader, cache_dir=tmp_path, on_message=pytest.fail
+        )
+        task, _ = load(*overrides)
+        assert loaded == task.benchmarks[0]
+
+
+def test_problems_of_a_chosen_benchmark_are_not_trained_on(load, sums, tmp_path):
+    rows = [json.loads(line) for line in sums.read_text().splitlines()]
+    exam = _write(tmp_path / "exam.jsonl", [*rows[:7], {"problem": "1-1=", "answer": 0}])
+    task, said = load(*_file(sums), *_file(exam, "name=exam", group="benchmark"))
+    held = {problem.question for problem in task.benchmarks[0].problems}
+    for part in (task.train, task.validation.dataset):
+        assert not held & {problem.question for problem in part.problems}
+    assert len(task.train) == 60 - 8 - 7
+    assert task.origin.num_overlapping == 7
+    assert said == ["file: 7 problems are also in the benchmark exam, dropped"]
+    assert task.origins["dataset"]["warnings"] == ("7 problems are also in the benchmark exam, dropped",)
+    with pytest.raises(DataError, match="every problem is also in a benchmark"):
+        load(*_file(sums), *_file(sums, group="benchmark"))
+
+
+@pytest.mark.parametrize(("unreadable", "num_left"), [("drop", 59), ("keep", 60)])
+def test_golds_that_the_grader_cannot_read_are_listed_and_dropped_or_kept(load, sums, unreadable, num_left):
+    lines = sums.read_text().splitlines()
+    sums.write_text("\n".join([*lines[:59], json.dumps({"problem": "?", "answer": "{\\frac{1}{2}"})]))
+    task, (said,) = load(*_file(sums, f"unreadable={unreadable}", "num_test=1"), "benchmark=held_out")
+    assert len(task.train) == num_left - 9
+    assert "1 golds are not graded equal to themselves: file-" in said
+    assert task.origin.num_unreadable == 1
+    with pytest.raises(DataError, match="set unreadable=drop or keep"):
+        load(*_file(sums, "unreadable=error", "num_test=1"), "benchmark=held_out")
+
+
+def test_a_grader_that_does_not_fit_the_golds_is_found_at_load(load, sums):
+    with pytest.raises(DataError, match="none is left, so the grader does not fit these data"):
+        load(*_file(sums, "num_test=1"), "benchmark=held_out", "grader=multiple_choice")
+
+
+def test_a_benchmark_has_a_grader_of_its_own(load, sums, tmp_path):
+    rows = [{"problem": "Pi to two places?", "answer": 3.14}, {"problem": "e?", "answer": 2.718}]
+    near = _write(tmp_path / "near.jsonl", rows)
+    own = "grader={kind: numeric, relative_tolerance: 0.01}"
+    task, _ = load(*_file(sums), *_file(near, own, "name=near", "require_stop=true", group="benchmark"))
+    (benchmark,) = task.benchmarks
+    assert benchmark.require_stop
+    config = compose([])
+    with GraderPool(num_workers=1, timeout_s=10.0, memory_limit_mb=512) as pool:
+        graders = BenchmarkGraders(config.grader, config.model, own=pool)
+        numeric = graders.of(benchmark)
+        assert graders.of(task.validation) is pool
+        assert numeric is not pool
+        assert graders.of(benchmark) is numeric
+        assert numeric.submit(r"\boxed{3.15}", "3.14").result().is_correct
+        assert not pool.submit(r"\boxed{3.15}", "3.14").result().is_correct
+        graders.close()
+
+
+def test_a_run_with_the_numeric_grader_takes_what_is_near():
+    config = compose(["grader=numeric", "grader.relative_tolerance=0.05"])
+    assert from_json(to_json(config)).grader.relative_tolerance == 0.05
+    assert grader_version(config.grader).startswith("numeric, atrium ")
+
+
+def test_a_suite_is_its_members_each_by_its_own_name(tmp_path, sums):
+    other = _write(tmp_path / "other.jsonl", [{"problem": "1-1=", "answer": 0}])
+    config = compose(
+        [
+            "benchmark=aime_all",
+            *(
+                f"benchmark.members.{name}.{setting}"
+                for name in ("aime24", "aime25", "aime26")
+                for setting in (f"source={other}", "expected_num_rows=null", "expected_num_problems=null")
+            ),
+            f"benchmark.members.aime25.source={sums}",
+            "benchmark.members.aime25.num_problems=5",
+        ]
+    )
+    said: list[str] = []
+    loaded = load_benchmarks(
+        config.benchmark, config.dataset, grader=config.grader, cache_dir=tmp_path, on_message=said.append
+    )
+    assert [(part.name, len(part.problems)) for part in loaded] == [
+        ("aime24", 1),
+        ("aime25", 5),
+        ("aime26", 1),
+    ]
+    assert said == ["aime25: only the first 5 of 60 problems are taken"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["dataset=math"], "benchmark.kind=arithmetic: .* allowed is benchmark=NAME, such as math500"),
+        (["dataset=math", "benchmark=held_out"], "benchmark.kind=held_out: dataset.num_test=0"),
+        (["benchmark=aime_all", "benchmark.members.aime24.name=aime25"], "two are named aime25"),
+        (
+            ["benchmark=aime_all", "benchmark.members.aime24.surce=x"],
+            "did you mean benchmark.members.aime24.source",
+        ),
+        (["dataset=file"], r"dataset\.source is missing: A dataset's Hub id"),
+        (["dataset=math", "dataset.instruction=cut"], "dataset.instruction=cut: allowed is strip, keep"),
+        (["dataset=math", "dataset.fields.question=[]"], "dataset.fields.question"),
+        (
+            ["dataset=math", "benchmark=math500", "dataset.fields.answer=[]", "dataset.fields.solution=[]"],
+            r"dataset\.fields\.answer=\[\]: gold answers are nowhere",
+        ),
+        (["benchmark=math500", "benchmark.grader={kind: maths}"], "benchmark.grader.kind=maths: allowed is"),
+        (["grader.relative_tolerance=0.1"], "grader.relative_tolerance=0.1: unknown key"),
+    ],
+)
+def test_wrong_settings_of_problem_sets_are_one_line(overrides, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        compose(overrides)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["dataset=file", "dataset.source=no/such/file", "benchmark=math500"], "dataset"),
+        (["benchmark=file", "benchmark.source=nowhere.jsonl"], "benchmark"),
+        (["benchmark=aime_all", "benchmark.members.aime25.source=./no"], "benchmark.members.aime25"),
+    ],
+)
+def test_a_file_that_is_not_there_is_found_before_anything_is_loaded(tmp_path, overrides, key):
+    with pytest.raises(ConfigError, match=rf"{key}\.source=.*: there is no such file or folder"):
+        check_before_run(compose([*overrides, f"runs_dir={tmp_path}"]))
+
+
+@needs_shared
+@pytest.mark.parametrize("name", UNREADABLE_GOLDS)
+def test_the_golds_of_the_real_files_grade_correct_against_themselves(name):
+    lines = (SHARED / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    problems = [Problem(problem_id=r["id"], question=r["problem"], answer=str(r["answer"])) for r in rows]
+    with GraderPool(num_workers=1, timeout_s=10.0, memory_limit_mb=1024) as pool:
+        found = unreadable_golds(problems, pool)
+    assert {problem.problem_id for problem, _ in found} == UNREADABLE_GOLDS[name]
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("benchmark", "file", "num_problems"),
+    [("math500", "math500", 500), ("aime24", "aime2024", 30), ("gsm8k", "gsm8k_test", 1319)],
+)
+def test_a_benchmark_of_the_hub_reads_a_local_copy(tmp_path, benchmark, file, num_problems):
+    config = compose([f"benchmark={benchmark}", f"benchmark.source={SHARED / file}.jsonl"])
+    (loaded,) = load_benchmarks(
+        config.benchmark,
+        config.dataset,
+        grader=config.grader,
+        cache_dir=tmp_path,
+        on_message=lambda line: None,
+    )
+    assert (loaded.name, len(loaded.problems)) == (benchmark, num_problems)
+    assert loaded.origin.num_unreadable == loaded.origin.num_instructions == 0
+
+
+@needs_shared
+def test_math_is_trained_on_without_what_is_in_math500(tmp_path):
+    config = compose(
+        [
+            "benchmark=math500",
+            "dataset=math",
+            f"dataset.source={SHARED / 'math_train_800.jsonl'}",
+            "dataset.expected_num_rows=null",
+        ]
+    )
+    exam = [json.loads(line) for line in (SHARED / "math500.jsonl").read_text(encoding="utf-8").splitlines()]
+    held = [Problem(problem_id=row["id"], question=row["problem"], answer=row["answer"]) for row in exam]
+    loaded = load_dataset(
+        config.dataset,
+        grader=config.grader,
+        cache_dir=tmp_path,
+        on_message=lambda line: None,
+        benchmarks={"math500": held},
+    )
+    assert (len(loaded.splits.train), len(loaded.splits.validation)) == (300, 500)
+    assert loaded.origin.num_overlapping == 0
+    assert loaded.splits.train.problems[0].metadata.keys() == {"level", "subject"}
+
+
+def test_a_run_trains_on_a_file_and_is_judged_on_two_benchmarks(runs, sums, tmp_path):
+    easy = _write(tmp_path / "easy.jsonl", [{"problem": f"{n}+1=", "answer": n + 1} for n in range(1, 5)])
+    long = {"problem": "1+" * 200 + "1=", "answer": 201}
+    sums.write_text(sums.read_text() + json.dumps(long) + "\n")
+    suite = [
+        f"benchmark.members.{name}.{line}"
+        for name, path in (("aime24", easy), ("aime25", sums), ("aime26", easy))
+        for line in (f"source={path}", "expected_num_rows=null", "expected_num_problems=null")
+    ]
+    folder = runs.train(
+        *_file(sums, "num_train=30", "num_test=0", "fields.metadata={level: level}"),
+        "benchmark=aime_all",
+        *suite,
+        "benchmark.members.aime25.num_problems=3",
+        "dataset.unreadable=error",
+        "num_steps=2",
+        "experiment_name=files",
+    )
+    summary = json.loads(folder.summary_file.read_text())
+    assert set(summary["evaluations"]) == {"file-validation", "aime24", "aime25", "aime26"}
+    assert [summary["evaluations"][name]["last"]["num_problems"] for name in ("aime24", "aime25")] == [4, 3]
+    assert (summary["status"], summary["num_steps"]) == ("finished", 2)
+    provenance = json.loads(folder.provenance_file.read_text())
+    assert provenance["data"]["benchmark_content_hashes"].keys() == summary["evaluations"].keys()
+    assert provenance["data"]["grader_version"].startswith("math, atrium ")
+    assert provenance["origins"]["dataset"]["source"] == str(sums)
+    assert provenance["origins"]["benchmarks"]["aime25"]["num_problems"] == 3
+    assert provenance["origins"]["dataset"]["num_overlapping"] == 3
+    sums.write_text(sums.read_text().replace('"answer": 1', '"answer": 2'))
+    with pytest.raises(DataError, match=r"the training set, .* changed since this run began"):
+        runs.resume(folder, "num_steps=3")

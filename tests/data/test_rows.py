@@ -1,0 +1,82 @@
+"""Rows of files: every kind alike, and what is damaged said in one line."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from atrium.data.rows import read_rows
+from atrium.errors import DataError
+
+ROWS = [{"problem": "1+1?", "answer": "2"}, {"problem": 'línea\nnueva, "q"', "answer": "3"}]
+COLUMNS = {"problem", "answer"}
+
+
+def _write(path, rows=ROWS):
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    elif path.suffix in (".csv", ".tsv"):
+        mark = "," if path.suffix == ".csv" else "\t"
+        quoted = [[f'"{value.replace(chr(34), chr(34) * 2)}"' for value in row.values()] for row in rows]
+        path.write_text("\ufeff" + "\n".join(mark.join(cells) for cells in [list(rows[0]), *quoted]) + "\n")
+    else:
+        path.write_text("\n\n".join(json.dumps(row) for row in rows) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".ndjson", ".json", ".parquet", ".csv", ".tsv", ".JSONL"])
+def test_all_kinds_of_files_give_the_same_rows(tmp_path, suffix):
+    assert list(read_rows(_write(tmp_path / f"rows{suffix}"), COLUMNS)) == ROWS
+
+
+def test_json_may_be_lines_one_list_in_an_object_or_one_row(tmp_path):
+    for text in (
+        "\n".join(json.dumps(row) for row in ROWS),
+        json.dumps({"version": "1", "data": ROWS}),
+        json.dumps(ROWS),
+    ):
+        (tmp_path / "rows.json").write_text(text)
+        assert list(read_rows(tmp_path / "rows.json", COLUMNS)) == ROWS
+    (tmp_path / "rows.json").write_text(json.dumps(ROWS[0]))
+    assert list(read_rows(tmp_path / "rows.json", COLUMNS)) == ROWS[:1]
+
+
+def test_parquet_is_read_in_the_wanted_columns_and_names_the_others(tmp_path):
+    path = _write(tmp_path / "rows.parquet", [{**row, "generations": ["long"] * 3} for row in ROWS])
+    assert list(read_rows(path, {"answer", "gold"})) == [
+        {"problem": None, "answer": row["answer"], "generations": None} for row in ROWS
+    ]
+    assert next(iter(read_rows(path, {"gold"})))["generations"] == ["long"] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("rows.txt", b"", r"cannot read files of this kind; allowed are \.jsonl"),
+        ("rows.jsonl", b'{"problem": 1}\n{"prob', "line 2 is not JSON"),
+        ("rows.jsonl", b"[1, 2]\n", "line 1 is not an object"),
+        ("rows.jsonl", b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer"),
+        ("rows.jsonl", b'{"problem": "\xff"}\n', "is not UTF-8 text"),
+        ("rows.json", b'["text"]', "entry 1 is not an object"),
+        ("rows.json", b"3", "holds no list of rows"),
+        ("rows.csv", b"problem,answer\n1+1\n", "line 2 has another number of cells"),
+        ("rows.csv", b"problem,answer\n1,2,3\n", "line 2 has another number of cells"),
+        ("rows.csv", b'problem,answer\n"1"1,2\n', "is no CSV"),
+        ("rows.parquet", b"PAR1", "is no whole Parquet file"),
+    ],
+)
+def test_a_damaged_file_is_one_line_that_says_where(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        list(read_rows(tmp_path / name, COLUMNS))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_vanished_is_one_line(tmp_path):
+    with pytest.raises(DataError, match="cannot be read"):
+        list(read_rows(tmp_path / "rows.jsonl", COLUMNS))
