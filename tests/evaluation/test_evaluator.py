@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from atrium.errors import ConfigError, DataError, EngineError
-from atrium.evaluation.evaluator import Benchmark, evaluate
+from atrium.evaluation.collection import Watch
+from atrium.evaluation.evaluator import Benchmark, WaveSize, evaluate
 from atrium.records import Completion, FinishReason, Problem, Verdict, VerdictKind
 from atrium.rollout.engine import Generation, SamplingParams
 from atrium.rollout.scripted_engine import ScriptedCompletion, ScriptedEngine
@@ -50,16 +51,16 @@ class TableEngine:
     def __init__(self, answer):
         self.answer = answer
         self.seeds = {}
+        self.calls = []
 
     def generate(self, requests, sampling):
-        for request_index in reversed(range(len(requests))):
-            request = requests[request_index]
-            prompt = int(request.prompt_token_ids[0])
-            self.seeds[prompt] = request.sample_seeds
-            yield Generation(
-                request_index=request_index,
-                completions=tuple(self.answer(prompt, index) for index in range(len(request.sample_seeds))),
-            )
+        prompts = [int(request.prompt_token_ids[0]) for request in requests]
+        self.calls.append(prompts)
+        places = [prompts[:index].count(prompt) for index, prompt in enumerate(prompts)]
+        for index in reversed(range(len(requests))):
+            (seed,) = requests[index].sample_seeds
+            self.seeds.setdefault(prompts[index], {})[places[index]] = seed
+            yield Generation(request_index=index, completions=(self.answer(prompts[index], places[index]),))
 
     def update_weights(self, weights, version):
         raise AssertionError("an evaluation changes no weights")
@@ -76,6 +77,9 @@ class EqualityGrader:
 
     def submit(self, text, gold) -> Future[Verdict]:
         return self._threads.submit(self._grade, text, gold)
+
+    def compare(self, gold, answer) -> Future[Verdict]:
+        return self._threads.submit(self._grade, answer, gold)
 
     def close(self):
         self._threads.shutdown()
@@ -209,12 +213,12 @@ def test_seeds_depend_on_benchmark_problem_and_sample_only(grader):
         encode=encode,
         seed=7,
     )
-    assert everything.seeds[2] == last_only.seeds[2][:4]
+    assert everything.seeds[2].items() <= last_only.seeds[2].items()
     assert everything.seeds[2][1] == derive_seed(7, "evaluation", "sums", "p2", 1)
-    assert len({seed for seeds in everything.seeds.values() for seed in seeds}) == 12
+    assert len({seed for seeds in everything.seeds.values() for seed in seeds.values()}) == 12
 
 
-def test_progress_counts_problems_and_tokens_and_ends_complete(grader):
+def test_progress_counts_samples_and_tokens_and_ends_complete(grader):
     seen = []
     evaluate(
         benchmark(),
@@ -222,12 +226,68 @@ def test_progress_counts_problems_and_tokens_and_ends_complete(grader):
         grader=grader,
         encode=encode,
         seed=0,
-        on_progress=seen.append,
+        watch=Watch(on_progress=seen.append),
     )
-    assert [p.num_problems_sampled for p in seen] == [1, 2, 3]
-    assert [p.num_tokens for p in seen] == [12, 24, 36]
-    assert {p.num_problems for p in seen} == {3}
+    assert [p.num_sampled for p in seen] == list(range(1, 13))
+    assert [p.num_tokens for p in seen] == list(range(3, 37, 3))
+    assert {p.num_samples for p in seen} == {12}
     assert {p.mean for p in seen} <= {None, 1.0}
+
+
+@pytest.mark.parametrize(
+    ("size", "waves"),
+    [
+        (WaveSize(num_samples=8), [2, 1]),
+        (WaveSize(num_samples=3), [1, 1, 1]),
+        (WaveSize(num_tokens=(1 + 8) * 8), [2, 1]),  # a prompt of one token and an answer of up to eight
+        (WaveSize(num_tokens=1), [1, 1, 1]),
+        (WaveSize(), [3]),
+        (None, [3]),
+    ],
+)
+def test_the_engine_gets_whole_problems_in_waves(grader, size, waves):
+    engine = TableEngine(first_correct(lambda prompt: 1))
+    evaluate(benchmark(), engine=engine, grader=grader, encode=encode, seed=0, wave_size=size)
+    assert [len(set(call)) for call in engine.calls] == waves
+
+
+@pytest.mark.parametrize("size", [WaveSize(num_samples=8), None])
+def test_what_was_finished_is_not_sampled_again_and_the_results_are_those_of_one_go(grader, size):
+    kept = []
+    settings = {"grader": grader, "encode": encode, "seed": 0, "wave_size": size}
+    whole = evaluate(
+        benchmark(num_problems=5),
+        engine=TableEngine(first_correct(lambda prompt: prompt)),
+        watch=Watch(on_finished=kept.append),
+        **settings,
+    )
+    assert sorted(len(samples) for samples in kept) == ([4, 8, 8] if size else [4] * 5)
+    assert {sample for samples in kept for sample in map(id, samples)} == set(map(id, whole.samples))
+    finished = {}
+    for sample in kept[1]:
+        finished.setdefault(sample.problem.problem_id, []).append(sample)
+    engine = TableEngine(first_correct(lambda prompt: prompt))
+    seen = []
+    rest = evaluate(
+        benchmark(num_problems=5),
+        engine=engine,
+        watch=Watch(on_progress=seen.append, finished=finished),
+        **settings,
+    )
+    assert not {f"p{prompt}" for call in engine.calls for prompt in call} & finished.keys()
+    assert seen[0].num_sampled == len(kept[1]) + 1
+    assert rest.samples == whole.samples
+    assert rest.results == whole.results
+
+
+def test_with_everything_finished_the_engine_is_not_asked(grader):
+    settings = {"grader": grader, "encode": encode, "seed": 0}
+    engine = TableEngine(first_correct(lambda prompt: prompt))
+    whole = evaluate(benchmark(), engine=engine, **settings)
+    finished = {f"p{p}": [s for s in whole.samples if s.problem.problem_id == f"p{p}"] for p in range(3)}
+    again = evaluate(benchmark(), engine=engine, watch=Watch(finished=finished), **settings)
+    assert len(engine.calls) == 1
+    assert again == whole
 
 
 def test_grading_runs_while_the_engine_samples(grader):
@@ -242,7 +302,7 @@ def test_grading_runs_while_the_engine_samples(grader):
     class WaitingEngine(TableEngine):
         def generate(self, requests, sampling):
             for number, generation in enumerate(super().generate(requests, sampling)):
-                assert len(submitted) == 4 * number
+                assert len(submitted) == number
                 assert all(future.result(timeout=30) for future in submitted)
                 yield generation
 
@@ -322,7 +382,7 @@ class _Repeats(TableEngine):
 class _Shortens(TableEngine):
     def generate(self, requests, sampling):
         for generation in super().generate(requests, sampling):
-            yield replace(generation, completions=generation.completions[1:])
+            yield replace(generation, completions=())
 
 
 @pytest.mark.parametrize("engine_class", [_Drops, _Repeats, _Shortens])

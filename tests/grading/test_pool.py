@@ -89,6 +89,15 @@ def test_what_is_settled_at_once_starts_no_process():
         assert threading.active_count() == threads
 
 
+@pytest.mark.parametrize("thinking", [False, True])
+def test_an_extracted_answer_is_compared_as_it_is(thinking: bool):
+    with GraderPool(num_workers=1, timeout_s=60.0, memory_limit_mb=1024, thinking=thinking) as pool:
+        equal = pool.compare(r"\frac{1}{2}", "0.5").result()
+        assert (equal.kind, equal.extracted) == (VerdictKind.CORRECT, "0.5")
+        assert pool.compare("x+1", "1+x").result().is_correct, "by a worker"
+        assert not pool.compare("3", "4").result().is_correct
+
+
 def test_verdicts_name_the_answer_and_a_reason():
     with GraderPool(1, 5.0, 1024, thinking=True) as grader:
         verdict = grader.grade(r"<think>hm</think> \boxed{43}", "42")

@@ -2,34 +2,46 @@
 
 The same code evaluates inside training and from the command line. It holds no policy and writes nothing:
 an engine samples, a grader grades while the engine goes on sampling, and the caller records what comes
-back. A sample's seed depends on the benchmark, the problem and the sample's index only, so evaluating
-more often, or more problems, changes no other random choice.
+back: at the end, and problem by problem where an interruption must lose nothing. A sample's seed depends
+on the benchmark, the problem and the sample's index only, so evaluating more often, or more problems,
+changes no other random choice.
+
+An engine's batch can change the last bits of a log-probability. Where a rule cuts the work into waves, a
+wave is the unit that is finished, so that an evaluation which was interrupted and one which was not take
+the same batches and give the same rows.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
 
 from atrium.errors import ConfigError, DataError, EngineError
+from atrium.evaluation.collection import Collection, Watch
+from atrium.evaluation.majority import majority_at_k
 from atrium.evaluation.results import Results, single_numbers, summarize
 from atrium.grading.grader import Grader
 from atrium.metrics import evaluation_name
 from atrium.records import (
     Completion,
-    FinishReason,
     Problem,
     TokenIds,
-    Verdict,
 )
 from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
 from atrium.seeding import derive_seed
 from atrium.tracking.tracker import EvaluatedSample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaveSize:
+    """How much an engine gets at a time: at most so many samples, and tokens of prompts and answers.
+
+    Whole problems, at least one. The defaults suit a small model on a CPU.
+    """
+
+    num_samples: int = 512
+    num_tokens: int = 131_072
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +92,6 @@ class Benchmark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far an evaluation is; `mean` is over the graded samples so far, None before the first."""
-
-    num_problems_sampled: int
-    num_problems: int
-    num_tokens: int
-    mean: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """The outcome of one benchmark: its samples by (problem, sample index), and their summary."""
 
@@ -113,136 +115,116 @@ def evaluate(
     grader: Grader,
     encode: Callable[[Problem], TokenIds],
     seed: int,
-    on_progress: Callable[[Progress], None] | None = None,
+    wave_size: WaveSize | None = WaveSize(),
+    watch: Watch | None = None,
 ) -> Evaluation:
-    """Sample `num_samples` completions of every problem, grade them, and estimate Mean@K and Pass@k.
+    """Sample `num_samples` completions of every problem, grade them, and estimate what they say.
 
     Parameters
     ----------
     encode
         A problem's prompt as token ids.
     seed
-        The run's seed; evaluations with equal seeds draw equal samples from equal weights.
-    on_progress
-        Called after each problem's completions are sampled.
+        Evaluations with equal seeds draw equal samples from equal weights.
+    wave_size
+        How much the engine gets at a time. None gives it all, for an engine that fills its batch by itself;
+        each problem is then finished on its own.
+    watch
+        What to tell while it goes on, and what is finished already.
 
     Raises
     ------
     EngineError
-        When the engine does not return each problem's completions exactly once.
+        When the engine does not return each sample exactly once.
     """
-    outcomes: dict[int, list[_Outcome]] = {}
-    mean = _RunningMean(require_stop=benchmark.require_stop)
-    num_tokens = 0
-    for index, completions in _sampled(benchmark, engine=engine, encode=encode, seed=seed):
-        gold = benchmark.problems[index].answer
-        outcomes[index] = [_Outcome(c, grader.submit(c.text, gold)) for c in completions]
-        num_tokens += sum(completion.num_tokens for completion in completions)
-        if on_progress is not None:
-            on_progress(
-                Progress(
-                    num_problems_sampled=len(outcomes),
-                    num_problems=len(benchmark.problems),
-                    num_tokens=num_tokens,
-                    mean=mean.including(outcomes[index]),
-                )
-            )
-    samples = tuple(
-        _evaluated(problem, sample_index, outcome, require_stop=benchmark.require_stop)
-        for index, problem in enumerate(benchmark.problems)
-        for sample_index, outcome in enumerate(outcomes[index])
+    watch = watch or Watch()
+    work = Collection(
+        benchmark.problems,
+        num_samples=benchmark.num_samples,
+        require_stop=benchmark.require_stop,
+        grader=grader,
+        watch=watch,
     )
+    prompts = {
+        index: encode(problem)
+        for index, problem in enumerate(benchmark.problems)
+        if problem.problem_id not in watch.finished
+    }
+    for wave in _waves(benchmark, encode, wave_size):
+        due = [index for index in wave if index in prompts]
+        for index, sample_index, completion in _sampled(benchmark, due, prompts, engine=engine, seed=seed):
+            is_whole = work.add(index, sample_index, completion)
+            if wave_size is None and is_whole:
+                work.hand_over([index])
+        if wave_size is not None and due:
+            work.hand_over(due)
+    samples_PK = work.wait()
+    samples = tuple(sample for samples_K in samples_PK for sample in samples_K)
+    majority_P = majority_at_k(samples_PK, require_stop=benchmark.require_stop, compare=grader.compare)
     results = summarize(
         samples,
         num_samples=benchmark.num_samples,
         pass_at=benchmark.reported_pass_at,
+        majority_P=majority_P,
         breakdown_by=benchmark.breakdown_by,
     )
     return Evaluation(benchmark=benchmark.name, samples=samples, results=results)
 
 
+def _waves(
+    benchmark: Benchmark, encode: Callable[[Problem], TokenIds], size: WaveSize | None
+) -> Iterator[list[int]]:
+    """The places of all problems in waves, finished ones too: longest prompts first, for little padding."""
+    places = list(range(len(benchmark.problems)))
+    if size is None:
+        yield places
+        return
+    lengths = [len(encode(problem)) for problem in benchmark.problems]
+    places.sort(key=lambda index: -lengths[index])
+    while places:
+        longest = lengths[places[0]] + benchmark.sampling.max_new_tokens
+        num_rows = min(size.num_samples, size.num_tokens // longest)
+        num_problems = max(1, num_rows // benchmark.num_samples)
+        yield places[:num_problems]
+        places = places[num_problems:]
+
+
 def _sampled(
     benchmark: Benchmark,
+    due: Sequence[int],
+    prompts: Mapping[int, TokenIds],
     *,
     engine: Engine,
-    encode: Callable[[Problem], TokenIds],
     seed: int,
-) -> Iterator[tuple[int, tuple[Completion, ...]]]:
-    """Each problem's index with its completions, as they finish; checks what the engine promises."""
+) -> Iterator[tuple[int, int, Completion]]:
+    """Each sample of the due problems as it is finished: the problem's place, the sample's, and it.
+
+    A request holds one sample, so that none waits for its problem's others; checks the engine's promise.
+    """
+    places = [(index, sample_index) for index in due for sample_index in range(benchmark.num_samples)]
     requests = [
         GenerationRequest(
-            prompt_token_ids=encode(problem),
-            sample_seeds=tuple(
-                derive_seed(seed, "evaluation", benchmark.name, problem.problem_id, sample_index)
-                for sample_index in range(benchmark.num_samples)
+            prompt_token_ids=prompts[index],
+            sample_seeds=(
+                derive_seed(
+                    seed, "evaluation", benchmark.name, benchmark.problems[index].problem_id, sample_index
+                ),
             ),
         )
-        for problem in benchmark.problems
+        for index, sample_index in places
     ]
     missing = set(range(len(requests)))
-    for generation in engine.generate(requests, benchmark.sampling):
-        index, num_completions = generation.request_index, len(generation.completions)
-        if index not in missing or num_completions != benchmark.num_samples:
+    for generation in engine.generate(requests, benchmark.sampling) if requests else ():
+        request, num_completions = generation.request_index, len(generation.completions)
+        if request not in missing or num_completions != 1:
             raise EngineError(
-                f"the engine returned {num_completions} completions for request {index} of "
-                f"benchmark {benchmark.name!r}; {benchmark.num_samples} are due, once"
+                f"the engine returned {num_completions} completions for request {request} of "
+                f"benchmark {benchmark.name!r}; 1 is due, once"
             )
-        missing.remove(index)
-        yield index, generation.completions
+        missing.remove(request)
+        yield (*places[request], generation.completions[0])
     if missing:
         raise EngineError(
-            f"the engine returned nothing for {len(missing)} of {len(requests)} requests of "
+            f"the engine returned nothing for {len(missing)} of {len(requests)} samples of "
             f"benchmark {benchmark.name!r}"
         )
-
-
-class _Outcome(NamedTuple):
-    """A completion and the verdict that is on its way."""
-
-    completion: Completion
-    verdict: Future[Verdict]
-
-    def is_correct(self, *, require_stop: bool) -> bool:
-        """Whether it counts; waits for the verdict."""
-        stopped = self.completion.finish_reason is FinishReason.STOP
-        return self.verdict.result().is_correct and (stopped or not require_stop)
-
-
-class _RunningMean:
-    """The share correct among the outcomes whose verdicts have arrived; never waits for one."""
-
-    def __init__(self, *, require_stop: bool) -> None:
-        self._require_stop = require_stop
-        self._pending: list[_Outcome] = []
-        self._num_graded = 0
-        self._num_correct = 0
-
-    def including(self, outcomes: Sequence[_Outcome]) -> float | None:
-        """Take in more outcomes and return the mean, None before the first verdict."""
-        waiting = []
-        for outcome in (*self._pending, *outcomes):
-            if not outcome.verdict.done():
-                waiting.append(outcome)
-                continue
-            self._num_graded += 1
-            self._num_correct += outcome.is_correct(require_stop=self._require_stop)
-        self._pending = waiting
-        return self._num_correct / self._num_graded if self._num_graded else None
-
-
-def _evaluated(
-    problem: Problem, sample_index: int, outcome: _Outcome, *, require_stop: bool
-) -> EvaluatedSample:
-    completion, verdict = outcome.completion, outcome.verdict.result()
-    return EvaluatedSample(
-        problem=problem,
-        sample_index=sample_index,
-        text=completion.text,
-        verdict=verdict.kind,
-        reason=verdict.reason,
-        extracted=verdict.extracted,
-        is_correct=outcome.is_correct(require_stop=require_stop),
-        num_tokens=completion.num_tokens,
-        finish_reason=completion.finish_reason,
-        logprob_sum=float(completion.logprobs.sum(dtype=np.float64)),
-    )

@@ -13,16 +13,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from atrium.evaluation.estimates import (
     Counts,
     Interval,
+    Values,
     interval_over_problems,
+    macro_average,
     mean_at_k,
     pass_at_k,
+    pass_hat_k,
     sampling_interval,
 )
-from atrium.records import FinishReason, Problem, VerdictKind
+from atrium.records import FinishReason, VerdictKind
 from atrium.tracking.tracker import EvaluatedSample
 
 Results = dict[str, Any]
@@ -34,36 +38,57 @@ def summarize(
     *,
     num_samples: int,
     pass_at: Sequence[int],
+    majority_P: Values | None = None,
     breakdown_by: Sequence[str] = (),
 ) -> Results:
     """Summarise samples given in the order of (problem, sample index), `num_samples` per problem.
 
     Keys: `k`, the number of samples per problem; `mean_at_k`, `pass_at_k` (at k = K),
     `interval_over_problems` and `interval_sampling` (of Mean@K; [low, high], or null where it cannot be
-    estimated), `num_problems`; `pass_at` and `pass_at_intervals` by k; `num_samples`, `num_tokens`,
-    `completion_length` (tokens, mean), `truncated_frac`; `verdicts`, the share of each kind, which
-    ignores truncation as verdicts do; `breakdown`, by metadata key and value, for problems that have it.
+    estimated), `num_problems`, `completion_length` (tokens, mean), `truncated_frac`; `maj_at_k` and
+    `maj_interval_over_problems`, where Maj@K of each problem is given; `pass_at`, `pass_at_intervals`,
+    `pass_hat` (Pass^k) and `pass_hat_intervals` by k; `curve`, for every k from 1 to K, Pass@k, Pass^k and
+    the Mean@k of the first k samples; `num_samples`, `num_tokens`; `verdicts`, the share of each kind,
+    which ignores truncation as verdicts do; `breakdown`, the scores by metadata key and value, for
+    problems that have it.
     """
-    first_of_each = samples[::num_samples]
+    samples_PK = [samples[start : start + num_samples] for start in range(0, len(samples), num_samples)]
     is_correct_PK = np.array([s.is_correct for s in samples]).reshape(-1, num_samples)
     num_correct_P = is_correct_PK.sum(axis=1)
-    is_truncated = [sample.finish_reason is FinishReason.LENGTH for sample in samples]
-    num_tokens = [sample.num_tokens for sample in samples]
     counted = Counter(sample.verdict for sample in samples)
-    breakdown = {
-        key: _breakdown([s.problem for s in first_of_each], num_correct_P, num_samples, key)
-        for key in breakdown_by
-    }
+    breakdown = {key: _breakdown(samples_PK, num_samples, key) for key in breakdown_by}
     return {
         "k": num_samples,
-        **_scores(num_correct_P, num_samples),
-        **_pass_at(num_correct_P, num_samples, pass_at),
+        **_scores(samples_PK, num_samples),
+        **_majority(majority_P),
+        **_by_k(num_correct_P, num_samples, pass_at),
+        "curve": _curve(is_correct_PK),
         "num_samples": len(samples),
-        "num_tokens": sum(num_tokens),
-        "completion_length": float(np.mean(num_tokens)),
-        "truncated_frac": float(np.mean(is_truncated)),
+        "num_tokens": sum(sample.num_tokens for sample in samples),
         "verdicts": {kind.value: counted[kind] / len(samples) for kind in VerdictKind},
         "breakdown": {key: groups for key, groups in breakdown.items() if groups},
+    }
+
+
+def summarize_all(evaluations: Sequence[Sequence[EvaluatedSample]]) -> Results:
+    """The macro average over benchmarks: each weighs the same, whatever its number of problems.
+
+    `mean_at_k` and `pass_at_k` (each benchmark at its own K) with their intervals over problems, [low,
+    high] or null. Each benchmark's samples are given in the order of (problem, sample index).
+    """
+    mean_BP, pass_BP = [], []
+    for samples in evaluations:
+        num_samples = 1 + max(sample.sample_index for sample in samples)
+        is_correct_PK = np.array([s.is_correct for s in samples]).reshape(-1, num_samples)
+        mean_BP.append(is_correct_PK.mean(axis=1))
+        pass_BP.append(is_correct_PK.any(axis=1).astype(np.float64))
+    mean, passed = macro_average(mean_BP), macro_average(pass_BP)
+    return {
+        "num_benchmarks": len(evaluations),
+        "mean_at_k": mean.value,
+        "interval_over_problems": _as_list(mean.interval),
+        "pass_at_k": passed.value,
+        "pass_interval_over_problems": _as_list(passed.interval),
     }
 
 
@@ -75,9 +100,12 @@ def single_numbers(results: Results) -> dict[str, float]:
         for key, by_value in results["breakdown"].items()
         for value, scores in by_value.items()
     }
+    majority = {f"maj_at_{results['k']}": results["maj_at_k"]} if "maj_at_k" in results else {}
     return {
         mean: results["mean_at_k"],
         **{f"pass_at_{k}": value for k, value in results["pass_at"].items()},
+        **majority,
+        f"pass_hat_{results['k']}": results["pass_hat"][str(results["k"])],
         "truncated_frac": results["truncated_frac"],
         "completion_length": results["completion_length"],
         **{f"{kind}_frac": share for kind, share in results["verdicts"].items()},
@@ -85,7 +113,10 @@ def single_numbers(results: Results) -> dict[str, float]:
     }
 
 
-def _scores(num_correct_P: Counts, num_samples: int) -> Results:
+def _scores(samples_PK: Sequence[Sequence[EvaluatedSample]], num_samples: int) -> Results:
+    """The main scores, and beside them how long the answers are and how many were cut off."""
+    samples = [sample for samples_K in samples_PK for sample in samples_K]
+    num_correct_P = np.array([sum(s.is_correct for s in samples_K) for samples_K in samples_PK])
     mean_P = mean_at_k(num_correct_P, num_samples)
     return {
         "mean_at_k": float(mean_P.mean()),
@@ -93,28 +124,55 @@ def _scores(num_correct_P: Counts, num_samples: int) -> Results:
         "interval_over_problems": _as_list(interval_over_problems(mean_P)),
         "interval_sampling": _as_list(sampling_interval(num_correct_P, num_samples)),
         "num_problems": len(num_correct_P),
+        "completion_length": float(np.mean([sample.num_tokens for sample in samples])),
+        "truncated_frac": float(np.mean([s.finish_reason is FinishReason.LENGTH for s in samples])),
     }
 
 
-def _pass_at(num_correct_P: Counts, num_samples: int, ks: Sequence[int]) -> Results:
+def _majority(majority_P: Values | None) -> Results:
+    if majority_P is None:
+        return {}
+    return {
+        "maj_at_k": float(majority_P.mean()),
+        "maj_interval_over_problems": _as_list(interval_over_problems(majority_P)),
+    }
+
+
+def _by_k(num_correct_P: Counts, num_samples: int, ks: Sequence[int]) -> Results:
+    """Pass@k and Pass^k at the `ks`, each with both intervals."""
     pass_PK = pass_at_k(num_correct_P, num_samples)
+    hat_PK = pass_hat_k(num_correct_P, num_samples)
+    # All of k are correct where not one of k is wrong, so Pass^k is 1 less the Pass@k of wrong samples.
+    wrong_P = num_samples - num_correct_P
+    sampling = {k: sampling_interval(num_correct_P, num_samples, k) for k in ks}
+    hat_sampling = {k: _complement(sampling_interval(wrong_P, num_samples, k)) for k in ks}
     return {
         "pass_at": {str(k): float(pass_PK[:, k - 1].mean()) for k in ks},
-        "pass_at_intervals": {
-            str(k): {
-                "over_problems": _as_list(interval_over_problems(pass_PK[:, k - 1])),
-                "sampling": _as_list(sampling_interval(num_correct_P, num_samples, k)),
-            }
-            for k in ks
-        },
+        "pass_at_intervals": {str(k): _both(pass_PK[:, k - 1], sampling[k]) for k in ks},
+        "pass_hat": {str(k): float(hat_PK[:, k - 1].mean()) for k in sorted({*ks, num_samples})},
+        "pass_hat_intervals": {str(k): _both(hat_PK[:, k - 1], hat_sampling[k]) for k in ks},
     }
 
 
-def _breakdown(problems: Sequence[Problem], num_correct_P: Counts, num_samples: int, key: str) -> Results:
-    value_P = [problem.metadata.get(key) for problem in problems]
+def _curve(is_correct_PK: NDArray[np.bool_]) -> Results:
+    num_correct_P, num_samples = is_correct_PK.sum(axis=1), is_correct_PK.shape[1]
+    first_K = np.cumsum(is_correct_PK.mean(axis=0)) / np.arange(1, num_samples + 1)
+    return {
+        "mean_at_k": first_K.tolist(),
+        "pass_at_k": pass_at_k(num_correct_P, num_samples).mean(axis=0).tolist(),
+        "pass_hat_k": pass_hat_k(num_correct_P, num_samples).mean(axis=0).tolist(),
+    }
+
+
+def _breakdown(samples_PK: Sequence[Sequence[EvaluatedSample]], num_samples: int, key: str) -> Results:
+    value_P = [samples_K[0].problem.metadata.get(key) for samples_K in samples_PK]
     values = sorted({value for value in value_P if value is not None}, key=_natural_order)
     return {
-        value: _scores(num_correct_P[[other == value for other in value_P]], num_samples) for value in values
+        value: _scores(
+            [samples_K for samples_K, other in zip(samples_PK, value_P, strict=True) if other == value],
+            num_samples,
+        )
+        for value in values
     }
 
 
@@ -122,6 +180,14 @@ def _natural_order(value: str) -> tuple[bool, int, str]:
     """Numbers by value, then text."""
     is_text = not value.isdecimal()
     return (is_text, 0 if is_text else int(value), value)
+
+
+def _both(value_P: Values, sampling: Interval | None) -> Results:
+    return {"over_problems": _as_list(interval_over_problems(value_P)), "sampling": _as_list(sampling)}
+
+
+def _complement(interval: Interval | None) -> Interval | None:
+    return None if interval is None else Interval(1.0 - interval.high, 1.0 - interval.low)
 
 
 def _as_list(interval: Interval | None) -> list[float] | None:

@@ -15,6 +15,10 @@ class Grader(Protocol):
         """Start grading; the future always ends in a verdict within the grader's deadline."""
         ...
 
+    def compare(self, gold: str, answer: str) -> Future[Verdict]:
+        """As `submit`, for an answer without its box: whether it equals the gold answer."""
+        ...
+
     def close(self) -> None:
         """End all workers. Harmless when called twice."""
         ...

@@ -94,11 +94,16 @@ class GraderPool:
         Waits only while 10,000 jobs are queued for the workers. After `close` what needs a worker ends in
         the verdict `crashed`.
         """
-        future: Future[Verdict] = Future()
         answer = extract_answer(text, thinking=self._thinking)
-        if answer is None:
-            future.set_result(self._no_answer(text))
-            return future
+        if answer is not None:
+            return self.compare(gold, answer)
+        future: Future[Verdict] = Future()
+        future.set_result(self._no_answer(text))
+        return future
+
+    def compare(self, gold: str, answer: str) -> Future[Verdict]:
+        """Start comparing an answer without its box with the gold answer; as `submit` in all else."""
+        future: Future[Verdict] = Future()
         try:
             finding = COMPARISONS[self._kind](gold, answer, self._relative_tolerance)
         except Exception as error:

@@ -1,0 +1,174 @@
+"""The configuration of `atrium evaluate`: those parts of a run's configuration that an evaluation reads.
+
+It is composed and validated as a run's is. Settings that only training reads are refused by name, because
+they would have no effect; the record keeps them apart, so that an evaluation can be resumed from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+
+from atrium.config.compose import check_overrides, compose, validated
+from atrium.config.models import HubModelConfig
+from atrium.config.nearest import shown
+from atrium.config.schema import RunConfig
+from atrium.errors import ConfigError, RunFolderError
+
+EXPERIMENT = "evaluations"
+"""The folder below runs_dir that evaluations are filed in, unless experiment_name says otherwise."""
+
+HUB_SAMPLING = "literature"
+"""The option of the group `evaluation` for models from the Hub, unless one is chosen."""
+
+SECTIONS = (
+    "experiment_name",
+    "runs_dir",
+    "model",
+    "dataset",
+    "benchmark",
+    "grader",
+    "rollout",
+    "evaluation",
+    "tracking",
+    "compute",
+)
+"""What an evaluation reads: of rollout the engine, of dataset the test problems that it may hold out."""
+
+_KIND = "evaluation"
+_UNREAD = "not_read"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatedCheckpoint:
+    """The run and the step that the evaluated policy comes from."""
+
+    run: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSettings:
+    """What is evaluated and how: `config` in the parts that `SECTIONS` names."""
+
+    config: RunConfig
+    checkpoint: EvaluatedCheckpoint | None = None
+
+    @property
+    def step(self) -> int:
+        """The training step of the policy, 0 where no run of Atrium made it."""
+        return 0 if self.checkpoint is None else self.checkpoint.step
+
+    def as_record(self) -> dict[str, object]:
+        """What `config.json` of an evaluation holds."""
+        data = self.config.model_dump(mode="json")
+        return {
+            "kind": _KIND,
+            "checkpoint": None if self.checkpoint is None else asdict(self.checkpoint),
+            **{key: data[key] for key in SECTIONS},
+            _UNREAD: {key: value for key, value in data.items() if key not in SECTIONS},
+        }
+
+
+def compose_evaluation(overrides: Sequence[str]) -> EvaluationSettings:
+    """The evaluation that the shipped files and `overrides` give; `ConfigError` for idle settings."""
+    parsed = _checked(overrides)
+    lines = [f"experiment_name={EXPERIMENT}", *overrides]
+    config = compose(lines)
+    is_chosen = any(override.key_or_group == "evaluation" for override in parsed)
+    if isinstance(config.model, HubModelConfig) and not is_chosen:
+        config = compose([f"evaluation={HUB_SAMPLING}", *lines])
+    _check_engine(config)
+    return EvaluationSettings(config=config)
+
+
+def checkpoint_evaluation(
+    trained: RunConfig, checkpoint: EvaluatedCheckpoint, *, policy: Path, overrides: Sequence[str]
+) -> EvaluationSettings:
+    """The evaluation of a policy that a run trained, by default as the run itself evaluates it.
+
+    `trained` is the run's configuration; overrides change what they name.
+    """
+    for override in _checked(overrides):
+        key = override.key_or_group
+        if key.startswith("model") and key not in ("model.prompt", "model.thinking"):
+            raise ConfigError(
+                f"{shown(override.input_line)}: the model is the run's checkpoint; allowed are model.prompt "
+                "and model.thinking"
+            )
+    # The run's own model need not be one of the shipped ones, and what fits it is checked in the end.
+    wanted = compose(["model=hub", "model.source=checkpoint", *overrides]).model_dump(mode="json")
+    data = trained.model_dump(mode="json")
+    own = {"source": str(policy), "prompt": trained.model.prompt, "thinking": trained.model.thinking}
+    data["model"] = {**wanted["model"], **own}
+    data |= {"experiment_name": EXPERIMENT, "tracking": wanted["tracking"], "resume": None}
+    if trained.rollout.engine == "bank":
+        data["rollout"] = wanted["rollout"]
+    for override in _checked(overrides):
+        _copy(wanted, data, override)
+    config = validated(data)
+    _check_engine(config)
+    return EvaluationSettings(config=config, checkpoint=checkpoint)
+
+
+def stored_evaluation(text: str, folder: Path) -> EvaluationSettings:
+    """The settings that `as_record` wrote, for the folder they now lie in.
+
+    Raises `RunFolderError` where the text is not such a record.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RunFolderError(f"{folder}: config.json is not JSON: {error}") from error
+    if not isinstance(data, dict) or data.get("kind") != _KIND:
+        raise RunFolderError(
+            f"{folder} is no evaluation; `atrium evaluate --run` evaluates a run's checkpoint, and "
+            "`atrium train --resume` continues a run"
+        )
+    checkpoint = data.get("checkpoint")
+    sections = {key: data.get(key) for key in SECTIONS}
+    config = validated({**data.get(_UNREAD, {}), **sections, "runs_dir": str(folder.parents[1])})
+    return EvaluationSettings(
+        config=config, checkpoint=None if checkpoint is None else EvaluatedCheckpoint(**checkpoint)
+    )
+
+
+def _check_engine(config: RunConfig) -> None:
+    if config.rollout.engine == "bank":
+        raise ConfigError(
+            "rollout.engine=bank: stored rollouts answer no benchmark; allowed is rollout=transformers, or "
+            "another that samples"
+        )
+
+
+def _checked(overrides: Sequence[str]) -> list[Override]:
+    """The overrides, none of which only training reads."""
+    parsed = check_overrides(overrides)
+    for override in parsed:
+        first = override.key_or_group.partition(".")[0]
+        if first not in RunConfig.model_fields or first in SECTIONS:
+            continue
+        hint = "; the answers' randomness starts from evaluation.seed" if first == "seed" else ""
+        raise ConfigError(
+            f"{shown(override.input_line)}: has no effect on an evaluation{hint}; allowed are settings of "
+            f"{', '.join(SECTIONS)}"
+        )
+    return parsed
+
+
+def _copy(source: Mapping[str, Any], target: dict[str, Any], override: Override) -> None:
+    """Set in `target` what the override names, to its value in `source`."""
+    *path, last = override.key_or_group.split(".")
+    if not path and last not in SECTIONS:
+        raise ConfigError(
+            f"{shown(override.input_line)}: a set of settings would change the run's own; allowed are "
+            f"{', '.join(SECTIONS)} and their settings"
+        )
+    for part in path:
+        source, target = source[part], target[part]
+    target[last] = source[last]

@@ -1,0 +1,181 @@
+"""What an evaluation has sampled, what of it is graded, and what of that was handed over.
+
+In memory only: the caller of `evaluate` keeps what it is handed. Nothing is sampled or estimated here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from atrium.grading.grader import Grader
+from atrium.records import Completion, FinishReason, Problem, Verdict
+from atrium.tracking.tracker import EvaluatedSample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far an evaluation is, in samples; `num_tokens` are those sampled by this call.
+
+    `mean` is over the graded samples so far, those finished before the call included; None before the
+    first.
+    """
+
+    num_sampled: int
+    num_samples: int
+    num_tokens: int
+    mean: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What a caller wants to hear while an evaluation goes on, and what it knows from an earlier one.
+
+    `on_finished` receives the samples of whole problems, K of each, as soon as all of a wave are graded;
+    what it has received may be given as `finished`, by problem id, to a later call, which then samples
+    the rest. `on_progress` is called after each sample.
+    """
+
+    on_progress: Callable[[Progress], None] | None = None
+    on_finished: Callable[[Sequence[EvaluatedSample]], None] | None = None
+    finished: Mapping[str, Sequence[EvaluatedSample]] = field(default_factory=dict)
+
+
+class _Outcome(NamedTuple):
+    """A completion and the verdict that is on its way."""
+
+    completion: Completion
+    verdict: Future[Verdict]
+
+    def is_correct(self, *, require_stop: bool) -> bool:
+        """Whether it counts; waits for the verdict."""
+        stopped = self.completion.finish_reason is FinishReason.STOP
+        return self.verdict.result().is_correct and (stopped or not require_stop)
+
+
+class Collection:
+    """The samples of one evaluation of `problems`, by their places."""
+
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        *,
+        num_samples: int,
+        require_stop: bool,
+        grader: Grader,
+        watch: Watch,
+    ) -> None:
+        self._problems = problems
+        self._num_per_problem = num_samples
+        self._require_stop = require_stop
+        self._grader = grader
+        self._watch = watch
+        self._outcomes: dict[int, dict[int, _Outcome]] = {}
+        self._samples: dict[int, tuple[EvaluatedSample, ...]] = {
+            index: tuple(watch.finished[problem.problem_id])
+            for index, problem in enumerate(problems)
+            if problem.problem_id in watch.finished
+        }
+        self._waiting: list[Sequence[int]] = []
+        known = [sample for samples_K in self._samples.values() for sample in samples_K]
+        self._num_sampled, self._num_tokens = len(known), 0
+        self._mean = _RunningMean(known, require_stop=require_stop)
+
+    def add(self, index: int, sample_index: int, completion: Completion) -> bool:
+        """Take in one sample and tell of it; whether it was the last of its problem."""
+        verdict = self._grader.submit(completion.text, self._problems[index].answer)
+        outcome = _Outcome(completion, verdict)
+        of_problem = self._outcomes.setdefault(index, {})
+        of_problem[sample_index] = outcome
+        self._hand_over_graded()
+        self._num_sampled += 1
+        self._num_tokens += completion.num_tokens
+        if self._watch.on_progress is not None:
+            self._watch.on_progress(
+                Progress(
+                    num_sampled=self._num_sampled,
+                    num_samples=len(self._problems) * self._num_per_problem,
+                    num_tokens=self._num_tokens,
+                    mean=self._mean.including(outcome),
+                )
+            )
+        return len(of_problem) == self._num_per_problem
+
+    def hand_over(self, indices: Sequence[int]) -> None:
+        """Hand over these problems, which are sampled, together: now or as soon as they are graded."""
+        self._waiting.append(indices)
+        self._hand_over_graded()
+
+    def wait(self) -> list[tuple[EvaluatedSample, ...]]:
+        """Hand over the rest as it is graded; all samples by problem."""
+        for indices in self._waiting:
+            self._finish(indices)
+        self._waiting = []
+        return [self._samples[index] for index in range(len(self._problems))]
+
+    def _hand_over_graded(self) -> None:
+        for indices in [waiting for waiting in self._waiting if self._is_graded(waiting)]:
+            self._waiting.remove(indices)
+            self._finish(indices)
+
+    def _is_graded(self, indices: Iterable[int]) -> bool:
+        return all(outcome.verdict.done() for index in indices for outcome in self._outcomes[index].values())
+
+    def _finish(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            outcomes = self._outcomes.pop(index)
+            self._samples[index] = tuple(
+                _evaluated(
+                    self._problems[index],
+                    sample_index,
+                    outcomes[sample_index],
+                    require_stop=self._require_stop,
+                )
+                for sample_index in range(self._num_per_problem)
+            )
+        if self._watch.on_finished is not None:
+            self._watch.on_finished([sample for index in indices for sample in self._samples[index]])
+
+
+class _RunningMean:
+    """The share correct among the outcomes whose verdicts have arrived; never waits for one."""
+
+    def __init__(self, known: Sequence[EvaluatedSample], *, require_stop: bool) -> None:
+        self._require_stop = require_stop
+        self._pending: list[_Outcome] = []
+        self._num_graded = len(known)
+        self._num_correct = sum(sample.is_correct for sample in known)
+
+    def including(self, outcome: _Outcome) -> float | None:
+        """Take in one more outcome and return the mean, None before the first verdict."""
+        waiting = []
+        for one in (*self._pending, outcome):
+            if not one.verdict.done():
+                waiting.append(one)
+                continue
+            self._num_graded += 1
+            self._num_correct += one.is_correct(require_stop=self._require_stop)
+        self._pending = waiting
+        return self._num_correct / self._num_graded if self._num_graded else None
+
+
+def _evaluated(
+    problem: Problem, sample_index: int, outcome: _Outcome, *, require_stop: bool
+) -> EvaluatedSample:
+    completion, verdict = outcome.completion, outcome.verdict.result()
+    return EvaluatedSample(
+        problem=problem,
+        sample_index=sample_index,
+        text=completion.text,
+        verdict=verdict.kind,
+        reason=verdict.reason,
+        extracted=verdict.extracted,
+        is_correct=outcome.is_correct(require_stop=require_stop),
+        num_tokens=completion.num_tokens,
+        finish_reason=completion.finish_reason,
+        logprob_sum=float(completion.logprobs.sum(dtype=np.float64)),
+    )

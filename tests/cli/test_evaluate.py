@@ -1,0 +1,205 @@
+"""`atrium evaluate` in this process: on what a real run trained, resumed, on a suite, and refused."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from atrium.cli.app import main
+from atrium.tracking.evaluation_parts import EvaluationParts
+from atrium.tracking.find import find_run, list_runs
+from atrium.tracking.json_lines import read_json_lines
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.sample_files import read_samples, write_evaluation
+
+BENCHMARK, STEP = "arithmetic-test", 2
+
+
+@pytest.fixture(scope="module")
+def runs_dir(tmp_path_factory):
+    """Where a run of two steps has been trained."""
+    runs_dir = tmp_path_factory.mktemp("evaluated") / "runs"
+    settings = ("debug=tiny_steps", f"num_steps={STEP}", "tracking.figures=false", "tracking.progress=off")
+    assert main(["train", *settings, f"runs_dir={runs_dir}", "experiment_name=trained"]) == 0
+    return runs_dir
+
+
+@pytest.fixture(scope="module")
+def trained(runs_dir):
+    return find_run(runs_dir, "last")
+
+
+@pytest.fixture
+def evaluate(runs_dir, capsys):
+    """Evaluates and gives the folder and what was printed."""
+
+    def run(*arguments):
+        before = {folder.path for folder in list_runs(runs_dir)}
+        assert main(["evaluate", "--runs-dir", str(runs_dir), *arguments]) == 0
+        made = [folder for folder in list_runs(runs_dir) if folder.path not in before]
+        return (made[0] if made else None), capsys.readouterr().out
+
+    return run
+
+
+def rows_of(folder, benchmark=BENCHMARK, step=STEP):
+    return pq.read_table(folder.evaluation_path(benchmark, step)).to_pylist()
+
+
+def test_a_checkpoint_gets_the_rows_and_scores_that_its_run_gave_it(evaluate, trained):
+    folder, printed = evaluate("--run", "last", "tracking.figures=true")
+    assert rows_of(folder) == rows_of(trained)
+    (record,) = read_json_lines(folder.evaluations_file).records
+    (before,) = [
+        r
+        for r in read_json_lines(trained.evaluations_file).records
+        if (r["benchmark"], r["step"]) == (BENCHMARK, STEP)
+    ]
+    settings = record["results"].pop("settings")
+    assert record["results"] == before["results"]
+    assert (settings["prompt_template"], settings["thinking"], settings["seed"]) == ("question", False, 0)
+    assert len(settings["prompt_template_hash"]) == 64
+    config = json.loads(folder.config_file.read_text())
+    assert (config["kind"], config["checkpoint"]) == ("evaluation", {"run": trained.name, "step": STEP})
+    summary = json.loads(folder.summary_file.read_text())
+    last = summary["evaluations"][BENCHMARK]["last"]
+    assert last.keys() >= {"mean_at_k", "interval_sampling", "maj_at_k", "truncated_frac"}
+    assert (summary["status"], summary["num_tokens"]) == ("finished", record["results"]["num_tokens"])
+    names = {path.name for path in folder.figures_dir.iterdir()}
+    assert names == {f"pass_at_k-{BENCHMARK}-step-00000{STEP}.{kind}" for kind in ("png", "svg")}
+    for text in (
+        "Mean@2",
+        "Maj@2",
+        "Pass@2",
+        "Pass^2",
+        "not estimable",
+        "truncated",
+        "over problems",
+        "level",
+    ):
+        assert text in printed
+    assert "arithmetic-test 16/16" in printed, "progress is told where there is no terminal"
+    assert "tokens/s" in printed
+
+
+def test_an_evaluation_whose_process_died_goes_on_and_ends_with_the_same_rows(evaluate, trained, runs_dir):
+    folder, _ = evaluate("--run", trained.path.name, "evaluation.num_samples=4")
+    whole, scores = rows_of(folder), folder.evaluations_file.read_text()
+    path = folder.evaluation_path(BENCHMARK, STEP)
+    problems = {row["problem_id"] for row in whole[:20]}
+    samples = _read_back(folder, path)
+    path.unlink()
+    write_evaluation(
+        path.parent / "parts" / path.stem / "part-000001.parquet",
+        STEP,
+        [sample for sample in samples if sample.problem.problem_id in problems],
+    )
+    for file in (folder.evaluations_file, folder.summary_file, folder.status_file):
+        file.unlink()
+    made, printed = evaluate("--resume", folder.path.name)
+    assert made is None
+    assert "5 of 8 problems are finished already" in printed
+    # This part is less than a wave, so the rest was sampled in another batch, to the last bits.
+    bits = [pytest.approx(row.pop("logprob_sum"), abs=1e-4) for row in whole]
+    rows = rows_of(folder)
+    assert [row.pop("logprob_sum") for row in rows] == bits
+    assert rows == whole
+    assert _without_time(folder.evaluations_file.read_text()) == _without_time(scores)
+    assert not (path.parent / "parts").exists()
+
+
+def _read_back(folder, path):
+    from atrium.records import Problem
+
+    problems = {
+        row["problem_id"]: Problem(
+            problem_id=row["problem_id"],
+            question=row["question"],
+            answer=row["gold"],
+            metadata=json.loads(row["metadata"]),
+        )
+        for row in read_samples(path)
+    }
+    found = EvaluationParts(path, step=STEP).read(problems.values(), num_samples=4)
+    return [sample for samples in found.values() for sample in samples]
+
+
+def _without_time(text):
+    return [json.loads(line) | {"time": 0} for line in text.splitlines()]
+
+
+def test_a_suite_gets_scores_for_each_benchmark_and_their_macro_average(evaluate, tmp_path):
+    lines = []
+    for name in ("aime24", "aime25", "aime26"):
+        file = tmp_path / f"{name}.jsonl"
+        rows = [{"id": f"{name}-{n}", "problem": f"{n}+{n}=", "answer": str(2 * n)} for n in range(1, 4)]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        member = f"benchmark.members.{name}"
+        lines += [f"{member}.source={file}", f"{member}.files=[]", f"{member}.revision=null"]
+        lines += [f"{member}.expected_num_rows=3", f"{member}.expected_num_problems=3"]
+        lines += [f"{member}.fields.question=[problem]", f"{member}.fields.answer=[answer]"]
+    folder, printed = evaluate(
+        "--run", "last", "benchmark=aime_all", *lines, "evaluation.max_new_tokens=5000"
+    )
+    summary = json.loads(folder.summary_file.read_text())
+    assert summary["evaluations"].keys() == {"aime24", "aime25", "aime26"}
+    macro = summary["macro_average"]
+    means = [entry["last"]["mean_at_k"] for entry in summary["evaluations"].values()]
+    assert (macro["num_benchmarks"], macro["mean_at_k"]) == (3, pytest.approx(sum(means) / 3))
+    assert "macro average over 3 benchmarks" in printed
+    assert "not evaluation.max_new_tokens=5000" in folder.log_file.read_text()
+
+
+def test_a_path_into_a_run_means_that_run(evaluate, trained):
+    policy = trained.checkpoint_path(STEP) / "policy"
+    for path in (policy, policy.parent, trained.path):
+        _, printed = evaluate("model=hub", f"model.source={path}", "--cfg")
+        config = json.loads(printed)
+        assert config["checkpoint"] == {"run": trained.name, "step": STEP}
+        assert config["model"]["prompt"] == "question"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--best"], "name the run with --run"),
+        (["--run", "last", "--step", "7"], "no checkpoint at step 7"),
+        (["--run", "no-such-run"], "there is no run"),
+        (["--resume", "last", "seed=1"], "leave out the others"),
+        (["--resume", "trained"], "is no evaluation"),
+        (["evaluation.num_samples=4", "evaluation.pass_at=[8]"], "Pass@8 needs at least 8 samples"),
+        (["model=hub", "model.source=./nowhere"], "no such model folder"),
+        (["model.prompt=qwen3_thinking"], "allowed is model.thinking=true"),
+        (["--runs"], "unrecognized arguments"),
+        (["algorithm=grpo"], "has no effect on an evaluation"),
+    ],
+)
+def test_mistakes_are_one_line_before_anything_is_loaded(runs_dir, trained, capsys, arguments, message):
+    given = [trained.path.name if argument == "trained" else argument for argument in arguments]
+    assert main(["evaluate", "--runs-dir", str(runs_dir), *given]) == 2
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert message in printed
+
+
+def test_without_an_evaluation_there_is_nothing_to_resume(tmp_path, capsys):
+    assert main(["evaluate", "--runs-dir", str(tmp_path), "--resume", "last"]) == 2
+    assert "holds no evaluation" in capsys.readouterr().err
+
+
+def test_help_says_what_can_be_evaluated(capsys):
+    assert main(["evaluate", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "benchmark=aime24 evaluation.num_samples=32" in printed
+    assert "--resume" in printed
+
+
+def test_the_folder_of_an_evaluation_is_listed_and_shown_as_any_run(evaluate, runs_dir, capsys):
+    folder, _ = evaluate("--run", "last", "evaluation=greedy", "tracking.figures=false")
+    assert isinstance(folder, RunFolder)
+    assert main(["runs", "--runs-dir", str(runs_dir)]) == 0
+    assert folder.name in capsys.readouterr().out
+    assert main(["show", folder.path.name, "--runs-dir", str(runs_dir)]) == 0
+    assert BENCHMARK in capsys.readouterr().out

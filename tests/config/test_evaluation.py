@@ -1,0 +1,108 @@
+"""The configuration of an evaluation: what it takes, what it refuses, and what it stores."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from atrium.config.compose import compose
+from atrium.config.evaluation import (
+    SECTIONS,
+    EvaluatedCheckpoint,
+    checkpoint_evaluation,
+    compose_evaluation,
+    stored_evaluation,
+)
+from atrium.errors import ConfigError, RunFolderError
+
+CHECKPOINT = EvaluatedCheckpoint(run="quickstart/one", step=40)
+
+
+def of_checkpoint(*overrides, trained=()):
+    return checkpoint_evaluation(
+        compose(trained), CHECKPOINT, policy=Path("/runs/p o/policy"), overrides=overrides
+    )
+
+
+def test_a_hub_model_is_sampled_as_in_the_literature_unless_a_choice_is_made():
+    hub = ("model=hub", "model.source=Qwen/Qwen3-0.6B")
+    config = compose_evaluation(hub).config
+    assert (config.evaluation.temperature, config.evaluation.top_p) == (0.6, 0.95)
+    assert config.evaluation.max_new_tokens == 32_768
+    assert config.model.prompt == "qwen_boxed"
+    chosen = compose_evaluation([*hub, "evaluation=sampled"]).config.evaluation
+    assert (chosen.temperature, chosen.top_p) == (1.0, 1.0)
+    assert compose_evaluation([*hub, "evaluation.temperature=0.9"]).config.evaluation.temperature == 0.9
+
+
+def test_the_built_in_model_is_sampled_on_policy():
+    config = compose_evaluation([]).config
+    assert (config.evaluation.temperature, config.evaluation.top_p) == (1.0, 1.0)
+    assert config.experiment_name == "evaluations"
+    assert compose_evaluation(["experiment_name=mine"]).config.experiment_name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed=1", "evaluation.seed"),
+        ("algorithm=grpo", "has no effect on an evaluation"),
+        ("optimizer.learning_rate=1e-4", "has no effect on an evaluation"),
+        ("evaluation.pass_at=[16]", "Pass@16 needs at least 16 samples"),
+        ("evaluation.num_sample=4", "num_samples"),
+    ],
+)
+def test_settings_without_effect_and_impossible_ones_are_refused_by_name(override, message):
+    with pytest.raises(ConfigError, match=message):
+        compose_evaluation([override])
+
+
+def test_a_checkpoint_is_evaluated_as_its_run_evaluates_unless_told_otherwise():
+    trained = ("evaluation.num_samples=3", "model.context_length=96", "grader.timeout_s=7.0", "seed=5")
+    settings = of_checkpoint(trained=trained)
+    config = settings.config
+    assert (config.model.kind, config.model.source) == ("hub", "/runs/p o/policy")
+    assert (config.model.prompt, config.model.thinking) == ("question", False)
+    assert config.evaluation == compose(trained).evaluation
+    assert config.grader.timeout_s == 7.0
+    assert settings.step == 40
+    changed = of_checkpoint("evaluation=greedy", "model.prompt=qwen_boxed", trained=trained).config
+    assert (changed.evaluation.temperature, changed.evaluation.num_samples) == (0.0, 1)
+    assert changed.model.prompt == "qwen_boxed"
+    longer = of_checkpoint("evaluation.max_new_tokens=500", trained=trained).config
+    assert (longer.evaluation.max_new_tokens, longer.evaluation.num_samples) == (500, 3)
+
+
+@pytest.mark.parametrize(
+    "override", ["model=tiny", "model.source=x", "experiment=stress", "debug=tiny_steps"]
+)
+def test_what_would_change_the_runs_own_model_or_settings_is_refused(override):
+    with pytest.raises(ConfigError, match=override):
+        of_checkpoint(override)
+
+
+def test_stored_rollouts_answer_no_benchmark():
+    bank = ("rollout=bank", "rollout.source=some/run")
+    with pytest.raises(ConfigError, match="stored rollouts answer no benchmark"):
+        compose_evaluation(bank)
+    assert of_checkpoint(trained=bank).config.rollout.engine == "transformers"
+
+
+def test_what_is_stored_gives_the_same_settings_where_the_folder_lies_now():
+    settings = of_checkpoint("evaluation.num_samples=2", trained=("algorithm=dr_grpo", "seed=3"))
+    record = settings.as_record()
+    assert record["kind"] == "evaluation"
+    assert record["checkpoint"] == {"run": "quickstart/one", "step": 40}
+    assert not {"algorithm", "optimizer", "divergence", "seed"} & record.keys()
+    assert record.keys() >= set(SECTIONS)
+    again = stored_evaluation(json.dumps(record), Path("/else/where/evaluations/x"))
+    assert again.checkpoint == CHECKPOINT
+    assert again.config == settings.config.model_copy(update={"runs_dir": "/else/where"})
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", json.dumps(compose([]).model_dump(mode="json"))])
+def test_what_is_no_evaluation_cannot_be_resumed(text):
+    with pytest.raises(RunFolderError, match=r"config\.json is not JSON|is no evaluation"):
+        stored_evaluation(text, Path("runs/e/x"))
