@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ CHARACTERS = list("0123456789+-=;.") + [chr(code) for code in range(ord("a"), or
 VOCABULARY = {token: index for index, token in enumerate(SPECIAL_TOKENS + CHARACTERS)}
 PAD, STOPS = 0, (1, 2)
 CONTEXT_LENGTH = 160
+VLLM_CACHE = Path(__file__).resolve().parents[2] / "runs" / ".cache" / "vllm-tests"
 
 
 def build_tokenizer():
@@ -45,7 +47,7 @@ def build_model(seed, **changes):
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 8,
+        "head_dim": 32,
         "intermediate_size": 48,
         "max_position_embeddings": CONTEXT_LENGTH,
         "initializer_range": 0.3,
@@ -89,6 +91,41 @@ def transformers_engine_without_fused_steps(policy):
     return transformers_engine(policy)
 
 
+VLLM_ENGINES = []
+
+
+def vllm_engine(policy):
+    """The engine of this process, started once, with the policy's weights."""
+    if not VLLM_ENGINES or VLLM_ENGINES[-1].is_closed:
+        from atrium.rollout.vllm_engine import VllmEngine, VllmSettings
+
+        settings = VllmSettings(
+            device="cuda" if torch.cuda.is_available() else "cpu",
+            dtype="float32",
+            context_length=policy.context_length,
+            max_num_seqs=64,
+            gpu_memory_fraction=0.2,
+            kv_cache_mb=64,
+            kv_cache_dtype="auto",
+            enforce_eager=True,
+            sleep_level=None,
+            num_speculative_tokens=None,
+            start_timeout_s=240.0,
+            step_timeout_s=60.0,
+        )
+        VLLM_ENGINES.append(
+            VllmEngine(
+                model=policy.model,
+                tokenizer=policy.tokenizer,
+                stop_token_ids=policy.stop_token_ids,
+                settings=settings,
+                cache_dir=VLLM_CACHE,
+            )
+        )
+    VLLM_ENGINES[-1].update_weights(policy.model.state_dict(), 0)
+    return VLLM_ENGINES[-1]
+
+
 def scripted_engine(policy):
     def script(prompt, seed):
         draw = np.random.default_rng(derive_seed(seed, "script", *prompt.tolist()))
@@ -109,11 +146,17 @@ MODEL_ENGINES: dict[str, Callable[[Policy], Engine]] = {
     "transformers": transformers_engine,
     "transformers_in_small_waves": transformers_engine_in_small_waves,
     "transformers_without_fused_steps": transformers_engine_without_fused_steps,
+    "vllm": vllm_engine,
 }
 """Engines that sample from a model's distribution: the whole contract."""
 
 ENGINES: dict[str, Callable[[Policy], Engine]] = {**MODEL_ENGINES, "scripted": scripted_engine}
 """All engines: the part of the contract that needs no model."""
+
+
+def _params(engines):
+    """The names of engines; the one that needs software of its own is left to `make test-vllm`."""
+    return [pytest.param(name, marks=[pytest.mark.vllm] * (name == "vllm")) for name in engines]
 
 
 @pytest.fixture(scope="session")
@@ -126,7 +169,7 @@ def policy(tokenizer):
     return Policy(model=build_model(0), tokenizer=tokenizer)
 
 
-@pytest.fixture(params=MODEL_ENGINES)
+@pytest.fixture(params=_params(MODEL_ENGINES))
 def build_engine(request):
     return MODEL_ENGINES[request.param]
 
@@ -136,7 +179,7 @@ def engine(build_engine, policy):
     return build_engine(policy)
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=_params(ENGINES))
 def any_engine(request, policy):
     return ENGINES[request.param](policy)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -71,7 +72,14 @@ def build_tokenizer() -> PreTrainedTokenizerBase:
 
 def build_tiny_policy(settings: TinySettings, seed: int) -> Policy:
     """The built-in model with random weights, in float32 on the CPU."""
-    architecture = {
+    return build_random_policy(
+        tiny_architecture(settings), tokenizer=build_tokenizer(), seed=seed, dtype=torch.float32
+    )
+
+
+def tiny_architecture(settings: TinySettings) -> dict[str, Any]:
+    """What the built-in model is built from: model_type and the keys of its config.json."""
+    return {
         "model_type": "qwen3",
         "hidden_size": settings.hidden_size,
         "num_hidden_layers": settings.num_layers,
@@ -86,4 +94,3 @@ def build_tiny_policy(settings: TinySettings, seed: int) -> Policy:
         "tie_word_embeddings": True,
         "vocab_size": len(TOKENS),
     }
-    return build_random_policy(architecture, tokenizer=build_tokenizer(), seed=seed, dtype=torch.float32)

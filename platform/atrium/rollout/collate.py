@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atrium.objective.batch import Batch
-from atrium.records import RolloutGroup
+from atrium.records import Completion, RolloutGroup
 from atrium.seeding import derive_seed
 
 
@@ -33,6 +33,8 @@ class RolloutRows:
         Int64 on the host; rows with equal values have equal prompts.
     batch
         The same rows for the objective.
+    live_B
+        Bool; False for completions that other weights sampled: read from disk, or from before an update.
     behavior_state_BTD
         The behavior policy's last states at the completion tokens, where a state divergence needs them.
     """
@@ -42,6 +44,7 @@ class RolloutRows:
     num_tokens_B: NDArray[np.int64]
     prompt_index_B: NDArray[np.int64]
     batch: Batch
+    live_B: Tensor
     behavior_state_BTD: Tensor | None = None
 
     @property
@@ -64,6 +67,7 @@ class RolloutRows:
             num_tokens_B=num_tokens_B,
             prompt_index_B=self.prompt_index_B[rows],
             batch=self.batch.select(index, longest_completion),
+            live_B=self.live_B[index],
             behavior_state_BTD=None if state_BTD is None else state_BTD[index, :longest_completion],
         )
 
@@ -73,7 +77,13 @@ class RolloutRows:
 
 
 def collate(
-    groups: Sequence[RolloutGroup], *, trains: Sequence[bool], pad_token_id: int, seed: int, device: str
+    groups: Sequence[RolloutGroup],
+    *,
+    trains: Sequence[bool],
+    pad_token_id: int,
+    seed: int,
+    device: str,
+    weight_version: int | None = None,
 ) -> RolloutRows:
     """Rows of all completions of the groups.
 
@@ -85,6 +95,8 @@ def collate(
         For each group, whether it is computed or only counted in denominators.
     seed
         Key of random choices that an objective makes on these rows.
+    weight_version
+        That of the policy's weights; None where all that was not read from disk comes from them.
     """
     rollouts = [(index, rollout) for index, group in enumerate(groups) for rollout in group.rollouts]
     completion_ids = [rollout.completion.token_ids for _, rollout in rollouts]
@@ -117,4 +129,9 @@ def collate(
         num_tokens_B=num_tokens_B,
         prompt_index_B=np.array([index for index, _ in rollouts], dtype=np.int64),
         batch=batch,
+        live_B=torch.tensor([_is_live(r.completion, weight_version) for _, r in rollouts], device=device),
     )
+
+
+def _is_live(completion: Completion, weight_version: int | None) -> bool:
+    return not completion.is_stored and weight_version in (None, completion.weight_version)

@@ -67,6 +67,7 @@ class Engine(Protocol):
     ) -> Iterator[Generation]:
         """Yield each request's completions once, as soon as all of them are finished, in any order.
 
+        An engine may also answer requests that are appended to `requests` while completions are taken.
         Raises `EngineError` when a prompt leaves no room for `max_new_tokens` in the model's context.
         """
         ...

@@ -21,10 +21,11 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from atrium.errors import EngineError
+from atrium.models.qwen3 import has_fused_form
 from atrium.records import Completion, FinishReason, Logprobs, TokenIds
 from atrium.rollout.decoding import Decoder, inference_mode, new_cache
 from atrium.rollout.engine import Generation, GenerationRequest, SamplingParams
-from atrium.rollout.qwen3_decoder import Qwen3Decoder, has_fused_form
+from atrium.rollout.qwen3_decoder import Qwen3Decoder
 from atrium.rollout.sampling import check_requests, sample_keys, sample_tokens, uniforms
 from atrium.rollout.weights import load_weights
 

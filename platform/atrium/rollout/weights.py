@@ -17,10 +17,21 @@ from atrium.errors import EngineError
 def load_weights(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
     """Copy a full `state_dict` into `model`; tensors that are the model's own stay as they are.
 
-    Raises `EngineError`, with nothing changed, unless names and shapes are exactly the model's; tied
-    weights stand under each of their names, with equal values.
+    Raises `EngineError`, with nothing changed, for weights that `check_weights` refuses.
     """
     own = model.state_dict()
+    check_weights(own, weights)
+    with torch.no_grad():
+        for name, target in own.items():
+            if weights[name].data_ptr() != target.data_ptr():
+                target.copy_(weights[name])
+
+
+def check_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Raise `EngineError` unless names and shapes are exactly those of `own`, a model's `state_dict`.
+
+    Tied weights stand under each of their names, with equal values.
+    """
     missing, unexpected = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
     if missing or unexpected:
         raise EngineError(
@@ -41,10 +52,6 @@ def load_weights(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
                 f"the model ties {tied_name} and {name}, but the weights given for them differ: "
                 "give equal weights, or load the model with tie_word_embeddings=false"
             )
-    with torch.no_grad():
-        for name, target in own.items():
-            if weights[name].data_ptr() != target.data_ptr():
-                target.copy_(weights[name])
 
 
 def _names(names: Sequence[str]) -> str:

@@ -61,66 +61,120 @@ class RolloutCollector:
     seed: int
 
     def collect(self, step: int, cursor: int, measurements: Measurements) -> Collected:
-        """The step's groups. With `resample`, rounds of prompts are added until enough carry a signal."""
-        kept: list[RolloutGroup] = []
-        rounds = self.group_filter.max_num_rounds if self.group_filter.kind == "resample" else 1
-        for _ in range(rounds):
-            groups = self._sample(step, cursor, measurements)
-            cursor += self.num_prompts
-            kept.extend(group for group in groups if self.group_filter.keeps(_rewards(group)))
-            if len(kept) >= self.num_prompts:
-                break
-        kept = kept[: self.num_prompts]
-        trains = tuple(self.group_filter.computes(_rewards(group)) for group in kept)
-        return Collected(groups=tuple(kept), trains=trains, cursor=cursor)
+        """The step's groups. With `resample`, each group without a signal is replaced by the next prompt's.
 
-    def _sample(self, step: int, cursor: int, measurements: Measurements) -> list[RolloutGroup]:
-        """One round of prompts, sampled and graded."""
-        problems = self.stream.take(cursor, self.num_prompts)
-        requests = [
-            GenerationRequest(
-                prompt_token_ids=self.encode(problem),
-                sample_seeds=tuple(
-                    derive_seed(self.seed, "rollout", cursor + index, sample)
-                    for sample in range(self.group_size)
-                ),
-            )
-            for index, problem in enumerate(problems)
-        ]
-        started = time.perf_counter()
-        graded: dict[int, list[tuple[Completion, Future[Verdict]]]] = {}
-        for generation in self.engine.generate(requests, self.sampling):
-            gold = problems[generation.request_index].answer
-            graded[generation.request_index] = [
-                (completion, self.grader.submit(completion.text, gold))
-                for completion in generation.completions
-            ]
-        sampled = time.perf_counter()
-        groups = [
-            self._group(step, problem, request, graded[index])
-            for index, (problem, request) in enumerate(zip(problems, requests, strict=True))
-        ]
-        measurements.add(metrics.ROLLOUT_S, sampled - started)
-        measurements.add(metrics.GRADE_WAIT_S, time.perf_counter() - sampled)
-        _measure(groups, sampled - started, measurements)
+        What is sampled depends on the rewards alone, not on which completions are finished first.
+        """
+        replaces = self.group_filter.kind == "resample"
+        limit = self.num_prompts * (self.group_filter.max_num_rounds if replaces else 1)
+        groups = self._sample(step, cursor, limit, measurements)
+        kept = tuple(group for group in groups if self._keeps(group))
+        trains = tuple(self.group_filter.computes(_rewards(group)) for group in kept)
+        return Collected(groups=kept, trains=trains, cursor=cursor + len(groups))
+
+    def _keeps(self, group: RolloutGroup) -> bool:
+        return self.group_filter.keeps(_rewards(group))
+
+    def _sample(self, step: int, cursor: int, limit: int, measurements: Measurements) -> list[RolloutGroup]:
+        """The groups of `num_prompts` prompts, and of one more for each that is not kept, up to `limit`.
+
+        Groups are graded while others are sampled, and what replaces one joins them where the engine takes
+        further requests.
+        """
+        round_ = _Round(self, step, cursor)
+        num_wanted = min(self.num_prompts, limit)
+        sample_s = wait_s = 0.0
+        while len(round_.requests) < num_wanted:
+            places = round_.extend(num_wanted)
+            while places:
+                started = time.perf_counter()
+                requests = [round_.requests[place] for place in places]
+                for generation in self.engine.generate(requests, self.sampling):
+                    round_.grade(places[generation.request_index], generation.completions)
+                    num_wanted = min(self.num_prompts + round_.num_rejected(wait=False), limit)
+                    added = round_.extend(num_wanted)
+                    places += added
+                    requests += [round_.requests[place] for place in added]
+                sample_s += time.perf_counter() - started
+                places = round_.unanswered()
+            started = time.perf_counter()
+            num_wanted = min(self.num_prompts + round_.num_rejected(wait=True), limit)
+            wait_s += time.perf_counter() - started
+        groups = round_.groups()
+        measurements.add(metrics.ROLLOUT_S, sample_s)
+        measurements.add(metrics.GRADE_WAIT_S, wait_s)
+        _measure(groups, sample_s, measurements)
         return groups
 
-    def _group(
-        self,
-        step: int,
-        problem: Problem,
-        request: GenerationRequest,
-        graded: Sequence[tuple[Completion, Future[Verdict]]],
-    ) -> RolloutGroup:
+    def request(self, problem: Problem, position: int) -> GenerationRequest:
+        """What the engine is asked for the problem at a position of the stream."""
+        return GenerationRequest(
+            prompt_token_ids=self.encode(problem),
+            sample_seeds=tuple(
+                derive_seed(self.seed, "rollout", position, sample) for sample in range(self.group_size)
+            ),
+        )
+
+
+class _Round:
+    """The prompts of a step so far, in the order of the stream, and what has become of them."""
+
+    def __init__(self, collector: RolloutCollector, step: int, cursor: int) -> None:
+        self.requests: list[GenerationRequest] = []
+        self._collector = collector
+        self._step = step
+        self._cursor = cursor
+        self._problems: list[Problem] = []
+        self._graded: dict[int, list[tuple[Completion, Future[Verdict]]]] = {}
+        self._groups: dict[int, RolloutGroup] = {}
+        self._num_rejected = 0
+
+    def extend(self, num_wanted: int) -> list[int]:
+        """Take prompts until there are `num_wanted`; the places of the new ones."""
+        first = len(self.requests)
+        position = self._cursor + first
+        for problem in self._collector.stream.take(position, max(0, num_wanted - first)):
+            self.requests.append(self._collector.request(problem, self._cursor + len(self.requests)))
+            self._problems.append(problem)
+        return list(range(first, len(self.requests)))
+
+    def grade(self, place: int, completions: Sequence[Completion]) -> None:
+        """Hand the completions of a prompt to the grader."""
+        gold = self._problems[place].answer
+        self._graded[place] = [
+            (completion, self._collector.grader.submit(completion.text, gold)) for completion in completions
+        ]
+
+    def unanswered(self) -> list[int]:
+        """The places of prompts that have no completions yet."""
+        return [place for place in range(len(self.requests)) if place not in self._graded]
+
+    def num_rejected(self, *, wait: bool) -> int:
+        """How many groups are not kept, among those that are graded, or of all when `wait` is set."""
+        for place, graded in self._graded.items():
+            if place not in self._groups and (wait or all(future.done() for _, future in graded)):
+                group = self._group(place, graded)
+                self._groups[place] = group
+                self._num_rejected += not self._collector.group_filter.keeps(_rewards(group))
+        return self._num_rejected
+
+    def groups(self) -> list[RolloutGroup]:
+        """All groups, in the order of the stream."""
+        return [self._groups[place] for place in range(len(self.requests))]
+
+    def _group(self, place: int, graded: Sequence[tuple[Completion, Future[Verdict]]]) -> RolloutGroup:
+        problem = self._problems[place]
         rollouts = []
         for sample_index, (completion, future) in enumerate(graded):
             verdict = future.result()
-            reward = self.reward(problem.problem_id, sample_index, step, verdict, completion)
+            reward = self._collector.reward(problem.problem_id, sample_index, self._step, verdict, completion)
             rollouts.append(
                 Rollout(sample_index=sample_index, completion=completion, verdict=verdict, reward=reward)
             )
         return RolloutGroup(
-            problem=problem, prompt_token_ids=request.prompt_token_ids, rollouts=tuple(rollouts)
+            problem=problem,
+            prompt_token_ids=self.requests[place].prompt_token_ids,
+            rollouts=tuple(rollouts),
         )
 
 

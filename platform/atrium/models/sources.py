@@ -1,0 +1,148 @@
+"""Where a model comes from: a local folder or a Hub id, and what is wrong with it in one line."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import errors as hub
+from safetensors import SafetensorError
+from transformers.utils import logging as transformers_logging
+
+from atrium.errors import AtriumError, CheckpointError, ConfigError
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+# What transformers raises for a folder that is damaged or not a language model: it has no type of its own
+# for that, and a malformed field surfaces wherever it is first used.
+LOADING_ERRORS = (
+    OSError,
+    ValueError,
+    RuntimeError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    ImportError,
+    SafetensorError,
+    hub.StrictDataclassError,
+)
+
+
+def locate(source: str, revision: str | None) -> str:
+    """The checked folder, or the Hub id, that a source names; an error where it cannot be one."""
+    folder = Path(os.path.expanduser(source))  # noqa: PTH111 - leaves an unknown ~user as it is
+    if folder.is_dir():
+        if revision is not None:
+            raise ConfigError(
+                f"model.revision is '{revision}', but '{source}' is a local folder, which has none; remove it"
+            )
+        if not (folder / "config.json").is_file():
+            raise CheckpointError(
+                f"'{source}' holds no config.json, so it is not a transformers folder; name the folder "
+                "that holds config.json and model.safetensors"
+            )
+        if not any(folder.glob("*.safetensors")):
+            raise CheckpointError(
+                f"'{source}' holds no *.safetensors file; Atrium loads no pickled weights, convert "
+                "them with save_pretrained"
+            )
+        return str(folder)
+    if folder.is_file():
+        raise ConfigError(f"'{source}' is a file; name the transformers folder that holds it")
+    if source.startswith(("/", ".", "~")) or not _HUB_ID.fullmatch(source):
+        siblings = [path.name for path in folder.parent.glob("*/")]
+        near = difflib.get_close_matches(folder.name, siblings, n=1)
+        hint = f"; did you mean '{folder.with_name(near[0])}'?" if near else ""
+        raise ConfigError(f"there is no folder '{source}', and it is no Hub id (owner/name){hint}")
+    return source
+
+
+@contextmanager
+def readable(location: str) -> Iterator[None]:
+    """Turn whatever the libraries raise while reading a source into one line."""
+    try:
+        yield
+    except LOADING_ERRORS as error:
+        raise _explain(location, error) from error
+
+
+@contextmanager
+def buildable(architecture: Mapping[str, Any]) -> Iterator[None]:
+    """Turn whatever the libraries raise while building from an architecture's settings into one line."""
+    if "model_type" not in architecture:
+        raise ConfigError("architecture.model_type is missing; name one, such as qwen3")
+    try:
+        yield
+    except LOADING_ERRORS as error:
+        raise ConfigError(
+            f"cannot build the architecture '{architecture['model_type']}': {one_line(error)}"
+        ) from error
+
+
+def _explain(location: str, error: BaseException) -> AtriumError:
+    cause: BaseException | None = error
+    while cause is not None:
+        for kind, reason in _HUB_REASONS.items():
+            if isinstance(cause, kind):
+                return ConfigError(f"cannot load the model '{location}': {reason}")
+        cause = cause.__cause__ or cause.__context__
+    if "trust_remote_code" in str(error):
+        return ConfigError(
+            f"cannot load the model '{location}': it needs code from its own repository, which "
+            "Atrium never runs; choose a model whose architecture transformers knows"
+        )
+    return CheckpointError(
+        f"cannot load the model '{location}': {one_line(error)}; its files are damaged, incomplete or "
+        "not those of a causal language model"
+    )
+
+
+def one_line(error: BaseException) -> str:
+    """The kind of an error and the beginning of its message, on one line."""
+    message = textwrap.shorten(str(error), width=200, placeholder=" ...").rstrip(".:")
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the libraries' warnings and transformers' own progress bars (not downloads) off the terminal."""
+
+    def hidden(factory: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:  # noqa: ANN401 - transformers' hook
+        return factory(*args, **{**options, "disable": True})
+
+    loggers = [logging.getLogger(name) for name in ("transformers", "huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    previous = transformers_logging.set_tqdm_hook(hidden)
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        transformers_logging.set_tqdm_hook(previous)
+
+
+# The more specific kind first: a gated repository's error is also a missing one's.
+_HUB_REASONS: Mapping[type[BaseException], str] = {
+    hub.GatedRepoError: "it is gated; ask for access on its Hub page, then run `hf auth login`",
+    hub.RevisionNotFoundError: "it has no such revision; check model.revision",
+    hub.RepositoryNotFoundError: (
+        "it is neither a local folder nor a model on the Hub that you may see; check the name, or "
+        "run `hf auth login` for a private one"
+    ),
+    hub.OfflineModeIsEnabled: (
+        "it is not in the local Hub cache, and HF_HUB_OFFLINE forbids to download it; unset it or "
+        "name a local folder"
+    ),
+    hub.LocalEntryNotFoundError: (
+        "it is neither a local folder nor in the local Hub cache, and the Hub cannot be reached (or "
+        "HF_HUB_OFFLINE is set); check the name and the connection"
+    ),
+}

@@ -1,0 +1,294 @@
+"""Sampling with vLLM in this process: the engine for real models, on a GPU or with the CPU build.
+
+One engine per process. All samples of a call are in flight together, each with its own seed, and a
+request's completions are handed out as soon as they are finished, so that grading runs while others are
+still sampled. Weights are the trainer's: the engine starts from an architecture without weights, and every
+update is copied in place. Log-probabilities are those of the distribution that was sampled from
+(`processed_logprobs`), and a stop token is kept in its completion.
+
+vLLM's own tokenizer, generation defaults and end-of-sequence rules are not used: prompts are token ids and
+the policy says what stops a completion, so that sampler and trainer cannot disagree about either.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from atrium.errors import EngineError
+from atrium.records import Completion, FinishReason
+from atrium.rollout.engine import Generation, GenerationRequest, SamplingParams
+from atrium.rollout.sampling import check_requests
+from atrium.rollout.vllm_environment import check_vllm, set_environment
+from atrium.rollout.vllm_start import VllmSettings, explanation, sampling_parameters, start_vllm
+from atrium.rollout.vllm_watchdog import Watchdog
+from atrium.rollout.weights import check_weights
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """A sample in flight: its place among the requests."""
+
+    request_index: int
+    sample_index: int
+
+
+class VllmEngine:
+    """Samples from `model`'s architecture with the weights that `update_weights` gives, at first its own.
+
+    Parameters
+    ----------
+    model
+        The policy: its configuration, its first weights, and the names and shapes of those to come.
+    tokenizer
+        Turns completions into text, without special tokens.
+    stop_token_ids
+        Each of these ends a completion and is kept as its last token.
+    settings
+        How vLLM runs.
+    cache_dir
+        Folder for what vLLM and the compilers store.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        stop_token_ids: Sequence[int],
+        settings: VllmSettings,
+        cache_dir: Path,
+    ) -> None:
+        check_vllm(settings.device)
+        set_environment(settings.device, enforce_eager=settings.enforce_eager, cache_dir=cache_dir)
+        self._model = model
+        self._tokenizer = tokenizer
+        self._stop_token_ids = tuple(stop_token_ids)
+        self._settings = settings
+        self._weight_version = 0
+        self._num_submitted = 0
+        self._finished: dict[str, Any] = {}
+        self._is_asleep = False
+        self._watchdog = Watchdog()
+        self._engine: Any = None
+        with self._bounded("vLLM to start", settings.start_timeout_s):
+            self._engine = start_vllm(model, settings, cache_dir)
+        self._weights: Mapping[str, Tensor] = model.state_dict()
+        self._load()
+
+    @property
+    def weight_version(self) -> int:
+        """The number of updates behind the weights that `generate` samples from."""
+        return self._weight_version
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the engine has ended; it then answers nothing any more."""
+        return self._engine is None
+
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> Iterator[Generation]:
+        """Yield each request's completions once, as soon as all of them are finished, in any order.
+
+        Requests that are appended to `requests` while completions are taken are answered too. Checks all
+        requests when called, before anything is generated. Raises `EngineError` for a prompt that is empty
+        or leaves no room for `max_new_tokens`, for sampling parameters without a meaning, for
+        log-probabilities that are not finite, when vLLM fails, and when weights change before the last
+        completion.
+        """
+        if self._engine is None:
+            raise EngineError("vLLM has ended and cannot generate; start the run again with --resume")
+        check_requests(requests, sampling, context_length=self._settings.context_length)
+        return self._generate(requests, sampling)
+
+    def _generate(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> Iterator[Generation]:
+        version = self._weight_version
+        in_flight: dict[str, _Sample] = {}
+        groups: dict[int, dict[int, Completion]] = {}
+        num_seen = 0
+        self._wake()
+        try:
+            while num_seen < len(requests) or in_flight:
+                # The caller may have appended requests, or changed the weights, since the last yield.
+                check_requests(requests[num_seen:], sampling, context_length=self._settings.context_length)
+                for index in range(num_seen, len(requests)):
+                    groups[index] = {}
+                    in_flight |= self._submit(index, requests[index], sampling)
+                    if not requests[index].sample_seeds:
+                        yield Generation(request_index=index, completions=())
+                    num_seen = index + 1
+                if self._weight_version != version:
+                    raise EngineError(
+                        f"the weights went from version {version} to {self._weight_version} while "
+                        "completions were sampled: take all completions before updating weights"
+                    )
+                for sample, completion in self._step(in_flight, sampling, version):
+                    group = groups[sample.request_index]
+                    group[sample.sample_index] = completion
+                    if len(group) == len(requests[sample.request_index].sample_seeds):
+                        del groups[sample.request_index]
+                        yield Generation(
+                            request_index=sample.request_index,
+                            completions=tuple(group[place] for place in range(len(group))),
+                        )
+        finally:
+            if in_flight and self._engine is not None:
+                self._engine.abort_request(list(in_flight))
+            self._sleep()
+
+    def _submit(
+        self, request_index: int, request: GenerationRequest, sampling: SamplingParams
+    ) -> dict[str, _Sample]:
+        """Hand the samples of one request to vLLM; they are in flight under the returned names."""
+        from vllm import TokensPrompt
+
+        samples: dict[str, _Sample] = {}
+        token_ids = request.prompt_token_ids.tolist()
+        for sample_index, seed in enumerate(request.sample_seeds):
+            name = str(self._num_submitted)
+            self._num_submitted += 1
+            parameters = sampling_parameters(sampling, seed, self._stop_token_ids)
+            with self._bounded("vLLM to take a request", self._settings.step_timeout_s):
+                self._engine.add_request(name, TokensPrompt(prompt_token_ids=token_ids), parameters)
+            samples[name] = _Sample(request_index, sample_index)
+        return samples
+
+    def _step(
+        self, in_flight: dict[str, _Sample], sampling: SamplingParams, version: int
+    ) -> list[tuple[_Sample, Completion]]:
+        """Decode one token of every sample; those that are finished leave `in_flight`."""
+        if not in_flight:
+            return []
+        with self._bounded("a decoding step of vLLM", self._settings.step_timeout_s):
+            # Outputs may belong to another call whose completions are being taken too.
+            self._finished |= {output.request_id: output for output in self._engine.step() if output.finished}
+        names = [name for name in self._finished if name in in_flight]
+        if not names:
+            return []
+        outputs = [self._finished.pop(name).outputs[0] for name in names]
+        completions = self._completions(outputs, sampling, version)
+        return [
+            (in_flight.pop(name), completion) for name, completion in zip(names, completions, strict=True)
+        ]
+
+    def _completions(
+        self, outputs: Sequence[Any], sampling: SamplingParams, version: int
+    ) -> list[Completion]:
+        """The records of vLLM's outputs."""
+        stops = () if sampling.ignore_stop else self._stop_token_ids
+        stopped = [bool(output.token_ids) and output.token_ids[-1] in stops for output in outputs]
+        texts = self._tokenizer.batch_decode(
+            [
+                list(output.token_ids[: len(output.token_ids) - end])
+                for output, end in zip(outputs, stopped, strict=True)
+            ],
+            skip_special_tokens=True,
+        )
+        completions = []
+        for output, text, is_stopped in zip(outputs, texts, stopped, strict=True):
+            logprobs = np.asarray(output.logprobs.logprobs, dtype=np.float32)
+            if len(logprobs) != len(output.token_ids) or output.finish_reason not in ("stop", "length"):
+                raise EngineError(
+                    f"vLLM ended a completion for the reason '{output.finish_reason}', with "
+                    f"{len(logprobs)} log-probabilities for {len(output.token_ids)} tokens; "
+                    "go on from the last checkpoint with --resume"
+                )
+            if not np.isfinite(logprobs).all():
+                raise EngineError(
+                    "the model's logits are not finite, so nothing can be sampled: its weights have "
+                    "diverged; resume from an earlier checkpoint with a lower learning rate"
+                )
+            completions.append(
+                Completion(
+                    token_ids=np.array(output.token_ids, dtype=np.int32),
+                    logprobs=logprobs,
+                    text=text,
+                    finish_reason=FinishReason.STOP if is_stopped else FinishReason.LENGTH,
+                    weight_version=version,
+                )
+            )
+        return completions
+
+    def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Take over a full `state_dict` as `version`, in place, and forget what was cached under the old one.
+
+        Raises `EngineError`, with nothing changed, unless names and shapes are exactly the model's; tied
+        weights stand under each of their names, with equal values.
+        """
+        check_weights(self._model.state_dict(), weights)
+        self._weights = weights
+        if self._settings.sleep_level == 2 and self._is_asleep:
+            self._weight_version = version  # read when the engine wakes up, without weights of its own
+            return
+        with self._awake():
+            self._load()
+        self._weight_version = version
+
+    def _load(self) -> None:
+        """Copy `self._weights` into vLLM's model. A tied head has to be among them, or the old one stays."""
+        with self._bounded("new weights to reach vLLM", self._settings.step_timeout_s):
+            self._engine.collective_rpc(
+                "reload_weights", kwargs={"weights_iterator": list(self._weights.items())}
+            )
+            self._engine.reset_prefix_cache(reset_running_requests=True)
+
+    @contextmanager
+    def _awake(self) -> Iterator[None]:
+        """Wake the engine for the body, and let it sleep again if it did."""
+        was_asleep = self._is_asleep
+        self._wake()
+        yield
+        if was_asleep:
+            self._sleep()
+
+    def _wake(self) -> None:
+        if not self._is_asleep:
+            return
+        with self._bounded("vLLM to wake up", self._settings.step_timeout_s):
+            self._engine.wake_up()
+        self._is_asleep = False
+        if self._settings.sleep_level == 2:
+            self._load()
+
+    def _sleep(self) -> None:
+        """Free the device's memory, where the settings ask for it and nothing is in flight."""
+        level = self._settings.sleep_level
+        if level is None or self._is_asleep or self._engine is None or self._engine.has_unfinished_requests():
+            return
+        with self._bounded("vLLM to go to sleep", self._settings.step_timeout_s):
+            self._engine.sleep(level=level)
+        self._is_asleep = True
+
+    def close(self) -> None:
+        """End vLLM and give back its memory. Harmless when called twice."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            with self._bounded("vLLM to end", self._settings.step_timeout_s):
+                engine.engine_core.shutdown()
+            del engine
+            gc.collect()
+        self._watchdog.close()
+
+    @contextmanager
+    def _bounded(self, what: str, timeout_s: float) -> Iterator[None]:
+        """Run vLLM's code: in bounded time, without its warnings, any failure as one line."""
+        try:
+            with self._watchdog.bounded(what, timeout_s), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        except EngineError:
+            raise
+        except Exception as error:
+            raise EngineError(explanation(what, error)) from error

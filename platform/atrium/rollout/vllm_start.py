@@ -1,0 +1,151 @@
+"""What Atrium asks of vLLM: how it starts, the parameters of one sample, and its failures as one line."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch._dynamo.config
+from transformers import PreTrainedModel
+
+from atrium.rollout.engine import SamplingParams
+
+_MEGABYTE = 1 << 20
+# vLLM takes a seed of -1 for none; other seeds are taken modulo this.
+_NUM_SEEDS = 1 << 63
+_MIN_BATCHED_TOKENS = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmSettings:
+    """How vLLM runs.
+
+    Attributes
+    ----------
+    device, dtype
+        Where it computes and in what.
+    context_length
+        The most tokens that a prompt and its completion may have together; room for one such is needed.
+    max_num_seqs
+        The most completions that are decoded at once; others wait.
+    gpu_memory_fraction
+        Share of the GPU's memory for weights and cache; not used where `kv_cache_mb` is given.
+    kv_cache_mb
+        Megabytes of the key-value cache; None for what the share leaves.
+    kv_cache_dtype
+        `auto` stores keys and values in `dtype`.
+    enforce_eager
+        Whether CUDA graphs and compilation are left out.
+    sleep_level
+        1 moves the weights to the host while the engine does not generate and frees the cache, 2 drops
+        both, None keeps both on the device.
+    num_speculative_tokens
+        Tokens that are guessed from repetitions in the text and checked at once; None for off.
+    start_timeout_s, step_timeout_s
+        How long the start and a single decoding step or weight update may take.
+    """
+
+    device: Literal["cpu", "cuda"]
+    dtype: Literal["float32", "bfloat16"]
+    context_length: int
+    max_num_seqs: int
+    gpu_memory_fraction: float
+    kv_cache_mb: int | None
+    kv_cache_dtype: Literal["auto", "fp8"]
+    enforce_eager: bool
+    sleep_level: Literal[1, 2] | None
+    num_speculative_tokens: int | None
+    start_timeout_s: float
+    step_timeout_s: float
+
+
+def start_vllm(model: PreTrainedModel, settings: VllmSettings, cache_dir: Path) -> Any:  # noqa: ANN401 - vLLM has no types here
+    """vLLM with the architecture of the model and weights that mean nothing yet."""
+    if settings.enforce_eager:
+        # The environment says so too, but torch may have read it already; vLLM compiles where it is imported.
+        torch._dynamo.config.disable = True
+    # It says that Triton is not there, which is so on every machine without a GPU.
+    logging.getLogger("torch._library.triton").setLevel(logging.ERROR)
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    speculative = None
+    if settings.num_speculative_tokens is not None:
+        speculative = {"method": "ngram", "num_speculative_tokens": settings.num_speculative_tokens}
+    with tempfile.TemporaryDirectory(prefix="vllm-", dir=cache_dir) as folder:
+        config.save_pretrained(folder)
+        return LLMEngine.from_engine_args(
+            EngineArgs(
+                model=folder,
+                load_format="dummy",
+                skip_tokenizer_init=True,
+                generation_config="vllm",
+                dtype=settings.dtype,
+                max_model_len=settings.context_length,
+                max_num_seqs=settings.max_num_seqs,
+                gpu_memory_utilization=settings.gpu_memory_fraction,
+                kv_cache_memory_bytes=(
+                    None if settings.kv_cache_mb is None else settings.kv_cache_mb * _MEGABYTE
+                ),
+                kv_cache_dtype=settings.kv_cache_dtype,
+                enforce_eager=settings.enforce_eager,
+                enable_sleep_mode=settings.sleep_level is not None,
+                speculative_config=speculative,
+                logprobs_mode="processed_logprobs",
+                **_batching(settings),
+                disable_log_stats=True,
+            )
+        )
+
+
+def _batching(settings: VllmSettings) -> dict[str, Any]:
+    """How prompts are batched: whole on a CPU, where vLLM cannot rewind a seed after a part of a prompt."""
+    if settings.device != "cpu":
+        return {}
+    return {
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(_MIN_BATCHED_TOKENS, settings.context_length),
+    }
+
+
+def sampling_parameters(sampling: SamplingParams, seed: int, stop_token_ids: Sequence[int]) -> Any:  # noqa: ANN401 - as above
+    """vLLM's parameters for one sample."""
+    from vllm import SamplingParams as VllmSamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    parameters = VllmSamplingParams(
+        max_tokens=sampling.max_new_tokens,
+        # Stop tokens have probability 0 as long as fewer tokens than this are sampled.
+        min_tokens=sampling.max_new_tokens if sampling.ignore_stop else 0,
+        temperature=min(sampling.temperature, 1.0),
+        top_p=sampling.top_p,
+        top_k=sampling.top_k or 0,
+        seed=seed % _NUM_SEEDS,
+        stop_token_ids=list(stop_token_ids),
+        ignore_eos=True,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        skip_clone=True,
+    )
+    # Its constructor raises small temperatures to 0.01 and refuses those above 2; the sampler needs neither.
+    parameters.temperature = sampling.temperature
+    return parameters
+
+
+def explanation(what: str, error: Exception) -> str:
+    """One line on why vLLM failed, with the setting that helps where it is known."""
+    message = " ".join(str(error).split())[:300] or type(error).__name__
+    advice = "go on from the last checkpoint with --resume"
+    if "out of memory" in message.lower() or "kv cache" in message.lower():
+        advice = "lower rollout.gpu_memory_fraction, rollout.max_num_seqs or rollout.context_length"
+    return f"vLLM failed (waiting for {what}): {type(error).__name__}: {message}; {advice}"

@@ -1,0 +1,86 @@
+"""The shipped language models and the sources' experiments: they compose, as their papers say."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from atrium.assemble.vllm import check_vllm_memory
+from atrium.config.compose import compose, compose_all, conf_folder
+from atrium.config.machine import Machine
+from atrium.errors import ConfigError, EngineError
+from atrium.models.architecture import random_architecture
+
+# As published with each model.
+NUM_PARAMETERS = {
+    "qwen3_0_6b": 596_049_920,
+    "qwen3_1_7b": 1_720_574_976,
+    "qwen3_4b": 4_022_468_096,
+    "qwen3_8b": 8_190_735_360,
+    "qwen2_5_math_1_5b": 1_543_714_304,
+    "qwen2_5_math_7b": 7_615_616_512,
+    "qwen2_5_7b_instruct": 7_615_616_512,
+    "deepseek_r1_distill_qwen_1_5b": 1_777_088_000,
+}
+SOURCES = sorted(path.stem for path in (conf_folder() / "experiment").glob("*_qwen*.yaml"))
+GPU = Machine(num_cores=16, requested_threads=None, has_cuda=True, has_vllm=True)
+
+
+@pytest.fixture
+def with_a_gpu(monkeypatch):
+    monkeypatch.setattr("atrium.config.consistency.torch_has_cuda", lambda: True)
+    return GPU
+
+
+@pytest.mark.parametrize("name", NUM_PARAMETERS)
+def test_a_random_model_has_the_published_architecture(name):
+    model = compose([f"model={name}", "model.weights=random"]).model
+    assert random_architecture(model.architecture).num_parameters == NUM_PARAMETERS[name]
+
+
+def test_random_weights_need_an_architecture():
+    with pytest.raises(ConfigError, match=r"weights=random needs model\.architecture.*qwen3_0_6b"):
+        compose(["model=hub", "model.source=Qwen/Qwen3-0.6B", "model.weights=random"])
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_an_experiment_names_all_its_methods_in_lines_that_compose(name):
+    text = (conf_folder() / "experiment" / f"{name}.yaml").read_text(encoding="utf-8").replace("\\\n#", "")
+    lines = re.findall(r"^#\s+atrium train (.*)$", text, flags=re.MULTILINE)
+    methods = set()
+    for line in lines:
+        # Seeds only repeat what is composed.
+        overrides = [word for word in line.split() if word != "--multirun" and not word.startswith("seed=")]
+        methods |= {config.algorithm.name for _, config in compose_all(overrides)}
+    assert len(lines) >= 1
+    assert len(methods) >= 3
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("rpg_qwen3_4b_2k", {"num_prompts": 512, "group_size": 16, "max_new_tokens": 2048}),
+        ("rpg_qwen3_4b_8k", {"num_prompts": 512, "group_size": 16, "max_new_tokens": 8192}),
+        ("gvpo_qwen2_5_math_7b", {"num_prompts": 1024, "group_size": 4, "max_new_tokens": 1024}),
+    ],
+)
+def test_an_experiment_has_its_papers_settings(with_a_gpu, name, expected):
+    config = compose([f"experiment={name}"], machine=with_a_gpu)
+    rollout = config.rollout.model_dump()
+    assert {key: rollout[key] for key in expected} == expected
+    assert (config.optimizer.learning_rate, rollout["engine"]) == (1e-6, "vllm")
+    assert (config.compute.device, config.compute.dtype) == ("cuda", "bfloat16")
+
+
+def test_rpg_has_the_optimizer_of_its_appendix():
+    optimizer = compose(["experiment=rpg_qwen3_4b_4k"]).optimizer
+    assert (optimizer.weight_decay, optimizer.max_grad_norm, optimizer.num_warmup_steps) == (0.1, 1.0, 10)
+
+
+def test_a_model_too_large_for_the_machine_is_refused_before_it_is_loaded(with_a_gpu):
+    overrides = ["model=qwen3_8b", "model.weights=random", "dataset=math", "benchmark=math_suite"]
+    config = compose(overrides, machine=with_a_gpu)
+    with pytest.raises(EngineError, match=r"take 131\.1 GB and vLLM 32\.0 GB, but there are 80\.0 GB"):
+        check_vllm_memory(config, config.model, device_bytes=80 * 10**9)
+    check_vllm_memory(config, config.model, device_bytes=280 * 10**9)

@@ -1,0 +1,89 @@
+"""vLLM on a CUDA device: the engine samples what the trainer says, sleeps and wakes, and a whole run trains.
+
+The contract and the runs of `tests/vllm` are the same on a GPU: `pytest -m vllm tests/rollout tests/vllm`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from atrium.cli import main
+from atrium.config.machine import this_machine
+from atrium.metrics import MISMATCH_MEAN, NUM_UPDATES
+from atrium.models.tiny import TinySettings, build_tiny_policy
+from atrium.rollout.engine import GenerationRequest, SamplingParams
+from atrium.tracking.json_lines import read_json_lines
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+    pytest.mark.skipif(not this_machine().has_vllm, reason="vLLM is not installed"),
+]
+
+CACHE = Path(__file__).resolve().parents[2] / "runs" / ".cache" / "vllm-tests"
+
+
+@pytest.mark.parametrize("sleep_level", [None, 1, 2])
+@pytest.mark.parametrize("enforce_eager", [True, False], ids=["eager", "graphs"])
+def test_sampled_log_probabilities_are_the_trainers_after_an_update(sleep_level, enforce_eager):
+    from atrium.rollout.vllm_engine import VllmEngine
+    from atrium.rollout.vllm_start import VllmSettings
+
+    policy, other = (build_tiny_policy(TinySettings(head_dim=64), seed=seed) for seed in (0, 1))
+    for each in (policy, other):
+        each.model.to("cuda")
+    engine = VllmEngine(
+        model=policy.model,
+        tokenizer=policy.tokenizer,
+        stop_token_ids=policy.stop_token_ids,
+        settings=VllmSettings(
+            device="cuda",
+            dtype="bfloat16",
+            context_length=128,
+            max_num_seqs=64,
+            gpu_memory_fraction=0.3,
+            kv_cache_mb=None,
+            kv_cache_dtype="auto",
+            enforce_eager=enforce_eager,
+            sleep_level=sleep_level,
+            num_speculative_tokens=None,
+            start_timeout_s=600.0,
+            step_timeout_s=60.0,
+        ),
+        cache_dir=CACHE,
+    )
+    prompt = np.array([3, 7, 8, 9, 4], np.int32)
+    request = GenerationRequest(prompt_token_ids=prompt, sample_seeds=tuple(range(8)))
+    try:
+        for version, current in enumerate((policy, other), start=1):
+            engine.update_weights(current.model.state_dict(), version)
+            (generation,) = engine.generate([request], SamplingParams(max_new_tokens=32))
+            for completion in generation.completions:
+                token_ids = torch.from_numpy(np.concatenate([prompt, completion.token_ids])).long().cuda()
+                with torch.no_grad():
+                    logits = current.model(token_ids[None]).logits[0, len(prompt) - 1 : -1].float()
+                own = logits.log_softmax(-1).gather(1, token_ids[len(prompt) :, None])[:, 0].cpu().numpy()
+                assert np.abs(own - completion.logprobs).mean() < 0.1
+    finally:
+        engine.close()
+
+
+def test_a_short_run_of_a_language_models_architecture_trains(tmp_path):
+    arguments = [
+        "model=qwen3_0_6b",
+        "model.weights=random",
+        "rollout=vllm",
+        "rollout.context_length=512",
+        "debug=tiny_steps",
+        f"runs_dir={tmp_path}",
+    ]
+    assert main(["train", *arguments]) == 0
+    (metrics_file,) = tmp_path.glob("*/*/metrics.jsonl")
+    for step in read_json_lines(metrics_file).records:
+        assert step[NUM_UPDATES.name] == 2
+        assert step[MISMATCH_MEAN.name] < 0.1

@@ -1,0 +1,193 @@
+"""What the engine contract leaves open: how vLLM streams, fails, sleeps and ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from atrium.errors import EngineError
+from atrium.models.tiny import TinySettings, build_tiny_policy
+from atrium.rollout.engine import GenerationRequest, SamplingParams
+from atrium.rollout.vllm_engine import VllmEngine
+from atrium.rollout.vllm_start import VllmSettings
+from atrium.train.ahead import check_mismatch
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+
+CACHE = Path(__file__).resolve().parents[2] / "runs" / ".cache" / "vllm-tests"
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+PROMPT = np.array([3, 7, 8, 9, 4], np.int32)
+
+
+def settings_of(**changes):
+    defaults = {
+        "device": DEVICE,
+        "dtype": "float32",
+        "context_length": 128,
+        "max_num_seqs": 64,
+        "gpu_memory_fraction": 0.2,
+        "kv_cache_mb": 64,
+        "kv_cache_dtype": "auto",
+        "enforce_eager": True,
+        "sleep_level": None,
+        "num_speculative_tokens": None,
+        "start_timeout_s": 300.0,
+        "step_timeout_s": 60.0,
+    }
+    return VllmSettings(**(defaults | changes))
+
+
+def build(policy, engine_type=VllmEngine, **changes):
+    return engine_type(
+        model=policy.model,
+        tokenizer=policy.tokenizer,
+        stop_token_ids=policy.stop_token_ids,
+        settings=settings_of(**changes),
+        cache_dir=CACHE,
+    )
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return build_tiny_policy(TinySettings(head_dim=32), seed=0)
+
+
+@pytest.fixture(scope="module")
+def engine(policy):
+    engine = build(policy)
+    yield engine
+    engine.close()
+
+
+def request(*seeds, prompt=PROMPT):
+    return GenerationRequest(prompt_token_ids=prompt, sample_seeds=seeds)
+
+
+def mean_gap(model, completions):
+    """The mean difference, in nats, of sampled log-probabilities and the model's own."""
+    gaps = []
+    for completion in completions:
+        token_ids = torch.from_numpy(np.concatenate([PROMPT, completion.token_ids])).long()
+        with torch.no_grad():
+            logits = model(token_ids[None]).logits[0, len(PROMPT) - 1 : -1]
+        own = logits.log_softmax(-1).gather(1, token_ids[len(PROMPT) :, None])[:, 0]
+        gaps += (own - torch.from_numpy(completion.logprobs)).abs().tolist()
+    return sum(gaps) / len(gaps)
+
+
+def test_finished_requests_are_handed_out_while_others_are_still_sampled(engine):
+    long, short = SamplingParams(max_new_tokens=100, ignore_stop=True), []
+    # The short one ends at a stop token, which is likely early; which of many does is up to the seeds.
+    sampling = SamplingParams(max_new_tokens=100)
+    requests = [request(seed) for seed in range(40)]
+    generations = engine.generate(requests, sampling)
+    first = next(generations)
+    rest = list(generations)
+    lengths = {g.request_index: g.completions[0].num_tokens for g in [first, *rest]}
+    short = lengths[first.request_index]
+    assert short == min(lengths.values()) < max(lengths.values())
+    assert len(list(engine.generate([request(1)], long))) == 1
+
+
+def test_requests_that_are_appended_while_completions_are_taken_are_answered_too(engine):
+    requests = [request(1, 2), request(3, 4)]
+    answered = []
+    for generation in engine.generate(requests, SamplingParams(max_new_tokens=8)):
+        answered.append(generation.request_index)
+        if len(requests) < 5:
+            requests.append(request(10 + len(requests), 20 + len(requests)))
+    assert sorted(answered) == [0, 1, 2, 3, 4]
+
+
+def test_a_generation_that_is_given_up_leaves_nothing_in_flight(engine):
+    sampling = SamplingParams(max_new_tokens=60)
+    expected = [
+        c.token_ids.tolist() for g in engine.generate([request(5, 6)], sampling) for c in g.completions
+    ]
+    generations = engine.generate([request(*range(30)), request(*range(30))], sampling)
+    del generations
+    started = engine.generate([request(seed) for seed in range(50)], sampling)
+    next(started)
+    started.close()
+    again = [c.token_ids.tolist() for g in engine.generate([request(5, 6)], sampling) for c in g.completions]
+    assert again == expected
+
+
+def test_two_generations_at_once_get_their_own_completions(engine):
+    sampling = SamplingParams(max_new_tokens=30)
+    alone = [c.token_ids.tolist() for g in engine.generate([request(7)], sampling) for c in g.completions]
+    outer = engine.generate([request(seed) for seed in range(20)], sampling)
+    next(outer)
+    nested = [c.token_ids.tolist() for g in engine.generate([request(7)], sampling) for c in g.completions]
+    assert nested == alone
+    assert len(list(outer)) == 19
+
+
+def test_weights_that_change_in_the_middle_stop_the_generation(engine, policy):
+    generations = engine.generate([request(seed) for seed in range(20)], SamplingParams(max_new_tokens=60))
+    next(generations)
+    version = engine.weight_version
+    engine.update_weights(policy.model.state_dict(), version + 1)
+    with pytest.raises(EngineError, match=f"from version {version} to {version + 1}"):
+        list(generations)
+    engine.update_weights(policy.model.state_dict(), 0)
+
+
+class EngineWithAStaleHead(VllmEngine):
+    """The engine as it is when a tied head is forgotten: no error, and the old head stays."""
+
+    def update_weights(self, weights, version):
+        self._weights = {name: value for name, value in weights.items() if name != "lm_head.weight"}
+        self._load()
+        self._weight_version = version
+
+
+def test_a_head_that_does_not_arrive_raises_nothing_and_the_comparison_finds_it(policy):
+    engine = build(policy, EngineWithAStaleHead)
+    try:
+        sampling = SamplingParams(max_new_tokens=30)
+        bound = 1e-3
+        for other, is_stale in (
+            (policy, False),
+            (build_tiny_policy(TinySettings(head_dim=32), seed=1), True),
+        ):
+            engine.update_weights(other.model.state_dict(), 1)
+            completions = [c for g in engine.generate([request(*range(8))], sampling) for c in g.completions]
+            gap = mean_gap(other.model, completions)
+            assert (gap > bound) == is_stale
+            measured = {"mismatch/logprob_mean": gap, "mismatch/logprob_max": gap}
+            if is_stale:
+                with pytest.raises(EngineError, match=r"step 3: .* more than rollout\.max_mismatch=0\.001"):
+                    check_mismatch(measured, bound, 3)
+            else:
+                check_mismatch(measured, bound, 3)
+    finally:
+        engine.close()
+
+
+def test_an_engine_that_dies_in_a_step_gives_one_line_and_ends_cleanly(policy, monkeypatch):
+    engine = build(policy)
+    generations = engine.generate([request(*range(4))], SamplingParams(max_new_tokens=30))
+
+    def fail():
+        raise RuntimeError("the device\nis gone")
+
+    monkeypatch.setattr(engine._engine, "step", fail)
+    with pytest.raises(EngineError, match="RuntimeError: the device is gone; go on from the last checkpoint"):
+        list(generations)
+    engine.close()
+    assert not torch.distributed.is_initialized()
+    assert psutil.Process().children(recursive=True) == []
+    with pytest.raises(EngineError, match="vLLM has ended"):
+        engine.generate([request(1)], SamplingParams(max_new_tokens=4))
+
+
+def test_a_cache_that_holds_no_completion_is_said_in_one_line():
+    policy = build_tiny_policy(TinySettings(head_dim=32, context_length=4096), seed=0)
+    with pytest.raises(EngineError, match=r"vLLM failed \(waiting for vLLM to start\): .*lower") as raised:
+        build(policy, kv_cache_mb=1, context_length=4096)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,138 @@
+"""Whole runs with real vLLM in this process: they learn, and weights are never stale."""
+
+from __future__ import annotations
+
+import os
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from atrium.assemble.training import run_training
+from atrium.cli import main
+from atrium.config.compose import compose
+from atrium.metrics import (
+    MISMATCH_KL,
+    MISMATCH_MAX,
+    MISMATCH_MEAN,
+    NUM_UPDATES,
+    RATIO_MAX,
+    REWARD,
+    STALENESS,
+)
+from atrium.tracking.json_lines import read_json_lines
+from atrium.tracking.run_folder import RunFolder
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+
+ENGINE = (
+    ("rollout=vllm", "rollout.gpu_memory_fraction=0.2", "compute.device=cuda", "rollout.enforce_eager=true")
+    if torch.cuda.is_available()
+    else ("rollout=vllm_cpu",)
+)
+# Heads of 32, the smallest that vLLM has CPU kernels for; no warm-up, since what is learned is to box.
+SMALL = (
+    *ENGINE,
+    "model.head_dim=32",
+    "model.warmup.num_clean_steps=0",
+    "model.warmup.num_imperfect_steps=0",
+    "dataset.max_operands=3",
+    "dataset.num_train=2000",
+    "dataset.num_validation=8",
+    "dataset.num_test=8",
+    "reward=format",
+    "rollout.num_prompts=16",
+    "rollout.max_new_tokens=24",
+    "optimizer.learning_rate=3e-3",
+    "optimizer.num_warmup_steps=0",
+    "optimizer.num_minibatches=2",
+    "evaluation.num_samples=1",
+    "evaluation.every_num_steps=null",
+    "checkpoint.keep_best=false",
+    "checkpoint.every_num_steps=100",
+    "tracking.figures=false",
+    "tracking.progress=off",
+)
+EXACT = 1e-4
+
+
+def train(runs_dir, *overrides):
+    """The metrics of a run's steps, in order, and its folder."""
+    lines = [*SMALL, f"runs_dir={runs_dir}", *overrides]
+    folder = RunFolder(run_training(compose(lines), lines))
+    return list(read_json_lines(folder.metrics_file).records), folder
+
+
+def test_twenty_five_steps_teach_the_policy_and_its_weights_always_arrive(tmp_path):
+    steps, folder = train(tmp_path, "num_steps=25")
+    assert len(steps) == 25
+    assert steps[0][REWARD.name] < 0.2
+    assert steps[-1][REWARD.name] > 0.9
+    assert max(step[MISMATCH_MAX.name] for step in steps) < EXACT
+    assert all(step[STALENESS.name] == 0.0 for step in steps)
+    assert (folder.checkpoint_path(25) / "policy" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("algorithm.correction={kind: truncated_importance, cap: 2.0}",),
+        ("algorithm.correction={kind: masked_importance, lower: 0.5, upper: 5.0}",),
+        ("algorithm=dppo_binary_tv",),
+        ("algorithm=minirl",),
+        (
+            "compute.behavior_logprobs=recompute",
+            "algorithm.correction={kind: truncated_importance, cap: 2.0}",
+        ),
+    ],
+    ids=["tis", "icepop", "rollout anchor", "both anchors", "recomputed behavior and tis"],
+)
+def test_corrections_and_anchors_take_the_engines_log_probabilities(tmp_path, overrides):
+    steps, _ = train(tmp_path, "num_steps=2", *overrides)
+    for step in steps:
+        assert step[NUM_UPDATES.name] == 2
+        assert step[MISMATCH_MAX.name] < EXACT
+
+
+def test_a_batch_that_is_sampled_ahead_is_stale_by_one_step_and_still_compared_at_equal_weights(tmp_path):
+    steps, _ = train(tmp_path, "num_steps=4", "rollout.lag=1", "optimizer.num_minibatches=1")
+    assert [step[STALENESS.name] for step in steps] == [0.0, 1.0, 1.0, 1.0]
+    assert max(step[MISMATCH_MAX.name] for step in steps) < EXACT
+    assert steps[1][RATIO_MAX.name] > 1.001
+
+
+def test_a_sampler_in_another_precision_is_measured_and_stays_below_its_bound(tmp_path):
+    steps, _ = train(tmp_path, "num_steps=2", "compute.dtype=bfloat16")
+    for step in steps:
+        assert EXACT < step[MISMATCH_MEAN.name] < 0.1
+        assert 0.0 < step[MISMATCH_KL.name] < 0.01
+
+
+def test_groups_without_a_signal_are_replaced_while_the_others_are_sampled(tmp_path):
+    steps, _ = train(
+        tmp_path,
+        "num_steps=2",
+        "rollout.group_size=2",
+        "algorithm.group_filter={kind: resample, max_num_rounds: 8}",
+    )
+    for step in steps:
+        assert 16 < step["rollout/num_groups_sampled"] <= 128
+
+
+def test_a_run_leaves_no_process_and_no_process_group(tmp_path):
+    import psutil
+
+    train(tmp_path, "num_steps=1")
+    assert not torch.distributed.is_initialized()
+    assert psutil.Process(os.getpid()).children(recursive=True) == []
+
+
+def test_a_checkpoint_is_evaluated_through_the_engine(tmp_path, capsys):
+    _, folder = train(tmp_path, "num_steps=2")
+    arguments = ["evaluate", "--run", folder.path.name, f"runs_dir={tmp_path}", "evaluation.num_samples=2"]
+    assert main(arguments) == 0
+    assert "engine vllm" in capsys.readouterr().out
+    (rows_file,) = tmp_path.glob("evaluations/*/evaluations/*/step-000002.parquet")
+    rows = pq.read_table(rows_file).to_pylist()
+    assert len(rows) == 16
+    assert all(row["logprob_sum"] < 0.0 and row["num_tokens"] > 0 for row in rows)
