@@ -1,0 +1,165 @@
+"""`atrium compare`: which differences between runs are real, as tables, an HTML page, Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atrium.cli.runs_command import CommandParser, files_explained, standard_output
+from atrium.errors import ConfigError
+from atrium.tracking.find import find_run, list_runs
+from atrium.tracking.formatting import printable
+from atrium.tracking.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from atrium.compare.report_tables import ReportTable
+    from atrium.compare.run_comparison import RunsComparison
+
+_AT = ("last", "steps", "tokens", "wall_clock")
+_MAX_NAME = 60
+_EXAMPLES = """\
+Runs that differ in their seeds alone form an arm; the first arm is the baseline. An experiment's name
+stands for all of its runs.
+
+  atrium compare 1a2b 3c4d                   two runs
+  atrium compare my_experiment               all its runs, by the settings in which they differ
+  atrium compare my_experiment --by algorithm.name --baseline grpo --at tokens
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Compare runs; 0 unless they cannot be compared."""
+    if (arguments := _parser().parse(argv)) is None:
+        return 0
+    from atrium.compare.outcomes import At  # numpy, scipy and pyarrow: `--help` answers without them
+    from atrium.compare.report_tables import report_tables
+    from atrium.compare.run_comparison import compare_runs
+
+    runs_dir = Path(arguments.runs_dir)
+    with files_explained():
+        folders = find_runs(runs_dir, arguments.runs)
+        comparison = compare_runs(
+            folders,
+            by=arguments.by,
+            baseline=arguments.baseline,
+            at=At(arguments.at),
+            benchmarks=arguments.benchmark,
+            effect=_share(arguments.effect),
+        )
+        tables = report_tables(comparison)
+        console = standard_output()
+        _print(comparison, tables, console)
+        written = _write(comparison, tables, arguments, folders)
+    for path in written:
+        console.print(f"  {path}", soft_wrap=True)
+    return 0
+
+
+def find_runs(runs_dir: Path, wanted: Sequence[str]) -> list[RunFolder]:
+    """The runs that names mean, each once; an experiment's name stands for all of its runs."""
+    found: dict[str, RunFolder] = {}
+    runs = list_runs(runs_dir)
+    for name in wanted:
+        members = [run for run in runs if run.name.partition("/")[0] == name.rstrip("/")]
+        for run in members or [find_run(runs_dir, name)]:
+            found[str(run.path.resolve())] = run
+    return list(found.values())
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser("compare", "Compare runs, problem by problem and seed by seed.", _EXAMPLES)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's name or its end, or an experiment")
+    parser.add_argument(
+        "--by", action="append", default=[], metavar="KEY", help="group by this setting only (repeatable)"
+    )
+    parser.add_argument("--baseline", metavar="ARM", help="an arm's name, or the end of one of its runs'")
+    parser.add_argument(
+        "--at",
+        choices=_AT,
+        default="last",
+        help="compare at each run's last evaluation (the default), at equal steps, equal generated tokens, "
+        "or equal training time",
+    )
+    parser.add_argument(
+        "--benchmark", action="append", default=[], metavar="NAME", help="only this benchmark (repeatable)"
+    )
+    parser.add_argument(
+        "--effect",
+        type=float,
+        default=2.0,
+        metavar="POINTS",
+        help="the smallest difference of interest, for the number of seeds it needs (default: 2)",
+    )
+    parser.add_argument("--out", metavar="DIR", help="where the report goes (default: RUNS_DIR/reports)")
+    parser.add_argument("--no-files", action="store_true", help="print only")
+    parser.add_runs_dir()
+    return parser
+
+
+def _share(effect_points: float) -> float:
+    if not 0.0 < effect_points <= 100.0:
+        raise ConfigError(f"--effect {effect_points:g}: allowed are points above 0, at most 100; 2 is usual")
+    return effect_points / 100.0
+
+
+def _print(comparison: RunsComparison, tables: Sequence[ReportTable], console: Console) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from atrium.compare.report_tables import note_lines, verdict_lines
+
+    for report in tables:
+        has_words = report.columns[-1] == "verdict"
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", title_justify="left")
+        columns = report.columns[:-1] if has_words else report.columns
+        for place, name in enumerate(columns):
+            table.add_column(printable(name), justify="right" if place else "left", overflow="fold")
+        for row in report.rows:
+            table.add_row(*(Text(printable(cell)) for cell in row[: len(columns)]))
+        console.print(Text(printable(report.title), "bold cyan"))
+        console.print(table)
+        console.print()
+    for line in verdict_lines(comparison):
+        console.print(Text(printable(line), "bold"), soft_wrap=True)
+    for line in note_lines(comparison):
+        console.print(Text(printable(f"note: {line}"), "yellow"), soft_wrap=True)
+
+
+def _write(
+    comparison: RunsComparison,
+    tables: Sequence[ReportTable],
+    arguments: argparse.Namespace,
+    folders: Sequence[RunFolder],
+) -> list[Path]:
+    """Write the report's three files; their paths."""
+    from atrium.compare.report_markup import document_latex, document_markdown
+    from atrium.compare.report_page import html_page
+    from atrium.tracking.atomic import write_text
+
+    if arguments.no_files:
+        return []
+    made = f"{time.strftime('%Y-%m-%d %H:%M')} · {', '.join(folder.name for folder in folders)}"
+    if arguments.out:
+        out, stem = Path(arguments.out), "comparison"
+    else:
+        out, stem = Path(arguments.runs_dir) / "reports", _stem([arm.arm.name for arm in comparison.arms])
+    contents = {
+        out / f"{stem}.html": html_page(comparison, tables, made=made),
+        out / f"{stem}.md": document_markdown(comparison, tables),
+        out / f"{stem}.tex": document_latex(comparison, tables),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    for path, content in contents.items():
+        write_text(path, content)
+    return list(contents)
+
+
+def _stem(names: Sequence[str]) -> str:
+    text = re.sub(r"[^A-Za-z0-9._=-]+", "-", "-vs-".join(names)).strip("-.")[:_MAX_NAME]
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{text or 'comparison'}"

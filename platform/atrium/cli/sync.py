@@ -1,0 +1,110 @@
+"""`atrium sync`: bring runs to MLflow or W&B, whatever was missed while they trained, or old ones."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from atrium.cli.compare import find_runs
+from atrium.cli.runs_command import CommandParser, files_explained, standard_output
+from atrium.errors import AtriumError, RunFolderError
+from atrium.tracking.lock import RunLock
+from atrium.tracking.run_folder import RunFolder
+
+_LOWEST_PRIORITY = 19
+_KINDS = ("mlflow", "wandb")
+_EXAMPLES = """\
+What a tracker has already is not sent again, so repeating this is safe.
+
+  atrium sync last --to mlflow                      into runs/mlflow.db, or MLFLOW_TRACKING_URI
+  atrium sync my_experiment --to mlflow --uri http://127.0.0.1:5000
+  atrium sync my_experiment --to wandb --offline    then `wandb sync` whenever there is a network
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Deliver runs; 1 where some could not be delivered."""
+    if (arguments := _parser().parse(argv)) is None:
+        return 0
+    with files_explained():
+        folders = find_runs(Path(arguments.runs_dir), arguments.runs)
+        if arguments.follow:
+            return _follow(folders[0], arguments.to[0])
+        return _deliver_all(folders, arguments)
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser("sync", "Bring runs to a tracker: metrics, settings, tags, files.", _EXAMPLES)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's name or its end, or an experiment")
+    parser.add_argument(
+        "--to", action="append", choices=_KINDS, required=True, help="the tracker (repeatable)"
+    )
+    parser.add_argument("--uri", metavar="URI", help="MLflow's, instead of the one in the run's settings")
+    parser.add_argument(
+        "--offline", action="store_true", default=None, help="W&B without a network, for `wandb sync` later"
+    )
+    parser.add_argument(
+        "--follow", action="store_true", help="one run, until it ends, at low priority; training starts this"
+    )
+    parser.add_runs_dir()
+    return parser
+
+
+def _deliver_all(folders: list[RunFolder], arguments: argparse.Namespace) -> int:
+    from atrium.tracking.mirrors.delivery import describe
+    from atrium.tracking.mirrors.targets import delivery_of
+
+    console = standard_output()
+    num_failed = 0
+    for folder in folders:
+        for kind in arguments.to:
+            delivery = delivery_of(folder, kind, uri=arguments.uri, offline=arguments.offline)
+            before = delivery.delivered.step
+            try:
+                with _only_one(folder, kind):
+                    delivery.deliver()
+            except AtriumError as error:
+                num_failed += 1
+                console.print(f"{folder.name}: {error}", soft_wrap=True)
+                continue
+            except Exception as error:
+                # Whatever a tracker's package raises: one line, and the next run has its turn.
+                num_failed += 1
+                delivery.report(error)
+                console.print(f"{folder.name}: {kind}: {describe(error)}", soft_wrap=True)
+                continue
+            finally:
+                delivery.close()
+            known = delivery.delivered
+            new = f"up to step {known.step}" if known.step != before else "nothing new"
+            console.print(f"{folder.name}: {kind} has it, {new}   {known.where}", soft_wrap=True)
+    return 1 if num_failed else 0
+
+
+def _follow(folder: RunFolder, kind: str) -> int:
+    """Mirror one run until it is over; problems are in the run's record, which training reads."""
+    import time
+
+    from atrium.tracking.mirrors.targets import delivery_of
+
+    os.nice(_LOWEST_PRIORITY)
+    lock = None
+    while lock is None:
+        try:
+            lock = _only_one(folder, kind)
+        except RunFolderError:
+            time.sleep(2.0)  # the mirror of an earlier session of the same run is about to end
+    with lock:
+        delivery = delivery_of(folder, kind)
+        try:
+            return 0 if delivery.follow() else 1
+        finally:
+            delivery.close()
+
+
+def _only_one(folder: RunFolder, kind: str) -> RunLock:
+    """Keep two processes from delivering one run to one tracker at once."""
+    place = folder.path / ".mirrors"
+    place.mkdir(exist_ok=True)
+    return RunLock(place / f"{kind}.lock", f"the process that mirrors it to {kind}")

@@ -1,0 +1,162 @@
+"""Runs grouped into arms: one arm per setting of everything but the seed, and which arms are one method.
+
+By Theorem 4.2 of arXiv 2602.05494 a divergence that is a function of the ratio alone is a window [l, u];
+arms that are equal in the rest and have equal windows are the same method under two names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from atrium.compare.dashboard.settings import ABSENT, SEED, flattened, label, method_keys
+from atrium.compare.dashboard.trust_region import window_in_use
+from atrium.errors import ConfigError
+from atrium.tracking.find import started
+from atrium.tracking.reader import read_object
+from atrium.tracking.run_folder import RunFolder
+from atrium.windows import Window
+
+_SAYS_MOST = ("algorithm.name", "divergence.kind", "divergence.delta", "regularizer.kl.kind", "model.kind")
+"""The settings that name an arm first, where they suffice to tell arms apart."""
+_SAME_BY_WINDOW = ("divergence.", "algorithm.name", "algorithm.on_policy.")
+_RELATIVE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """Runs that differ in their seeds alone, by seed; `window` is None where the divergence has none."""
+
+    name: str
+    runs: Mapping[int, RunFolder]
+    settings: Mapping[str, str]
+    window: Window | None
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds, ascending."""
+        return tuple(sorted(self.runs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arms:
+    """All arms, in the order in which their runs were given; the keys in which they differ; and notes."""
+
+    arms: tuple[Arm, ...]
+    keys: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def group_runs(folders: Sequence[RunFolder], by: Sequence[str] = ()) -> Arms:
+    """Group runs by the settings given, or by all that tell methods apart.
+
+    Of several runs of one arm with one seed the latest counts, which is noted. Raises `ConfigError` where a
+    key of `by` is no setting of these runs, or a run's configuration cannot be read.
+    """
+    configs, settings = _read(folders)
+    keys = list(by) or method_keys(list(settings.values()))
+    known = {key for flat in settings.values() for key in flat}
+    for key in by:
+        if key not in known:
+            raise ConfigError(
+                f"--by {key}: the runs have no such setting; `atrium diff` lists where they differ"
+            )
+    members: dict[tuple[str, ...], list[RunFolder]] = {}
+    for folder in folders:
+        values = tuple(settings[folder.name].get(key, ABSENT) for key in keys)
+        members.setdefault(values, []).append(folder)
+    names = _names(keys, list(members))
+    notes: list[str] = []
+    arms = []
+    for values, group in members.items():
+        runs = _by_seed(group, settings, names[values], notes)
+        first = group[0].name
+        window, _ = window_in_use(configs[first].get("divergence"))
+        arms.append(Arm(name=names[values], runs=runs, settings=settings[first], window=window))
+    return Arms(arms=tuple(arms), keys=tuple(keys), notes=tuple(notes))
+
+
+def are_same_method(one: Arm, other: Arm) -> bool:
+    """Whether two arms have equal windows and are equal in everything else that makes a method."""
+    if one.window is None or other.window is None or not _equal(one.window, other.window):
+        return False
+    keys = method_keys([one.settings, other.settings])
+    return all(key.startswith(_SAME_BY_WINDOW) or key == "divergence" for key in keys)
+
+
+def pair_seeds(one: Arm, other: Arm) -> tuple[list[tuple[int, int]], str | None]:
+    """The seeds of two arms in pairs, and a note where they could not all be paired by number.
+
+    Without a common seed they are paired in their order: what is said then still holds, but pairing gains
+    nothing from seeds.
+    """
+    common = sorted(set(one.runs) & set(other.runs))
+    if common:
+        left = len(one.runs) + len(other.runs) - 2 * len(common)
+        note = f"{left} seeds of only one of {one.name} and {other.name} are left out" if left else None
+        return [(seed, seed) for seed in common], note
+    pairs = list(zip(one.seeds, other.seeds, strict=False))
+    return pairs, f"{one.name} and {other.name} have no seed in common; their seeds are paired in order"
+
+
+def as_trained(config: Mapping[str, object]) -> Mapping[str, object]:
+    """The settings of a run; of an evaluated checkpoint, those it was trained with.
+
+    The place of its weights is left out, which would tell every seed from every other.
+    """
+    unread, model = config.get("not_read"), config.get("model")
+    if config.get("kind") != "evaluation" or not isinstance(unread, Mapping):
+        return config
+    settings = {key: value for key, value in config.items() if key not in ("kind", "checkpoint", "not_read")}
+    if config.get("checkpoint") is not None and isinstance(model, Mapping):
+        settings["model"] = {key: value for key, value in model.items() if key != "source"}
+    return {**unread, **settings}
+
+
+def _read(
+    folders: Sequence[RunFolder],
+) -> tuple[dict[str, Mapping[str, object]], dict[str, Mapping[str, str]]]:
+    configs: dict[str, Mapping[str, object]] = {}
+    for folder in folders:
+        configs[folder.name], problem = read_object(folder.config_file)
+        if problem:
+            raise ConfigError(f"{folder.name} cannot be compared: {problem}")
+        configs[folder.name] = as_trained(configs[folder.name])
+    return configs, {name: flattened(config) for name, config in configs.items()}
+
+
+def _by_seed(
+    group: Sequence[RunFolder],
+    settings: Mapping[str, Mapping[str, str]],
+    name: str,
+    notes: list[str],
+) -> dict[int, RunFolder]:
+    runs: dict[int, RunFolder] = {}
+    for folder in sorted(group, key=started):
+        text = settings[folder.name].get(SEED, "")
+        seed = int(text) if text.lstrip("-").isdecimal() else 0
+        if seed in runs:
+            notes.append(f"{name}, seed {seed}: {folder.name} counts, not the earlier {runs[seed].name}")
+        runs[seed] = folder
+    return runs
+
+
+def _names(keys: Sequence[str], groups: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """A short name for each group: only as many settings, the telling ones first, as tell all apart."""
+    first = [key for key in _SAYS_MOST if key in keys]
+    ordered = [*first, *(key for key in keys if key not in first)]
+    chosen: list[str] = []
+    best = 1
+    for key in ordered:
+        places = [keys.index(name) for name in [*chosen, key]]
+        num_apart = len({tuple(values[place] for place in places) for values in groups})
+        if num_apart > best:
+            chosen, best = [*chosen, key], num_apart
+    return {values: label(chosen, [values[keys.index(key)] for key in chosen]) for values in groups}
+
+
+def _equal(one: Window, other: Window) -> bool:
+    return math.isclose(one.lower, other.lower, rel_tol=_RELATIVE) and (
+        one.upper == other.upper or math.isclose(one.upper, other.upper, rel_tol=_RELATIVE)
+    )

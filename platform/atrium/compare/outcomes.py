@@ -1,0 +1,187 @@
+"""From run folders to outcomes: what each run's checkpoint did on each problem of a benchmark.
+
+An evaluation's Parquet file holds a row per problem and sample; `read_answers` counts them. `evaluation_at`
+says which of a run's evaluations a comparison uses: its last, or the one at equal steps, equal generated
+tokens or equal wall-clock. `outcome_table` lines runs up on the problems that all of them answered.
+
+Axes: S seeds (one run each), P problems, K samples per problem.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atrium.compare.crossed import Values
+from atrium.compare.dashboard.curves import Axis, at_steps
+from atrium.errors import RunFolderError
+from atrium.evaluation.estimates import pass_at_k
+from atrium.tracking.reader import EvaluationPoint, read_evaluations, read_metrics
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.sample_files import read_samples
+
+
+class At(StrEnum):
+    """At which point of training runs are compared."""
+
+    LAST = "last"
+    STEPS = "steps"
+    TOKENS = "tokens"
+    WALL_CLOCK = "wall_clock"
+
+
+_AXES = {At.TOKENS: Axis.TOKENS, At.WALL_CLOCK: Axis.WALL_CLOCK}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What one checkpoint did on a benchmark: of `num_samples` answers per problem, how many were correct."""
+
+    benchmark: str
+    step: int
+    num_samples: int
+    num_correct: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeTable:
+    """Counts [S, P] of correct answers, out of K each; all runs answered these P problems."""
+
+    benchmark: str
+    problem_ids: tuple[str, ...]
+    num_correct_SP: NDArray[np.int64]
+    num_samples_S: tuple[int, ...]
+
+    def mean_at_k(self) -> Values:
+        """Mean@K by run and problem [S, P]."""
+        shares_SP: Values = self.num_correct_SP / np.array(self.num_samples_S)[:, None]
+        return shares_SP
+
+    def pass_at(self, k: int) -> Values:
+        """Pass@k by run and problem [S, P]; `ValueError` where a run has fewer than k samples."""
+        if not 1 <= k <= min(self.num_samples_S):
+            raise ValueError(f"Pass@{k} needs 1 <= k <= {min(self.num_samples_S)}, the fewest samples")
+        counts = zip(self.num_correct_SP, self.num_samples_S, strict=True)
+        return np.array([pass_at_k(count_P, num)[:, k - 1] for count_P, num in counts])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatedRun:
+    """A run's evaluations by benchmark, and what training had cost at each: tokens generated, seconds.
+
+    `cost` holds, for each axis that the run recorded, the value at each evaluated step.
+    """
+
+    folder: RunFolder
+    evaluations: Mapping[str, tuple[EvaluationPoint, ...]]
+    cost: Mapping[At, Mapping[int, float]]
+
+
+def read_evaluated_run(folder: RunFolder) -> EvaluatedRun:
+    """The evaluations of a run, and their cost. Raises `OSError` where its files cannot be read."""
+    evaluations = read_evaluations(folder)
+    steps = sorted({point.step for points in evaluations.values() for point in points})
+    metrics = read_metrics(folder)
+    columns = {**metrics.columns, "step": metrics.steps.astype(np.float64)}
+    cost: dict[At, Mapping[int, float]] = {At.STEPS: {step: float(step) for step in steps}}
+    for at, axis in _AXES.items():
+        values = at_steps(np.array(steps, dtype=np.float64), columns, axis)
+        if values is not None:
+            cost[at] = dict(zip(steps, values.tolist(), strict=True))
+    return EvaluatedRun(folder=folder, evaluations=evaluations, cost=cost)
+
+
+def evaluations_at(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict[str, int]:
+    """Which evaluated step of each run a comparison uses, by the run's name.
+
+    At equal steps it is the largest that all runs evaluated. At equal tokens or wall-clock the budget is what
+    the cheapest run had spent at its last evaluation, and each run's evaluation nearest to it is used.
+    Raises `RunFolderError` where a run has no evaluation of the benchmark, or recorded no such cost.
+    """
+    steps = {run.folder.name: _steps(run, benchmark) for run in runs}
+    if at is At.LAST:
+        return {name: evaluated[-1] for name, evaluated in steps.items()}
+    if at is At.STEPS:
+        shared = set.intersection(*(set(evaluated) for evaluated in steps.values()))
+        if not shared:
+            raise RunFolderError(
+                f"no step at which all runs evaluated {benchmark}; --at last takes their last"
+            )
+        return dict.fromkeys(steps, max(shared))
+    costs = {run.folder.name: _costs(run, benchmark, at) for run in runs}
+    budget = min(max(by_step.values()) for by_step in costs.values())
+    return {
+        name: min(by_step, key=lambda step: (abs(by_step[step] - budget), step))
+        for name, by_step in costs.items()
+    }
+
+
+def read_answers(folder: RunFolder, benchmark: str, step: int) -> Answers:
+    """What a run's evaluation at a step recorded, by problem.
+
+    Raises `RunFolderError` where the samples are missing or damaged, or problems differ in their number.
+    """
+    path = folder.evaluation_path(benchmark, step)
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError:
+        raise RunFolderError(
+            f"{folder.name} has no samples of {benchmark} at step {step}; runs are compared problem by "
+            f"problem, so {path} is needed"
+        ) from None
+    return _counted(folder, benchmark, step, changed)
+
+
+def outcome_table(answers: Sequence[Answers]) -> OutcomeTable:
+    """Runs lined up on the problems that all of them answered, in the first run's order.
+
+    Raises `RunFolderError` where they share no problem.
+    """
+    shared = set.intersection(*(set(one.num_correct) for one in answers))
+    if not shared:
+        raise RunFolderError(f"the runs share no problem of {answers[0].benchmark}")
+    problem_ids = tuple(name for name in answers[0].num_correct if name in shared)
+    return OutcomeTable(
+        benchmark=answers[0].benchmark,
+        problem_ids=problem_ids,
+        num_correct_SP=np.array([[one.num_correct[name] for name in problem_ids] for one in answers]),
+        num_samples_S=tuple(one.num_samples for one in answers),
+    )
+
+
+@lru_cache(maxsize=512)
+def _counted(folder: RunFolder, benchmark: str, step: int, _changed: int) -> Answers:
+    path = folder.evaluation_path(benchmark, step)
+    rows = read_samples(path, ["problem_id", "is_correct"])
+    num_samples = Counter(str(row.get("problem_id")) for row in rows)
+    num_correct = dict.fromkeys(num_samples, 0)
+    for row in rows:
+        num_correct[str(row.get("problem_id"))] += row.get("is_correct") is True
+    if len(set(num_samples.values())) != 1:
+        raise RunFolderError(f"{path}: problems have different numbers of samples, or there are none")
+    return Answers(
+        benchmark=benchmark,
+        step=step,
+        num_samples=next(iter(num_samples.values())),
+        num_correct=num_correct,
+    )
+
+
+def _steps(run: EvaluatedRun, benchmark: str) -> list[int]:
+    points = run.evaluations.get(benchmark)
+    if not points:
+        raise RunFolderError(f"{run.folder.name} has no evaluation of {benchmark}")
+    return [point.step for point in points]
+
+
+def _costs(run: EvaluatedRun, benchmark: str, at: At) -> dict[int, float]:
+    recorded = run.cost.get(at)
+    if recorded is None:
+        raise RunFolderError(f"{run.folder.name} did not record what --at {at.value} compares by")
+    return {step: recorded[step] for step in _steps(run, benchmark)}

@@ -1,0 +1,130 @@
+"""A comparison as one self-contained HTML page: verdicts, figures, tables, notes. No script, no network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from atrium.compare.report_figures import differences_svg, pass_at_k_svg, scores_svg
+from atrium.compare.report_tables import (
+    READING,
+    ReportTable,
+    headline_pair,
+    note_lines,
+)
+from atrium.compare.run_comparison import RunsComparison
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1c2128; --dim: #5f6773; --paper: #ffffff; --card: #f6f7f9;
+  --line: #dfe3e8; --accent: #0b6bb5; --better: #17794a; --worse: #b3381e; --band: #e9edf2; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ee; --dim: #9aa4b2; --paper: #14171c;
+  --card: #1c2027; --line: #303742; --accent: #62b0ee;
+  --better: #5cc78f; --worse: #f08a6c; --band: #232a34; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
+main { max-width: 1080px; margin: 0 auto; padding: 36px 24px 72px; }
+h1 { font-size: 25px; margin: 0 0 4px; letter-spacing: -0.01em; }
+h2 { font-size: 16px; margin: 36px 0 10px; }
+.sub { color: var(--dim); margin: 0 0 22px; overflow-wrap: anywhere; }
+.verdict { background: var(--card); border-left: 4px solid var(--dim); border-radius: 6px;
+  padding: 11px 16px; margin: 9px 0; overflow-wrap: anywhere; }
+.verdict.better { border-color: var(--better); } .verdict.worse { border-color: var(--worse); }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 13.5px; font-variant-numeric: tabular-nums; width: 100%; }
+th { text-align: right; color: var(--dim); font-weight: 500; vertical-align: bottom; }
+td { text-align: right; white-space: nowrap; }
+td.words { white-space: normal; }
+th, td { padding: 6px 10px; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; padding-left: 0; font-weight: 600; }
+td.words, th.words { text-align: left; min-width: 240px; }
+svg { width: 100%; height: auto; background: var(--card); border-radius: 8px; }
+svg text { fill: var(--ink); font: 13px system-ui, sans-serif; } svg .name { text-anchor: end; }
+svg .tick { fill: var(--dim); text-anchor: middle; font-size: 12px; }
+svg .label { fill: var(--dim); text-anchor: middle; }
+svg .grid { stroke: var(--line); } svg .zero { stroke: var(--dim); stroke-dasharray: 4 3; }
+svg .thin { stroke: var(--accent); stroke-width: 2; } svg .thick { stroke: var(--accent); stroke-width: 7;
+  stroke-opacity: .45; } svg .mark { fill: var(--accent); } svg .mean { stroke: var(--ink); stroke-width: 2; }
+svg .undetected { fill: var(--band); } svg .seed { stroke: var(--accent); stroke-width: 1.6; }
+svg .curve { fill: none; stroke-width: 2.2; } svg .hue0 { stroke: #0072b2; } svg .hue1 { stroke: #d55e00; }
+svg .hue2 { stroke: #009e73; } svg .hue3 { stroke: #cc79a7; } svg .hue4 { stroke: #e69f00; }
+svg .hue5 { stroke: #56b4e9; }
+svg .seed.mean { fill: var(--accent); fill-opacity: .55; } svg .seed.pass { fill: none; }
+.caption, .notes { color: var(--dim); font-size: 13.5px; } .notes { padding-left: 18px; }
+@media print { main { max-width: none; padding: 0; } }
+"""
+
+
+def html_page(comparison: RunsComparison, tables: Sequence[ReportTable], *, made: str) -> str:
+    """The whole page; `made` says where and when it was made."""
+    names = [arm.arm.name for arm in comparison.arms]
+    title = " against ".join([", ".join(names[1:]), names[0]])
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="sub">{escape(made)}</p>',
+        *(_verdict(comparison, index) for index in range(1, len(comparison.arms))),
+        "<h2>Differences</h2>",
+        differences_svg(comparison),
+        '<p class="caption">Thin: interval for another exam. Thick: for this exam, over seeds. '
+        "Shaded: differences that this design does not detect.</p>",
+        "<h2>Scores</h2>",
+        scores_svg(comparison),
+        '<p class="caption">Every dot is a seed (Mean@K filled, Pass@K open); the line is the interval for '
+        "another exam.</p>",
+        *_pass_at_k(comparison),
+        *(_table(table) for table in tables),
+        "<h2>Notes</h2>",
+        '<ul class="notes">',
+        *(f"<li>{escape(line)}</li>" for line in (*note_lines(comparison), *READING)),
+        "</ul>",
+    ]
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        "style-src 'unsafe-inline'\">\n"
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(body)
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _pass_at_k(comparison: RunsComparison) -> list[str]:
+    figure = pass_at_k_svg(comparison)
+    if not figure:
+        return []
+    return [
+        f"<h2>Pass@k against k, {escape(comparison.headline)}</h2>",
+        figure,
+        '<p class="caption">Means over seeds, unbiased for every k.</p>',
+    ]
+
+
+def _verdict(comparison: RunsComparison, index: int) -> str:
+    arm = comparison.arms[index]
+    judged = headline_pair(comparison, arm).verdict
+    where = f"{comparison.title('mean')}, {comparison.headline}"
+    return (
+        f'<div class="verdict {judged.kind}"><strong>{escape(arm.arm.name)}</strong> against '
+        f"{escape(comparison.arms[0].arm.name)} ({escape(where)}): {escape(judged.words)}.</div>"
+    )
+
+
+def _table(table: ReportTable) -> str:
+    def row(cells: Sequence[str], tag: str) -> str:
+        inner = "".join(
+            f"<{tag}{_words(name)}>{escape(cell)}</{tag}>"
+            for name, cell in zip(table.columns, cells, strict=True)
+        )
+        return f"<tr>{inner}</tr>"
+
+    rows = "".join(row(cells, "td") for cells in table.rows)
+    head = row(table.columns, "th")
+    return (
+        f'<h2>{escape(table.title)}</h2>\n<div class="wide"><table><thead>{head}</thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _words(column: str) -> str:
+    return ' class="words"' if column == "verdict" else ""

@@ -1,0 +1,261 @@
+"""A comparison as tables of text, and the sentences that belong to them.
+
+The terminal, the HTML page, Markdown and LaTeX show the same cells. Scores and differences are in points
+(percent); an interval of a score is that for another exam.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atrium.compare.arm_pairs import MACRO, MEAN, Pair
+from atrium.compare.crossed import Bounds, CrossedMean, Uncertainty
+from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
+from atrium.compare.statistics import points, rounded_up
+from atrium.windows import Window
+
+NOTHING = "–"
+READING = (
+    "Intervals are 95 %. Another exam: new seeds and new problems of the same kind; seeds are a random "
+    "factor crossed with problems. This exam: new seeds, the same problems.",
+    "detects: the smallest difference that this design finds with power 0.8 at alpha 0.05, on another exam. "
+    "It follows from the numbers of seeds and problems and how both vary, not from the difference observed.",
+    "rho: what pairing by seed and problem makes use of; it multiplies the standard error by sqrt(1 - rho).",
+    "P(better): the probability that a run of the arm scores higher than one of the baseline, over seeds.",
+    "Over seeds alone: sign permutations need 6 seeds; interquartile means (IQM) and bootstraps need 10.",
+    "p: Holm's adjusted p value where several arms or benchmarks are compared.",
+    "Seeds added after a look at these results need fresh data, or a sequential bound.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportTable:
+    """A table of text; the first column names the row, the others hold numbers, the last may hold words."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def report_tables(comparison: RunsComparison) -> tuple[ReportTable, ...]:
+    """The table of scores, then the differences: those that verdicts rest on first."""
+    differences = [
+        _differences(comparison, measure, benchmark)
+        for measure in _measures(comparison)
+        for benchmark in _columns(comparison)[::-1]
+    ]
+    return (_scores(comparison), _design(comparison), *differences, *_over_seeds(comparison))
+
+
+def verdict_lines(comparison: RunsComparison) -> list[str]:
+    """One sentence per candidate, on Mean@K of the macro average (or the only benchmark)."""
+    baseline = comparison.arms[0].arm.name
+    return [
+        f"{arm.arm.name} against {baseline}: {headline_pair(comparison, arm).verdict.words}"
+        for arm in comparison.arms[1:]
+    ]
+
+
+def headline_pair(comparison: RunsComparison, arm: ArmScores) -> Pair:
+    """The pair that the verdict on an arm rests on."""
+    return comparison.pair(arm.arm.name, MEAN, comparison.headline)
+
+
+def note_lines(comparison: RunsComparison) -> list[str]:
+    """What a reader has to know about these runs: same methods, single seeds, what was left out."""
+    lines = [
+        f"{' and '.join(names)} are the same method: their windows [l, u] are equal"
+        for names in comparison.same_methods
+    ]
+    single = [arm.arm.name for arm in comparison.arms if len(arm.arm.runs) == 1]
+    if single:
+        lines.append(
+            f"one seed ({', '.join(single)}): the comparison is about these checkpoints, not about methods"
+        )
+    return [*lines, *comparison.notes]
+
+
+def signed(share: float) -> str:
+    """A difference in points with its sign, such as `+2.1`; `0.0` has none."""
+    text = f"{100.0 * share:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text
+
+
+def interval_text(known: Uncertainty | None, *, is_signed: bool) -> str:
+    """`[30.1, 38.3]`, or `[-0.3, +4.5]` for differences."""
+    if known is None:
+        return NOTHING
+    low, high = known.interval
+    if is_signed:
+        return f"[{signed(low)}, {signed(high)}]"
+    return f"[{100.0 * low:.1f}, {100.0 * high:.1f}]"
+
+
+def window_text(window: Window | None) -> str:
+    """`[0.800, 1.231]`, or a dash where the trust region is no constant window."""
+    if window is None:
+        return NOTHING
+    return "none" if window.is_unbounded else f"[{window.lower:.3f}, {window.upper:.3f}]"
+
+
+def _columns(comparison: RunsComparison) -> list[str]:
+    return [*comparison.benchmarks, *([MACRO] if len(comparison.benchmarks) > 1 else [])]
+
+
+def _measures(comparison: RunsComparison) -> tuple[str, ...]:
+    return MEASURES if comparison.k > 1 else (MEAN,)
+
+
+def _scores(comparison: RunsComparison) -> ReportTable:
+    names = [(measure, benchmark) for benchmark in _columns(comparison) for measure in _measures(comparison)]
+    return ReportTable(
+        title=f"Scores in percent, {_at_words(comparison)}",
+        columns=("arm", "seeds", *(f"{name} {comparison.title(measure)}" for measure, name in names)),
+        rows=tuple(
+            (arm.arm.name, str(len(arm.arm.runs)), *(_score(arm.scores[m][name]) for m, name in names))
+            for arm in comparison.arms
+        ),
+    )
+
+
+def _score(mean: CrossedMean) -> str:
+    text = f"{100.0 * mean.value:.1f}"
+    return (
+        text if mean.another_exam is None else f"{text} {interval_text(mean.another_exam, is_signed=False)}"
+    )
+
+
+def _design(comparison: RunsComparison) -> ReportTable:
+    return ReportTable(
+        title="Arms",
+        columns=("arm", "window [l, u]", "seeds", "step", "tokens generated", "training time, s"),
+        rows=tuple(
+            (
+                arm.arm.name,
+                window_text(arm.arm.window),
+                ", ".join(map(str, arm.arm.seeds)),
+                _span_text(arm.steps),
+                _span_text(arm.num_tokens),
+                _span_text(arm.wall_s),
+            )
+            for arm in comparison.arms
+        ),
+    )
+
+
+def _differences(comparison: RunsComparison, measure: str, benchmark: str) -> ReportTable:
+    baseline = comparison.arms[0].arm.name
+    effect = points(comparison.effect)
+    num_problems = comparison.num_problems.get(benchmark, sum(comparison.num_problems.values()))
+    return ReportTable(
+        title=(
+            f"{comparison.title(measure)} on {benchmark} ({num_problems} problems), points against {baseline}"
+        ),
+        columns=(
+            "arm",
+            "difference",
+            "another exam",
+            "this exam",
+            "p",
+            "P(better)",
+            "rho",
+            "detects",
+            f"seeds for {effect}",
+            "verdict",
+        ),
+        rows=tuple(
+            _difference_row(comparison.pair(arm.arm.name, measure, benchmark), comparison.effect)
+            for arm in comparison.arms[1:]
+        ),
+    )
+
+
+def _difference_row(pair: Pair, effect: float) -> tuple[str, ...]:
+    found = pair.comparison
+    difference, p_value = found.difference, pair.verdict.p_value
+    return (
+        pair.candidate,
+        signed(difference.value),
+        interval_text(difference.another_exam, is_signed=True),
+        interval_text(difference.this_exam, is_signed=True),
+        NOTHING if p_value is None else "<0.001" if p_value < 0.001 else f"{p_value:.3f}",
+        _decimal(found.improvement),
+        _decimal(found.rho_another_exam),
+        _detectable(found.detectable_another_exam),
+        _seeds_for(pair, effect),
+        pair.verdict.words,
+    )
+
+
+def _over_seeds(comparison: RunsComparison) -> list[ReportTable]:
+    """What needs many seeds and no normal distribution; nothing below the seeds that permutations need."""
+    found = {arm.arm.name: headline_pair(comparison, arm).comparison for arm in comparison.arms[1:]}
+    if all(one.permutation_p is None for one in found.values()):
+        return []
+    return [
+        ReportTable(
+            title=f"{comparison.title(MEAN)} on {comparison.headline}, over seeds alone",
+            columns=(
+                "arm",
+                "permutation p",
+                "P(better) interval",
+                "IQM",
+                "IQM of baseline",
+                "IQM difference",
+            ),
+            rows=tuple(
+                (
+                    name,
+                    NOTHING if one.permutation_p is None else f"{one.permutation_p:.3f}",
+                    _bounds(one.improvement_interval, 1.0),
+                    _percent(one.iqm_candidate),
+                    _percent(one.iqm_baseline),
+                    _bounds(one.iqm_difference_interval, 100.0),
+                )
+                for name, one in found.items()
+            ),
+        )
+    ]
+
+
+def _bounds(bounds: Bounds | None, scale: float) -> str:
+    if bounds is None:
+        return NOTHING
+    low, high = (f"{scale * end:.2f}" if scale == 1.0 else signed(end) for end in bounds)
+    return f"[{low}, {high}]"
+
+
+def _percent(value: float | None) -> str:
+    return NOTHING if value is None else f"{100.0 * value:.1f}"
+
+
+def _seeds_for(pair: Pair, effect: float) -> str:
+    difference = pair.comparison.difference
+    if difference.components is None or difference.another_exam is None:
+        return NOTHING
+    needed = pair.comparison.num_seeds_for(effect)
+    return "more problems" if needed is None else str(needed)
+
+
+def _detectable(share: float | None) -> str:
+    return NOTHING if share is None else f"{100 * rounded_up(share):.1f}"
+
+
+def _decimal(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.2f}"
+
+
+def _span_text(span: tuple[float, float] | None) -> str:
+    if span is None:
+        return NOTHING
+    low, high = (f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}" for value in span)
+    return low if low == high else f"{low} to {high}"
+
+
+def _at_words(comparison: RunsComparison) -> str:
+    return {
+        "last": "at each run's last evaluation",
+        "steps": "at equal steps",
+        "tokens": "at equal generated tokens",
+        "wall_clock": "at equal training time",
+    }[comparison.at.value]

@@ -1,0 +1,111 @@
+"""Statistics over seeds without a normal distribution: IQM, bootstrap, permutation, improvement, Holm.
+
+They need seeds to work with: a permutation test of three seeds cannot reach 0.05, and a bootstrap of five
+covers far less than it says. Below `MIN_SEEDS_PERMUTATION` and `MIN_SEEDS_BOOTSTRAP` the functions return
+None. All randomness comes from the `seed` given.
+
+Sources: interquartile mean, stratified bootstrap and probability of improvement, arXiv 2108.13264 (rliable);
+step-down correction, Holm 1979.
+Differs: rliable resamples the runs of every task by themselves. Here one checkpoint answers all benchmarks,
+so a seed is drawn with all its scores; the arms are the strata, or seeds are drawn for both arms at once.
+
+Axes: S seeds, B benchmarks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from atrium.compare.crossed import Bounds, Values
+
+MIN_SEEDS_PERMUTATION = 6
+MIN_SEEDS_BOOTSTRAP = 10
+_MAX_ENUMERATED_SEEDS = 14
+Statistic = Callable[[Sequence[Values]], float]
+
+
+def interquartile_mean(score_SB: ArrayLike) -> float:
+    """The mean of the middle half of all scores; a quarter is cut at either end, rounded down."""
+    ordered = np.sort(np.asarray(score_SB, dtype=np.float64), axis=None)
+    num_cut = len(ordered) // 4
+    return float(ordered[num_cut : len(ordered) - num_cut].mean())
+
+
+def probability_of_improvement(candidate_SB: ArrayLike, baseline_SB: ArrayLike) -> float:
+    """The probability that a run of the candidate scores higher than one of the baseline, ties half.
+
+    Over all pairs of seeds, averaged over benchmarks (Mann and Whitney's U); 0.5 says no difference. The
+    arms may have different numbers of seeds.
+    """
+    candidate, baseline = (np.asarray(score, dtype=np.float64) for score in (candidate_SB, baseline_SB))
+    gap_SSB = candidate[:, None, :] - baseline[None, :, :]
+    return float((gap_SSB > 0.0).mean() + 0.5 * (gap_SSB == 0.0).mean())
+
+
+def bootstrap_interval(
+    scores: Sequence[ArrayLike],
+    statistic: Statistic,
+    *,
+    seed: int,
+    paired: bool = False,
+    num_resamples: int = 2000,
+    confidence: float = 0.95,
+) -> Bounds | None:
+    """The percentile interval of a statistic of arms `score_SB`, over resampled seeds; None below 10 seeds.
+
+    Every arm is a stratum of its own, or, where `paired`, the same seeds are drawn from all arms.
+    """
+    arms = [np.asarray(score_SB, dtype=np.float64) for score_SB in scores]
+    if min(len(arm) for arm in arms) < MIN_SEEDS_BOOTSTRAP:
+        return None
+    if paired and len({len(arm) for arm in arms}) > 1:
+        raise ValueError("pairs need as many seeds in every arm")
+    generator = np.random.default_rng(seed)
+    values = np.empty(num_resamples)
+    for index in range(num_resamples):
+        drawn = [generator.integers(len(arm), size=len(arm)) for arm in (arms[:1] if paired else arms)]
+        rows = drawn * len(arms) if paired else drawn
+        values[index] = statistic([arm[row] for arm, row in zip(arms, rows, strict=True)])
+    low, high = np.quantile(values, [0.5 - confidence / 2.0, 0.5 + confidence / 2.0])
+    return Bounds(float(low), float(high))
+
+
+def permutation_p_value(difference_S: ArrayLike, *, seed: int, num_resamples: int = 10_000) -> float | None:
+    """Two-sided p value of paired seed differences by flipping their signs; None below 6 seeds.
+
+    Exact by enumeration up to 14 seeds; beyond, random flips with the observed one counted among them.
+    """
+    difference_S = np.asarray(difference_S, dtype=np.float64)
+    num_seeds = len(difference_S)
+    if num_seeds < MIN_SEEDS_PERMUTATION:
+        return None
+    if num_seeds <= _MAX_ENUMERATED_SEEDS:
+        sign_RS = 1.0 - 2.0 * (np.arange(2**num_seeds)[:, None] >> np.arange(num_seeds) & 1)
+    else:
+        draws_RS = np.random.default_rng(seed).integers(0, 2, size=(num_resamples, num_seeds))
+        sign_RS = np.vstack([np.ones(num_seeds), 1.0 - 2.0 * draws_RS])
+    size_R = np.abs(sign_RS @ difference_S)
+    observed = abs(float(difference_S.sum()))
+    return float(np.mean(size_R >= observed - 1e-12 * max(observed, 1.0)))
+
+
+def holm(p_values: Sequence[float | None]) -> tuple[float | None, ...]:
+    """Holm's adjusted p values: below alpha means significant with all errors of the family below alpha.
+
+    None, for what could not be tested, stays None and does not count.
+    """
+    known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, (p, index) in enumerate(known):
+        largest = max(largest, min((len(known) - rank) * p, 1.0))
+        adjusted[index] = largest
+    return tuple(adjusted)
+
+
+def mean_scores(values_by_benchmark: Sequence[NDArray[np.float64]]) -> Values:
+    """Scores [S, B] from values [S, P] of each benchmark."""
+    return np.stack([np.asarray(value_SP).mean(axis=1) for value_SP in values_by_benchmark], axis=1)

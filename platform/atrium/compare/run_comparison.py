@@ -1,0 +1,268 @@
+"""`compare_runs`: run folders in, a whole comparison out: scores by arm, paired differences, verdicts, notes.
+
+The first arm (or the one named) is the baseline of all pairs. Scores are Mean@K and Pass@k by benchmark and
+their macro average, in which every benchmark counts the same. Verdicts rest on the macro average of Mean@K,
+corrected by Holm over the arms compared; single benchmarks and Pass@k are shown with their intervals and are
+corrected in families of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from atrium.compare.arm_pairs import MACRO, MEAN, PASS, Pair, compare_pairs, values_of
+from atrium.compare.arms import Arm, Arms, are_same_method, group_runs
+from atrium.compare.crossed import CrossedMean, crossed_mean
+from atrium.compare.outcomes import (
+    At,
+    EvaluatedRun,
+    OutcomeTable,
+    evaluations_at,
+    outcome_table,
+    read_answers,
+    read_evaluated_run,
+)
+from atrium.compare.statistics import SHARES
+from atrium.errors import ConfigError
+from atrium.tracking.run_folder import RunFolder
+
+MEASURES = (MEAN, PASS)
+_VALIDATION = "validation"
+_UNEQUAL = 0.1
+"""By what share costs may differ between runs that are compared at an equal cost without a note."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmScores:
+    """What one arm reached. `scores` by measure and then by benchmark, the macro average among them.
+
+    `pass_at` is Pass@k for k = 1 to the comparison's k, over seeds, on the benchmark that verdicts rest on.
+    `steps`, `num_tokens` and `wall_s` are the least and most over the runs, at the evaluations used; None
+    where that was not recorded.
+    """
+
+    arm: Arm
+    scores: Mapping[str, Mapping[str, CrossedMean]]
+    pass_at: tuple[float, ...]
+    steps: tuple[float, float]
+    num_tokens: tuple[float, float] | None
+    wall_s: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsComparison:
+    """Everything that `atrium compare` shows. `k` is that of Pass@k; `mean_k` None where runs differ in K.
+
+    `benchmarks` lists those compared, without the macro average, which exists for two or more.
+    """
+
+    arms: tuple[ArmScores, ...]
+    benchmarks: tuple[str, ...]
+    pairs: tuple[Pair, ...]
+    same_methods: tuple[tuple[str, ...], ...]
+    at: At
+    k: int
+    mean_k: int | None
+    num_problems: Mapping[str, int]
+    effect: float
+    notes: tuple[str, ...]
+
+    @property
+    def headline(self) -> str:
+        """The benchmark that verdicts rest on: the macro average, or the only one."""
+        return MACRO if len(self.benchmarks) > 1 else self.benchmarks[0]
+
+    def title(self, measure: str) -> str:
+        """`Mean@8`, `Pass@8`."""
+        if measure == PASS:
+            return f"Pass@{self.k}"
+        return f"Mean@{'K' if self.mean_k is None else self.mean_k}"
+
+    def pair(self, candidate: str, measure: str, benchmark: str) -> Pair:
+        """One pair; `KeyError` where there is none."""
+        for pair in self.pairs:
+            if (pair.candidate, pair.measure, pair.benchmark) == (candidate, measure, benchmark):
+                return pair
+        raise KeyError((candidate, measure, benchmark))
+
+
+def compare_runs(
+    folders: Sequence[RunFolder],
+    *,
+    by: Sequence[str] = (),
+    baseline: str | None = None,
+    at: At = At.LAST,
+    benchmarks: Sequence[str] = (),
+    effect: float = 0.02,
+    seed: int = 0,
+) -> RunsComparison:
+    """Compare runs, grouped into arms.
+
+    Raises `ConfigError` where there are fewer than two arms or a name fits nothing, `RunFolderError` where
+    runs lack what a comparison needs.
+    """
+    grouped = _with_baseline(group_runs(folders, by), baseline)
+    runs = {folder.name: read_evaluated_run(folder) for arm in grouped.arms for folder in arm.runs.values()}
+    chosen = _benchmarks(list(runs.values()), benchmarks)
+    notes = list(grouped.notes)
+    if any(_VALIDATION in name for name in chosen):
+        notes.append(
+            "validation problems: best checkpoints and sweeps are chosen on them, verdicts need test ones"
+        )
+    steps = {name: evaluations_at(list(runs.values()), name, at) for name in chosen}
+    tables = {name: _tables(grouped, steps[name], name, notes) for name in chosen}
+    all_k = {num for by_arm in tables.values() for table in by_arm.values() for num in table.num_samples_S}
+    k = min(all_k)
+    if len(all_k) > 1:
+        notes.append(f"runs were evaluated with {min(all_k)} to {max(all_k)} samples per problem")
+    _note_costs(list(runs.values()), steps, at, notes)
+    pairs = [
+        pair
+        for measure in MEASURES
+        for pair in compare_pairs(grouped.arms, tables, measure, k=k, seed=seed, notes=notes)
+        if measure == MEAN or k > 1
+    ]
+    return RunsComparison(
+        arms=tuple(_arm_scores(arm, tables, k, runs, steps) for arm in grouped.arms),
+        benchmarks=tuple(chosen),
+        pairs=tuple(pairs),
+        same_methods=_same_methods(grouped.arms),
+        at=at,
+        k=k,
+        mean_k=k if len(all_k) == 1 else None,
+        num_problems={name: len(next(iter(tables[name].values())).problem_ids) for name in chosen},
+        effect=effect,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _with_baseline(grouped: Arms, baseline: str | None) -> Arms:
+    """The arms with the baseline first."""
+    arms = list(grouped.arms)
+    if len(arms) < 2:
+        names = ", ".join(folder.path.name for arm in arms for folder in arm.runs.values())
+        raise ConfigError(
+            f"a comparison needs two arms, but these runs differ in no setting besides the seed: {names}; "
+            "name runs that differ, or compare checkpoints with --by seed"
+        )
+    if baseline is not None:
+        found = [
+            arm
+            for arm in arms
+            if baseline == arm.name or any(run.name.endswith(baseline) for run in arm.runs.values())
+        ]
+        if len(found) != 1:
+            raise ConfigError(
+                f"--baseline {baseline}: fits {len(found)} arms; they are {', '.join(a.name for a in arms)}"
+            )
+        arms = [found[0], *(arm for arm in arms if arm is not found[0])]
+    return Arms(arms=tuple(arms), keys=grouped.keys, notes=grouped.notes)
+
+
+def _benchmarks(runs: Sequence[EvaluatedRun], wanted: Sequence[str]) -> list[str]:
+    """Those that all runs evaluated: the test problems, or, where there are none, validation problems."""
+    shared = [name for name in runs[0].evaluations if all(name in run.evaluations for run in runs)]
+    known = ", ".join(shared) or "none"
+    for name in wanted:
+        if name not in shared:
+            raise ConfigError(f"--benchmark {name}: not all runs evaluated it; those of all are: {known}")
+    if wanted:
+        return list(dict.fromkeys(wanted))
+    if not shared:
+        raise ConfigError("the runs share no evaluated benchmark; `atrium show RUN` says what each has")
+    return [name for name in shared if _VALIDATION not in name] or shared
+
+
+def _tables(
+    grouped: Arms, steps: Mapping[str, int], benchmark: str, notes: list[str]
+) -> dict[str, OutcomeTable]:
+    """The outcomes of every arm, all on the same problems, seeds ascending."""
+    order = [(arm.name, arm.runs[seed]) for arm in grouped.arms for seed in arm.seeds]
+    answers = [read_answers(run, benchmark, steps[run.name]) for _, run in order]
+    whole = outcome_table(answers)
+    most = max(len(one.num_correct) for one in answers)
+    if len(whole.problem_ids) < most:
+        notes.append(f"{benchmark}: {len(whole.problem_ids)} of {most} problems were answered by all runs")
+    tables = {}
+    for arm in grouped.arms:
+        rows = [index for index, (name, _) in enumerate(order) if name == arm.name]
+        tables[arm.name] = OutcomeTable(
+            benchmark=benchmark,
+            problem_ids=whole.problem_ids,
+            num_correct_SP=whole.num_correct_SP[rows],
+            num_samples_S=tuple(whole.num_samples_S[row] for row in rows),
+        )
+    return tables
+
+
+def _arm_scores(
+    arm: Arm,
+    tables: Mapping[str, Mapping[str, OutcomeTable]],
+    k: int,
+    runs: Mapping[str, EvaluatedRun],
+    steps: Mapping[str, Mapping[str, int]],
+) -> ArmScores:
+    scores: dict[str, dict[str, CrossedMean]] = {}
+    for measure in MEASURES:
+        values = {name: values_of(by_arm[arm.name], measure, k) for name, by_arm in tables.items()}
+        scores[measure] = {name: crossed_mean([value], limits=SHARES) for name, value in values.items()}
+        if len(values) > 1:
+            scores[measure][MACRO] = crossed_mean(list(values.values()), limits=SHARES)
+    spans = {
+        at: _span([runs[run.name].cost.get(at, {}).get(used[run.name]) for run in arm.runs.values()])
+        for at in (At.STEPS, At.TOKENS, At.WALL_CLOCK)
+        for used in [steps[next(iter(steps))]]
+    }
+    return ArmScores(
+        arm=arm,
+        scores=scores,
+        pass_at=tuple(
+            float(np.mean([by_arm[arm.name].pass_at(j).mean() for by_arm in tables.values()]))
+            for j in range(1, k + 1)
+        ),
+        steps=spans[At.STEPS] or (0.0, 0.0),
+        num_tokens=spans[At.TOKENS],
+        wall_s=spans[At.WALL_CLOCK],
+    )
+
+
+def _span(values: Sequence[float | None]) -> tuple[float, float] | None:
+    known = [value for value in values if value is not None]
+    return (min(known), max(known)) if len(known) == len(values) else None
+
+
+def _note_costs(
+    runs: Sequence[EvaluatedRun], steps: Mapping[str, Mapping[str, int]], at: At, notes: list[str]
+) -> None:
+    """Say where runs are compared at unequal points, by more than they have to be."""
+    for benchmark, used in steps.items():
+        if at is At.LAST:
+            span = _span([float(step) for step in used.values()])
+            if span and span[0] != span[1]:
+                notes.append(
+                    f"{benchmark}: runs are compared at steps {span[0]:.0f} to {span[1]:.0f}, each at its "
+                    "last; --at steps compares at equal steps"
+                )
+            continue
+        span = _span([run.cost[at][used[run.folder.name]] for run in runs])
+        if span and span[1] > (1.0 + _UNEQUAL) * span[0]:
+            notes.append(
+                f"{benchmark}: the nearest evaluations differ in {at.value.replace('_', '-')} "
+                f"({span[0]:,.0f} to {span[1]:,.0f}); evaluate more often, or compare on validation problems"
+            )
+
+
+def _same_methods(arms: Sequence[Arm]) -> tuple[tuple[str, ...], ...]:
+    """Groups of arms that are one method under several names."""
+    found: list[list[Arm]] = []
+    for arm in arms:
+        for group in found:
+            if are_same_method(group[0], arm):
+                group.append(arm)
+                break
+        else:
+            found.append([arm])
+    return tuple(tuple(arm.name for arm in group) for group in found if len(group) > 1)

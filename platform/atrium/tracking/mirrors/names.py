@@ -1,0 +1,68 @@
+"""Metric names in a tracker: the same everywhere, escaped only where a tracker refuses them.
+
+MLflow takes letters of any script, digits, and `_ - . : / ` and space, and only names that are a plain
+relative path. Any other character, and a dot or slash that makes no such path, becomes its code in
+hexadecimal between colons: `mean@8` is `mean:40:8`. W&B takes every name as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from atrium.metrics import evaluation_name
+from atrium.tracking.json_lines import Record
+
+_REFUSED = re.compile(r"[^/\w.\- :]")
+_MAX_LENGTH = 250
+
+
+def mlflow_name(name: str) -> str:
+    """The name as MLflow takes it; names that it takes are unchanged."""
+    escaped = _REFUSED.sub(_code, name)
+    parts = escaped.split("/")
+    plain = [part if part.strip(".") else "".join(map(_code_of, part)) or "_" for part in parts]
+    return "/".join(plain)[:_MAX_LENGTH]
+
+
+def evaluation_numbers(record: Record) -> dict[str, float]:
+    """The numbers of one line of `evaluations.jsonl`, by the names that training logs them under.
+
+    Empty for a line that is no evaluation.
+    """
+    benchmark, results = record.get("benchmark"), record.get("results")
+    if not isinstance(benchmark, str) or not isinstance(results, Mapping):
+        return {}
+    k = results.get("k")
+    mean = f"mean_at_{k}"
+    found = {
+        mean: results.get("mean_at_k"),
+        **{f"pass_at_{k}": value for k, value in _mapping(results, "pass_at").items()},
+        "truncated_frac": results.get("truncated_frac"),
+        "completion_length": results.get("completion_length"),
+        f"maj_at_{k}": results.get("maj_at_k"),
+        f"pass_hat_{k}": _mapping(results, "pass_hat").get(str(k)),
+        **{f"{kind}_frac": value for kind, value in _mapping(results, "verdicts").items()},
+    }
+    for key, groups in _mapping(results, "breakdown").items():
+        for group, scores in groups.items() if isinstance(groups, Mapping) else ():
+            if isinstance(scores, Mapping):
+                found[f"{key}_{group}/{mean}"] = scores.get("mean_at_k")
+    return {
+        evaluation_name(benchmark, name): float(value)
+        for name, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def _mapping(results: Mapping[str, object], key: str) -> Mapping[str, object]:
+    value = results.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _code(match: re.Match[str]) -> str:
+    return _code_of(match[0])
+
+
+def _code_of(character: str) -> str:
+    return f":{ord(character):x}:"

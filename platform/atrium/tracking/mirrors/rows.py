@@ -1,0 +1,141 @@
+"""What a run recorded, as rows to deliver: all numbers of one step together, each step once.
+
+Training writes a step's metrics first and its evaluations after, so a step is whole once a later one has
+been recorded or the run is over; until then it is held back. An evaluation that is added to a step long
+after comes as a late row of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from atrium.tracking.json_lines import Record, read_json_lines
+from atrium.tracking.mirrors.names import evaluation_numbers
+from atrium.tracking.run_folder import RunFolder
+
+_NO_METRICS = ("step", "time")
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Numbers by name at one step; `time` in seconds since 1970. A late row's step was delivered before."""
+
+    step: int
+    time: float
+    values: Mapping[str, float]
+    is_late: bool = False
+    evaluations: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Tail:
+    """Reads a growing file on from where it stopped; from its start where the file is another one."""
+
+    path: Path
+    offset: int = 0
+    identity: int = 0
+
+    def read(self) -> tuple[Record, ...]:
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return ()
+        if status.st_ino != self.identity or status.st_size < self.offset:
+            self.identity, self.offset = status.st_ino, 0
+        lines = read_json_lines(self.path, self.offset)
+        self.offset = lines.next_offset
+        return lines.records
+
+
+@dataclass(slots=True)
+class RowReader:
+    """Makes rows of what a run folder records.
+
+    `delivered_step` and `delivered_evaluations` (`benchmark@step`) say what a tracker already has: steps up
+    to it are not made again, whatever happens to the files. After a run was resumed, steps that it repeats
+    stay as they were first delivered.
+    """
+
+    folder: RunFolder
+    delivered_step: int = -1
+    delivered_evaluations: set[str] = field(default_factory=set)
+    _metrics: _Tail = field(init=False)
+    _evaluations: _Tail = field(init=False)
+    _waiting: dict[int, Row] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._metrics = _Tail(self.folder.metrics_file)
+        self._evaluations = _Tail(self.folder.evaluations_file)
+
+    def read(self, *, is_over: bool) -> list[Row]:
+        """The rows that have become whole, in the order of steps; late rows last.
+
+        Raises `OSError` where a file cannot be read.
+        """
+        late = []
+        for record in self._metrics.read():
+            step = _step(record)
+            if step is not None and step > self.delivered_step:
+                values = {
+                    name: _number(value) for name, value in record.items() if name not in ("step", "time")
+                }
+                self._add(step, record, {name: v for name, v in values.items() if v is not None})
+        for record in self._evaluations.read():
+            step, key = _step(record), f"{record.get('benchmark')}@{record.get('step')}"
+            scores = evaluation_numbers(record)
+            if step is None or not scores or key in self.delivered_evaluations:
+                continue
+            if step > self.delivered_step:
+                self._add(step, record, scores, key)
+            else:
+                late.append(
+                    Row(step=step, time=_time(record), values=scores, is_late=True, evaluations=(key,))
+                )
+        newest = max(self._waiting, default=-1)
+        ready = sorted(step for step in self._waiting if is_over or step < newest)
+        return [*(self._waiting.pop(step) for step in ready), *late]
+
+    def was_delivered(self, row: Row) -> None:
+        """Remember that a tracker has the row."""
+        self.delivered_step = max(self.delivered_step, row.step)
+        self.delivered_evaluations.update(row.evaluations)
+
+    def put_back(self, rows: list[Row]) -> None:
+        """Rows that could not be delivered come again with the next `read`."""
+        for row in rows:
+            if row.is_late:
+                self._evaluations.offset = 0
+            else:
+                self._waiting[row.step] = row
+
+    def _add(
+        self, step: int, record: Record, values: Mapping[str, float], evaluation: str | None = None
+    ) -> None:
+        before = self._waiting.get(step)
+        known = dict(before.values) if before else {}
+        evaluations = before.evaluations if before else ()
+        self._waiting[step] = Row(
+            step=step,
+            time=before.time if before else _time(record),
+            values=known | dict(values),
+            evaluations=evaluations if evaluation is None else (*evaluations, evaluation),
+        )
+
+
+def _step(record: Record) -> int | None:
+    step = record.get("step")
+    return step if isinstance(step, int) and not isinstance(step, bool) else None
+
+
+def _time(record: Record) -> float:
+    return _number(record.get("time")) or 0.0
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return _NOT_FINITE.get(value) if isinstance(value, str) else None

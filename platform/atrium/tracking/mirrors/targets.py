@@ -1,0 +1,61 @@
+"""Which trackers a run is mirrored to, by its own settings, and how each is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from atrium.errors import ConfigError
+from atrium.tracking.find import started
+from atrium.tracking.mirrors.delivery import Delivery, Destination
+from atrium.tracking.mirrors.description import describe_run
+from atrium.tracking.mirrors.mlflow_destination import MLflowDestination, default_uri
+from atrium.tracking.mirrors.wandb_destination import WandbDestination
+from atrium.tracking.reader import read_object, setting
+from atrium.tracking.run_folder import RunFolder
+
+KINDS = ("mlflow", "wandb")
+DEFAULT_PROJECT = "atrium"
+
+
+def configured_kinds(config: Mapping[str, object]) -> tuple[str, ...]:
+    """The trackers that a run's settings name."""
+    return tuple(kind for kind in KINDS if isinstance(setting(config, f"tracking.{kind}"), Mapping))
+
+
+def delivery_of(
+    folder: RunFolder, kind: str, *, uri: str | None = None, offline: bool | None = None
+) -> Delivery:
+    """How a run gets to a tracker: as its settings say, where they say something and nothing is given.
+
+    Raises `ConfigError` for another kind.
+    """
+    config, _ = read_object(folder.config_file)
+    runs_dir = folder.path.absolute().parent.parent
+    run = describe_run(folder, started(folder))
+    destination: Destination
+    if kind == "mlflow":
+        chosen = uri or _text(config, "tracking.mlflow.uri") or default_uri(runs_dir)
+        destination = MLflowDestination(run, runs_dir=runs_dir, uri=chosen)
+    elif kind == "wandb":
+        is_offline = _text(config, "tracking.wandb.mode") == "offline" if offline is None else offline
+        destination = WandbDestination(
+            run,
+            runs_dir=runs_dir,
+            project=_text(config, "tracking.wandb.project") or DEFAULT_PROJECT,
+            entity=_text(config, "tracking.wandb.entity"),
+            mode="offline" if is_offline else "online",
+        )
+    else:
+        raise ConfigError(f"{kind!r} is no tracker; allowed are {', '.join(KINDS)}")
+    return Delivery(folder=folder, kind=kind, destination=destination)
+
+
+def _text(config: Mapping[str, object], key: str) -> str | None:
+    value = setting(config, key)
+    return value if isinstance(value, str) and value else None
+
+
+def log_file(folder: RunFolder) -> Path:
+    """What the mirror processes of a run print."""
+    return folder.path / ".mirrors" / "log.txt"

@@ -1,0 +1,105 @@
+"""Run folders with the outcomes that a test wants, written by the tracker that training uses."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from atrium.evaluation.results import summarize
+from atrium.records import FinishReason, Problem, VerdictKind
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
+from atrium.tracking.status import RunState
+from atrium.tracking.tracker import EvaluatedSample
+
+DIVERGENCES = {
+    "atr": {"kind": "kl3", "delta": 0.0231},
+    "grpo": {"kind": "ratio", "delta": 0.2},
+    "clip_higher": {"kind": "asymmetric_ratio", "epsilon_low": 0.2, "epsilon_high": 0.28},
+}
+
+
+@pytest.fixture
+def make_run(tmp_path, monkeypatch):
+    """Make a run whose evaluations have the counts given: {(benchmark, step): [correct per problem]}."""
+    # Nothing here is about the loss of power, and flushing a busy disk takes most of a run's time.
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+    def make(algorithm, seed, counts, *, k=4, experiment="study", num_steps=4, step_tokens=100, **settings):
+        folder = RunFolder.create(tmp_path / "runs", experiment, algorithm, seed)
+        config = {
+            "seed": seed,
+            "num_steps": num_steps,
+            "experiment_name": experiment,
+            "runs_dir": str(tmp_path / "runs"),
+            "algorithm": {"name": algorithm, "on_policy": {"law": "exact"}},
+            "divergence": DIVERGENCES.get(algorithm, DIVERGENCES["grpo"]),
+            "optimizer": {"learning_rate": 3e-4},
+            **settings,
+        }
+        folder.write_config(config)
+        folder.write_overrides([f"algorithm={algorithm}", f"seed={seed}"])
+        (folder.path / "provenance.json").write_text(
+            json.dumps({"code": {"commit": "c0ffee" * 6, "diff": ""}, "packages": {"torch": "2.11"}})
+        )
+        tracker = RunFolderTracker(folder, RunFolderSettings())
+        tracker.begin(step=0, num_steps=num_steps)
+        for step in range(num_steps + 1):
+            if step:
+                tracker.log_metrics(
+                    step,
+                    {"rollout/num_tokens": step_tokens, "time/step_s": 2.0, "rollout/reward": 0.1 * step},
+                )
+            for (benchmark, at), count_P in counts.items():
+                if at == step:
+                    answers = _samples(count_P, k)
+                    results = summarize(answers, num_samples=k, pass_at=[1, k])
+                    tracker.log_evaluation(step=step, benchmark=benchmark, samples=answers, results=results)
+        tracker.end(RunState.FINISHED)
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def make_study(make_run):
+    """Make runs of arms over seeds on one benchmark; `effects` by algorithm, in shares of all answers."""
+
+    def make(effects, num_seeds=3, num_problems=40, k=4, seed=0, benchmarks=("exam",), **settings):
+        runs = []
+        for number in range(num_seeds):
+            for algorithm, effect in effects.items():
+                counts = {}
+                for place, benchmark in enumerate(benchmarks):
+                    easy_P = np.random.default_rng([seed, place]).uniform(0.2, 0.7, num_problems)
+                    draw = np.random.default_rng([seed, place, number, len(algorithm)])
+                    shift = effect + draw.normal(0.0, 0.02)
+                    counts[(benchmark, 0)] = draw.binomial(k, easy_P * 0.3).tolist()
+                    counts[(benchmark, 4)] = draw.binomial(k, np.clip(easy_P + shift, 0, 1)).tolist()
+                runs.append(make_run(algorithm, number, counts, k=k, **settings))
+        return runs
+
+    return make
+
+
+def _samples(count_P, k):
+    return [
+        EvaluatedSample(
+            problem=Problem(
+                problem_id=f"p{index}", question=f"{index}+1=", answer=str(index + 1), metadata={}
+            ),
+            sample_index=sample,
+            text="\\boxed{5}",
+            verdict=VerdictKind.CORRECT if sample < count else VerdictKind.INCORRECT,
+            reason="compared",
+            extracted="5",
+            is_correct=sample < count,
+            num_tokens=7,
+            finish_reason=FinishReason.STOP,
+            logprob_sum=-1.25,
+        )
+        for index, count in enumerate(count_P)
+        for sample in range(k)
+    ]

@@ -1,0 +1,95 @@
+"""Runs grouped into arms, arms that are one method, and seeds in pairs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from atrium.compare.arms import are_same_method, group_runs, pair_seeds
+from atrium.errors import ConfigError
+
+COUNTS = {("exam", 4): [1, 2]}
+
+
+def test_runs_that_differ_in_their_seed_alone_form_an_arm(make_run):
+    runs = [make_run(name, seed, COUNTS) for seed in (0, 1) for name in ("grpo", "atr")]
+    grouped = group_runs(runs)
+    assert [(arm.name, arm.seeds) for arm in grouped.arms] == [("grpo", (0, 1)), ("atr", (0, 1))]
+    assert grouped.arms[0].window.upper == 1.2
+
+
+def test_names_of_arms_hold_as_many_settings_as_tell_them_apart(make_run):
+    runs = [
+        make_run(
+            "atr", 0, COUNTS, divergence={"kind": "kl3", "delta": delta}, optimizer={"learning_rate": rate}
+        )
+        for delta, rate in ((0.01, 1e-4), (0.02, 2e-4))
+    ]
+    assert [arm.name for arm in group_runs(runs).arms] == ["delta 0.01", "delta 0.02"]
+    assert len(group_runs(runs, by=["algorithm.name"]).arms) == 1
+    with pytest.raises(ConfigError, match="no such setting"):
+        group_runs(runs, by=["optimiser"])
+
+
+def test_arms_with_equal_windows_and_equal_settings_are_one_method(make_run):
+    clip = make_run("clip_higher", 0, COUNTS)
+    window = make_run("window", 0, COUNTS, divergence={"kind": "window", "lower": 0.8, "upper": 1.28})
+    faster = make_run(
+        "window",
+        0,
+        COUNTS,
+        divergence={"kind": "window", "lower": 0.8, "upper": 1.28},
+        optimizer={"learning_rate": 1.0},
+    )
+    other = make_run("grpo", 0, COUNTS)
+    arms = [group_runs([run]).arms[0] for run in (clip, window, faster, other)]
+    assert are_same_method(arms[0], arms[1])
+    assert not are_same_method(arms[0], arms[2])
+    assert not are_same_method(arms[0], arms[3])
+
+
+def test_seeds_are_paired_by_number_or_else_in_order(make_run):
+    def arm(name, *seeds):
+        return group_runs([make_run(name, seed, COUNTS) for seed in seeds]).arms[0]
+
+    pairs, note = pair_seeds(arm("atr", 0, 1, 2), arm("grpo", 1, 2, 3))
+    assert pairs == [(1, 1), (2, 2)]
+    assert note.startswith("2 seeds")
+    pairs, note = pair_seeds(arm("atr", 0, 1), arm("grpo", 7, 8, 9))
+    assert pairs == [(0, 7), (1, 8)]
+    assert "in order" in note
+
+
+def test_of_two_runs_with_one_seed_the_latest_counts_and_this_is_said(make_run):
+    runs = [make_run("atr", 0, COUNTS) for _ in range(2)]
+    grouped = group_runs(runs)
+    assert len(grouped.arms[0].runs) == 1
+    assert "counts, not the earlier" in grouped.notes[0]
+
+
+def test_a_run_without_readable_settings_is_named(make_run):
+    run = make_run("atr", 0, COUNTS)
+    run.config_file.write_text("{")
+    with pytest.raises(ConfigError, match=r"cannot be compared: config\.json is not valid JSON"):
+        group_runs([run])
+
+
+def test_evaluations_of_checkpoints_belong_to_the_arms_of_their_runs(make_run):
+    runs = []
+    for name, seed in (("atr", 0), ("atr", 1), ("grpo", 0)):
+        run = make_run(name, seed, COUNTS, model={"kind": "hub", "source": f"checkpoints/{name}-{seed}"})
+        config = json.loads(run.config_file.read_text())
+        model = config.pop("model")
+        run.write_config(
+            {
+                "kind": "evaluation",
+                "checkpoint": {"run": "study/x", "step": 4},
+                "model": model,
+                "evaluation": {"seed": 0},
+                "not_read": config,
+            }
+        )
+        runs.append(run)
+    assert [(arm.name, arm.seeds) for arm in group_runs(runs).arms] == [("atr", (0, 1)), ("grpo", (0,))]
+    assert group_runs(runs).arms[1].window.upper == 1.2

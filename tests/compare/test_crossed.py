@@ -1,0 +1,143 @@
+"""Means over seeds crossed with problems: exact small tables, and the coverage that the intervals promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.special import expit
+
+from atrium.compare.crossed import Bounds, crossed_mean, sampling_noise, t_quantile
+from atrium.evaluation.estimates import interval_over_problems
+
+DRIFT_SHARE = 5.6
+"""Variance of a seeds' mean over that of the problems' mean, where ignoring seeds covers about 60 %."""
+
+
+def test_the_standard_error_for_another_exam_is_that_of_the_two_way_table():
+    table = np.array([[0.3, 0.1, -0.7, 0.9], [0.4, 0.2, -0.4, 0.8], [0.3, 0.0, -0.8, 0.8]])
+    mean = crossed_mean([table])
+    num_seeds, num_problems = table.shape
+    row, column, grand = table.mean(1), table.mean(0), table.mean()
+    ms_seed = num_problems * ((row - grand) ** 2).sum() / 2
+    ms_problem = num_seeds * ((column - grand) ** 2).sum() / 3
+    ms_resid = ((table - row[:, None] - column + grand) ** 2).sum() / 6
+    variance = (ms_seed + ms_problem - ms_resid) / 12
+    assert_allclose(mean.another_exam.standard_error, variance**0.5)
+    spread = (ms_seed**2 / 2 + ms_problem**2 / 3 + ms_resid**2 / 6) / 12**2
+    assert_allclose(mean.another_exam.degrees_of_freedom, variance**2 / spread)
+    assert_allclose(mean.value, grand)
+    margin = t_quantile(0.975, 2) * row.std(ddof=1) / 3**0.5
+    assert_allclose(mean.this_exam.interval, (grand - margin, grand + margin))
+
+
+def test_components_of_variance_add_up_to_the_standard_error():
+    table = (
+        np.random.default_rng(0).normal(size=(5, 1)) / 50 + np.random.default_rng(1).normal(size=(5, 40)) / 5
+    )
+    mean = crossed_mean([table + np.linspace(-0.8, 0.8, 40)])
+    parts = mean.components
+    assert_allclose(mean.another_exam.standard_error**2, parts.seed / 5 + parts.problem + parts.residual / 5)
+
+
+def test_benchmarks_count_equally_and_share_their_seeds():
+    generator = np.random.default_rng(2)
+    seed_S1 = generator.normal(0.0, 0.2, size=(4, 1))
+    tables = [0.5 * seed_S1 + generator.normal(0.0, 0.1, size=(4, p)) for p in (10, 300)]
+    both = crossed_mean(tables)
+    assert_allclose(both.value, (tables[0].mean() + tables[1].mean()) / 2)
+    seeds = (tables[0].mean(1) + tables[1].mean(1)) / 2
+    assert_allclose(both.value_S, seeds)
+    assert_allclose(both.this_exam.standard_error, seeds.std(ddof=1) / 2)
+    # What the benchmarks' seeds share does not average out over benchmarks.
+    assert both.another_exam.standard_error > 0.05
+
+
+def test_one_seed_speaks_of_its_checkpoint_by_t_over_problems_and_by_sampling_noise():
+    share_SP = np.array([[0.0, 0.25, 0.5, 1.0, 0.75, 0.25]])
+    noise = sampling_noise([4 * share_SP], [4])
+    mean = crossed_mean([share_SP], limits=Bounds(0.0, 1.0), sampling=noise)
+    assert mean.is_about_checkpoints_only
+    assert mean.components is None
+    assert_allclose(mean.another_exam.interval, interval_over_problems(share_SP[0]))
+    assert_allclose(noise.variance, (share_SP * (1 - share_SP) / 3).sum() / 36)
+    assert mean.this_exam.standard_error == noise.variance**0.5
+
+
+def test_what_cannot_be_estimated_is_none_instead_of_certain():
+    assert crossed_mean([np.zeros((3, 8))]).another_exam is None
+    assert crossed_mean([np.full((3, 8), 0.1)]).this_exam is None
+    assert crossed_mean([[[0.2]]]).another_exam is None
+    assert crossed_mean([[[0.2], [0.3]]]).another_exam is None
+    assert sampling_noise([np.ones((1, 3))], [1]) is None
+
+
+@pytest.mark.parametrize(
+    "tables", [[], [np.zeros(3)], [np.zeros((2, 3)), np.zeros((3, 3))], [np.full((2, 2), np.nan)]]
+)
+def test_values_that_are_no_crossed_table_are_refused(tables):
+    with pytest.raises(ValueError, match=r"seed|finite"):
+        crossed_mean(tables)
+
+
+def coverages(num_seeds, num_problems, seed_share, *, num_repeats, seed):
+    """Coverage of no difference: for another exam, and with problems clustered and seeds as strata.
+
+    Outcomes are shares of eight samples; arms have ability that varies by seed, by problem, and by both.
+    `seed_share` is the variance that seeds give the mean, over what everything else gives.
+    """
+    generator = np.random.default_rng(seed)
+    # A seed's shift of all logits moves shares by about its 0.13-fold here, a problem's own part of both
+    # arms gives a difference per problem with a standard deviation of about 0.1 over the seeds' mean.
+    rest = 0.0075 / num_problems + 0.0175 / (num_problems * num_seeds)
+    seed_sd = (seed_share * rest * num_seeds / 2) ** 0.5 / 0.13
+    hits = np.zeros(2)
+    for _ in range(num_repeats):
+        difficulty_P = generator.normal(0.0, 2.0, size=num_problems)
+        arms = []
+        for _ in range(2):
+            logit_SP = difficulty_P + generator.normal(0.0, 0.45, size=num_problems)
+            logit_SP = logit_SP + generator.normal(0.0, seed_sd, size=(num_seeds, 1))
+            logit_SP = logit_SP + generator.normal(0.0, 0.3, size=(num_seeds, num_problems))
+            arms.append(generator.binomial(8, expit(logit_SP)) / 8)
+        mean = crossed_mean([arms[1] - arms[0]])
+        value_P = (arms[1] - arms[0]).mean(axis=0)
+        clustered = 1.96 * (value_P.var(ddof=1) / num_problems) ** 0.5
+        low, high = mean.another_exam.interval
+        hits += (low <= 0 <= high, abs(mean.value) <= clustered)
+    return hits / num_repeats
+
+
+@pytest.mark.parametrize(("num_seeds", "num_problems"), [(3, 100), (5, 30), (10, 30)])
+def test_intervals_cover_no_difference_where_clustering_by_problem_covers_little_more_than_half(
+    num_seeds, num_problems
+):
+    another, clustered = coverages(num_seeds, num_problems, DRIFT_SHARE, num_repeats=1500, seed=3)
+    assert 0.93 <= another <= 0.985
+    assert 0.54 <= clustered <= 0.66
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed_share", [1.0, DRIFT_SHARE, 20.0])
+@pytest.mark.parametrize("num_problems", [30, 100, 500])
+@pytest.mark.parametrize("num_seeds", [3, 5, 10])
+def test_intervals_cover_no_difference_for_all_numbers_of_seeds_and_problems(
+    num_seeds, num_problems, seed_share
+):
+    another, clustered = coverages(
+        num_seeds, num_problems, seed_share, num_repeats=2500, seed=num_seeds + num_problems
+    )
+    assert 0.93 <= another <= 0.985
+    if seed_share == DRIFT_SHARE:
+        assert 0.54 <= clustered <= 0.66
+
+
+def test_this_exam_covers_the_difference_on_these_very_problems():
+    generator = np.random.default_rng(5)
+    effect_P = generator.normal(0.05, 0.2, size=60)
+    hits = 0
+    for _ in range(2000):
+        table = effect_P + generator.normal(0.0, 0.05, size=(4, 1)) + generator.normal(0.0, 0.2, size=(4, 60))
+        low, high = crossed_mean([table]).this_exam.interval
+        hits += low <= effect_P.mean() <= high
+    assert 0.935 <= hits / 2000 <= 0.965

@@ -1,0 +1,65 @@
+"""From run folders to outcomes by seed and problem, at the point of training that was asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from atrium.compare.outcomes import At, evaluations_at, outcome_table, read_answers, read_evaluated_run
+from atrium.errors import RunFolderError
+
+
+def test_answers_are_counted_by_problem(make_run):
+    run = make_run("atr", 0, {("exam", 4): [0, 3, 4]})
+    answers = read_answers(run, "exam", 4)
+    assert answers.num_samples == 4
+    assert answers.num_correct == {"p0": 0, "p1": 3, "p2": 4}
+
+
+def test_runs_are_lined_up_on_the_problems_that_all_of_them_answered(make_run):
+    short = read_answers(make_run("atr", 0, {("exam", 4): [1, 2]}), "exam", 4)
+    long = read_answers(make_run("atr", 1, {("exam", 4): [4, 6, 8]}, k=8), "exam", 4)
+    table = outcome_table([short, long])
+    assert table.problem_ids == ("p0", "p1")
+    assert_allclose(table.mean_at_k(), [[0.25, 0.5], [0.5, 0.75]])
+    assert_allclose(table.pass_at(4), [[1.0, 1.0], [1 - 1 / 70, 1.0]])
+    with pytest.raises(ValueError, match="fewest samples"):
+        table.pass_at(5)
+
+
+def test_equal_tokens_and_equal_time_take_the_evaluation_nearest_to_what_the_cheapest_run_spent(make_run):
+    counts = {("exam", step): [2, 2] for step in (0, 2, 4)}
+    cheap = read_evaluated_run(make_run("atr", 0, counts, step_tokens=100))
+    dear = read_evaluated_run(make_run("grpo", 0, counts, step_tokens=200))
+    assert dear.cost[At.TOKENS] == {0: 0.0, 2: 400.0, 4: 800.0}
+    assert list(evaluations_at([cheap, dear], "exam", At.TOKENS).values()) == [4, 2]
+    assert list(evaluations_at([cheap, dear], "exam", At.WALL_CLOCK).values()) == [4, 4]
+
+
+def test_equal_steps_take_the_last_one_that_all_runs_evaluated(make_run):
+    runs = [
+        read_evaluated_run(make_run("atr", 0, {("exam", step): [1] for step in steps}))
+        for steps in ((0, 2, 3), (0, 2, 4))
+    ]
+    assert set(evaluations_at(runs, "exam", At.STEPS).values()) == {2}
+    assert list(evaluations_at(runs, "exam", At.LAST).values()) == [3, 4]
+
+
+def test_what_is_missing_is_named(make_run):
+    run = make_run("atr", 0, {("exam", 4): [1, 2]})
+    with pytest.raises(RunFolderError, match="no samples of exam at step 2"):
+        read_answers(run, "exam", 2)
+    with pytest.raises(RunFolderError, match="no evaluation of other"):
+        evaluations_at([read_evaluated_run(run)], "other", At.LAST)
+    run.evaluation_path("exam", 4).write_bytes(b"no Parquet")
+    with pytest.raises(RunFolderError, match="damaged"):
+        read_answers(run, "exam", 4)
+
+
+def test_runs_that_share_no_problem_cannot_be_lined_up(make_run):
+    one = read_answers(make_run("atr", 0, {("exam", 4): [1, 2]}), "exam", 4)
+    other = type(one)(benchmark="exam", step=4, num_samples=4, num_correct={"q": 1})
+    with pytest.raises(RunFolderError, match="share no problem"):
+        outcome_table([one, other])
+    assert np.array_equal(outcome_table([one, one]).num_correct_SP, [[1, 2], [1, 2]])

@@ -1,0 +1,135 @@
+"""Reports: one set of tables in the terminal, HTML, Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+
+import pytest
+
+from atrium.cli.app import main
+from atrium.compare.report_figures import differences_svg, pass_at_k_svg, scores_svg
+from atrium.compare.report_markup import document_latex, document_markdown, latex, markdown
+from atrium.compare.report_page import html_page
+from atrium.compare.report_tables import ReportTable, report_tables, verdict_lines
+from atrium.compare.run_comparison import compare_runs
+
+
+def test_the_command_prints_the_verdict_and_writes_html_markdown_and_latex(make_study, capsys, tmp_path):
+    make_study({"grpo": 0.0, "atr": 0.25, "clip_higher": 0.01}, num_seeds=5)
+    assert (
+        main(["compare", "study", "--runs-dir", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 0
+    )
+    printed = capsys.readouterr().out
+    assert "atr against grpo: atr is better than grpo by " in printed
+    assert "clip_higher against grpo: not distinguishable; this design detects " in printed
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "comparison.html",
+        "comparison.md",
+        "comparison.tex",
+    ]
+
+
+def test_reports_lie_below_runs_and_are_no_runs(make_study, capsys, tmp_path):
+    runs = make_study({"grpo": 0.0, "atr": 0.1}, num_seeds=1)
+    runs_dir = str(tmp_path / "runs")
+    assert (
+        main(["compare", runs[0].path.name, runs[1].path.name, "--runs-dir", runs_dir, "--effect", "5"]) == 0
+    )
+    assert len(list((tmp_path / "runs" / "reports").iterdir())) == 3
+    assert "seeds for 5 points" in capsys.readouterr().out
+    main(["runs", "--runs-dir", runs_dir])
+    assert "reports" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["compare"], "required: RUN"),
+        (["compare", "study", "--at", "epochs"], "invalid choice"),
+        (["compare", "nothing"], "there is no run"),
+        (["compare", "study", "--effect", "0"], "--effect 0"),
+        (["diff", "nothing", "else"], "there is no run"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_with_two(make_run, capsys, tmp_path, arguments, said):
+    make_run("atr", 0, {("exam", 4): [1]})
+    assert main([*arguments, "--runs-dir", str(tmp_path / "runs")]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_figures_are_well_formed_and_the_page_needs_nothing_from_outside(make_study):
+    comparison = compare_runs(make_study({"grpo": 0.0, "atr": 0.2}, benchmarks=("easy", "hard")))
+    for svg in (differences_svg(comparison), scores_svg(comparison), pass_at_k_svg(comparison)):
+        assert ElementTree.fromstring(svg).tag.endswith("svg")
+    page = html_page(comparison, report_tables(comparison), made="today")
+    tags = Tags()
+    tags.feed(page)
+    assert not {"script", "link", "img", "iframe"} & set(tags.seen)
+    assert tags.seen.count("svg") == 3
+    assert "http-equiv" in page
+
+
+def test_hostile_names_are_text_everywhere(make_run):
+    name = "<script>alert(1)</script>|&_\\"
+    runs = [make_run("grpo", 0, {("exam", 4): [1, 2, 3]}), make_run("atr", 0, {("exam", 4): [2, 2, 3]})]
+    for run, value in zip(runs, ("plain", name), strict=True):
+        text = run.config_file.read_text().replace('"exact"', '"exact"')
+        run.config_file.write_text(
+            text.replace('"optimizer": {', '"model": {"kind": ' + repr_json(value) + '}, "optimizer": {')
+        )
+    comparison = compare_runs(runs, by=["model.kind"])
+    tables = report_tables(comparison)
+    assert "<script>" not in html_page(comparison, tables, made="now")
+    assert "<script>" not in document_markdown(comparison, tables)
+    assert "|\\&\\_\\textbackslash{}" in document_latex(comparison, tables)
+
+
+def test_tables_become_markdown_and_latex():
+    table = ReportTable(title="T", columns=("arm", "a|b"), rows=(("x_1", "50 %"),))
+    assert markdown(table) == "**T**\n\n| arm | a\\|b |\n| --- | ---: |\n| x_1 | 50 % |\n"
+    assert r"x\_1 & 50 \% \\" in latex(table)
+
+
+def test_arms_that_are_the_same_method_are_said_to_be_so(make_run, capsys, tmp_path):
+    window = {"kind": "window", "lower": 0.8, "upper": 1.28}
+    make_run("clip_higher", 0, {("exam", 4): [1, 2, 3]})
+    make_run("mine", 0, {("exam", 4): [2, 2, 3]}, divergence=window)
+    main(["compare", "study", "--no-files", "--runs-dir", str(tmp_path / "runs")])
+    printed = capsys.readouterr().out
+    assert "clip_higher and mine are the same method" in printed
+    assert "one seed (clip_higher, mine)" in printed
+
+
+def test_what_needs_many_seeds_is_shown_where_there_are_so_many(make_study):
+    few, many = (
+        report_tables(compare_runs(make_study({"grpo": 0.0, "atr": 0.2}, num_seeds=n))) for n in (2, 10)
+    )
+    assert len(many) == len(few) + 1
+    [row] = many[-1].rows
+    assert row[1] == "0.002"
+    assert "–" not in row
+
+
+def test_verdicts_name_arm_and_baseline(make_study):
+    lines = verdict_lines(compare_runs(make_study({"grpo": 0.0, "atr": 0.0})))
+    assert lines[0].startswith("atr against grpo: not distinguishable; this design detects ")
+
+
+class Tags(HTMLParser):
+    """Collects the names of all tags."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+
+
+def repr_json(text):
+    import json
+
+    return json.dumps(text)

@@ -1,0 +1,83 @@
+"""Whole comparisons of run folders: scores, pairs, verdicts, notes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from atrium.compare.outcomes import At
+from atrium.compare.run_comparison import compare_runs
+from atrium.errors import ConfigError, RunFolderError
+
+
+def test_scores_are_means_over_seeds_and_problems_and_the_difference_is_theirs(make_run):
+    runs = [
+        make_run("grpo", 0, {("exam", 4): [0, 2, 4]}),
+        make_run("grpo", 1, {("exam", 4): [1, 2, 3]}),
+        make_run("atr", 0, {("exam", 4): [2, 3, 4]}),
+        make_run("atr", 1, {("exam", 4): [2, 2, 4]}),
+    ]
+    found = compare_runs(runs)
+    assert [arm.arm.name for arm in found.arms] == ["grpo", "atr"]
+    assert_allclose(found.arms[0].scores["mean"]["exam"].value, 0.5)
+    pair = found.pair("atr", "mean", "exam")
+    assert_allclose(pair.comparison.difference.value, (9 + 8) / 24 - 0.5)
+    assert_allclose(pair.comparison.difference.value_S, [3 / 12, 2 / 12])
+    assert found.title("mean") == "Mean@4"
+    assert_allclose(found.arms[0].pass_at, [0.5, (0 + 5 / 6 + 1 + 0.5 + 5 / 6 + 1) / 6, 0.7916666667, 5 / 6])
+    assert found.num_problems == {"exam": 3}
+
+
+def test_a_real_difference_is_found_and_noise_is_not(make_study):
+    found = compare_runs(make_study({"grpo": 0.0, "atr": 0.25, "clip_higher": 0.0}, num_seeds=4))
+    kinds = {arm: found.pair(arm, "mean", "exam").verdict.kind for arm in ("atr", "clip_higher")}
+    assert kinds == {"atr": "better", "clip_higher": "not_distinguishable"}
+    judged = found.pair("atr", "mean", "exam")
+    assert judged.adjusted_p >= judged.comparison.difference.another_exam.p_value
+
+
+def test_the_verdict_rests_on_the_macro_average_of_test_problems(make_study):
+    found = compare_runs(
+        make_study({"grpo": 0.0, "atr": 0.2}, benchmarks=("easy", "hard", "exam-validation"))
+    )
+    assert found.benchmarks == ("easy", "hard")
+    assert found.headline == "macro average"
+    means = [found.arms[1].scores["mean"][name].value for name in ("easy", "hard", "macro average")]
+    assert_allclose(means[2], np.mean(means[:2]))
+
+
+def test_the_baseline_and_the_benchmarks_can_be_chosen(make_study):
+    runs = make_study({"grpo": 0.0, "atr": 0.1}, benchmarks=("easy", "hard"))
+    found = compare_runs(runs, baseline="atr", benchmarks=["hard"])
+    assert [arm.arm.name for arm in found.arms] == ["atr", "grpo"]
+    assert found.benchmarks == ("hard",)
+    with pytest.raises(ConfigError, match="--baseline dapo: fits 0 arms"):
+        compare_runs(runs, baseline="dapo")
+    with pytest.raises(ConfigError, match="--benchmark aime"):
+        compare_runs(runs, benchmarks=["aime"])
+
+
+def test_checkpoints_of_one_arm_are_compared_by_seed_only_when_asked(make_study):
+    runs = make_study({"atr": 0.0}, num_seeds=2)
+    with pytest.raises(ConfigError, match="--by seed"):
+        compare_runs(runs)
+    found = compare_runs(runs, by=["seed"])
+    assert found.pairs[0].verdict.is_about_checkpoints_only
+    assert found.pairs[0].comparison.difference.this_exam is not None
+
+
+def test_runs_at_unequal_points_are_noted(make_run):
+    counts = {("exam", step): [1, 2, 3] for step in (0, 4)}
+    runs = [make_run("grpo", 0, counts), make_run("atr", 0, counts | {("exam", 6): [2, 2, 3]}, num_steps=6)]
+    assert "compared at steps 4 to 6" in compare_runs(runs).notes[0]
+    assert not compare_runs(runs, at=At.STEPS).notes
+    dear = make_run("clip_higher", 0, counts, step_tokens=1000)
+    assert "the nearest evaluations differ in tokens" in compare_runs([runs[0], dear], at=At.TOKENS).notes[0]
+
+
+def test_runs_without_their_samples_cannot_be_compared(make_study):
+    runs = make_study({"grpo": 0.0, "atr": 0.1}, num_seeds=1)
+    runs[0].evaluation_path("exam", 4).unlink()
+    with pytest.raises(RunFolderError, match="compared problem by problem"):
+        compare_runs(runs)

@@ -1,0 +1,111 @@
+"""Comparisons of two arms, and the words of their verdicts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from atrium.compare.statistics import compare_arms, detectable_with, points, verdict
+
+NAMES = {"baseline_name": "grpo", "candidate_name": "atr"}
+
+
+def arms(num_seeds, num_problems, effect, *, seed=0, seed_sd=0.01):
+    """Shares of two arms that see the same problems, one better by `effect`."""
+    generator = np.random.default_rng(seed)
+    easy_P = generator.uniform(0.2, 0.7, size=num_problems)
+    made = []
+    for shift in (0.0, effect):
+        noise = generator.normal(0.0, seed_sd, (num_seeds, 1)) + generator.normal(
+            0, 0.05, (num_seeds, num_problems)
+        )
+        made.append([np.clip(easy_P + shift + noise, 0.0, 1.0)])
+    return made
+
+
+def test_a_large_difference_is_called_better_or_worse_by_direction():
+    low, high = arms(5, 100, 0.1)
+    for before, after, kind in ((low, high, "better"), (high, low, "worse")):
+        judged = verdict(compare_arms(before, after), **NAMES)
+        assert judged.kind == kind
+        assert judged.p_value < 0.001
+    assert judged.words.startswith("grpo is better than atr by ")
+    assert not judged.is_about_checkpoints_only
+
+
+def test_no_difference_is_not_distinguishable_and_says_what_the_design_detects():
+    comparison = compare_arms(*arms(3, 40, 0.0))
+    judged = verdict(comparison, **NAMES)
+    assert judged.kind == "not_distinguishable"
+    detectable = comparison.detectable_another_exam
+    assert judged.words.startswith("not distinguishable; this design detects ")
+    said = float(judged.words.split("detects ")[1].split(" point")[0])
+    assert detectable <= said / 100 < detectable + 0.001
+
+
+def test_one_seed_supports_a_claim_about_two_checkpoints_only():
+    comparison = compare_arms(*arms(1, 200, 0.1))
+    judged = verdict(comparison, **NAMES)
+    assert judged.words.startswith("about these two checkpoints only (one seed): atr is better")
+    assert comparison.improvement is None
+    assert comparison.num_seeds_for(0.02) is None
+
+
+def test_arms_with_equal_windows_are_said_to_be_the_same_method():
+    judged = verdict(compare_arms(*arms(4, 50, 0.0)), **NAMES, same_method=True)
+    assert judged.kind == "same_method"
+    assert judged.words.startswith("the same method (equal windows): any difference is noise")
+
+
+def test_arms_without_any_difference_cannot_be_judged():
+    arm = [np.full((3, 10), 0.5)]
+    judged = verdict(compare_arms(arm, arm), **NAMES)
+    assert judged.kind == "not_estimable"
+    assert "cannot be estimated" in judged.words
+
+
+def test_a_correction_for_many_comparisons_can_withdraw_a_verdict():
+    comparison = compare_arms(*arms(5, 100, 0.1))
+    assert verdict(comparison, **NAMES, adjusted_p=0.2).kind == "not_distinguishable"
+
+
+def test_pairing_shrinks_the_standard_error_by_the_root_of_one_minus_rho():
+    comparison = compare_arms(*arms(5, 300, 0.02))
+    paired = comparison.difference.another_exam.standard_error
+    alone = [arm.another_exam.standard_error for arm in (comparison.baseline, comparison.candidate)]
+    shrunk = (1 - comparison.rho_another_exam) ** 0.5 * (alone[0] ** 2 + alone[1] ** 2) ** 0.5
+    assert_allclose(paired, shrunk)
+    assert comparison.rho_another_exam > 0.5
+
+
+def test_what_few_seeds_cannot_support_appears_with_enough_of_them():
+    few, some, many = (compare_arms(*arms(n, 30, 0.03)) for n in (5, 6, 10))
+    assert few.permutation_p is None
+    assert some.permutation_p is not None
+    assert some.iqm_candidate is None
+    assert many.iqm_difference_interval.low < 0.03 < many.iqm_difference_interval.high
+    assert many.improvement_interval.low <= many.improvement <= many.improvement_interval.high
+
+
+def test_more_seeds_detect_less_down_to_what_the_problems_leave():
+    comparison = compare_arms(*arms(4, 60, 0.0, seed_sd=0.05))
+    detected = [detectable_with(comparison, n) for n in (2, 4, 16, 256)]
+    assert detected == sorted(detected, reverse=True)
+    assert comparison.num_seeds_for(0.2) <= comparison.num_seeds_for(0.05)
+
+
+def test_arms_of_different_shapes_or_values_are_refused():
+    with pytest.raises(ValueError, match="same benchmarks"):
+        compare_arms([np.zeros((2, 3))], [np.zeros((2, 4))])
+    with pytest.raises(ValueError, match="shares"):
+        compare_arms([np.full((2, 3), 2.0)], [np.zeros((2, 3))])
+
+
+def test_points_are_written_as_people_say_them():
+    assert [points(share) for share in (0.028, 0.01, -0.01, 0.3)] == [
+        "2.8 points",
+        "1 point",
+        "-1 point",
+        "30 points",
+    ]
