@@ -1,0 +1,76 @@
+"""Notes, tags and the archive flag of a run: the only things that the dashboard writes.
+
+They are people's words about a run, so they lie in its folder, in `annotations.json`, and move with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from atrium.errors import RunFolderError
+from atrium.tracking.atomic import explained, write_json
+
+FILE_NAME = "annotations.json"
+MAX_NOTE, MAX_TAG, MAX_TAGS = 20_000, 60, 50
+"""The most characters of a note and of a tag, and the most tags of a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotations:
+    """What people said about a run."""
+
+    note: str = ""
+    tags: tuple[str, ...] = ()
+    is_archived: bool = False
+
+
+def read_annotations(folder: Path) -> tuple[Annotations, str | None]:
+    """What the folder holds and None, or nothing and the reason in words where it cannot be read."""
+    try:
+        content = json.loads((folder / FILE_NAME).read_bytes())
+    except FileNotFoundError:
+        return Annotations(), None
+    except (OSError, ValueError, RecursionError):
+        return Annotations(), f"{FILE_NAME} cannot be read"
+    try:
+        return changed(Annotations(), content), None
+    except RunFolderError as error:
+        return Annotations(), f"{FILE_NAME}: {error}"
+
+
+def changed(before: Annotations, changes: object) -> Annotations:
+    """The annotations with `note`, `tags` or `is_archived` replaced by what `changes` gives.
+
+    Raises `RunFolderError` for other keys, other types, and what is too long.
+    """
+    if not isinstance(changes, Mapping) or changes.keys() - {"note", "tags", "is_archived"}:
+        raise RunFolderError("an annotation has note, tags and is_archived, and nothing else")
+    after = before
+    if "note" in changes:
+        after = replace(after, note=_text(changes["note"], "the note", MAX_NOTE))
+    if "tags" in changes:
+        tags = changes["tags"]
+        if not isinstance(tags, list) or len(tags) > MAX_TAGS:
+            raise RunFolderError(f"tags are a list of at most {MAX_TAGS} words")
+        words = [" ".join(_text(tag, "a tag", MAX_TAG).split()) for tag in tags]
+        after = replace(after, tags=tuple(dict.fromkeys(word for word in words if word)))
+    if "is_archived" in changes:
+        if not isinstance(changes["is_archived"], bool):
+            raise RunFolderError("is_archived is true or false")
+        after = replace(after, is_archived=changes["is_archived"])
+    return after
+
+
+def write_annotations(folder: Path, annotations: Annotations) -> None:
+    """Replace the folder's annotations as a whole. Raises `RunFolderError` where they cannot be written."""
+    with explained("annotate", folder):
+        write_json(folder / FILE_NAME, asdict(annotations))
+
+
+def _text(value: object, what: str, most: int) -> str:
+    if not isinstance(value, str) or len(value) > most:
+        raise RunFolderError(f"{what} is text of at most {most} characters")
+    return value

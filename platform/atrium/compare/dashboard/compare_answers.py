@@ -1,0 +1,220 @@
+"""What pages are told about a comparison: scores, verdicts, curves over k, windows, and who solves what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from atrium.compare.arm_pairs import Pair
+from atrium.compare.crossed import CrossedMean, Uncertainty, crossed_mean
+from atrium.compare.dashboard.run_costs import with_costs
+from atrium.compare.dashboard.watcher import Watcher
+from atrium.compare.outcomes import (
+    At,
+    OutcomeTable,
+    evaluations_at,
+    outcome_table,
+    read_answers,
+    read_evaluated_run,
+)
+from atrium.compare.run_comparison import ArmScores, RunsComparison, compare_runs
+from atrium.compare.statistics import SHARES
+from atrium.errors import ConfigError, RunFolderError
+
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonRequest:
+    """What to compare: runs by name, grouped by settings (by method where there are none)."""
+
+    runs: tuple[str, ...]
+    by: tuple[str, ...] = ()
+    baseline: str | None = None
+    at: str = At.LAST
+    benchmarks: tuple[str, ...] = ()
+    effect: float = 0.02
+
+
+def compare_answer(watcher: Watcher, request: ComparisonRequest) -> Answer:
+    """A whole comparison, kept until one of its runs changes.
+
+    Runs that were never evaluated are left out and named. Raises `AtriumError` where the others cannot be
+    compared, with the reason.
+    """
+    entries = [watcher.scan.entry(name) for name in dict.fromkeys(request.runs)]
+    state = tuple((entry.signature, watcher.num_indexed(entry)) for entry in entries)
+    return _answered(watcher, request, state)
+
+
+@lru_cache(maxsize=64)
+def _answered(watcher: Watcher, request: ComparisonRequest, _state: tuple[object, ...]) -> Answer:
+    entries = {name: watcher.scan.entry(name) for name in request.runs}
+    evaluated = [entry for entry in entries.values() if entry.overview.scores and entry.settings]
+    if not evaluated:
+        raise RunFolderError("none of these runs has been evaluated yet, so there is nothing to compare")
+
+    folders = [with_costs(watcher, entry) for entry in evaluated]
+    compared = compare_runs(
+        folders,
+        by=request.by,
+        baseline=request.baseline,
+        at=_point(request.at),
+        benchmarks=request.benchmarks,
+        effect=request.effect,
+    )
+    tables = _tables(compared)
+    return {
+        **_about(compared),
+        "left_out": [name for name, entry in entries.items() if entry not in evaluated],
+        "arms": [_arm(one) for one in compared.arms],
+        "pairs": [_pair(pair, request.effect) for pair in compared.pairs],
+        "over_k": {name: _over_k(by_arm, compared.k) for name, by_arm in tables.items()},
+        "grid": {name: _grid(by_arm) for name, by_arm in tables.items()},
+    }
+
+
+def _point(name: str) -> At:
+    try:
+        return At(name)
+    except ValueError:
+        raise ConfigError(f"runs are compared at one of {', '.join(At)}, not at {name[:40]!r}") from None
+
+
+def _about(compared: RunsComparison) -> Answer:
+    return {
+        "benchmarks": list(compared.benchmarks),
+        "headline": compared.headline,
+        "titles": {measure: compared.title(measure) for measure in ("mean", "pass")},
+        "k": compared.k,
+        "at": str(compared.at),
+        "num_problems": dict(compared.num_problems),
+        "effect": compared.effect,
+        "notes": list(compared.notes),
+        "same_methods": [list(names) for names in compared.same_methods],
+    }
+
+
+def _arm(one: ArmScores) -> Answer:
+    window = one.arm.window
+    return {
+        "name": one.arm.name,
+        "runs": [folder.name for folder in one.arm.runs.values()],
+        "seeds": list(one.arm.seeds),
+        "window": None if window is None else [window.lower, _finite(window.upper)],
+        "scores": {
+            measure: {name: _mean(mean) for name, mean in by_benchmark.items()}
+            for measure, by_benchmark in one.scores.items()
+        },
+        "steps": list(one.steps),
+        "num_tokens": None if one.num_tokens is None else list(one.num_tokens),
+        "wall_s": None if one.wall_s is None else list(one.wall_s),
+    }
+
+
+def _pair(pair: Pair, effect: float) -> Answer:
+    comparison = pair.comparison
+    return {
+        "baseline": pair.baseline,
+        "candidate": pair.candidate,
+        "measure": pair.measure,
+        "benchmark": pair.benchmark,
+        "difference": _mean(comparison.difference),
+        "adjusted_p": pair.adjusted_p,
+        "verdict": {"kind": pair.verdict.kind, "words": pair.verdict.words},
+        "rho": {"another": comparison.rho_another_exam, "this": comparison.rho_this_exam},
+        "improvement": comparison.improvement,
+        "improvement_interval": comparison.improvement_interval,
+        "iqm": [comparison.iqm_baseline, comparison.iqm_candidate],
+        "iqm_interval": comparison.iqm_difference_interval,
+        "permutation_p": comparison.permutation_p,
+        "detectable": {
+            "another": comparison.detectable_another_exam,
+            "this": comparison.detectable_this_exam,
+        },
+        "seeds_needed": {
+            "another": comparison.num_seeds_for(effect, "another"),
+            "this": comparison.num_seeds_for(effect, "this"),
+        },
+    }
+
+
+def _mean(mean: CrossedMean) -> Answer:
+    return {
+        "value": mean.value,
+        "by_seed": list(mean.value_S),
+        "another": _uncertainty(mean.another_exam),
+        "this": _uncertainty(mean.this_exam),
+    }
+
+
+def _uncertainty(known: Uncertainty | None) -> Answer | None:
+    if known is None:
+        return None
+    return {
+        "interval": list(known.interval),
+        "p": _finite(known.p_value),
+        "se": _finite(known.standard_error),
+        "df": _finite(known.degrees_of_freedom),
+    }
+
+
+def _tables(compared: RunsComparison) -> dict[str, dict[str, OutcomeTable]]:
+    """Outcomes by benchmark and arm, all arms on the problems that all runs answered."""
+    folders = [folder for one in compared.arms for folder in one.arm.runs.values()]
+    runs = [read_evaluated_run(folder) for folder in folders]
+    tables: dict[str, dict[str, OutcomeTable]] = {}
+    for benchmark in compared.benchmarks:
+        steps = evaluations_at(runs, benchmark, compared.at)
+        whole = outcome_table([read_answers(folder, benchmark, steps[folder.name]) for folder in folders])
+        start = 0
+        tables[benchmark] = {}
+        for one in compared.arms:
+            rows = slice(start, start + len(one.arm.runs))
+            start = rows.stop
+            tables[benchmark][one.arm.name] = OutcomeTable(
+                benchmark=benchmark,
+                problem_ids=whole.problem_ids,
+                num_correct_SP=whole.num_correct_SP[rows],
+                num_samples_S=whole.num_samples_S[rows],
+            )
+    return tables
+
+
+def _over_k(tables: Mapping[str, OutcomeTable], k: int) -> list[Answer]:
+    """Pass@j for j up to k with its interval for another exam, and Mean@k, which does not depend on j."""
+    curves = []
+    for name, table in tables.items():
+        means = [crossed_mean([table.pass_at(j)], limits=SHARES) for j in range(1, k + 1)]
+        spans = [(m.value, m.value) if m.another_exam is None else m.another_exam.interval for m in means]
+        curves.append(
+            {
+                "arm": name,
+                "pass": [mean.value for mean in means],
+                "low": [low for low, _ in spans],
+                "high": [high for _, high in spans],
+                "mean": float(table.mean_at_k().mean()),
+            }
+        )
+    return curves
+
+
+def _grid(tables: Mapping[str, OutcomeTable]) -> Answer:
+    """The share of correct answers by arm and problem, over all seeds, the easiest problem first."""
+    share_AP = np.stack([table.mean_at_k().mean(axis=0) for table in tables.values()])
+    order = np.argsort(-share_AP.mean(axis=0), kind="stable")
+    problem_ids: Sequence[str] = next(iter(tables.values())).problem_ids
+    return {
+        "arms": list(tables),
+        "problems": [problem_ids[place] for place in order],
+        "shares": share_AP[:, order].round(4).tolist(),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,228 @@
+"""What pages are told about curves: which quantities there are, and the curves of some runs. Pure reading."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from atrium.compare.dashboard.curves import (
+    Axis,
+    Band,
+    Column,
+    Curve,
+    at_steps,
+    axis_values,
+    chosen_points,
+    curve,
+    group_curve,
+)
+from atrium.compare.dashboard.runs_scan import RunEntry
+from atrium.compare.dashboard.settings import grouped, method_keys
+from atrium.compare.dashboard.watcher import Watcher
+from atrium.metrics import CATALOGUE
+from atrium.tracking.reader import EvaluationPoint
+
+Answer = dict[str, Any]
+
+EACH, METHODS = "run", "method"
+"""Groups that are not settings: every run by itself, and runs that differ in seed only."""
+_EVALUATION = "evaluation/"
+_MEAN, _PASS, _LENGTH, _TRUNCATED = "mean_at_k", "pass_at_k", "completion_length", "truncated_frac"
+_MEANINGS = {
+    _MEAN: "mean over problems of the share of correct answers",
+    _PASS: "share of problems with a correct answer among the samples",
+    _LENGTH: "mean length of the answers",
+    _TRUNCATED: "share of answers cut off by the length limit",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveRequest:
+    """What to draw. `group_by` is `EACH`, `METHODS` or settings joined by commas; 0 points are all."""
+
+    runs: tuple[str, ...]
+    metrics: tuple[str, ...]
+    axis: Axis = Axis.STEP
+    group_by: str = METHODS
+    band: Band = Band.RANGE
+    smoothing: int = 1
+    num_points: int = 400
+
+
+def quantities_answer(watcher: Watcher, names: Iterable[str]) -> Answer:
+    """The quantities that any of the runs recorded, with unit and meaning, in the catalogue's order."""
+    recorded: dict[str, None] = {}
+    pending = []
+    for entry in _entries(watcher, names):
+        table = watcher.index.read(entry.folder)
+        if table is not None:
+            recorded.update(dict.fromkeys(table.columns))
+        elif watcher.is_pending(entry.name):
+            pending.append(entry.name)
+        for benchmark in watcher.scan.evaluations(entry):
+            recorded.update(dict.fromkeys(f"{_EVALUATION}{benchmark}/{kind}" for kind in _MEANINGS))
+    order = {name: place for place, name in enumerate(CATALOGUE)}
+    shown = sorted(recorded.keys() - {"step", "time"}, key=lambda name: (order.get(name, len(order)), name))
+    return {"quantities": [_about(name) for name in shown], "pending": pending}
+
+
+def curves_answer(watcher: Watcher, request: CurveRequest) -> Answer:
+    """The curves of each quantity asked for. Raises `RunFolderError` for an unknown run."""
+    entries = list(_entries(watcher, request.runs))
+    state = tuple((entry.signature, watcher.num_indexed(entry)) for entry in entries)
+    return _drawn(watcher, request, state)
+
+
+@lru_cache(maxsize=64)
+def _drawn(watcher: Watcher, request: CurveRequest, _state: tuple[object, ...]) -> Answer:
+    """The answer, kept until one of its runs changes or more of it is indexed."""
+    entries = list(_entries(watcher, request.runs))
+    pending = [entry.name for entry in entries if watcher.is_pending(entry.name)]
+    watcher.want(pending)
+    groups = _groups(entries, request.group_by)
+    by_name = {entry.name: entry for entry in entries}
+    panels = []
+    for metric in request.metrics:
+        series = [
+            made
+            for place, (label, members) in enumerate(groups.items())
+            if (made := _series(watcher, request, metric, label, [by_name[name] for name in members]))
+            and made.setdefault("place", place) >= 0
+        ]
+        panels.append({**_about(metric), "series": series})
+    return {"panels": panels, "pending": pending, "groups": groups, "axis": str(request.axis)}
+
+
+def run_curve(
+    watcher: Watcher, entry: RunEntry, metric: str, axis: Axis, *, smoothing: int = 1
+) -> Curve | None:
+    """One quantity of one run, or None where it has none (yet)."""
+    table = watcher.index.read(entry.folder)
+    columns = {} if table is None else table.columns
+    if metric.startswith(_EVALUATION):
+        return _evaluation_curve(watcher.scan.evaluations(entry), metric, columns, axis)
+    values, x = columns.get(metric), axis_values(columns, axis)
+    if values is None or x is None:
+        return None
+    made = curve(x, values, smoothing=smoothing)
+    return made if len(made.x) else None
+
+
+def _series(
+    watcher: Watcher, request: CurveRequest, metric: str, label: str, members: Sequence[RunEntry]
+) -> Answer | None:
+    found = [
+        made
+        for entry in members
+        if (made := run_curve(watcher, entry, metric, request.axis, smoothing=request.smoothing))
+    ]
+    if not found:
+        return None
+    about = {"label": label, "runs": [entry.name for entry in members]}
+    if len(found) == 1:
+        single = found[0]
+        kept = chosen_points(single.x, single.y, request.num_points)
+        return {**about, **_points(kept, x=single.x, y=single.y, low=single.low, high=single.high), "num": 1}
+    mean = group_curve(found, request.band)
+    if mean is None:
+        return None
+    kept = chosen_points(mean.x, mean.mean, request.num_points)
+    num = mean.num_runs[kept]
+    points = _points(kept, x=mean.x, y=mean.mean, low=mean.low, high=mean.high)
+    return {**about, **points, "num": int(num[0]) if (num == num[0]).all() else num.tolist()}
+
+
+def _points(
+    kept: np.ndarray[Any, np.dtype[np.int64]],
+    *,
+    x: Column,
+    y: Column,
+    low: Column | None,
+    high: Column | None,
+) -> Answer:
+    columns = {"x": x, "y": y, "low": low, "high": high}
+    return {name: _numbers(column[kept]) for name, column in columns.items() if column is not None}
+
+
+def _evaluation_curve(
+    evaluations: Mapping[str, Sequence[EvaluationPoint]],
+    metric: str,
+    columns: Mapping[str, Column],
+    axis: Axis,
+) -> Curve | None:
+    benchmark, _, kind = metric.removeprefix(_EVALUATION).rpartition("/")
+    rows = [(point.step, *_value(point, kind)) for point in evaluations.get(benchmark, ())]
+    rows = [row for row in rows if row[1] is not None]
+    if not rows:
+        return None
+    step, value, low, high = np.array(rows, dtype=np.float64).T
+    x = at_steps(step, columns, axis)
+    return None if x is None else Curve(x=x, y=value, low=low, high=high)
+
+
+def _value(point: EvaluationPoint, kind: str) -> tuple[float | None, float, float]:
+    """A point's value and its 95 % interval over problems; where that is unknown, the value itself."""
+    span: tuple[float, float] | None = None
+    match kind:
+        case "mean_at_k":
+            value, span = point.mean_at_k, point.interval_over_problems
+        case "pass_at_k":
+            value, span = point.pass_at_k, point.pass_interval_over_problems
+        case _:
+            found = point.results.get(kind)
+            value = float(found) if isinstance(found, int | float) else None
+    if value is None:
+        return None, math.nan, math.nan
+    low, high = span or (value, value)
+    return value, low, high
+
+
+def _groups(entries: Sequence[RunEntry], group_by: str) -> dict[str, list[str]]:
+    settings = {entry.name: entry.settings for entry in entries}
+    if group_by == EACH:
+        return {name: [name] for name in settings}
+    if group_by == METHODS:
+        keys = method_keys([known for known in settings.values() if known])
+        named = dict.fromkeys(["algorithm.name", *keys]) if keys or entries else {}
+        return dict(sorted(grouped(settings, _telling(settings, list(named))).items()))
+    return dict(sorted(grouped(settings, group_by.split(",")).items()))
+
+
+def _telling(settings: Mapping[str, Mapping[str, str]], keys: Sequence[str]) -> list[str]:
+    """The fewest of the keys, from the left, that make as many groups as all of them."""
+    wanted = len(grouped(settings, keys))
+    chosen: list[str] = []
+    for key in keys:
+        so_far = len(grouped(settings, chosen)) if chosen else 0
+        if so_far < wanted and len(grouped(settings, [*chosen, key])) > so_far:
+            chosen.append(key)
+    return chosen
+
+
+def _entries(watcher: Watcher, names: Iterable[str]) -> Iterable[RunEntry]:
+    return (watcher.scan.entry(name) for name in dict.fromkeys(names))
+
+
+def _about(name: str) -> Answer:
+    if name.startswith(_EVALUATION):
+        benchmark, _, kind = name.removeprefix(_EVALUATION).rpartition("/")
+        unit = "tokens" if kind == _LENGTH else ""
+        meaning = f"{_MEANINGS.get(kind, kind)}, on {benchmark}"
+        is_share = kind in (_MEAN, _PASS)
+        return {"name": name, "unit": unit, "meaning": meaning, "is_share": is_share}
+    quantity = CATALOGUE.get(name)
+    unit, meaning = (quantity.unit, quantity.meaning) if quantity else ("", "not in this version's catalogue")
+    return {"name": name, "unit": unit, "meaning": meaning, "is_share": name.endswith("_frac")}
+
+
+def _numbers(values: Column) -> list[float | None]:
+    """Plain numbers for JSON, None where a value is not finite."""
+    if np.isfinite(values).all():
+        plain: list[float | None] = values.tolist()
+        return plain
+    return [value if math.isfinite(value) else None for value in values.tolist()]

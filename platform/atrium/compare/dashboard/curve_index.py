@@ -1,0 +1,232 @@
+"""The columnar index of curves: one Arrow file per run in `runs/.cache/`, mapped into memory when read.
+
+It holds what `metrics.jsonl` holds and can be deleted at any time: it is brought up to date from where it
+ends, and rebuilt where the run was cut back (a resume rewrites `metrics.jsonl`, which then is another
+file). An index file is replaced as a whole, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pa_json
+from numpy.typing import NDArray
+
+from atrium.tracking.atomic import TEMPORARY_PREFIX
+from atrium.tracking.json_lines import decode_line
+from atrium.tracking.run_folder import RunFolder
+
+Column = NDArray[np.float64]
+
+FORMAT = "1"
+_STEP, _TIME = "step", "time"
+_FEW_BYTES = 200_000
+_MAX_PART_BYTES = 64_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveTable:
+    """Columns [N] by name, `step` and `time` among them, NaN where a step did not record a quantity.
+
+    `inode` and `offset` say which file was read how far; `num_unreadable` counts lines that hold no step.
+    Steps increase.
+    """
+
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    inode: int = 0
+    offset: int = 0
+    num_unreadable: int = 0
+
+    @property
+    def steps(self) -> Column:
+        """The steps [N]."""
+        return self.columns.get(_STEP, np.zeros(0))
+
+
+class CurveIndex:
+    """The index files below one folder. One process and thread may refresh; any may read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._opened: dict[Path, tuple[tuple[int, int], CurveTable]] = {}
+
+    def path_of(self, run: RunFolder) -> Path:
+        """Where the run's curves lie."""
+        return self._folder / f"{run.name}.arrow"
+
+    def read(self, run: RunFolder) -> CurveTable | None:
+        """The run's curves as indexed so far, or None where they are not, or the file is damaged."""
+        path = self.path_of(run)
+        try:
+            stat = path.stat()
+            signature = (stat.st_ino, stat.st_mtime_ns)
+            known = self._opened.get(path)
+            if known is None or known[0] != signature:
+                known = self._opened[path] = (signature, _open(path))
+            return known[1]
+        except (OSError, pa.ArrowException, ValueError, KeyError):
+            return None
+
+    def num_bytes_behind(self, run: RunFolder) -> int:
+        """How many bytes of the run's metrics are not indexed; 0 where there are none."""
+        try:
+            stat = run.metrics_file.stat()
+        except OSError:
+            return 0
+        table = self.read(run)
+        if table is None or _is_another_file(table, stat.st_ino, stat.st_size):
+            return stat.st_size
+        return stat.st_size - table.offset
+
+    def refresh(self, run: RunFolder) -> bool:
+        """Index what the run has recorded since; False where nothing whole was added.
+
+        Raises `OSError` where the metrics cannot be read or the index not written.
+        """
+        stat = run.metrics_file.stat()
+        table = self.read(run)
+        if table is None or _is_another_file(table, stat.st_ino, stat.st_size):
+            table = CurveTable(inode=stat.st_ino)
+            is_new = True
+        else:
+            is_new = False
+        grown = read_on(run.metrics_file, table)
+        if grown.offset == table.offset and not is_new:
+            return False
+        _write(self.path_of(run), grown)
+        return True
+
+
+def read_on(path: Path, table: CurveTable) -> CurveTable:
+    """The table with the whole lines that the file holds beyond `table.offset`."""
+    with path.open("rb") as file:
+        file.seek(table.offset)
+        while data := file.read(_MAX_PART_BYTES):
+            whole = data[: data.rfind(b"\n") + 1]
+            if not whole:
+                break
+            columns, num_lines = _parse(whole)
+            table = _appended(table, columns, num_bytes=len(whole), num_lines=num_lines)
+            file.seek(table.offset)
+    return table
+
+
+def _parse(whole: bytes) -> tuple[dict[str, Column], int]:
+    """The columns of some lines, and the number of lines."""
+    num_lines = whole.count(b"\n")
+    if len(whole) > _FEW_BYTES and (columns := _parse_quickly(whole)) is not None:
+        return columns, num_lines
+    return _parse_patiently(whole), num_lines
+
+
+def _parse_quickly(whole: bytes) -> dict[str, Column] | None:
+    """By Arrow's parser, which refuses what is unusual: broken lines, and text in place of numbers."""
+    try:
+        options = pa_json.ReadOptions(use_threads=False, block_size=4_000_000)
+        table = pa_json.read_json(io.BytesIO(whole), read_options=options)
+    except (pa.ArrowException, OverflowError):
+        return None
+    columns = {}
+    for name in table.column_names:
+        kind = table.schema.field(name).type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            return None
+        columns[name] = table.column(name).cast(pa.float64()).to_numpy().astype(np.float64, copy=False)
+    return columns if _STEP in columns else None
+
+
+def _parse_patiently(whole: bytes) -> dict[str, Column]:
+    records = [decode_line(line) for line in whole.split(b"\n")]
+    kept = [record for record in records if record is not None and _is_integer(record.get(_STEP))]
+    names = dict.fromkeys(name for record in kept for name in record)
+    return {name: np.array([_number(record.get(name)) for record in kept]) for name in names}
+
+
+def _appended(
+    table: CurveTable, columns: Mapping[str, Column], *, num_bytes: int, num_lines: int
+) -> CurveTable:
+    """The table with rows added; where a step was recorded twice, the later record counts."""
+    num_before = len(table.steps)
+    num_added = len(columns.get(_STEP, ()))
+    joined = {
+        name: np.concatenate(
+            [
+                table.columns.get(name, np.full(num_before, np.nan)),
+                columns.get(name, np.full(num_added, np.nan)),
+            ]
+        )
+        for name in dict.fromkeys([*table.columns, *columns])
+    }
+    steps = joined.get(_STEP, np.zeros(0))
+    known = np.isfinite(steps)
+    if not (known.all() and (np.diff(steps) > 0).all()):
+        _, last_reversed = np.unique(steps[known][::-1], return_index=True)
+        order = np.flatnonzero(known)[::-1][last_reversed]
+        joined = {name: column[order] for name, column in joined.items()}
+    return CurveTable(
+        columns=joined,
+        inode=table.inode,
+        offset=table.offset + num_bytes,
+        num_unreadable=table.num_unreadable + num_lines - int(num_added),
+    )
+
+
+def _is_another_file(table: CurveTable, inode: int, size: int) -> bool:
+    return table.inode != inode or size < table.offset
+
+
+def _open(path: Path) -> CurveTable:
+    with pa.memory_map(str(path)) as source:
+        arrow = pa.ipc.open_file(source).read_all()
+    about = arrow.schema.metadata or {}
+    if about.get(b"format") != FORMAT.encode():
+        raise ValueError(f"{path} has another format")
+    return CurveTable(
+        columns={name: _as_array(arrow.column(name)) for name in arrow.column_names},
+        inode=int(about[b"inode"]),
+        offset=int(about[b"offset"]),
+        num_unreadable=int(about[b"num_unreadable"]),
+    )
+
+
+def _as_array(column: pa.ChunkedArray) -> Column:
+    parts = [chunk.to_numpy() for chunk in column.chunks]
+    joined: Column = parts[0] if len(parts) == 1 else np.concatenate([*parts, np.zeros(0)])
+    return joined
+
+
+def _write(path: Path, table: CurveTable) -> None:
+    """Replace the file. It is not flushed to disk: an index that a crash damages is made again."""
+    about = {
+        "format": FORMAT,
+        "inode": str(table.inode),
+        "offset": str(table.offset),
+        "num_unreadable": str(table.num_unreadable),
+    }
+    arrow = pa.table({name: pa.array(column) for name, column in table.columns.items()})
+    arrow = arrow.replace_schema_metadata(about)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
+    try:
+        with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, arrow.schema) as writer:
+            writer.write_table(arrow)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: object) -> float:
+    """A recorded number, NaN where there is none; infinities are text in standard JSON."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return float(value) if value in ("Infinity", "-Infinity") else math.nan

@@ -1,0 +1,144 @@
+"""What pages are told about runs: the table, one run in full, and small curves for the table."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from atrium.compare.dashboard.runs_scan import RunEntry
+from atrium.compare.dashboard.settings import differing, method_keys
+from atrium.compare.dashboard.watcher import Watcher
+from atrium.metrics import REWARD
+from atrium.tracking.reader import EvaluationPoint, Scores, read_object, setting
+
+Answer = dict[str, Any]
+
+_LOG_BYTES = 20_000
+_SPARK_POINTS = 40
+
+
+def runs_answer(watcher: Watcher) -> Answer:
+    """The table of runs, the latest first; settings that all runs share are given once."""
+    return {**_table(watcher, watcher.version), "now": time.time(), **state_answer(watcher)}
+
+
+@lru_cache(maxsize=4)
+def _table(watcher: Watcher, _version: int) -> Answer:
+    entries = list(watcher.scan.entries.values())
+    settings = [entry.settings for entry in entries if entry.settings]
+    keys = differing(settings)
+    shared = {key: value for key, value in (settings[0] if settings else {}).items() if key not in set(keys)}
+    return {
+        "runs": [_row(entry, keys) for entry in sorted(entries, key=lambda e: (-e.started, e.name))],
+        "keys": keys,
+        "method_keys": method_keys(settings),
+        "shared": shared,
+        "benchmarks": sorted({name for entry in entries for name in entry.overview.scores}),
+        "runs_dir": str(watcher.scan.runs_dir.absolute()),
+        "problem": watcher.scan.problem,
+    }
+
+
+def state_answer(watcher: Watcher) -> Answer:
+    """What a page needs to know whether to ask again."""
+    progress = watcher.progress
+    return {
+        "version": watcher.version,
+        "index": {"done": progress.num_done, "total": progress.num_runs, "problem": watcher.problem},
+    }
+
+
+def sparks_answer(watcher: Watcher) -> Answer:
+    """The mean reward of each indexed run in few points, by the run's name."""
+    sparks = {}
+    for name, entry in watcher.scan.entries.items():
+        table = watcher.index.read(entry.folder)
+        values = None if table is None else table.columns.get(REWARD.name)
+        if values is not None and len(values) > 1:
+            parts = np.array_split(values, min(_SPARK_POINTS, len(values)))
+            sparks[name] = [_rounded(float(part.mean())) for part in parts]
+    return {"sparks": sparks}
+
+
+def run_answer(watcher: Watcher, name: str) -> Answer:
+    """Everything small that a run's folder holds. Raises `RunFolderError` for an unknown name."""
+    entry = watcher.scan.entry(name)
+    provenance, _ = read_object(entry.folder.provenance_file)
+    evaluations = watcher.scan.evaluations(entry)
+    return {
+        **_row(entry, entry.settings),
+        "settings": dict(entry.settings),
+        "overrides": _text_of(entry, "overrides.yaml").splitlines(),
+        "log": _text_of(entry, "log.txt"),
+        "commit": setting(provenance, "code.commit"),
+        "is_dirty": setting(provenance, "code.is_dirty"),
+        "command": provenance.get("command"),
+        "python": provenance.get("python"),
+        "platform": provenance.get("platform"),
+        "folder": str(entry.folder.path.absolute()),
+        "evaluations": {
+            benchmark: [_point(point) for point in points] for benchmark, points in evaluations.items()
+        },
+    }
+
+
+def _row(entry: RunEntry, keys: Iterable[str]) -> Answer:
+    status, annotations = entry.overview.status, entry.annotations
+    return {
+        "name": entry.name,
+        "experiment": entry.name.partition("/")[0],
+        "algorithm": entry.settings.get("algorithm.name"),
+        "seed": entry.settings.get("seed"),
+        "state": str(entry.overview.state),
+        "step": status.step,
+        "num_steps": status.num_steps,
+        "started": entry.started,
+        "updated": status.updated,
+        "wall_s": status.wall_s,
+        "num_tokens": entry.num_tokens,
+        "host": status.host,
+        "error": status.error,
+        "problems": list(entry.problems),
+        "note": annotations.note,
+        "tags": list(annotations.tags),
+        "is_archived": annotations.is_archived,
+        "settings": {key: entry.settings[key] for key in keys if key in entry.settings},
+        "scores": {name: _scores(scores) for name, scores in entry.overview.scores.items()},
+    }
+
+
+def _scores(scores: Scores) -> Answer:
+    return {place: _point(getattr(scores, place)) for place in ("first", "best", "last")}
+
+
+def _point(point: EvaluationPoint) -> Mapping[str, object]:
+    return {
+        "step": point.step,
+        "k": point.k,
+        "mean_at_k": point.mean_at_k,
+        "pass_at_k": point.pass_at_k,
+        "over_problems": point.interval_over_problems,
+        "sampling": point.interval_sampling,
+        "num_problems": point.num_problems,
+    }
+
+
+def _text_of(entry: RunEntry, name: str) -> str:
+    """The end of a text file in the run's folder, from a whole line on; empty where it cannot be read."""
+    try:
+        with (entry.folder.path / name).open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(size - _LOG_BYTES, 0))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return text if size <= _LOG_BYTES else text.partition("\n")[2]
+
+
+def _rounded(value: float) -> float | None:
+    return round(value, 4) if math.isfinite(value) else None

@@ -1,0 +1,263 @@
+"""The web application: routes that hand requests to the queries, and the page itself.
+
+It reads `runs/` only, and writes annotations only. Everything a page needs comes from this server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.concurrency import run_in_threadpool
+
+from atrium.compare.dashboard.annotations import changed, write_annotations
+from atrium.compare.dashboard.curve_answers import (
+    METHODS,
+    CurveRequest,
+    curves_answer,
+    quantities_answer,
+)
+from atrium.compare.dashboard.curves import Axis, Band
+from atrium.compare.dashboard.guard import Guard, host_names
+from atrium.compare.dashboard.plain_json import encoded
+from atrium.compare.dashboard.run_answers import run_answer, runs_answer, sparks_answer, state_answer
+from atrium.compare.dashboard.samples import TRAINING, Filter
+from atrium.compare.dashboard.sweep_answers import sweep_answer, sweeps_answer
+from atrium.compare.dashboard.watcher import Watcher
+from atrium.errors import AtriumError
+
+STATIC = Path(__file__).with_name("static")
+VIEWS = ("runs", "curves", "compare", "trust-region", "rollouts", "sweeps")
+_HEAVY = "atrium.compare.dashboard.compare_answers"
+"""It loads SciPy, for which the table of runs does not wait."""
+_TOKEN_PLACE = "{{token}}"
+_MAX_BODY_BYTES = 100_000
+_EVENT_INTERVAL_S = 0.25
+_HEARTBEAT_S = 15.0
+
+Names = Annotated[list[str], Query(max_length=2000)]
+
+
+def create_app(
+    runs_dir: Path,
+    *,
+    host: str = "127.0.0.1",
+    more_hosts: Collection[str] = (),
+    interval_s: float = 1.0,
+) -> FastAPI:
+    """The application over one runs folder; it watches the folder between startup and shutdown."""
+    watcher = Watcher(runs_dir, interval_s=interval_s)
+    token = secrets.token_urlsafe(24)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        await run_in_threadpool(watcher.start)
+        warming = asyncio.get_running_loop().run_in_executor(None, import_module, _HEAVY)
+        yield
+        await warming
+        await run_in_threadpool(watcher.stop)
+
+    app = FastAPI(title="Atrium", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.watcher, app.state.token = watcher, token
+    # Whoever runs the server says here that it is about to stop: open streams of news must end first.
+    app.state.is_closing = lambda: False
+    app.add_middleware(Guard, host_names=host_names(host, more_hosts), token=token)
+    app.add_exception_handler(AtriumError, _explained)
+    _add_pages(app, token)
+    _add_queries(app, watcher)
+    _add_comparison(app, watcher)
+    _add_run_views(app, watcher)
+    _add_sweeps(app, watcher)
+    _add_writing(app, watcher)
+    _add_events(app, watcher)
+    return app
+
+
+def _add_pages(app: FastAPI, token: str) -> None:
+    page = (STATIC / "index.html").read_text(encoding="utf-8").replace(_TOKEN_PLACE, token)
+
+    @app.get("/")
+    @app.get("/{view}")
+    async def show(view: str = VIEWS[0]) -> Response:
+        if view not in VIEWS:
+            return JSONResponse({"error": f"there is no page {view[:80]!r}"}, status_code=404)
+        return HTMLResponse(page, headers={"Cache-Control": "no-store"})
+
+    app.mount("/static", _Fresh(directory=STATIC), name="static")
+
+
+class _Fresh(StaticFiles):
+    """Files that browsers ask for again after an update, and keep where nothing changed."""
+
+    def file_response(self, *arguments: Any, **settings: Any) -> Response:  # noqa: ANN401 - as its base
+        """The file, to be asked for again each time."""
+        response = super().file_response(*arguments, **settings)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+
+def _add_queries(app: FastAPI, watcher: Watcher) -> None:
+    @app.get("/api/runs")
+    def runs() -> Response:
+        return _json(runs_answer(watcher))
+
+    @app.get("/api/sparks")
+    def sparks() -> Response:
+        return _json(sparks_answer(watcher))
+
+    @app.get("/api/run")
+    def run(name: str) -> Response:
+        return _json(run_answer(watcher, name))
+
+    @app.get("/api/quantities")
+    def quantities(run: Names = []) -> Response:  # noqa: B006 - FastAPI copies it
+        return _json(quantities_answer(watcher, run))
+
+    @app.get("/api/curves")
+    def curves(
+        run: Names = [],  # noqa: B006
+        metric: Names = [],  # noqa: B006
+        x: Axis = Axis.STEP,
+        group: str = METHODS,
+        band: Band = Band.RANGE,
+        smooth: Annotated[int, Query(ge=1, le=10_000)] = 1,
+        points: Annotated[int, Query(ge=0, le=5_000)] = 400,
+    ) -> Response:
+        request = CurveRequest(
+            runs=tuple(run),
+            metrics=tuple(metric),
+            axis=x,
+            group_by=group,
+            band=band,
+            smoothing=smooth,
+            num_points=points,
+        )
+        return _json(curves_answer(watcher, request))
+
+
+def _add_comparison(app: FastAPI, watcher: Watcher) -> None:
+    @app.get("/api/compare")
+    def compare(
+        run: Names = [],  # noqa: B006
+        by: Names = [],  # noqa: B006
+        base: str | None = None,
+        at: str = "last",
+        benchmark: Names = [],  # noqa: B006
+        effect: Annotated[float, Query(gt=0.0, le=1.0)] = 0.02,
+    ) -> Response:
+        from atrium.compare.dashboard.compare_answers import ComparisonRequest, compare_answer
+
+        request = ComparisonRequest(
+            runs=tuple(run),
+            by=tuple(by),
+            baseline=base,
+            at=at,
+            benchmarks=tuple(benchmark),
+            effect=effect,
+        )
+        try:
+            return _json(compare_answer(watcher, request))
+        except AtriumError as error:  # usual: one run alone, or none evaluated yet; no failure of the page
+            return _json({"reason": " ".join(str(error).split())})
+
+
+def _add_run_views(app: FastAPI, watcher: Watcher) -> None:
+    @app.get("/api/trust-region")
+    def trust_region(run: str, step: int | None = None) -> Response:
+        from atrium.compare.dashboard.run_view_answers import trust_region_answer
+
+        return _json(trust_region_answer(watcher, run, step))
+
+    @app.get("/api/samples")
+    def samples(
+        run: str,
+        source: str = TRAINING,
+        step: int | None = None,
+        verdict: str = "",
+        problem: str = "",
+        text: str = "",
+        min_tokens: int = 0,
+        max_tokens: int | None = None,
+    ) -> Response:
+        from atrium.compare.dashboard.run_view_answers import samples_answer
+
+        wanted = Filter(
+            verdict=verdict, problem_id=problem, text=text, min_tokens=min_tokens, max_tokens=max_tokens
+        )
+        return _json(samples_answer(watcher, run, source, step, wanted))
+
+    @app.get("/api/sample")
+    def sample(run: str, source: str, step: int, problem: str, index: int) -> Response:
+        from atrium.compare.dashboard.run_view_answers import sample_answer
+
+        return _json(sample_answer(watcher, run, source, step, problem, index))
+
+
+def _add_sweeps(app: FastAPI, watcher: Watcher) -> None:
+    @app.get("/api/sweeps")
+    def sweeps() -> Response:
+        return _json(sweeps_answer(watcher))
+
+    @app.get("/api/sweep")
+    def sweep(name: str) -> Response:
+        return _json(sweep_answer(watcher, name))
+
+
+def _add_writing(app: FastAPI, watcher: Watcher) -> None:
+    @app.patch("/api/run")
+    async def annotate(request: Request, name: str) -> Response:
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > _MAX_BODY_BYTES:
+                return JSONResponse({"error": "an annotation is shorter than that"}, status_code=413)
+        entry = watcher.scan.entry(name)
+        try:
+            changes = json.loads(body)
+        except (ValueError, RecursionError):
+            return JSONResponse({"error": "the request holds no JSON"}, status_code=400)
+        after = changed(entry.annotations, changes)
+        await run_in_threadpool(write_annotations, entry.folder.path, after)
+        return _json({"note": after.note, "tags": after.tags, "is_archived": after.is_archived})
+
+
+def _add_events(app: FastAPI, watcher: Watcher) -> None:
+    @app.get("/api/events")
+    async def events(request: Request) -> StreamingResponse:
+        stream = _events(lambda: state_answer(watcher), request)
+        return StreamingResponse(
+            stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
+
+
+async def _events(state: Callable[[], dict[str, Any]], request: Request) -> AsyncIterator[str]:
+    """The state whenever it changes, as server-sent events, until the page or the server goes."""
+    sent: dict[str, Any] | None = None
+    waited_s = 0.0
+    while not request.app.state.is_closing() and not await request.is_disconnected():
+        now = state()
+        if now != sent:
+            yield f"data: {json.dumps(now)}\n\n"
+            sent, waited_s = now, 0.0
+        elif waited_s >= _HEARTBEAT_S:
+            yield ": still here\n\n"
+            waited_s = 0.0
+        await asyncio.sleep(_EVENT_INTERVAL_S)
+        waited_s += _EVENT_INTERVAL_S
+
+
+async def _explained(_request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": " ".join(str(error).split())}, status_code=400)
+
+
+def _json(answer: object) -> Response:
+    return Response(encoded(answer), media_type="application/json")

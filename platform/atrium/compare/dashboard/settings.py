@@ -1,0 +1,94 @@
+"""A run's settings as flat text, so that runs can be told apart, filtered and grouped by any of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+Settings = Mapping[str, str]
+"""Settings by dotted key. Every value is a string: what JSON writes for it, without quotes."""
+
+BOOKKEEPING = ("runs_dir", "experiment_name", "resume", "tracking", "checkpoint", "compute", "num_steps")
+"""Settings that say where, how long or on what a run was made; they make no method."""
+SEED = "seed"
+ABSENT = "null"
+
+
+def flattened(settings: Mapping[str, object], prefix: str = "") -> dict[str, str]:
+    """Nested settings by dotted key, in their order; empty sections are values."""
+    found: dict[str, str] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            found.update(flattened(value, f"{prefix}{key}."))
+        else:
+            found[f"{prefix}{key}"] = _text(value)
+    return found
+
+
+def _is_elsewhere(key: str, run: Settings, runs: Sequence[Settings]) -> bool:
+    """Whether the run lacks the key because it made another choice there."""
+    if any(key[:place] in run for place in _dots(key)):
+        return True
+    kind = f"{key.rpartition('.')[0]}.kind"
+    return kind in run and run[kind] not in {other.get(kind) for other in runs if key in other}
+
+
+def _dots(key: str) -> list[int]:
+    return [place for place, character in enumerate(key) if character == "."]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return json.dumps(value)
+    return repr(value)  # what JSON writes, ten times faster; tables flatten thousands of numbers
+
+
+def differing(runs: Sequence[Settings]) -> list[str]:
+    """The keys in which the runs differ, in the order in which they first appear.
+
+    Where a run has a value in place of a section, a section in place of a value, or a section of another
+    kind, all of the section differs. A setting that a run knows nothing of otherwise, as one of another
+    version may not, is no difference.
+    """
+    keys = dict.fromkeys(key for run in runs for key in run)
+    sections = [{key[:place] for key in run for place in _dots(key)} for run in runs]
+
+    def values(key: str) -> set[str | None]:
+        found: set[str | None] = {run[key] for run in runs if key in run}
+        for run, own in zip(runs, sections, strict=True):
+            if key not in run and (key in own or _is_elsewhere(key, run, runs)):
+                found.add(None)
+        return found
+
+    return [key for key in keys if len(values(key)) > 1]
+
+
+def method_keys(runs: Sequence[Settings]) -> list[str]:
+    """The keys in which the runs differ other than by seed, place and length: what tells methods apart."""
+    return [key for key in differing(runs) if key != SEED and key.partition(".")[0] not in BOOKKEEPING]
+
+
+def grouped(runs: Mapping[str, Settings], keys: Iterable[str]) -> dict[str, list[str]]:
+    """The names of runs by label: the values of the keys, joined. Without keys they are one group."""
+    chosen = list(keys)
+    groups: dict[str, list[str]] = {}
+    for name, settings in runs.items():
+        values = [settings.get(key, ABSENT) for key in chosen]
+        groups.setdefault(label(chosen, values), []).append(name)
+    return groups
+
+
+def label(keys: Sequence[str], values: Sequence[str]) -> str:
+    """Words say what they are; numbers and such get the last part of their key: `atr · delta 0.02`."""
+    parts = [
+        value if _is_word(value) else f"{key.rpartition('.')[2]} {value}"
+        for key, value in zip(keys, values, strict=True)
+    ]
+    # algorithm.name `atr` and its kinds often repeat one word; once is enough.
+    return " · ".join(dict.fromkeys(parts)) or "all runs"
+
+
+def _is_word(value: str) -> bool:
+    return value[:1].isalpha() and value not in ("true", "false", "null")

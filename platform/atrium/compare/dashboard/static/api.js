@@ -1,0 +1,39 @@
+// Talking to the server: queries, annotations, and news.
+
+const token = document.querySelector("meta[name=atrium-token]").content;
+
+/** The answer to a query. Parameters may be lists; what is null or empty is left out. */
+export async function ask(path, parameters = {}, signal = undefined) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters)) {
+    for (const item of [value].flat()) {
+      if (item !== null && item !== undefined && item !== "") query.append(name, item);
+    }
+  }
+  return answer(await fetch(`/api/${path}?${query}`, { signal }));
+}
+
+/** Write what people say about a run. */
+export async function annotate(name, changes) {
+  const response = await fetch(`/api/run?${new URLSearchParams({ name })}`, {
+    method: "PATCH",
+    headers: { "Content-Type": "application/json", "X-Atrium-Token": token },
+    body: JSON.stringify(changes),
+  });
+  return answer(response);
+}
+
+async function answer(response) {
+  let content = null;
+  try { content = await response.json(); } catch { /* not JSON: the status says enough */ }
+  if (!response.ok) throw new Error(content?.error || `the server answered ${response.status}`);
+  return content;
+}
+
+/** Call with the server's state whenever it changes, and with null while it cannot be reached. */
+export function listen(onstate) {
+  const events = new EventSource("/api/events");
+  events.onmessage = (message) => onstate(JSON.parse(message.data));
+  events.onerror = () => onstate(null);
+  addEventListener("pagehide", () => events.close());
+}

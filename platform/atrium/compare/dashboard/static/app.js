@@ -1,0 +1,152 @@
+// The shell: which view is shown, what is live, light or dark.
+
+import { ask, listen } from "./api.js";
+import { el, empty, fill } from "./dom.js";
+import { redrawAll } from "./figure.js";
+import { addressOf, here } from "./url.js";
+
+const VIEWS = [
+  ["runs", "Runs"], ["curves", "Curves"], ["compare", "Compare"],
+  ["trust-region", "Trust region"], ["rollouts", "Rollouts"], ["sweeps", "Sweeps"],
+];
+const MODULES = {
+  runs: () => import("./views/runs.js"),
+  curves: () => import("./views/curves.js"),
+  compare: () => import("./views/compare.js"),
+  "trust-region": () => import("./views/trust_region.js"),
+  rollouts: () => import("./views/rollouts.js"),
+  sweeps: () => import("./views/sweeps.js"),
+};
+const REFRESH_MS = 1000;
+
+const root = document.getElementById("view");
+const tabs = document.getElementById("tabs");
+const status = document.getElementById("status");
+let shown = null;
+let turn = 0;
+let table = null;
+let tableVersion = -1;
+let latest = null;
+let asking = null;
+let refreshing = false;
+let lastRefresh = 0;
+
+/** What views are given: the table of runs, and a way to another address. */
+const context = {
+  async runs() {
+    if (table === null || (latest && latest.version !== tableVersion)) {
+      asking ??= ask("runs").finally(() => { asking = null; });
+      table = await asking;
+      tableVersion = table.version;
+    }
+    return table;
+  },
+  forget() { tableVersion = -1; },
+  go(address) {
+    history.pushState(null, "", address);
+    void open();
+  },
+  say: showStatus,
+};
+
+async function open() {
+  const mine = ++turn;
+  const { view } = here();
+  const [, title] = VIEWS.find(([name]) => name === view) || ["", "Atrium"];
+  document.title = `${title} · Atrium`;
+  drawTabs();
+  shown?.dispose?.();
+  shown = null;
+  root.dataset.view = view;
+  try {
+    const module = await MODULES[view]();
+    if (mine !== turn) return;
+    fill(root);
+    const made = await module.show(root, context);
+    if (mine !== turn) made?.dispose?.();
+    else {
+      shown = made;
+      root.dataset.ready = view;
+      // What changed while the view was being made is not to be missed.
+      if (latest !== null && latest.version !== tableVersion) void refresh();
+    }
+  } catch (error) {
+    if (mine === turn) { fill(root, empty("This view cannot be shown", error.message)); root.dataset.ready = view; }
+  }
+}
+
+function drawTabs() {
+  const { view } = here();
+  fill(tabs, VIEWS.map(([name, title]) => el("a", {
+    href: addressOf(name), "data-view": name, "aria-current": name === view ? "page" : null,
+  }, title)));
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[href^='/']");
+  if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey
+    || link.target || link.hasAttribute("download") || !MODULES[new URL(link.href).pathname.slice(1)]) return;
+  event.preventDefault();
+  context.go(link.dataset.view ? addressOf(link.dataset.view) : link.getAttribute("href"));
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "/" && !/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName)) {
+    const search = root.querySelector("input[type=search]");
+    if (search) { event.preventDefault(); search.focus(); search.select(); }
+  }
+});
+addEventListener("popstate", () => void open());
+
+async function refresh() {
+  if (refreshing || !shown?.refresh) return;
+  const wait = lastRefresh + REFRESH_MS - Date.now();
+  refreshing = true;
+  if (wait > 0) await new Promise((resolve) => { setTimeout(resolve, wait); });
+  const version = latest?.version;
+  try { await shown?.refresh?.(); } catch { /* the next change tries again */ }
+  lastRefresh = Date.now();
+  refreshing = false;
+  if (latest?.version !== version) void refresh();
+}
+
+function showStatus() {
+  if (latest === null) {
+    fill(status, el("span", { class: "pill lost" }, "server not reached"));
+    return;
+  }
+  const { done, total, problem } = latest.index;
+  const training = (table?.runs || []).filter((run) => run.state === "running").length;
+  const parts = [];
+  if (problem) parts.push(el("span", { class: "pill lost", title: problem }, "index: cannot be written"));
+  if (done < total) {
+    parts.push(el("span", { class: "pill", title: "Curves are being read into the index" },
+      el("progress", { max: String(total), value: String(done) }), `indexing ${done} of ${total}`));
+  }
+  if (training) parts.push(el("span", { class: "pill live" }, el("i"), `${training} training`));
+  else parts.push(el("span", { class: "pill quiet" }, el("i"), "live"));
+  fill(status, parts);
+}
+
+listen((state) => {
+  const changed = state !== null && state.version !== latest?.version;
+  const first = latest === null;
+  latest = state;
+  showStatus();
+  if (changed && !(first && table === null)) void refresh().then(() => context.runs()).then(showStatus, () => {});
+});
+
+const button = document.getElementById("theme");
+function showTheme() {
+  const dark = document.documentElement.dataset.theme === "dark";
+  fill(button, dark ? "☀" : "☾");
+  button.setAttribute("aria-label", dark ? "Switch to light" : "Switch to dark");
+}
+button.addEventListener("click", () => {
+  const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  document.documentElement.dataset.theme = next;
+  try { localStorage.setItem("atrium-theme", next); } catch { /* it holds for this page only */ }
+  showTheme();
+  redrawAll();
+});
+showTheme();
+void open();

@@ -1,0 +1,75 @@
+// Building elements. Text always becomes text nodes: nothing in this application parses HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An element with attributes; `on...` are listeners, `class` a name, null and false leave out. */
+export function el(tag, attributes = {}, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+/** The same for SVG. */
+export function svg(tag, attributes = {}, ...children) {
+  return filled(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function filled(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
+    else if (name === "style") Object.assign(element.style, value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  add(element, children);
+  return element;
+}
+
+/** Append children: elements, text, numbers, nested lists; null and false are nothing. */
+export function add(parent, children) {
+  for (const child of [children].flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    parent.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+  return parent;
+}
+
+/** Replace all that an element holds. */
+export function fill(parent, ...children) {
+  parent.replaceChildren();
+  return add(parent, children);
+}
+
+/** A select; `options` are [value, label] pairs or plain values. */
+export function select(label, options, value, onchange, attributes = {}) {
+  const pairs = options.map((option) => (Array.isArray(option) ? option : [option, option]));
+  const box = el("select", { "aria-label": label, onchange: () => onchange(box.value), ...attributes },
+    pairs.map(([key, text]) => el("option", { value: key, selected: String(key) === String(value) }, text)));
+  return box;
+}
+
+/** A labelled control. */
+export function field(label, control) {
+  return el("label", { class: "field" }, el("span", {}, label), control);
+}
+
+/** One of a few choices as a row of buttons. */
+export function choice(label, options, value, onchange) {
+  return el("div", { class: "choice", role: "group", "aria-label": label },
+    options.map(([key, text, title]) => el("button", {
+      type: "button", title, "aria-pressed": String(key === value), onclick: () => onchange(key),
+    }, text)));
+}
+
+/** A message in place of content. */
+export function empty(title, ...text) {
+  return el("div", { class: "empty" }, el("h2", {}, title), el("p", {}, text));
+}
+
+/** Call at the end of a burst of calls. */
+export function debounced(action, milliseconds) {
+  let timer = 0;
+  return (...given) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => action(...given), milliseconds);
+  };
+}

@@ -1,0 +1,230 @@
+// A figure: a chart in a card with its title, and its exports as PNG, SVG and CSV.
+
+import * as echarts from "./vendor/echarts/echarts.esm.min.js";
+import { add, el, fill } from "./dom.js";
+import { number } from "./format.js";
+import { THEMES, theme } from "./palette.js";
+
+const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif';
+const observer = new ResizeObserver((entries) => {
+  for (const entry of entries) entry.target.figure?.resize();
+});
+const all = new Set();
+// Charts that are out of sight are drawn when they come into it: sixty runs make many.
+const sight = new IntersectionObserver((entries) => {
+  for (const entry of entries) entry.target.figure?.see(entry.isIntersecting);
+}, { rootMargin: "300px" });
+
+/** Redraw every figure, after a change of theme. */
+export function redrawAll() {
+  for (const figure of all) figure.redraw();
+}
+
+export class Figure {
+  /** `linked` figures share their hover and zoom. */
+  constructor({ title, subtitle = "", height = 260, linked = null, wide = false }) {
+    this.title = title;
+    this.linked = linked;
+    this.drawn = null;
+    this.chart = null;
+    this.place = el("div", { class: "plot", role: "img", "aria-label": title, style: { height: `${height}px` } });
+    this.place.figure = this;
+    this.note = el("p", { class: "note" });
+    this.heading = el("h3", {}, title);
+    this.subtitle = el("p", { class: "sub" }, subtitle);
+    this.element = el("section", { class: `card figure${wide ? " wide" : ""}`, "aria-label": title },
+      el("header", {},
+        el("div", { class: "titles" }, this.heading, this.subtitle),
+        el("div", { class: "exports", role: "group", "aria-label": `Export ${title}` },
+          ["png", "svg", "csv"].map((kind) => el("button", {
+            type: "button", class: "small", "data-export": kind, title: `Save as ${kind.toUpperCase()}`,
+            onclick: () => this.save(kind),
+          }, kind.toUpperCase())))),
+      this.place, this.note);
+    this.isSeen = false;
+    this.isStale = false;
+    observer.observe(this.place);
+    sight.observe(this.place);
+    all.add(this);
+  }
+
+  /** Draw; `option` makes ECharts' option from colours, `table` gives {columns, rows} for the CSV. */
+  draw({ option, table, note = "", title = null, subtitle = null }) {
+    this.drawn = { option, table };
+    if (title !== null) { this.title = title; fill(this.heading, title); }
+    if (subtitle !== null) fill(this.subtitle, subtitle);
+    fill(this.note, note);
+    this.note.hidden = !note;
+    this.element.dataset.drawn = "";
+    this.redraw();
+  }
+
+  see(isSeen) {
+    this.isSeen = isSeen;
+    if (isSeen && this.isStale) this.redraw();
+  }
+
+  /** Say why there is nothing to draw. */
+  drawNothing(reason) {
+    this.drawn = null;
+    delete this.element.dataset.drawn;
+    this.chart?.clear();
+    fill(this.note, reason);
+    this.note.hidden = false;
+  }
+
+  redraw() {
+    if (!this.drawn) return;
+    this.isStale = !this.isSeen;
+    if (this.isStale) return;
+    if (!this.chart) {
+      this.chart = echarts.init(this.place, null, { renderer: "canvas" });
+      if (this.linked) { this.chart.group = this.linked; echarts.connect(this.linked); }
+      this.place.addEventListener("dblclick", () => this.unzoom());
+    }
+    const zoom = this.chart.getOption()?.dataZoom?.map(({ start, end }) => ({ start, end }));
+    const option = complete(this.drawn.option(theme()), theme());
+    if (option.zooms && zoom) zoom.forEach((part, at) => Object.assign(option.dataZoom?.[at] ?? {}, part));
+    this.chart.setOption(option, { notMerge: true, lazyUpdate: false });
+    if (option.zooms) {
+      this.chart.dispatchAction({ type: "takeGlobalCursor", key: "dataZoomSelect", dataZoomSelectActive: true, escapeConnect: true });
+    }
+  }
+
+  unzoom() {
+    this.chart.dispatchAction({ type: "dataZoom", batch: [0, 1].map((at) => ({ dataZoomIndex: at, start: 0, end: 100 })) });
+  }
+
+  resize() {
+    if (this.chart && this.place.clientWidth > 0) this.chart.resize();
+  }
+
+  dispose() {
+    observer.unobserve(this.place);
+    sight.unobserve(this.place);
+    all.delete(this);
+    this.chart?.dispose();
+    this.chart = null;
+  }
+
+  /** Save as a file: pictures are light on white whatever the page is, for papers. */
+  async save(kind) {
+    if (!this.drawn) return;
+    const name = this.title.toLowerCase().replace(/[^a-z0-9@]+/g, "-").replace(/^-|-$/g, "") || "figure";
+    if (kind === "csv") {
+      download(`${name}.csv`, csv(await this.drawn.table()), "text/csv");
+      return;
+    }
+    const [width, height] = [Math.max(this.place.clientWidth, 480), this.place.clientHeight + 34];
+    const option = complete(this.drawn.option(THEMES.light), THEMES.light);
+    option.animation = false;
+    delete option.toolbox;
+    option.title = {
+      text: this.title, left: 10, top: 8,
+      textStyle: { fontSize: 14, fontWeight: 600, fontFamily: FONT, color: THEMES.light.text },
+    };
+    for (const grid of [option.grid].flat()) if (grid) grid.top = (Number(grid.top) || 20) + 34;
+    for (const part of [option.legend, option.visualMap, option.parallel].flat()) if (part && "top" in part) part.top += 34;
+    if (kind === "svg") {
+      const chart = echarts.init(null, null, { renderer: "svg", ssr: true, width, height });
+      chart.setOption(option);
+      download(`${name}.svg`, chart.renderToSVGString(), "image/svg+xml");
+      chart.dispose();
+    } else {
+      const chart = echarts.init(el("div"), null, { renderer: "canvas", width, height, devicePixelRatio: 2 });
+      chart.setOption(option);
+      const canvas = chart.getRenderedCanvas({ pixelRatio: 2, backgroundColor: "#ffffff" });
+      const picture = await new Promise((resolve) => { canvas.toBlob(resolve, "image/png"); });
+      chart.dispose();
+      download(`${name}.png`, picture, "image/png");
+    }
+  }
+}
+
+/** A table as CSV, numbers in full. */
+export function csv({ columns, rows }) {
+  const cell = (value) => {
+    const text = value === null || value === undefined ? "" : String(value);
+    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  return [columns, ...rows].map((row) => row.map(cell).join(",")).join("\n") + "\n";
+}
+
+/** Hand a file to the browser. */
+export function download(name, content, type) {
+  const blob = content instanceof Blob ? content : new Blob([content], { type: `${type};charset=utf-8` });
+  const link = el("a", { href: URL.createObjectURL(blob), download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+/** The tooltip's content as elements, so that no label is ever read as HTML. */
+export function tip(heading, lines) {
+  return el("div", { class: "tip" }, el("b", {}, heading),
+    lines.map(([colour, label, value]) => el("div", { class: "tip-line" },
+      colour && el("i", { style: { background: colour } }), el("span", {}, label), el("em", {}, value))));
+}
+
+/** An axis in the figure's style. */
+export function axis(colours, more = {}) {
+  const { name = "", ...rest } = more;
+  return {
+    type: "value", scale: true, name,
+    nameTextStyle: { color: colours.muted, fontSize: 11 },
+    axisLine: { show: true, onZero: false, lineStyle: { color: colours.axis } },
+    axisTick: { show: false },
+    axisLabel: { color: colours.muted, fontSize: 11, formatter: (value) => number(value), hideOverlap: true },
+    splitLine: { lineStyle: { color: colours.line } },
+    ...rest,
+  };
+}
+
+/** A shaded region between two curves, as one polygon per unbroken piece. */
+export function bandSeries(name, points, colour) {
+  return {
+    type: "custom", name, silent: true, z: 1, progressive: 0, clip: true,
+    encode: { x: 0, y: [1, 2] }, data: points, tooltip: { show: false },
+    renderItem(parameters, api) {
+      if (parameters.dataIndex !== 0) return null;
+      const upper = points.map(([x, , high]) => api.coord([x, high]));
+      const lower = points.map(([x, low]) => api.coord([x, low])).reverse();
+      return { type: "polygon", shape: { points: [...upper, ...lower] }, style: { fill: colour, opacity: 0.16 } };
+    },
+  };
+}
+
+/** Zoom by dragging, both ways; a double click zooms out. */
+export function zoomable(option) {
+  return {
+    ...option,
+    zooms: true,
+    dataZoom: [
+      { type: "inside", xAxisIndex: 0, filterMode: "none", zoomOnMouseWheel: false, moveOnMouseMove: false, moveOnMouseWheel: false, zoomLock: true },
+      { type: "inside", yAxisIndex: 0, filterMode: "none", zoomOnMouseWheel: false, moveOnMouseMove: false, moveOnMouseWheel: false, zoomLock: true },
+    ],
+    toolbox: { show: true, itemSize: 0, top: -30, feature: { dataZoom: { xAxisIndex: 0, yAxisIndex: 0, filterMode: "none" } } },
+  };
+}
+
+function complete(option, colours) {
+  return {
+    animation: false,
+    textStyle: { fontFamily: FONT, color: colours.text },
+    grid: { left: 8, right: 16, top: 20, bottom: 8, containLabel: true },
+    ...option,
+    tooltip: {
+      backgroundColor: colours.surface, borderColor: colours.line, borderWidth: 1, padding: 0,
+      extraCssText: "box-shadow:0 6px 24px rgba(0,0,0,.18);border-radius:8px;z-index:20",
+      textStyle: { color: colours.text, fontSize: 12, fontFamily: FONT }, transitionDuration: 0,
+      confine: false, appendTo: document.body,
+      ...option.tooltip,
+    },
+  };
+}
+
+/** Put figures in a grid. */
+export function figureGrid(...figures) {
+  return add(el("div", { class: "figures" }), figures.flat().map((figure) => figure.element));
+}

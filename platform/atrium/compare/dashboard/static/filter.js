@@ -1,0 +1,73 @@
+// The filter language: words, and `key=value`, `key!=value`, `key>1`, `key<1` over settings and facts.
+
+const FACTS = {
+  state: (run) => run.state,
+  experiment: (run) => run.experiment,
+  algorithm: (run) => run.algorithm,
+  seed: (run) => run.seed,
+  step: (run) => run.step,
+  host: (run) => run.host,
+};
+const TERM = /^([A-Za-z_][\w.@+-]*)(!=|>=|<=|=|>|<|:)(.*)$/;
+
+/** The terms of a filter; quotes hold words together. */
+export function parse(text) {
+  const words = text.match(/(?:[^\s"]|"[^"]*")+/g) || [];
+  return words.map((word) => {
+    const plain = word.replaceAll('"', "");
+    const match = TERM.exec(plain);
+    if (!match) return { kind: "text", value: plain.toLowerCase() };
+    return { kind: "term", key: match[1], operator: match[2] === ":" ? "=" : match[2], value: match[3] };
+  });
+}
+
+/** The runs that pass, archived ones only where the filter says `is=archived`. */
+export function passing(table, text) {
+  const terms = parse(text);
+  const wantsArchived = terms.some((term) => term.key === "is" && term.value === "archived");
+  return table.runs.filter((run) => run.is_archived === wantsArchived
+    && terms.every((term) => admits(table, run, term)));
+}
+
+function admits(table, run, term) {
+  if (term.kind === "text") {
+    return [run.name, run.note, run.state, ...run.tags].some((part) => part.toLowerCase().includes(term.value));
+  }
+  if (term.key === "is") return true;
+  if (term.key === "tag") {
+    return run.tags.includes(term.value) !== (term.operator === "!=");
+  }
+  return compared(valueOf(table, run, term.key), term.operator, term.value);
+}
+
+/** A fact or setting of a run; a setting may be named by the end of its key. */
+export function valueOf(table, run, key) {
+  if (key in FACTS) return FACTS[key](run);
+  const settings = run.settings;
+  if (key in settings) return settings[key];
+  if (key in table.shared) return table.shared[key];
+  const suffix = `.${key}`;
+  const full = Object.keys(settings).find((name) => name.endsWith(suffix))
+    || Object.keys(table.shared).find((name) => name.endsWith(suffix));
+  return full === undefined ? undefined : settings[full] ?? table.shared[full];
+}
+
+function compared(value, operator, wanted) {
+  if (operator === "!=") return !equal(value, wanted);
+  if (value === undefined || value === null) return false;
+  if (operator === "=") return equal(value, wanted);
+  const [left, right] = [Number(value), Number(wanted)];
+  return { ">": left > right, "<": left < right, ">=": left >= right, "<=": left <= right }[operator];
+}
+
+function equal(value, wanted) {
+  if (value === undefined || value === null) return false;
+  const text = String(value).toLowerCase();
+  const other = wanted.toLowerCase();
+  return text === other || (other !== "" && Number(text) === Number(other));
+}
+
+/** A term for a key and value, quoted where it has to be. */
+export function term(key, value) {
+  return /\s/.test(value) ? `${key}="${value}"` : `${key}=${value}`;
+}

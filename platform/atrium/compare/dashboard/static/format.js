@@ -1,0 +1,61 @@
+// Numbers, times and shares as people read them.
+
+export const DASH = "–";
+
+/** Three significant digits; a dash for what is unknown. */
+export function number(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return DASH;
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 0.001 || size >= 1e7)) return value.toExponential(2).replace("e", " e");
+  if (Number.isInteger(value)) return value.toLocaleString("en-US");
+  if (size >= 1000) return Math.round(value).toLocaleString("en-US");
+  return String(Number(value.toPrecision(3)));
+}
+
+/** A share in percent with one decimal. */
+export function percent(value) {
+  return value === null || value === undefined || Number.isNaN(value) ? DASH : (100 * value).toFixed(1);
+}
+
+/** A large count, such as 1.2M. */
+export function count(value) {
+  if (value === null || value === undefined) return DASH;
+  for (const [size, unit] of [[1e9, "B"], [1e6, "M"], [1e4, "k"]]) {
+    if (value >= size) return `${Number((value / (unit === "k" ? 1e3 : size)).toPrecision(3))}${unit}`;
+  }
+  return value.toLocaleString("en-US");
+}
+
+/** A span of time, such as 8 s, 3 min 25 s or 2 h 03 min. */
+export function duration(seconds) {
+  if (!seconds && seconds !== 0) return DASH;
+  const whole = Math.max(Math.round(seconds), 0);
+  if (whole < 60) return `${whole} s`;
+  const minutes = Math.floor(whole / 60);
+  if (minutes < 60) return `${minutes} min ${String(whole % 60).padStart(2, "0")} s`;
+  return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
+}
+
+/** How long ago something was. */
+export function age(seconds) {
+  if (seconds < 60) return "just now";
+  for (const [size, unit] of [[86400 * 2, "days"], [3600, "h"], [60, "min"]]) {
+    if (seconds >= size) return `${Math.floor(seconds / (unit === "days" ? 86400 : size))} ${unit} ago`;
+  }
+  return "just now";
+}
+
+/** A moment as date and time here. */
+export function moment(seconds) {
+  if (!seconds) return DASH;
+  const date = new Date(seconds * 1000);
+  const two = (value) => String(value).padStart(2, "0");
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}`;
+}
+
+/** The part of a run's name that tells it apart: algorithm, seed and digits, without experiment and time. */
+export function shortName(name) {
+  const run = name.slice(name.indexOf("/") + 1);
+  return run.replace(/^\d{8}-\d{6}-/, "") || run;
+}

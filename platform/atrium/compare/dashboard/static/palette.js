@@ -1,0 +1,31 @@
+// Colours of figures. Series: Okabe and Ito's first, which people with any colour vision tell apart.
+
+export const THEMES = {
+  light: {
+    text: "#1c2128", muted: "#626b78", line: "#e2e6eb", axis: "#b6bec8", surface: "#ffffff",
+    series: ["#0072b2", "#d55e00", "#009e73", "#c2528b", "#6b5bd2", "#a67c00", "#3aa0d8", "#8a4b2a", "#5f6b7a", "#c0392b"],
+    high: "#d55e00", low: "#0072b2", runaway: "#8a4b2a", good: "#16855b", bad: "#c8372d",
+    positive: "#009e73", negative: "#c2528b", zero: "#98a2ae", shade: "rgba(98,107,120,.10)",
+  },
+  dark: {
+    text: "#e7eaee", muted: "#9aa5b1", line: "#2a313a", axis: "#4a5461", surface: "#171b21",
+    series: ["#4da3e0", "#f28c48", "#35c79b", "#e48bbb", "#a395f5", "#dcb53c", "#7fd0f5", "#c98f6b", "#a3afbd", "#f07167"],
+    high: "#f28c48", low: "#4da3e0", runaway: "#c98f6b", good: "#4ccb95", bad: "#f47c72",
+    positive: "#35c79b", negative: "#e48bbb", zero: "#77828f", shade: "rgba(200,210,220,.07)",
+  },
+};
+const DASHES = ["solid", [6, 4], [2, 3]];
+
+/** The colours in use. */
+export function theme() {
+  return THEMES[document.documentElement.dataset.theme] || THEMES.light;
+}
+
+/** The colour and dash of the series at a place; after ten the colours come again, dashed. */
+export function seriesStyle(place, colours = theme()) {
+  const { series } = colours;
+  return {
+    color: series[place % series.length],
+    dash: DASHES[Math.floor(place / series.length) % DASHES.length],
+  };
+}

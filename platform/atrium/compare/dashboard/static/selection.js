@@ -1,0 +1,91 @@
+// Which runs a view is about: those picked by name, else those that pass the filter, the latest first.
+
+import { debounced, el, fill } from "./dom.js";
+import { passing, term } from "./filter.js";
+import { shortName } from "./format.js";
+import { get, getAll, set } from "./url.js";
+
+export const MOST = 60;
+
+/** The runs chosen by the address, at most `MOST`, and how many there would be. */
+export function selected(table) {
+  const picked = new Set(getAll("run"));
+  const found = picked.size
+    ? table.runs.filter((run) => picked.has(run.name))
+    : passing(table, get("q"));
+  return { runs: found.slice(0, MOST), num: found.length, isPicked: picked.size > 0 };
+}
+
+/** The settings in which runs differ: methods first, then seed, places last. */
+export function differingKeys(table, runs) {
+  const differ = table.keys.filter((key) => new Set(runs.map((run) => run.settings[key])).size > 1
+    && !["runs_dir", "resume"].includes(key));
+  const methods = new Set(table.method_keys);
+  const rank = (key) => (key === "algorithm.name" ? 0 : key.startsWith("divergence.") ? 1 : methods.has(key) ? 2 : key === "seed" ? 3 : 4);
+  return differ.map((key, at) => [rank(key), at, key]).sort((a, b) => a[0] - b[0] || a[1] - b[1]).map(([, , key]) => key);
+}
+
+/** The search box of runs; its text is the filter. */
+export function searchBox(onchange) {
+  const change = debounced((value) => { set({ q: value, run: null }); onchange(); }, 180);
+  return el("input", {
+    type: "search", value: get("q"), "aria-label": "Filter runs", spellcheck: "false",
+    placeholder: "Filter: atr  seed=1  delta>0.02  tag=good  ( / )",
+    oninput: (event) => change(event.target.value),
+    onkeydown: (event) => { if (event.key === "Escape") { event.target.value = ""; change(""); } },
+  });
+}
+
+/** A menu that adds terms to the filter: settings that differ, with the values they have. */
+export function filterMenu(table, onchange) {
+  const body = el("div", {});
+  const menu = el("details", { class: "menu" }, el("summary", {}, "Add filter"), body);
+  const choose = (key, value) => {
+    set({ q: `${get("q")} ${term(key, value)}`.trim(), run: null });
+    menu.open = false;
+    onchange();
+  };
+  const counted = (values) => {
+    const counts = new Map();
+    for (const value of values) if (value !== undefined && value !== null) counts.set(value, (counts.get(value) || 0) + 1);
+    return [...counts].sort((a, b) => b[1] - a[1]).slice(0, 12);
+  };
+  const group = (key, pairs) => pairs.length > 0 && el("div", {},
+    el("h3", { style: { padding: "6px 8px 2px" } }, key),
+    pairs.map(([value, num]) => el("div", {
+      class: "option", role: "button", tabindex: "0", onclick: () => choose(key, value),
+      onkeydown: (event) => { if (event.key === "Enter") choose(key, value); },
+    }, el("span", {}, value), el("small", {}, num))));
+  menu.addEventListener("toggle", () => {
+    if (!menu.open) return;
+    const runs = table().runs;
+    fill(body,
+      group("state", counted(runs.map((run) => run.state))),
+      group("experiment", counted(runs.map((run) => run.experiment))),
+      group("tag", counted(runs.flatMap((run) => run.tags))),
+      differingKeys(table(), runs).map((key) => group(key, counted(runs.map((run) => run.settings[key])))),
+      runs.some((run) => run.is_archived) && group("is", [["archived", runs.filter((run) => run.is_archived).length]]));
+  });
+  closeOutside(menu);
+  return menu;
+}
+
+/** Close an open menu on Escape and on a click elsewhere. */
+export function closeOutside(menu) {
+  menu.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") { menu.open = false; menu.querySelector("summary").focus(); }
+  });
+  document.addEventListener("pointerdown", (event) => { if (menu.open && !menu.contains(event.target)) menu.open = false; });
+}
+
+/** A select of one run, by the parameter `name`; by default the first of the selection. */
+export function runSelect(table, label, name, onchange, { allowNone = false } = {}) {
+  const { runs } = selected(table);
+  const chosen = get(name) || (allowNone ? "" : runs[0]?.name || "");
+  const shown = runs.some((run) => run.name === chosen) || !chosen ? runs : [...runs, ...table.runs.filter((run) => run.name === chosen)];
+  const box = el("select", { "aria-label": label, onchange: () => { set({ [name]: box.value }); onchange(); } },
+    allowNone && el("option", { value: "", selected: !chosen }, "none"),
+    shown.map((run) => el("option", { value: run.name, selected: run.name === chosen, title: run.name },
+      `${shortName(run.name)}  (${run.experiment})`)));
+  return { box, chosen };
+}

@@ -1,0 +1,106 @@
+// One run in full, beside the table: what is wrong, results, notes and tags, settings, log.
+
+import { annotate, ask } from "../api.js";
+import { el, fill } from "../dom.js";
+import { duration, moment, number, percent } from "../format.js";
+import { addressOf } from "../url.js";
+
+/** Open the panel of a run; `changed` is called after an annotation, `closed` when it goes. */
+export function openDrawer(root, context, name, { closed, changed }) {
+  const panel = el("aside", { class: "drawer", tabindex: "-1", role: "dialog", "aria-label": name });
+  const before = document.activeElement;
+  let isOpen = true;
+
+  function close({ silent = false } = {}) {
+    if (!isOpen) return;
+    isOpen = false;
+    panel.remove();
+    document.removeEventListener("keydown", onkey);
+    if (!silent) { closed(); before?.focus?.(); }
+  }
+  const onkey = (event) => { if (event.key === "Escape") close(); };
+  document.addEventListener("keydown", onkey);
+
+  async function refresh() {
+    if (panel.contains(document.activeElement) && /^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName)) return;
+    const scrolled = panel.scrollTop;
+    try {
+      draw(await ask("run", { name }));
+    } catch (error) {
+      fill(panel, closeButton(), el("h2", {}, name), el("p", { class: "problem bad" }, error.message));
+    }
+    panel.scrollTop = scrolled;
+  }
+
+  const closeButton = () => el("button", { class: "icon close", type: "button", "aria-label": "Close", onclick: () => close() }, "✕");
+
+  function draw(run) {
+    const view = (address, text) => el("a", { href: addressOf(address, { run: run.name, q: null }) }, text);
+    fill(panel, closeButton(),
+      el("h2", {}, run.name),
+      el("p", { class: "muted" }, el("span", { class: `state ${run.state}` }, run.state),
+        run.num_steps > 0 && `  step ${number(run.step)} of ${number(run.num_steps)}`,
+        run.wall_s > 0 && `, ${duration(run.wall_s)}`, run.started > 0 && `, started ${moment(run.started)}`,
+        run.host && ` on ${run.host}`),
+      run.error && el("p", { class: "problem bad" }, run.error),
+      run.problems.map((problem) => el("p", { class: "problem" }, problem)),
+      el("p", { style: { marginTop: "10px", display: "flex", gap: "14px" } },
+        view("curves", "Curves"), view("trust-region", "Trust region"), view("rollouts", "Rollouts")),
+      people(run), results(run), made(run), settings(run),
+      run.log && el("section", {}, el("h3", {}, "Log"), el("pre", { tabindex: "0" }, run.log)));
+  }
+
+  function people(run) {
+    const said = el("span", { class: "muted", role: "status" });
+    const write = async (changes) => {
+      try {
+        await annotate(run.name, changes);
+        fill(said, "saved");
+        await changed();
+      } catch (error) { fill(said, error.message); }
+    };
+    const note = el("textarea", { rows: "3", "aria-label": "Note", placeholder: "A note about this run", value: run.note, onchange: () => write({ note: note.value }) });
+    const tags = el("input", { type: "text", "aria-label": "Tags", placeholder: "tags, separated by commas", value: run.tags.join(", "), style: { width: "100%" },
+      onchange: () => write({ tags: tags.value.split(",").map((tag) => tag.trim()).filter(Boolean) }) });
+    const archived = el("input", { type: "checkbox", checked: run.is_archived, onchange: () => write({ is_archived: archived.checked }) });
+    return el("section", {}, el("h3", {}, "Notes and tags"), note, el("div", { style: { height: "6px" } }), tags,
+      el("div", { style: { display: "flex", gap: "12px", marginTop: "8px" } },
+        el("label", { class: "field" }, archived, "archived: hidden from the table"), said));
+  }
+
+  void refresh();
+  root.append(panel);
+  panel.focus({ preventScroll: true });
+  return { close, refresh };
+}
+
+function results(run) {
+  const rows = Object.entries(run.evaluations).flatMap(([benchmark, points]) =>
+    points.map((point, at) => el("tr", {}, el("td", {}, at === 0 ? benchmark : ""), el("td", { class: "num" }, number(point.step)),
+      el("td", { class: "num value" }, percent(point.mean_at_k)),
+      el("td", { class: "num muted" }, point.over_problems ? `${percent(point.over_problems[0])} – ${percent(point.over_problems[1])}` : "–"),
+      el("td", { class: "num" }, percent(point.pass_at_k)))));
+  return rows.length > 0 && el("section", {}, el("h3", {}, "Evaluations, %"),
+    el("table", {}, el("thead", {}, el("tr", {}, ["benchmark", "step", "Mean@k", "95 %, over problems", "Pass@k"].map((title, at) => el("th", { class: at ? "num" : null }, title)))), el("tbody", {}, rows)));
+}
+
+function made(run) {
+  const facts = [
+    ["command", run.command], ["commit", run.commit && `${run.commit.slice(0, 12)}${run.is_dirty ? " with changes" : ""}`],
+    ["python", run.python], ["platform", run.platform], ["folder", run.folder],
+  ].filter(([, value]) => value);
+  return el("section", {}, el("h3", {}, "Where it comes from"),
+    el("table", {}, el("tbody", {}, facts.map(([key, value]) => el("tr", {}, el("td", { class: "muted key" }, key), el("td", { class: "mono" }, value))))));
+}
+
+function settings(run) {
+  const rows = Object.entries(run.settings);
+  const body = el("tbody", {});
+  const draw = (wanted) => fill(body, rows.filter(([key, value]) => `${key} ${value}`.includes(wanted))
+    .map(([key, value]) => el("tr", {}, el("td", { class: "mono muted" }, key), el("td", { class: "mono" }, value))));
+  draw("");
+  return rows.length > 0 && el("section", {}, el("h3", {}, "Settings"),
+    run.overrides.length > 0 && el("pre", {}, run.overrides.join("\n")),
+    el("input", { type: "search", "aria-label": "Find a setting", placeholder: "Find a setting", style: { margin: "8px 0" }, oninput: (event) => draw(event.target.value) }),
+    el("table", {}, body));
+}

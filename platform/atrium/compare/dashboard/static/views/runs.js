@@ -1,0 +1,254 @@
+// The table of runs: search, filter, sort, what differs, results; pick runs to look at together.
+
+import { ask } from "../api.js";
+import { closeOutside } from "../selection.js";
+import { el, empty, fill, select, svg } from "../dom.js";
+import { download, csv } from "../figure.js";
+import { passing } from "../filter.js";
+import { age, count, duration, moment, number, percent, shortName } from "../format.js";
+import { differingKeys, filterMenu, searchBox } from "../selection.js";
+import { addressOf, get, getAll, set } from "../url.js";
+import { openDrawer } from "./run_drawer.js";
+
+const MOST_SETTINGS = 6;
+const PAGE = 200;
+
+export async function show(root, context) {
+  let table = await context.runs();
+  let sparks = {};
+  let drawer = null;
+  let limit = PAGE;
+  const picked = new Set(getAll("run"));
+  const bar = el("div", { class: "toolbar" });
+  const banner = el("div", {});
+  const box = el("div", { class: "card runs-table", tabindex: "0", role: "region", "aria-label": "Table of runs" });
+  const actions = el("div", { class: "actions" });
+  const counted = el("span", { class: "muted" });
+  const search = searchBox(() => { picked.clear(); draw(); });
+  root.append(bar, banner, el("div", { class: "page" }, box));
+
+  function benchmarks() {
+    const known = table.benchmarks;
+    return [...known.filter((name) => !name.includes("validation")), ...known.filter((name) => name.includes("validation"))];
+  }
+
+  function draw() {
+    const active = document.activeElement;
+    if (active !== search) search.value = get("q");
+    const runs = sorted(passing(table, get("q")));
+    const keys = shownKeys(runs);
+    fill(banner, table.problem && el("p", { class: "banner" }, table.problem));
+    drawBar(runs, keys);
+    if (!table.runs.length) {
+      fill(box, empty("No runs yet", "Runs in ", el("code", {}, table.runs_dir), " appear here as soon as they start: ", el("code", {}, "make train"), "."));
+      return;
+    }
+    if (!runs.length) {
+      fill(box, empty("No run fits", "No run passes this filter. ", el("button", {
+        class: "link", type: "button", onclick: () => { set({ q: null }); draw(); } }, "Clear it")));
+      return;
+    }
+    const scrolled = [box.scrollTop, box.scrollLeft];
+    const focused = active?.closest?.("[data-run]")?.dataset.run;
+    const columns = allColumns(keys, benchmark());
+    fill(box, el("table", {}, head(columns, runs), el("tbody", {}, runs.slice(0, limit).map((run) => row(run, columns)))),
+      runs.length > limit && el("p", { style: { padding: "10px" } }, el("button", {
+        type: "button", onclick: () => { limit += PAGE; draw(); } }, `Show more (${runs.length - limit})`)));
+    [box.scrollTop, box.scrollLeft] = scrolled;
+    if (focused) box.querySelector(`[data-run="${CSS.escape(focused)}"] a`)?.focus({ preventScroll: true });
+  }
+
+  function benchmark() {
+    const known = benchmarks();
+    return known.includes(get("bench")) ? get("bench") : known[0];
+  }
+
+  function shownKeys(runs) {
+    const chosen = getAll("col");
+    return chosen.length ? chosen.filter((key) => key !== "none") : differingKeys(table, runs).filter((key) => key !== "experiment_name").slice(0, MOST_SETTINGS);
+  }
+
+  function drawBar(runs, keys) {
+    if (!bar.childNodes.length) {
+      bar.append(el("div", { class: "search" }, search), filterMenu(() => table, () => { picked.clear(); draw(); }),
+        el("span", { class: "slot-columns" }), el("span", { class: "slot-bench" }), counted, el("span", { class: "grow" }), actions);
+    }
+    const columnSlot = bar.querySelector(".slot-columns");
+    if (!columnSlot.querySelector("details[open]")) fill(columnSlot, columnMenu(runs, keys));
+    const known = benchmarks();
+    const slot = bar.querySelector(".slot-bench");
+    if (slot.firstChild?.firstChild !== document.activeElement) {
+      fill(slot, known.length > 1 && select("Benchmark", known, benchmark(), (value) => { set({ bench: value }); draw(); }));
+    }
+    fill(counted, `${runs.length} of ${table.runs.length} runs`);
+    const names = [...picked].filter((name) => runs.some((run) => run.name === name));
+    const more = names.length ? { run: names, q: null } : {};
+    fill(actions,
+      names.length > 0 && el("button", { type: "button", onclick: () => { picked.clear(); set({ run: null }); draw(); } }, `Clear ${names.length} picked`),
+      el("button", { type: "button", "data-export": "csv", title: "Save the table as CSV", onclick: () => save(runs, keys) }, "CSV"),
+      el("a", { href: addressOf("compare", more) }, el("button", { type: "button", tabindex: "-1" }, names.length ? `Compare ${names.length}` : "Compare")),
+      el("a", { href: addressOf("curves", more) }, el("button", { type: "button", class: "primary", tabindex: "-1" }, names.length ? `Curves of ${names.length}` : "Curves")));
+  }
+
+  function columnMenu(runs, keys) {
+    const differ = differingKeys(table, runs);
+    const rest = Object.keys(table.shared);
+    const change = (key, on) => {
+      const next = on ? [...keys, key] : keys.filter((other) => other !== key);
+      set({ col: next.length ? next : "none" });
+      draw();
+    };
+    const option = (key) => el("label", { class: "option" },
+      el("input", { type: "checkbox", checked: keys.includes(key), onchange: (event) => change(key, event.target.checked) }),
+      el("span", {}, key));
+    const menu = el("details", { class: "menu" }, el("summary", {}, "Columns"),
+      el("div", {},
+        getAll("col").length > 0 && el("button", { type: "button", class: "link", onclick: () => { set({ col: null }); menu.open = false; draw(); } }, "Show what differs"),
+        el("h3", { style: { padding: "6px 8px 2px" } }, "settings that differ here"), differ.map(option),
+        el("h3", { style: { padding: "6px 8px 2px" } }, "other settings"),
+        [...table.keys.filter((key) => !differ.includes(key)), ...rest].sort().map(option)));
+    closeOutside(menu);
+    return menu;
+  }
+
+  function allColumns(keys, bench) {
+    const point = (run) => run.scores[bench]?.last;
+    return [
+      { id: "name", title: "Run", cell: nameCell, sort: (run) => shortName(run.name), text: (run) => run.name },
+      { id: "state", title: "State", cell: stateCell, sort: (run) => run.state, text: (run) => run.state },
+      { id: "spark", title: "Reward", cell: (run) => sparkline(sparks[run.name]) },
+      ...(bench ? [
+        { id: "mean", title: `Mean@${kOf(bench)}`, number: true, sort: (run) => point(run)?.mean_at_k, cell: (run) => score(point(run)), text: (run) => point(run)?.mean_at_k, about: `${bench}, latest evaluation, %; 95 % interval over problems` },
+        { id: "pass", title: `Pass@${kOf(bench)}`, number: true, sort: (run) => point(run)?.pass_at_k, cell: (run) => percent(point(run)?.pass_at_k), text: (run) => point(run)?.pass_at_k, about: bench },
+      ] : []),
+      ...keys.map((key) => ({
+        id: key, title: key.split(".").slice(-2).join("."), about: key, setting: true,
+        sort: (run) => natural(settingOf(run, key)), text: (run) => settingOf(run, key),
+        cell: (run) => settingOf(run, key) ?? "",
+      })),
+      { id: "tokens", title: "Tokens", number: true, sort: (run) => run.num_tokens, cell: (run) => count(run.num_tokens), text: (run) => run.num_tokens },
+      { id: "wall", title: "Time", number: true, sort: (run) => run.wall_s, cell: (run) => (run.wall_s ? duration(run.wall_s) : "–"), text: (run) => run.wall_s },
+      { id: "started", title: "Started", sort: (run) => run.started, cell: (run) => el("span", { title: moment(run.started) }, run.started ? age(table.now - run.started) : "–"), text: (run) => moment(run.started) },
+    ];
+  }
+
+  const settingOf = (run, key) => run.settings[key] ?? table.shared[key];
+  const kOf = (bench) => {
+    const ks = new Set(table.runs.map((run) => run.scores[bench]?.last.k).filter((k) => k !== undefined && k !== null));
+    return ks.size === 1 ? [...ks][0] : "k";
+  };
+
+  function sorted(runs) {
+    const wanted = get("sort");
+    if (!wanted) return runs;
+    const down = wanted.startsWith("-");
+    const columns = allColumns(shownKeys(runs), benchmark());
+    const column = columns.find(({ id, sort }) => sort && id === wanted.replace(/^-/, ""));
+    if (!column) return runs;
+    const keyed = runs.map((run) => [column.sort(run), run]);
+    const known = keyed.filter(([value]) => value !== undefined && value !== null && value !== "");
+    const unknown = keyed.filter((pair) => !known.includes(pair));
+    known.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0) * (down ? -1 : 1));
+    return [...known, ...unknown].map(([, run]) => run);
+  }
+
+  function head(columns, runs) {
+    const [name, down] = [get("sort").replace(/^-/, ""), get("sort").startsWith("-")];
+    const every = runs.length > 0 && runs.every((run) => picked.has(run.name));
+    return el("thead", {}, el("tr", {},
+      el("th", {}, el("input", { type: "checkbox", "aria-label": "Pick all", checked: every, onchange: (event) => {
+        for (const run of runs) picked[event.target.checked ? "add" : "delete"](run.name);
+        set({ run: [...picked] });
+        draw();
+      } })),
+      columns.map((column) => el("th", {
+        class: `${column.number ? "num" : ""} ${column.setting ? "setting" : ""}`, title: column.about,
+        "aria-sort": column.id === name ? (down ? "descending" : "ascending") : null,
+      }, column.sort ? el("button", { type: "button", onclick: () => {
+        set({ sort: column.id === name ? (down ? null : `-${column.id}`) : column.id });
+        draw();
+      } }, column.title, column.id === name ? (down ? " ↓" : " ↑") : "") : column.title))));
+  }
+
+  function row(run, columns) {
+    return el("tr", { class: picked.has(run.name) ? "chosen" : null, "data-run": run.name },
+      el("td", {}, el("input", { type: "checkbox", "aria-label": `Pick ${run.name}`, checked: picked.has(run.name), onchange: (event) => {
+        picked[event.target.checked ? "add" : "delete"](run.name);
+        set({ run: [...picked] });
+        draw();
+      } })),
+      columns.map((column) => el("td", {
+        class: `${column.number ? "num" : ""} ${column.setting ? "setting mono" : ""}`,
+        title: column.setting ? `${column.id}: ${settingOf(run, column.id) ?? "not set"}` : null,
+      }, column.cell(run))));
+  }
+
+  function nameCell(run) {
+    const notes = [...run.problems, ...(run.error ? [run.error] : [])];
+    return el("div", {},
+      el("a", { class: "run-name", href: addressOf("runs", { open: run.name }), title: run.name, onclick: (event) => {
+        event.preventDefault();
+        open(run.name);
+      } }, shortName(run.name)), " ",
+      notes.length > 0 && el("span", { class: "warn", title: notes.join("\n"), role: "img", "aria-label": notes.join("; ") }, "⚠ "),
+      run.note && el("span", { class: "muted", title: run.note, role: "img", "aria-label": `note: ${run.note}` }, "✎ "),
+      run.tags.map((tag) => el("span", { class: "tag" }, tag)),
+      el("span", { class: "sub" }, run.experiment));
+  }
+
+  async function open(name) {
+    drawer?.close();
+    set({ open: name });
+    drawer = openDrawer(root, context, name, {
+      closed: () => { drawer = null; set({ open: null }); },
+      changed: async () => { context.forget(); table = await context.runs(); draw(); },
+    });
+  }
+
+  function save(runs, keys) {
+    const columns = allColumns(keys, benchmark()).filter((column) => column.text);
+    const rows = runs.map((run) => columns.map((column) => column.text(run)));
+    download("runs.csv", csv({ columns: columns.map((column) => (column.setting ? column.id : column.title)), rows }), "text/csv");
+  }
+
+  async function refresh() {
+    table = await context.runs();
+    draw();
+    sparks = (await ask("sparks")).sparks;
+    draw();
+    await drawer?.refresh();
+  }
+
+  draw();
+  void ask("sparks").then((answer) => { sparks = answer.sparks; draw(); }, () => {});
+  if (get("open")) await open(get("open"));
+  return { refresh, dispose: () => drawer?.close({ silent: true }) };
+}
+
+function stateCell(run) {
+  const share = run.num_steps ? Math.min(run.step / run.num_steps, 1) : 0;
+  return el("div", { class: `state-cell` },
+    el("span", { class: `state ${run.state}` }, run.state),
+    run.num_steps > 0 && el("span", { class: "sub" }, ` ${number(run.step)}/${number(run.num_steps)}`),
+    run.state !== "finished" && run.num_steps > 0 && el("div", { class: `meter state ${run.state}`, style: { display: "block" } }, el("i", { style: { width: `${100 * share}%` } })));
+}
+
+function score(point) {
+  if (!point || point.mean_at_k === null) return "–";
+  const span = point.over_problems ? `${percent(point.over_problems[0])} – ${percent(point.over_problems[1])}` : "";
+  return el("div", {}, el("span", { class: "value" }, percent(point.mean_at_k)), span && el("div", { class: "sub" }, span));
+}
+
+function sparkline(values) {
+  const known = (values || []).map((value, at) => [at, value]).filter(([, value]) => value !== null);
+  if (known.length < 2) return "";
+  const [low, high] = [Math.min(...known.map(([, value]) => value)), Math.max(...known.map(([, value]) => value))];
+  const points = known.map(([at, value]) => `${(2 + (at / (values.length - 1)) * 76).toFixed(1)} ${(18 - ((value - low) / (high - low || 1)) * 16).toFixed(1)}`);
+  return svg("svg", { class: "spark", width: 80, height: 20, role: "img", "aria-label": `reward from ${number(known[0][1])} to ${number(known.at(-1)[1])}` },
+    svg("path", { d: `M${points.join("L")}` }));
+}
+
+function natural(value) {
+  if (value === undefined || value === null) return undefined;
+  return value !== "" && !Number.isNaN(Number(value)) ? Number(value) : String(value);
+}

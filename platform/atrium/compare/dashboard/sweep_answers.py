@@ -1,0 +1,122 @@
+"""What pages are told about sweeps: their snapshots and reports in `runs/sweeps/`, as they stand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atrium.compare.dashboard.runs_scan import is_within
+from atrium.compare.dashboard.watcher import Watcher
+from atrium.errors import RunFolderError
+from atrium.tracking.layout import NAME_PATTERN
+from atrium.tracking.reader import read_object, setting
+
+Answer = dict[str, Any]
+
+FORMAT_VERSION = 1
+_SWEEPS = "sweeps"
+_REPORTED = ("best", "ranking", "importances", "curve", "verdict", "sentences")
+_SCORES = ("mean_at_k", "pass_at_k")
+
+
+def sweeps_answer(watcher: Watcher) -> Answer:
+    """All sweeps, the latest first, each with what is wrong with it, if anything."""
+    found = []
+    for folder in _folders(watcher.scan.runs_dir):
+        state, problem = read_object(folder / "state.json")
+        found.append(
+            {
+                "name": folder.name,
+                "question": state.get("question", ""),
+                "state": state.get("state", "unknown"),
+                "updated": _number(state.get("updated")),
+                "stages": state.get("stages", []),
+                "problem": problem,
+            }
+        )
+    return {"sweeps": sorted(found, key=lambda sweep: (-(sweep["updated"] or 0.0), sweep["name"]))}
+
+
+def sweep_answer(watcher: Watcher, name: str) -> Answer:
+    """One sweep: its snapshot with intervals over seeds, its definition, and its report where it has one.
+
+    Raises `RunFolderError` where there is none of that name.
+    """
+    folder = watcher.scan.runs_dir / _SWEEPS / name
+    if not NAME_PATTERN.fullmatch(name) or folder not in _folders(watcher.scan.runs_dir):
+        raise RunFolderError(f"there is no sweep {name[:80]!r} in {watcher.scan.runs_dir / _SWEEPS}")
+    state, problem = read_object(folder / "state.json")
+    definition, _ = read_object(folder / "sweep.json")
+    report, _ = read_object(folder / "report" / "report.json")
+    problems = [problem] if problem else []
+    version = state.get("format_version")
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        problems.append(f"it was written by a newer Atrium (format {version}), so some of it may be missing")
+    trials = state.get("trials")
+    return {
+        "name": name,
+        "question": state.get("question", ""),
+        "state": state.get("state", "unknown"),
+        "objectives": state.get("objectives", []),
+        "stages": state.get("stages", []),
+        "num_workers": len(_sequence(state.get("workers"))),
+        "updated": _number(state.get("updated")),
+        "sampler": setting(definition, "definition.sampler"),
+        "pruner": setting(definition, "definition.pruner"),
+        "trials": [_trial(trial) for trial in _sequence(trials) if isinstance(trial, Mapping)],
+        "report": {key: report[key] for key in _REPORTED if key in report},
+        "problems": problems,
+    }
+
+
+def _trial(trial: Mapping[str, object]) -> Answer:
+    """A trial with the mean of each score over its seeds, and its 95 % interval where there are two."""
+    seeds = [seed for seed in _sequence(trial.get("seeds")) if isinstance(seed, Mapping)]
+    values = [_number(value) for value in _sequence(trial.get("values"))]
+    return {
+        **{
+            key: trial.get(key)
+            for key in ("stage", "number", "state", "labels", "settings", "window", "reason", "num_takeovers")
+        },
+        "values": values or None,
+        "scores": {name: _over_seeds([_number(seed.get(name)) for seed in seeds]) for name in _SCORES},
+        "num_seeds": len(seeds),
+        "runs": [seed.get("run") for seed in seeds if isinstance(seed.get("run"), str)],
+        "curves": [seed.get("curve") for seed in seeds],
+    }
+
+
+def _over_seeds(values: Sequence[float | None]) -> Answer | None:
+    known = np.array([value for value in values if value is not None and math.isfinite(value)])
+    if not len(known):
+        return None
+    mean = float(known.mean())
+    spread = float(known.std(ddof=1)) if len(known) > 1 else 0.0
+    if spread == 0.0:  # one seed, or seeds that agree, say nothing about others
+        return {"mean": mean, "low": None, "high": None}
+    from scipy.special import stdtrit  # costs a part of a second that other views need not pay
+
+    reach = float(stdtrit(len(known) - 1, 0.975)) * spread / math.sqrt(len(known))
+    return {"mean": mean, "low": max(mean - reach, 0.0), "high": min(mean + reach, 1.0)}
+
+
+def _folders(runs_dir: Path) -> list[Path]:
+    try:
+        found = [path for path in (runs_dir / _SWEEPS).iterdir() if path.name[0] != "." and path.is_dir()]
+    except OSError:
+        return []
+    files = ("state.json", "sweep.json", "report", "report/report.json")
+    return [path for path in found if all(is_within(path / file, runs_dir) for file in files)]
+
+
+def _sequence(value: object) -> Sequence[object]:
+    return value if isinstance(value, list) else ()
+
+
+def _number(value: object) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]

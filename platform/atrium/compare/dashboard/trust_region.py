@@ -1,0 +1,181 @@
+"""The ratios that a run's tokens had, against the window that was in use.
+
+`ratios.jsonl` counts all tokens of each step's updates. Runs that have none are read from their recorded
+rollouts, which hold the ratio of each token after the step's last update, and which of them were cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from atrium import windows
+from atrium.errors import RunFolderError
+from atrium.windows import Window
+
+Counts = NDArray[np.float64]
+
+SIGNS = ("positive", "negative", "zero")
+NUM_FINE_BINS = 4000
+_LARGEST_LOG_RATIO = 20.0
+_SCALE = 1e-3
+_NUM_BINS = 81
+_TAIL = 0.002
+_LEAST_REACH = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatioCounts:
+    """How many tokens fall where: `count_SB` by sign of the advantage and fine bin, `cut_S2` cut low, high.
+
+    Signs are positive, negative and zero, in this order. Counts taken from wider bins are not whole.
+    """
+
+    count_SB: Counts
+    cut_S2: Counts
+
+    def __add__(self, other: RatioCounts) -> RatioCounts:
+        return RatioCounts(count_SB=self.count_SB + other.count_SB, cut_S2=self.cut_S2 + other.cut_S2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatioHistogram:
+    """`edges` [B + 1] in log w and `count_SB` [signs, B]; the outermost bins hold all beyond them."""
+
+    edges: NDArray[np.float64]
+    count_SB: Counts
+
+
+def no_counts() -> RatioCounts:
+    """Nothing counted."""
+    return RatioCounts(count_SB=np.zeros((len(SIGNS), NUM_FINE_BINS)), cut_S2=np.zeros((len(SIGNS), 2)))
+
+
+def count_ratios(path: Path) -> RatioCounts:
+    """The counts of one file of rollouts. Raises `RunFolderError` where it is missing or damaged."""
+    try:
+        with pq.ParquetFile(path) as file:
+            table = file.read(columns=["ratio", "advantage", "clipped"])
+    except (OSError, pa.ArrowException) as error:
+        raise RunFolderError(f"{path.name} cannot be read: {str(error).splitlines()[0]}") from error
+    table = table.filter(table.column("ratio").is_valid())
+    ratio, advantage, clipped = (
+        table.column(name).combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        for name in ("ratio", "advantage", "clipped")
+    )
+    return counts_of(ratio, advantage, clipped)
+
+
+def counts_of(
+    ratio: NDArray[np.float32], advantage: NDArray[np.float32], clipped: NDArray[np.int8]
+) -> RatioCounts:
+    """The counts of tokens given by three arrays [N]; ratios that are no positive numbers go to the ends."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_ratio = np.nan_to_num(np.log(ratio.astype(np.float64)), nan=np.inf)
+    place = np.clip(np.searchsorted(_fine_edges()[1:-1], log_ratio, side="right"), 0, NUM_FINE_BINS - 1)
+    sign = np.where(advantage > 0, 0, np.where(advantage < 0, 1, 2))
+    counted = np.bincount(sign * NUM_FINE_BINS + place, minlength=len(SIGNS) * NUM_FINE_BINS)
+    cut = [[int(((sign == s) & (clipped == side)).sum()) for side in (-1, 1)] for s in range(len(SIGNS))]
+    return RatioCounts(
+        count_SB=counted.reshape(len(SIGNS), NUM_FINE_BINS).astype(np.float64),
+        cut_S2=np.array(cut, dtype=np.float64),
+    )
+
+
+def counts_of_record(record: Mapping[str, object]) -> RatioCounts | None:
+    """The counts of a line of `ratios.jsonl`, spread evenly within its bins; None where it holds none."""
+    try:
+        edges = np.log(np.array(record["edges"], dtype=np.float64))
+        rows = [np.array(record[sign], dtype=np.float64) for sign in SIGNS]
+    except (KeyError, TypeError, ValueError):
+        return None
+    if edges.ndim != 1 or any(row.shape != (len(edges) - 1,) for row in rows):
+        return None
+    if not (np.isfinite(edges).all() and (np.diff(edges) > 0).all()):
+        return None
+    below = [np.interp(_fine_edges(), edges, np.concatenate([[0.0], np.cumsum(row)])) for row in rows]
+    return RatioCounts(count_SB=np.diff(below, axis=1), cut_S2=no_counts().cut_S2)
+
+
+def histogram(counts: RatioCounts, window: Window | None) -> RatioHistogram | None:
+    """Bins of equal width in log w that show the window and nearly all tokens; None if empty."""
+    count_SB = counts.count_SB
+    total_B = count_SB.sum(axis=0)
+    if not total_B.sum():
+        return None
+    fine = _fine_edges()
+    below = np.cumsum(total_B) / total_B.sum()
+    low = fine[int(np.searchsorted(below, _TAIL))]
+    high = fine[int(np.searchsorted(below, 1.0 - _TAIL)) + 1]
+    reach = max(abs(low), abs(high), _LEAST_REACH)
+    if bounds := _finite_logs(window) if window else []:
+        # A few tokens that went far must not press the window into one bin.
+        widest = max(abs(bound) for bound in bounds)
+        reach = min(max(reach, 1.6 * widest), 6.0 * widest)
+    edges = np.linspace(-reach, reach, _NUM_BINS + 1)
+    middle = 0.5 * (fine[1:] + fine[:-1])
+    place = np.clip(np.searchsorted(edges, middle, side="right") - 1, 0, _NUM_BINS - 1)
+    coarse = [np.bincount(place, weights=row, minlength=_NUM_BINS) for row in count_SB]
+    return RatioHistogram(edges=edges, count_SB=np.array(coarse))
+
+
+def window_in_use(divergence: object) -> tuple[Window | None, str]:
+    """The constant window of a run's divergence and "", or None and why there is none."""
+    if not isinstance(divergence, Mapping):
+        return None, "the run's configuration cannot be read"
+    kind = str(divergence.get("kind"))
+    try:
+        found = _constant_window(kind, divergence)
+    except (KeyError, TypeError, ValueError, ArithmeticError):
+        return None, f"the settings of {kind} cannot be read"
+    if found is None:
+        return None, f"{kind} has no constant window: its bounds differ by token or minibatch"
+    return found, ""
+
+
+def evenly_chosen(steps: Sequence[int], num: int) -> list[int]:
+    """At most `num` of the steps, evenly spread, the last one among them."""
+    if len(steps) <= num:
+        return list(steps)
+    return [steps[round(place)] for place in np.linspace(0, len(steps) - 1, num)]
+
+
+def _constant_window(kind: str, settings: Mapping[str, object]) -> Window | None:
+    def value(key: str) -> float:
+        found = settings[key]
+        if not isinstance(found, int | float):
+            raise TypeError(key)
+        return float(found)
+
+    match kind:
+        case "none":
+            return windows.UNBOUNDED
+        case "asymmetric_ratio":
+            return Window(max(0.0, 1.0 - value("epsilon_low")), 1.0 + value("epsilon_high"))
+        case "window":
+            return Window(value("lower"), value("upper"))
+        case "alpha":
+            return windows.window("alpha", value("delta"), alpha=value("alpha"))
+        case _ if kind in windows.DIVERGENCES:
+            return windows.window(kind, value("delta"))
+        case _:
+            return None
+
+
+def _fine_edges() -> NDArray[np.float64]:
+    """Edges [NUM_FINE_BINS + 1] in log w: linear near w = 1, geometric beyond, each 0.5 % wide."""
+    reach = math.asinh(_LARGEST_LOG_RATIO / _SCALE)
+    edges: NDArray[np.float64] = _SCALE * np.sinh(np.linspace(-reach, reach, NUM_FINE_BINS + 1))
+    return edges
+
+
+def _finite_logs(window: Window) -> list[float]:
+    logs = [math.log(bound) for bound in (window.lower, window.upper) if 0.0 < bound < math.inf]
+    return [max(min(log, 3.0), -3.0) for log in logs]

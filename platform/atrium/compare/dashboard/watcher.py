@@ -1,0 +1,129 @@
+"""The one background thread: it looks at `runs/` every second and keeps the index of curves up to date.
+
+Pages learn from `version` that something changed and then ask for what they show.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from atrium.compare.dashboard.curve_index import CurveIndex
+from atrium.compare.dashboard.runs_scan import OUTSIDE, RunEntry, RunsScan
+
+_REST_S = 5.0
+_LONGEST_TURN_S = 0.5
+"""How long the index is filled before `runs/` is looked at again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far the index is: runs whose curves are up to date, and all that have any."""
+
+    num_done: int
+    num_runs: int
+
+
+class Watcher:
+    """Looks after one runs folder from `start` until `stop`."""
+
+    def __init__(self, runs_dir: Path, *, interval_s: float = 1.0) -> None:
+        self.scan = RunsScan(runs_dir)
+        self.index = CurveIndex(runs_dir / ".cache" / "dashboard" / "curves")
+        self.version = 0
+        self.progress = Progress(num_done=0, num_runs=0)
+        self._interval_s = interval_s
+        self._wanted: dict[str, None] = {}
+        self._behind: set[str] = set()
+        self._unindexed: dict[str, str] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="dashboard-watcher", daemon=True)
+
+    def start(self) -> None:
+        """Read the table of runs, then keep watching in the background."""
+        self._look()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what it was indexing is finished first."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def want(self, names: Iterable[str]) -> None:
+        """Index these runs before others: someone is looking at them."""
+        self._wanted.update(dict.fromkeys(names))
+
+    @property
+    def problem(self) -> str | None:
+        """Why curves of a run cannot be indexed, or None where all can."""
+        return next(iter(dict(self._unindexed).values()), None)
+
+    def num_indexed(self, entry: RunEntry) -> int:
+        """How many bytes of the run's metrics are indexed, -1 where it is not; changes with every refresh."""
+        table = self.index.read(entry.folder)
+        return -1 if table is None else table.offset
+
+    def is_pending(self, name: str) -> bool:
+        """Whether curves of the run wait to be indexed."""
+        return name in self._behind and self.index.read(self.scan.entries[name].folder) is None
+
+    def _watch(self) -> None:
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            try:
+                self._fill()
+                took = time.monotonic() - began
+                # A full index leaves the machine alone; one that is being filled goes on at once.
+                if not self._behind:
+                    self._stopping.wait(max(self._interval_s - took, 0.05))
+                self._look()
+                self._unindexed.pop("", None)
+            except Exception as error:  # a page that says what is wrong is better than one that stands still
+                self._unindexed[""] = f"{self.scan.runs_dir} cannot be watched: {error!r}"
+                self.version += 1
+                self._stopping.wait(_REST_S)
+
+    def _look(self) -> None:
+        changed = self.scan.scan()
+        entries = self.scan.entries
+        self._behind = {name for name in self._behind if name in entries}
+        for name in self._unindexed.keys() - entries.keys() - {""}:
+            del self._unindexed[name]
+        for name in changed & entries.keys():
+            entry = entries[name]
+            if OUTSIDE not in entry.problems and self.index.num_bytes_behind(entry.folder) > 0:
+                self._behind.add(name)
+        self._report(len(changed) > 0)
+
+    def _fill(self) -> None:
+        """Index runs that are behind for a while, those someone looks at first, then the latest."""
+        deadline = time.monotonic() + _LONGEST_TURN_S
+        for entry in self._in_turn():
+            if self._stopping.is_set() or time.monotonic() > deadline:
+                return
+            try:
+                grew = self.index.refresh(entry.folder)
+                self._unindexed.pop(entry.name, None)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                self._unindexed[entry.name] = f"curves of {entry.name} cannot be indexed: {reason}"
+                grew = True
+            self._behind.discard(entry.name)
+            self._wanted.pop(entry.name, None)
+            self._report(grew)
+
+    def _in_turn(self) -> list[RunEntry]:
+        entries = self.scan.entries
+        latest_first = sorted(self._behind, key=lambda name: -entries[name].started)
+        order = dict.fromkeys([name for name in list(self._wanted) if name in self._behind] + latest_first)
+        return [entries[name] for name in order]
+
+    def _report(self, changed: bool) -> None:
+        num_runs = len(self.scan.entries)
+        self.progress = Progress(num_done=num_runs - len(self._behind), num_runs=num_runs)
+        if changed:
+            self.version += 1

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from atrium.cli.dashboard import _free_port, main
+from atrium.errors import ConfigError
+
+
+def test_a_missing_folder_is_named_before_anything_starts(tmp_path):
+    with pytest.raises(ConfigError, match="there is no such folder"):
+        main(["--runs-dir", str(tmp_path / "none")])
+
+
+def test_a_port_that_is_none_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="no port"):
+        main(["--runs-dir", str(tmp_path), "--port", "70000"])
+
+
+def test_help_says_what_it_writes(capsys):
+    assert main(["--help"]) == 0
+    assert "its only writes are notes" in capsys.readouterr().out
+
+
+def test_a_taken_port_gives_way_to_the_next():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert _free_port("127.0.0.1", port) > port
+
+
+def test_an_address_of_another_machine_is_explained():
+    with pytest.raises(ConfigError, match="--host"):
+        _free_port("no.such.host.invalid", 8600)
+
+
+@pytest.mark.full
+def test_it_serves_until_it_is_interrupted(tmp_path):
+    command = [sys.executable, "-m", "atrium", "dashboard", "--runs-dir", str(tmp_path), "--port", "0"]
+    process = subprocess.Popen(
+        [*command, "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        lines = [process.stdout.readline() for _ in range(3)]
+        address = re.search(r"http://127\.0\.0\.1:\d+/", "".join(lines))[0]
+        for _ in range(200):
+            try:
+                page = urllib.request.urlopen(address, timeout=30).read()
+                break
+            except urllib.error.URLError:  # it says where it will listen before it does
+                time.sleep(0.1)
+        assert b"atrium-token" in page
+        news = urllib.request.urlopen(f"{address}api/events", timeout=30)
+        assert news.readline().startswith(b"data:")
+        process.send_signal(signal.SIGINT)
+        _, complaints = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode in (0, 130)
+    assert complaints == ""

@@ -1,0 +1,289 @@
+"""A small runs folder, written by what training writes with, and a server over it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import uvicorn
+
+from atrium.compare.dashboard.server import create_app
+from atrium.records import Completion, FinishReason, Problem, Rollout, RolloutGroup, Verdict, VerdictKind
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
+from atrium.tracking.status import RunState
+from atrium.tracking.tracker import EvaluatedSample, RatioHistogram, TokenTrace
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\\boxed{1}"
+DIVERGENCES = {
+    "atr": {"kind": "kl3", "delta": 0.0231},
+    "grpo": {"kind": "ratio", "delta": 0.2},
+    "clip": {"kind": "window", "lower": 0.8, "upper": 1.2},
+}
+NUM_PROBLEMS, NUM_SAMPLES, NUM_TOKENS = 12, 4, 6
+
+
+def problem_at(index, split="test"):
+    return Problem(problem_id=f"{split}-{index}", question=f"{index}+1=", answer=str(index + 1))
+
+
+def evaluated(rng, ability, text):
+    is_correct_PK = rng.random((NUM_PROBLEMS, NUM_SAMPLES)) < ability
+    samples = [
+        EvaluatedSample(
+            problem=problem_at(index),
+            sample_index=place,
+            text=text,
+            verdict=VerdictKind.CORRECT if is_correct_PK[index, place] else VerdictKind.INCORRECT,
+            reason="compared",
+            extracted="1",
+            is_correct=bool(is_correct_PK[index, place]),
+            num_tokens=NUM_TOKENS,
+            finish_reason=FinishReason.STOP,
+            logprob_sum=-1.0,
+        )
+        for index in range(NUM_PROBLEMS)
+        for place in range(NUM_SAMPLES)
+    ]
+    mean = float(is_correct_PK.mean())
+    results = {
+        "k": NUM_SAMPLES,
+        "mean_at_k": mean,
+        "pass_at_k": float(is_correct_PK.any(axis=1).mean()),
+        "interval_over_problems": [max(mean - 0.1, 0.0), min(mean + 0.1, 1.0)],
+        "interval_sampling": None,
+        "num_problems": NUM_PROBLEMS,
+    }
+    return samples, results
+
+
+def group_at(rng, index, text):
+    def rollout(place):
+        is_correct = place == 0
+        return Rollout(
+            sample_index=place,
+            completion=Completion(
+                token_ids=rng.integers(0, 20, NUM_TOKENS).astype(np.int32),
+                logprobs=-rng.random(NUM_TOKENS).astype(np.float32),
+                text=text,
+                finish_reason=FinishReason.STOP if is_correct else FinishReason.LENGTH,
+                weight_version=0,
+            ),
+            verdict=Verdict(
+                kind=VerdictKind.CORRECT if is_correct else VerdictKind.NO_ANSWER, reason="", extracted=None
+            ),
+            reward=float(is_correct),
+        )
+
+    return RolloutGroup(
+        problem=problem_at(index, "train"),
+        prompt_token_ids=np.arange(3, dtype=np.int32),
+        rollouts=(rollout(0), rollout(1)),
+    )
+
+
+TRACES = {
+    0: TokenTrace(
+        advantage=(1.0,) * NUM_TOKENS,
+        ratio=(1.0, 1.1, 1.5, 0.9, 1.0, 1.0),
+        entropy=(0.1, 0.2, 0.3, 0.4, 0.5, 0.6),
+        clipped=(0, 0, 1, 0, 0, 0),
+    ),
+    1: TokenTrace(
+        advantage=(-1.0,) * NUM_TOKENS,
+        ratio=(1.0, 0.5, 1.0, 1.0, 1.0, 1.0),
+        entropy=(0.1,) * NUM_TOKENS,
+        clipped=(0, -1, 0, 0, 0, 0),
+    ),
+}
+
+
+def write_run(
+    runs_dir,
+    algorithm="atr",
+    seed=0,
+    *,
+    experiment="study",
+    num_steps=8,
+    ability=0.5,
+    text=HOSTILE,
+    state=None,
+):
+    """One run with metrics at every step, rollouts at 1 and every 4, evaluations at both ends."""
+    rng = np.random.default_rng([seed, len(algorithm)])
+    folder = RunFolder.create(runs_dir, experiment, algorithm, seed)
+    folder.write_config(
+        {
+            "seed": seed,
+            "num_steps": num_steps,
+            "experiment_name": experiment,
+            "algorithm": {"name": algorithm},
+            "divergence": DIVERGENCES[algorithm],
+            "model": {"kind": "tiny"},
+        }
+    )
+    folder.write_overrides([f"algorithm={algorithm}"])
+    tracker = RunFolderTracker(folder, RunFolderSettings(rollouts_every_num_steps=4))
+    tracker.begin(step=0, num_steps=num_steps)
+    for step in range(num_steps + 1):
+        if step:
+            log_step(tracker, rng, step)
+            if tracker.wants_rollouts(step):
+                groups = [group_at(rng, index, text) for index in range(3)]
+                keys = [(group.problem.problem_id, place) for group in groups for place in (0, 1)]
+                tracker.log_rollouts(step, groups, {key: TRACES[key[1]] for key in keys})
+        if step in (0, num_steps):
+            samples, results = evaluated(rng, ability if step else 0.2, text)
+            tracker.log_evaluation(step=step, benchmark="sums", samples=samples, results=results)
+    tracker.end(state or RunState.FINISHED)
+    return folder
+
+
+def log_step(tracker, rng, step):
+    tracker.log_metrics(
+        step,
+        {
+            "rollout/reward": step / 10 + 0.01 * rng.random(),
+            "rollout/num_tokens": 100.0,
+            "objective/entropy": 1.0 / step,
+            "objective/clip_high_frac": 0.02,
+            "objective/clip_low_frac": 0.01,
+            "objective/ratio_min": 0.5,
+            "objective/ratio_max": 1.5,
+            "objective/kl_k3": 0.001 * step,
+            "time/step_s": 2.0,
+        },
+    )
+    tracker.log_ratios(
+        step,
+        RatioHistogram(edges=(0.5, 0.9, 1.1, 1.6), positive=(1, 6, 3), negative=(4, 5, 0), zero=(0, 9, 0)),
+    )
+
+
+@pytest.fixture(scope="session")
+def written_once(tmp_path_factory):
+    """Two methods with two seeds each."""
+    folder = tmp_path_factory.mktemp("dashboard") / "runs"
+    for seed in (0, 1):
+        write_run(folder, "atr", seed, ability=0.6)
+        write_run(folder, "grpo", seed, ability=0.4)
+    return folder
+
+
+@pytest.fixture
+def runs_dir(tmp_path, written_once):
+    """A copy of it that a test may change."""
+    return shutil.copytree(written_once, tmp_path / "runs")
+
+
+def write_sweep(runs_dir, name="delta"):
+    """A sweep with complete, pruned, failed and waiting trials."""
+    folder = runs_dir / "sweeps" / name
+    (folder / "report").mkdir(parents=True)
+
+    def trial(number, state, delta, value, reason=None):
+        seeds = [
+            {
+                "seed": seed,
+                "state": "finished",
+                "run": None,
+                "mean_at_k": value + 0.02 * seed,
+                "pass_at_k": value + 0.2,
+            }
+            | {"curve": [[0, 0.2, 0.3], [8, value, value + 0.2]], "metrics": {"objective/entropy": 0.3}}
+            for seed in (0, 1)
+        ]
+        return {
+            "stage": "search",
+            "number": number,
+            "state": state,
+            "labels": [f"delta={delta}"],
+            "settings": {"divergence.delta": delta, "optimizer.learning_rate": 10.0 ** -(3 + number % 3)},
+            "window": [1 - delta, 1 + delta],
+            "values": [value] if state == "complete" else None,
+            "reason": reason,
+            "num_takeovers": 0,
+            "seeds": seeds if state != "waiting" else [],
+        }
+
+    trials = [trial(i, "complete", round(0.01 * 2**i, 3), 0.3 + 0.05 * i - 0.012 * i * i) for i in range(6)]
+    trials += [
+        trial(6, "pruned", 0.5, 0.22, "worse than half of the others at step 8"),
+        trial(7, "failed", 0.9, 0.1, "the loss is not finite"),
+        trial(8, "waiting", 0.07, 0.0),
+    ]
+    state = {
+        "format_version": 1,
+        "name": name,
+        "question": "Which budget learns best?",
+        "state": "running",
+        "updated": time.time(),
+        "objectives": [{"metric": "mean_at_k", "direction": "maximize"}],
+        "stages": [{"name": "search", "num_trials": 9, "num_ended": 8}],
+        "workers": [{"id": "a"}],
+        "trials": trials,
+    }
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / "sweep.json").write_text(json.dumps({"definition": {"sampler": {"kind": "tpe"}}}))
+    report = {
+        "importances": {"divergence.delta": 0.8, "optimizer.learning_rate": 0.2},
+        "sentences": ["So far."],
+    }
+    (folder / "report" / "report.json").write_text(json.dumps(report))
+    return folder
+
+
+@contextmanager
+def served(runs_dir):
+    """The dashboard in a thread of this process; gives its address."""
+    app = create_app(runs_dir, interval_s=0.2)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning"))
+    app.state.is_closing = lambda: server.should_exit
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started:
+        assert thread.is_alive()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=30)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def address(runs_dir):
+    with served(runs_dir) as found:
+        yield found
+
+
+@pytest.fixture
+def make_run():
+    return write_run
+
+
+@pytest.fixture
+def make_sweep():
+    return write_sweep
+
+
+@pytest.fixture
+def serving():
+    return served
+
+
+@pytest.fixture
+def hostile():
+    return HOSTILE

@@ -1,0 +1,333 @@
+"""The pages in a real browser: each loads, filters, exports and follows a training, without complaint."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+STARTS_WITHIN_MS = 300_000
+"""On a busy machine, a training takes minutes until it has a folder."""
+VIEWS = ("runs", "curves", "compare", "trust-region", "rollouts", "sweeps")
+pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+    script = ["sh", REPOSITORY / ".ci" / "software", "chromium"]
+    found = subprocess.run(script, capture_output=True, text=True)
+    if found.returncode != 0:
+        pytest.skip(found.stderr.strip())
+    path = found.stdout.strip().splitlines()[-1]
+    with playwright.sync_playwright() as running:
+        # Chromium's own sandbox cannot be set up by root.
+        opened = running.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser, address):
+    """A page that fails its test where the console says anything, or anything is asked of another server."""
+    context = browser.new_context(viewport={"width": 1366, "height": 768}, base_url=address)
+    opened = context.new_page()
+    complaints = []
+    opened.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on(
+        "request",
+        lambda request: (
+            None
+            if request.url.startswith((address, "data:", "blob:"))
+            else complaints.append(f"asked {request.url}")
+        ),
+    )
+    yield opened
+    context.close()
+    assert complaints == []
+
+
+def show(page, path):
+    page.goto(path)
+    view = re.match(r"/([a-z-]+)", path)[1]
+    page.wait_for_selector(f"main[data-ready='{view}']", timeout=30_000)
+    page.wait_for_load_state("load")
+
+
+def until(page, condition):
+    """Wait for a condition in JavaScript; Playwright's own waiting evaluates text, which the page forbids."""
+    deadline = time.monotonic() + 30
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, condition
+        page.wait_for_timeout(50)
+
+
+def drawn(page, title):
+    """The figure of a title, once it has a chart."""
+    figure = page.locator(f"section.figure[aria-label='{title}']")
+    figure.scroll_into_view_if_needed()
+    figure.locator("canvas").first.wait_for(timeout=30_000)
+    return figure
+
+
+def saved(page, figure, kind):
+    """The bytes of a figure's export."""
+    figure.hover()
+    with page.expect_download() as waited:
+        figure.locator(f"button[data-export={kind}]").click()
+    assert waited.value.suggested_filename.endswith(f".{kind}")
+    return Path(waited.value.path()).read_bytes()
+
+
+def table_of(data):
+    return list(csv.reader(io.StringIO(data.decode())))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_view_loads_in_light_and_dark_without_a_complaint(page, runs_dir, make_sweep, scheme):
+    make_sweep(runs_dir)
+    page.emulate_media(color_scheme=scheme)
+    for view in VIEWS:
+        show(page, f"/{view}")
+        assert page.evaluate("document.documentElement.dataset.theme") == scheme
+        assert page.locator("main h2, main h3, main table, main .sample").count() > 0
+        width = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= 1366, f"{view} is wider than a laptop"
+
+
+def test_the_table_filters_sorts_and_shows_what_differs(page):
+    show(page, "/runs")
+    assert page.locator("tbody tr").count() == 4
+    titles = page.locator("thead th").all_inner_texts()
+    assert any("algorithm.name" in title for title in titles)
+    assert not any("model.kind" in title for title in titles)
+    page.get_by_role("searchbox", name="Filter runs").fill("delta>0.1")
+    until(page, "document.querySelectorAll('tbody tr').length === 2")
+    assert "q=delta" in page.url
+    page.get_by_role("button", name="Mean@4").click()
+    assert "sort=mean" in page.url
+    show(page, "/runs?q=algorithm%3Datr+seed%3D1")
+    assert page.locator("tbody tr").count() == 1
+    page.get_by_text("Add filter").click()
+    page.locator("details[open]").get_by_text("grpo").first.click()
+    until(page, "document.body.innerText.includes('No run fits')")
+
+
+def test_picked_runs_go_to_their_curves_and_the_address_says_which(page):
+    show(page, "/runs")
+    for row in (0, 1):
+        page.locator("tbody input[type=checkbox]").nth(row).check()
+    page.get_by_role("link", name="Curves of 2").click()
+    page.wait_for_selector("main[data-ready='curves']")
+    assert page.url.count("run=") == 2
+    page.locator(".series").first.wait_for()
+    address = page.url
+    page.goto("about:blank")
+    page.goto(address)
+    page.locator(".series").first.wait_for()
+    assert "2 of 4 runs" in page.locator(".side .count").inner_text()
+
+
+def test_curves_are_drawn_grouped_and_exported(page):
+    show(page, "/curves")
+    figure = drawn(page, "rollout/reward")
+    assert page.locator(".series").count() == 2
+    rows = table_of(saved(page, figure, "csv"))
+    assert rows[0] == ["group", "num_runs", "step", "value", "low", "high"]
+    assert len(rows) == 1 + 2 * 8
+    assert saved(page, figure, "png").startswith(b"\x89PNG")
+    picture = saved(page, figure, "svg")
+    assert picture.startswith(b"<svg")
+    assert b"rollout/reward" in picture
+    page.get_by_label("Group by").select_option("run")
+    until(page, "document.querySelectorAll('.series').length === 4")
+    page.get_by_role("button", name="Tokens").click()
+    page.get_by_label("Smoothing").fill("3")
+    page.get_by_label("log scale").check()
+    until(page, "location.search.includes('log=1')")
+    assert all(part in page.url for part in ("group=run", "x=tokens", "smooth=9"))
+    page.get_by_text("Metrics", exact=True).click()
+    page.get_by_role("searchbox", name="Find a metric").fill("kl_k3")
+    page.get_by_role("checkbox", name="objective/kl_k3").uncheck()
+    until(page, "!document.querySelector(\"section.figure[aria-label='objective/kl_k3']\")")
+
+
+def test_curves_share_their_hover(page):
+    show(page, "/curves")
+    figure = drawn(page, "rollout/reward")
+    box = figure.locator(".plot").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.locator(".tip").first.wait_for()
+    assert page.locator(".tip:visible").count() > 1
+
+
+def test_every_figure_of_every_view_can_be_saved(page, runs_dir, make_sweep):
+    make_sweep(runs_dir)
+    kinds, num_saved = ("png", "svg", "csv"), 0
+    for view in ("curves", "compare", "trust-region", "sweeps"):
+        show(page, f"/{view}")
+        figures = page.locator("section.figure[data-drawn]")
+        assert figures.count() > 3
+        for place in range(figures.count()):
+            for kind in kinds if place == 0 else (kinds[place % 3],):
+                assert len(saved(page, figures.nth(place), kind)) > 20, (view, place, kind)
+                num_saved += 1
+    assert num_saved > 20
+
+
+def test_a_comparison_says_what_is_known_and_follows_its_controls(page):
+    show(page, "/compare")
+    assert page.locator(".verdict-box .lead").count() == 1
+    drawn(page, "Who solves what, sums")
+    page.get_by_label("Baseline").select_option("grpo")
+    until(page, "document.querySelector('.verdict-box').innerText.includes('against grpo')")
+    page.get_by_role("button", name="Equal tokens").click()
+    page.get_by_role("button", name="Pass@4").click()
+    until(page, "document.querySelector('.verdict-box').innerText.includes('Pass@4')")
+    assert all(part in page.url for part in ("base=grpo", "point=tokens", "measure=pass"))
+    show(page, "/compare?q=seed%3D0+algorithm%3Datr")
+    page.get_by_text("These runs cannot be compared").wait_for()
+
+
+def test_the_text_of_models_is_text(page, hostile):
+    show(page, "/rollouts")
+    page.locator(".completion").first.wait_for()
+    assert page.locator(".completion").first.inner_text() == hostile
+    assert page.locator("main img, main script").count() == 0
+    assert "owned" not in page.title()
+    page.get_by_label("Source").select_option("sums")
+    until(page, "document.querySelector('.completion')")
+    assert page.locator(".completion").first.inner_text() == hostile
+
+
+def test_hostile_names_and_notes_are_text_too(page, runs_dir, make_run, hostile):
+    folder = make_run(runs_dir, "atr", 5)
+    bad = folder.path.with_name("<img src=x onerror=alert(1)>")
+    folder.path.rename(bad)
+    (bad / "annotations.json").write_text('{"note": "<script>1</script>", "tags": ["<b>x</b>"]}')
+    show(page, "/runs?q=onerror")
+    page.get_by_role("link", name="onerror").click()
+    page.locator(".drawer h2").wait_for()
+    show(page, "/curves?group=run")
+    drawn(page, "rollout/reward")
+    page.locator("section.figure .plot").first.hover()
+    page.locator(".tip").first.wait_for()
+    assert page.locator("img, main script").count() == 0
+
+
+def test_rollouts_are_filtered_and_stand_side_by_side(page):
+    show(page, "/rollouts?source=sums")
+    assert page.locator(".sample").count() == 48
+    page.get_by_label("Verdict").select_option("correct")
+    until(page, "document.querySelectorAll('.sample').length < 48")
+    assert page.locator(".sample .verdict:not(.correct)").count() == 0
+    page.locator(".sample").nth(1).click()
+    page.get_by_label("Beside run").select_option(index=2)
+    until(page, "document.querySelectorAll('.pane').length === 2")
+    first, second = page.locator(".pane b").all_inner_texts()
+    assert first == second
+
+
+def test_a_note_is_saved_and_an_archived_run_hides(page, runs_dir):
+    show(page, "/runs")
+    page.locator(".run-name").first.click()
+    page.get_by_label("Note").fill("the best <so far>")
+    page.get_by_label("Tags").fill("paper, good")
+    page.get_by_label("Note").focus()
+    page.locator("tbody .tag").first.wait_for()
+    page.get_by_label("archived").check()
+    until(page, "document.querySelectorAll('tbody tr[data-run]').length === 3")
+    assert len(list(runs_dir.rglob("annotations.json"))) == 1
+    page.keyboard.press("Escape")
+    assert page.locator(".drawer").count() == 0
+
+
+def test_the_keyboard_reaches_what_the_mouse_does(page):
+    show(page, "/runs")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Filter runs"
+    page.keyboard.type("atr")
+    until(page, "document.querySelectorAll('tbody tr').length === 2")
+    page.locator(".run-name").first.focus()
+    page.keyboard.press("Enter")
+    page.locator(".drawer").wait_for()
+    page.keyboard.press("Escape")
+    show(page, "/rollouts?source=sums")
+    page.locator(".sample").first.focus()
+    page.keyboard.press("ArrowDown")
+    until(page, "document.querySelectorAll('.sample')[1].getAttribute('aria-current') === 'true'")
+    unnamed = page.evaluate(
+        "[...document.querySelectorAll('button, input, select, a')].filter((e) => "
+        "!(e.innerText || e.ariaLabel || e.title || e.closest('label') || e.placeholder)).length"
+    )
+    assert unnamed == 0
+
+
+def test_the_theme_can_be_changed_and_stays(page):
+    page.emulate_media(color_scheme="light")
+    show(page, "/curves")
+    page.get_by_role("button", name="Switch to dark").click()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    show(page, "/runs")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_damaged_folders_do_not_break_a_page(page, runs_dir):
+    (runs_dir / "study" / "empty").mkdir()
+    broken = runs_dir / "study" / "broken"
+    broken.mkdir()
+    for name in ("config.json", "status.json", "metrics.jsonl", "evaluations.jsonl"):
+        (broken / name).write_bytes(b"\x00{")
+    page.wait_for_timeout(600)
+    for view in VIEWS:
+        show(page, f"/{view}")
+    show(page, "/runs?q=empty")
+    page.get_by_role("img", name="the folder is empty").wait_for()
+
+
+@pytest.mark.timeout(900)
+def test_pages_follow_a_training_while_it_runs(page, runs_dir):
+    """A real training in another process: the run appears, its curve grows, its state changes."""
+    for folder in (runs_dir / "study").iterdir():
+        shutil.rmtree(folder)
+    show(page, "/runs")
+    page.get_by_text("No runs yet").wait_for()
+    command = [
+        sys.executable,
+        "-m",
+        "atrium",
+        "train",
+        "debug=tiny_steps",
+        f"runs_dir={runs_dir}",
+        "num_steps=12",
+    ]
+    training = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        page.locator("tbody tr").first.wait_for(timeout=STARTS_WITHIN_MS)
+        page.get_by_role("link", name="Curves", exact=True).first.click()
+        figure = drawn(page, "rollout/reward")
+        first = len(table_of(saved(page, figure, "csv")))
+        deadline = time.monotonic() + 240
+        while len(table_of(saved(page, figure, "csv"))) < 13:
+            assert time.monotonic() < deadline, "the curve does not grow"
+            page.wait_for_timeout(500)
+        assert first <= 13
+        assert training.wait(timeout=240) == 0
+        page.get_by_role("link", name="Runs", exact=True).click()
+        page.locator(".state.finished").wait_for(timeout=60_000)
+        show(page, "/trust-region")
+        drawn(page, "Ratios against the window")
+        show(page, "/rollouts")
+        page.locator(".token").first.wait_for()
+    finally:
+        training.kill()
+        training.wait()

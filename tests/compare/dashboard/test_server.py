@@ -1,0 +1,386 @@
+"""The server over real folders: what it answers, what it survives, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import time
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from atrium.tracking.run_folder import RunFolder
+
+
+@pytest.fixture
+def client(address):
+    with httpx.Client(base_url=address, timeout=60) as opened:
+        opened.headers["origin"] = address
+        page = opened.get("/").text
+        opened.headers["x-atrium-token"] = page.partition('name="atrium-token" content="')[2].partition('"')[
+            0
+        ]
+        yield opened
+
+
+def ask(client, path, **parameters):
+    response = client.get(f"/api/{path}", params=parameters)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def eventually(check):
+    deadline = time.monotonic() + 30
+    while not (found := check()):
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.1)
+    return found
+
+
+def names(client):
+    return [run["name"] for run in ask(client, "runs")["runs"]]
+
+
+def run_of(client, name):
+    return next(run for run in ask(client, "runs")["runs"] if run["name"].endswith(name))
+
+
+def indexed(client):
+    def is_whole():
+        table = ask(client, "runs")
+        return table["index"]["done"] == table["index"]["total"] == len(table["runs"])
+
+    eventually(is_whole)
+    return names(client)
+
+
+def test_the_table_tells_runs_apart_by_what_differs(client):
+    table = ask(client, "runs")
+    assert len(table["runs"]) == 4
+    assert {"seed", "algorithm.name", "divergence.kind", "divergence.delta"} <= set(table["keys"])
+    assert "model.kind" in table["shared"]
+    run = table["runs"][0]
+    assert run["state"] == "finished"
+    assert run["step"] == run["num_steps"] == 8
+    assert run["scores"]["sums"]["last"]["k"] == 4
+    assert run["num_tokens"] == 800
+    assert "seed" not in table["method_keys"]
+
+
+def test_curves_are_grouped_by_method_with_a_band_over_seeds(client):
+    runs = indexed(client)
+    answer = ask(
+        client, "curves", run=runs, metric=["rollout/reward", "evaluation/sums/mean_at_k", "no/such"]
+    )
+    reward, evaluation, unknown = answer["panels"]
+    assert [one["num"] for one in reward["series"]] == [2, 2]
+    assert reward["series"][0]["x"] == list(range(1, 9))
+    assert all(
+        low <= y <= high
+        for low, y, high in zip(*(reward["series"][0][k] for k in ("low", "y", "high")), strict=True)
+    )
+    assert evaluation["series"][0]["x"] == [0, 8]
+    assert evaluation["is_share"]
+    assert unknown["series"] == []
+    assert len(answer["groups"]) == 2
+
+
+def test_curves_follow_the_axis_the_group_and_the_smoothing(client):
+    runs = indexed(client)
+    shown = {"run": runs, "metric": "rollout/reward"}
+    by_tokens = ask(client, "curves", **shown, x="tokens", group="run")["panels"][0]["series"]
+    assert len(by_tokens) == 4
+    assert by_tokens[0]["x"] == [100.0 * step for step in range(1, 9)]
+    by_time = ask(client, "curves", **shown, x="wall_clock", group="seed")["panels"][0]["series"]
+    assert [one["label"] for one in by_time] == ["seed 0", "seed 1"]
+    assert by_time[0]["x"][-1] == 16.0
+    smooth = ask(client, "curves", **shown, smooth=99, group="run")["panels"][0]["series"][0]["y"]
+    assert len({round(value, 9) for value in smooth}) == 1
+
+
+def test_quantities_come_with_unit_and_meaning(client):
+    found = {one["name"]: one for one in ask(client, "quantities", run=indexed(client))["quantities"]}
+    assert found["objective/entropy"]["unit"] == "nats"
+    assert found["evaluation/sums/mean_at_k"]["is_share"]
+    assert "step" not in found
+
+
+def test_a_comparison_has_scores_verdicts_curves_over_k_and_the_grid(client):
+    answer = ask(client, "compare", run=indexed(client))
+    assert {arm["name"] for arm in answer["arms"]} == {"atr", "grpo"}
+    assert all(arm["num_tokens"] == [800.0, 800.0] for arm in answer["arms"])
+    assert all(arm["window"][0] == pytest.approx(0.8, abs=0.01) for arm in answer["arms"])
+    assert answer["titles"] == {"mean": "Mean@4", "pass": "Pass@4"}
+    (mean,) = [pair for pair in answer["pairs"] if pair["measure"] == "mean"]
+    assert mean["difference"]["another"]["interval"][0] < mean["difference"]["value"]
+    assert mean["verdict"]["words"]
+    assert mean["detectable"]["another"] > 0
+    assert [len(curve["pass"]) for curve in answer["over_k"]["sums"]] == [4, 4]
+    assert len(answer["grid"]["sums"]["problems"]) == 12
+    swapped = ask(client, "compare", run=names(client), base="grpo", at="tokens")
+    assert swapped["arms"][0]["name"] == "grpo"
+
+
+def test_what_cannot_be_compared_is_explained(client):
+    one = names(client)[0]
+    assert ask(client, "compare", run=one)["reason"]
+    assert "at one of" in ask(client, "compare", run=one, at="noon")["reason"]
+
+
+def test_arms_with_equal_windows_are_said_to_be_the_same(runs_dir, client, make_run):
+    for seed in (0, 1):
+        make_run(runs_dir, "clip", seed, ability=0.4)
+    eventually(lambda: len(names(client)) == 6)
+    answer = ask(client, "compare", run=indexed(client))
+    assert [set(group) for group in answer["same_methods"]] == [{"grpo", "clip"}]
+
+
+def test_the_trust_region_counts_all_tokens_and_what_was_cut(client):
+    name = next(name for name in names(client) if "atr" in name)
+    answer = ask(client, "trust-region", run=name)
+    assert answer["window"] == pytest.approx([0.80, 1.23], abs=0.01)
+    assert answer["steps"] == [1, 4, 8]
+    assert answer["is_of_all_tokens"]
+    assert sum(map(sum, answer["histogram"]["counts"].values())) == pytest.approx(8 * 28, abs=1)
+    assert answer["num_tokens"] == {"positive": 54, "negative": 54, "zero": 0}
+    assert answer["cut"]["positive"] == {"low": 0, "high": 9}
+    assert answer["cut"]["negative"] == {"low": 9, "high": 0}
+    one = ask(client, "trust-region", run=name, step=4)
+    assert sum(map(sum, one["histogram"]["counts"].values())) == pytest.approx(28, abs=1)
+
+
+def test_without_recorded_distributions_the_rollouts_are_counted(runs_dir, client):
+    name = names(client)[0]
+    (runs_dir / name / "ratios.jsonl").unlink()
+    answer = ask(client, "trust-region", run=name)
+    assert not answer["is_of_all_tokens"]
+    assert sum(map(sum, answer["histogram"]["counts"].values())) == 108
+
+
+def test_completions_are_listed_and_filtered(client):
+    name = names(client)[0]
+    latest = ask(client, "samples", run=name)
+    assert (latest["source"], latest["step"], latest["num"]) == ("training", 8, 6)
+    assert latest["sources"] == {"training": [1, 4, 8], "sums": [0, 8]}
+    assert ask(client, "samples", run=name, step=-1)["num"] == 18
+    assert ask(client, "samples", run=name, verdict="correct")["num"] == 3
+    assert ask(client, "samples", run=name, problem="train-1")["num"] == 2
+    assert ask(client, "samples", run=name, text="NO SUCH TEXT")["num"] == 0
+    assert ask(client, "samples", run=name, min_tokens=7)["num"] == 0
+    assert ask(client, "samples", run=name, source="sums", step=0)["num"] == 48
+
+
+def test_one_completion_comes_with_its_tokens_and_its_text_unchanged(client, hostile):
+    name = names(client)[0]
+    sample = ask(client, "sample", run=name, source="training", step=8, problem="train-1", index=0)
+    assert sample["text"] == hostile
+    assert sample["ratio"] == pytest.approx([1.0, 1.1, 1.5, 0.9, 1.0, 1.0])
+    assert sample["clipped"] == [0, 0, 1, 0, 0, 0]
+    assert sample["tokens"] is None, "no checkpoint holds a tokenizer"
+    evaluated = ask(client, "sample", run=name, source="sums", step=8, problem="test-1", index=0)
+    assert evaluated["question"] == "1+1="
+
+
+def test_notes_and_tags_are_written_and_shown(runs_dir, client):
+    name = names(client)[0]
+    answer = client.patch("/api/run", params={"name": name}, json={"note": "<b>best</b>", "tags": ["good"]})
+    assert answer.json() == {"note": "<b>best</b>", "tags": ["good"], "is_archived": False}
+    eventually(lambda: run_of(client, name)["tags"] == ["good"])
+    assert json.loads((runs_dir / name / "annotations.json").read_text())["note"] == "<b>best</b>"
+    assert ask(client, "run", name=name)["note"] == "<b>best</b>"
+
+
+def test_nothing_is_written_without_origin_and_token(runs_dir, client):
+    name = names(client)[0]
+    for headers in ({"origin": "http://evil.example"}, {"x-atrium-token": "guess"}, {"host": "evil.example"}):
+        answer = client.patch("/api/run", params={"name": name}, json={"note": "x"}, headers=headers)
+        assert answer.status_code == 403, headers
+    for body in (b"{", b"[]", b'{"path": "x"}', b"x" * 200_000):
+        assert client.patch("/api/run", params={"name": name}, content=body).status_code in (400, 413)
+    assert client.patch("/api/run", params={"name": "no/such"}, json={"note": "x"}).status_code == 400
+    assert not list(runs_dir.rglob("annotations.json"))
+
+
+def test_other_methods_and_unknown_pages_are_refused(client):
+    assert client.post("/api/runs").status_code == 405
+    assert client.delete("/api/run", params={"name": "x"}).status_code == 405
+    assert client.get("/nothing").status_code == 404
+    assert client.get("/api/nothing").status_code == 404
+    assert client.get("/docs").status_code == 404
+
+
+def raw_get(address, target):
+    """A request whose path no client has tidied up."""
+    parts = urlsplit(address)
+    with socket.create_connection((parts.hostname, parts.port), timeout=10) as connection:
+        connection.sendall(
+            f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode()
+        )
+        received = b""
+        while part := connection.recv(65_536):
+            received += part
+    return received
+
+
+OUTSIDE = (
+    "/static/../server.py",
+    "/static/%2e%2e/server.py",
+    "/static/..%2fserver.py",
+    "/static//etc/passwd",
+    "/../../../../etc/passwd",
+    "/%2e%2e/%2e%2e/etc/passwd",
+    "/api/run?name=../secret",
+    "/api/run?name=/etc",
+    "/api/run?name=secret/run",
+    "/api/samples?run=RUN&source=../../../secret&step=1",
+    "/api/sample?run=RUN&source=..&step=1&problem=x&index=0",
+    "/api/sample?run=RUN&source=%2e%2e%2f%2e%2e&step=1&problem=x&index=0",
+    "/api/sweep?name=..",
+    "/api/sweep?name=../study",
+    "/api/trust-region?run=../secret/run",
+)
+
+
+def test_no_path_leads_out_of_the_runs_folder(runs_dir, client, address):
+    secret = runs_dir.parent / "secret" / "run"
+    secret.mkdir(parents=True)
+    (secret / "status.json").write_text('{"error": "the secret"}')
+    name = names(client)[0]
+    for target in OUTSIDE:
+        received = raw_get(address, target.replace("RUN", name))
+        assert received.startswith(b"HTTP/1.1 4") or "source=" in target, target
+        for content in (b"the secret", b"root:", b"def create_app"):
+            assert content not in received, target
+
+
+def test_links_out_of_the_runs_folder_are_not_followed(runs_dir, client, make_run):
+    outside = runs_dir.parent / "elsewhere"
+    whole = make_run(outside, "atr", 7)
+    (runs_dir / "study" / "linked").symlink_to(whole.path)
+    (runs_dir / "leaks").symlink_to(outside)
+    partly = runs_dir / "study" / "partly"
+    shutil.copytree(runs_dir / names(client)[0], partly)
+    (partly / "log.txt").symlink_to("/etc/passwd")
+    eventually(lambda: any(name.endswith("/partly") for name in names(client)))
+    for run in ask(client, "runs")["runs"]:
+        if run["name"].endswith(("linked", "partly")) or "elsewhere" in run["name"] or "s7" in run["name"]:
+            assert "outside" in " ".join(run["problems"])
+            assert client.get("/api/run", params={"name": run["name"]}).status_code == 400
+    deep = runs_dir / names(client)[-1]
+    folder = next(path for path in (runs_dir / "study").iterdir() if path.name == deep.name)
+    shutil.rmtree(folder / "rollouts")
+    (folder / "rollouts").symlink_to(whole.path / "rollouts")
+    response = client.get("/api/samples", params={"run": deep.relative_to(runs_dir).as_posix()})
+    assert "outside" in response.text or response.json()["num"] == 0
+
+
+def test_damaged_folders_are_shown_with_a_reason(runs_dir, client, make_run):
+    study = runs_dir / "study"
+    (study / "empty").mkdir()
+    killed = make_run(runs_dir, "atr", 5)
+    status = json.loads(killed.status_file.read_text())
+    killed.status_file.write_text(json.dumps(status | {"state": "running", "pid": 2**22 + 1}))
+    with killed.metrics_file.open("a") as file:
+        file.write('{"step": 9, "rollout/rew')
+    newer = make_run(runs_dir, "atr", 6)
+    newer.status_file.write_text(json.dumps(status | {"format_version": 99}))
+    for name, content in {"config.json": "{", "status.json": "[]", "summary.json": "7"}.items():
+        (study / "broken").mkdir(exist_ok=True)
+        (study / "broken" / name).write_text(content)
+    (study / "broken" / "metrics.jsonl").write_bytes(b"\xff\xfe\n{}\n")
+    (study / "broken" / "evaluations.jsonl").write_bytes(b"{\n[]\n")
+    (study / "broken" / "ratios.jsonl").write_bytes(b"\n\n{}\n")
+    (study / "broken" / "rollouts").mkdir()
+    (study / "broken" / "rollouts" / "step-000001.parquet").write_bytes(b"PAR1")
+    strange = make_run(runs_dir, "atr", 7)
+    strange.status_file.write_text(json.dumps(status | {"wall_s": float("nan"), "step": 10**400}))
+    strange.config_file.write_text('{"a":' * 900 + "1" + "}" * 900)
+    (runs_dir / "loose.txt").write_text("not a run")
+    eventually(lambda: len(names(client)) == 9)
+    assert run_of(client, "empty")["problems"] == ["the folder is empty"]
+    assert run_of(client, killed.path.name)["state"] == "killed"
+    assert "newer Atrium" in run_of(client, newer.path.name)["problems"][0]
+    assert any("status.json" in problem for problem in run_of(client, "broken")["problems"])
+    everything = indexed(client)
+    shown = {"run": everything, "metric": "rollout/reward", "group": "run"}
+    eventually(lambda: len(ask(client, "curves", **shown)["panels"][0]["series"]) == 7)
+    for name in everything:
+        ask(client, "run", name=name)
+        ask(client, "trust-region", run=name)
+        ask(client, "quantities", run=name)
+        ask(client, "samples", run=name)
+    assert ask(client, "samples", run=run_of(client, "broken")["name"], step=1)["problems"]
+    assert ask(client, "compare", run=everything)["left_out"]
+
+
+def test_files_that_cannot_be_read_are_named(runs_dir, client):
+    name = names(client)[0]
+    for file in ("metrics.jsonl", "evaluations.jsonl", "summary.json", "log.txt", "annotations.json"):
+        (runs_dir / name / file).unlink(missing_ok=True)
+        (runs_dir / name / file).mkdir()
+    problem = eventually(lambda: ask(client, "runs")["index"]["problem"])
+    assert name in problem
+    problems = " ".join(run_of(client, name)["problems"])
+    assert "evaluations.jsonl cannot be read" in problems
+    assert "annotations.json cannot be read" in problems
+    ask(client, "run", name=name)
+
+
+def test_live_runs_appear_grow_and_go(runs_dir, client, make_run):
+    before = indexed(client)
+    folder = make_run(runs_dir, "atr", 9)
+    new = eventually(lambda: [name for name in indexed(client) if name not in before])[0]
+    with RunFolder(folder.path).metrics_file.open("a") as file:
+        file.write('{"step": 9, "time": 1.0, "rollout/reward": 5.0}\n')
+
+    def last():
+        panel = ask(client, "curves", run=new, metric="rollout/reward")["panels"][0]
+        return panel["series"] and panel["series"][0]["y"][-1] == 5.0
+
+    eventually(last)
+    shutil.rmtree(folder.path)
+    eventually(lambda: new not in names(client))
+
+
+def test_news_reach_an_open_page(runs_dir, client, make_run):
+    with client.stream("GET", "/api/events") as stream:
+        lines = (line for line in stream.iter_lines() if line.startswith("data:"))
+        first = json.loads(next(lines)[5:])
+        make_run(runs_dir, "atr", 3)
+        assert json.loads(next(lines)[5:])["version"] > first["version"]
+
+
+def test_answers_carry_the_headers_that_keep_pages_apart(client):
+    for path in ("/", "/static/app.js", "/api/runs"):
+        headers = client.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+    assert "unsafe-eval" not in client.get("/").headers["content-security-policy"]
+
+
+def test_sweeps_are_shown_as_their_snapshot_says(runs_dir, client, make_sweep):
+    assert ask(client, "sweeps") == {"sweeps": []}
+    make_sweep(runs_dir)
+    (runs_dir / "sweeps" / "broken").mkdir()
+    (runs_dir / "sweeps" / "broken" / "state.json").write_text("{")
+    found = {sweep["name"]: sweep for sweep in ask(client, "sweeps")["sweeps"]}
+    assert found["delta"]["state"] == "running"
+    assert "not valid JSON" in found["broken"]["problem"]
+    sweep = ask(client, "sweep", name="delta")
+    assert [trial["state"] for trial in sweep["trials"]].count("pruned") == 1
+    score = sweep["trials"][0]["scores"]["mean_at_k"]
+    assert score["low"] < 0.31 < score["high"]
+    assert score["mean"] == pytest.approx(0.31)
+    assert sweep["report"]["importances"]["divergence.delta"] == 0.8
+    assert ask(client, "sweep", name="broken")["problems"] == ["state.json is not valid JSON"]
+    assert not any("sweeps/" in name for name in names(client))
+
+
+def test_an_empty_folder_is_an_empty_table(tmp_path, serving):
+    (tmp_path / "none").mkdir()
+    with serving(tmp_path / "none") as address:
+        table = httpx.get(f"{address}/api/runs").json()
+    assert table["runs"] == []
+    assert table["index"] == {"done": 0, "total": 0, "problem": None}

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from atrium.compare.dashboard.settings import differing, flattened, grouped, label, method_keys
+
+
+def test_settings_are_flat_text_as_json_writes_it():
+    nested = {"a": {"b": 1, "c": 0.5, "d": None}, "e": "text", "f": True, "g": [1, "x"], "h": {}, "i": 1e-08}
+    assert flattened(nested) == {
+        "a.b": "1",
+        "a.c": "0.5",
+        "a.d": "null",
+        "e": "text",
+        "f": "true",
+        "g": '[1, "x"]',
+        "h": "{}",
+        "i": "1e-08",
+    }
+
+
+def test_runs_differ_where_values_do_and_not_in_settings_that_one_version_lacks():
+    runs = [{"a": "1", "b": "2", "new": "0"}, {"a": "1", "b": "3"}, {"a": "1", "b": "2", "new": "0"}]
+    assert differing(runs) == ["b"]
+    assert differing([*runs, {"a": "1", "b": "2", "new": "1"}]) == ["b", "new"]
+    assert differing([]) == []
+
+
+def test_a_section_in_place_of_a_value_differs_in_all_of_it():
+    off, on = {"kl": "null", "x": "1"}, {"kl.kind": "k3", "kl.coefficient": "0.1", "x": "1"}
+    assert differing([off, on]) == ["kl", "kl.kind", "kl.coefficient"]
+
+
+def test_settings_of_one_kind_of_a_section_differ_from_another_kind():
+    one, other = {"d.kind": "kl3", "d.delta": "0.1"}, {"d.kind": "window", "d.lower": "0.8"}
+    assert differing([one, other]) == ["d.kind", "d.delta", "d.lower"]
+
+
+def test_seeds_and_places_make_no_method():
+    one = {"seed": "0", "runs_dir": "a", "compute.device": "cpu", "tracking.kind": "x", "delta": "1"}
+    other = {"seed": "1", "runs_dir": "b", "compute.device": "cuda", "tracking.kind": "y", "delta": "2"}
+    assert method_keys([one, other]) == ["delta"]
+
+
+def test_groups_are_named_by_their_values():
+    runs = {
+        "x": {"algorithm.name": "atr", "divergence.delta": "0.02"},
+        "y": {"algorithm.name": "grpo", "divergence.delta": "0.2"},
+        "z": {"algorithm.name": "atr", "divergence.delta": "0.02"},
+    }
+    keys = ["algorithm.name", "divergence.delta"]
+    assert grouped(runs, keys) == {"atr · delta 0.02": ["x", "z"], "grpo · delta 0.2": ["y"]}
+    assert grouped(runs, []) == {"all runs": ["x", "y", "z"]}
+
+
+def test_a_word_that_repeats_stands_once_in_a_label():
+    assert label(["algorithm.name", "divergence.kind"], ["kl3", "kl3"]) == "kl3"
+    assert label(["flag"], ["true"]) == "flag true"

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from atrium.compare.dashboard.ratio_records import ratios_of
+from atrium.compare.dashboard.trust_region import (
+    count_ratios,
+    counts_of,
+    counts_of_record,
+    evenly_chosen,
+    histogram,
+    no_counts,
+    window_in_use,
+)
+from atrium.errors import RunFolderError
+from atrium.windows import UNBOUNDED, Window, window
+
+RATIOS = np.array([1.0, 1.1, 1.5, 0.5, 1.0, 0.0, np.inf, np.nan], dtype=np.float32)
+ADVANTAGES = np.array([1, 1, 1, -1, 0, 1, 1, -1], dtype=np.float32)
+CUT = np.array([0, 0, 1, -1, 0, 0, 1, 0], dtype=np.int8)
+
+
+def test_every_token_is_counted_by_the_sign_of_its_advantage():
+    counts = counts_of(RATIOS, ADVANTAGES, CUT)
+    assert counts.count_SB.sum(axis=1).tolist() == [5, 2, 1]
+    assert counts.cut_S2.tolist() == [[0, 2], [1, 0], [0, 0]]
+    assert (counts + counts).count_SB.sum() == 16
+
+
+def test_the_histogram_shows_the_window_and_loses_no_token():
+    shown = histogram(counts_of(RATIOS, ADVANTAGES, CUT), Window(0.8, 1.25))
+    assert shown.edges[0] < math.log(0.8)
+    assert shown.edges[-1] > math.log(1.25)
+    assert shown.count_SB.sum(axis=1).tolist() == [5, 2, 1]
+    middle = len(shown.edges) // 2 - 1
+    assert shown.edges[middle] < 0 < shown.edges[middle + 1], "ratios of 1 lie inside of a bin"
+    assert shown.count_SB[0, middle] == 1
+
+
+def test_ratios_of_exactly_one_have_a_histogram_and_none_has_none():
+    ones = np.ones(5, dtype=np.float32)
+    shown = histogram(counts_of(ones, ones, np.zeros(5, dtype=np.int8)), UNBOUNDED)
+    assert shown.count_SB.max() == 5
+    assert histogram(no_counts(), UNBOUNDED) is None
+
+
+def test_wider_bins_of_a_record_are_spread_over_finer_ones():
+    record = {"step": 1, "edges": [0.5, 1.0, 2.0], "positive": [4, 8], "negative": [0, 2], "zero": [0, 0]}
+    counts = counts_of_record(record)
+    np.testing.assert_allclose(counts.count_SB.sum(axis=1), [12, 2, 0])
+    lower = counts.count_SB[0][: counts.count_SB.shape[1] // 2].sum()
+    assert lower == pytest.approx(4)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"edges": [1.0], "positive": [], "negative": [], "zero": []} | {"positive": "x"},
+        {"edges": [1.0, 0.5], "positive": [1], "negative": [1], "zero": [1]},
+        {"edges": [1.0, 2.0], "positive": [1, 2], "negative": [1], "zero": [1]},
+        {"edges": [0.0, 2.0], "positive": [1], "negative": [1], "zero": [1]},
+    ],
+)
+def test_a_damaged_record_counts_nothing(record):
+    with np.errstate(divide="ignore"):
+        assert counts_of_record(record) is None
+
+
+def test_records_are_read_by_step_or_together_past_broken_lines(tmp_path):
+    path = tmp_path / "ratios.jsonl"
+    line = {"edges": [0.5, 2.0], "positive": [1], "negative": [2], "zero": [3]}
+    lines = [json.dumps({"step": step, **line}, separators=(",", ":")) for step in (1, 2, 12)]
+    path.write_text("\n".join([*lines, "broken", '{"step":13,"ed']))
+    assert ratios_of(path, None).count_SB.sum() == pytest.approx(18)
+    assert ratios_of(path, 2).count_SB.sum() == pytest.approx(6)
+    assert ratios_of(path, 3) is None
+    assert ratios_of(tmp_path / "none.jsonl", None) is None
+
+
+def test_a_damaged_file_of_rollouts_is_named(tmp_path):
+    (tmp_path / "step-000001.parquet").write_bytes(b"nothing")
+    with pytest.raises(RunFolderError, match=r"step-000001\.parquet cannot be read"):
+        count_ratios(tmp_path / "step-000001.parquet")
+
+
+@pytest.mark.parametrize(
+    ("divergence", "expected"),
+    [
+        ({"kind": "none"}, UNBOUNDED),
+        ({"kind": "kl3", "delta": 0.0231}, window("kl3", 0.0231)),
+        ({"kind": "alpha", "delta": 0.1, "alpha": 0.5}, window("alpha", 0.1, alpha=0.5)),
+        ({"kind": "asymmetric_ratio", "epsilon_low": 0.2, "epsilon_high": 0.28}, Window(0.8, 1.28)),
+        ({"kind": "window", "lower": 0.0, "upper": 1.2}, Window(0.0, 1.2)),
+    ],
+)
+def test_a_constant_window_follows_from_the_settings(divergence, expected):
+    assert window_in_use(divergence) == (expected, "")
+
+
+@pytest.mark.parametrize(
+    ("divergence", "reason"),
+    [
+        ({"kind": "state_kl", "delta": 0.1}, "no constant window"),
+        ({"kind": "kl3"}, "cannot be read"),
+        ({"kind": "kl3", "delta": "x"}, "cannot be read"),
+        (None, "cannot be read"),
+    ],
+)
+def test_where_there_is_no_window_the_reason_is_said(divergence, reason):
+    found, why = window_in_use(divergence)
+    assert found is None
+    assert reason in why
+
+
+def test_few_of_many_steps_are_spread_evenly_and_hold_the_last():
+    assert evenly_chosen([1, 2, 3], 5) == [1, 2, 3]
+    chosen = evenly_chosen(range(1000), 10)
+    assert (len(chosen), chosen[0], chosen[-1]) == (10, 0, 999)
