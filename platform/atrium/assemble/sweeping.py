@@ -1,0 +1,168 @@
+"""A sweep's runs in this process: begun or gone on with, watched, and read from their folders.
+
+A worker imports torch once and trains one run after the other; a run depends on its configuration
+only, so it is bit for bit the one that a process of its own would give.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atrium.assemble.training import run_training
+from atrium.errors import Pruned, TrainingDivergedError
+from atrium.metrics import NUM_TOKENS
+from atrium.sweep.pruning import VALIDATION_SUFFIX, RunWatch
+from atrium.sweep.results import FINISHED, PRUNED, SeedResult
+from atrium.sweep.runner import TrialRun
+from atrium.sweep.setup import join
+from atrium.sweep.storage import SweepStorage
+from atrium.sweep.worker import SweepWorker
+from atrium.tracking.atomic import write_json
+from atrium.tracking.reader import EvaluationPoint, read_evaluations, read_metrics, read_object
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.sample_files import read_samples
+from atrium.tracking.status import RunState, StatusUnreadableError, read_status
+
+LABEL_FILE = "sweep.json"
+
+
+def execute(run: TrialRun, watch: RunWatch) -> SeedResult:
+    """Train one run of a trial to its end, and read what came out."""
+    folder = _begun(run) or _new(run)
+    run.on_begun(folder.name)
+    reason = None
+    if _state(folder) not in (RunState.FINISHED, RunState.PRUNED):
+        config = run.config.model_copy(update={"resume": str(folder.path)})
+        try:
+            run_training(config, run.overrides, watch)
+        except Pruned as decision:
+            reason = str(decision)
+        except TrainingDivergedError as error:
+            reason = f"it diverged: {error}"
+    elif _state(folder) == RunState.PRUNED:
+        reason = read_status(folder.status_file).error or "pruned"
+    return read_result(folder, run.config.seed, reason=reason)
+
+
+def read_result(folder: RunFolder, seed: int, *, reason: str | None = None) -> SeedResult:
+    """What a run's folder says about it; `reason` where it was stopped early."""
+    evaluations = read_evaluations(folder)
+    curves = [points for name, points in evaluations.items() if name.endswith(VALIDATION_SUFFIX)]
+    validation = curves[0] if curves else ()
+    last = validation[-1] if validation else None
+    metrics = read_metrics(folder)
+    tail = max(len(metrics.steps) // 4, 1)
+    try:
+        wall_s = read_status(folder.status_file).wall_s
+    except StatusUnreadableError:
+        wall_s = 0.0
+    return SeedResult(
+        seed=seed,
+        state=FINISHED if reason is None else PRUNED,
+        run=folder.name,
+        reason=reason,
+        step=int(metrics.steps[-1]) if len(metrics.steps) else 0,
+        k=last.k if last else None,
+        mean_at_k=last.mean_at_k if last else None,
+        pass_at_k=last.pass_at_k if last else None,
+        curve=tuple(
+            (point.step, point.mean_at_k, point.pass_at_k if point.pass_at_k is not None else math.nan)
+            for point in validation
+            if point.mean_at_k is not None
+        ),
+        problem_means=problem_means(folder, last) if last else (),
+        test={
+            name: {**_scores(points[-1]), "problem_means": list(problem_means(folder, points[-1]))}
+            for name, points in evaluations.items()
+            if not name.endswith(VALIDATION_SUFFIX)
+        },
+        metrics={name: _mean(values[-tail:].tolist()) for name, values in metrics.columns.items()},
+        num_tokens=int(np.nansum(metrics.columns.get(NUM_TOKENS.name, np.zeros(0)))),
+        wall_s=wall_s,
+    )
+
+
+def problem_means(folder: RunFolder, point: EvaluationPoint) -> tuple[float, ...]:
+    """The share correct of each problem in an evaluation, in the benchmark's order."""
+    rows = read_samples(folder.evaluation_path(point.benchmark, point.step), ["problem_id", "is_correct"])
+    correct: dict[str, list[bool]] = {}
+    for row in rows:
+        correct.setdefault(row["problem_id"], []).append(row["is_correct"])
+    return tuple(sum(marks) / len(marks) for marks in correct.values())
+
+
+def _begun(run: TrialRun) -> RunFolder | None:
+    """The folder that an earlier worker began for this run, if it is still there."""
+    runs_dir = Path(run.config.runs_dir)
+    if run.run is not None:
+        folder = RunFolder(runs_dir / run.run)
+        return folder if folder.looks_like_run() else None
+    wanted = dict(run.label)
+    for path in (runs_dir / run.config.experiment_name).glob(f"*/{LABEL_FILE}"):
+        label, _ = read_object(path)
+        if all(label.get(key) == wanted[key] for key in ("sweep", "stage", "trial", "seed")):
+            return RunFolder(path.parent)
+    return None
+
+
+def _new(run: TrialRun) -> RunFolder:
+    config = run.config
+    folder = RunFolder.create(config.runs_dir, config.experiment_name, config.algorithm.name, config.seed)
+    write_json(folder.path / LABEL_FILE, dict(run.label))
+    folder.write_overrides(run.overrides)
+    return folder
+
+
+def _state(folder: RunFolder) -> str | None:
+    try:
+        return read_status(folder.status_file).state
+    except StatusUnreadableError:
+        return None
+
+
+def _scores(point: EvaluationPoint) -> Mapping[str, Any]:
+    return {
+        "step": point.step,
+        "k": point.k,
+        "mean_at_k": point.mean_at_k,
+        "pass_at_k": point.pass_at_k,
+        "num_problems": point.num_problems,
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if math.isfinite(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def work(url: str, name: str, runs_dir: str | None, parent: int | None, say: Callable[[str], None]) -> None:
+    """Join a sweep as a worker of this process until nothing is left to do.
+
+    Ctrl-C and SIGTERM stop it after the step in progress, with a checkpoint; it then raises `Interrupted`.
+    """
+    storage = SweepStorage(url)
+    definition, created = join(storage, name, runs_dir)
+    asked: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: asked.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        SweepWorker(
+            storage,
+            definition,
+            execute,
+            should_stop=lambda: bool(asked),
+            say=say,
+            created=created,
+            parent=parent,
+        ).work()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

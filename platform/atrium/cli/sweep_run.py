@@ -1,0 +1,210 @@
+"""Running a sweep on this machine: worker processes, a live table, and a clean end whatever happens.
+
+Workers are processes of their own that import torch once and train one run after the other. One that is
+killed is replaced; its trial is taken over. The first Ctrl-C asks all to stop after their step, a
+second one ends them at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from atrium.cli.sweep_table import SweepDisplay, sweep_display
+from atrium.config.machine import num_usable_cores
+from atrium.errors import ConfigError, Interrupted, SweepError
+from atrium.sweep.definition import SweepDefinition
+from atrium.sweep.files import find_definition, read_definition, tiny, validated_definition
+from atrium.sweep.plan import trial_config
+from atrium.sweep.setup import PARENT_VARIABLE, STORAGE_VARIABLE, prepare
+from atrium.sweep.snapshot import STATE_FILE, sweep_folder
+from atrium.sweep.storage import SweepStorage, storage_url
+from atrium.tracking.reader import read_object
+
+_POLL_S = 0.5
+_MAX_RESTARTS = 100
+
+
+def sweep_definition(wanted: str, options: Mapping[str, str], overrides: Sequence[str]) -> SweepDefinition:
+    """The definition in a file, as the command line changes it."""
+    definition = read_definition(find_definition(wanted))
+    budget = options.get("budget", "full")
+    if budget not in ("full", "tiny"):
+        raise ConfigError(f"budget={budget}: allowed is full or tiny")
+    if budget == "tiny":
+        definition = tiny(definition)
+    changes: dict[str, object] = {"base": [*definition.base, *overrides]}
+    if overrides and definition.baseline is not None and definition.baseline.base is not None:
+        baseline = definition.baseline.model_dump(mode="json")
+        changes["baseline"] = {**baseline, "base": [*baseline["base"], *overrides]}
+    for key in ("name", "runs_dir"):
+        if key in options:
+            changes[key] = options[key]
+    if "trials" in options:
+        changes["trials"] = _integers(options["trials"], "trials")[0]
+    if "seeds" in options:
+        changes["seeds"] = _integers(options["seeds"], "seeds")
+    return validated_definition(
+        {**definition.model_dump(mode="json"), **changes}, source=f"sweep {definition.name}"
+    )
+
+
+def run_sweep(definition: SweepDefinition, storage: str | None, num_workers: int) -> int:
+    """Run a sweep to its end with workers of this machine, and report on it."""
+    from atrium.cli.preflight import check_before_run
+    from atrium.cli.sweep_report import report
+
+    config = trial_config(
+        definition.base, name=definition.name, runs_dir=definition.runs_dir, seed=definition.seeds[0]
+    )
+    check_before_run(config)
+    folder = sweep_folder(definition.runs_dir, definition.name)
+    opened = SweepStorage(storage_url(storage, folder))
+    sys.stdout.write(f"sweep {definition.name}: {definition.question}\n")
+    sys.stdout.flush()
+    prepare(opened, definition)
+    threads = max(1, min(config.compute.num_threads, num_usable_cores() // num_workers))
+    workers = [
+        _Worker(number, definition, opened.url, folder, threads) for number in range(1, num_workers + 1)
+    ]
+    _supervise(definition.name, workers, folder)
+    return report(definition.runs_dir, definition.name, opened.url)
+
+
+@dataclass
+class _Worker:
+    """A worker process, and those before it that died."""
+
+    number: int
+    definition: SweepDefinition
+    url: str
+    folder: Path
+    num_threads: int
+    process: subprocess.Popen[bytes] | None = None
+    num_starts: int = 0
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"worker-{self.number}.log"
+
+    def start(self) -> None:
+        environment = {
+            **os.environ,
+            STORAGE_VARIABLE: self.url,
+            PARENT_VARIABLE: str(os.getpid()),
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(self.num_threads)),
+            "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
+            **_one_gpu(self.number - 1),
+        }
+        command = [sys.executable, "-m", "atrium", "sweep", "worker", self.definition.name]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, f"runs_dir={self.definition.runs_dir}"],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for this process, which passes it on
+            )
+        self.num_starts += 1
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.process.poll() if self.process is not None else None
+
+    def send(self, number: int) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def last_words(self) -> str:
+        """The last line of its log: what it died of, where it says so."""
+        try:
+            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return "it left no log"
+        said = [line for line in lines if line.strip()]
+        return said[-1].removeprefix("error: ") if said else "it said nothing"
+
+
+def _supervise(name: str, workers: Sequence[_Worker], folder: Path) -> None:
+    """Start the workers and show how the sweep stands until all have ended."""
+    with _stop_requests() as asked, sweep_display(name) as display:
+        try:
+            for worker in workers:
+                worker.start()
+            sent = 0
+            while any(worker.exit_code is None for worker in workers):
+                time.sleep(_POLL_S)
+                if len(asked) > sent:
+                    _pass_on(workers, display, at_once=sent > 0)
+                    sent = len(asked)
+                state, _ = read_object(folder / STATE_FILE)
+                if state:
+                    display.update(state)
+                if not asked:
+                    _replace_killed(workers, display)
+        finally:
+            for worker in workers:
+                worker.send(signal.SIGKILL)
+    codes = [worker.exit_code for worker in workers]
+    if asked:
+        raise Interrupted(f"sweep {name} stopped; the same command goes on with it")
+    if any(codes):
+        failed = [worker for worker in workers if worker.exit_code]
+        raise SweepError(f"sweep {name}: {failed[0].last_words()} (see {failed[0].log})")
+
+
+def _pass_on(workers: Sequence[_Worker], display: SweepDisplay, *, at_once: bool) -> None:
+    text = "ending all workers at once" if at_once else "stopping after this step; Ctrl-C again stops at once"
+    display.message(text)
+    for worker in workers:
+        worker.send(signal.SIGKILL if at_once else signal.SIGTERM)
+
+
+def _replace_killed(workers: Sequence[_Worker], display: SweepDisplay) -> None:
+    """A worker that a signal ended (the kernel's out-of-memory killer, an operator) gets a successor."""
+    for worker in workers:
+        code = worker.exit_code
+        if code is not None and code < 0 and worker.num_starts <= _MAX_RESTARTS:
+            display.message(f"worker {worker.number} was killed by signal {-code}; another takes its place")
+            worker.start()
+
+
+@contextmanager
+def _stop_requests() -> Iterator[list[int]]:
+    asked: list[int] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _one_gpu(index: int) -> dict[str, str]:
+    """The environment that gives a worker one of the visible GPUs, in turns; nothing without any."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        devices = [device for device in visible.split(",") if device.strip() not in ("", "-1")]
+    else:
+        devices = sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
+    return {"CUDA_VISIBLE_DEVICES": devices[index % len(devices)]} if devices else {}
+
+
+def _integers(text: str, name: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise ConfigError(f"{name}={text}: allowed are whole numbers, such as {name}=0,1,2")
+    return [int(part) for part in parts]

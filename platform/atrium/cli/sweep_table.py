@@ -1,0 +1,158 @@
+"""How a sweep stands, as a person sees it: a live table in a terminal, lines for what ends elsewhere.
+
+Drawn from the sweep's `state.json` alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+    from rich.table import Table
+
+_STYLES = {"complete": "green", "pruned": "magenta", "failed": "red", "running": "cyan", "waiting": "dim"}
+_MAX_ROWS = 30
+
+
+class SweepDisplay(Protocol):
+    """Shows a snapshot of a sweep."""
+
+    def update(self, state: Mapping[str, Any]) -> None:
+        """Show a newer snapshot."""
+        ...
+
+    def message(self, text: str) -> None:
+        """Something that stays on the screen."""
+        ...
+
+
+@contextmanager
+def sweep_display(name: str) -> Iterator[SweepDisplay]:
+    """The display for this process's standard output."""
+    if not sys.stdout.isatty():
+        yield _Lines(name)
+        return
+    from rich.live import Live
+
+    with Live(refresh_per_second=2, transient=True) as live:
+        yield _LiveTable(live)
+
+
+class _LiveTable:
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def update(self, state: Mapping[str, Any]) -> None:
+        self._live.update(live_view(state))
+
+    def message(self, text: str) -> None:
+        self._live.console.print(text, markup=False, highlight=False)
+
+
+class _Lines:
+    """One line for each trial that ends."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._ended: set[tuple[str, int]] = set()
+
+    def update(self, state: Mapping[str, Any]) -> None:
+        for trial in state["trials"]:
+            key = (trial["stage"], trial["number"])
+            if trial["state"] in ("waiting", "running") or key in self._ended:
+                continue
+            self._ended.add(key)
+            reason = f"  {trial['reason']}" if trial["reason"] else ""
+            self.message(
+                f"{trial['stage']} {trial['number']:3d}  {trial['state']:8}  "
+                f"{value_text(trial):18}  {name_of(trial)}{reason}"
+            )
+
+    def message(self, text: str) -> None:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+
+def live_view(state: Mapping[str, Any]) -> RenderableType:
+    """The whole sweep on one screen: the stages' counts, then its trials, those that run first."""
+    from rich.console import Group
+    from rich.text import Text
+
+    stages = "   ".join(
+        f"{stage['name']} {stage['num_ended']} of {stage['num_trials'] or '?'}" for stage in state["stages"]
+    )
+    num_workers = len(state["workers"])
+    head = f"{stages}   {num_workers} worker{'' if num_workers == 1 else 's'}"
+    return Group(Text(head, style="bold"), trials_table(state, _shown_trials(state["trials"])))
+
+
+def trials_table(state: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Table:
+    """Trials with their seeds and values."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    metrics = ", ".join(objective["metric"] for objective in state["objectives"])
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("trial", "state", "seeds", f"{metrics} ± standard error", "window", "setting"):
+        table.add_column(heading, overflow="fold")
+    doing = {(worker["stage"], worker["trial"]): worker for worker in state["workers"]}
+    for trial in trials:
+        worker = doing.get((trial["stage"], trial["number"]))
+        done = sum(seed["state"] == "finished" for seed in trial["seeds"])
+        seeds = f"{done}/{trial['num_seeds']}"
+        if worker is not None:
+            seeds += f", seed {worker['seed']}: step {worker['step']}/{worker['num_steps']}"
+        table.add_row(
+            f"{trial['stage']} {trial['number']}",
+            Text(trial["state"], style=_STYLES.get(trial["state"], "")),
+            seeds,
+            value_text(trial),
+            window_text(trial["window"]),
+            Text(name_of(trial) + (f" ({trial['reason']})" if trial["reason"] else "")),
+        )
+    return table
+
+
+def value_text(trial: Mapping[str, Any]) -> str:
+    """A trial's values with their standard errors; that of its finished seeds while it runs."""
+    values, errors = trial["values"], trial["standard_errors"]
+    if values is None:
+        known = [seed["mean_at_k"] for seed in trial["seeds"] if seed["mean_at_k"] is not None]
+        return f"({100 * sum(known) / len(known):.1f} %)" if known else ""
+    errors = errors or [None] * len(values)
+    return ", ".join(_number(value, error) for value, error in zip(values, errors, strict=True))
+
+
+def _number(value: float, error: float | None) -> str:
+    is_share = 0.0 <= value <= 1.0
+    text = f"{100 * value:.1f} %" if is_share else f"{value:,.4g}"
+    if error is None:
+        return text
+    return f"{100 * value:.1f} ± {100 * error:.1f} %" if is_share else f"{text} ± {error:,.2g}"
+
+
+def window_text(window: Sequence[float | None] | None) -> str:
+    """A window as [l, u]."""
+    if window is None:
+        return ""
+    upper = "∞" if window[1] is None else f"{window[1]:.3f}"
+    return f"[{window[0]:.3f}, {upper}]"
+
+
+def name_of(trial: Mapping[str, Any]) -> str:
+    """All the names that a trial goes by."""
+    return " = ".join(trial["labels"]) or ", ".join(f"{k}={v}" for k, v in trial["settings"].items())
+
+
+def _shown_trials(trials: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    order = {"running": 0, "complete": 1, "pruned": 1, "failed": 1, "waiting": 2}
+    if len(trials) <= _MAX_ROWS:
+        return list(trials)
+    ranked = sorted(trials, key=lambda trial: (order[trial["state"]], -(trial["values"] or [0.0])[0]))
+    return ranked[:_MAX_ROWS]

@@ -1,0 +1,255 @@
+"""Figures of a sweep as PNG and SVG, drawn from its `report.json`: curve, plane, ranking, front, learning.
+
+Whiskers are 95 % t intervals over seeds, on the validation problems that settings were chosen on. What
+a sweep has no data for (a curve without a numeric setting, a plane without windows) is not drawn.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atrium.compare.figures import BLUE, GREEN, GREY, ORANGE, PURPLE
+from atrium.tracking.atomic import explained, replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Report = Mapping[str, Any]
+_INCHES, _DPI = (7.2, 4.4), 144
+_MAX_RANKED, _MAX_LEARNING = 20, 8
+_INFINITE_UPPER = 3.0
+"""Where windows without an upper bound are drawn."""
+
+
+def draw_sweep_figures(report: Report, folder: Path, cache_dir: Path) -> list[Path]:
+    """Draw the figures that a report has data for into `folder`; their PNG files, the main one first.
+
+    Raises `RunFolderError` where they cannot be written.
+    """
+    os.environ.setdefault("MPLCONFIGDIR", str(cache_dir.absolute() / "matplotlib"))
+    drawn = []
+    with explained("draw the figures of the sweep in", folder):
+        Path(os.environ["MPLCONFIGDIR"]).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, draw in FIGURES.items():
+            figure = _figure()
+            if draw(figure, report):
+                drawn.append(_save(figure, folder / name))
+    return drawn
+
+
+def draw_curve(figure: Figure, report: Report) -> bool:
+    """Mean@K and Pass@K against the setting, the baseline's beside them, and where training began."""
+    curves = [curve for curve in report["curves"] if _known(curve["points"])]
+    if not any(curve["stage"] == "search" for curve in curves):
+        return False
+    places = figure.subplots(1, len(curves), squeeze=False, sharey=True)[0]
+    for axes, curve in zip(places, curves, strict=True):
+        points = _known(curve["points"])
+        k = points[0]["k"]
+        x = [float(point["x"]) for point in points]
+        for score, colour, label in (
+            ("pass_at_k", ORANGE, f"Pass@{k}"),
+            ("mean_at_k", BLUE, f"Mean@{k}"),
+        ):
+            _whiskers(axes, x, [point[score] for point in points], colour, label)
+            if report["start"] is not None:
+                axes.axhline(100 * report["start"][score], color=colour, linewidth=1.0, linestyle=":")
+        if curve["log"]:
+            axes.set_xscale("log")
+            axes.set_xticks(x, [f"{value:.2g}" for value in x], rotation=45)
+            axes.minorticks_off()
+        title = "search" if curve["stage"] == "search" else "the baseline's own search"
+        _label(axes, title, curve["key"], "% of validation problems")
+    places[0].legend(frameon=False, fontsize=8)
+    note = "dotted: before training" if report["start"] is not None else ""
+    _title(figure, report, note)
+    return True
+
+
+def draw_plane(figure: Figure, report: Report) -> bool:
+    """Every constant window as a point of the (l, u) plane, coloured by Mean@K."""
+    trials = [one for one in _known(report["ranking"]) if one["window"] is not None]
+    windows = {tuple(one["window"]) for one in trials}
+    if len(windows) < 3:
+        return False
+    axes = figure.add_subplot()
+    lower = [one["window"][0] for one in trials]
+    upper = [_INFINITE_UPPER if one["window"][1] is None else one["window"][1] for one in trials]
+    value = [100 * one["mean_at_k"]["value"] for one in trials]
+    drawn = axes.scatter(lower, upper, c=value, cmap="viridis", s=70, edgecolor="white", zorder=3)
+    figure.colorbar(drawn, ax=axes, label=f"Mean@{trials[0]['k']}, % of validation problems")
+    edge = [min(*lower, 0.95), 1.0]
+    axes.plot(edge, [2.0 - low for low in edge], color=GREY, linewidth=1.0, label="|w - 1| = constant")
+    axes.plot(edge, [1.0 / low for low in edge], color=GREY, linewidth=1.0, linestyle="--", label="u = 1/l")
+    axes.legend(frameon=False, fontsize=8)
+    _label(axes, "Windows of the ratio", "lower bound l", "upper bound u")
+    unbounded = "no upper bound: drawn at 3" if any(one["window"][1] is None for one in trials) else ""
+    _title(figure, report, unbounded)
+    return True
+
+
+def draw_ranking(figure: Figure, report: Report) -> bool:
+    """The settings from best to worst, each seed a dot."""
+    trials = _known(report["ranking"])[:_MAX_RANKED]
+    if not trials:
+        return False
+    axes = figure.add_subplot()
+    seeds = {
+        one["number"]: [seed["mean_at_k"] for seed in one["seeds"] if seed["mean_at_k"] is not None]
+        for one in report["state"]["trials"]
+        if one["stage"] == "search"
+    }
+    names = []
+    for place, one in enumerate(trials):
+        colour = BLUE if one["state"] == "complete" else PURPLE
+        marks = [100 * value for value in seeds.get(one["number"], [])]
+        axes.scatter(marks, [place] * len(marks), color=colour, alpha=0.35, s=18, zorder=2)
+        _horizontal_whisker(axes, place, one["mean_at_k"], colour)
+        suffix = "" if one["state"] == "complete" else f" ({one['state']})"
+        names.append(_literal(_shortened(" = ".join(one["labels"])) + suffix))
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.invert_yaxis()
+    _label(axes, "Settings, best first", f"Mean@{trials[0]['k']}, % of validation problems", "")
+    figure.set_figheight(max(3.0, 1.6 + 0.32 * len(names)))
+    _title(figure, report, "dots: seeds; bars: 95 % over seeds")
+    return True
+
+
+def draw_front(figure: Figure, report: Report) -> bool:
+    """Two objectives against each other, and the trials that no other beats in both."""
+    objectives = report["state"]["objectives"]
+    trials = [one for one in report["ranking"] if one["values"] is not None]
+    if len(objectives) != 2 or not trials:
+        return False
+    axes = figure.add_subplot()
+    front = set(report["pareto"] or ())
+    scale = [100.0 if one["metric"].endswith("_at_k") else 1.0 for one in objectives]
+    for one in trials:
+        x, y = (value * factor for value, factor in zip(one["values"][::-1], scale[::-1], strict=True))
+        colour = ORANGE if one["number"] in front else BLUE
+        axes.scatter([x], [y], color=colour, s=45, zorder=3)
+        axes.annotate(str(one["number"]), (x, y), xytext=(5, 4), textcoords="offset points", fontsize=7)
+    names = [f"{one['metric']} ({one['direction']})" for one in objectives]
+    _label(axes, "Two objectives", names[1], names[0])
+    _title(figure, report, "orange: no other trial is better in both")
+    return True
+
+
+def draw_learning(figure: Figure, report: Report) -> bool:
+    """Mean@K over training, the mean of each setting's seeds."""
+    order = [one["number"] for one in _known(report["ranking"])][:_MAX_LEARNING]
+    trials = {one["number"]: one for one in report["state"]["trials"] if one["stage"] == "search"}
+    axes = figure.add_subplot()
+    for place, number in enumerate(order):
+        curves = [seed["curve"] for seed in trials[number]["seeds"] if seed["curve"]]
+        steps = sorted({point[0] for curve in curves for point in curve})
+        means = [
+            100 * _average([point[1] for curve in curves for point in curve if point[0] == step])
+            for step in steps
+        ]
+        label = _literal(_shortened(" = ".join(trials[number]["labels"])))
+        axes.plot(steps, means, marker="o", markersize=3, color=_COLOURS[place % 5], label=label,
+                  linestyle="-" if place < 5 else "--")  # fmt: skip
+    if not order:
+        return False
+    axes.legend(frameon=False, fontsize=7)
+    _label(
+        axes, f"Learning, the best {len(order)} settings", "training step", "Mean@K, % of validation problems"
+    )
+    _title(figure, report, "mean over seeds")
+    return True
+
+
+def _known(points: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [point for point in points if point["mean_at_k"]["value"] is not None]
+
+
+def _whiskers(
+    axes: Axes, x: Sequence[float], scores: Sequence[Mapping[str, Any]], colour: str, label: str
+) -> None:
+    values = [math.nan if one["value"] is None else 100 * one["value"] for one in scores]
+    spans = [_span(one) for one in scores]
+    low = [value - span[0] for value, span in zip(values, spans, strict=True)]
+    high = [span[1] - value for value, span in zip(values, spans, strict=True)]
+    axes.errorbar(x, values, yerr=[low, high], color=colour, marker="o", markersize=5, capsize=3, label=label)
+
+
+def _horizontal_whisker(axes: Axes, place: int, score: Mapping[str, Any], colour: str) -> None:
+    value = 100 * score["value"]
+    low, high = _span(score)
+    axes.errorbar(
+        [value], [place], xerr=[[value - low], [high - value]], color=colour, marker="D", capsize=3, zorder=3
+    )
+
+
+def _span(score: Mapping[str, Any]) -> tuple[float, float]:
+    """The interval in per cent, within what a share can be; the value itself without one."""
+    if score["value"] is None:
+        return math.nan, math.nan
+    low, high = score["interval"] or (score["value"], score["value"])
+    return max(100 * low, 0.0), min(100 * high, 100.0)
+
+
+def _figure() -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_INCHES, dpi=_DPI, facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _label(axes: Axes, title: str, x: str, y: str) -> None:
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.set_xlabel(_literal(x), fontsize=9, color=GREY)
+    axes.set_ylabel(_literal(y), fontsize=9, color=GREY)
+    axes.tick_params(labelsize=8, colors=GREY)
+    axes.grid(visible=True, color="#E3E5E8", linewidth=0.7)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _title(figure: Figure, report: Report, note: str) -> None:
+    figure.suptitle(
+        _literal(f"{report['state']['name']}" + (f" ({note})" if note else "")), fontsize=10, color=GREY
+    )
+
+
+def _average(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 48 else text[:45] + "..."
+
+
+def _literal(text: str) -> str:
+    """Text in which matplotlib finds no formulas."""
+    return text.replace("$", r"\$")
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    """Both formats; SVG without the date, so that equal data give equal files."""
+    png = path.with_suffix(".png")
+    with replacing(png) as temporary:
+        figure.savefig(temporary, format="png")
+    with replacing(path.with_suffix(".svg")) as temporary:
+        figure.savefig(temporary, format="svg", metadata={"Date": None})
+    return png
+
+
+_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, GREY)
+FIGURES: Mapping[str, Callable[[Figure, Report], bool]] = {
+    "curve": draw_curve,
+    "plane": draw_plane,
+    "ranking": draw_ranking,
+    "front": draw_front,
+    "learning": draw_learning,
+}

@@ -1,0 +1,1 @@
+"""Sweeps: search spaces, plans, Optuna studies, and workers that share them. Never torch."""

@@ -1,0 +1,75 @@
+"""Which settings are the same method: equal in everything but the name that their trust region goes by.
+
+By Theorem 4.2 of arXiv 2602.05494, a divergence that is a function of the ratio alone is a window
+[l, u]; two settings with equal windows, and equal in the rest, give equal runs seed by seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any
+
+from atrium.config.objective_checks import objective_notes
+from atrium.config.objective_divergences import (
+    AlphaDivergenceConfig,
+    AsymmetricRatioConfig,
+    BudgetDivergenceConfig,
+    DivergenceConfig,
+    NoDivergenceConfig,
+    WindowConfig,
+)
+from atrium.config.schema import RunConfig
+from atrium.windows import UNBOUNDED, Window, window
+
+_NOT_THE_METHOD = ("seed", "experiment_name", "runs_dir", "resume", "tracking", "checkpoint")
+_DIGITS = 10
+
+
+def window_of(divergence: DivergenceConfig) -> Window | None:
+    """The constant window of a configured divergence, or None where it has none."""
+    match divergence:
+        case NoDivergenceConfig():
+            return UNBOUNDED
+        case BudgetDivergenceConfig():
+            return window(divergence.kind, divergence.delta)
+        case AlphaDivergenceConfig():
+            return window("alpha", divergence.delta, alpha=divergence.alpha)
+        case AsymmetricRatioConfig():
+            return Window(max(0.0, 1.0 - divergence.epsilon_low), 1.0 + divergence.epsilon_high)
+        case WindowConfig():
+            return Window(divergence.lower, divergence.upper)
+    return None
+
+
+def as_pair(window: Window | None) -> list[float | None] | None:
+    """A window for JSON: [l, u], with null for an upper bound that never binds."""
+    if window is None:
+        return None
+    return [window.lower, None if math.isinf(window.upper) else window.upper]
+
+
+def trust_region_is_idle(config: RunConfig) -> bool:
+    """Whether every ratio is 1, so that no trust region cuts anything."""
+    return bool(
+        objective_notes(
+            config.algorithm,
+            config.divergence,
+            num_updates_per_batch=config.num_updates_per_batch,
+            anchors_to_stored=config.anchors_to_stored,
+        )
+    )
+
+
+def method_key(config: RunConfig) -> str:
+    """16 hex digits that two configurations share exactly where they describe the same method."""
+    data = config.model_dump(mode="json", exclude=set(_NOT_THE_METHOD))
+    algorithm: dict[str, Any] = data["algorithm"]
+    del algorithm["name"], algorithm["on_policy"]
+    bounds = window_of(config.divergence)
+    if trust_region_is_idle(config):
+        data["divergence"] = "idle"
+    elif bounds is not None:
+        data["divergence"] = [f"{bounds.lower:.{_DIGITS}g}", f"{bounds.upper:.{_DIGITS}g}"]
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,210 @@
+"""What a sweep is: the typed content of a file in `sweeps/`.
+
+A definition says which question is asked, of which base experiment, over which space, with which
+seeds, objective, sampler, pruner and budget. What its space means for runs is in `space`; whether the
+runs can be composed is checked in `plan`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from atrium.config.base import Section
+from atrium.config.nearest import suggestion
+from atrium.config.ranges import Count, FolderName, Positive, Seed, Text
+
+Scalar = bool | int | float | str | None
+"""What a setting may be swept over."""
+
+
+class ParameterConfig(Section):
+    """The values of one setting: a range (`low`, `high`), or `choices`."""
+
+    low: float | int | None = None
+    high: float | int | None = None
+    log: bool = False
+    """Whether the range is searched on a logarithmic scale."""
+    step: Positive | None = None
+    """The distance between values of a range that is not logarithmic; null for a continuous one."""
+    num: Annotated[int, Field(ge=2)] | None = None
+    """Points of the range on a grid."""
+    choices: tuple[Scalar, ...] | None = None
+    """The values themselves, where they are no range."""
+    when: dict[str, tuple[Scalar, ...]] = Field(default_factory=dict)
+    """The parameter exists only where each of these others has one of the values."""
+
+    @model_validator(mode="after")
+    def _check(self) -> ParameterConfig:
+        if self.choices is not None:
+            if self.low is not None or self.high is not None or self.log or self.step or self.num:
+                raise ValueError("choices stand alone; leave out low, high, log, step and num")
+            if not self.choices:
+                raise ValueError("choices are empty; give at least one value")
+            return self
+        if self.low is None or self.high is None:
+            raise ValueError("give low and high, or choices")
+        if not self.low < self.high:
+            raise ValueError(f"the range from low={self.low:g} to high={self.high:g} is empty")
+        if self.log and not self.low > 0:
+            raise ValueError(f"a logarithmic range begins above 0, not at low={self.low:g}")
+        if self.log and self.step is not None:
+            raise ValueError("a logarithmic range has no step; leave out either")
+        return self
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the range holds whole numbers."""
+        whole = isinstance(self.low, int) and isinstance(self.high, int)
+        return whole and (self.step is None or float(self.step).is_integer())
+
+
+class DerivedConfig(Section):
+    """A value computed from a variable, or from a number, when a trial is made."""
+
+    function: Literal["budget_for_upper", "budget_for_lower", "one_minus", "one_plus", "equal"]
+    of: str | float | int
+    """A variable's name, or a number."""
+    kind: str = "kl3"
+    """The divergence of a budget, where the function gives one."""
+
+
+class SpaceConfig(Section):
+    """Settings that vary, variables that others are derived from, and named arms."""
+
+    space: dict[str, ParameterConfig] = Field(default_factory=dict)
+    """Settings of the composed configuration (groups included) by their dotted names."""
+    variables: dict[str, ParameterConfig] = Field(default_factory=dict)
+    """What is searched over without being a setting itself."""
+    derived: dict[str, DerivedConfig] = Field(default_factory=dict)
+    """Settings that follow from variables."""
+    arms: dict[str, dict[str, DerivedConfig | Scalar]] = Field(default_factory=dict)
+    """Named settings of several keys at once, crossed with the space."""
+
+    @property
+    def varies(self) -> bool:
+        """Whether there is anything to search over."""
+        return bool(self.space or self.variables or self.arms)
+
+    @model_validator(mode="after")
+    def _check_names(self) -> SpaceConfig:
+        searched = {**self.space, **self.variables}
+        for name, parameter in searched.items():
+            for other in parameter.when:
+                known = [*searched, *(["arm"] if self.arms else [])]
+                if other not in known:
+                    near = suggestion(other, known)
+                    raise ValueError(f"{name} depends on {other}, which does not vary{near}")
+        for key, derived in self.derived.items():
+            if isinstance(derived.of, str) and derived.of not in self.variables:
+                near = suggestion(derived.of, self.variables)
+                raise ValueError(f"{key} is derived from {derived.of}, which is no variable{near}")
+        return self
+
+
+class BaselineConfig(SpaceConfig):
+    """What the winner is judged against, tuned with as many trials; without a space a fixed setting."""
+
+    base: tuple[str, ...] | None = None
+    """Overrides that it starts from; those of the sweep where null."""
+
+
+class ObjectiveConfig(Section):
+    """One number that a trial is judged by, measured on validation problems."""
+
+    metric: Literal["mean_at_k", "pass_at_k", "num_tokens", "entropy", "kl"]
+    direction: Literal["maximize", "minimize"] = "maximize"
+
+
+class SamplerConfig(Section):
+    """Which settings are tried. All but the last three are planned before the first trial."""
+
+    kind: Literal["grid", "quasi_random", "random", "tpe", "gp", "nsga2"]
+    seed: Seed = 0
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the settings do not depend on results."""
+        return self.kind in ("grid", "quasi_random", "random")
+
+
+class PrunerConfig(Section):
+    """When a trial is stopped early."""
+
+    curve: Literal["none", "successive_halving", "hyperband", "median"] = "none"
+    """Among the curves of all trials' first seeds."""
+    min_steps: Count = 1
+    """Steps before the first such decision."""
+    reduction_factor: Annotated[int, Field(ge=2)] = 3
+    """One in this many trials passes a rung."""
+    between_seeds: Literal["none", "wilcoxon"] = "none"
+    """Against the best trial, problem by problem on the seeds that both have."""
+    p_value: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
+    """Below which a trial counts as worse than the best; a stopping rule, no claim."""
+    collapse_steps: Count | None = 10
+    """Steps without any group whose rewards differ, or without entropy, after which a run is stopped."""
+    min_entropy: Annotated[float, Field(ge=0.0)] = 1e-4
+    """Nats per token below which entropy counts as gone."""
+
+
+class FinalConfig(Section):
+    """The comparison that decides: winner and baseline on seeds that chose neither."""
+
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=2)] = (1000, 1001, 1002, 1003, 1004)
+
+
+class TinyConfig(Section):
+    """What `BUDGET=tiny` changes: everything runs, nothing can be concluded."""
+
+    overrides: tuple[str, ...] = ("debug=tiny_steps", "tracking.figures=false")
+    trials: Count = 4
+    num_seeds: Count = 2
+    num_final_seeds: Annotated[int, Field(ge=2)] = 2
+
+
+class SweepDefinition(SpaceConfig):
+    """A whole sweep."""
+
+    name: FolderName
+    question: Text
+    base: tuple[str, ...]
+    """Overrides that all trials share."""
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
+    objectives: Annotated[tuple[ObjectiveConfig, ...], Field(min_length=1)] = (
+        ObjectiveConfig(metric="mean_at_k"),
+    )
+    sampler: SamplerConfig = SamplerConfig(kind="grid")
+    pruner: PrunerConfig = PrunerConfig()
+    trials: Count
+    """Settings tried; a grid may have fewer."""
+    baseline: BaselineConfig | None = None
+    final: FinalConfig | None = None
+    tiny: TinyConfig = TinyConfig()
+    runs_dir: Text = "runs"
+    max_attempts: Count = 3
+    """Workers that may die on a trial without any progress before it is given up."""
+
+    @model_validator(mode="after")
+    def _check_whole(self) -> SweepDefinition:
+        if not self.varies:
+            raise ValueError("nothing varies; give a space, variables or arms")
+        if len(self.objectives) > 1 and self.pruner.curve != "none":
+            raise ValueError(f"pruner.curve={self.pruner.curve} compares one objective; choose none")
+        measured = self.objectives[0].metric
+        if self.pruner.curve != "none" and measured not in ("mean_at_k", "pass_at_k"):
+            raise ValueError(
+                f"pruner.curve={self.pruner.curve} follows evaluations, which have no {measured}"
+            )
+        if self.pruner.between_seeds != "none" and measured != "mean_at_k":
+            raise ValueError(f"pruner.between_seeds compares mean_at_k problem by problem, not {measured}")
+        if self.final is not None and (self.baseline is None or len(self.objectives) > 1):
+            raise ValueError(
+                "final compares a winner with a baseline on one objective; leave it out or give both"
+            )
+        fresh = set(self.final.seeds) & set(self.seeds) if self.final else set()
+        if fresh:
+            raise ValueError(f"final.seeds={min(fresh)} chose the winner too; choose seeds that are fresh")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("seeds holds a seed twice")
+        return self

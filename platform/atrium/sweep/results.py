@@ -1,0 +1,112 @@
+"""What seeds and trials come to: records that travel through the storage, means and standard errors.
+
+Axes: S seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+FINISHED, PRUNED, RUNNING, FAILED = "finished", "pruned", "running", "failed"
+"""States of one seed of a trial."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedResult:
+    """One run of a trial: where it lies and what came out.
+
+    Shares lie in [0, 1]. `mean_at_k`, `pass_at_k` and `curve` (step, Mean@K, Pass@K) are measured on
+    validation problems; `problem_means` holds their Mean@K problem by problem, in the benchmark's order.
+    `test` is the last result on each other benchmark, with `problem_means` of its own. `metrics` are
+    means over the last quarter of the steps.
+    """
+
+    seed: int
+    state: str = RUNNING
+    run: str | None = None
+    reason: str | None = None
+    step: int = 0
+    k: int | None = None
+    mean_at_k: float | None = None
+    pass_at_k: float | None = None
+    curve: tuple[tuple[int, float, float], ...] = ()
+    problem_means: tuple[float, ...] = ()
+    test: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    num_tokens: int = 0
+    wall_s: float = 0.0
+
+    def objective(self, metric: str) -> float | None:
+        """The value of an objective, None where the run did not measure it."""
+        match metric:
+            case "mean_at_k":
+                return self.mean_at_k
+            case "pass_at_k":
+                return self.pass_at_k
+            case "num_tokens":
+                return float(self.num_tokens)
+            case "entropy":
+                return self.metrics.get("objective/entropy")
+            case "kl":
+                return self.metrics.get("objective/kl_k3")
+        raise ValueError(metric)
+
+
+def as_record(result: SeedResult) -> dict[str, Any]:
+    """A result as JSON holds it; numbers that are not finite are left out."""
+    data = asdict(result)
+    data["curve"] = [list(point) for point in result.curve]
+    data["problem_means"] = list(result.problem_means)
+    data["metrics"] = {name: value for name, value in result.metrics.items() if math.isfinite(value)}
+    return data
+
+
+def from_record(data: Mapping[str, Any]) -> SeedResult:
+    """The result that `as_record` wrote."""
+    curve = tuple((int(step), float(mean), float(passed)) for step, mean, passed in data["curve"])
+    return SeedResult(**{**data, "curve": curve, "problem_means": tuple(data["problem_means"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean over seeds and its standard error, None with one seed."""
+
+    value: float
+    standard_error: float | None
+    num_seeds: int
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
+        """The t interval over seeds, on these problems; None with one seed."""
+        if self.standard_error is None:
+            return None
+        from scipy.special import stdtrit  # the t quantile without all of scipy.stats
+
+        half = float(stdtrit(self.num_seeds - 1, 0.5 + confidence / 2)) * self.standard_error
+        return self.value - half, self.value + half
+
+
+def mean_over_seeds(value_S: Sequence[float]) -> Mean | None:
+    """The mean of one number per seed, None where there is none."""
+    if not value_S:
+        return None
+    values = np.asarray(value_S, dtype=np.float64)
+    error = None if len(values) < 2 else float(values.std(ddof=1) / math.sqrt(len(values)))
+    return Mean(float(values.mean()), error, len(values))
+
+
+def objective_means(results: Sequence[SeedResult], metrics: Sequence[str]) -> list[Mean] | None:
+    """Each objective's mean over seeds; None where a seed did not measure one of them."""
+    means = []
+    for metric in metrics:
+        values = [result.objective(metric) for result in results]
+        if not values or any(value is None or not math.isfinite(value) for value in values):
+            return None
+        mean = mean_over_seeds([value for value in values if value is not None])
+        assert mean is not None
+        means.append(mean)
+    return means

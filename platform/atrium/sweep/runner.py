@@ -1,0 +1,251 @@
+"""Running one claimed trial: its setting, its seeds, when to stop early, and its end.
+
+What a trial has reached is in its run folders and in the storage, so whoever takes a dead worker's trial
+over goes on from its last checkpoint. How a run is executed is handed in; nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import optuna
+from optuna.trial import TrialState
+
+from atrium.config.schema import RunConfig
+from atrium.errors import ConfigError, Interrupted
+from atrium.sweep.claims import Claims
+from atrium.sweep.plan import PlannedTrial, Stage, planned_trial, stage_space, trial_config
+from atrium.sweep.pruning import RunWatch, is_worse, trial_report
+from atrium.sweep.pulse import Pulse
+from atrium.sweep.results import FINISHED, PRUNED, SeedResult, objective_means
+from atrium.sweep.study import SweepStudies, Trial
+from atrium.tracking.run_folder import RunFolder
+
+_SEED_PROGRESS = 10**9
+"""What a finished seed counts against steps, where progress is compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRun:
+    """One run of a trial, to be begun or gone on with.
+
+    `run` names the folder that was begun before, if any; `on_begun` is told a new one's before anything
+    is computed. `label` is written into the folder.
+    """
+
+    config: RunConfig
+    overrides: tuple[str, ...]
+    label: Mapping[str, Any]
+    run: str | None
+    on_begun: Callable[[str], None]
+
+
+class Execute(Protocol):
+    """Trains one run to its end, or until `watch` stops it; raises what stops the worker."""
+
+    def __call__(self, run: TrialRun, watch: RunWatch) -> SeedResult:
+        """The result: finished, or pruned with a reason."""
+        ...
+
+
+class TrialRunner:
+    """Runs trials for one worker. `find_twin` gives an ended trial of the same method, if there is one."""
+
+    def __init__(
+        self,
+        studies: SweepStudies,
+        claims: Claims,
+        pulse: Pulse,
+        execute: Execute,
+        *,
+        should_stop: Callable[[], bool],
+        say: Callable[[str], None],
+    ) -> None:
+        self._studies = studies
+        self._definition = studies.definition
+        self._claims = claims
+        self._pulse = pulse
+        self._execute = execute
+        self._should_stop = should_stop
+        self._say = say
+
+    def run(self, trial: Trial, find_twin: Callable[[Trial, PlannedTrial], Trial | None]) -> None:
+        """Run a claimed trial to its end."""
+        handle = self._studies.begin(trial)
+        try:
+            planned = trial.planned
+            if not planned.key:
+                planned = self._chosen(handle, trial)
+                if (twin := find_twin(trial, planned)) is not None:
+                    self._copy(trial, twin)
+                    return
+            self._say(f"{trial.resource}: {', '.join(planned.labels)}")
+            self._run_seeds(handle, trial, planned)
+        except ConfigError as error:
+            self.end(trial, TrialState.FAIL, reason=str(error))
+
+    def give_up(self, trial: Trial, reason: str) -> None:
+        """End a trial that cannot be run."""
+        self._studies.begin(trial)
+        self.end(trial, TrialState.FAIL, reason=reason)
+
+    def progress(self, trial: Trial) -> int:
+        """How far a trial is: finished seeds first, then the newest checkpoint of the one that runs."""
+        done = sum(result.state == FINISHED for result in trial.results.values())
+        step = 0
+        for result in trial.results.values():
+            if result.state != FINISHED and result.run is not None:
+                steps = RunFolder(Path(self._definition.runs_dir) / result.run).checkpoint_steps()
+                step = steps[-1] if steps else 0
+        return done * _SEED_PROGRESS + step
+
+    def end(
+        self,
+        trial: Trial,
+        state: TrialState,
+        *,
+        values: Sequence[float] | None = None,
+        **attributes: Any,  # noqa: ANN401 - what is recorded with the end
+    ) -> None:
+        """End a trial, unless another worker has taken it over."""
+        if not self._claims.is_mine(trial.resource):
+            self._say(f"{trial.resource} was taken over by another worker, which ends it")
+            return
+        if state is not TrialState.COMPLETE:
+            self._say(f"{trial.resource} {state.name.lower()}: {attributes.get('reason')}")
+        self._studies.end(trial, state, values=values, attributes=attributes)
+        self._pulse.beat(stage=None, trial=None, seed=None)
+        self._pulse.write_state()
+
+    def _chosen(self, handle: optuna.trial.Trial, trial: Trial) -> PlannedTrial:
+        space, base = stage_space(self._definition, trial.stage)
+        assignment = self._studies.suggest(handle, space)
+        planned = planned_trial(self._definition, space, base, assignment)
+        self._studies.store_setting(handle, planned)
+        return planned
+
+    def _copy(self, trial: Trial, twin: Trial) -> None:
+        """End a trial as the one of the same method ended."""
+        self._say(f"{trial.resource} is the same method as {twin.resource}, which is not run again")
+        errors = {} if twin.standard_errors is None else {"standard_errors": list(twin.standard_errors)}
+        reason = twin.reason or f"the same method as trial {twin.number}"
+        self.end(trial, twin.state, values=twin.values, coincides_with=twin.number, reason=reason, **errors)
+
+    def _run_seeds(self, handle: optuna.trial.Trial, trial: Trial, planned: PlannedTrial) -> None:
+        definition = self._definition
+        config = trial_config(
+            planned.overrides, name=definition.name, runs_dir=definition.runs_dir, seed=trial.seeds[0]
+        )
+        results: list[SeedResult] = []
+        for seed in trial.seeds:
+            done = trial.results.get(seed)
+            if done is None or done.state != FINISHED:
+                done = self._run_seed(handle, trial, planned, config.model_copy(update={"seed": seed}))
+                self._studies.store_result(handle, done)
+                self._pulse.write_state()
+            results.append(done)
+            reason = done.reason if done.state == PRUNED else self._worse_than_best(trial, results)
+            if reason is not None:
+                self.end(trial, TrialState.PRUNED, reason=reason)
+                return
+        self._complete(trial, results)
+
+    def _run_seed(
+        self, handle: optuna.trial.Trial, trial: Trial, planned: PlannedTrial, config: RunConfig
+    ) -> SeedResult:
+        seed = config.seed
+        begun = trial.results.get(seed)
+        self._pulse.step = 0
+        self._pulse.beat(
+            stage=trial.stage.value, trial=trial.number, seed=seed, step=0, num_steps=config.num_steps
+        )
+
+        def begin(name: str) -> None:
+            with self._studies.storage.explained():
+                self._studies.store_result(handle, SeedResult(seed=seed, run=name))
+
+        run = TrialRun(
+            config=config,
+            overrides=(*planned.overrides, f"seed={seed}"),
+            label={
+                "sweep": self._definition.name,
+                "stage": trial.stage.value,
+                "trial": trial.number,
+                "seed": seed,
+                "labels": list(planned.labels),
+                "settings": dict(planned.settings),
+            },
+            run=begun.run if begun is not None else None,
+            on_begun=begin,
+        )
+        try:
+            return self._execute(run, self._watch(handle, trial, seed))
+        except OSError as error:
+            # Else it would be taken for the storage's.
+            raise RuntimeError(f"the run of {trial.resource} with seed {seed} failed") from error
+
+    def _watch(self, handle: optuna.trial.Trial, trial: Trial, seed: int) -> RunWatch:
+        """What follows the run; its curve is compared where it is the trial's first seed."""
+        pruner = self._definition.pruner
+        compared = seed == trial.seeds[0] and trial.stage is not Stage.FINAL and pruner.curve != "none"
+        report = trial_report(handle, self._definition.objectives[0].metric)
+
+        def reported(step: int, results: Mapping[str, object]) -> bool:
+            with self._studies.storage.explained():
+                return report(step, results)
+
+        return RunWatch(pruner, on_step=self._on_step, report=reported if compared else None)
+
+    def _on_step(self, step: int) -> None:
+        self._pulse.step = step
+        self._pulse.raise_problem()
+        if self._should_stop():
+            raise Interrupted(f"sweep {self._definition.name} stopped after step {step} of a run")
+
+    def _worse_than_best(self, trial: Trial, results: Sequence[SeedResult]) -> str | None:
+        """Why the trial need not run its other seeds, or None."""
+        pruner, objective = self._definition.pruner, self._definition.objectives[0]
+        num_left = len(trial.seeds) - len(results)
+        if pruner.between_seeds == "none" or trial.stage is Stage.FINAL or num_left == 0:
+            return None
+        maximize = objective.direction == "maximize"
+        complete = [
+            one for one in self._studies.trials(trial.stage) if one.values is not None and one.results
+        ]
+        if not complete:
+            return None
+        best = max(complete, key=lambda one: (one.values or (0.0,))[0] * (1 if maximize else -1))
+        common = [(one, best.results[one.seed]) for one in results if one.seed in best.results]
+        mine, others = (_mean_of_rows([pair[side].problem_means for pair in common]) for side in (0, 1))
+        if not is_worse(mine, others, p_value=pruner.p_value, maximize=maximize):
+            return None
+        left_out = f"{num_left} of {len(trial.seeds)} seeds left out"
+        return f"worse than trial {best.number} problem by problem, {left_out}"
+
+    def _complete(self, trial: Trial, results: Sequence[SeedResult]) -> None:
+        final = trial.stage is Stage.FINAL
+        metrics = ["mean_at_k"] if final else [one.metric for one in self._definition.objectives]
+        means = objective_means([_on_test(one) for one in results] if final else results, metrics)
+        if means is None:
+            self.end(trial, TrialState.FAIL, reason="its runs did not measure the objective")
+            return
+        self.end(
+            trial,
+            TrialState.COMPLETE,
+            values=[mean.value for mean in means],
+            standard_errors=[mean.standard_error for mean in means],
+        )
+
+
+def _on_test(result: SeedResult) -> SeedResult:
+    """A result with the scores of test problems, averaged over benchmarks, in validation's place."""
+    scores = [float(score["mean_at_k"]) for score in result.test.values()]
+    mean = sum(scores) / len(scores) if scores else None
+    return SeedResult(seed=result.seed, state=result.state, mean_at_k=mean)
+
+
+def _mean_of_rows(rows: Sequence[Sequence[float]]) -> list[float]:
+    return [sum(column) / len(column) for column in zip(*rows, strict=False)]

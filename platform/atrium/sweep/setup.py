@@ -1,0 +1,159 @@
+"""Beginning a sweep, or going on with one: its files, its studies, its plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+from atrium.errors import ConfigError, SweepError
+from atrium.sweep.claims import Claims, this_worker
+from atrium.sweep.definition import SweepDefinition
+from atrium.sweep.files import validated_definition
+from atrium.sweep.plan import PlannedTrial, Stage, plan_stage, trial_config
+from atrium.sweep.snapshot import (
+    DEFINITION_FILE,
+    public_definition,
+    snapshot,
+    sweep_folder,
+    write_state,
+)
+from atrium.sweep.storage import SweepStorage, without_password
+from atrium.sweep.study import DEFINITION, SweepStudies, stages_of
+from atrium.tracking.atomic import explained, write_json
+from atrium.tracking.reader import read_object
+
+CREATED = "created"
+STORAGE_VARIABLE, PARENT_VARIABLE = "ATRIUM_SWEEP_STORAGE", "ATRIUM_SWEEP_PARENT"
+"""How a command hands its workers what no list of processes should show, and whom they belong to."""
+_MAY_CHANGE = ("trials", "max_attempts", "tiny")
+
+
+def prepare(storage: SweepStorage, definition: SweepDefinition) -> None:
+    """Make the sweep's folder, studies and trials, or find them; nothing runs yet.
+
+    Raises `ConfigError` where a sweep of this name has other settings, or its space cannot be run.
+    """
+    with storage.explained():
+        begun = stored_definition(storage, definition.name)
+        if begun is not None:
+            _check_same(begun[0], definition)
+        # Planned before anything is stored, so that a sweep that cannot run leaves nothing behind.
+        planned = {} if _is_planned(storage, begun, definition) else _plans(definition)
+        studies = open_studies(storage, definition)
+        created = begun[1] if begun is not None else time.time()
+        study = studies.study(Stage.SEARCH)
+        study.set_user_attr(DEFINITION, definition.model_dump(mode="json"))
+        study.set_user_attr(CREATED, created)
+        claims = Claims(storage, definition.name, this_worker())
+        claims.beat()
+        for stage, trials in planned.items():
+            known = studies.num_planned(stage)
+            if known is None or known < len(trials):
+                if Stage.FINAL in studies.stages and studies.num_planned(Stage.FINAL) is not None:
+                    raise ConfigError(
+                        f"trials={definition.trials}: sweep {definition.name} has compared its winner; a "
+                        "larger search needs another name, and fresh seeds for its comparison"
+                    )
+                resource = f"plan:{stage}" if known is None else f"plan:{stage}:{len(trials)}"
+                if claims.acquire(resource):
+                    studies.add(stage, trials)
+        claims.end()
+        state = snapshot(studies, claims, created)
+    folder = sweep_folder(definition.runs_dir, definition.name)
+    with explained("write", folder):
+        write_state(folder, state)
+        write_json(
+            folder / DEFINITION_FILE, public_definition(definition, without_password(storage.url), created)
+        )
+
+
+def _plans(definition: SweepDefinition) -> dict[Stage, list[tuple[PlannedTrial, tuple[int, ...]]]]:
+    return {
+        stage: [(trial, definition.seeds) for trial in plan_stage(definition, stage)]
+        for stage in stages_of(definition)
+        if stage is not Stage.FINAL
+    }
+
+
+def _is_planned(
+    storage: SweepStorage, begun: tuple[SweepDefinition, float] | None, definition: SweepDefinition
+) -> bool:
+    """Whether all trials of this very definition are there already."""
+    if begun is None or begun[0].trials != definition.trials:
+        return False
+    studies = open_studies(storage, definition)
+    return all(studies.num_planned(stage) is not None for stage in studies.stages if stage is not Stage.FINAL)
+
+
+def open_studies(storage: SweepStorage, definition: SweepDefinition) -> SweepStudies:
+    """The studies of a definition; composes its base to learn how long a run is."""
+    config = trial_config(
+        definition.base, name=definition.name, runs_dir=definition.runs_dir, seed=definition.seeds[0]
+    )
+    return SweepStudies(storage, definition, config.num_steps)
+
+
+def stored_definition(storage: SweepStorage, name: str) -> tuple[SweepDefinition, float] | None:
+    """The definition that a storage holds under a name and when it was made, or None."""
+    if name not in optuna.get_all_study_names(storage.optuna):
+        return None
+    attributes = optuna.load_study(study_name=name, storage=storage.optuna).user_attrs
+    data = attributes.get(DEFINITION)
+    if not isinstance(data, Mapping):
+        return None
+    return validated_definition(data, source=f"the stored sweep {name}"), float(attributes.get(CREATED, 0.0))
+
+
+def join(storage: SweepStorage, name: str, runs_dir: str | None) -> tuple[SweepDefinition, float]:
+    """What a worker needs to join a sweep; `SweepError` where the storage does not hold it."""
+    with storage.explained():
+        stored = stored_definition(storage, name)
+    if stored is None:
+        raise SweepError(
+            f"{without_password(storage.url)} holds no sweep {name}; begin it with `atrium sweep {name} "
+            "storage=URL`, with the same URL"
+        )
+    definition, created = stored
+    return (definition if runs_dir is None else definition.model_copy(update={"runs_dir": runs_dir})), created
+
+
+def known_storage(runs_dir: str, name: str) -> str:
+    """The storage URL that a sweep's folder names; `SweepError` where there is no such sweep."""
+    content, problem = read_object(sweep_folder(runs_dir, name) / DEFINITION_FILE)
+    url = content.get("storage")
+    if problem is not None or not isinstance(url, str):
+        there = ", ".join(sweep_names(runs_dir)) or "none"
+        raise SweepError(f"there is no sweep {name} in {runs_dir}: {problem}; there are: {there}")
+    return url
+
+
+def sweep_names(runs_dir: str) -> list[str]:
+    """The sweeps that have a folder."""
+    folder = sweep_folder(runs_dir, "x").parent
+    return sorted(path.parent.name for path in folder.glob(f"*/{DEFINITION_FILE}")) if folder.is_dir() else []
+
+
+def _check_same(stored: SweepDefinition, given: SweepDefinition) -> None:
+    """A sweep goes on as it began; only more trials may be asked for, where a plan can grow."""
+    before: dict[str, Any] = stored.model_dump(mode="json")
+    after: dict[str, Any] = given.model_dump(mode="json")
+    for key in after:
+        if after[key] != before[key] and key not in (*_MAY_CHANGE, "runs_dir"):
+            raise ConfigError(
+                f"sweep {given.name} began with another {key}; give the settings that it began with, or "
+                "another name=NAME"
+            )
+    if given.trials < stored.trials or (given.trials > stored.trials and given.sampler.kind == "grid"):
+        raise ConfigError(
+            f"trials={given.trials}: sweep {given.name} began with {stored.trials}; allowed is "
+            + ("the same, its grid is fixed" if given.sampler.kind == "grid" else f"{stored.trials} or more")
+        )
+
+
+def report_folder(runs_dir: str, name: str) -> Path:
+    """Where a sweep's report is written."""
+    return sweep_folder(runs_dir, name) / "report"

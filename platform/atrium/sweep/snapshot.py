@@ -1,0 +1,126 @@
+"""How a sweep stands, as plain JSON: `runs/sweeps/<name>/state.json`, which displays and reports read.
+
+It is derived from the storage and replaced as a whole, so a reader needs neither Optuna nor the storage.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from optuna.trial import TrialState
+
+from atrium.sweep.claims import Claims
+from atrium.sweep.definition import SweepDefinition
+from atrium.sweep.results import SeedResult, as_record
+from atrium.sweep.study import SweepStudies, Trial
+from atrium.tracking.atomic import write_json
+
+FORMAT_VERSION = 1
+SWEEPS_DIR = "sweeps"
+STATE_FILE, DEFINITION_FILE, REPORT_DIR = "state.json", "sweep.json", "report"
+_STATES = {
+    TrialState.WAITING: "waiting",
+    TrialState.RUNNING: "running",
+    TrialState.COMPLETE: "complete",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "failed",
+}
+
+
+def sweep_folder(runs_dir: Path | str, name: str) -> Path:
+    """Where a sweep's own files lie."""
+    return Path(runs_dir) / SWEEPS_DIR / name
+
+
+def snapshot(studies: SweepStudies, claims: Claims, created: float) -> dict[str, Any]:
+    """All that is known of the sweep, but for the results of single problems."""
+    definition = studies.definition
+    trials = {stage: studies.trials(stage) for stage in studies.stages}
+    planned = {stage: studies.num_planned(stage) for stage in studies.stages}
+    is_finished = all(
+        planned[stage] is not None and all(trial.has_ended for trial in trials[stage])
+        for stage in studies.stages
+    )
+    workers = [worker for worker in claims.workers() if claims.is_alive(worker) and not worker.has_ended]
+    return {
+        "format_version": FORMAT_VERSION,
+        "name": definition.name,
+        "question": definition.question,
+        "state": "finished" if is_finished else ("running" if workers else "stopped"),
+        "created": created,
+        "updated": time.time(),
+        "objectives": [objective.model_dump() for objective in definition.objectives],
+        "stages": [
+            {
+                "name": stage.value,
+                "num_trials": planned[stage] if planned[stage] is not None else None,
+                "num_ended": sum(trial.has_ended for trial in trials[stage]),
+            }
+            for stage in studies.stages
+        ],
+        "workers": [_worker(asdict(worker)) for worker in workers],
+        "trials": [
+            _trial(trial, claims.num_takeovers(trial.resource))
+            for stage in studies.stages
+            for trial in trials[stage]
+        ],
+    }
+
+
+def write_state(folder: Path, state: Mapping[str, Any]) -> None:
+    """Replace the sweep's snapshot. Raises `OSError` where there is no room."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / STATE_FILE, state)
+
+
+def public_definition(definition: SweepDefinition, storage: str, created: float) -> dict[str, Any]:
+    """The content of `sweep.json`."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "created": created,
+        "storage": storage,
+        "definition": definition.model_dump(mode="json"),
+    }
+
+
+def _trial(trial: Trial, num_takeovers: int) -> dict[str, Any]:
+    planned = trial.planned
+    return {
+        "stage": trial.stage.value,
+        "number": trial.number,
+        "state": _STATES[trial.state],
+        "labels": list(planned.labels),
+        "settings": dict(planned.settings),
+        "assignment": dict(planned.assignment),
+        "overrides": list(planned.overrides),
+        "window": planned.window,
+        "values": None if trial.values is None else list(trial.values),
+        "standard_errors": None if trial.standard_errors is None else list(trial.standard_errors),
+        "reason": trial.reason,
+        "coincides_with": trial.coincides_with,
+        "num_takeovers": num_takeovers,
+        "num_seeds": len(trial.seeds),
+        "seeds": _seeds(list(trial.results.values())),
+    }
+
+
+def _seeds(results: Sequence[SeedResult]) -> list[dict[str, Any]]:
+    seeds = []
+    for result in results:
+        record = as_record(result)
+        del record["problem_means"]
+        record["test"] = {
+            name: {key: value for key, value in scores.items() if key != "problem_means"}
+            for name, scores in result.test.items()
+        }
+        seeds.append(record)
+    return seeds
+
+
+def _worker(state: dict[str, Any]) -> dict[str, Any]:
+    state["id"] = state.pop("worker")
+    return {key: value for key, value in state.items() if key not in ("has_ended", "pid_started", "beat")}

@@ -1,0 +1,214 @@
+"""Search spaces, purely: which assignments a space holds, and which overrides an assignment means.
+
+An assignment gives each active parameter a value. Parameters are walked in the order of the file, so a
+condition may look at what stands before it. Nothing here knows Optuna or composes a configuration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from atrium.config.experiment_file import override_text
+from atrium.errors import ConfigError
+from atrium.sweep.definition import DerivedConfig, ParameterConfig, Scalar, SpaceConfig
+from atrium.windows import DIVERGENCES, budget_for_lower, budget_for_upper
+
+ARM = "arm"
+"""The name under which the choice of an arm appears among the parameters."""
+_DEFAULT_GRID = 5
+
+Assignment = dict[str, Scalar]
+
+
+def parameters(space: SpaceConfig) -> dict[str, ParameterConfig]:
+    """All that varies, by name: the arm first, then variables, then settings."""
+    arm = {ARM: ParameterConfig(choices=tuple(space.arms))} if space.arms else {}
+    return {**arm, **space.variables, **space.space}
+
+
+def assign(space: SpaceConfig, choose: Callable[[str, ParameterConfig], Scalar]) -> Assignment:
+    """The assignment that `choose` makes, which is asked for active parameters only."""
+    chosen: Assignment = {}
+    for name, parameter in parameters(space).items():
+        if is_active(parameter, chosen):
+            chosen[name] = choose(name, parameter)
+    return chosen
+
+
+def is_active(parameter: ParameterConfig, chosen: Mapping[str, Scalar]) -> bool:
+    """Whether a parameter's conditions hold for what was chosen before it."""
+    return all(other in chosen and chosen[other] in values for other, values in parameter.when.items())
+
+
+def grid(space: SpaceConfig) -> Iterator[Assignment]:
+    """Every combination of grid points, the last parameter varying fastest; inactive ones do not vary."""
+    names = parameters(space)
+
+    def expand(remaining: Sequence[str], chosen: Assignment) -> Iterator[Assignment]:
+        if not remaining:
+            yield dict(chosen)
+            return
+        name, *rest = remaining
+        if not is_active(names[name], chosen):
+            yield from expand(rest, chosen)
+            return
+        for value in grid_points(names[name]):
+            yield from expand(rest, {**chosen, name: value})
+
+    yield from expand([*names], {})
+
+
+def grid_points(parameter: ParameterConfig) -> list[Scalar]:
+    """The values of a parameter on a grid: its choices, its steps, or `num` points of its range."""
+    if parameter.choices is not None:
+        return list(parameter.choices)
+    low, high = _bounds(parameter)
+    if parameter.num is None and (parameter.step is not None or (parameter.is_integer and not parameter.log)):
+        step = parameter.step or 1
+        count = math.floor((high - low) / step + 1e-9) + 1
+        return [_rounded(parameter, low + index * step) for index in range(count)]
+    num = parameter.num or _DEFAULT_GRID
+    points = np.geomspace(low, high, num) if parameter.log else np.linspace(low, high, num)
+    return list(dict.fromkeys(_rounded(parameter, float(point)) for point in points))
+
+
+def from_unit(parameter: ParameterConfig, unit: float) -> Scalar:
+    """The value at a share of the way through the parameter, 0 <= unit < 1."""
+    if parameter.choices is not None:
+        return parameter.choices[min(int(unit * len(parameter.choices)), len(parameter.choices) - 1)]
+    low, high = _bounds(parameter)
+    if parameter.is_integer and not parameter.log:
+        # Each whole number, or each step, gets an equal share.
+        step = float(parameter.step or 1)
+        count = math.floor((high - low) / step + 1e-9) + 1
+        return int(low + step * min(int(unit * count), count - 1))
+    if parameter.log:
+        return _rounded(parameter, math.exp(math.log(low) + unit * (math.log(high) - math.log(low))))
+    return _rounded(parameter, low + unit * (high - low))
+
+
+def unit_points(num_dimensions: int, num: int, *, kind: str, seed: int) -> list[list[float]]:
+    """`num` points of the unit cube: a scrambled Sobol sequence (`quasi_random`), or independent draws."""
+    if kind == "quasi_random":
+        from scipy.stats import qmc  # 0.4 s
+
+        power = max(math.ceil(math.log2(num)), 0)
+        points = qmc.Sobol(num_dimensions, seed=seed).random_base2(power)[:num]
+    else:
+        points = np.random.default_rng(seed).random((num, num_dimensions))
+    return [[float(value) for value in row] for row in points]
+
+
+def planned(space: SpaceConfig, *, kind: str, num: int, seed: int) -> list[Assignment]:
+    """The assignments of a sampler that does not look at results, at most `num` of them.
+
+    A grid of more than `num` points is thinned evenly, its ends kept.
+    """
+    if kind == "grid":
+        points = list(grid(space))
+        if len(points) <= num:
+            return points
+        kept = sorted({round(index) for index in np.linspace(0, len(points) - 1, num)})
+        return [points[index] for index in kept]
+    names = [*parameters(space)]
+    assignments = []
+    for unit in unit_points(len(names), num, kind=kind, seed=seed):
+        share = dict(zip(names, unit, strict=True))
+        assignments.append(assign(space, lambda name, one, share=share: from_unit(one, share[name])))  # type: ignore[misc]
+    return assignments
+
+
+def corners(space: SpaceConfig) -> Iterator[tuple[str, Assignment]]:
+    """Each end of each range and each choice once, with the parameter that it tries out.
+
+    What a condition hides is tried under the first values that satisfy the condition.
+    """
+    names = parameters(space)
+    for name, parameter in names.items():
+        ends = parameter.choices if parameter.choices is not None else (parameter.low, parameter.high)
+        for value in ends:
+            fixed: Assignment = {name: value}
+            _satisfy(names, name, fixed)
+            yield (
+                name,
+                assign(space, lambda other, one, fixed=fixed: fixed.get(other, _first(one))),  # type: ignore[misc]
+            )
+
+
+def _satisfy(names: Mapping[str, ParameterConfig], name: str, fixed: Assignment) -> None:
+    for other, values in names[name].when.items():
+        if other not in fixed:
+            fixed[other] = values[0]
+            _satisfy(names, other, fixed)
+
+
+def _first(parameter: ParameterConfig) -> Scalar:
+    return parameter.choices[0] if parameter.choices is not None else parameter.low
+
+
+def settings_of(space: SpaceConfig, assignment: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The settings that an assignment means: its own, its arm's, and those derived from variables.
+
+    Raises `ConfigError` where a value cannot be derived.
+    """
+    settings: dict[str, Scalar] = {}
+    arm = assignment.get(ARM)
+    if space.arms and isinstance(arm, str):
+        for key, value in space.arms[arm].items():
+            settings[key] = derive(key, value, {}) if isinstance(value, DerivedConfig) else value
+    for key, derived in space.derived.items():
+        if not isinstance(derived.of, str) or derived.of in assignment:
+            settings[key] = derive(key, derived, assignment)
+    for key in space.space:
+        if key in assignment:
+            settings[key] = assignment[key]
+    return settings
+
+
+def derive(key: str, derived: DerivedConfig, assignment: Mapping[str, Scalar]) -> float:
+    """The value of a derived setting."""
+    value = assignment[derived.of] if isinstance(derived.of, str) else derived.of
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{key}: {derived.function} of {value!r}; allowed is a number")
+    if derived.kind not in DIVERGENCES and derived.function.startswith("budget"):
+        raise ConfigError(
+            f"{key}: kind={derived.kind} has no constant window; allowed is {', '.join(DIVERGENCES)}"
+        )
+    try:
+        return _FUNCTIONS[derived.function](derived.kind, float(value))
+    except ValueError as error:
+        raise ConfigError(f"{key}: {derived.function} of {value:g}: {error}") from error
+
+
+def overrides_of(settings: Mapping[str, Scalar]) -> list[str]:
+    """Settings as overrides of the command line, in their order."""
+    return [f"{key}={override_text(value)}" for key, value in settings.items()]
+
+
+def _bounds(parameter: ParameterConfig) -> tuple[float, float]:
+    assert parameter.low is not None
+    assert parameter.high is not None
+    return float(parameter.low), float(parameter.high)
+
+
+def _rounded(parameter: ParameterConfig, value: float) -> float | int:
+    """The nearest value of the parameter: whole, or a step from `low`; else six digits, to be readable."""
+    low, high = _bounds(parameter)
+    if parameter.is_integer:
+        return round(min(max(value, low), high))
+    if parameter.step is not None:
+        value = low + round((value - low) / parameter.step) * parameter.step
+        return min(max(float(f"{value:.12g}"), low), high)
+    return min(max(float(f"{value:.6g}"), low), high)
+
+
+_FUNCTIONS: Mapping[str, Callable[[str, float], float]] = {
+    "budget_for_upper": budget_for_upper,
+    "budget_for_lower": budget_for_lower,
+    "one_minus": lambda _, value: 1.0 - value,
+    "one_plus": lambda _, value: 1.0 + value,
+    "equal": lambda _, value: value,
+}

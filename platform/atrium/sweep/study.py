@@ -1,0 +1,281 @@
+"""The studies of one sweep in its storage: one per stage, whose trials are planned before they run.
+
+Trials are made waiting, with their settings where the sampler does not look at results, and are
+claimed one by one. So a sweep has exactly the trials of its plan, whoever works on it and dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.trial import FrozenTrial, TrialState
+
+from atrium.seeding import derive_seed
+from atrium.sweep import space as spaces
+from atrium.sweep.definition import ParameterConfig, Scalar, SpaceConfig, SweepDefinition
+from atrium.sweep.plan import PlannedTrial, Stage
+from atrium.sweep.pruning import curve_pruner
+from atrium.sweep.results import SeedResult, as_record, from_record
+from atrium.sweep.storage import SweepStorage
+
+DEFINITION = "definition"
+_NUM_PLANNED = "num_planned"
+_SEED = "seed:"
+ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A trial as the storage holds it. `seeds` are those to run; `results` by seed, those begun."""
+
+    stage: Stage
+    number: int
+    state: TrialState
+    values: tuple[float, ...] | None
+    planned: PlannedTrial
+    seeds: tuple[int, ...]
+    results: Mapping[int, SeedResult]
+    reason: str | None
+    standard_errors: tuple[float | None, ...] | None
+    coincides_with: int | None
+    frozen: FrozenTrial
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it will run any more."""
+        return self.state in ENDED
+
+    @property
+    def resource(self) -> str:
+        """Its name among the claims."""
+        return f"{self.stage}:{self.number}"
+
+
+class SweepStudies:
+    """The stages' studies. `num_steps` is the length of a run, which some pruners need."""
+
+    def __init__(self, storage: SweepStorage, definition: SweepDefinition, num_steps: int) -> None:
+        self.storage = storage
+        self.definition = definition
+        self._studies: dict[Stage, optuna.Study] = {}
+        directions = [objective.direction for objective in definition.objectives]
+        for stage in stages_of(definition):
+            final = stage is Stage.FINAL
+            self._studies[stage] = optuna.create_study(
+                storage=storage.optuna,
+                study_name=definition.name if stage is Stage.SEARCH else f"{definition.name}/{stage}",
+                directions=["maximize"] if final else directions,
+                sampler=sampler_of(definition, stage, 0),
+                pruner=curve_pruner(definition.pruner, num_steps),
+                load_if_exists=True,
+            )
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages that this sweep has."""
+        return tuple(self._studies)
+
+    def study(self, stage: Stage) -> optuna.Study:
+        """A stage's Optuna study."""
+        return self._studies[stage]
+
+    def num_planned(self, stage: Stage) -> int | None:
+        """How many trials a stage has, or None before it is planned."""
+        number = self._studies[stage].user_attrs.get(_NUM_PLANNED)
+        return number if isinstance(number, int) else None
+
+    def add(self, stage: Stage, planned: Sequence[tuple[PlannedTrial, Sequence[int]]]) -> None:
+        """Add the trials of a plan (each with its seeds) that are not there yet; only under a claim."""
+        study = self._studies[stage]
+        have = len(study.get_trials(deepcopy=False))
+        for trial, seeds in planned[have:]:
+            study.add_trial(_waiting(self.definition, stage, trial, seeds))
+        study.set_user_attr(_NUM_PLANNED, len(planned))
+
+    def trials(self, stage: Stage) -> list[Trial]:
+        """All trials of a stage, by number."""
+        frozen = sorted(self._studies[stage].get_trials(deepcopy=False), key=lambda trial: trial.number)
+        return [as_trial(stage, trial) for trial in frozen]
+
+    def trial(self, stage: Stage, number: int) -> Trial:
+        """One trial."""
+        return self.trials(stage)[number]
+
+    def begin(self, trial: Trial) -> optuna.trial.Trial:
+        """The Optuna trial of a claimed one, running from here on.
+
+        Its sampler draws from a seed of its own: workers that shared one would propose equal settings.
+        """
+        trial_id = trial.frozen._trial_id
+        self._studies[trial.stage].sampler = sampler_of(self.definition, trial.stage, trial.number)
+        if trial.state is TrialState.WAITING:
+            self.storage.optuna.set_trial_state_values(trial_id, TrialState.RUNNING)
+        return optuna.trial.Trial(self._studies[trial.stage], trial_id)
+
+    def suggest(self, handle: optuna.trial.Trial, space: SpaceConfig) -> dict[str, Scalar]:
+        """The assignment that the sampler chooses; one that was chosen before is kept."""
+
+        def choose(name: str, parameter: ParameterConfig) -> Scalar:
+            distribution = distribution_of(parameter)
+            match distribution:
+                case CategoricalDistribution():
+                    return handle.suggest_categorical(name, distribution.choices)
+                case IntDistribution():
+                    return handle.suggest_int(
+                        name,
+                        distribution.low,
+                        distribution.high,
+                        step=distribution.step,
+                        log=distribution.log,
+                    )
+                case FloatDistribution():
+                    return handle.suggest_float(
+                        name,
+                        distribution.low,
+                        distribution.high,
+                        step=distribution.step,
+                        log=distribution.log,
+                    )
+            raise TypeError(f"{name}: {distribution}")
+
+        return spaces.assign(space, choose)
+
+    def store_setting(self, handle: optuna.trial.Trial, planned: PlannedTrial) -> None:
+        """Record what a sampler's choice means."""
+        for name, value in _setting_attributes(planned).items():
+            handle.set_user_attr(name, value)
+
+    def store_result(self, handle: optuna.trial.Trial, result: SeedResult) -> None:
+        """Record how one seed of a trial stands."""
+        handle.set_user_attr(f"{_SEED}{result.seed}", as_record(result))
+
+    def end(
+        self,
+        trial: Trial,
+        state: TrialState,
+        *,
+        values: Sequence[float] | None = None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """End a trial, once: one that has ended stays as it is."""
+        study = self._studies[trial.stage]
+        storage, trial_id = self.storage.optuna, trial.frozen._trial_id
+        try:
+            for name, value in (attributes or {}).items():
+                storage.set_trial_user_attr(trial_id, name, value)
+            study.tell(trial.number, values, state=state, skip_if_finished=True)
+        except optuna.exceptions.UpdateFinishedTrialError:
+            return  # a worker that was thought dead ended it in between, with the same results
+
+
+def stages_of(definition: SweepDefinition) -> tuple[Stage, ...]:
+    """The stages that a definition asks for."""
+    stages = [Stage.SEARCH]
+    if definition.baseline is not None:
+        stages.append(Stage.BASELINE)
+        if definition.final is not None:
+            stages.append(Stage.FINAL)
+    return tuple(stages)
+
+
+def sampler_of(definition: SweepDefinition, stage: Stage, number: int) -> BaseSampler:
+    """Optuna's sampler for one trial of a stage. Planned settings never ask it."""
+    seed = derive_seed(definition.sampler.seed, "sampler", stage.value, number) % 2**32
+    match definition.sampler.kind:
+        case "tpe":
+            return TPESampler(seed=seed, n_startup_trials=min(10, max(3, definition.trials // 3)))
+        case "gp":
+            return GPSampler(seed=seed)
+        case "nsga2":
+            return NSGAIISampler(seed=seed, population_size=min(20, max(4, definition.trials // 4)))
+    return RandomSampler(seed=seed)
+
+
+def distribution_of(parameter: ParameterConfig) -> BaseDistribution:
+    """A parameter as Optuna knows it."""
+    if parameter.choices is not None:
+        return CategoricalDistribution(parameter.choices)
+    assert parameter.low is not None
+    assert parameter.high is not None
+    if parameter.is_integer:
+        step = int(parameter.step or 1)
+        return IntDistribution(int(parameter.low), int(parameter.high), log=parameter.log, step=step)
+    return FloatDistribution(
+        float(parameter.low), float(parameter.high), log=parameter.log, step=parameter.step
+    )
+
+
+def as_trial(stage: Stage, frozen: FrozenTrial) -> Trial:
+    """A trial from Optuna's record of it."""
+    attributes = frozen.user_attrs
+    results = {
+        int(name.removeprefix(_SEED)): from_record(value)
+        for name, value in attributes.items()
+        if name.startswith(_SEED)
+    }
+    errors = attributes.get("standard_errors")
+    return Trial(
+        stage=stage,
+        number=frozen.number,
+        state=frozen.state,
+        values=tuple(frozen.values) if frozen.state is TrialState.COMPLETE and frozen.values else None,
+        planned=PlannedTrial(
+            assignment=attributes.get("assignment", {}),
+            settings=attributes.get("settings", {}),
+            overrides=tuple(attributes.get("overrides", ())),
+            labels=tuple(attributes.get("labels", ())),
+            key=attributes.get("key", ""),
+            window=attributes.get("window"),
+        ),
+        seeds=tuple(attributes.get("seeds", ())),
+        results=dict(sorted(results.items())),
+        reason=attributes.get("reason"),
+        standard_errors=None if errors is None else tuple(errors),
+        coincides_with=attributes.get("coincides_with"),
+        frozen=frozen,
+    )
+
+
+def _waiting(
+    definition: SweepDefinition, stage: Stage, planned: PlannedTrial, seeds: Sequence[int]
+) -> FrozenTrial:
+    attributes: dict[str, Any] = {"seeds": list(seeds)}
+    params: dict[str, Any] = {}
+    distributions: dict[str, BaseDistribution] = {}
+    if planned.key:
+        attributes |= _setting_attributes(planned)
+        space = definition.baseline if stage is Stage.BASELINE and definition.baseline else definition
+        known = spaces.parameters(space) if stage is not Stage.FINAL else {}
+        params = {name: value for name, value in planned.assignment.items() if name in known}
+        distributions = {name: _wide(distribution_of(known[name]), value) for name, value in params.items()}
+    return optuna.trial.create_trial(
+        state=TrialState.WAITING, params=params, distributions=distributions, user_attrs=attributes
+    )
+
+
+def _wide(distribution: BaseDistribution, value: Scalar) -> BaseDistribution:
+    """A planned value may lie between the steps that a sampler would be bound to."""
+    if isinstance(distribution, FloatDistribution) and distribution.step is not None:
+        return FloatDistribution(distribution.low, distribution.high)
+    return distribution
+
+
+def _setting_attributes(planned: PlannedTrial) -> dict[str, Any]:
+    return {
+        "assignment": dict(planned.assignment),
+        "settings": dict(planned.settings),
+        "overrides": list(planned.overrides),
+        "labels": list(planned.labels),
+        "key": planned.key,
+        "window": planned.window,
+    }

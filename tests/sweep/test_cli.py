@@ -1,0 +1,104 @@
+"""`atrium sweep` on the command line, up to where training begins; real sweeps run in `tests/faults`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from atrium.cli import main
+from atrium.cli.sweep_run import sweep_definition
+from atrium.cli.sweep_table import live_view, value_text, window_text
+from atrium.errors import ConfigError
+
+
+def test_help_says_what_can_be_swept(capsys):
+    assert main(["sweep", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "delta, divergence, gvpo_beta" in said
+    assert "budget=tiny" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["detla"], "did you mean delta"),
+        (["delta", "workers=none"], "workers=none: allowed is a whole number of at least 1"),
+        (["delta", "budget=small"], "budget=small: allowed is full or tiny"),
+        (["delta", "--worker"], "write KEY=VALUE; did you mean workers?"),
+        (["delta", "seeds=a,b"], "seeds=a,b: allowed are whole numbers"),
+        (["delta", "storage=mongodb://x"], "allowed is journal, sqlite, or a URL"),
+        (["report", "delta", "workers=2"], "does not go with this command"),
+        (["report", "delta", "num_steps=2"], "a sweep keeps its settings"),
+        (["report"], "no sweep is named"),
+        (["worker", "delta"], "there is no sweep delta"),
+    ],
+)
+def test_a_wrong_command_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", *arguments]) in (1, 2)
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert said in captured.err
+
+
+def test_the_command_line_changes_trials_and_baseline_alike():
+    definition = sweep_definition("delta", {"seeds": "7,8", "name": "mine"}, ["num_steps=20"])
+    assert definition.seeds == (7, 8)
+    assert definition.name == "mine"
+    assert definition.base[-1] == definition.baseline.base[-1] == "num_steps=20"
+    tiny = sweep_definition("delta", {"budget": "tiny"}, [])
+    assert tiny.name == "delta-tiny"
+    assert "debug=tiny_steps" in tiny.base
+    assert "debug=tiny_steps" in tiny.baseline.base
+
+
+def test_a_sweep_that_lost_its_final_seeds_to_the_search_is_refused():
+    with pytest.raises(ConfigError, match=r"final.seeds=1000 chose the winner too"):
+        sweep_definition("delta", {"seeds": "1000,1001"}, [])
+
+
+def test_the_table_shows_means_with_errors_windows_and_who_works_on_what():
+    from rich.console import Console
+
+    trial = {
+        "stage": "search",
+        "number": 3,
+        "state": "running",
+        "labels": ["ratio", "chi2"],
+        "settings": {},
+        "window": [0.8, None],
+        "values": None,
+        "standard_errors": None,
+        "reason": None,
+        "num_seeds": 5,
+        "seeds": [{"state": "finished", "mean_at_k": 0.25}, {"state": "running", "mean_at_k": None}],
+    }
+    state = {
+        "objectives": [{"metric": "mean_at_k"}],
+        "stages": [{"name": "search", "num_ended": 3, "num_trials": 7}],
+        "workers": [{"stage": "search", "trial": 3, "seed": 1, "step": 12, "num_steps": 40}],
+        "trials": [trial],
+    }
+    console = Console(width=150, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(live_view(state))
+    console.file.close()
+    said = console.export_text()
+    for part in (
+        "search 3 of 7",
+        "1 worker",
+        "1/5, seed 1: step 12/40",
+        "(25.0 %)",
+        "ratio = chi2",
+        "[0.800, ∞]",
+    ):
+        assert part in said
+    assert value_text({**trial, "values": [0.5], "standard_errors": [0.01]}) == "50.0 ± 1.0 %"
+    assert value_text({**trial, "values": [1200.0], "standard_errors": [None]}) == "1,200"
+    assert window_text(None) == ""
+
+
+def test_the_command_itself_loads_no_torch():
+    code = "import sys, atrium.cli.sweep_run, atrium.cli.sweep_report; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

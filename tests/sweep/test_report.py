@@ -1,0 +1,217 @@
+"""Reports: what a finished sweep says, draws and hands on."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+
+import pytest
+from tests.sweep.conftest import ScriptedRuns
+
+from atrium.cli.sweep_report import list_sweeps, report, verdict_of
+from atrium.compare.sweep_figures import draw_sweep_figures
+from atrium.config.compose import compose
+from atrium.config.experiment_file import expand_experiment_files
+from atrium.errors import ConfigError
+from atrium.sweep.results import mean_over_seeds
+
+BASE = ["experiment=stress", "num_steps=4", "optimizer.num_warmup_steps=1"]
+
+
+def by_delta(config):
+    return max(0.0, 0.8 - abs(config.divergence.delta - 0.02) * 2 + 0.01 * (config.seed % 3))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a finished sweep with a tuned baseline, and what was printed about it."""
+    from tests.sweep.conftest import new_worker
+
+    from atrium.sweep.files import validated_definition
+    from atrium.sweep.setup import prepare
+    from atrium.sweep.storage import SweepStorage, storage_url
+
+    runs_dir = tmp_path_factory.mktemp("report") / "runs"
+    data = {
+        "name": "small",
+        "question": "Which delta?",
+        "base": [*BASE, "algorithm=atr"],
+        "space": {"divergence.delta": {"low": 0.002, "high": 0.2, "log": True, "num": 5}},
+        "seeds": [0, 1, 2],
+        "trials": 5,
+        "baseline": {
+            "base": [*BASE, "algorithm=grpo"],
+            "space": {"divergence.delta": {"low": 0.1, "high": 0.5, "num": 3}},
+        },
+        "final": {"seeds": [70, 71, 72, 73, 74]},
+        "runs_dir": str(runs_dir),
+    }
+    definition = validated_definition(data, source="test")
+    storage = SweepStorage(storage_url("journal", runs_dir / "sweeps" / "small"))
+    prepare(storage, definition)
+    worker = new_worker(storage, definition, ScriptedRuns(by_delta))
+    worker.work()
+    return runs_dir, worker._studies
+
+
+@pytest.fixture(scope="module")
+def written(finished):
+    """The report's folder, its content, and what was printed."""
+    runs_dir, _ = finished
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert report(str(runs_dir), "small") == 0
+    folder = runs_dir / "sweeps" / "small" / "report"
+    return folder, json.loads((folder / "report.json").read_text()), said.getvalue()
+
+
+def test_means_have_t_intervals_over_seeds():
+    mean = mean_over_seeds([0.7, 0.8, 0.9])
+    assert mean.value == pytest.approx(0.8)
+    assert mean.standard_error == pytest.approx(0.1 / 3**0.5)
+    assert mean.interval() == pytest.approx((0.8 - 4.302653 * 0.057735, 0.8 + 4.302653 * 0.057735), abs=1e-5)
+    assert mean_over_seeds([0.5]).interval() is None
+
+
+def test_a_report_names_the_best_and_what_may_be_concluded(written):
+    folder, content, said = written
+    assert content["best"]["settings"] == {"divergence.delta": 0.02}
+    assert content["state"]["state"] == "finished"
+    assert "its own number flatters it" in said
+    assert "with 5 fresh seeds, against the baseline (tuned with as many settings)" in said
+    assert content["verdict"]["kind"] == "better"
+    assert {"curve.png", "curve.svg", "plane.png", "ranking.svg", "learning.png"} <= {
+        path.name for path in folder.iterdir()
+    }
+
+
+def test_tables_hold_every_trial_and_every_point(written):
+    folder, _, _ = written
+    trials = list(csv.DictReader(io.StringIO((folder / "trials.csv").read_text())))
+    assert len(trials) == 5
+    assert [float(row["mean_at_k"]) for row in trials] == sorted(
+        (float(row["mean_at_k"]) for row in trials), reverse=True
+    )
+    points = list(csv.DictReader(io.StringIO((folder / "curve.csv").read_text())))
+    assert [float(row["x"]) for row in points if row["stage"] == "search"] == sorted(
+        float(row["divergence.delta"]) for row in trials
+    )
+    assert {row["stage"] for row in points} == {"search", "baseline"}
+
+
+def test_the_verdict_waits_for_all_fresh_seeds_and_uses_test_problems(finished):
+    _, studies = finished
+    verdict = verdict_of(studies)
+    assert verdict["seeds"] == [70, 71, 72, 73, 74]
+    assert verdict["benchmarks"] == ["arithmetic-test"]
+
+
+def test_the_winner_runs_as_an_experiment_from_its_file_and_from_conf(written, tmp_path):
+    folder, _, _ = written
+    expanded = expand_experiment_files([f"experiment={folder / 'winner.yaml'}", "seed=3"])
+    winner = compose(expanded)
+    meant = compose([*BASE, "algorithm=atr", "divergence.delta=0.02", "seed=3"])
+    assert winner == meant.model_copy(update={"experiment_name": "small-winner"})
+
+
+def test_what_is_typed_after_an_experiment_file_wins(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "defaults:\n- quickstart\n- override /algorithm: atr\n- _self_\ndivergence: {delta: 0.1}\n"
+    )
+    lines = expand_experiment_files([f"experiment={path}", "divergence.delta=0.3", "num_steps=7"])
+    config = compose(lines)
+    assert (config.divergence.delta, config.num_steps, config.experiment_name) == (0.3, 7, "quickstart")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("defaults: [{algorithm: atr}]", "allowed are names of experiments and"),
+        ("defaults: 3", "allowed is a list"),
+        ("- 1", "holds no settings"),
+        ("a: [", "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_experiment_is_refused_in_one_line(tmp_path, text, said):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        expand_experiment_files([f"experiment={path}"])
+
+
+def test_an_experiment_file_cannot_name_code_to_run(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("optimizer: {_target_: os.system}\n")
+    with pytest.raises(ConfigError, match="_target_ is refused"):
+        compose(expand_experiment_files([f"experiment={path}"]))
+
+
+def test_equal_reports_give_equal_pictures(written, tmp_path):
+    folder, content, _ = written
+    draw_sweep_figures(content, tmp_path / "again", tmp_path / "cache")
+    assert (tmp_path / "again" / "ranking.png").read_bytes() == (folder / "ranking.png").read_bytes()
+
+
+def test_a_list_of_sweeps_says_how_each_stands(finished, capsys):
+    runs_dir, _ = finished
+    assert list_sweeps(str(runs_dir)) == 0
+    assert capsys.readouterr().out == "small  finished  search 5 of 5, baseline 3 of 3, final 10 of 10\n"
+
+
+@pytest.fixture
+def run_scripted(tmp_path):
+    """Run a sweep of scripted runs over delta and group size; its report's content and folder."""
+
+    def run(**changes):
+        from tests.sweep.conftest import new_worker
+
+        from atrium.sweep.files import validated_definition
+        from atrium.sweep.setup import prepare
+        from atrium.sweep.storage import SweepStorage, storage_url
+
+        data = {
+            "name": "two",
+            "question": "Which two?",
+            "base": [*BASE, "algorithm=atr"],
+            "space": {
+                "divergence.delta": {"low": 0.002, "high": 0.2, "log": True},
+                "rollout.group_size": {"choices": [4, 8]},
+            },
+            "seeds": [0],
+            "runs_dir": str(tmp_path / "runs"),
+            "pruner": {"collapse_steps": None},
+            **changes,
+        }
+        definition = validated_definition(data, source="test")
+        storage = SweepStorage(storage_url("journal", tmp_path / "runs" / "sweeps" / "two"))
+        prepare(storage, definition)
+        new_worker(storage, definition, ScriptedRuns(by_delta)).work()
+        assert report(str(tmp_path / "runs"), "two") == 0
+        folder = tmp_path / "runs" / "sweeps" / "two" / "report"
+        return json.loads((folder / "report.json").read_text()), folder
+
+    return run
+
+
+def test_importances_find_the_parameter_that_matters(run_scripted):
+    content, folder = run_scripted(sampler={"kind": "random"}, trials=12)
+    assert content["importances"]["divergence.delta"] > 0.9
+    assert content["verdict"] is None
+    assert any("decide nothing" in sentence for sentence in content["sentences"])
+    assert not (folder / "curve.csv").exists()
+
+
+def test_two_objectives_give_a_front_and_no_winner(run_scripted):
+    objectives = [
+        {"metric": "mean_at_k", "direction": "maximize"},
+        {"metric": "num_tokens", "direction": "minimize"},
+    ]
+    content, folder = run_scripted(sampler={"kind": "nsga2"}, trials=5, objectives=objectives)
+    best = max(content["ranking"], key=lambda one: one["values"][0])
+    assert content["pareto"] == [best["number"]], "all spend equally many tokens"
+    assert content["best"] is None
+    assert (folder / "front.png").is_file()
+    assert not (folder / "winner.yaml").exists()
