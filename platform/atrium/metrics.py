@@ -95,6 +95,23 @@ RATIO_MEAN = Quantity("objective/ratio", _MEAN, "", "mean gate ratio per token")
 RATIO_SQUARED = Quantity("objective/ratio_squared", _MEAN, "", "mean squared gate ratio per token")
 RATIO_MAX = Quantity("objective/ratio_max", _MAX, "", "largest gate ratio")
 RATIO_MIN = Quantity("objective/ratio_min", _MIN, "", "smallest gate ratio")
+# Quantiles do not combine: they are read off the step's histogram, whose counts do.
+RATIO_P01 = Quantity("objective/ratio_p01", _MEAN, "", "1 % of tokens have a smaller gate ratio")
+RATIO_P05 = Quantity("objective/ratio_p05", _MEAN, "", "5 % of tokens have a smaller gate ratio")
+RATIO_P25 = Quantity("objective/ratio_p25", _MEAN, "", "25 % of tokens have a smaller gate ratio")
+RATIO_P50 = Quantity("objective/ratio_p50", _MEAN, "", "half of the tokens have a smaller gate ratio")
+RATIO_P75 = Quantity("objective/ratio_p75", _MEAN, "", "75 % of tokens have a smaller gate ratio")
+RATIO_P95 = Quantity("objective/ratio_p95", _MEAN, "", "95 % of tokens have a smaller gate ratio")
+RATIO_P99 = Quantity("objective/ratio_p99", _MEAN, "", "99 % of tokens have a smaller gate ratio")
+RATIO_QUANTILES: dict[float, Quantity] = {
+    0.01: RATIO_P01,
+    0.05: RATIO_P05,
+    0.25: RATIO_P25,
+    0.5: RATIO_P50,
+    0.75: RATIO_P75,
+    0.95: RATIO_P95,
+    0.99: RATIO_P99,
+}
 OUTSIDE_HIGH_FRAC = Quantity(
     "objective/outside_high_frac", _MEAN, "", "share of tokens infeasible with a ratio above 1"
 )
@@ -119,7 +136,7 @@ COEFFICIENT_ABS = Quantity(
 KL_K1 = Quantity("objective/kl_k1", _MEAN, "nats", "KL(behavior || policy) per token by k1 = -log w")
 KL_K2 = Quantity("objective/kl_k2", _MEAN, "nats", "the same by k2 = (log w)^2 / 2, biased")
 KL_K3 = Quantity("objective/kl_k3", _MEAN, "nats", "the same by k3 = w - 1 - log w, unbiased")
-REFERENCE_KL = Quantity("objective/reference_kl", _MEAN, "nats", "regularizer's KL per token, by k3")
+REFERENCE_KL = Quantity("objective/reference_kl", _MEAN, "nats", "KL(policy || reference) per token, by k3")
 REGULARIZER = Quantity("objective/regularizer", _MEAN, "", "the KL penalty's part of that loss")
 ADVANTAGE_ABS = Quantity("objective/advantage_abs", _MEAN, "", "mean |advantage| per token")
 STATE_DIVERGENCE = Quantity(
@@ -134,11 +151,17 @@ GRAD_NORM = Quantity("optimizer/grad_norm", _MEAN, "", "gradient norm before cli
 GRAD_NORM_MAX = Quantity("optimizer/grad_norm_max", _MAX, "", "largest gradient norm of the step")
 LEARNING_RATE = Quantity("optimizer/learning_rate", _MEAN, "", "learning rate in force")
 NUM_UPDATES = Quantity("optimizer/num_updates", _SUM, "updates", "optimiser updates in the step")
+NUM_SKIPPED_UPDATES = Quantity(
+    "optimizer/num_skipped_updates", _SUM, "updates", "updates skipped for a gradient that is not finite"
+)
 NUM_TRAINED_TOKENS = Quantity(
     "optimizer/num_trained_tokens", _SUM, "tokens", "completion tokens that entered an update"
 )
 NUM_COMPUTED_POSITIONS = Quantity(
     "optimizer/num_computed_positions", _SUM, "tokens", "positions computed in updates, padding included"
+)
+PADDING_FRAC = Quantity(
+    "optimizer/padding_frac", _MEAN, "", "share of those positions that is padding or a prompt again"
 )
 TRAIN_TOKENS_PER_S = Quantity(
     "optimizer/tokens_per_s", _MEAN, "tokens/s", "completion tokens trained on per second of update"
@@ -153,9 +176,17 @@ FORWARD_S = Quantity("time/forward_s", _SUM, "s", "forward and loss, part of the
 BACKWARD_S = Quantity("time/backward_s", _SUM, "s", "backward, part of the update")
 OPTIMIZER_S = Quantity("time/optimizer_s", _SUM, "s", "gradient clipping and optimiser step")
 EVALUATE_S = Quantity("time/evaluate_s", _SUM, "s", "evaluation")
+SYNC_S = Quantity("time/sync_s", _SUM, "s", "handing the policy's weights to the engine")
 CHECKPOINT_S = Quantity("time/checkpoint_s", _SUM, "s", "recording the step before and saving it")
+WEIGHTS_S = Quantity("time/weights_s", _SUM, "s", "handing new weights to the engine and the reference")
+OTHER_S = Quantity("time/other_s", _SUM, "s", "what of the step no phase accounts for")
 STEP_S = Quantity("time/step_s", _SUM, "s", "the whole step")
+IDLE_FRAC = Quantity("time/idle_frac", _MEAN, "", "share of the step spent on grades or in no phase")
+MFU = Quantity("time/mfu_frac", _MEAN, "", "model FLOPs of the update over the device's dense peak")
 PEAK_MEMORY_MB = Quantity("memory/peak_mb", _MAX, "MB", "peak resident (CPU) or allocated (CUDA)")
+ROLLOUT_PEAK_MB = Quantity("memory/rollout_peak_mb", _MAX, "MB", "peak allocated while sampling (CUDA)")
+UPDATE_PEAK_MB = Quantity("memory/update_peak_mb", _MAX, "MB", "peak allocated while updating (CUDA)")
+EVALUATE_PEAK_MB = Quantity("memory/evaluate_peak_mb", _MAX, "MB", "peak allocated while evaluating (CUDA)")
 
 
 def _catalogue() -> dict[str, Quantity]:

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 TokenIds = NDArray[np.int32]
 Logprobs = NDArray[np.float32]
 
+STORED_VERSION = -1
+"""The weight version of completions read from disk: none of this run's weights sampled them."""
+
 
 class VerdictKind(StrEnum):
     """What the grader found out about one completion."""
@@ -73,6 +76,8 @@ class Completion:
     `token_ids` [T] include the stop token when one was emitted; `logprobs` [T] are those of the
     distribution that was sampled from (temperature included). `text` is the decoded completion
     without the stop token. `weight_version` counts the updates of the weights that sampled it.
+    A stored completion has version `STORED_VERSION`, NaN log-probabilities where none were stored, and the
+    reward that was stored with it, if one was.
     """
 
     token_ids: TokenIds
@@ -80,6 +85,12 @@ class Completion:
     text: str
     finish_reason: FinishReason
     weight_version: int
+    stored_reward: float | None = None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it was read from disk rather than sampled by this run."""
+        return self.weight_version == STORED_VERSION
 
     @property
     def num_tokens(self) -> int:

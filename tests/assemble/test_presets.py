@@ -11,9 +11,8 @@ from atrium.metrics import CATALOGUE
 from atrium.tracking.json_lines import read_json_lines
 from atrium.train.checkpoint import latest_checkpoint
 
-PRESETS = sorted(
-    path.stem for path in (Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml")
-)
+FILES = (Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml")
+PRESETS = sorted({path.stem for path in FILES} - {"gvpo_offpolicy"})  # needs stored rollouts: `test_bank`
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -24,6 +24,9 @@ SUMMARY_POINT = {
     "interval_over_problems",
     "interval_sampling",
     "num_problems",
+    "maj_at_k",
+    "completion_length",
+    "truncated_frac",
 }
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz012345"
 

@@ -54,7 +54,7 @@ def test_one_run_begins_with_what_was_given(begun):
 def test_the_thread_count_and_passive_waiting_are_set_and_said(monkeypatch, capsys):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    train._set_threads(compose())
+    train.set_threads(compose())
     assert (os.environ["OMP_NUM_THREADS"], os.environ["OMP_WAIT_POLICY"]) == ("1", "PASSIVE")
     assert capsys.readouterr().out.count("\n") == 1
 
@@ -63,10 +63,22 @@ def test_a_users_own_choices_of_threads_are_kept(monkeypatch, capsys):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     config = compose()
-    train._set_threads(config)
+    train.set_threads(config)
     assert config.compute.num_threads == 2
     assert (os.environ["OMP_NUM_THREADS"], os.environ["OMP_WAIT_POLICY"]) == ("2", "ACTIVE")
     assert "2 threads waiting actively" in capsys.readouterr().out
+
+
+def test_the_profile_flag_is_the_setting_of_the_second_step(begun):
+    configs, _ = begun
+    assert main(["train", "--profile", "seed=3"]) == 0
+    assert main(["train", "seed=3", "compute.profile_step=4"]) == 0
+    assert [config.compute.profile_step for config in configs] == [2, 4]
+
+
+def test_a_step_that_never_comes_cannot_be_profiled(begun, capsys):
+    assert main(["train", "--profile", "num_steps=1"]) == 2
+    assert "compute.profile_step=2: the run has num_steps=1" in capsys.readouterr().err
 
 
 def test_flags_may_stand_anywhere(begun, capsys):
@@ -90,7 +102,7 @@ def test_help_lists_groups_with_their_options_and_the_settings(begun, tmp_path, 
     assert main(["train", "--help"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"^algorithm: .*\batr, .*\bgrpo, ", printed, re.MULTILINE)
-    assert "experiment: none, quickstart, stress" in printed
+    assert re.search(r"experiment: .*quickstart.*stress", printed)
     assert "learning_rate:" in printed
     assert "--resume RUN" in printed
     assert list(tmp_path.iterdir()) == []

@@ -108,6 +108,9 @@ def test_auto_becomes_a_value_that_fits_model_and_machine(quickstart):
         "dtype": "float32",
         "num_threads": 1,
         "micro_batch_tokens": 16384,
+        "packing": True,
+        "on_oom": "stop",
+        "profile_step": None,
         "behavior_logprobs": "auto",
     }
     hub = ["model=hub", "model.source=Qwen/Qwen3-0.6B"]

@@ -12,7 +12,7 @@ from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker, step_to_drop
 from atrium.tracking.sample_files import read_samples
 from atrium.tracking.status import RunState
-from atrium.tracking.tracker import Tracker
+from atrium.tracking.tracker import RatioHistogram, Tracker
 
 
 @pytest.fixture
@@ -38,6 +38,25 @@ def test_metrics_are_on_disk_as_soon_as_they_are_logged(tracker):
     assert table.columns["rollout/reward"].tolist() == [1 / 3]
     line = json.loads(tracker.folder.metrics_file.read_text())
     assert list(line) == ["step", "time", "rollout/reward", "objective/loss"]
+
+
+def test_the_ratios_of_a_step_are_a_line_of_their_own_and_go_with_the_step(tracker):
+    histogram = RatioHistogram(edges=(0.5, 1.0, 1.5), positive=(1, 2), negative=(3, 0), zero=(0, 4))
+    for step in (1, 2):
+        tracker.log_metrics(step, {})
+        tracker.log_ratios(step, histogram)
+    tracker.sync()
+    lines = [json.loads(line) for line in tracker.folder.ratios_file.read_text().splitlines()]
+    assert lines[1] == {
+        "step": 2,
+        "edges": [0.5, 1.0, 1.5],
+        "positive": [1, 2],
+        "negative": [3, 0],
+        "zero": [0, 4],
+    }
+    tracker.folder.truncate_after(1)
+    remaining = tracker.folder.ratios_file.read_text().splitlines()
+    assert [json.loads(line) for line in remaining] == lines[:1]
 
 
 def test_a_step_is_recorded_once_and_in_order_after_a_resume_too(tracker):

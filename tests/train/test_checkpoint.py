@@ -26,6 +26,7 @@ from atrium.train.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
 )
+from atrium.train.faults import UpdateState
 
 
 class PowerCut(BaseException):
@@ -69,6 +70,7 @@ def test_a_training_state_survives_the_round_trip(tmp_path):
         objective=ObjectiveState(entropy_coefficient=0.1, last_entropy=2 / 3),
         best_step=8,
         best_value=0.1 + 0.2,
+        update=UpdateState(num_skipped=2, micro_batch_tokens=4096),
     )
     assert all(getattr(state, field.name) != field.default for field in fields(state))
     optimizer = {"a/step": torch.tensor(3.0), "a/exp_avg": torch.randn(3, 4).T}

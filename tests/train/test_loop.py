@@ -11,17 +11,19 @@ import pytest
 import torch
 
 from atrium.data.problems import ProblemStream
-from atrium.errors import Interrupted
+from atrium.errors import Interrupted, TrainingDivergedError
 from atrium.grading.pool import GraderPool
 from atrium.models.policy import write_policy
 from atrium.objective.groups import GroupFilter
 from atrium.objective.objective import ObjectiveState
+from atrium.objective.references import ReferenceState
 from atrium.records import Problem
 from atrium.rollout.engine import SamplingParams
 from atrium.rollout.scripted_engine import ScriptedCompletion, ScriptedEngine
 from atrium.seeding import derive_seed
 from atrium.train.checkpoint import CheckpointStore, TrainingState, latest_checkpoint
 from atrium.train.collect import RolloutCollector
+from atrium.train.faults import FaultHandling, UpdateState
 from atrium.train.loop import LoopSettings, Training, train
 from atrium.train.reference import MovingReference
 
@@ -37,6 +39,7 @@ class Diary:
 
     events: list = field(default_factory=list)
     metrics: dict = field(default_factory=dict)
+    ratios: dict = field(default_factory=dict)
     rollouts: dict = field(default_factory=dict)
     rollouts_at: tuple = ()
 
@@ -46,6 +49,9 @@ class Diary:
     def log_metrics(self, step, metrics):
         self.events.append(f"metrics {step}")
         self.metrics[step] = dict(metrics)
+
+    def log_ratios(self, step, histogram):
+        self.ratios[step] = histogram
 
     def log_rollouts(self, step, groups, traces):
         self.events.append(f"rollouts {step}")
@@ -88,6 +94,10 @@ def scene(make, tmp_path):
         yield partial(build_scene, make, tmp_path, grader)
 
 
+def _following(rule):
+    return "algorithm=grpo_kl", f"algorithm.reference={rule}"
+
+
 def build_scene(
     make,
     folder,
@@ -102,7 +112,7 @@ def build_scene(
     group_filter=None,
     stop_after=None,
     rollouts_at=(),
-    reference_every=None,
+    reference_rule=None,
 ):
     policy, diary = make.tiny_policy(), Diary(rollouts_at=rollouts_at)
     encode_text = partial(policy.tokenizer.encode, add_special_tokens=False)
@@ -127,8 +137,8 @@ def build_scene(
         context_length=64,
     )
     reference = None
-    if reference_every is not None:
-        reference = MovingReference(model=make.tiny_policy().model, every_num_steps=reference_every)
+    if reference_rule is not None:
+        reference = MovingReference(model=make.tiny_policy().model, moves=True)
     remaining = list(scores)
 
     def evaluate(step, *, final):
@@ -161,7 +171,7 @@ def build_scene(
             seed=0,
         ),
         updater=make.updater(
-            make.objective("algorithm=grpo_kl" if reference else "algorithm=grpo"),
+            make.objective(*(_following(reference_rule) if reference else ["algorithm=grpo"])),
             policy.model,
             reference=reference.model if reference else None,
         ),
@@ -265,8 +275,10 @@ def test_a_step_with_a_signal_updates_the_weights_and_counts_it(scene):
     assert state.num_tokens == sum(named["rollout/num_tokens"] for named in played.diary.metrics.values())
 
 
-@pytest.mark.parametrize(("limit", "num_kept", "num_rounds"), [(1, 0, 1), (2, 1, 2), (3, 2, 3), (9, 2, 3)])
-def test_resampling_adds_rounds_of_prompts_until_the_batch_is_full(scene, limit, num_kept, num_rounds):
+@pytest.mark.parametrize(("limit", "num_kept", "num_sampled"), [(1, 0, 2), (2, 1, 4), (3, 2, 5), (9, 2, 5)])
+def test_resampling_replaces_each_group_without_a_signal_until_the_batch_is_full(
+    scene, limit, num_kept, num_sampled
+):
     stream = ProblemStream(PROBLEMS, seed=0)
     silent = [problem.problem_id for problem in stream.take(0, 3)]
     played = scene(
@@ -276,9 +288,9 @@ def test_resampling_adds_rounds_of_prompts_until_the_batch_is_full(scene, limit,
         rollouts_at=(1,),
     )
     state = played.play()
-    assert state.cursor == num_rounds * NUM_PROMPTS
+    assert state.cursor == num_sampled
     named = played.diary.metrics[1]
-    assert named["rollout/num_groups_sampled"] == num_rounds * NUM_PROMPTS
+    assert named["rollout/num_groups_sampled"] == num_sampled
     groups, _ = played.diary.rollouts.get(1, ((), None))
     wanted = [problem.problem_id for problem in stream.take(3, 2)][:num_kept]
     assert [group.problem.problem_id for group in groups] == wanted
@@ -308,7 +320,7 @@ def test_no_problem_or_sample_repeats_within_an_epoch(scene):
 
 
 def test_a_reference_moves_when_its_rule_says_so(scene):
-    played = scene(num_steps=3, reference_every=2, checkpoint_every=1)
+    played = scene(num_steps=3, reference_rule="{kind:every_num_steps,num_steps:2}", checkpoint_every=1)
     start = played.weights()
     played.play()
     reference = played.run.reference.model.state_dict()
@@ -319,12 +331,72 @@ def test_a_reference_moves_when_its_rule_says_so(scene):
     assert all(value.equal(reference[name]) for name, value in checkpoint.reference.items())
 
 
+class Follower(MovingReference):
+    """Notes the policies that it follows, how far, and the state before the first."""
+
+    def follow(self, weights, share):
+        seen = self.__dict__.setdefault("seen", [])
+        seen.append((weights["lm_head.weight"].clone(), share))
+        super().follow(weights, share)
+
+
+def test_a_reference_that_averages_is_the_weighted_mean_of_all_policies_so_far(scene):
+    played = scene(num_steps=3, reference_rule="{kind:moving_average,decay:0.75}")
+    reference = Follower(model=played.run.reference.model, moves=True)
+    expected = reference.model.lm_head.weight.detach().clone()
+    played.run = replace(played.run, reference=reference)
+    played.play()
+    assert [share for _, share in reference.seen] == [0.25, 0.25, 0.25]
+    for policy, share in reference.seen:
+        expected = (1.0 - share) * expected + share * policy
+    torch.testing.assert_close(reference.model.lm_head.weight, expected)
+
+
+def test_a_reference_bounded_by_the_kl_moves_when_the_running_mean_passes_it_and_begins_anew(scene):
+    played = scene(num_steps=4, reference_rule="{kind:token_kl,bound:1e-9,smoothing:0.0}")
+    reference = Follower(model=played.run.reference.model, moves=True)
+    played.run = replace(played.run, reference=reference)
+    state = played.play()
+    kls = [played.diary.metrics[step]["objective/reference_kl"] for step in (1, 2, 3, 4)]
+    # Measured at the step's start: a reference that has just moved is the policy.
+    assert kls[0] == kls[2] == 0.0 < min(kls[1], kls[3])
+    assert [share for _, share in reference.seen] == [0.0, 1.0, 0.0, 1.0]
+    assert state.objective.reference == ReferenceState(share=1.0)
+
+
+@pytest.mark.parametrize(
+    "rule", ["{kind:moving_average,decay:0.9}", "{kind:token_kl,bound:1e-7,smoothing:0.5}"]
+)
+def test_a_moving_reference_goes_on_from_a_checkpoint_bit_for_bit(make, scene, rule):
+    whole = scene(num_steps=4, reference_rule=rule, checkpoint_every=4)
+    end = whole.play()
+    split = scene(num_steps=2, reference_rule=rule, checkpoint_every=2)
+    split.play()
+    saved = latest_checkpoint(split.run.checkpoints.folder)
+    split.run.reference.load(make.tiny_policy(5).model.state_dict())
+    split.run.reference.load(saved.reference)
+    split.run = replace(split.run, settings=replace(split.run.settings, num_steps=4))
+    assert replace(split.play(saved.state), wall_s=0.0) == replace(end, wall_s=0.0)
+    one, other = (s.run.reference.model.state_dict() for s in (whole, split))
+    assert all(value.equal(other[name]) for name, value in one.items())
+
+
 def test_a_frozen_reference_stays_and_is_not_saved(make):
-    reference = MovingReference(model=make.tiny_policy(0).model, every_num_steps=None)
+    reference = MovingReference(model=make.tiny_policy(0).model, moves=False)
     before = {name: value.clone() for name, value in reference.model.state_dict().items()}
-    reference.after_step(1, make.tiny_policy(1).model.state_dict())
+    reference.follow(make.tiny_policy(1).model.state_dict(), 0.0)
     assert all(value.equal(before[name]) for name, value in reference.model.state_dict().items())
     assert reference.saved_weights() is None
+
+
+def test_the_ratios_of_every_step_with_an_update_are_recorded(scene):
+    played = scene(num_steps=2)
+    played.play()
+    assert sorted(played.diary.ratios) == [1, 2]
+    for step, histogram in played.diary.ratios.items():
+        num_tokens = sum(histogram.positive) + sum(histogram.negative) + sum(histogram.zero)
+        assert num_tokens == played.diary.metrics[step]["optimizer/num_trained_tokens"]
+        assert played.diary.metrics[step]["objective/ratio_p50"] == 1.0
 
 
 def test_training_goes_on_from_a_state(scene):
@@ -365,3 +437,29 @@ def test_nothing_draws_from_torchs_global_random_state(scene):
     before = torch.get_rng_state()
     played.play()
     assert torch.get_rng_state().equal(before)
+
+
+def test_updates_skipped_in_a_row_are_counted_across_checkpoints(scene):
+    played = scene(num_steps=3, checkpoint_every=1)
+    played.run.updater.faults = FaultHandling(max_skipped=2)
+    next(played.policy.model.parameters()).register_hook(lambda gradient: gradient * torch.nan)
+    with pytest.raises(TrainingDivergedError, match=r"step 3 .* 3 updates in a row"):
+        played.play()
+    checkpoint = latest_checkpoint(played.run.checkpoints.folder)
+    assert checkpoint.state.update == UpdateState(num_skipped=2)
+    assert checkpoint.state.weight_version == 0
+    with pytest.raises(TrainingDivergedError, match=r"step 3 .* 3 updates in a row"):
+        played.play(checkpoint.state)
+
+
+def test_the_phases_of_a_step_and_what_is_left_add_up_to_it(scene):
+    played = scene(num_steps=2, evaluate_every=1)
+    played.play()
+    for named in played.diary.metrics.values():
+        phases = ("rollout", "grade_wait", "score", "update", "weights", "evaluate", "checkpoint", "other")
+        total = sum(named[f"time/{phase}_s"] for phase in phases)
+        assert total == pytest.approx(named["time/step_s"])
+        idle = named["time/grade_wait_s"] + named["time/other_s"]
+        assert named["time/idle_frac"] == pytest.approx(idle / named["time/step_s"])
+        assert "time/mfu_frac" not in named  # a CPU has no peak to compare with
+        assert "memory/update_peak_mb" not in named

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from atrium import metrics
+from atrium.objective.ratio_histogram import NUM_BINS, SIGNS, count_ratios
 from atrium.train.measurements import Measurements
 
 
@@ -68,6 +69,37 @@ def test_all_quantities_reach_the_host_in_one_transfer(monkeypatch):
     measurements = Measurements()
     for _ in range(3):
         measurements.add_sums({quantity: _pair(1.0, 1) for quantity in metrics.CATALOGUE.values()})
+        measurements.add_ratios(torch.ones(len(SIGNS), NUM_BINS, dtype=torch.int64))
     values = measurements.values()
-    assert transfers == [(len(metrics.CATALOGUE), 2)]
+    assert transfers == [(2 * len(metrics.CATALOGUE) + len(SIGNS) * NUM_BINS,)]
     assert len(values) == len(metrics.CATALOGUE)
+
+
+def test_ratios_of_micro_batches_add_up_to_those_of_the_whole():
+    generator = torch.Generator().manual_seed(0)
+    ratio_BT = torch.exp(0.2 * torch.randn(40, 30, generator=generator))
+    advantage_BT = torch.randn(40, 1, generator=generator).round().expand(40, 30)
+    mask_BT = torch.rand(40, 30, generator=generator) > 0.3
+    whole, split = Measurements(), Measurements()
+    whole.add_ratios(count_ratios(ratio_BT, advantage_BT, mask_BT))
+    for part in (slice(0, 7), slice(7, 8), slice(8, 40)):
+        split.add_ratios(count_ratios(ratio_BT[part], advantage_BT[part], mask_BT[part]))
+        assert split.values()  # what was moved before is not lost
+    assert split.ratio_histogram() == whole.ratio_histogram()
+    assert split.values() == whole.values()
+    histogram = whole.ratio_histogram()
+    assert sum(histogram.positive) == (mask_BT & (advantage_BT > 0)).sum()
+    assert sum(histogram.negative) == (mask_BT & (advantage_BT < 0)).sum()
+    assert sum(histogram.zero) == (mask_BT & (advantage_BT == 0)).sum()
+    assert len(histogram.edges) == len(histogram.positive) + 1
+    assert histogram.positive[0] + histogram.negative[0] + histogram.zero[0] > 0
+    for share, quantity in metrics.RATIO_QUANTILES.items():
+        exact = ratio_BT[mask_BT].quantile(share).log()
+        assert abs(torch.tensor(whole.values()[quantity]).log() - exact) <= 0.05 * exact.abs() + 2e-3
+
+
+def test_without_ratios_there_is_no_distribution_and_no_quantile():
+    measurements = Measurements()
+    measurements.add(metrics.LOSS, 1.0)
+    assert measurements.ratio_histogram() is None
+    assert measurements.values() == {metrics.LOSS: 1.0}

@@ -13,6 +13,7 @@ from atrium.objective.groups import GroupFilter
 from atrium.objective.objective import Objective
 from atrium.objective.ratios import Ratio
 from atrium.objective.reductions import REDUCTIONS
+from atrium.objective.references import REFERENCES
 from atrium.objective.regularizers import EntropyBonus, KLPenalty
 from atrium.objective.surrogates import SURROGATES
 from atrium.objective.token_weights import TOKEN_WEIGHTS
@@ -36,6 +37,7 @@ def build_objective(
         token_weight=TOKEN_WEIGHTS[algorithm.token_weight.kind](**_settings(algorithm.token_weight)),
         correction=CORRECTIONS[algorithm.correction.kind](**_settings(algorithm.correction)),
         group_filter=GroupFilter(**algorithm.group_filter.model_dump()),
+        reference=REFERENCES[algorithm.reference.kind](**_settings(algorithm.reference)),
         log_ratio_limit=algorithm.log_ratio_limit,
     )
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from atrium.evaluation.evaluator import Benchmark, evaluate
+from atrium.evaluation.evaluator import Benchmark, WaveSize, evaluate
 from atrium.grading.grader import Grader
 from atrium.records import Problem, RolloutGroup, TokenIds
 from atrium.rollout.engine import Engine
 from atrium.tracking.run_folder_tracker import RunFolderTracker
 from atrium.tracking.terminal import ProgressDisplay
-from atrium.tracking.tracker import EvaluatedSample, TokenTrace
+from atrium.tracking.tracker import EvaluatedSample, RatioHistogram, TokenTrace
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,10 @@ class Recorder:
         """Record and show the metrics of one step."""
         self.tracker.log_metrics(step, metrics)
         self.display.step(step, metrics)
+
+    def log_ratios(self, step: int, histogram: RatioHistogram) -> None:
+        """Record how the ratios of one step are distributed."""
+        self.tracker.log_ratios(step, histogram)
 
     def log_rollouts(
         self,
@@ -61,6 +66,13 @@ class Recorder:
         self.tracker.sync()
 
 
+class JudgedBenchmark(NamedTuple):
+    """A benchmark and what grades the answers to it."""
+
+    benchmark: Benchmark
+    grader: Grader
+
+
 @dataclass(frozen=True)
 class EvaluationPlan:
     """What a run evaluates: validation problems each time, test problems before and after training.
@@ -68,24 +80,31 @@ class EvaluationPlan:
     The best checkpoint is chosen on validation, so results on test stay clean of that choice.
     """
 
-    validation: Benchmark
-    test: Benchmark
+    validation: JudgedBenchmark
+    tests: tuple[JudgedBenchmark, ...]
     engine: Engine
-    grader: Grader
     encode: Callable[[Problem], TokenIds]
     seed: int
+    wave_size: WaveSize | None
     recorder: Recorder
 
     def __call__(self, step: int, *, final: bool) -> float | None:
         """Evaluate and record; Mean@K on the validation problems."""
         value = self._evaluate(self.validation, step)
         if final:
-            self._evaluate(self.test, step)
+            for test in self.tests:
+                self._evaluate(test, step)
         return value
 
-    def _evaluate(self, benchmark: Benchmark, step: int) -> float:
+    def _evaluate(self, judged: JudgedBenchmark, step: int) -> float:
+        benchmark, grader = judged
         outcome = evaluate(
-            benchmark, engine=self.engine, grader=self.grader, encode=self.encode, seed=self.seed
+            benchmark,
+            engine=self.engine,
+            grader=grader,
+            encode=self.encode,
+            seed=self.seed,
+            wave_size=self.wave_size,
         )
         self.recorder.log_evaluation(
             step=step, benchmark=benchmark.name, samples=outcome.samples, results=outcome.results

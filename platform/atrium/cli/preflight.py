@@ -6,10 +6,15 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from atrium.config.models import HubModelConfig
+from atrium.config.models import HubModelConfig, ModelConfig, TinyModelConfig
+from atrium.config.problem_sets import ProblemSetConfig
+from atrium.config.rollouts import VllmRolloutConfig
 from atrium.config.schema import RunConfig
+from atrium.config.tasks import SuiteBenchmarkConfig
 from atrium.data.prompts import find_prompt_template
+from atrium.data.sources import is_local
 from atrium.errors import ConfigError, RunFolderError
+from atrium.rollout.vllm_environment import CPU_HEAD_SIZES, check_vllm
 
 MIN_FREE_MB = 100
 
@@ -17,9 +22,14 @@ MIN_FREE_MB = 100
 def check_before_run(config: RunConfig) -> None:
     """Raise `RunFolderError` or `ConfigError` where the run could not start or not be recorded."""
     _check_runs_dir(Path(config.runs_dir))
-    _check_prompt(config.model.prompt)
+    _check_prompt(config.model.prompt, thinking=config.model.thinking)
+    _check_problem_sources(config)
     if isinstance(config.model, HubModelConfig):
         _check_model_source(config.model.source)
+    if isinstance(config.rollout, VllmRolloutConfig):
+        check_vllm(config.compute.device)
+        if config.compute.device == "cpu":
+            _check_vllm_on_cpu(config.model, config.rollout)
 
 
 def _check_runs_dir(folder: Path) -> None:
@@ -41,11 +51,33 @@ def _check_runs_dir(folder: Path) -> None:
         )
 
 
-def _check_prompt(name: str) -> None:
+def _check_prompt(name: str, *, thinking: bool) -> None:
     try:
-        find_prompt_template(name)
+        template = find_prompt_template(name)
     except ConfigError as error:
         raise ConfigError(f"model.prompt={name}: {error}") from error
+    asks = template.chat_options.get("enable_thinking")
+    if asks is not None and asks != thinking:
+        does, reads = ("asks", "not") if asks else ("does not ask", "only")
+        raise ConfigError(
+            f"model.prompt={name} {does} for a thought, and model.thinking={str(thinking).lower()} grades "
+            f"what stands {reads} after one; allowed is model.thinking={str(asks).lower()}"
+        )
+
+
+def _check_problem_sources(config: RunConfig) -> None:
+    """What looks like a path has to be there; anything else is taken for a Hub id."""
+    sections: dict[str, object] = {"dataset": config.dataset, "benchmark": config.benchmark}
+    if isinstance(config.benchmark, SuiteBenchmarkConfig):
+        sections |= {f"benchmark.members.{name}": member for name, member in config.benchmark.members.items()}
+    for key, section in sections.items():
+        if not isinstance(section, ProblemSetConfig) or not is_local(section.source):
+            continue
+        if not Path(section.source).expanduser().exists():
+            raise ConfigError(
+                f"{key}.source={section.source}: there is no such file or folder; allowed is a path, or a "
+                "Hub id such as openai/gsm8k"
+            )
 
 
 def _check_model_source(source: str) -> None:
@@ -56,4 +88,23 @@ def _check_model_source(source: str) -> None:
         raise ConfigError(
             f"model.source={source}: no such model folder (a config.json is looked for); allowed is a "
             "folder that transformers can load, or a Hub id such as Qwen/Qwen3-0.6B"
+        )
+
+
+def _check_vllm_on_cpu(model: ModelConfig, rollout: VllmRolloutConfig) -> None:
+    """What vLLM has for GPUs only."""
+    if isinstance(model, TinyModelConfig) and model.head_dim not in CPU_HEAD_SIZES:
+        raise ConfigError(
+            f"model.head_dim={model.head_dim}: vLLM has no kernel for such attention heads on a CPU; "
+            f"allowed is {', '.join(str(size) for size in CPU_HEAD_SIZES)}, or rollout=transformers"
+        )
+    if rollout.kv_cache_mb is None:
+        raise ConfigError(
+            "rollout.kv_cache_mb=null takes a share of a GPU's memory, and compute.device=cpu has none; "
+            "give megabytes, or choose rollout=vllm_cpu"
+        )
+    if rollout.sleep_level is not None or rollout.kv_cache_dtype != "auto":
+        raise ConfigError(
+            f"rollout.sleep_level={rollout.sleep_level} and rollout.kv_cache_dtype={rollout.kv_cache_dtype}: "
+            "both are for GPUs, and compute.device=cpu; allowed is null and auto"
         )

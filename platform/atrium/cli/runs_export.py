@@ -39,9 +39,9 @@ def main_export(argv: list[str]) -> int:
         return 0
     with files_explained():
         folder = find_run(arguments.runs_dir, arguments.run)
-        step = _chosen_step(folder, best=arguments.best, step=arguments.step)
+        step = chosen_step(folder, best=arguments.best, step=arguments.step)
         source = folder.checkpoint_path(step) / POLICY_FOLDER
-        _check_policy(source)
+        check_policy(source)
         target = Path(arguments.to) if arguments.to else folder.path / "export" / step_name(step)
         _copy(source, target, force=arguments.force)
     place = str(target.absolute())
@@ -54,7 +54,8 @@ def main_export(argv: list[str]) -> int:
     return 0
 
 
-def _chosen_step(folder: RunFolder, *, best: bool, step: int | None) -> int:
+def chosen_step(folder: RunFolder, *, best: bool, step: int | None) -> int:
+    """The step of the checkpoint that is meant, the latest by default; `CheckpointError` without one."""
     steps = folder.checkpoint_steps()
     if not steps:
         raise CheckpointError(f"{folder.name} has no checkpoint; checkpoint.every_num_steps writes them")
@@ -77,7 +78,8 @@ def _chosen_step(folder: RunFolder, *, best: bool, step: int | None) -> int:
     return step
 
 
-def _check_policy(source: Path) -> None:
+def check_policy(source: Path) -> None:
+    """Raise `CheckpointError` unless the folder holds a whole policy."""
     has_weights = any(any(source.glob(pattern)) for pattern in _WEIGHTS)
     if not (source / "config.json").is_file() or not has_weights:
         raise CheckpointError(

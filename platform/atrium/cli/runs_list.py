@@ -23,6 +23,7 @@ STATE_STYLES = {
     RunState.RUNNING: "cyan",
     RunState.FINISHED: "green",
     RunState.INTERRUPTED: "yellow",
+    RunState.PRUNED: "magenta",
     RunState.FAILED: "red",
     RunState.KILLED: "red",
     RunState.UNKNOWN: "dim",

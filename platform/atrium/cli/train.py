@@ -17,18 +17,23 @@ from omegaconf import DictConfig
 from atrium.cli.app import one_line
 from atrium.cli.hydra_flags import parse_flags, run_hydra
 from atrium.config.compose import compose, compose_all, config_from_hydra, from_json, hydra_lines
+from atrium.config.experiment_file import expand_experiment_files
+from atrium.config.machine import engine_choice, this_machine
 from atrium.config.nearest import shown
 from atrium.config.resume import resumed
+from atrium.config.rollouts import VllmRolloutConfig
 from atrium.config.schema import RunConfig
 from atrium.errors import AtriumError, ConfigError, Interrupted, RunFolderError
+from atrium.rollout.vllm_environment import set_environment
 
 _RESUME = "resume"
 _FROM_CONFIG = "from-config"
+_PROFILED_STEP = 2
 
 
 def main(argv: Sequence[str]) -> int:
     """Train as `argv` says, or show what was asked for; the exit code, or an `AtriumError`."""
-    run, arguments = _take(_RESUME, argv)
+    run, arguments = _take(_RESUME, _profiled(expand_experiment_files(argv)))
     file, arguments = _take(_FROM_CONFIG, arguments)
     flags = parse_flags(arguments)
     overrides: list[str] = flags.overrides
@@ -53,6 +58,11 @@ def main(argv: Sequence[str]) -> int:
         _check_machine(config)
         _train(config, overrides)
     return 0
+
+
+def _profiled(argv: Sequence[str]) -> list[str]:
+    """The arguments with `--profile` as the setting that it stands for: the second step, past first costs."""
+    return [f"compute.profile_step={_PROFILED_STEP}" if word == "--profile" else word for word in argv]
 
 
 def _take(name: str, argv: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -156,15 +166,15 @@ def _check_machine(config: RunConfig) -> None:
 
 
 def _train(config: RunConfig, overrides: Sequence[str]) -> None:
-    _set_threads(config)
+    set_threads(config)
     # Only now: torch reads the environment when it is loaded.
     from atrium.assemble.training import run_training
 
     run_training(config, overrides)
 
 
-def _set_threads(config: RunConfig) -> None:
-    """Put the thread count and passive waiting into the environment, and say so."""
+def set_threads(config: RunConfig) -> None:
+    """Put the thread count, passive waiting and what vLLM reads into the environment, and say so."""
     compute = config.compute
     os.environ["OMP_NUM_THREADS"] = str(compute.num_threads)
     policy = os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -173,4 +183,20 @@ def _set_threads(config: RunConfig) -> None:
         f"compute: {compute.device}, {compute.dtype}, {threads} waiting {policy.lower()}ly, "
         f"micro-batches of {compute.micro_batch_tokens} tokens\n"
     )
+    _prepare_engine(config)
     sys.stdout.flush()
+
+
+def _prepare_engine(config: RunConfig) -> None:
+    """Say which engine samples, and put what vLLM reads into the environment."""
+    rollout = config.rollout
+    if config.model.kind != "tiny" and rollout.engine in ("transformers", "vllm"):
+        engine, reason = engine_choice(config.model.kind, config.compute.device, this_machine())
+        because = reason if engine == rollout.engine else "as asked for"
+        sys.stdout.write(f"rollout: {rollout.engine}, {because}\n")
+    if isinstance(rollout, VllmRolloutConfig):
+        set_environment(
+            config.compute.device,
+            enforce_eager=rollout.enforce_eager,
+            cache_dir=Path(config.runs_dir) / ".cache",
+        )

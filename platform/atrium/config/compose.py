@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import yaml
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -21,7 +22,7 @@ from pydantic import ValidationError
 from yaml import YAMLError
 
 from atrium.config.consistency import check_consistency
-from atrium.config.machine import Machine, resolve_auto, this_machine
+from atrium.config.machine import Machine, engine_choice, resolve_auto, this_machine
 from atrium.config.messages import config_error
 from atrium.config.nearest import shown
 from atrium.config.overrides import (
@@ -100,8 +101,8 @@ def config_from_hydra(composed: DictConfig, *, machine: Machine | None = None) -
         _check_hydra_node(composed)
     own = OmegaConf.masked_copy(composed, [str(key) for key in raw if key != "hydra"])
     _refuse_code_in(OmegaConf.to_container(own, resolve=False))
-    data = _resolved(own)
-    return validated(resolve_auto(data, machine or this_machine()))
+    machine = machine or this_machine()
+    return validated(_with_engine(resolve_auto(_resolved(own), machine), machine))
 
 
 def to_json(config: RunConfig) -> str:
@@ -208,6 +209,20 @@ def _resolved(composed: DictConfig) -> dict[str, Any]:
             parent = parent[part]
         del parent[last]
     return {str(key): value for key, value in data.items()}
+
+
+def _with_engine(data: dict[str, Any], machine: Machine) -> dict[str, Any]:
+    """The data with `rollout.engine=auto` replaced by an engine and completed by that engine's own file."""
+    rollout, model, compute = (data.get(key) for key in ("rollout", "model", "compute"))
+    if not (isinstance(rollout, dict) and isinstance(model, dict) and isinstance(compute, dict)):
+        return data
+    if rollout.get("engine") != "auto":
+        return data
+    engine, _ = engine_choice(model.get("kind"), compute.get("device"), machine)
+    shipped = yaml.safe_load((conf_folder() / "rollout" / f"{engine}.yaml").read_text(encoding="utf-8"))
+    # Settings that the chosen engine lacks are left out where they are off, and refused where they are set.
+    given = {key: value for key, value in rollout.items() if key in shipped or value is not None}
+    return {**data, "rollout": {**shipped, **given, "engine": engine}}
 
 
 def _jobs(overrides: Sequence[Override]) -> list[tuple[str, ...]]:

@@ -7,10 +7,18 @@ allow together, by `check_objective`. Every message names a key, its value and w
 from __future__ import annotations
 
 from atrium.config.machine import torch_has_cuda
-from atrium.config.models import TinyModelConfig
+from atrium.config.models import HubModelConfig, TinyModelConfig
 from atrium.config.objective_checks import check_objective
+from atrium.config.rollouts import BankRolloutConfig, VllmRolloutConfig
 from atrium.config.schema import RunConfig
-from atrium.config.tasks import CorrectnessRewardConfig
+from atrium.config.tasks import (
+    ArithmeticBenchmarkConfig,
+    ArithmeticDatasetConfig,
+    CorrectnessRewardConfig,
+    HeldOutBenchmarkConfig,
+    ProblemsDatasetConfig,
+    SuiteBenchmarkConfig,
+)
 from atrium.errors import ConfigError
 
 
@@ -20,17 +28,31 @@ def check_consistency(config: RunConfig) -> None:
     _check_model(config)
     _check_lengths(config)
     _check_dataset(config)
+    _check_benchmark(config)
     _check_reward(config)
     _check_schedule(config)
     _check_evaluation(config)
     _check_compute(config)
+    _check_bank(config)
+    _check_mirrors(config)
+    _check_vllm(config)
     check_objective(
         config.algorithm,
         config.divergence,
         config.regularizer,
         num_updates_per_batch=config.num_updates_per_batch,
         group_size=config.rollout.group_size,
+        anchors_to_stored=config.anchors_to_stored,
     )
+
+
+def _check_mirrors(config: RunConfig) -> None:
+    uri = config.tracking.mlflow.uri if config.tracking.mlflow else None
+    if uri is not None and "@" in uri.partition("://")[2].partition("/")[0]:
+        raise ConfigError(
+            "tracking.mlflow.uri holds a user or password, which would be written to the run folder; leave "
+            "them out, MLflow reads MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD by itself"
+        )
 
 
 def _check_minibatches(config: RunConfig) -> None:
@@ -50,19 +72,26 @@ def _check_model(config: RunConfig) -> None:
             f"model.num_key_value_heads={model.num_key_value_heads} does not divide "
             f"model.num_heads={model.num_heads}; each serves the same number of query heads"
         )
+    if isinstance(model, HubModelConfig) and model.weights == "random" and model.architecture is None:
+        raise ConfigError(
+            "model.weights=random needs model.architecture, the keys of a config.json; "
+            "choose a model whose file has it, such as model=qwen3_0_6b, or model.weights=pretrained"
+        )
 
 
 def _check_lengths(config: RunConfig) -> None:
-    limit = config.rollout.max_batch_tokens
+    rollout = config.rollout
+    limit = None if isinstance(rollout, VllmRolloutConfig) else rollout.max_batch_tokens
     if limit is not None and limit <= config.rollout.max_new_tokens:
         raise ConfigError(
             f"rollout.max_batch_tokens={limit} does not hold one prompt and a completion of "
             f"rollout.max_new_tokens={config.rollout.max_new_tokens}; give more, or null for no limit"
         )
-    if not isinstance(config.model, TinyModelConfig):
+    dataset = config.dataset
+    if not isinstance(config.model, TinyModelConfig) or not isinstance(dataset, ArithmeticDatasetConfig):
         return
     # The longest question in the built-in tokenizer: a mark before and after, a sign per operand.
-    num_prompt_tokens = 2 * config.dataset.max_operands + 2
+    num_prompt_tokens = 2 * dataset.max_operands + 2
     room = config.model.context_length - num_prompt_tokens
     for key, length in (
         ("rollout.max_new_tokens", config.rollout.max_new_tokens),
@@ -77,11 +106,43 @@ def _check_lengths(config: RunConfig) -> None:
 
 def _check_dataset(config: RunConfig) -> None:
     dataset = config.dataset
-    if dataset.min_operands > dataset.max_operands:
+    if isinstance(dataset, ProblemsDatasetConfig):
+        _check_published(dataset)
+    elif dataset.min_operands > dataset.max_operands:
         raise ConfigError(
             f"dataset.min_operands={dataset.min_operands} is above "
             f"dataset.max_operands={dataset.max_operands}; allowed is 2 to {dataset.max_operands}"
         )
+
+
+def _check_published(dataset: ProblemsDatasetConfig) -> None:
+    if not dataset.fields.answer and not dataset.fields.solution:
+        raise ConfigError(
+            "dataset.fields.answer=[]: gold answers are nowhere; allowed is a field for the answer, or "
+            "dataset.fields.solution with one whose last box is the answer"
+        )
+
+
+def _check_benchmark(config: RunConfig) -> None:
+    benchmark, dataset = config.benchmark, config.dataset
+    if isinstance(benchmark, ArithmeticBenchmarkConfig) and not isinstance(dataset, ArithmeticDatasetConfig):
+        raise ConfigError(
+            f"benchmark.kind=arithmetic: the test problems of the arithmetic task are not what "
+            f"dataset.name={dataset.name} trains for; allowed is benchmark=NAME, such as math500 or aime24, "
+            "or benchmark=held_out with dataset.num_test above 0"
+        )
+    if isinstance(benchmark, HeldOutBenchmarkConfig) and dataset.num_test == 0:
+        raise ConfigError(
+            "benchmark.kind=held_out: dataset.num_test=0 holds out no test problems; allowed is at least 1"
+        )
+    if isinstance(benchmark, SuiteBenchmarkConfig):
+        names = [member.name for member in benchmark.members.values()]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(
+                    f"benchmark.members: two are named {name}, and results are filed by name; "
+                    "allowed is a name of its own for each"
+                )
 
 
 def _check_reward(config: RunConfig) -> None:
@@ -123,10 +184,56 @@ def _check_evaluation(config: RunConfig) -> None:
         raise ConfigError(
             f"evaluation.top_p={evaluation.top_p:g} has no effect at evaluation.temperature=0; allowed is 1"
         )
+    for k in evaluation.pass_at or ():
+        if k > evaluation.num_samples:
+            raise ConfigError(
+                f"evaluation.pass_at={k} asks for more than evaluation.num_samples={evaluation.num_samples}: "
+                f"Pass@{k} needs at least {k} samples; allowed is a k up to that, or more samples"
+            )
     if config.checkpoint.keep_best and evaluation.every_num_steps is None:
         raise ConfigError(
             "checkpoint.keep_best=true needs validation while training, which "
             "evaluation.every_num_steps=null turns off; set either"
+        )
+
+
+def _check_bank(config: RunConfig) -> None:
+    rollout = config.rollout
+    if not isinstance(rollout, BankRolloutConfig):
+        return
+    if rollout.lag:
+        raise ConfigError(
+            f"rollout.lag={rollout.lag} has no effect on completions that are read from disk; allowed is 0"
+        )
+    if rollout.source == "last":
+        raise ConfigError(
+            "rollout.source=last would mean another run when this one is continued or repeated; allowed is "
+            "the run's own name, which `atrium runs` shows, or a path"
+        )
+    if rollout.num_stored == 0 or abs(rollout.num_stored - rollout.stored_frac * rollout.group_size) > 1e-6:
+        shares = ", ".join(f"{number / rollout.group_size:g}" for number in range(1, rollout.group_size + 1))
+        raise ConfigError(
+            f"rollout.stored_frac={rollout.stored_frac:g} of rollout.group_size={rollout.group_size} is no "
+            f"whole number of completions; allowed is {shares}"
+        )
+    regresses = config.algorithm.surrogate.kind == "implicit_reward_regression"
+    if regresses and config.compute.behavior_logprobs == "engine":
+        raise ConfigError(
+            "compute.behavior_logprobs=engine would compare the policy with whoever wrote the stored "
+            "completions, and algorithm.surrogate.kind=implicit_reward_regression compares it with itself "
+            "at the start of the step; choose compute.behavior_logprobs=recompute or auto"
+        )
+
+
+def _check_vllm(config: RunConfig) -> None:
+    rollout = config.rollout
+    if not isinstance(rollout, VllmRolloutConfig):
+        return
+    length = rollout.context_length
+    if length is not None and length <= rollout.max_new_tokens:
+        raise ConfigError(
+            f"rollout.context_length={length} leaves no room for a prompt before "
+            f"rollout.max_new_tokens={rollout.max_new_tokens}; give more, or null for the model's own"
         )
 
 
@@ -135,4 +242,9 @@ def _check_compute(config: RunConfig) -> None:
         raise ConfigError(
             "compute.device=cuda: the installed torch is a build without CUDA; "
             "allowed is cpu, or install a CUDA build"
+        )
+    if config.compute.profile_step is not None and config.compute.profile_step > config.num_steps:
+        raise ConfigError(
+            f"compute.profile_step={config.compute.profile_step}: the run has num_steps={config.num_steps}; "
+            "allowed is one of them, or null"
         )

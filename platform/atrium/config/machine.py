@@ -8,6 +8,7 @@ than they bring on shared machines, and 7 to 40 times more where OpenMP threads 
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import sys
@@ -34,11 +35,17 @@ class Machine:
     num_cores: int
     requested_threads: int | None
     has_cuda: bool
+    has_vllm: bool = False
 
 
 def this_machine() -> Machine:
     """The machine and environment of this process."""
-    return Machine(num_cores=num_usable_cores(), requested_threads=_requested_threads(), has_cuda=_has_cuda())
+    return Machine(
+        num_cores=num_usable_cores(),
+        requested_threads=_requested_threads(),
+        has_cuda=_has_cuda(),
+        has_vllm=importlib.util.find_spec("vllm") is not None,
+    )
 
 
 def resolve_auto(data: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
@@ -55,6 +62,17 @@ def resolve_auto(data: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
         if resolved.get(key) == "auto":
             resolved[key] = rule(is_tiny, resolved.get("device") == "cuda", machine)
     return {**data, "compute": resolved}
+
+
+def engine_choice(model_kind: object, device: object, machine: Machine) -> tuple[str, str]:
+    """What `rollout.engine=auto` stands for, and why, in a few words."""
+    if model_kind == "tiny":
+        return "transformers", "the built-in model is smaller than what vLLM costs to call"
+    if device != "cuda":
+        return "transformers", "there is no GPU for vLLM"
+    if not machine.has_vllm:
+        return "transformers", "vLLM is not installed: make install EXTRAS=gpu"
+    return "vllm", "there is a GPU, and vLLM is installed"
 
 
 def num_usable_cores() -> int:

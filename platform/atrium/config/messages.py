@@ -17,6 +17,8 @@ from atrium.config.machine import AUTO_KEYS
 from atrium.config.nearest import nearest_key, shown, suggestion
 from atrium.errors import ConfigError
 
+DISCRIMINATORS = ("kind", "engine")
+"""The keys by which sections of several kinds are told apart."""
 _ABSENT = object()
 _QUOTED = re.compile(r"'([^']*)'")
 
@@ -63,7 +65,7 @@ def _line(key: str, details: Sequence[ErrorDetails], model: type[BaseModel], dat
     if first["type"] == "extra_forbidden":
         return f"{key}={shown(_value_at(key, data))}: {_unknown_in_section(first, key, model, data)}"
     if first["type"].startswith("union_tag"):
-        key = f"{key}.kind"
+        key = f"{key}.{_discriminator(first)}"
     value = _value_at(key, data)
     if first["type"] == "missing" or value is _ABSENT:
         meaning = _description(first["loc"], model)
@@ -91,6 +93,12 @@ def _plain(value: object) -> object:
     return f"{value:g}" if isinstance(value, float) else value
 
 
+def _discriminator(detail: ErrorDetails) -> str:
+    """The key by which a section is chosen among several."""
+    named = _QUOTED.findall(str(detail.get("ctx", {}).get("discriminator", "")))
+    return named[0] if named else "kind"
+
+
 def _names(detail: ErrorDetails) -> list[str]:
     """The names that an error says are allowed."""
     context = detail.get("ctx", {})
@@ -105,7 +113,7 @@ def _path(location: Sequence[int | str], data: object) -> Iterator[str]:
             if part in data:
                 data = data[part]
                 yield str(part)
-            elif is_last and part != data.get("kind"):
+            elif is_last and part not in [data.get(name) for name in DISCRIMINATORS]:
                 yield str(part)
         elif isinstance(data, list) and isinstance(part, int) and part < len(data):
             data = data[part]
@@ -168,13 +176,14 @@ def _section_at(location: Sequence[int | str], model: type[BaseModel]) -> tuple[
 def _sections(annotation: object) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    elif get_origin(annotation) in (Annotated, Union, UnionType):
+    elif get_origin(annotation) in (Annotated, Union, UnionType, dict):
         for part in get_args(annotation):
             yield from _sections(part)
 
 
 def _kinds(section: type[BaseModel]) -> tuple[Any, ...]:
     """The tags of a section: what its `kind` may be, if it has one."""
-    field = section.model_fields.get("kind")
+    fields = (section.model_fields.get(name) for name in DISCRIMINATORS)
+    field = next((found for found in fields if found is not None), None)
     annotation = field.annotation if field is not None else None
     return get_args(annotation) if get_origin(annotation) is Literal else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from atrium.config.base import Section
 from atrium.config.ranges import Count, CountOrZero, Frac, Positive, Seed, Text
@@ -61,7 +61,7 @@ class TinyModelConfig(Section):
 
 
 class HubModelConfig(Section):
-    """A causal language model from the Hugging Face Hub or from a local folder."""
+    """A causal language model from the Hub or a local folder, or one built to its architecture."""
 
     kind: Literal["hub"]
     """Which kind of model this is."""
@@ -69,6 +69,12 @@ class HubModelConfig(Section):
     """A Hub id such as Qwen/Qwen3-0.6B, or the path of a local folder."""
     revision: Text | None
     """Branch, tag or commit of the Hub repository; null for its default branch."""
+    weights: Literal["pretrained", "random"] = "pretrained"
+    """Whether the weights are those of the source, or random ones in `architecture`, without a download."""
+    architecture: dict[str, JsonValue] | None = None
+    """What random weights are built from: model_type and the keys of its config.json."""
+    seed: Seed = 0
+    """The start of random weights."""
     prompt: Text
     """The prompt template: how a question is put to the model."""
     thinking: bool

@@ -18,7 +18,7 @@ from atrium.config.nearest import shown
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
 
-MAY_CHANGE = ("num_steps", "runs_dir", "tracking.figures", "tracking.progress")
+MAY_CHANGE = ("num_steps", "runs_dir", "tracking.figures", "tracking.progress", "compute.profile_step")
 """Settings of a run that may differ when it is continued: none changes a step."""
 
 

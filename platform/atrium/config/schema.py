@@ -23,27 +23,8 @@ from atrium.config.ranges import (
     Seed,
     Text,
 )
+from atrium.config.rollouts import BankRolloutConfig, RolloutConfig
 from atrium.config.tasks import BenchmarkConfig, DatasetConfig, GraderConfig, RewardConfig
-
-
-class TransformersRolloutConfig(Section):
-    """Rollouts sampled by the transformers engine in the trainer's process."""
-
-    engine: Literal["transformers"]
-    """Which engine samples."""
-    num_prompts: Count
-    """Problems per step."""
-    group_size: Count
-    """Completions per problem."""
-    max_new_tokens: Count
-    """Length limit of a completion, its stop token included."""
-    temperature: Positive
-    """Of the distribution that is sampled from and trained."""
-    max_batch_tokens: Count | None
-    """The most tokens, padding included, that are generated at once; null for no limit."""
-
-
-RolloutConfig = TransformersRolloutConfig
 
 
 class AdamWConfig(Section):
@@ -67,6 +48,8 @@ class AdamWConfig(Section):
     """What the learning rate does afterwards: stay, or fall to 0 at num_steps."""
     max_grad_norm: Positive | None
     """Norm that gradients are scaled down to; null for off."""
+    max_skipped_updates: CountOrZero = 3
+    """Updates in a row that may be skipped for a gradient that is not finite; one more ends the run."""
     num_minibatches: Count
     """Updates per pass over a batch of rollouts; divides num_prompts, since groups stay whole."""
     num_epochs: Count
@@ -89,6 +72,10 @@ class EvaluationConfig(Section):
     """Share of the probability mass that is sampled from."""
     max_new_tokens: Count
     """Length limit of an answer; as shipped, that of rollouts."""
+    pass_at: tuple[Count, ...] | None = None
+    """The k of Pass@k, each at most num_samples; null for the powers of two up to it, and itself."""
+    seed: Seed = 0
+    """The start of the answers' randomness; not the run's, so that all its seeds sit the same exam."""
 
 
 class CheckpointConfig(Section):
@@ -102,8 +89,26 @@ class CheckpointConfig(Section):
     """Whether the one with the highest Mean@K on the validation problems is kept besides."""
 
 
+class MLflowConfig(Section):
+    """A mirror of the run folder in MLflow."""
+
+    uri: Text | None
+    """The tracking server; null for MLFLOW_TRACKING_URI, or else a database below runs_dir."""
+
+
+class WandbConfig(Section):
+    """A mirror of the run folder in W&B; its key is read from the environment only."""
+
+    project: Text
+    """The project that runs are filed in."""
+    entity: Text | None
+    """User or team; null for the default of the key."""
+    mode: Literal["online", "offline"]
+    """Whether runs are sent, or kept in the run folder for `wandb sync`."""
+
+
 class RunFolderConfig(Section):
-    """What the run folder records."""
+    """What the run folder records, and where it is mirrored to."""
 
     kind: Literal["run_folder"]
     """Which kind of tracking this is."""
@@ -115,6 +120,10 @@ class RunFolderConfig(Section):
     """Whether figures are drawn at the end."""
     progress: Literal["auto", "on", "off"]
     """The live display in the terminal; auto shows it only there."""
+    mlflow: MLflowConfig | None = None
+    """The mirror in MLflow; null for none."""
+    wandb: WandbConfig | None = None
+    """The mirror in W&B; null for none."""
 
 
 TrackingConfig = RunFolderConfig
@@ -130,7 +139,13 @@ class ComputeConfig(Section):
     num_threads: Count
     """Threads of torch's CPU operations."""
     micro_batch_tokens: Count
-    """The most tokens, padding included, in one forward and backward pass of an update."""
+    """The most tokens, each row's prompt counted, in one forward and backward pass of an update."""
+    packing: bool = True
+    """Whether an update computes rows without padding and shared prompts once; off pads whole rows."""
+    on_oom: Literal["stop", "shrink"] = "stop"
+    """What running out of memory in an update does: end the run, or halve micro-batches and repeat it."""
+    profile_step: Count | None = None
+    """The step that torch's profiler traces into the run folder; null for none."""
     behavior_logprobs: Literal["auto", "engine", "recompute"]
     """Whose log-probabilities anchor the ratio: the engine's, or a pass of the trainer's own."""
 
@@ -181,3 +196,16 @@ class RunConfig(Section):
     def num_updates_per_batch(self) -> int:
         """Optimiser updates that each batch of rollouts gets."""
         return self.optimizer.num_minibatches * self.optimizer.num_epochs
+
+    @property
+    def anchors_to_stored(self) -> bool:
+        """Whether ratios are taken against stored log-probabilities, so that they begin anywhere.
+
+        Those of completions that were sampled before the last update (`rollout.lag`) are stored ones too.
+        GVPO compares with the policy at the start of the step, whoever sampled (`recompute`).
+        """
+        if not isinstance(self.rollout, BankRolloutConfig) and self.rollout.lag == 0:
+            return False
+        regresses = self.algorithm.surrogate.kind == "implicit_reward_regression"
+        chosen = self.compute.behavior_logprobs
+        return chosen == "engine" or (chosen == "auto" and not regresses)

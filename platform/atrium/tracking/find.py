@@ -18,6 +18,8 @@ from atrium.tracking.status import StatusUnreadableError, read_status
 
 _START = re.compile(r"(\d{8}-\d{6})-")
 _MAX_NAMED = 5
+_SWEEPS = "sweeps"
+"""The folder in which sweeps keep their own files; their runs lie elsewhere, as all runs do."""
 
 
 def list_runs(runs_dir: Path | str) -> list[RunFolder]:
@@ -27,6 +29,8 @@ def list_runs(runs_dir: Path | str) -> list[RunFolder]:
     """
     found: list[RunFolder] = []
     for path in _folders(Path(runs_dir)):
+        if path.name == _SWEEPS:
+            continue
         folder = RunFolder(path)
         if folder.looks_like_run():
             found.append(folder)

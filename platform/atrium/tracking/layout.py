@@ -82,6 +82,11 @@ class RunLayout:
         return self.path / "metrics.jsonl"
 
     @property
+    def ratios_file(self) -> Path:
+        """The distribution of the ratios of each step, one object per step, `ratios.jsonl`."""
+        return self.path / "ratios.jsonl"
+
+    @property
     def evaluations_file(self) -> Path:
         """One object per evaluation, `evaluations.jsonl`."""
         return self.path / "evaluations.jsonl"
@@ -120,6 +125,16 @@ class RunLayout:
     def figures_dir(self) -> Path:
         """Figures as PNG."""
         return self.path / "figures"
+
+    @property
+    def faults_dir(self) -> Path:
+        """Minibatches of updates that were skipped, as safetensors and JSON."""
+        return self.path / "faults"
+
+    @property
+    def profile_dir(self) -> Path:
+        """Traces of profiled steps, for Perfetto."""
+        return self.path / "profile"
 
     def rollouts_path(self, step: int) -> Path:
         """The file of a step's rollouts."""

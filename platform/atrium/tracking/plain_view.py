@@ -84,11 +84,12 @@ class PlainDisplay:
         self._phase_started = self._clock()
 
     def advance(self, num: int = 1, detail: str = "") -> None:
-        """Tell of set-up at every quarter; phases of a step go by in silence."""
+        """Tell of set-up at every quarter and after a long silence; phases of a step go by in silence."""
         before, self._done = self._done, self._done + num
         if self._pace is not None or not self._total:
             return
-        if 4 * before // self._total != 4 * self._done // self._total:
+        is_silent = self._clock() - self._last_line > _LONGEST_SILENCE_S
+        if is_silent or 4 * before // self._total != 4 * self._done // self._total:
             spent = duration(self._clock() - self._phase_started)
             parts = (f"{self._phase} {self._done}/{self._total}", detail, spent)
             self._line("  ".join(part for part in parts if part))
@@ -147,7 +148,11 @@ def evaluation_text(results: Mapping[str, object]) -> str:
     interval = results.get("interval_over_problems")
     bounds = interval if isinstance(interval, list | tuple) and len(interval) == 2 else None
     text = f"Mean@{k} {share(mean)} {span((bounds[0], bounds[1])) if bounds else ''}".rstrip()
-    return f"{text}  Pass@{k} {share(passed)}"
+    text = f"{text}  Pass@{k} {share(passed)}"
+    length, cut = results.get("completion_length"), _as_share(results.get("truncated_frac"))
+    if isinstance(length, int | float) and cut is not None:
+        text = f"{text}  length {number(length)}  truncated {share(cut)}"
+    return text
 
 
 def _as_share(value: object) -> float | None:

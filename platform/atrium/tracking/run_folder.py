@@ -153,6 +153,7 @@ class RunFolder(RunLayout):
 
         with explained("cut back", self.path):
             keep_lines(self.metrics_file, is_kept)
+            keep_lines(self.ratios_file, is_kept)
             keep_lines(self.evaluations_file, is_kept)
             folders = [self.rollouts_dir]
             if self.evaluations_dir.is_dir():

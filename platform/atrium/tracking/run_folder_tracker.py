@@ -18,7 +18,7 @@ from atrium.tracking.layout import check_name, steps_in
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState, StatusWriter
 from atrium.tracking.summary import write_summary
-from atrium.tracking.tracker import EvaluatedSample, TokenTrace
+from atrium.tracking.tracker import EvaluatedSample, RatioHistogram, TokenTrace
 
 _BYTES_PER_MB = 1_000_000
 
@@ -55,6 +55,7 @@ class RunFolderTracker:
         with explained("write into", folder.path):
             self._metrics = JsonLinesWriter(folder.metrics_file)
             self._evaluations = JsonLinesWriter(folder.evaluations_file)
+            self._ratios = JsonLinesWriter(folder.ratios_file)
             self._last_step = _last_step(read_json_lines(folder.metrics_file).records)
             self._evaluated = {
                 (record.get("benchmark"), record.get("step"))
@@ -83,6 +84,17 @@ class RunFolderTracker:
             self._status.advance(step)
         except OSError as error:
             self._report("status.json", error)
+
+    def log_ratios(self, step: int, histogram: RatioHistogram) -> None:
+        """Record how the ratios of one step are distributed, in `ratios.jsonl`."""
+        record: Record = {
+            "step": step,
+            "edges": [round(edge, 7) for edge in histogram.edges],
+            "positive": list(histogram.positive),
+            "negative": list(histogram.negative),
+            "zero": list(histogram.zero),
+        }
+        self._append(self._ratios, record, "the distribution of ratios")
 
     def log_rollouts(
         self,
@@ -131,12 +143,14 @@ class RunFolderTracker:
         with explained("write the metrics of", self.folder.path):
             self._metrics.sync()
             self._evaluations.sync()
+            self._ratios.sync()
 
     def end(self, state: RunState, error: str | None = None) -> None:
         """Write the summary and how the run ended, and close all files."""
         try:
             self._metrics.sync()
             self._evaluations.sync()
+            self._ratios.sync()
             self._status.end(state, error)
             write_summary(self.folder)
         except OSError as problem:
@@ -147,6 +161,7 @@ class RunFolderTracker:
         """Close the files without saying how the run ended. Harmless when called twice."""
         self._metrics.close()
         self._evaluations.close()
+        self._ratios.close()
 
     def _append(self, writer: JsonLinesWriter, record: Record, what: str) -> None:
         try:

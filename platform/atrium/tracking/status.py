@@ -32,6 +32,7 @@ class RunState(StrEnum):
     RUNNING = "running"
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
+    PRUNED = "pruned"
     FAILED = "failed"
     KILLED = "killed"
     UNKNOWN = "unknown"

@@ -21,6 +21,8 @@ _IN_SUMMARY = (
     "interval_sampling",
     "num_problems",
 )
+_BESIDE_SCORES = ("maj_at_k", "completion_length", "truncated_frac")
+"""Where an evaluation recorded them: a score says little without its length and what was cut off."""
 
 
 def summarize(folder: RunFolder) -> dict[str, object]:
@@ -60,4 +62,5 @@ def write_summary(folder: RunFolder) -> None:
 def entry(point: EvaluationPoint) -> dict[str, object]:
     """A point as `summary.json` holds it."""
     values = asdict(point)
-    return {name: values[name] for name in _IN_SUMMARY}
+    beside = {name: point.results[name] for name in _BESIDE_SCORES if name in point.results}
+    return {**{name: values[name] for name in _IN_SUMMARY}, **beside}

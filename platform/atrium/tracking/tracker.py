@@ -24,6 +24,20 @@ class TokenTrace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RatioHistogram:
+    """How the gate ratios of one step are distributed over N bins, by the sign of the token's advantage.
+
+    `edges` are the bins' bounds, N + 1 increasing ratios; the outermost ones hold what lies beyond them
+    too. Each of the others counts tokens per bin.
+    """
+
+    edges: tuple[float, ...]
+    positive: tuple[int, ...]
+    negative: tuple[int, ...]
+    zero: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedSample:
     """One sampled answer to one benchmark problem: a row of an evaluation's Parquet file."""
 
@@ -48,6 +62,10 @@ class Tracker(Protocol):
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of one step; a step is recorded once."""
+        ...
+
+    def log_ratios(self, step: int, histogram: RatioHistogram) -> None:
+        """Record how the ratios of one step are distributed."""
         ...
 
     def log_rollouts(

@@ -1,7 +1,8 @@
 """Checkpoints: complete, atomic, free of pickle, and usable as plain transformers folders.
 
 `checkpoints/step-000040/` holds `policy/` (a transformers folder), `optimizer.safetensors`,
-`reference.safetensors` where the reference moves, and `state.json`, which lists every file with its size.
+`reference.safetensors` where the reference moves, `ahead.json` and `ahead.safetensors` where the next
+batch is sampled already, and `state.json`, which lists every file with its size.
 A checkpoint is written under a temporary name, flushed to the disk and renamed, so a folder with the
 final name is whole; a damaged one (a bad disk, a careless hand) is noticed by its sizes and passed over.
 """
@@ -23,6 +24,8 @@ from torch import Tensor
 
 from atrium.errors import CheckpointError
 from atrium.objective.objective import ObjectiveState
+from atrium.train.ahead import Ahead, read_ahead, write_ahead
+from atrium.train.faults import UpdateState
 
 FORMAT_VERSION = 1
 _NAME = re.compile(r"step-(\d{6,})")
@@ -33,7 +36,8 @@ class TrainingState:
     """Everything of a run that is neither weights nor optimiser state.
 
     `cursor` is the position in the stream of problems, `weight_version` the number of optimiser updates,
-    `best_step` the evaluated step with the highest `best_value` on the validation problems.
+    `best_step` the evaluated step with the highest `best_value` on the validation problems, `update` what
+    faults of updates left behind.
     """
 
     step: int = 0
@@ -44,6 +48,7 @@ class TrainingState:
     objective: ObjectiveState
     best_step: int | None = None
     best_value: float | None = None
+    update: UpdateState = UpdateState()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +59,7 @@ class Checkpoint:
     state: TrainingState
     optimizer: dict[str, Tensor]
     reference: dict[str, Tensor] | None
+    ahead: Ahead | None = None
 
     @property
     def policy(self) -> Path:
@@ -79,6 +85,7 @@ class CheckpointStore:
         state: TrainingState,
         optimizer: Mapping[str, Tensor],
         reference: Mapping[str, Tensor] | None = None,
+        ahead: Ahead | None = None,
     ) -> Path:
         """Write the checkpoint of `state.step`, replace an older one of that step, and prune.
 
@@ -93,6 +100,8 @@ class CheckpointStore:
             save_file(_contiguous(optimizer), partial / "optimizer.safetensors")
             if reference is not None:
                 save_file(_contiguous(reference), partial / "reference.safetensors")
+            if ahead is not None:
+                write_ahead(ahead, partial)
             _write_state(partial, state)
             _flush(partial)
             shutil.rmtree(path, ignore_errors=True)
@@ -155,14 +164,16 @@ def load_checkpoint(path: Path) -> Checkpoint:
     record = _read_state(path)
     try:
         state = dict(record["state"])
-        objective = ObjectiveState(**state.pop("objective"))
-        training_state = TrainingState(objective=objective, **state)
+        objective = ObjectiveState.from_record(state.pop("objective"))
+        update = UpdateState(**state.pop("update", {}))
+        training_state = TrainingState(objective=objective, update=update, **state)
         optimizer = load_file(path / "optimizer.safetensors")
         reference_file = path / "reference.safetensors"
         reference = load_file(reference_file) if reference_file.exists() else None
+        ahead = read_ahead(path)
     except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged ({error}); resume from another one") from error
-    return Checkpoint(path=path, state=training_state, optimizer=optimizer, reference=reference)
+    return Checkpoint(path=path, state=training_state, optimizer=optimizer, reference=reference, ahead=ahead)
 
 
 def _name(step: int) -> str:

@@ -8,7 +8,8 @@ optimiser's state and `TrainingState`; that is what makes a resumed run equal to
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -21,12 +22,27 @@ from atrium.records import RolloutGroup
 from atrium.rollout.collate import RolloutRows, collate
 from atrium.rollout.engine import Engine
 from atrium.tracking.tracker import TokenTrace, Tracker
+from atrium.train.ahead import Ahead, check_mismatch, measure_mismatch
 from atrium.train.checkpoint import CheckpointStore, TrainingState
 from atrium.train.collect import Collected, RolloutCollector
 from atrium.train.measurements import Measurements
-from atrium.train.memory import peak_memory_mb
+from atrium.train.memory import PeakMemory
+from atrium.train.out_of_memory import memory_explained
+from atrium.train.profile import StepProfiler
 from atrium.train.reference import MovingReference
-from atrium.train.step import PolicyUpdater, RowTraces
+from atrium.train.step import PolicyUpdater
+from atrium.train.traces import RowTraces
+
+_PHASES = (
+    metrics.ROLLOUT_S,
+    metrics.GRADE_WAIT_S,
+    metrics.SCORE_S,
+    metrics.UPDATE_S,
+    metrics.WEIGHTS_S,
+    metrics.EVALUATE_S,
+    metrics.CHECKPOINT_S,
+)
+_ENGINE_ADVICE = "lower rollout.max_batch_tokens or the length limit of answers, or choose a smaller model"
 
 
 class Evaluate(Protocol):
@@ -39,7 +55,11 @@ class Evaluate(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSettings:
-    """When the loop does what."""
+    """When the loop does what.
+
+    With `lag` 1, a batch is sampled before the update that precedes its own. `max_mismatch` bounds the mean
+    difference of the engine's and the trainer's log-probabilities, in nats.
+    """
 
     num_steps: int
     evaluate_every_num_steps: int | None
@@ -47,6 +67,8 @@ class LoopSettings:
     pad_token_id: int
     device: str
     seed: int
+    lag: int = 0
+    max_mismatch: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +76,8 @@ class Training:
     """The parts of a run that the loop drives.
 
     `weights` gives the policy's full state dict, for the engine; `should_stop` is asked after every step;
-    `on_phase` is told what the loop is doing.
+    `on_phase` is told what the loop is doing. `ahead` is a batch that was sampled before the run was resumed.
+    `profiler` traces one step.
     """
 
     settings: LoopSettings
@@ -68,6 +91,8 @@ class Training:
     checkpoints: CheckpointStore
     should_stop: Callable[[], bool]
     on_phase: Callable[[str], None]
+    ahead: Ahead | None = None
+    profiler: StepProfiler | None = None
 
 
 def train(run: Training, state: TrainingState) -> TrainingState:
@@ -75,39 +100,99 @@ def train(run: Training, state: TrainingState) -> TrainingState:
 
     Raises `Interrupted` when asked to stop, after a checkpoint of the last whole step.
     """
-    settings = run.settings
+    settings, peak = run.settings, PeakMemory(run.settings.device)
     run_started = time.perf_counter() - state.wall_s
     if state.step == 0:
-        state = _evaluated(run, state, Measurements())
+        state = _evaluated(run, state, Measurements(), peak)
     step_started, checkpoint_s = time.perf_counter(), 0.0
+    ahead = run.ahead
     while state.step < settings.num_steps:
         step = state.step + 1
-        measurements = Measurements()
-        measurements.add(metrics.CHECKPOINT_S, checkpoint_s)
-        run.on_phase("rollout")
-        collected = run.collector.collect(step, state.cursor, measurements)
-        run.on_phase("update")
-        state = _updated(run, state, step, collected, measurements)
-        run.engine.update_weights(run.weights(), state.weight_version)
-        if run.reference is not None:
-            run.reference.after_step(step, run.weights())
-        if _evaluates(settings, step):
-            state = _evaluated(run, state, measurements)
+        with run.profiler.watch(step) if run.profiler else nullcontext():
+            state, measurements, ahead = _stepped(run, state, ahead, peak)
         now = time.perf_counter()
         state = replace(state, wall_s=now - run_started)
-        measurements.add(metrics.STEP_S, now - step_started)
-        measurements.add(metrics.PEAK_MEMORY_MB, peak_memory_mb(settings.device))
+        measurements.add(metrics.CHECKPOINT_S, checkpoint_s)
+        _account(measurements, now - step_started, settings.lag)
+        measurements.add(metrics.PEAK_MEMORY_MB, peak.peak_mb())
         # Metrics come before the checkpoint: whoever resumes from it finds every step up to it recorded.
         run.tracker.log_metrics(step, _named(measurements.values()))
+        if (ratios := measurements.ratio_histogram()) is not None:
+            run.tracker.log_ratios(step, ratios)
         step_started = now
         stopping = run.should_stop()
         if _saves(run, state, stopping=stopping):
             run.on_phase("checkpoint")
-            _save(run, state)
+            _save(run, state, ahead)
         checkpoint_s = time.perf_counter() - now
         if stopping and step < settings.num_steps:
             raise Interrupted(f"stopped after step {step} of {settings.num_steps}; its checkpoint is saved")
     return state
+
+
+def _stepped(
+    run: Training, state: TrainingState, ahead: Ahead | None, peak: PeakMemory
+) -> tuple[TrainingState, Measurements, Ahead | None]:
+    """The state after one step, what was measured, and the batch of the next step where that is due."""
+    settings, step = run.settings, state.step + 1
+    batch = ahead or _sampled(run, state, step, state.cursor, peak)
+    collected, measurements = batch.collected, batch.measurements
+    ahead = None
+    if settings.lag and step < settings.num_steps:
+        ahead = _sampled(run, state, step + 1, collected.cursor, peak)
+    run.on_phase("update")
+    with peak.of_phase(metrics.UPDATE_PEAK_MB, measurements):
+        state = _updated(run, state, step, collected, measurements)
+    with _timed(metrics.WEIGHTS_S, measurements):
+        run.engine.update_weights(run.weights(), state.weight_version)
+        if run.reference is not None:
+            run.reference.follow(run.weights(), state.objective.reference.share)
+    if _evaluates(settings, step):
+        state = _evaluated(run, state, measurements, peak)
+    return state, measurements, ahead
+
+
+def _account(measurements: Measurements, step_s: float, lag: int) -> None:
+    """Add the step's time, and what of it no phase explains; a batch sampled ahead is in no one step."""
+    measurements.add(metrics.STEP_S, step_s)
+    if lag:
+        return
+    found = measurements.values()
+    other_s = max(0.0, step_s - sum(found.get(phase, 0.0) for phase in _PHASES))
+    measurements.add(metrics.OTHER_S, other_s)
+    measurements.add(metrics.IDLE_FRAC, found.get(metrics.GRADE_WAIT_S, 0.0) + other_s, step_s)
+
+
+@contextmanager
+def _timed(quantity: Quantity, measurements: Measurements) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    measurements.add(quantity, time.perf_counter() - started)
+
+
+def _sampled(run: Training, state: TrainingState, step: int, cursor: int, peak: PeakMemory) -> Ahead:
+    """A step's batch, by the weights that the engine has now."""
+    settings, updater = run.settings, run.updater
+    run.on_phase("rollout")
+    measurements = Measurements()
+    with peak.of_phase(metrics.ROLLOUT_PEAK_MB, measurements), memory_explained("sampling", _ENGINE_ADVICE):
+        collected = run.collector.collect(step, cursor, measurements)
+        if settings.lag and collected.groups:
+            rows = _rows(settings, collected)
+            max_tokens = state.update.micro_batch_tokens or updater.settings.micro_batch_tokens
+            measure_mismatch(updater.forward, rows, max_tokens, measurements)
+    return Ahead(collected=collected, measurements=measurements)
+
+
+def _rows(settings: LoopSettings, collected: Collected, weight_version: int | None = None) -> RolloutRows:
+    return collate(
+        collected.groups,
+        trains=collected.trains,
+        pad_token_id=settings.pad_token_id,
+        seed=settings.seed,
+        device=settings.device,
+        weight_version=weight_version,
+    )
 
 
 def _updated(
@@ -115,24 +200,25 @@ def _updated(
 ) -> TrainingState:
     """The state after the step's updates. A step whose groups all lack a signal updates nothing."""
     settings = run.settings
-    objective = state.objective
-    num_updates = 0
+    objective, carried, num_updates = state.objective, state.update, 0
     trace = run.tracker.wants_rollouts(step)
     if any(collected.trains):
-        rows = collate(
-            collected.groups,
-            trains=collected.trains,
-            pad_token_id=settings.pad_token_id,
-            seed=settings.seed,
-            device=settings.device,
+        rows = _rows(settings, collected, state.weight_version)
+        measurements.add(metrics.STALENESS, *_staleness(collected.groups, state.weight_version))
+        output = run.updater.step(
+            rows,
+            objective,
+            step=step,
+            measurements=measurements,
+            trace=trace,
+            carried=carried,
         )
-        output = run.updater.step(rows, objective, step=step, measurements=measurements, trace=trace)
-        num_updates = output.num_updates
-        measured = _named(measurements.values())
-        objective = run.updater.objective.update_state(objective, measured)
+        num_updates, carried = output.num_updates, output.carried
+        check_mismatch(_named(measurements.values()), settings.max_mismatch, step)
         if trace and output.traces is not None:
             run.tracker.log_rollouts(step, collected.groups, _traces(collected.groups, rows, output.traces))
     measured = _named(measurements.values())
+    objective = run.updater.objective.update_state(objective, measured, step=step)
     return replace(
         state,
         step=step,
@@ -140,16 +226,22 @@ def _updated(
         weight_version=state.weight_version + num_updates,
         num_tokens=state.num_tokens + int(measured[metrics.NUM_TOKENS.name]),
         objective=objective,
+        update=carried,
     )
 
 
-def _evaluated(run: Training, state: TrainingState, measurements: Measurements) -> TrainingState:
+def _evaluated(
+    run: Training, state: TrainingState, measurements: Measurements, peak: PeakMemory
+) -> TrainingState:
     """The state after an evaluation, the best step included."""
     run.on_phase("evaluation")
-    started = time.perf_counter()
     final = state.step in (0, run.settings.num_steps)
-    value = run.evaluate(state.step, final=final)
-    measurements.add(metrics.EVALUATE_S, time.perf_counter() - started)
+    with (
+        _timed(metrics.EVALUATE_S, measurements),
+        peak.of_phase(metrics.EVALUATE_PEAK_MB, measurements),
+        memory_explained("evaluation", _ENGINE_ADVICE),
+    ):
+        value = run.evaluate(state.step, final=final)
     if value is None or (state.best_value is not None and value <= state.best_value):
         return state
     return replace(state, best_step=state.step, best_value=value)
@@ -167,10 +259,10 @@ def _saves(run: Training, state: TrainingState, *, stopping: bool) -> bool:
     return due or new_best or stopping
 
 
-def _save(run: Training, state: TrainingState) -> None:
+def _save(run: Training, state: TrainingState, ahead: Ahead | None) -> None:
     run.tracker.sync()
     reference = None if run.reference is None else run.reference.saved_weights()
-    run.checkpoints.save(state, run.updater.optimizer.state(), reference)
+    run.checkpoints.save(state, run.updater.optimizer.state(), reference, ahead)
 
 
 def _named(values: Mapping[Quantity, float]) -> dict[str, float]:
@@ -181,6 +273,13 @@ def _named(values: Mapping[Quantity, float]) -> dict[str, float]:
         # At most 1 by Cauchy-Schwarz; squares rounded to float32 may pass it in the eighth digit.
         named[metrics.EFFECTIVE_SAMPLE_FRAC.name] = min(1.0, values[metrics.RATIO_MEAN] ** 2 / square)
     return named
+
+
+def _staleness(groups: Sequence[RolloutGroup], weight_version: int) -> tuple[float, int]:
+    """Updates between sampling and now, summed over the run's own completions, and their number."""
+    completions = [rollout.completion for group in groups for rollout in group.rollouts]
+    ages = [weight_version - one.weight_version for one in completions if not one.is_stored]
+    return sum(ages), len(ages)
 
 
 def _traces(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from atrium.metrics import Metric, Quantity, Reduction
+from atrium.metrics import CATALOGUE, RATIO_QUANTILES, Metric, Quantity, Reduction
 from atrium.objective.diagnostics import Sums
+from atrium.objective.ratio_histogram import NUM_BINS, SIGNS, log_ratio_edges, ratio_quantile
+from atrium.tracking.tracker import RatioHistogram
 
 
 class Measurements:
@@ -17,17 +22,37 @@ class Measurements:
     def __init__(self) -> None:
         self._pending: dict[Quantity, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         self._metrics: dict[Quantity, Metric] = {}
+        self._pending_ratios: Tensor | None = None
+        self._ratio_counts = np.zeros((len(SIGNS), NUM_BINS), dtype=np.int64)
 
     def add_sums(self, sums: Sums) -> None:
         """Add a micro-batch's totals and counts, without waiting for them."""
         for quantity, pair in sums.items():
             self._pending[quantity].append(pair)
 
+    def add_ratios(self, counts: Tensor) -> None:
+        """Add a micro-batch's counts of ratios [S, NUM_BINS], without waiting for them."""
+        pending = self._pending_ratios
+        self._pending_ratios = counts if pending is None else pending + counts
+
     def add(self, quantity: Quantity, total: float, count: float = 1.0) -> None:
         """Add a total over `count` things, or an extreme."""
         added = Metric(total, count, quantity.reduction)
         present = self._metrics.get(quantity)
         self._metrics[quantity] = added if present is None else present.merge(added)
+
+    def as_record(self) -> dict[str, list[float]]:
+        """The totals and counts so far by name, for a file; ratios are left out."""
+        self._collect()
+        return {quantity.name: [metric.total, metric.count] for quantity, metric in self._metrics.items()}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Sequence[float]]) -> Self:
+        """What `as_record` gave."""
+        measurements = cls()
+        for name, (total, count) in record.items():
+            measurements.add(CATALOGUE[name], total, count)
+        return measurements
 
     def values(self) -> dict[Quantity, float]:
         """Every quantity's reduced value; quantities that counted nothing are left out.
@@ -36,16 +61,41 @@ class Measurements:
         """
         self._collect()
         values = {quantity: metric.value for quantity, metric in self._metrics.items()}
-        return {quantity: value for quantity, value in values.items() if value is not None}
+        found = {quantity: value for quantity, value in values.items() if value is not None}
+        if self._ratio_counts.any():
+            counts_N = self._ratio_counts.sum(axis=0)
+            found |= {
+                quantity: ratio_quantile(counts_N, share) for share, quantity in RATIO_QUANTILES.items()
+            }
+        return found
+
+    def ratio_histogram(self) -> RatioHistogram | None:
+        """How the ratios counted so far are distributed; None where none was."""
+        self._collect()
+        bins = np.flatnonzero(self._ratio_counts.any(axis=0))
+        if not len(bins):
+            return None
+        occupied = slice(bins[0], bins[-1] + 1)
+        edges = np.exp(log_ratio_edges()[bins[0] : bins[-1] + 2])
+        counts = {
+            sign: tuple(row[occupied].tolist()) for sign, row in zip(SIGNS, self._ratio_counts, strict=True)
+        }
+        return RatioHistogram(edges=tuple(edges.tolist()), **counts)
 
     def _collect(self) -> None:
-        quantities = list(self._pending)
-        if not quantities:
+        quantities, ratios = list(self._pending), self._pending_ratios
+        parts = [_combine(quantity, self._pending[quantity]) for quantity in quantities]
+        if ratios is not None:
+            parts.append(ratios.flatten().double())  # whole numbers below 2^53 stay exact
+        if not parts:
             return
-        totals = torch.stack([_combine(quantity, self._pending[quantity]) for quantity in quantities])
-        for quantity, (total, count) in zip(quantities, totals.tolist(), strict=True):
-            self.add(quantity, total, count)
+        moved = torch.cat(parts).tolist()
+        for index, quantity in enumerate(quantities):
+            self.add(quantity, moved[2 * index], moved[2 * index + 1])
+        if ratios is not None:
+            self._ratio_counts += np.array(moved[2 * len(quantities) :], dtype=np.int64).reshape(ratios.shape)
         self._pending.clear()
+        self._pending_ratios = None
 
 
 def _combine(quantity: Quantity, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:

@@ -48,9 +48,21 @@ class PolicyOptimizer:
         self._adamw.zero_grad(set_to_none=True)
 
     def clip_gradient(self) -> float:
-        """Scale the gradient down to `max_grad_norm`; its norm before that."""
+        """Scale the gradient down to `max_grad_norm`; its norm before that.
+
+        Where the norm is not finite the gradient stays as it is.
+        """
         limit = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
-        return float(torch.nn.utils.clip_grad_norm_(self._parameters.values(), limit))
+        gradients = [value for value in self.gradients().values() if value is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        measured = float(norm)
+        if math.isfinite(measured):
+            torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), limit, norm)
+        return measured
+
+    def gradients(self) -> dict[str, Tensor | None]:
+        """Each parameter's gradient by name; None where there is none."""
+        return {name: parameter.grad for name, parameter in self._parameters.items()}
 
     def step(self, step: int) -> float:
         """Apply the gradient; the learning rate that was used."""

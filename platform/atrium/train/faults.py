@@ -1,0 +1,160 @@
+"""Updates that are skipped because their gradient is not finite: what is kept of them, and when to stop.
+
+The minibatch of a skipped update is written into the run folder as safetensors and JSON, scored and in the
+order of its rows, so that it can be looked at and run again; no weights are, which the checkpoints hold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from atrium.errors import DataError, TrainingDivergedError
+from atrium.objective.batch import Batch
+from atrium.objective.objective import ObjectiveState
+from atrium.rollout.collate import RolloutRows
+
+MAX_SAVED = 20
+"""Minibatches that are kept of one run; what is skipped beyond them is only counted."""
+
+_ROW_ARRAYS = ("num_prompt_tokens_B", "num_tokens_B", "prompt_index_B")
+_MAX_NAMES = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateState:
+    """What updates carry from step to step because of faults; saved in every checkpoint.
+
+    `num_skipped` counts the updates skipped since the last one that was made; `micro_batch_tokens` is what
+    a lack of memory left of the setting.
+    """
+
+    num_skipped: int = 0
+    micro_batch_tokens: int | None = None
+
+
+NO_FAULTS = UpdateState()
+"""What the first step carries."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedUpdate:
+    """An update whose gradient was not finite: its minibatch, and the parameters whose gradients were not.
+
+    `update` counts the attempts of the step from 1.
+    """
+
+    step: int
+    update: int
+    grad_norm: float
+    parameters: tuple[str, ...]
+    state: ObjectiveState
+    rows: RolloutRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultHandling:
+    """What is done about updates without a finite gradient.
+
+    `max_skipped` may be skipped one after the other, and one more ends the run. They are kept in `folder`,
+    or not at all.
+    """
+
+    max_skipped: int = 0
+    folder: Path | None = None
+    on_message: Callable[[str], None] = lambda _: None
+
+    def handle(self, skipped: SkippedUpdate, num_in_a_row: int) -> None:
+        """Keep and report one, the last of `num_in_a_row`; `TrainingDivergedError` where that is too many."""
+        kept = self._kept(skipped)
+        what = f"the gradient of step {skipped.step} is not finite (norm {skipped.grad_norm}"
+        if skipped.parameters:
+            what += f"; {_listed(skipped.parameters)}"
+        if num_in_a_row > self.max_skipped:
+            row = f", {num_in_a_row} updates in a row" if num_in_a_row > 1 else ""
+            raise TrainingDivergedError(
+                f"{what}){row}; lower optimizer.learning_rate or set a tighter algorithm.log_ratio_limit; "
+                f"{kept}; the last checkpoint is intact"
+            )
+        self.on_message(
+            f"{what}); update {skipped.update} is skipped, {num_in_a_row} of at most {self.max_skipped} "
+            f"in a row; {kept}"
+        )
+
+    def _kept(self, skipped: SkippedUpdate) -> str:
+        """Write the minibatch, and say where it is or why it is not there."""
+        if self.folder is None:
+            return "its minibatch is not kept"
+        path = self.folder / f"step-{skipped.step:06d}-update-{skipped.update}"
+        others = {found.stem for found in self.folder.glob("*.json")} - {path.name}
+        if len(others) >= MAX_SAVED:
+            return f"its minibatch is not kept, since {self.folder} holds {len(others)} already"
+        try:
+            write_minibatch(skipped, path)
+        except (OSError, SafetensorError) as error:
+            return f"its minibatch could not be kept in {self.folder} ({error})"
+        return f"its minibatch is {path}.safetensors"
+
+
+def unfinite_parameters(gradients: Mapping[str, Tensor | None]) -> tuple[str, ...]:
+    """The names of the gradients that hold a NaN or an infinity."""
+    return tuple(
+        name for name, value in gradients.items() if value is not None and not bool(value.isfinite().all())
+    )
+
+
+def write_minibatch(skipped: SkippedUpdate, path: Path) -> None:
+    """Write `path`.safetensors and `path`.json; raises `OSError` where there is no room."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows, batch = skipped.rows, skipped.rows.batch
+    tensors: dict[str, Tensor | None] = {
+        "token_BL": rows.token_BL,
+        "live_B": rows.live_B,
+        "behavior_state_BTD": rows.behavior_state_BTD,
+        **{name: torch.from_numpy(getattr(rows, name)) for name in _ROW_ARRAYS},
+        **{f"batch/{field.name}": getattr(batch, field.name) for field in fields(batch)},
+    }
+    save_file(
+        {name: value.cpu().contiguous() for name, value in tensors.items() if value is not None},
+        path.with_name(f"{path.name}.safetensors"),
+    )
+    record = {
+        "step": skipped.step,
+        "update": skipped.update,
+        "grad_norm": str(skipped.grad_norm),
+        "parameters": skipped.parameters,
+        "state": asdict(skipped.state),
+    }
+    path.with_name(f"{path.name}.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+
+
+def read_minibatch(path: Path, device: str = "cpu") -> SkippedUpdate:
+    """What `write_minibatch` wrote under this path; raises `DataError` where it is missing or damaged."""
+    try:
+        record: dict[str, Any] = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
+        tensors = load_file(path.with_name(f"{path.name}.safetensors"), device=device)
+        batch = {name.removeprefix("batch/"): tensors.pop(name) for name in [*tensors] if "/" in name}
+        arrays = {name: tensors.pop(name).cpu().numpy() for name in _ROW_ARRAYS}
+        return SkippedUpdate(
+            step=record["step"],
+            update=record["update"],
+            grad_norm=float(record["grad_norm"]),
+            parameters=tuple(record["parameters"]),
+            state=ObjectiveState.from_record(record["state"]),
+            rows=RolloutRows(batch=Batch(**batch), **arrays, **tensors),
+        )
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise DataError(f"{path} holds no minibatch of a skipped update ({error}); name another") from error
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_MAX_NAMES])
+    return f"in {shown}" + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")

@@ -1,0 +1,105 @@
+"""Model FLOPs of an update and the peaks of devices: how much of the hardware training uses (MFU).
+
+Counted is what the model has to compute, as in PaLM (arXiv 2204.02311, appendix B): two operations per
+weight and token forward and twice that backward; attention over the tokens before each one; the LM head at
+completion tokens only. Not counted are padding, prompts computed again, recomputation and passes without a
+gradient, so that whoever wastes time has a lower share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+_FORWARD_AND_BACKWARD = 3
+"""A backward pass computes two products for each one of the forward pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFlops:
+    """What the operations of a model follow from: its weights in matrix products, and attention's width."""
+
+    num_layer_weights: int
+    num_head_weights: int
+    num_layers: int
+    attention_width: int
+
+    @classmethod
+    def of(cls, model: nn.Module) -> ModelFlops | None:
+        """Those of a transformers causal language model; None where its configuration does not say.
+
+        Mixtures of experts are such: their tokens use a part of the weights.
+        """
+        config = model.config.get_text_config()  # type: ignore[union-attr, operator]
+        num_heads = getattr(config, "num_attention_heads", None)
+        is_mixture = any("experts" in name for name, _ in model.named_modules())
+        head = model.get_output_embeddings()  # type: ignore[operator]
+        if num_heads is None or is_mixture or head is None:
+            return None
+        in_layers = (
+            parameter.numel()
+            for name, parameter in model.base_model.named_parameters()  # type: ignore[union-attr]
+            if parameter.dim() == 2 and "embed" not in name
+        )
+        head_size = getattr(config, "head_dim", None) or config.hidden_size // num_heads
+        return cls(
+            num_layer_weights=sum(in_layers),
+            num_head_weights=head.weight.numel(),
+            num_layers=config.num_hidden_layers,
+            attention_width=num_heads * head_size,
+        )
+
+    def of_update(
+        self,
+        num_prompt_tokens_B: NDArray[np.int64],
+        num_tokens_B: NDArray[np.int64],
+        prompt_index_B: NDArray[np.int64],
+    ) -> float:
+        """Operations of forward and backward on rows whose equal prompts are computed once."""
+        _, owner_U = np.unique(prompt_index_B, return_index=True)
+        prompts, rows = num_prompt_tokens_B[owner_U].astype(float), (num_tokens_B - 1).astype(float)
+        num_completion = float((num_tokens_B - num_prompt_tokens_B).sum())
+        num_positions = float(prompts.sum() + (rows - num_prompt_tokens_B).sum())
+        pairs = _pairs(prompts) + _pairs(rows) - _pairs(num_prompt_tokens_B.astype(float))
+        products = self.num_layer_weights * num_positions + self.num_head_weights * num_completion
+        # Scores, and the mix of values: two products of `attention_width` per pair of tokens.
+        products += 2.0 * self.num_layers * self.attention_width * pairs
+        return 2.0 * _FORWARD_AND_BACKWARD * products
+
+
+def peak_flops(device_name: str, dtype: str) -> float | None:
+    """Dense matrix products per second that the maker states for a device; None for unknown ones.
+
+    Longer names win, so that a `PCIe` card is not taken for its faster relative.
+    """
+    found = [name for name in PEAK_TERAFLOPS if name in device_name]
+    if not found:
+        return None
+    tera = PEAK_TERAFLOPS[max(found, key=len)].get(dtype)
+    return None if tera is None else tera * 1e12
+
+
+def _pairs(length: NDArray[np.float64]) -> float:
+    """Pairs of a token and one at or before it, in sequences of such lengths."""
+    return float((length * (length + 1.0)).sum() / 2.0)
+
+
+# NVIDIA's data sheets: dense, without sparsity; float32 outside of tensor cores, as torch computes it.
+PEAK_TERAFLOPS: Mapping[str, Mapping[str, float]] = {
+    "B200": {"bfloat16": 2250.0, "float32": 75.0},
+    "H200": {"bfloat16": 989.0, "float32": 67.0},
+    "H100": {"bfloat16": 989.0, "float32": 67.0},
+    "H100 PCIe": {"bfloat16": 756.0, "float32": 51.0},
+    "H100 NVL": {"bfloat16": 835.0, "float32": 60.0},
+    "A100": {"bfloat16": 312.0, "float32": 19.5},
+    "A10": {"bfloat16": 125.0, "float32": 31.2},
+    "A40": {"bfloat16": 149.7, "float32": 37.4},
+    "L4": {"bfloat16": 121.0, "float32": 30.3},
+    "L40S": {"bfloat16": 362.0, "float32": 91.6},
+    "RTX 3090": {"bfloat16": 71.0, "float32": 35.6},
+    "RTX 4090": {"bfloat16": 165.2, "float32": 82.6},
+}

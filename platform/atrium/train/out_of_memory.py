@@ -1,0 +1,131 @@
+"""Running out of memory: one message that names phase, size and settings, and micro-batches that shrink.
+
+PyTorch raises `torch.OutOfMemoryError` on a GPU and a plain `RuntimeError` on the CPU, told by its message;
+numpy raises `MemoryError`. What the operating system kills without a word cannot be caught here.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from atrium.errors import MemoryExhaustedError
+from atrium.rollout.collate import RolloutRows
+from atrium.train.logprobs import PolicyForward
+
+_T = TypeVar("_T")
+_MESSAGES = ("DefaultCPUAllocator: ", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA out of memory")
+_ASKED = re.compile(r"(?:tried to allocate|unable to allocate) ([\d.]+) ?(bytes|[KMGTP]iB)", re.IGNORECASE)
+_UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "pib": 2**50}
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory could not be had."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _MESSAGES)
+
+
+def size_asked_for(error: BaseException) -> str:
+    """The memory that could not be had, such as `1.50 GiB`, as far as the error says it."""
+    match = _ASKED.search(str(error))
+    if match is None:
+        return "an unknown amount"
+    size = float(match[1]) * _UNITS[match[2].lower()]
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+
+
+@contextmanager
+def memory_explained(phase: str, advice: str) -> Iterator[None]:
+    """Turn running out of memory within the block into one `MemoryExhaustedError` that says what to do."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise exhausted(error, phase, advice) from error
+
+
+def exhausted(error: BaseException, phase: str, advice: str) -> MemoryExhaustedError:
+    """The one-line error for a lack of memory in a phase."""
+    return MemoryExhaustedError(
+        f"out of memory in {phase}: {size_asked_for(error)} could not be had; {advice} (`atrium memory` "
+        "with the same settings says what takes how much); the last checkpoint is intact"
+    )
+
+
+@dataclass
+class MicroBatchBudget:
+    """The tokens that a micro-batch may have; where memory lacks and `shrinks` allows it, they are halved.
+
+    Which rows share a micro-batch changes a gradient by no more than rounding, so that what failed can be
+    repeated with smaller ones. `phase` names what is being done, for the message.
+    """
+
+    max_tokens: int
+    shrinks: bool
+    on_message: Callable[[str], None]
+    phase: str = "an update"
+    _num_rows: int = 0
+    _num_tokens: int = 0
+
+    def split(
+        self, forward: PolicyForward, rows: RolloutRows, subset: NDArray[np.int64]
+    ) -> Iterator[NDArray[np.int64]]:
+        """The micro-batches of a subset of the rows, of which the one in hand is kept in mind."""
+        for part in forward.split(rows, subset, self.max_tokens):
+            num_tokens_B = rows.num_tokens_B[part]
+            padded = len(part) * int(num_tokens_B.max())
+            self._num_rows, self._num_tokens = len(part), int(num_tokens_B.sum())
+            if not forward.packing:
+                self._num_tokens = padded
+            yield part
+        self._num_rows = 0
+
+    def fit(self, work: Callable[[], _T]) -> _T:
+        """What `work` gives, repeated with half the tokens while memory lacks and that may help.
+
+        `work` takes its micro-batches from `split` and begins anew each time. Raises
+        `MemoryExhaustedError` where it fails on a single row, or where nothing may shrink.
+        """
+        while True:
+            self._num_rows = 0
+            try:
+                return work()
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                if not self.shrinks or self._num_rows < 2:
+                    raise exhausted(error, self.phase, self._advice()) from error
+                asked = size_asked_for(error)
+            # Only here, behind the handler, are the tensors of the failed pass free.
+            self.max_tokens = max(1, min(self.max_tokens, self._num_tokens) // 2)
+            _release_memory()
+            self.on_message(
+                f"out of memory in {self.phase} ({asked}): repeated, and from here on "
+                f"micro-batches have at most {self.max_tokens} tokens"
+            )
+
+    def _advice(self) -> str:
+        if self._num_rows > 1:
+            return f"lower compute.micro_batch_tokens={self.max_tokens}, or set compute.on_oom=shrink"
+        if self._num_rows == 1:
+            return (
+                f"its micro-batch is a single row of {self._num_tokens} tokens; lower "
+                "rollout.max_new_tokens, or choose a smaller model"
+            )
+        return "choose a smaller model, or a device with more memory"
+
+
+def _release_memory() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

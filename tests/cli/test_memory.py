@@ -1,0 +1,200 @@
+"""`atrium memory`: the prediction against tensors that are there, and what is printed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from atrium.assemble.memory import configured_architecture, dimensions_of
+from atrium.cli import main
+from atrium.config.compose import compose
+from atrium.models.architecture import random_architecture
+from atrium.models.policy import build_random_policy
+from atrium.models.tiny import TinySettings, build_tiny_policy, build_tokenizer
+from atrium.objective.batch import Batch
+from atrium.rollout.collate import RolloutRows
+from atrium.train.logprobs import PolicyForward
+from atrium.train.memory_plan import MemorySettings, Phase, activation_bytes, peak_by_phase, plan_memory
+from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
+
+NUM_ROWS, NUM_PROMPT_TOKENS, LENGTH = 24, 1, 96
+OPTIMIZER = OptimizerSettings(
+    learning_rate=1e-4,
+    beta1=0.9,
+    beta2=0.99,
+    epsilon=1e-8,
+    weight_decay=0.0,
+    num_warmup_steps=0,
+    schedule="constant",
+    max_grad_norm=1.0,
+    num_steps=1,
+)
+
+
+def _tiny():
+    config = compose([])
+    shape = config.model.model_dump(exclude={"kind", "seed", "warmup", "prompt", "thinking"})
+    return config, build_tiny_policy(TinySettings(**shape), seed=0).model
+
+
+def _rows():
+    """Rows of equal length without a shared prompt, so that the computed positions are nearly all tokens."""
+    mask_BT = torch.ones(NUM_ROWS, LENGTH - NUM_PROMPT_TOKENS, dtype=torch.bool)
+    number_B = torch.arange(NUM_ROWS)
+    batch = Batch(
+        mask_BT=mask_BT,
+        reward_B=torch.zeros(NUM_ROWS, dtype=torch.float64),
+        group_B=number_B,
+        sample_key_B=number_B,
+        rollout_logprob_BT=torch.zeros(mask_BT.shape),
+        trains_B=torch.ones(NUM_ROWS, dtype=torch.bool),
+    )
+    return RolloutRows(
+        token_BL=torch.randint(1, 28, (NUM_ROWS, LENGTH), generator=torch.Generator().manual_seed(0)),
+        num_prompt_tokens_B=(number_B * 0 + NUM_PROMPT_TOKENS).numpy(),
+        num_tokens_B=(number_B * 0 + LENGTH).numpy(),
+        prompt_index_B=number_B.numpy(),
+        batch=batch,
+        live_B=torch.ones(NUM_ROWS, dtype=torch.bool),
+    )
+
+
+def _bytes(tensors):
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _kept_for_backward(model, dtype):
+    """Bytes of all storages that a forward pass keeps, parameters excepted."""
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
+        return tensor
+
+    forward = PolicyForward(model, temperature=1.0, autocast_dtype=dtype)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        policy = forward(_rows(), entropy="value")
+    assert policy.logprob_BT.requires_grad
+    return sum(num_bytes for num_bytes, _ in kept.values())
+
+
+def _items(model, **settings):
+    defaults = {
+        "compute_dtype": "float32",
+        "micro_batch_tokens": NUM_ROWS * LENGTH,
+        "batch_tokens": NUM_ROWS * LENGTH,
+        "cache_tokens": 0,
+    }
+    return plan_memory(model, MemorySettings(**(defaults | settings)))
+
+
+def test_weights_gradients_and_optimiser_state_are_exact():
+    config, model = _tiny()
+    sizes = {item.name: item.num_bytes for item in _items(dimensions_of(configured_architecture(config)))}
+    assert sizes["weights, float32"] == _bytes(model.parameters())
+    PolicyForward(model, temperature=1.0)(_rows(), entropy="none").logprob_BT.sum().backward()
+    assert sizes["gradients"] == _bytes(parameter.grad for parameter in model.parameters())
+    optimizer = PolicyOptimizer(model, OPTIMIZER)
+    optimizer.clip_gradient()
+    optimizer.step(1)
+    assert sizes["AdamW's means"] == _bytes(optimizer.state().values())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_activations_are_those_that_a_forward_pass_keeps(dtype):
+    config, model = _tiny()
+    half = dtype == "bfloat16"
+    dimensions = dimensions_of(configured_architecture(config))
+    measured = _kept_for_backward(model, torch.bfloat16 if half else None)
+    settings = MemorySettings(
+        compute_dtype=dtype,
+        micro_batch_tokens=NUM_ROWS * LENGTH,
+        batch_tokens=NUM_ROWS * LENGTH,
+        cache_tokens=0,
+    )
+    planned = activation_bytes(dimensions, settings)
+    planned += 2 * dimensions.num_parameters if half else 0
+    # The log-softmax is the part of the logits that is kept.
+    planned += 4 * NUM_ROWS * LENGTH * dimensions.vocabulary_size
+    # Rows of equal length need no padding within attention, which the plan allows for.
+    assert measured <= planned <= 1.2 * measured
+
+
+def test_other_architectures_are_within_a_quarter():
+    architecture = {
+        "model_type": "llama",
+        "hidden_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 256,
+        "vocab_size": 28,
+        "max_position_embeddings": 128,
+    }
+    dimensions = dimensions_of(random_architecture(architecture))
+    model = build_random_policy(architecture, tokenizer=build_tokenizer(), seed=0).model
+    measured = _kept_for_backward(model, None)
+    sizes = {item.name: item.num_bytes for item in _items(dimensions)}
+    assert sizes["activations"] + sizes["logits"] == pytest.approx(measured, rel=0.25)
+
+
+def test_a_phase_holds_what_is_there_at_once():
+    config, _ = _tiny()
+    dimensions = dimensions_of(configured_architecture(config))
+    items = _items(dimensions, cache_tokens=100, has_reference=True, keeps_states=True)
+    sizes = {item.name: item.num_bytes for item in items}
+    peaks = peak_by_phase(items)
+    always = sizes["weights, float32"] + sizes["reference weights"] + sizes["AdamW's means"]
+    assert peaks[Phase.SAMPLING] == always + sizes["key-value cache"]
+    assert peaks[Phase.OPTIMIZER] == always + sizes["gradients"]
+    assert peaks[Phase.UPDATE] > peaks[Phase.OPTIMIZER] + sizes["activations"] + sizes["behavior states"] - 1
+    assert sizes["key-value cache"] == 100 * 2 * 2 * 2 * 16 * 4
+    awake = peak_by_phase(_items(dimensions, engine_bytes=10**9))
+    asleep = peak_by_phase(_items(dimensions, engine_bytes=10**9, engine_sleeps=True))
+    assert awake[Phase.SAMPLING] == asleep[Phase.SAMPLING]
+    assert awake[Phase.UPDATE] - asleep[Phase.UPDATE] == 10**9
+
+
+def test_a_large_model_is_planned_from_its_file_alone(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["memory", "--json", "model=qwen3_1_7b", "compute.dtype=bfloat16"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    sizes = {item["name"]: item["bytes"] for item in record["items"]}
+    assert sizes["weights, float32"] == 4 * 1_720_574_976
+    assert sizes["weights, bfloat16"] == 2 * 1_720_574_976
+    assert record["peak_bytes"]["update"] > 16 * 1_720_574_976
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_table_names_the_settings_that_lower_each_part(capsys):
+    assert main(["memory", "algorithm=grpo_kl"]) == 0
+    printed = capsys.readouterr().out
+    for text in (
+        "sampling",
+        "update",
+        "optimiser step",
+        "reference weights",
+        "compute.micro_batch_tokens",
+        "together",
+    ):
+        assert text in printed
+
+
+def test_fewer_tokens_take_less(capsys):
+    peaks = []
+    for tokens in (512, 1024):
+        assert main(["memory", "--json", f"compute.micro_batch_tokens={tokens}"]) == 0
+        peaks.append(json.loads(capsys.readouterr().out)["peak_bytes"]["update"])
+    assert peaks[0] < peaks[1]
+
+
+def test_wrong_arguments_are_said_in_one_line(capsys):
+    assert main(["memory", "--prompt-tokens", "0"]) == 2
+    assert "at least 1" in capsys.readouterr().err
+    assert main(["memory", "compute.micro_batch_token=3"]) == 2
+    assert "micro_batch_tokens" in capsys.readouterr().err
