@@ -157,7 +157,14 @@ def test_every_command_that_make_names_exists():
 
 
 @pytest.mark.parametrize(
-    ("variable", "group"), [("ALG", "algorithm"), ("DIV", "divergence"), ("EXPERIMENT", "experiment")]
+    ("variable", "group"),
+    [
+        ("ALG", "algorithm"),
+        ("DIV", "divergence"),
+        ("EXPERIMENT", "experiment"),
+        ("DATASET", "dataset"),
+        ("BENCHMARK", "benchmark"),
+    ],
 )
 def test_the_files_that_help_gives_as_examples_exist(variable, group):
     line = re.search(rf"^#  {variable} .*conf/{group}: (.*)$", MAKEFILE, flags=re.MULTILINE)

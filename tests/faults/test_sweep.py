@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -166,7 +167,7 @@ def test_workers_end_with_the_command_that_started_them(undisturbed, tmp_path):
 
 
 @pytest.fixture
-def postgres(tmp_path_factory):
+def postgres():
     """The URL of a server of our own, which listens on a socket only."""
     script = ["sh", REPOSITORY / ".ci" / "software", "postgres"]
     found = subprocess.run(script, capture_output=True, text=True)
@@ -174,12 +175,11 @@ def postgres(tmp_path_factory):
         pytest.skip(found.stderr.strip().splitlines()[-1])
     server = Path(found.stdout.strip()).resolve()
     initdb = server.with_name("initdb")
-    folder = tmp_path_factory.mktemp("pg")
+    # Not below pytest's own folders, which are closed to the server's user.
+    folder = Path(tempfile.mkdtemp(prefix="atrium-postgres-"))
     as_user = []
     if os.geteuid() == 0:  # the server refuses to run as root
         shutil.chown(folder, "postgres")
-        for parent in folder.parents[:2]:
-            parent.chmod(0o755)
         as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
     subprocess.run([*as_user, initdb, "-D", folder / "data", "-U", "sweeper", "--auth=trust"], check=True)
     options = ["-D", folder / "data", "-k", folder, "-c", "listen_addresses="]
@@ -192,6 +192,7 @@ def postgres(tmp_path_factory):
     finally:
         process.terminate()
         process.wait(60)
+        shutil.rmtree(folder)
 
 
 def test_four_workers_share_a_postgresql_database(undisturbed, postgres, tmp_path):
