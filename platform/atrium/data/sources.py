@@ -115,12 +115,12 @@ def _files_on_hub(source: str, revision: str | None, cache_dir: Path) -> tuple[t
         info = HfApi(endpoint=_endpoint()).dataset_info(source, revision=revision)
         names = [sibling.rfilename for sibling in info.siblings or ()]
         commit = info.sha
-    except Exception as error:
+    except Exception as error:  # as above
         options: dict[str, Any] = {"repo_type": "dataset", "revision": revision, "local_files_only": True}
         try:
             # What an earlier run fetched serves without the network.
             cached = Path(snapshot_download(source, cache_dir=_hub_cache(cache_dir), **options))
-        except Exception:
+        except Exception:  # no usable copy: what is told is why the Hub did not answer
             raise _download_error(error, source=source, name=None, revision=revision) from error
         names = [str(path.relative_to(cached)) for path in cached.rglob("*")]
         commit = cached.name

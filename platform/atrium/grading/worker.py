@@ -116,7 +116,7 @@ def _answer(job: dict[str, Any]) -> dict[str, Any]:
         return {"failure": "out of memory"}
     except RecursionError:
         return {"failure": "nested too deeply"}
-    except Exception as error:
+    except Exception as error:  # any answer gets a verdict, and the reason is recorded
         return {"failure": f"{type(error).__name__} in the comparison"}
     return {"is_equal": finding.is_equal, "reason": finding.reason}
 

@@ -150,7 +150,7 @@ class Delivery:
                 if self.deliver(may_finish=is_settled):
                     return True
                 wait_s, pause_s = _FIRST_WAIT_S, POLL_S
-            except Exception as error:
+            except Exception as error:  # trackers raise anything; it is told once, and tried again
                 self.report(error)
                 self.close()
                 pause_s, wait_s = wait_s, min(2.0 * wait_s, _LONGEST_WAIT_S)
