@@ -63,11 +63,21 @@ class ParameterConfig(Section):
 class DerivedConfig(Section):
     """A value computed from a variable, or from a number, when a trial is made."""
 
-    function: Literal["budget_for_upper", "budget_for_lower", "one_minus", "one_plus", "equal"]
+    function: Literal[
+        "budget_for_upper", "budget_for_lower", "budget_for_dropped", "one_minus", "one_plus", "equal"
+    ]
     of: str | float | int
     """A variable's name, or a number."""
     kind: str = "kl3"
     """The divergence of a budget, where the function gives one."""
+    run: Text | None = None
+    """The run folder on whose ratios `budget_for_dropped` counts what a clip range drops."""
+
+    @model_validator(mode="after")
+    def _check_run(self) -> DerivedConfig:
+        if (self.function == "budget_for_dropped") != (self.run is not None):
+            raise ValueError("budget_for_dropped needs run, a finished run's folder; no other function does")
+        return self
 
 
 class SpaceConfig(Section):

@@ -14,6 +14,7 @@ import numpy as np
 from atrium.config.experiment_file import override_text
 from atrium.errors import ConfigError
 from atrium.sweep.definition import DerivedConfig, ParameterConfig, Scalar, SpaceConfig
+from atrium.sweep.dropped_tokens import budget_for_dropped, ratios_of_run
 from atrium.windows import DIVERGENCES, budget_for_lower, budget_for_upper
 
 ARM = "arm"
@@ -178,7 +179,11 @@ def derive(key: str, derived: DerivedConfig, assignment: Mapping[str, Scalar]) -
             f"{key}: kind={derived.kind} has no constant window; allowed is {', '.join(DIVERGENCES)}"
         )
     try:
+        if derived.run is not None:
+            return budget_for_dropped(derived.kind, float(value), ratios_of_run(derived.run))
         return _FUNCTIONS[derived.function](derived.kind, float(value))
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from error
     except ValueError as error:
         raise ConfigError(f"{key}: {derived.function} of {value:g}: {error}") from error
 

@@ -1,0 +1,108 @@
+"""Budgets matched by what they drop: the share of a recorded run's tokens whose gradient a window cuts.
+
+A window [l, u] drops a token when A > 0 and w > u, or A < 0 and w < l. Two divergences whose windows agree
+on one side need not drop equally often; this finds the budget that would have dropped what a clip range
+would have, on the ratios of one run (`ratios.jsonl`). Those ratios are the run's own: under another
+trust region the policy would have moved otherwise, so the shares match at first order, not exactly.
+
+Axes: N bins of the ratio.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atrium.errors import ConfigError, RunFolderError
+from atrium.tracking.json_lines import read_json_lines
+from atrium.tracking.run_folder import RunFolder
+from atrium.windows import Window, window
+
+_SMALLEST_BUDGET, _LARGEST_BUDGET = 1e-8, 1e3
+_NUM_HALVINGS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedRatios:
+    """How many tokens had which ratio: counts [N] by sign of advantage, in bins with `edges` [N + 1] of w."""
+
+    edges: NDArray[np.float64]
+    positive: NDArray[np.float64]
+    negative: NDArray[np.float64]
+    num_tokens: float
+
+
+def dropped_share(ratios: SignedRatios, bounds: Window) -> float:
+    """The share of tokens, 0 to 1, that the window cuts; within a bin tokens are spread evenly in w."""
+    above = ratios.positive.sum() - _below(ratios.edges, ratios.positive, bounds.upper)
+    return float(above + _below(ratios.edges, ratios.negative, bounds.lower)) / ratios.num_tokens
+
+
+def budget_for_dropped(kind: str, clip_range: float, ratios: SignedRatios) -> float:
+    """The budget of a divergence that drops the share which clipping to 1 +- `clip_range` drops.
+
+    Raises `ValueError` where clipping drops nothing, or no budget drops as little or as much.
+    """
+    wanted = dropped_share(ratios, window("ratio", clip_range))
+    if wanted == 0.0:
+        raise ValueError("clipping there drops none of the run's tokens, so that any wide budget matches")
+    low, high = math.log(_SMALLEST_BUDGET), math.log(_LARGEST_BUDGET)
+    if not _dropped(kind, high, ratios) <= wanted <= _dropped(kind, low, ratios):
+        raise ValueError(f"no budget of {kind} drops {wanted:.3%} of the run's tokens")
+    for _ in range(_NUM_HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if _dropped(kind, middle, ratios) > wanted else (low, middle)
+    return float(f"{math.exp(high):.6g}")
+
+
+@lru_cache(maxsize=8)
+def ratios_of_run(run: str) -> SignedRatios:
+    """The ratios of all steps of a run; `ConfigError` where the folder has none."""
+    try:
+        folder = RunFolder.open(run)
+        records = read_json_lines(folder.ratios_file).records
+    except (RunFolderError, OSError) as error:
+        raise ConfigError(f"ratios cannot be read: {error}") from error
+    edges: list[NDArray[np.float64]] = []
+    counts: dict[str, list[NDArray[np.float64]]] = {"positive": [], "negative": [], "zero": []}
+    try:
+        for record in records:
+            edges.append(np.asarray(record["edges"], dtype=np.float64))
+            for sign, found in counts.items():
+                found.append(np.asarray(record[sign], dtype=np.float64))
+        return _summed(edges, counts)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{run}: its ratios.jsonl holds no distribution of ratios") from error
+
+
+def _summed(edges: list[NDArray[np.float64]], counts: dict[str, list[NDArray[np.float64]]]) -> SignedRatios:
+    """Steps cut empty bins off their ends, so all are brought onto the union of their edges."""
+    union = np.unique(np.concatenate(edges))
+    total = {
+        sign: sum(
+            np.diff(np.interp(union, own, np.concatenate([[0.0], np.cumsum(count)])))
+            for own, count in zip(edges, found, strict=True)
+        )
+        for sign, found in counts.items()
+    }
+    num_tokens = float(sum(np.sum(found) for found in total.values()))
+    if num_tokens <= 0.0:
+        raise ValueError("no tokens")
+    return SignedRatios(
+        edges=union,
+        positive=np.asarray(total["positive"]),
+        negative=np.asarray(total["negative"]),
+        num_tokens=num_tokens,
+    )
+
+
+def _dropped(kind: str, log_budget: float, ratios: SignedRatios) -> float:
+    return dropped_share(ratios, window(kind, math.exp(log_budget)))
+
+
+def _below(edges: NDArray[np.float64], counts: NDArray[np.float64], ratio: float) -> float:
+    return float(np.interp(ratio, edges, np.concatenate([[0.0], np.cumsum(counts)])))
