@@ -2,9 +2,11 @@
 
     python benchmarks/dashboard_scale.py FOLDER [--runs 200] [--steps 10000] [--browser] [--keep-index]
 
-makes the folder (once; about 2.5 GB), starts the dashboard over it without an index, and prints one JSON line
+makes the folder (once; about 3.5 GB), starts the dashboard over it without an index, and prints one JSON line
 per measurement in seconds. Metrics are a few distinct courses, copied; reading them costs the same as if all
-were distinct. `--browser` also opens every view in Chromium and times it until it is drawn.
+were distinct. `--browser` also opens every view in Chromium at 1366 x 768, again and again, and times it from
+the request of the page until all figures on the screen are painted; the first opening, when the server has
+answered none of its questions yet, is given by itself. `cpu_s_med` are CPU seconds of browser and server.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import json
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -20,7 +23,9 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+import psutil
 
+import record
 from atrium.config.compose import compose
 from atrium.metrics import CATALOGUE
 from atrium.records import Completion, FinishReason, Problem, Rollout, RolloutGroup, Verdict, VerdictKind
@@ -36,6 +41,34 @@ ARMS = (
     ("clip_higher", "asymmetric_ratio", {"epsilon_low": 0.2, "epsilon_high": 0.28}),
     ("reinforce", "none", {}),
 )
+DRAWN = """async (view) => {
+  const frame = () => new Promise(requestAnimationFrame);
+  const isDrawn = () => {
+    if (document.querySelector("main")?.dataset.ready !== view) return false;
+    const onScreen = [...document.querySelectorAll("section.figure[data-drawn] .plot")].filter((plot) => {
+      const { top, bottom } = plot.getBoundingClientRect();
+      return bottom > 0 && top < innerHeight;
+    });
+    return onScreen.every((plot) => plot.querySelector("canvas"));
+  };
+  while (!isDrawn()) await frame();
+  await frame();
+  await new Promise((resolve) => setTimeout(resolve, 0));
+  return performance.now() / 1000;
+}"""
+"""Seconds from the request of a page until the figures on the screen are painted."""
+FRAMES = """async (seconds) => {
+  const gaps = [];
+  const end = performance.now() + 1000 * seconds;
+  let last = performance.now();
+  while (last < end) {
+    await new Promise(requestAnimationFrame);
+    gaps.push((performance.now() - last) / 1000);
+    last = performance.now();
+  }
+  return gaps;
+}"""
+"""Seconds between frames."""
 VIEWS = ("runs", "curves", "compare", "trust-region", "rollouts", "sweeps")
 
 
@@ -202,7 +235,7 @@ def free_port():
 
 
 def report(what, seconds, **more):
-    print(json.dumps({"what": what, "s": round(seconds, 3), **more}), flush=True)
+    record.print_record(what=what, s=round(seconds, 3), **more, **record.machine())
 
 
 def ask(client, what, path, **parameters):
@@ -250,7 +283,8 @@ def measure(client, num_runs):
         ask(client, f"all rollouts of a run, {again}", "/api/samples", run=names[0], step=-1)
 
 
-def measure_browser(address):
+def measure_browser(address, server, repeats):
+    """Every view, `repeats` times after a first one; then how evenly frames follow the mouse over curves."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -258,13 +292,48 @@ def measure_browser(address):
             executable_path=shutil.which("chromium"), args=["--no-sandbox"] if sys.platform == "linux" else []
         )
         page = browser.new_page(viewport={"width": 1366, "height": 768})
-        for again in ("first", "again"):
-            for view in VIEWS:
-                began = time.perf_counter()
-                page.goto(f"{address}/{view}")
-                page.wait_for_selector(f"main[data-ready='{view}']")
-                report(f"view {view} in the browser, {again}", time.perf_counter() - began)
+        for view in VIEWS:
+            seconds, cpu_seconds = [], []
+            for _ in range(repeats + 1):
+                before = cpu_s(server)
+                page.goto(f"{address}/{view}", wait_until="commit")
+                seconds.append(page.evaluate(DRAWN, view))
+                cpu_seconds.append(cpu_s(server) - before)
+            report(
+                f"view {view} in the browser",
+                statistics.median(seconds[1:]),
+                worst=round(max(seconds[1:]), 3),
+                first=round(seconds[0], 3),
+                cpu_s_med=round(statistics.median(cpu_seconds[1:]), 3),
+                repeats=repeats,
+            )
+        page.goto(f"{address}/curves", wait_until="commit")
+        page.evaluate(DRAWN, "curves")
+        box = page.locator(".plot").first.bounding_box()
+        page.evaluate(f"window.gaps = ({FRAMES})(4)", None)
+        for place in range(60):
+            page.mouse.move(box["x"] + (place + 0.5) * box["width"] / 60, box["y"] + box["height"] / 2)
+            page.wait_for_timeout(20)
+        gaps = sorted(page.evaluate("window.gaps"))
+        report(
+            "frame while the mouse moves over linked curves",
+            statistics.median(gaps),
+            p95=round(gaps[int(0.95 * len(gaps))], 3),
+            worst=round(gaps[-1], 3),
+        )
         browser.close()
+
+
+def cpu_s(server):
+    """CPU seconds so far of the server, the browser and what drives it."""
+    total = 0.0
+    for process in {server, *psutil.Process().children(recursive=True)}:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total
 
 
 def main():
@@ -275,6 +344,7 @@ def main():
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--browser", action="store_true")
+    parser.add_argument("--repeats", type=int, default=10, help="openings of each view, after a first one")
     parser.add_argument("--keep-index", action="store_true", help="do not fill the index anew")
     arguments = parser.parse_args()
     if not (arguments.folder / ".complete").exists():
@@ -299,7 +369,7 @@ def main():
             report("process started, runs scanned, first page", time.perf_counter() - began)
             measure(client, arguments.runs)
         if arguments.browser:
-            measure_browser(address)
+            measure_browser(address, psutil.Process(server.pid), arguments.repeats)
     finally:
         server.terminate()
         server.wait(timeout=30)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from atrium.compare.dashboard.curve_index import index_of
 from atrium.compare.outcomes import At, evaluations_at, outcome_table, read_answers, read_evaluated_run
 from atrium.errors import RunFolderError
 
@@ -35,6 +36,33 @@ def test_equal_tokens_and_equal_time_take_the_evaluation_nearest_to_what_the_che
     assert dear.cost[At.TOKENS] == {0: 0.0, 2: 400.0, 4: 800.0}
     assert list(evaluations_at([cheap, dear], "exam", At.TOKENS).values()) == [4, 2]
     assert list(evaluations_at([cheap, dear], "exam", At.WALL_CLOCK).values()) == [4, 4]
+
+
+def test_costs_are_the_same_with_an_index_of_curves_and_without_one(make_run):
+    run = make_run("atr", 0, {("exam", step): [2, 2] for step in (0, 2, 4)})
+    without = read_evaluated_run(run).cost
+    assert not run.cache_dir.exists(), "a run may lie in a folder that is no runs folder"
+    run.cache_dir.mkdir()
+    assert read_evaluated_run(run).cost == without
+    index = index_of(run.cache_dir).path_of(run)
+    written = index.stat().st_ino
+    assert read_evaluated_run(run).cost == without
+    assert index.stat().st_ino == written, "nothing new was recorded"
+    index.write_bytes(b"damaged")
+    assert read_evaluated_run(run).cost == without
+
+
+def test_costs_follow_a_run_that_goes_on(make_run):
+    run = make_run("atr", 0, {("exam", step): [2, 2] for step in (0, 2, 4)})
+    run.cache_dir.mkdir()
+    read_evaluated_run(run)
+    lines = run.metrics_file.read_text().splitlines(keepends=True)
+    run.metrics_file.write_text("".join(lines[:2]))
+    assert read_evaluated_run(run).cost[At.TOKENS] == {0: 0.0, 2: 200.0, 4: 200.0}
+    run.metrics_file.write_text("".join(lines))
+    assert read_evaluated_run(run).cost[At.TOKENS] == {0: 0.0, 2: 200.0, 4: 400.0}
+    run.metrics_file.unlink()
+    assert At.TOKENS not in read_evaluated_run(run).cost
 
 
 def test_equal_steps_take_the_last_one_that_all_runs_evaluated(make_run):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
 
 from atrium.cli.app import main
 from atrium.compare.report_figures import differences_svg, pass_at_k_svg, scores_svg
 from atrium.compare.report_markup import document_latex, document_markdown, latex, markdown
+from atrium.compare.report_outcomes import grid_svg, plane_svg, without_point
 from atrium.compare.report_page import html_page
 from atrium.compare.report_tables import ReportTable, report_tables, verdict_lines
 from atrium.compare.run_comparison import compare_runs
@@ -62,13 +64,14 @@ def test_mistakes_are_one_line_and_exit_with_two(make_run, capsys, tmp_path, arg
 
 def test_figures_are_well_formed_and_the_page_needs_nothing_from_outside(make_study):
     comparison = compare_runs(make_study({"grpo": 0.0, "atr": 0.2}, benchmarks=("easy", "hard")))
-    for svg in (differences_svg(comparison), scores_svg(comparison), pass_at_k_svg(comparison)):
+    figures = (differences_svg(comparison), scores_svg(comparison), pass_at_k_svg(comparison))
+    for svg in (*figures, plane_svg(comparison), *(grid_svg(comparison, name) for name in ("easy", "hard"))):
         assert ElementTree.fromstring(svg).tag.endswith("svg")
     page = html_page(comparison, report_tables(comparison), made="today")
     tags = Tags()
     tags.feed(page)
     assert not {"script", "link", "img", "iframe"} & set(tags.seen)
-    assert tags.seen.count("svg") == 3
+    assert tags.seen.count("svg") == 6
     assert "http-equiv" in page
 
 
@@ -103,12 +106,66 @@ def test_arms_that_are_the_same_method_are_said_to_be_so(make_run, capsys, tmp_p
     assert "one seed (clip_higher, mine)" in printed
 
 
+def test_equal_windows_are_one_point_of_the_plane_and_open_ones_are_named(make_run):
+    windows = {
+        "a": {"kind": "window", "lower": 0.8, "upper": 1.28},
+        "b": {"kind": "asymmetric_ratio", "epsilon_low": 0.2, "epsilon_high": 0.28},
+        "c": {"kind": "window", "lower": 0.7, "upper": 1.3},
+        "free": {"kind": "none"},
+    }
+    runs = [make_run(name, 0, {("exam", 4): [1, 2, 3]}, divergence=found) for name, found in windows.items()]
+    comparison = compare_runs(runs, by=["algorithm.name"])
+    marks = [
+        mark for mark in ElementTree.fromstring(plane_svg(comparison)).iter() if mark.get("class") == "mark"
+    ]
+    assert [mark[0].text for mark in marks] == ["a = b: [0.8, 1.28]", "c: [0.7, 1.3]"]
+    assert without_point(comparison) == ["free"]
+    page = html_page(comparison, report_tables(comparison), made="today")
+    assert "a and b are the same method</strong>" in page
+    assert "Without a constant window of two sides: free." in page
+
+
+def test_labels_of_many_arms_do_not_cover_each_other(make_run):
+    runs = [
+        make_run(
+            f"arm{n}",
+            0,
+            {("exam", 4): [1, 2]},
+            divergence={"kind": "window", "lower": 0.8, "upper": 1 + n / 1e4},
+        )
+        for n in range(1, 13)
+    ]
+    page = ElementTree.fromstring(plane_svg(compare_runs(runs, by=["algorithm.name"])))
+    labels = [part for part in page if (part.text or "").startswith("arm")]
+    heights = sorted(float(label.get("y")) for label in labels)
+    assert len(heights) == 12
+    assert min(below - above for above, below in pairwise(heights)) > 12.0
+    assert 0.0 < heights[0] < heights[-1] < 360.0
+
+
+def test_problems_are_counted_by_who_solves_them(make_run):
+    counts = {"atr": [4, 2, 0, 1], "grpo": [4, 0, 0, 3]}
+    runs = [make_run(name, 0, {("exam", 4): found}) for name, found in counts.items()]
+    tables = {table.title: table for table in report_tables(compare_runs(runs))}
+    solved = tables["Who solves what, exam (4 problems)"]
+    assert solved.rows == (("atr", "1", "2", "1", "1"), ("grpo", "1", "1", "2", "0"))
+    assert tables["Pass@k in percent against k, exam"].columns == ("arm", "k = 1", "k = 2", "k = 4")
+    assert tables["Pass@k in percent against k, exam"].rows[0] == ("atr", "43.8", "58.3", "75.0")
+
+
+def test_a_large_exam_makes_no_large_figure(make_run):
+    runs = [make_run(name, 0, {("exam", 4): [1, 2, 3] * 500}) for name in ("atr", "grpo")]
+    page = ElementTree.fromstring(grid_svg(compare_runs(runs), "exam"))
+    assert sum(part.get("class") == "cell" for part in page.iter()) == 2 * 600
+
+
 def test_what_needs_many_seeds_is_shown_where_there_are_so_many(make_study):
     few, many = (
         report_tables(compare_runs(make_study({"grpo": 0.0, "atr": 0.2}, num_seeds=n))) for n in (2, 10)
     )
     assert len(many) == len(few) + 1
-    [row] = many[-1].rows
+    [table] = [table for table in many if "over seeds alone" in table.title]
+    [row] = table.rows
     assert row[1] == "0.002"
     assert "–" not in row
 

@@ -51,12 +51,20 @@ def test_the_bootstrap_needs_ten_seeds_and_repeats_itself():
     assert bootstrap_interval([arm[:9] for arm in arms], gap, seed=1) is None
 
 
+def test_statistics_of_many_resamples_at_once_are_those_of_each():
+    generator = np.random.default_rng(4)
+    after_RSB, before_RSB = (generator.integers(0, 5, size=(7, num, 2)) / 4.0 for num in (11, 9))
+    assert_allclose(interquartile_mean(after_RSB), [interquartile_mean(one) for one in after_RSB])
+    each = [probability_of_improvement(*pair) for pair in zip(after_RSB, before_RSB, strict=True)]
+    assert_allclose(probability_of_improvement(after_RSB, before_RSB), each)
+
+
 def test_seeds_drawn_in_pairs_see_that_their_arms_move_together():
     seed_SB = np.random.default_rng(3).normal(0.5, 0.2, size=(12, 1))
     arms = [seed_SB, seed_SB + 0.01]
 
     def gap(scores):
-        return float(scores[1].mean() - scores[0].mean())
+        return scores[1].mean(axis=(-2, -1)) - scores[0].mean(axis=(-2, -1))
 
     assert_allclose(bootstrap_interval(arms, gap, seed=0, paired=True), (0.01, 0.01))
     low, high = bootstrap_interval(arms, gap, seed=0)

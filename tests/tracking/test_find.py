@@ -7,7 +7,15 @@ import time
 import pytest
 
 from atrium.errors import RunFolderError
-from atrium.tracking.find import find_run, list_runs, short_name
+from atrium.tracking.find import (
+    EVALUATED,
+    TRAINED,
+    WITH_CHECKPOINT,
+    WITH_ROLLOUTS,
+    find_run,
+    list_runs,
+    short_name,
+)
 from atrium.tracking.run_folder import RunFolder
 
 
@@ -45,6 +53,29 @@ def test_the_status_says_better_than_the_name_when_a_run_began(runs_dir, three):
     assert listed[0] == early.path
     assert listed[-1] == late.path
     assert find_run(runs_dir, "last").path == late.path
+
+
+def test_last_is_the_latest_run_that_a_command_can_do_something_with(runs_dir, three):
+    trained, evaluated, empty = three
+    evaluated.config_file.write_text('{"kind": "evaluation"}')
+    (trained.checkpoint_path(4) / "policy").mkdir(parents=True)
+    trained.rollouts_path(1).parent.mkdir()
+    trained.rollouts_path(1).touch()
+    assert find_run(runs_dir, "last").path == empty.path
+    assert find_run(runs_dir, "last", last=TRAINED).path == empty.path
+    assert find_run(runs_dir, "last", last=EVALUATED).path == evaluated.path
+    assert find_run(runs_dir, "last", last=WITH_CHECKPOINT).path == trained.path
+    assert find_run(runs_dir, "last", last=WITH_ROLLOUTS).path == trained.path
+    empty.config_file.write_text('{"kind": "evaluation"}')
+    assert find_run(runs_dir, "last", last=TRAINED).path == trained.path
+    assert find_run(runs_dir, "cccc", last=TRAINED).path == empty.path, "a name means what it names"
+
+
+def test_where_last_can_mean_no_run_the_reason_is_said(runs_dir, three):
+    with pytest.raises(RunFolderError, match=r"last: no run in .* has a checkpoint; --runs-dir"):
+        find_run(runs_dir, "last", last=WITH_CHECKPOINT)
+    with pytest.raises(RunFolderError, match="holds no evaluation"):
+        find_run(runs_dir, "last", last=EVALUATED)
 
 
 def test_hidden_folders_and_files_are_no_runs_and_empty_folders_are(runs_dir, three):

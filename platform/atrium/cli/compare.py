@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from atrium.compare.run_comparison import RunsComparison
 
 _AT = ("last", "steps", "tokens", "wall_clock")
-_MAX_NAME = 60
+_MAX_NAME, _MAX_RUNS_NAMED = 60, 12
 _EXAMPLES = """\
 Runs that differ in their seeds alone form an arm; the first arm is the baseline. An experiment's name
 stands for all of its runs.
@@ -144,7 +144,9 @@ def _write(
 
     if arguments.no_files:
         return []
-    made = f"{time.strftime('%Y-%m-%d %H:%M')} · {', '.join(folder.name for folder in folders)}"
+    named = [folder.name for folder in folders[:_MAX_RUNS_NAMED]]
+    more = [f"and {len(folders) - len(named)} more"] if len(folders) > len(named) else []
+    made = f"{time.strftime('%Y-%m-%d %H:%M')} · {', '.join([*named, *more])}"
     if arguments.out:
         out, stem = Path(arguments.out), "comparison"
     else:

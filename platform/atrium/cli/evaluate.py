@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from atrium.cli.runs_command import CommandParser, files_explained
@@ -23,6 +23,7 @@ from atrium.config.evaluation import (
 )
 from atrium.config.models import HubModelConfig
 from atrium.errors import ConfigError, RunFolderError
+from atrium.tracking.find import EVALUATED, WITH_CHECKPOINT, find_run
 from atrium.tracking.run_folder import RunFolder
 
 _DESCRIPTION = """\
@@ -85,7 +86,7 @@ def _parser() -> CommandParser:
 def _new(arguments: argparse.Namespace, overrides: list[str]) -> EvaluationSettings:
     if arguments.run is not None:
         runs_dir = _runs_dir(arguments, overrides)
-        folder = _found(runs_dir, arguments.run, _has_checkpoints, "no run in {} has a checkpoint")
+        folder = find_run(runs_dir, arguments.run, last=WITH_CHECKPOINT)
         return _of_run(folder, arguments, overrides)
     settings = compose_evaluation([*_runs_dir_line(arguments, overrides), *overrides])
     model = settings.config.model
@@ -116,36 +117,12 @@ def _of_run(folder: RunFolder, arguments: argparse.Namespace, overrides: list[st
 
 
 def _stored(wanted: str, runs_dir: str) -> tuple[EvaluationSettings, Path]:
-    folder = _found(runs_dir, wanted, _is_evaluation, "{} holds no evaluation")
+    folder = find_run(runs_dir, wanted, last=EVALUATED)
     if not folder.config_file.is_file():
         raise RunFolderError(
             f"{folder.path} has no config.json, so its settings are not known; evaluate anew"
         )
     return stored_evaluation(folder.config_file.read_text(encoding="utf-8"), folder.path), folder.path
-
-
-def _found(runs_dir: str, wanted: str, is_meant: Callable[[RunFolder], bool], none: str) -> RunFolder:
-    """The run that `wanted` names; for `last`, the latest of those that can be meant."""
-    from atrium.tracking.find import find_run, list_runs
-
-    if wanted != "last":
-        return find_run(runs_dir, wanted)
-    runs = [folder for folder in list_runs(runs_dir) if is_meant(folder)]
-    if not runs:
-        raise RunFolderError(
-            f"last: {none.format(Path(runs_dir).absolute())}; --runs-dir names another place"
-        )
-    return runs[-1]
-
-
-def _has_checkpoints(folder: RunFolder) -> bool:
-    return bool(folder.checkpoint_steps())
-
-
-def _is_evaluation(folder: RunFolder) -> bool:
-    from atrium.tracking.reader import read_object
-
-    return read_object(folder.config_file)[0].get("kind") == "evaluation"
 
 
 def _place_in_run(path: Path) -> tuple[RunFolder, int | None] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from atrium.cli.runs_command import CommandParser, files_explained
 from atrium.errors import RunFolderError
-from atrium.tracking.find import find_run
+from atrium.tracking.find import TRAINED, find_run
 
 
 def main_rerun(argv: list[str]) -> int:
@@ -18,7 +18,7 @@ def main_rerun(argv: list[str]) -> int:
     if (arguments := parser.parse(argv)) is None:
         return 0
     with files_explained():
-        folder = find_run(arguments.runs_dir, arguments.run)
+        folder = find_run(arguments.runs_dir, arguments.run, last=TRAINED)
         if not folder.config_file.is_file():
             raise RunFolderError(f"{folder.path} has no config.json, so its settings are not known")
     from atrium.cli.train import main as train_main

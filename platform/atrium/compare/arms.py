@@ -94,7 +94,8 @@ def pair_seeds(one: Arm, other: Arm) -> tuple[list[tuple[int, int]], str | None]
     common = sorted(set(one.runs) & set(other.runs))
     if common:
         left = len(one.runs) + len(other.runs) - 2 * len(common)
-        note = f"{left} seeds of only one of {one.name} and {other.name} are left out" if left else None
+        seeds = "1 seed" if left == 1 else f"{left} seeds"
+        note = f"left out: {seeds} of only one of {one.name} and {other.name}" if left else None
         return [(seed, seed) for seed in common], note
     pairs = list(zip(one.seeds, other.seeds, strict=False))
     return pairs, f"{one.name} and {other.name} have no seed in common; their seeds are paired in order"

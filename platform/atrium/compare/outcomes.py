@@ -9,7 +9,6 @@ Axes: S seeds (one run each), P problems, K samples per problem.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atrium.compare.crossed import Values
+from atrium.compare.dashboard.curve_index import recorded_curves
 from atrium.compare.dashboard.curves import Axis, at_steps
 from atrium.errors import RunFolderError
 from atrium.evaluation.estimates import pass_at_k
-from atrium.tracking.reader import EvaluationPoint, read_evaluations, read_metrics
+from atrium.tracking.reader import EvaluationPoint, read_evaluations
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.sample_files import read_samples
 
@@ -63,12 +63,16 @@ class OutcomeTable:
         shares_SP: Values = self.num_correct_SP / np.array(self.num_samples_S)[:, None]
         return shares_SP
 
-    def pass_at(self, k: int) -> Values:
-        """Pass@k by run and problem [S, P]; `ValueError` where a run has fewer than k samples."""
+    def pass_up_to(self, k: int) -> Values:
+        """Pass@j by run, problem and j = 1 to k [S, P, k]; `ValueError` where a run has fewer samples."""
         if not 1 <= k <= min(self.num_samples_S):
             raise ValueError(f"Pass@{k} needs 1 <= k <= {min(self.num_samples_S)}, the fewest samples")
         counts = zip(self.num_correct_SP, self.num_samples_S, strict=True)
-        return np.array([pass_at_k(count_P, num)[:, k - 1] for count_P, num in counts])
+        return np.stack([pass_at_k(count_P, num)[:, :k] for count_P, num in counts])
+
+    def pass_at(self, k: int) -> Values:
+        """Pass@k by run and problem [S, P]; `ValueError` where a run has fewer than k samples."""
+        return self.pass_up_to(k)[..., -1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +91,7 @@ def read_evaluated_run(folder: RunFolder) -> EvaluatedRun:
     """The evaluations of a run, and their cost. Raises `OSError` where its files cannot be read."""
     evaluations = read_evaluations(folder)
     steps = sorted({point.step for points in evaluations.values() for point in points})
-    metrics = read_metrics(folder)
-    columns = {**metrics.columns, "step": metrics.steps.astype(np.float64)}
+    columns = recorded_curves(folder).columns
     cost: dict[At, Mapping[int, float]] = {At.STEPS: {step: float(step) for step in steps}}
     for at, axis in _AXES.items():
         values = at_steps(np.array(steps, dtype=np.float64), columns, axis)
@@ -159,10 +162,12 @@ def outcome_table(answers: Sequence[Answers]) -> OutcomeTable:
 def _counted(folder: RunFolder, benchmark: str, step: int, _changed: int) -> Answers:
     path = folder.evaluation_path(benchmark, step)
     rows = read_samples(path, ["problem_id", "is_correct"])
-    num_samples = Counter(str(row.get("problem_id")) for row in rows)
-    num_correct = dict.fromkeys(num_samples, 0)
+    num_samples: dict[str, int] = {}
+    num_correct: dict[str, int] = {}
     for row in rows:
-        num_correct[str(row.get("problem_id"))] += row.get("is_correct") is True
+        name = str(row.get("problem_id"))
+        num_samples[name] = num_samples.get(name, 0) + 1
+        num_correct[name] = num_correct.get(name, 0) + (row.get("is_correct") is True)
     if len(set(num_samples.values())) != 1:
         raise RunFolderError(f"{path}: problems have different numbers of samples, or there are none")
     return Answers(

@@ -13,7 +13,7 @@ from atrium.compare.crossed import Bounds, Uncertainty
 from atrium.compare.report_tables import headline_pair, signed
 from atrium.compare.run_comparison import MEASURES, RunsComparison
 
-_WIDTH, _LEFT, _RIGHT, _ROW, _TOP, _BOTTOM = 860.0, 230.0, 30.0, 44.0, 12.0, 46.0
+WIDTH, LEFT, RIGHT, _ROW, _TOP, _BOTTOM = 860.0, 230.0, 30.0, 44.0, 12.0, 46.0
 _NUM_TICKS = 6
 _MAX_NAME = 34
 _NUM_HUES = 6
@@ -85,26 +85,30 @@ def scores_svg(comparison: RunsComparison) -> str:
 
 
 def pass_at_k_svg(comparison: RunsComparison) -> str:
-    """Pass@k against k, one curve per arm, k on a logarithmic axis; empty for a single sample."""
+    """Pass@k against k, one curve per arm, k on a logarithmic axis; empty for a single sample.
+
+    Mean@K, which more samples only make surer, is dotted.
+    """
     if comparison.k < 2:
         return ""
     height, bottom = 320.0, 320.0 - _BOTTOM
-    values = [value for arm in comparison.arms for value in arm.pass_at]
+    means = [arm.scores["mean"][comparison.headline].value for arm in comparison.arms]
+    values = [*means, *(value for arm in comparison.arms for value in arm.pass_at)]
     room = max(0.06 * (max(values) - min(values)), 0.002)
     low, high = max(min(values) - room, 0.0), min(max(values) + room, 1.0)
 
     def x(k: int) -> float:
-        return _LEFT + math.log(k) / math.log(comparison.k) * (_WIDTH - _LEFT - _RIGHT)
+        return LEFT + math.log(k) / math.log(comparison.k) * (WIDTH - LEFT - RIGHT)
 
     def y(value: float) -> float:
         return bottom - (value - low) / (high - low) * (bottom - _TOP)
 
     parts = []
-    for tick in _ticks(100.0 * low, 100.0 * high):
+    for tick in ticks(100.0 * low, 100.0 * high):
         at = y(tick / 100.0)
         parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
-            f'<text class="name" x="{_LEFT - 10}" y="{at + 4:.1f}">{tick:g} %</text>'
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
+            f'<text class="name" x="{LEFT - 10}" y="{at + 4:.1f}">{tick:g} %</text>'
         )
     shown_k = sorted({2**power for power in range(comparison.k.bit_length())} | {comparison.k})
     parts += [f'<text class="tick" x="{x(k):.1f}" y="{bottom + 17:.1f}">{k}</text>' for k in shown_k]
@@ -113,11 +117,13 @@ def pass_at_k_svg(comparison: RunsComparison) -> str:
         hue, name, place = number % _NUM_HUES, escape(arm.arm.name), _TOP + 14.0 + 20.0 * number
         parts.append(
             f'<polyline class="curve hue{hue}" points="{points}"><title>{name}</title></polyline>'
+            f'<line class="curve dotted hue{hue}" x1="{LEFT}" x2="{WIDTH - RIGHT}" '
+            f'y1="{y(means[number]):.1f}" y2="{y(means[number]):.1f}"/>'
             f'<line class="curve hue{hue}" x1="8" x2="30" y1="{place - 4:.1f}" y2="{place - 4:.1f}"/>'
-            f'<text x="36" y="{place:.1f}">{escape(_shortened(arm.arm.name, 22))}</text>'
+            f'<text x="36" y="{place:.1f}">{escape(shortened(arm.arm.name, 22))}</text>'
         )
-    parts.append(f'<text class="label" x="{(_LEFT + _WIDTH) / 2:.1f}" y="{bottom + 38:.1f}">k</text>')
-    return _svg(parts, height, "Pass@k against k")
+    parts.append(f'<text class="label" x="{(LEFT + WIDTH) / 2:.1f}" y="{bottom + 38:.1f}">k</text>')
+    return svg(parts, height, "Pass@k against k")
 
 
 class _Scale:
@@ -134,41 +140,43 @@ class _Scale:
 
     def x(self, value: float) -> float:
         share = (min(max(value, self._low), self._high) - self._low) / (self._high - self._low)
-        return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+        return LEFT + share * (WIDTH - LEFT - RIGHT)
 
     def y(self, row: int) -> float:
         return _TOP + (row + 0.5) * _ROW
 
     def name(self, row: int, text: str) -> str:
-        shown = _shortened(text, _MAX_NAME)
+        shown = shortened(text, _MAX_NAME)
         return (
-            f'<text class="name" x="{_LEFT - 14:.0f}" y="{self.y(row) + 4:.1f}">'
+            f'<text class="name" x="{LEFT - 14:.0f}" y="{self.y(row) + 4:.1f}">'
             f"{escape(shown)}<title>{escape(text)}</title></text>"
         )
 
     def axis(self, label: str) -> str:
         bottom = self.height - _BOTTOM
         parts = []
-        for tick in _ticks(100.0 * self._low, 100.0 * self._high):
+        for tick in ticks(100.0 * self._low, 100.0 * self._high):
             x = self.x(tick / 100.0)
             parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{bottom:.1f}"/>')
             parts.append(f'<text class="tick" x="{x:.1f}" y="{bottom + 17:.1f}">{tick:g}</text>')
-        middle = (_LEFT + _WIDTH - _RIGHT) / 2.0
+        middle = (LEFT + WIDTH - RIGHT) / 2.0
         parts.append(f'<text class="label" x="{middle:.1f}" y="{bottom + 38:.1f}">{escape(label)}</text>')
         return "".join(parts)
 
     def figure(self, parts: Sequence[str], label: str) -> str:
-        return _svg(parts, self.height, label)
+        return svg(parts, self.height, label)
 
 
-def _svg(parts: Sequence[str], height: float, label: str) -> str:
+def svg(parts: Sequence[str], height: float, label: str) -> str:
+    """A figure of the report's width."""
     return (
-        f'<svg viewBox="0 0 {_WIDTH:.0f} {height:.0f}" role="img" aria-label="{escape(label)}" '
+        f'<svg viewBox="0 0 {WIDTH:.0f} {height:.0f}" role="img" aria-label="{escape(label)}" '
         f'xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'
     )
 
 
-def _shortened(text: str, width: int) -> str:
+def shortened(text: str, width: int) -> str:
+    """The text, its end cut off where it is too long."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
@@ -179,7 +187,7 @@ def _bar(scale: _Scale, y: float, known: Uncertainty | None, kind: str) -> str:
     return f'<line class="{kind}" x1="{low:.1f}" x2="{high:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """Round numbers between two ends."""
     raw = (high - low) / _NUM_TICKS
     power = 10.0 ** math.floor(math.log10(raw))

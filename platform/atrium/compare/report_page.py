@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from html import escape
 
 from atrium.compare.report_figures import differences_svg, pass_at_k_svg, scores_svg
+from atrium.compare.report_outcomes import grid_svg, plane_svg, without_point
 from atrium.compare.report_tables import (
+    EQUAL_WINDOWS,
     READING,
     ReportTable,
     headline_pair,
@@ -46,7 +48,8 @@ svg .grid { stroke: var(--line); } svg .zero { stroke: var(--dim); stroke-dashar
 svg .thin { stroke: var(--accent); stroke-width: 2; } svg .thick { stroke: var(--accent); stroke-width: 7;
   stroke-opacity: .45; } svg .mark { fill: var(--accent); } svg .mean { stroke: var(--ink); stroke-width: 2; }
 svg .undetected { fill: var(--band); } svg .seed { stroke: var(--accent); stroke-width: 1.6; }
-svg .curve { fill: none; stroke-width: 2.2; } svg .hue0 { stroke: #0072b2; } svg .hue1 { stroke: #d55e00; }
+svg .curve { fill: none; stroke-width: 2.2; } svg .dotted { stroke-width: 1.4; stroke-dasharray: 2 4; }
+svg .cell { fill: var(--accent); } svg .hue0 { stroke: #0072b2; } svg .hue1 { stroke: #d55e00; }
 svg .hue2 { stroke: #009e73; } svg .hue3 { stroke: #cc79a7; } svg .hue4 { stroke: #e69f00; }
 svg .hue5 { stroke: #56b4e9; }
 svg .seed.mean { fill: var(--accent); fill-opacity: .55; } svg .seed.pass { fill: none; }
@@ -62,6 +65,7 @@ def html_page(comparison: RunsComparison, tables: Sequence[ReportTable], *, made
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="sub">{escape(made)}</p>',
+        *(_same_method(names) for names in comparison.same_methods),
         *(_verdict(comparison, index) for index in range(1, len(comparison.arms))),
         "<h2>Differences</h2>",
         differences_svg(comparison),
@@ -72,6 +76,8 @@ def html_page(comparison: RunsComparison, tables: Sequence[ReportTable], *, made
         '<p class="caption">Every dot is a seed (Mean@K filled, Pass@K open); the line is the interval for '
         "another exam.</p>",
         *_pass_at_k(comparison),
+        *_plane(comparison),
+        *_grids(comparison),
         *(_table(table) for table in tables),
         "<h2>Notes</h2>",
         '<ul class="notes">',
@@ -96,8 +102,41 @@ def _pass_at_k(comparison: RunsComparison) -> list[str]:
     return [
         f"<h2>Pass@k against k, {escape(comparison.headline)}</h2>",
         figure,
-        '<p class="caption">Means over seeds, unbiased for every k.</p>',
+        '<p class="caption">Means over seeds, unbiased for every k. Dotted: Mean@K.</p>',
     ]
+
+
+def _plane(comparison: RunsComparison) -> list[str]:
+    figure, rest = plane_svg(comparison), without_point(comparison)
+    if not figure:
+        return []
+    left_out = f" Without a constant window of two sides: {escape(', '.join(rest))}." if rest else ""
+    return [
+        "<h2>Arms on the (l, u) plane</h2>",
+        figure,
+        '<p class="caption">A token keeps its gradient while its ratio lies in [l, u]. Equal points cut the '
+        f"same tokens, whatever the divergence is called.{left_out}</p>",
+    ]
+
+
+def _grids(comparison: RunsComparison) -> list[str]:
+    return [
+        part
+        for benchmark in comparison.benchmarks
+        for part in (
+            f"<h2>Who solves what, {escape(benchmark)}</h2>",
+            grid_svg(comparison, benchmark),
+            '<p class="caption">The stronger the colour, the more answers are correct, over seeds and '
+            "samples.</p>",
+        )
+    ]
+
+
+def _same_method(names: Sequence[str]) -> str:
+    return (
+        f'<div class="verdict"><strong>{escape(" and ".join(names))} are the same method</strong>: '
+        f"{EQUAL_WINDOWS}; what differs between them is chance.</div>"
+    )
 
 
 def _verdict(comparison: RunsComparison, index: int) -> str:

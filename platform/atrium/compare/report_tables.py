@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from atrium.compare.arm_pairs import MACRO, MEAN, Pair
 from atrium.compare.crossed import Bounds, CrossedMean, Uncertainty
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
@@ -15,6 +17,7 @@ from atrium.compare.statistics import points, rounded_up
 from atrium.windows import Window
 
 NOTHING = "–"
+EQUAL_WINDOWS = "their windows [l, u] are equal"
 READING = (
     "Intervals are 95 %. Another exam: new seeds and new problems of the same kind; seeds are a random "
     "factor crossed with problems. This exam: new seeds, the same problems.",
@@ -44,7 +47,14 @@ def report_tables(comparison: RunsComparison) -> tuple[ReportTable, ...]:
         for measure in _measures(comparison)
         for benchmark in _columns(comparison)[::-1]
     ]
-    return (_scores(comparison), _design(comparison), *differences, *_over_seeds(comparison))
+    return (
+        _scores(comparison),
+        _design(comparison),
+        *differences,
+        *_over_seeds(comparison),
+        *_over_k(comparison),
+        *(_solved(comparison, benchmark) for benchmark in comparison.benchmarks),
+    )
 
 
 def verdict_lines(comparison: RunsComparison) -> list[str]:
@@ -64,8 +74,7 @@ def headline_pair(comparison: RunsComparison, arm: ArmScores) -> Pair:
 def note_lines(comparison: RunsComparison) -> list[str]:
     """What a reader has to know about these runs: same methods, single seeds, what was left out."""
     lines = [
-        f"{' and '.join(names)} are the same method: their windows [l, u] are equal"
-        for names in comparison.same_methods
+        f"{' and '.join(names)} are the same method: {EQUAL_WINDOWS}" for names in comparison.same_methods
     ]
     single = [arm.arm.name for arm in comparison.arms if len(arm.arm.runs) == 1]
     if single:
@@ -216,6 +225,44 @@ def _over_seeds(comparison: RunsComparison) -> list[ReportTable]:
             ),
         )
     ]
+
+
+def _over_k(comparison: RunsComparison) -> list[ReportTable]:
+    """Pass@k at powers of two up to the samples that there are; none for one or two samples."""
+    if comparison.k < 3:
+        return []
+    shown_k = sorted({2**power for power in range(comparison.k.bit_length())} | {comparison.k})
+    return [
+        ReportTable(
+            title=f"Pass@k in percent against k, {comparison.headline}",
+            columns=("arm", *(f"k = {k}" for k in shown_k)),
+            rows=tuple(
+                (arm.arm.name, *(_percent(arm.pass_at[k - 1]) for k in shown_k)) for arm in comparison.arms
+            ),
+        )
+    ]
+
+
+def _solved(comparison: RunsComparison, benchmark: str) -> ReportTable:
+    """How many problems each arm solves, by any answer of any seed, and which no other arm does."""
+    by_arm = comparison.outcomes[benchmark]
+    share_AP = np.stack([table.mean_at_k().mean(axis=0) for table in by_arm.values()])
+    is_solved_AP = share_AP > 0.0
+    num_solving_P = is_solved_AP.sum(axis=0)
+    return ReportTable(
+        title=f"Who solves what, {benchmark} ({share_AP.shape[1]} problems)",
+        columns=("arm", "every answer correct", "some correct", "none correct", "solved by no other arm"),
+        rows=tuple(
+            (
+                name,
+                str(int((share_P == 1.0).sum())),
+                str(int(((share_P > 0.0) & (share_P < 1.0)).sum())),
+                str(int((share_P == 0.0).sum())),
+                str(int((is_solved_P & (num_solving_P == 1)).sum())),
+            )
+            for name, share_P, is_solved_P in zip(by_arm, share_AP, is_solved_AP, strict=True)
+        ),
+    )
 
 
 def _bounds(bounds: Bounds | None, scale: float) -> str:

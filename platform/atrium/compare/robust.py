@@ -9,7 +9,7 @@ step-down correction, Holm 1979.
 Differs: rliable resamples the runs of every task by themselves. Here one checkpoint answers all benchmarks,
 so a seed is drawn with all its scores; the arms are the strata, or seeds are drawn for both arms at once.
 
-Axes: S seeds, B benchmarks.
+Axes: S seeds, B benchmarks. Statistics take any axes before these two, such as one of resamples.
 """
 
 from __future__ import annotations
@@ -24,25 +24,29 @@ from atrium.compare.crossed import Bounds, Values
 MIN_SEEDS_PERMUTATION = 6
 MIN_SEEDS_BOOTSTRAP = 10
 _MAX_ENUMERATED_SEEDS = 14
-Statistic = Callable[[Sequence[Values]], float]
+_RESAMPLES_AT_ONCE = 200
+Statistic = Callable[[Sequence[Values]], Values]
 
 
-def interquartile_mean(score_SB: ArrayLike) -> float:
+def interquartile_mean(score_SB: ArrayLike) -> Values:
     """The mean of the middle half of all scores; a quarter is cut at either end, rounded down."""
-    ordered = np.sort(np.asarray(score_SB, dtype=np.float64), axis=None)
-    num_cut = len(ordered) // 4
-    return float(ordered[num_cut : len(ordered) - num_cut].mean())
+    score = np.asarray(score_SB, dtype=np.float64)
+    ordered = np.sort(score.reshape(*score.shape[:-2], -1), axis=-1)
+    num = ordered.shape[-1]
+    middle: Values = ordered[..., num // 4 : num - num // 4].mean(axis=-1)
+    return middle
 
 
-def probability_of_improvement(candidate_SB: ArrayLike, baseline_SB: ArrayLike) -> float:
+def probability_of_improvement(candidate_SB: ArrayLike, baseline_SB: ArrayLike) -> Values:
     """The probability that a run of the candidate scores higher than one of the baseline, ties half.
 
     Over all pairs of seeds, averaged over benchmarks (Mann and Whitney's U); 0.5 says no difference. The
     arms may have different numbers of seeds.
     """
     candidate, baseline = (np.asarray(score, dtype=np.float64) for score in (candidate_SB, baseline_SB))
-    gap_SSB = candidate[:, None, :] - baseline[None, :, :]
-    return float((gap_SSB > 0.0).mean() + 0.5 * (gap_SSB == 0.0).mean())
+    gap_SSB = candidate[..., :, None, :] - baseline[..., None, :, :]
+    better: Values = 0.5 + 0.5 * np.sign(gap_SSB).mean(axis=(-3, -2, -1))
+    return better
 
 
 def bootstrap_interval(
@@ -56,7 +60,8 @@ def bootstrap_interval(
 ) -> Bounds | None:
     """The percentile interval of a statistic of arms `score_SB`, over resampled seeds; None below 10 seeds.
 
-    Every arm is a stratum of its own, or, where `paired`, the same seeds are drawn from all arms.
+    Every arm is a stratum of its own, or, where `paired`, the same seeds are drawn from all arms. The
+    statistic is given many resamples at once, arms [R, S, B], and returns its values [R].
     """
     arms = [np.asarray(score_SB, dtype=np.float64) for score_SB in scores]
     if min(len(arm) for arm in arms) < MIN_SEEDS_BOOTSTRAP:
@@ -64,12 +69,13 @@ def bootstrap_interval(
     if paired and len({len(arm) for arm in arms}) > 1:
         raise ValueError("pairs need as many seeds in every arm")
     generator = np.random.default_rng(seed)
-    values = np.empty(num_resamples)
-    for index in range(num_resamples):
-        drawn = [generator.integers(len(arm), size=len(arm)) for arm in (arms[:1] if paired else arms)]
+    values = []
+    for start in range(0, num_resamples, _RESAMPLES_AT_ONCE):
+        num = min(_RESAMPLES_AT_ONCE, num_resamples - start)
+        drawn = [generator.integers(len(arm), size=(num, len(arm))) for arm in (arms[:1] if paired else arms)]
         rows = drawn * len(arms) if paired else drawn
-        values[index] = statistic([arm[row] for arm, row in zip(arms, rows, strict=True)])
-    low, high = np.quantile(values, [0.5 - confidence / 2.0, 0.5 + confidence / 2.0])
+        values.append(statistic([arm[row_RS] for arm, row_RS in zip(arms, rows, strict=True)]))
+    low, high = np.quantile(np.concatenate(values), [0.5 - confidence / 2.0, 0.5 + confidence / 2.0])
     return Bounds(float(low), float(high))
 
 

@@ -56,7 +56,8 @@ class ArmScores:
 class RunsComparison:
     """Everything that `atrium compare` shows. `k` is that of Pass@k; `mean_k` None where runs differ in K.
 
-    `benchmarks` lists those compared, without the macro average, which exists for two or more.
+    `benchmarks` lists those compared, without the macro average, which exists for two or more. `outcomes` by
+    benchmark and arm are on the problems that all runs answered, seeds ascending.
     """
 
     arms: tuple[ArmScores, ...]
@@ -67,6 +68,7 @@ class RunsComparison:
     k: int
     mean_k: int | None
     num_problems: Mapping[str, int]
+    outcomes: Mapping[str, Mapping[str, OutcomeTable]]
     effect: float
     notes: tuple[str, ...]
 
@@ -134,6 +136,7 @@ def compare_runs(
         k=k,
         mean_k=k if len(all_k) == 1 else None,
         num_problems={name: len(next(iter(tables[name].values())).problem_ids) for name in chosen},
+        outcomes=tables,
         effect=effect,
         notes=tuple(dict.fromkeys(notes)),
     )
@@ -220,8 +223,9 @@ def _arm_scores(
         arm=arm,
         scores=scores,
         pass_at=tuple(
-            float(np.mean([by_arm[arm.name].pass_at(j).mean() for by_arm in tables.values()]))
-            for j in range(1, k + 1)
+            np.mean(
+                [by_arm[arm.name].pass_up_to(k).mean(axis=(0, 1)) for by_arm in tables.values()], axis=0
+            ).tolist()
         ),
         steps=spans[At.STEPS] or (0.0, 0.0),
         num_tokens=spans[At.TOKENS],

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from atrium.compare.figures import BLUE, GREEN, GREY, ORANGE, PURPLE
 from atrium.tracking.atomic import explained, replacing
 
@@ -84,9 +86,10 @@ def draw_plane(figure: Figure, report: Report) -> bool:
     value = [100 * one["mean_at_k"]["value"] for one in trials]
     drawn = axes.scatter(lower, upper, c=value, cmap="viridis", s=70, edgecolor="white", zorder=3)
     figure.colorbar(drawn, ax=axes, label=f"Mean@{trials[0]['k']}, % of validation problems")
-    edge = [min(*lower, 0.95), 1.0]
-    axes.plot(edge, [2.0 - low for low in edge], color=GREY, linewidth=1.0, label="|w - 1| = constant")
-    axes.plot(edge, [1.0 / low for low in edge], color=GREY, linewidth=1.0, linestyle="--", label="u = 1/l")
+    # A window without a lower bound has no partner on either line.
+    edge = np.linspace(max(min(*lower, 0.95), 1.0 / _INFINITE_UPPER), 1.0)
+    axes.plot(edge, 2.0 - edge, color=GREY, linewidth=1.0, label="|w - 1| = constant")
+    axes.plot(edge, 1.0 / edge, color=GREY, linewidth=1.0, linestyle="--", label="u = 1/l")
     axes.legend(frameon=False, fontsize=8)
     _label(axes, "Windows of the ratio", "lower bound l", "upper bound u")
     unbounded = "no upper bound: drawn at 3" if any(one["window"][1] is None for one in trials) else ""

@@ -7,12 +7,15 @@ paths are followed where the caller allows them.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from atrium.errors import RunFolderError
+from atrium.tracking.layout import steps_in
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import StatusUnreadableError, read_status
 
@@ -20,6 +23,14 @@ _START = re.compile(r"(\d{8}-\d{6})-")
 _MAX_NAMED = 5
 _SWEEPS = "sweeps"
 """The folder in which sweeps keep their own files; their runs lie elsewhere, as all runs do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """Which runs `last` can mean; `words` say what there is none of."""
+
+    is_meant: Callable[[RunFolder], bool]
+    words: str
 
 
 def list_runs(runs_dir: Path | str) -> list[RunFolder]:
@@ -42,8 +53,12 @@ def list_runs(runs_dir: Path | str) -> list[RunFolder]:
     return sorted(found, key=lambda folder: (started(folder), folder.name))
 
 
-def find_run(runs_dir: Path | str, wanted: str, *, allow_paths: bool = True) -> RunFolder:
+def find_run(
+    runs_dir: Path | str, wanted: str, *, allow_paths: bool = True, last: Last | None = None
+) -> RunFolder:
     """The run that `wanted` means: `last`, a path, `<experiment>/<run>`, a run's name, or its end.
+
+    `last` is the latest run of all, or of those that the caller can do something with.
 
     Raises `RunFolderError` where there is none, naming the nearest, or more than one.
     """
@@ -56,7 +71,12 @@ def find_run(runs_dir: Path | str, wanted: str, *, allow_paths: bool = True) -> 
             "one, --runs-dir names another place"
         )
     if wanted == "last":
-        return runs[-1]
+        meant = [run for run in runs if last is None or last.is_meant(run)]
+        if last is not None and not meant:
+            raise RunFolderError(
+                f"last: {last.words.format(Path(runs_dir).absolute())}; --runs-dir names another place"
+            )
+        return meant[-1]
     matches = _matching(runs, wanted)
     if len(matches) == 1:
         return matches[0]
@@ -87,6 +107,20 @@ def started(folder: RunFolder) -> float:
         except (ValueError, OverflowError):
             return 0.0
     return 0.0
+
+
+def _is_evaluation(folder: RunFolder) -> bool:
+    try:
+        config = json.loads(folder.config_file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(config, dict) and config.get("kind") == "evaluation"
+
+
+TRAINED = Last(lambda run: not _is_evaluation(run), "{} holds no training")
+EVALUATED = Last(_is_evaluation, "{} holds no evaluation")
+WITH_CHECKPOINT = Last(lambda run: bool(run.checkpoint_steps()), "no run in {} has a checkpoint")
+WITH_ROLLOUTS = Last(lambda run: bool(steps_in(run.rollouts_dir)), "no run in {} recorded rollouts")
 
 
 def _folders(path: Path) -> list[Path]:

@@ -161,6 +161,30 @@ def test_curves_are_drawn_grouped_and_exported(page):
     until(page, "!document.querySelector(\"section.figure[aria-label='objective/kl_k3']\")")
 
 
+def test_dragging_over_a_curve_zooms_and_a_double_click_shows_all_of_it_again(page):
+    show(page, "/curves")
+    box = drawn(page, "rollout/reward").locator(".plot").bounding_box()
+    middle = box["y"] + box["height"] / 2
+    shown = "document.querySelector('.plot').figure.chart.getOption().dataZoom[0]"
+    page.mouse.move(box["x"] + 0.4 * box["width"], middle - 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.7 * box["width"], middle + 40, steps=5)
+    page.mouse.up()
+    until(page, f"{shown}.end - {shown}.start < 60")
+    page.mouse.dblclick(box["x"] + box["width"] / 2, middle)
+    until(page, f"{shown}.end - {shown}.start === 100")
+
+
+def test_more_rows_come_when_the_end_of_the_table_comes_near(page, runs_dir):
+    first = next(path for path in (runs_dir / "study").iterdir())
+    for number in range(70):
+        shutil.copytree(first, runs_dir / "study" / f"20240101-000000-atr-s0-{number:04x}")
+    until(page.goto("/runs") and page, "document.querySelectorAll('tbody tr').length === 60")
+    page.locator(".runs-table").evaluate("table => { table.scrollTop = table.scrollHeight; }")
+    until(page, "document.querySelectorAll('tbody tr').length === 74")
+    until(page, "document.querySelectorAll('tbody .spark').length >= 4")
+
+
 def test_curves_share_their_hover(page):
     show(page, "/curves")
     figure = drawn(page, "rollout/reward")
@@ -314,6 +338,8 @@ def test_pages_follow_a_training_while_it_runs(page, runs_dir):
     try:
         page.locator("tbody tr").first.wait_for(timeout=STARTS_WITHIN_MS)
         page.get_by_role("link", name="Curves", exact=True).first.click()
+        first_figure = page.locator("section.figure[aria-label='rollout/reward']")
+        first_figure.wait_for(timeout=STARTS_WITHIN_MS)  # its first step comes after an evaluation
         figure = drawn(page, "rollout/reward")
         first = len(table_of(saved(page, figure, "csv")))
         deadline = time.monotonic() + 240

@@ -107,6 +107,28 @@ def test_quantities_come_with_unit_and_meaning(client):
     assert "step" not in found
 
 
+def test_evenly_spread_points_are_the_same_steps_of_every_quantity(client, runs_dir, make_run):
+    make_run(runs_dir, "clip", 3, num_steps=60)
+    eventually(lambda: len(names(client)) == 5)
+    [run] = [name for name in indexed(client) if "clip" in name]
+    wanted = {"run": run, "group": "run", "metric": ["objective/entropy", "objective/kl_k3"], "points": 9}
+    panels = ask(client, "curves", **wanted, even=True)["panels"]
+    entropy, kl = (panel["series"][0] for panel in panels)
+    assert entropy["x"] == kl["x"]
+    assert len(kl["x"]) == 9
+    assert (kl["x"][0], kl["x"][-1]) == (1, 60)
+    assert [round(y / x, 6) for x, y in zip(kl["x"], kl["y"], strict=True)] == [0.001] * 9
+    lookalike = ask(client, "curves", **wanted)["panels"]
+    assert lookalike[0]["series"][0]["x"] != entropy["x"], "the points of the first look like all of them"
+
+
+def test_the_page_loads_the_charting_library_first_only_where_there_are_figures(client):
+    library = "echarts.esm.min.js"
+    assert library in client.get("/curves").text
+    assert library not in client.get("/runs").text
+    assert "{{" not in client.get("/runs").text + client.get("/curves").text
+
+
 def test_a_comparison_has_scores_verdicts_curves_over_k_and_the_grid(client):
     answer = ask(client, "compare", run=indexed(client))
     assert {arm["name"] for arm in answer["arms"]} == {"atr", "grpo"}

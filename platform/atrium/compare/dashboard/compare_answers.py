@@ -12,16 +12,8 @@ import numpy as np
 
 from atrium.compare.arm_pairs import Pair
 from atrium.compare.crossed import CrossedMean, Uncertainty, crossed_mean
-from atrium.compare.dashboard.run_costs import with_costs
 from atrium.compare.dashboard.watcher import Watcher
-from atrium.compare.outcomes import (
-    At,
-    OutcomeTable,
-    evaluations_at,
-    outcome_table,
-    read_answers,
-    read_evaluated_run,
-)
+from atrium.compare.outcomes import At, OutcomeTable
 from atrium.compare.run_comparison import ArmScores, RunsComparison, compare_runs
 from atrium.compare.statistics import SHARES
 from atrium.errors import ConfigError, RunFolderError
@@ -59,23 +51,21 @@ def _answered(watcher: Watcher, request: ComparisonRequest, _state: tuple[object
     if not evaluated:
         raise RunFolderError("none of these runs has been evaluated yet, so there is nothing to compare")
 
-    folders = [with_costs(watcher, entry) for entry in evaluated]
     compared = compare_runs(
-        folders,
+        [entry.folder for entry in evaluated],
         by=request.by,
         baseline=request.baseline,
         at=_point(request.at),
         benchmarks=request.benchmarks,
         effect=request.effect,
     )
-    tables = _tables(compared)
     return {
         **_about(compared),
         "left_out": [name for name, entry in entries.items() if entry not in evaluated],
         "arms": [_arm(one) for one in compared.arms],
         "pairs": [_pair(pair, request.effect) for pair in compared.pairs],
-        "over_k": {name: _over_k(by_arm, compared.k) for name, by_arm in tables.items()},
-        "grid": {name: _grid(by_arm) for name, by_arm in tables.items()},
+        "over_k": {name: _over_k(by_arm, compared.k) for name, by_arm in compared.outcomes.items()},
+        "grid": {name: _grid(by_arm) for name, by_arm in compared.outcomes.items()},
     }
 
 
@@ -164,33 +154,12 @@ def _uncertainty(known: Uncertainty | None) -> Answer | None:
     }
 
 
-def _tables(compared: RunsComparison) -> dict[str, dict[str, OutcomeTable]]:
-    """Outcomes by benchmark and arm, all arms on the problems that all runs answered."""
-    folders = [folder for one in compared.arms for folder in one.arm.runs.values()]
-    runs = [read_evaluated_run(folder) for folder in folders]
-    tables: dict[str, dict[str, OutcomeTable]] = {}
-    for benchmark in compared.benchmarks:
-        steps = evaluations_at(runs, benchmark, compared.at)
-        whole = outcome_table([read_answers(folder, benchmark, steps[folder.name]) for folder in folders])
-        start = 0
-        tables[benchmark] = {}
-        for one in compared.arms:
-            rows = slice(start, start + len(one.arm.runs))
-            start = rows.stop
-            tables[benchmark][one.arm.name] = OutcomeTable(
-                benchmark=benchmark,
-                problem_ids=whole.problem_ids,
-                num_correct_SP=whole.num_correct_SP[rows],
-                num_samples_S=whole.num_samples_S[rows],
-            )
-    return tables
-
-
 def _over_k(tables: Mapping[str, OutcomeTable], k: int) -> list[Answer]:
     """Pass@j for j up to k with its interval for another exam, and Mean@k, which does not depend on j."""
     curves = []
     for name, table in tables.items():
-        means = [crossed_mean([table.pass_at(j)], limits=SHARES) for j in range(1, k + 1)]
+        pass_SPk = table.pass_up_to(k)
+        means = [crossed_mean([pass_SPk[..., j]], limits=SHARES) for j in range(k)]
         spans = [(m.value, m.value) if m.another_exam is None else m.another_exam.interval for m in means]
         curves.append(
             {

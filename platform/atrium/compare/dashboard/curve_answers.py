@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from atrium.compare.dashboard.curves import (
     Axis,
@@ -43,7 +44,11 @@ _MEANINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveRequest:
-    """What to draw. `group_by` is `EACH`, `METHODS` or settings joined by commas; 0 points are all."""
+    """What to draw. `group_by` is `EACH`, `METHODS` or settings joined by commas; 0 points are all.
+
+    With `is_even` the points of a run are evenly spread steps, the same for all metrics, so that these can be
+    set against each other; otherwise each curve's points are those that look like all of them.
+    """
 
     runs: tuple[str, ...]
     metrics: tuple[str, ...]
@@ -52,6 +57,7 @@ class CurveRequest:
     band: Band = Band.RANGE
     smoothing: int = 1
     num_points: int = 400
+    is_even: bool = False
 
 
 def quantities_answer(watcher: Watcher, names: Iterable[str]) -> Answer:
@@ -85,45 +91,66 @@ def _drawn(watcher: Watcher, request: CurveRequest, _state: tuple[object, ...]) 
     pending = [entry.name for entry in entries if watcher.is_pending(entry.name)]
     watcher.want(pending)
     groups = _groups(entries, request.group_by)
-    by_name = {entry.name: entry for entry in entries}
+    recorded = {entry.name: _recorded(watcher, entry, request) for entry in entries}
     panels = []
     for metric in request.metrics:
         series = [
             made
             for place, (label, members) in enumerate(groups.items())
-            if (made := _series(watcher, request, metric, label, [by_name[name] for name in members]))
+            if (made := _series(request, metric, label, {name: recorded[name] for name in members}))
             and made.setdefault("place", place) >= 0
         ]
         panels.append({**_about(metric), "series": series})
     return {"panels": panels, "pending": pending, "groups": groups, "axis": str(request.axis)}
 
 
-def run_curve(
-    watcher: Watcher, entry: RunEntry, metric: str, axis: Axis, *, smoothing: int = 1
-) -> Curve | None:
-    """One quantity of one run, or None where it has none (yet)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recorded:
+    """What curves of one run are made of: columns [N], rows of them [M], the x-axis [M], evaluations."""
+
+    columns: Mapping[str, Column]
+    rows: NDArray[np.int64] | slice
+    x: Column | None
+    evaluations: Mapping[str, Sequence[EvaluationPoint]]
+
+
+def _recorded(watcher: Watcher, entry: RunEntry, request: CurveRequest) -> _Recorded:
     table = watcher.index.read(entry.folder)
     columns = {} if table is None else table.columns
+    x = axis_values(columns, request.axis)
+    rows: NDArray[np.int64] | slice = slice(None)
+    if request.is_even and x is not None and len(x) > request.num_points > 1:
+        rows = np.linspace(0, len(x) - 1, request.num_points).round().astype(np.int64)
+    return _Recorded(
+        columns=columns,
+        rows=rows,
+        x=None if x is None else x[rows],
+        evaluations=watcher.scan.evaluations(entry),
+    )
+
+
+def _curve(recorded: _Recorded, metric: str, axis: Axis, smoothing: int) -> Curve | None:
+    """One quantity of one run, or None where it has none (yet)."""
     if metric.startswith(_EVALUATION):
-        return _evaluation_curve(watcher.scan.evaluations(entry), metric, columns, axis)
-    values, x = columns.get(metric), axis_values(columns, axis)
-    if values is None or x is None:
+        return _evaluation_curve(recorded.evaluations, metric, recorded.columns, axis)
+    values = recorded.columns.get(metric)
+    if values is None or recorded.x is None:
         return None
-    made = curve(x, values, smoothing=smoothing)
+    made = curve(recorded.x, values[recorded.rows], smoothing=smoothing)
     return made if len(made.x) else None
 
 
 def _series(
-    watcher: Watcher, request: CurveRequest, metric: str, label: str, members: Sequence[RunEntry]
+    request: CurveRequest, metric: str, label: str, members: Mapping[str, _Recorded]
 ) -> Answer | None:
     found = [
         made
-        for entry in members
-        if (made := run_curve(watcher, entry, metric, request.axis, smoothing=request.smoothing))
+        for recorded in members.values()
+        if (made := _curve(recorded, metric, request.axis, request.smoothing))
     ]
     if not found:
         return None
-    about = {"label": label, "runs": [entry.name for entry in members]}
+    about = {"label": label, "runs": list(members)}
     if len(found) == 1:
         single = found[0]
         kept = chosen_points(single.x, single.y, request.num_points)
@@ -138,7 +165,7 @@ def _series(
 
 
 def _points(
-    kept: np.ndarray[Any, np.dtype[np.int64]],
+    kept: NDArray[np.int64],
     *,
     x: Column,
     y: Column,

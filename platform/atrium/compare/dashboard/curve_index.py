@@ -2,15 +2,17 @@
 
 It holds what `metrics.jsonl` holds and can be deleted at any time: it is brought up to date from where it
 ends, and rebuilt where the run was cut back (a resume rewrites `metrics.jsonl`, which then is another
-file). An index file is replaced as a whole, so a reader never sees half of one.
+file). An index file is replaced as a whole, so a reader never sees half of one, whoever else writes it.
 """
 
 from __future__ import annotations
 
 import io
 import math
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +52,7 @@ class CurveTable:
 
 
 class CurveIndex:
-    """The index files below one folder. One process and thread may refresh; any may read."""
+    """The index files below one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -101,6 +103,32 @@ class CurveIndex:
             return False
         _write(self.path_of(run), grown)
         return True
+
+
+@lru_cache(maxsize=32)
+def index_of(cache_dir: Path) -> CurveIndex:
+    """The index of a runs folder's curves, which lies in its `.cache/`; one per process keeps files open."""
+    return CurveIndex(cache_dir / "dashboard" / "curves")
+
+
+def recorded_curves(run: RunFolder) -> CurveTable:
+    """All that the run has recorded so far, read from the index as far as that goes.
+
+    The index is brought up to date where the runs folder has a `.cache/`: a run may also lie alone in a
+    folder of another kind. Raises `OSError` where the metrics exist and cannot be read.
+    """
+    index = index_of(run.cache_dir)
+    try:
+        if run.cache_dir.is_dir():
+            index.refresh(run)
+            if (table := index.read(run)) is not None:
+                return table
+    except OSError:
+        pass  # the folder may only be read, or the disk is full: the index is a convenience
+    try:
+        return read_on(run.metrics_file, CurveTable())
+    except FileNotFoundError:
+        return CurveTable()
 
 
 def read_on(path: Path, table: CurveTable) -> CurveTable:
@@ -212,7 +240,7 @@ def _write(path: Path, table: CurveTable) -> None:
     arrow = pa.table({name: pa.array(column) for name, column in table.columns.items()})
     arrow = arrow.replace_schema_metadata(about)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}-{path.name}")
     try:
         with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, arrow.schema) as writer:
             writer.write_table(arrow)

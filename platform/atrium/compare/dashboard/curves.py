@@ -88,7 +88,9 @@ def at_steps(steps: Column, columns: Mapping[str, Column], axis: Axis) -> Column
 def curve(x: Column, y: Column, *, smoothing: int = 1) -> Curve:
     """The finite points, each the mean of the `smoothing` values around it."""
     known = np.isfinite(y) & np.isfinite(x)
-    return Curve(x=x[known], y=moving_mean(y[known], smoothing))
+    if not known.all():
+        x, y = x[known], y[known]
+    return Curve(x=x, y=moving_mean(y, smoothing))
 
 
 def moving_mean(values: Column, width: int) -> Column:
@@ -113,11 +115,11 @@ def group_curve(curves: Sequence[Curve], band: Band) -> GroupCurve | None:
     curves = [one for one in curves if len(one.x)]
     if not curves:
         return None
-    grid = _grid([one.x for one in curves])
-    value_SG = np.stack([np.interp(grid, one.x, one.y, left=np.nan, right=np.nan) for one in curves])
-    is_there_SG = np.isfinite(value_SG)
-    num_G = is_there_SG.sum(axis=0)
-    mean_G = np.where(is_there_SG, value_SG, 0.0).sum(axis=0) / np.maximum(num_G, 1)
+    grid, value_SG = _on_one_grid(curves)
+    num_G = np.isfinite(value_SG).sum(axis=0)
+    is_whole = bool((num_G == len(curves)).all())
+    total_G = (value_SG if is_whole else np.nan_to_num(value_SG)).sum(axis=0)
+    mean_G = total_G / np.maximum(num_G, 1)
     low, high = _band(value_SG, mean_G, num_G, band) if len(curves) > 1 else (None, None)
     kept = num_G > 0
     return GroupCurve(
@@ -132,29 +134,29 @@ def group_curve(curves: Sequence[Curve], band: Band) -> GroupCurve | None:
 def _band(
     value_SG: Column, mean_G: Column, num_G: NDArray[np.int64], band: Band
 ) -> tuple[Column | None, Column | None]:
-    is_there_SG = np.isfinite(value_SG)
     match band:
         case Band.NONE:
             return None, None
-        case Band.RANGE:
-            low = np.where(is_there_SG, value_SG, np.inf).min(axis=0)
-            high = np.where(is_there_SG, value_SG, -np.inf).max(axis=0)
-            return low, high
+        case Band.RANGE:  # these pass over NaN
+            return np.fmin.reduce(value_SG, axis=0), np.fmax.reduce(value_SG, axis=0)
         case Band.DEVIATION:
-            squared = np.where(is_there_SG, value_SG - mean_G, 0.0) ** 2
+            squared = np.nan_to_num(value_SG - mean_G) ** 2
             deviation = np.sqrt(squared.sum(axis=0) / np.maximum(num_G - 1, 1))
             return mean_G - deviation, mean_G + deviation
 
 
-def _grid(xs: Sequence[Column]) -> Column:
-    longest = max(xs, key=len)
-    if all(np.array_equal(x, longest[: len(x)]) for x in xs):
-        return longest
-    joined = np.unique(np.concatenate(list(xs)))
-    if len(joined) <= _MAX_GRID:
-        return joined
-    even: Column = np.linspace(joined[0], joined[-1], _MAX_GRID)
-    return even
+def _on_one_grid(curves: Sequence[Curve]) -> tuple[Column, Column]:
+    """The common grid [G] and the values [S, G] on it, NaN where a run does not reach."""
+    longest = max((one.x for one in curves), key=len)
+    if all(one.x is longest or np.array_equal(one.x, longest[: len(one.x)]) for one in curves):
+        value_SG = np.full((len(curves), len(longest)), np.nan)
+        for row, one in enumerate(curves):
+            value_SG[row, : len(one.y)] = one.y
+        return longest, value_SG
+    grid = np.unique(np.concatenate([one.x for one in curves]))
+    if len(grid) > _MAX_GRID:
+        grid = np.linspace(grid[0], grid[-1], _MAX_GRID)
+    return grid, np.stack([np.interp(grid, one.x, one.y, left=np.nan, right=np.nan) for one in curves])
 
 
 def chosen_points(x: Column, y: Column, num_points: int) -> NDArray[np.int64]:

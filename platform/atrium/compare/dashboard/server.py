@@ -39,7 +39,13 @@ STATIC = Path(__file__).with_name("static")
 VIEWS = ("runs", "curves", "compare", "trust-region", "rollouts", "sweeps")
 _HEAVY = "atrium.compare.dashboard.compare_answers"
 """It loads SciPy, for which the table of runs does not wait."""
-_TOKEN_PLACE = "{{token}}"
+_TOKEN_PLACE, _DRAWING_PLACE = "{{token}}", "{{drawing}}"
+_DRAWING = "".join(
+    f'<link rel="modulepreload" href="/static/{name}">'
+    for name in ("export.js", "figure.js", "vendor/echarts/echarts.esm.min.js")
+)
+_WITHOUT_FIGURES = ("runs", "rollouts")
+"""Views that open sooner without the charting library."""
 _MAX_BODY_BYTES = 100_000
 _EVENT_INTERVAL_S = 0.25
 _HEARTBEAT_S = 15.0
@@ -90,7 +96,8 @@ def _add_pages(app: FastAPI, token: str) -> None:
     async def show(view: str = VIEWS[0]) -> Response:
         if view not in VIEWS:
             return JSONResponse({"error": f"there is no page {view[:80]!r}"}, status_code=404)
-        return HTMLResponse(page, headers={"Cache-Control": "no-store"})
+        drawing = "" if view in _WITHOUT_FIGURES else _DRAWING
+        return HTMLResponse(page.replace(_DRAWING_PLACE, drawing), headers={"Cache-Control": "no-store"})
 
     app.mount("/static", _Fresh(directory=STATIC), name="static")
 
@@ -131,6 +138,7 @@ def _add_queries(app: FastAPI, watcher: Watcher) -> None:
         band: Band = Band.RANGE,
         smooth: Annotated[int, Query(ge=1, le=10_000)] = 1,
         points: Annotated[int, Query(ge=0, le=5_000)] = 400,
+        even: bool = False,
     ) -> Response:
         request = CurveRequest(
             runs=tuple(run),
@@ -140,6 +148,7 @@ def _add_queries(app: FastAPI, watcher: Watcher) -> None:
             band=band,
             smoothing=smooth,
             num_points=points,
+            is_even=even,
         )
         return _json(curves_answer(watcher, request))
 

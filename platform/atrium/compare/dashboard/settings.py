@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 Settings = Mapping[str, str]
 """Settings by dotted key. Every value is a string: what JSON writes for it, without quotes."""
@@ -37,6 +38,12 @@ def _dots(key: str) -> list[int]:
     return [place for place, character in enumerate(key) if character == "."]
 
 
+@lru_cache(maxsize=64)
+def _sections(keys: tuple[str, ...]) -> frozenset[str]:
+    """The sections in which the keys lie; most runs have the same keys."""
+    return frozenset(key[:place] for key in keys for place in _dots(key))
+
+
 def _text(value: object) -> str:
     if isinstance(value, str):
         return value
@@ -53,7 +60,7 @@ def differing(runs: Sequence[Settings]) -> list[str]:
     version may not, is no difference.
     """
     keys = dict.fromkeys(key for run in runs for key in run)
-    sections = [{key[:place] for key in run for place in _dots(key)} for run in runs]
+    sections = [_sections(tuple(run)) for run in runs]
 
     def values(key: str) -> set[str | None]:
         found: set[str | None] = {run[key] for run in runs if key in run}

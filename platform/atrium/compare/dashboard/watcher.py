@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from atrium.compare.dashboard.curve_index import CurveIndex
+from atrium.compare.dashboard.curve_index import index_of
 from atrium.compare.dashboard.runs_scan import OUTSIDE, RunEntry, RunsScan
 
 _REST_S = 5.0
@@ -32,7 +32,7 @@ class Watcher:
 
     def __init__(self, runs_dir: Path, *, interval_s: float = 1.0) -> None:
         self.scan = RunsScan(runs_dir)
-        self.index = CurveIndex(runs_dir / ".cache" / "dashboard" / "curves")
+        self.index = index_of(runs_dir / ".cache")
         self.version = 0
         self.progress = Progress(num_done=0, num_runs=0)
         self._interval_s = interval_s

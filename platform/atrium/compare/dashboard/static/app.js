@@ -2,7 +2,6 @@
 
 import { ask, listen } from "./api.js";
 import { el, empty, fill } from "./dom.js";
-import { redrawAll } from "./figure.js";
 import { addressOf, here } from "./url.js";
 
 const VIEWS = [
@@ -59,6 +58,8 @@ async function open() {
   shown = null;
   root.dataset.view = view;
   try {
+    // The table of runs, which nearly every view needs, is asked for while the view's code is loaded.
+    if (table === null) context.runs().catch(() => {});
     const module = await MODULES[view]();
     if (mine !== turn) return;
     fill(root);
@@ -146,7 +147,10 @@ button.addEventListener("click", () => {
   document.documentElement.dataset.theme = next;
   try { localStorage.setItem("atrium-theme", next); } catch { /* it holds for this page only */ }
   showTheme();
-  redrawAll();
+  document.dispatchEvent(new Event("atrium-theme"));
 });
 showTheme();
-void open();
+void open().then(() => {
+  // Whoever looks at the table of runs is likely to look at curves next.
+  requestIdleCallback(() => import("./figure.js").catch(() => {}), { timeout: 3000 });
+});

@@ -2,6 +2,7 @@
 
 import * as echarts from "./vendor/echarts/echarts.esm.min.js";
 import { add, el, fill } from "./dom.js";
+import { csv, download } from "./export.js";
 import { number } from "./format.js";
 import { THEMES, theme } from "./palette.js";
 
@@ -10,15 +11,34 @@ const observer = new ResizeObserver((entries) => {
   for (const entry of entries) entry.target.figure?.resize();
 });
 const all = new Set();
-// Charts that are out of sight are drawn when they come into it: sixty runs make many.
+// Charts that are out of sight are drawn when they come near it: sixty runs make many.
 const sight = new IntersectionObserver((entries) => {
-  for (const entry of entries) entry.target.figure?.see(entry.isIntersecting);
+  for (const entry of entries) entry.target.figure?.see(entry.isIntersecting, entry.boundingClientRect);
 }, { rootMargin: "300px" });
+// They are drawn a few per frame, those on the screen first, so that the page answers meanwhile.
+const waiting = new Set();
+const FRAME_MS = 30;
+let frame = 0;
+// Tooltips may leave their card. In a box of their own they do not make the page lay itself out again.
+const tips = document.body.appendChild(el("div", { class: "tips" }));
 
-/** Redraw every figure, after a change of theme. */
-export function redrawAll() {
-  for (const figure of all) figure.redraw();
+function drawSoon(figure) {
+  waiting.add(figure);
+  frame ||= requestAnimationFrame(drawWaiting);
 }
+
+function drawWaiting() {
+  frame = 0;
+  const until = performance.now() + FRAME_MS;
+  for (const figure of [...waiting].sort((a, b) => a.distance - b.distance)) {
+    waiting.delete(figure);
+    figure.paint();
+    if (performance.now() > until) break;
+  }
+  if (waiting.size) frame ||= requestAnimationFrame(drawWaiting);
+}
+
+document.addEventListener("atrium-theme", () => { for (const figure of all) figure.redraw(); });
 
 export class Figure {
   /** `linked` figures share their hover and zoom. */
@@ -43,6 +63,7 @@ export class Figure {
       this.place, this.note);
     this.isSeen = false;
     this.isStale = false;
+    this.distance = 0;
     observer.observe(this.place);
     sight.observe(this.place);
     all.add(this);
@@ -59,8 +80,9 @@ export class Figure {
     this.redraw();
   }
 
-  see(isSeen) {
+  see(isSeen, { top, bottom }) {
     this.isSeen = isSeen;
+    this.distance = Math.max(top - innerHeight, -bottom, 0);
     if (isSeen && this.isStale) this.redraw();
   }
 
@@ -76,19 +98,32 @@ export class Figure {
   redraw() {
     if (!this.drawn) return;
     this.isStale = !this.isSeen;
-    if (this.isStale) return;
-    if (!this.chart) {
+    if (this.isSeen) drawSoon(this);
+  }
+
+  paint() {
+    if (!this.drawn || !this.element.isConnected) return;
+    const isNew = !this.chart;
+    if (isNew) {
       this.chart = echarts.init(this.place, null, { renderer: "canvas" });
       if (this.linked) { this.chart.group = this.linked; echarts.connect(this.linked); }
       this.place.addEventListener("dblclick", () => this.unzoom());
+      this.place.addEventListener("pointerenter", () => this.dragToZoom());
     }
-    const zoom = this.chart.getOption()?.dataZoom?.map(({ start, end }) => ({ start, end }));
+    const zoom = isNew ? null : this.chart.getOption()?.dataZoom?.map(({ start, end }) => ({ start, end }));
     const option = complete(this.drawn.option(theme()), theme());
     if (option.zooms && zoom) zoom.forEach((part, at) => Object.assign(option.dataZoom?.[at] ?? {}, part));
+    this.zooms = Boolean(option.zooms);
     this.chart.setOption(option, { notMerge: true, lazyUpdate: false });
-    if (option.zooms) {
-      this.chart.dispatchAction({ type: "takeGlobalCursor", key: "dataZoomSelect", dataZoomSelectActive: true, escapeConnect: true });
-    }
+    this.isReady = false;
+    if (this.place.matches(":hover")) this.dragToZoom();
+  }
+
+  /** Make dragging zoom, once it is about to be: it costs as much as a third of the drawing. */
+  dragToZoom() {
+    if (!this.zooms || this.isReady) return;
+    this.isReady = true;
+    this.chart.dispatchAction({ type: "takeGlobalCursor", key: "dataZoomSelect", dataZoomSelectActive: true, escapeConnect: true });
   }
 
   unzoom() {
@@ -103,6 +138,7 @@ export class Figure {
     observer.unobserve(this.place);
     sight.unobserve(this.place);
     all.delete(this);
+    waiting.delete(this);
     this.chart?.dispose();
     this.chart = null;
   }
@@ -141,25 +177,6 @@ export class Figure {
   }
 }
 
-/** A table as CSV, numbers in full. */
-export function csv({ columns, rows }) {
-  const cell = (value) => {
-    const text = value === null || value === undefined ? "" : String(value);
-    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-  };
-  return [columns, ...rows].map((row) => row.map(cell).join(",")).join("\n") + "\n";
-}
-
-/** Hand a file to the browser. */
-export function download(name, content, type) {
-  const blob = content instanceof Blob ? content : new Blob([content], { type: `${type};charset=utf-8` });
-  const link = el("a", { href: URL.createObjectURL(blob), download: name });
-  document.body.append(link);
-  link.click();
-  link.remove();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-}
-
 /** The tooltip's content as elements, so that no label is ever read as HTML. */
 export function tip(heading, lines) {
   return el("div", { class: "tip" }, el("b", {}, heading),
@@ -181,15 +198,18 @@ export function axis(colours, more = {}) {
   };
 }
 
-/** A shaded region between two curves, as one polygon per unbroken piece. */
+/** A shaded region between two curves; `points` are [x, low, high]. */
 export function bandSeries(name, points, colour) {
+  const known = points.filter(([, low, high]) => Number.isFinite(low) && Number.isFinite(high));
+  const least = Math.min(...known.map(([, low]) => low));
+  const greatest = Math.max(...known.map(([, , high]) => high));
   return {
     type: "custom", name, silent: true, z: 1, progressive: 0, clip: true,
-    encode: { x: 0, y: [1, 2] }, data: points, tooltip: { show: false },
+    // One item that spans all of it: an item per point takes as long as the curves themselves.
+    encode: { x: [0, 1], y: [2, 3] }, data: known.length ? [[known[0][0], known.at(-1)[0], least, greatest]] : [], tooltip: { show: false },
     renderItem(parameters, api) {
-      if (parameters.dataIndex !== 0) return null;
-      const upper = points.map(([x, , high]) => api.coord([x, high]));
-      const lower = points.map(([x, low]) => api.coord([x, low])).reverse();
+      const upper = known.map(([x, , high]) => api.coord([x, high]));
+      const lower = known.map(([x, low]) => api.coord([x, low])).reverse();
       return { type: "polygon", shape: { points: [...upper, ...lower] }, style: { fill: colour, opacity: 0.16 } };
     },
   };
@@ -218,7 +238,7 @@ function complete(option, colours) {
       backgroundColor: colours.surface, borderColor: colours.line, borderWidth: 1, padding: 0,
       extraCssText: "box-shadow:0 6px 24px rgba(0,0,0,.18);border-radius:8px;z-index:20",
       textStyle: { color: colours.text, fontSize: 12, fontFamily: FONT }, transitionDuration: 0,
-      confine: false, appendTo: document.body,
+      confine: false, appendTo: tips,
       ...option.tooltip,
     },
   };

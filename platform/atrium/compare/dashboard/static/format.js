@@ -1,6 +1,7 @@
 // Numbers, times and shares as people read them.
 
 export const DASH = "–";
+const GROUPED = new Intl.NumberFormat("en-US"); // toLocaleString would make one for every number
 
 /** Three significant digits; a dash for what is unknown. */
 export function number(value) {
@@ -8,8 +9,8 @@ export function number(value) {
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   const size = Math.abs(value);
   if (size !== 0 && (size < 0.001 || size >= 1e7)) return value.toExponential(2).replace("e", " e");
-  if (Number.isInteger(value)) return value.toLocaleString("en-US");
-  if (size >= 1000) return Math.round(value).toLocaleString("en-US");
+  if (Number.isInteger(value)) return GROUPED.format(value);
+  if (size >= 1000) return GROUPED.format(Math.round(value));
   return String(Number(value.toPrecision(3)));
 }
 
@@ -24,7 +25,7 @@ export function count(value) {
   for (const [size, unit] of [[1e9, "B"], [1e6, "M"], [1e4, "k"]]) {
     if (value >= size) return `${Number((value / (unit === "k" ? 1e3 : size)).toPrecision(3))}${unit}`;
   }
-  return value.toLocaleString("en-US");
+  return GROUPED.format(value);
 }
 
 /** A span of time, such as 8 s, 3 min 25 s or 2 h 03 min. */

@@ -98,8 +98,11 @@ export async function show(root, context) {
     };
     place("difference", `Differences to ${answer.arms[0].name}, ${answer.titles[measure]}`, (figure) => drawDifferences(figure, answer, measure, colour), { height: 90 + 44 * answer.pairs.filter((pair) => pair.measure === measure).length / Math.max(answer.arms.length - 1, 1) * (answer.arms.length - 1) });
     place("plane", "Arms on the (l, u) plane", (figure) => drawPlane(figure, answer, colour), { height: 300 });
+    for (const [at, benchmark] of answer.benchmarks.entries()) {
+      const isAlone = at % 2 === 0 && at === answer.benchmarks.length - 1;
+      place(`k-${benchmark}`, `Pass@k and Mean@k against k, ${benchmark}`, (figure) => drawOverK(figure, answer.over_k[benchmark], colour), { height: 300, wide: isAlone });
+    }
     for (const benchmark of answer.benchmarks) {
-      place(`k-${benchmark}`, `Pass@k and Mean@k against k, ${benchmark}`, (figure) => drawOverK(figure, answer.over_k[benchmark], colour), { height: 300 });
       place(`grid-${benchmark}`, `Who solves what, ${benchmark}`, (figure) => drawGrid(figure, answer.grid[benchmark]), { height: Math.max(150, 90 + 24 * answer.arms.length), wide: true });
     }
   }
@@ -204,11 +207,15 @@ function drawPlane(figure, answer, colour) {
   const subtitle = "the window [l, u] of each arm; equal points cut the same tokens, whatever the divergence is called";
   const note = rest.length ? `Without a constant window of two sides: ${rest.map((arm) => (arm.window ? `${arm.name} [${number(arm.window[0])}, ∞]` : arm.name)).join(", ")}.` : "";
   if (!known.length) { figure.draw({ option: () => ({}), table: () => ({ columns: [], rows: [] }), subtitle }); figure.drawNothing(note); return; }
+  // Never closer than hundredths: windows that differ by less cut nearly the same tokens.
+  const room = ({ min, max }) => Math.max(0.15 * (max - min), 0.02);
+  const hundredths = (value, round) => round(Number((100 * value).toFixed(6))) / 100;
+  const around = { min: (span) => Math.max(hundredths(span.min - room(span), Math.floor), 0), max: (span) => hundredths(span.max + room(span), Math.ceil) };
   figure.draw({
     subtitle, note,
     option: (colours) => { const fine = { color: colours.muted, fontSize: 11, formatter: (value) => String(Number(value.toPrecision(4))) }; return {
       grid: { left: 22, right: 24, top: 16, bottom: 24, containLabel: true },
-      xAxis: axis(colours, { name: "l", nameLocation: "middle", nameGap: 26, boundaryGap: ["12%", "12%"], axisLabel: fine }), yAxis: axis(colours, { name: "u", nameLocation: "middle", nameGap: 40, nameRotate: 0, boundaryGap: ["12%", "12%"], axisLabel: fine }),
+      xAxis: axis(colours, { name: "l", nameLocation: "middle", nameGap: 26, ...around, axisLabel: fine }), yAxis: axis(colours, { name: "u", nameLocation: "middle", nameGap: 40, nameRotate: 0, ...around, axisLabel: fine }),
       tooltip: { trigger: "item", formatter: ({ data }) => tip(data.name, [[null, "l", data.value[0].toPrecision(5)], [null, "u", data.value[1].toPrecision(5)], [null, answer.titles.mean, `${percent(data.score)} %`]]) },
       series: [{ type: "scatter", symbolSize: 15, data: known.map((arm) => ({
         name: arm.name, value: arm.window, score: arm.scores.mean[answer.headline]?.value,

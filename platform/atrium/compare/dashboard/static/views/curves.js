@@ -55,7 +55,7 @@ export async function show(root, context) {
       choice("X axis", AXES, now.axis, (value) => change({ x: value === "step" ? null : value })),
       field("group by", select("Group by", [["method", "method (all but seed)"], ["run", "each run"], ["seed", "seed"], ...keys.map((key) => [key, key])],
         now.group, (value) => change({ group: value === "method" ? null : value, hide: null }))),
-      now.group !== "run" && field("band", select("Band", [["range", "least to greatest"], ["deviation", "± standard deviation"], ["none", "none"]],
+      now.group !== "run" && field("band", select("Band", [["range", "min to max"], ["deviation", "± std. dev."], ["none", "none"]],
         now.band, (value) => change({ band: value === "range" ? null : value }))),
       smoothing(now, change),
       el("label", { class: "field" }, el("input", { type: "checkbox", checked: now.log, onchange: (event) => change({ log: event.target.checked ? "1" : null }) }), "log scale"),
@@ -115,7 +115,7 @@ export async function show(root, context) {
       const found = await ask("quantities", { run: names }, signal);
       quantities = found.quantities;
       const metrics = metricNames();
-      const answer = await ask("curves", { run: names, metric: metrics, x: now.axis, group: now.group, band: now.band, smooth: now.smooth, points: pointsFor(runs.length) }, signal);
+      const answer = await ask("curves", { run: names, metric: metrics, x: now.axis, group: now.group, band: now.band, smooth: now.smooth, points: pointsFor(runs.length, grid.clientWidth) }, signal);
       draw(answer, names, now);
     } catch (error) {
       if (error.name !== "AbortError") fill(banner, el("p", { class: "banner" }, error.message));
@@ -206,8 +206,10 @@ export async function show(root, context) {
   return { refresh, dispose: clear };
 }
 
-function pointsFor(numRuns) {
-  return numRuns > 30 ? 200 : numRuns > 10 ? 300 : 500;
+// More points than pixels change nothing; a figure is never narrower than a third of the page or so.
+function pointsFor(numRuns, width) {
+  const most = numRuns > 30 ? 200 : numRuns > 10 ? 300 : 500;
+  return Math.max(Math.min(most, Math.round(width / 2)), 100);
 }
 
 /** `objective/entropy` as people say it. */

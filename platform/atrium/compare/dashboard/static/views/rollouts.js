@@ -38,7 +38,7 @@ export async function show(root, context) {
         select("Step", [...steps.map((step) => [String(step), `step ${step}`]), ["-1", "all steps"]], String(answer?.step ?? ""), (value) => change({ step: value }))),
       el("div", { class: "row" },
         select("Verdict", VERDICTS.map((verdict) => [verdict, verdict ? verdict.replace("_", " ") : "any verdict"]), get("verdict"), (value) => change({ verdict: value })),
-        length("min", "least tokens", "≥ tokens"), length("max", "most tokens", "≤ tokens")),
+        length("min", "least tokens", "from"), length("max", "most tokens", "to")),
       el("input", { type: "search", "aria-label": "Search the text", placeholder: "Search question and answer  ( / )", value: get("text"), oninput: (event) => typed("text", event.target.value) }),
       el("span", { class: "muted", role: "status" }, answer ? `${answer.num} completions${answer.num > answer.rows.length ? `, the first ${answer.rows.length} shown` : ""}` : ""),
       answer?.problems.map((problem) => el("p", { class: "problem" }, problem)));

@@ -3,7 +3,7 @@
 import { ask } from "../api.js";
 import { closeOutside } from "../selection.js";
 import { el, empty, fill, select, svg } from "../dom.js";
-import { download, csv } from "../figure.js";
+import { csv, download } from "../export.js";
 import { passing } from "../filter.js";
 import { age, count, duration, moment, number, percent, shortName } from "../format.js";
 import { differingKeys, filterMenu, searchBox } from "../selection.js";
@@ -11,7 +11,7 @@ import { addressOf, get, getAll, set } from "../url.js";
 import { openDrawer } from "./run_drawer.js";
 
 const MOST_SETTINGS = 6;
-const PAGE = 200;
+const PAGE = 60;
 
 export async function show(root, context) {
   let table = await context.runs();
@@ -52,10 +52,22 @@ export async function show(root, context) {
     const focused = active?.closest?.("[data-run]")?.dataset.run;
     const columns = allColumns(keys, benchmark());
     fill(box, el("table", {}, head(columns, runs), el("tbody", {}, runs.slice(0, limit).map((run) => row(run, columns)))),
-      runs.length > limit && el("p", { style: { padding: "10px" } }, el("button", {
-        type: "button", onclick: () => { limit += PAGE; draw(); } }, `Show more (${runs.length - limit})`)));
+      runs.length > limit && more(runs.length - limit));
     [box.scrollTop, box.scrollLeft] = scrolled;
     if (focused) box.querySelector(`[data-run="${CSS.escape(focused)}"] a`)?.focus({ preventScroll: true });
+  }
+
+  /** The end of the rows shown; the next ones come when it comes into sight. */
+  function more(num) {
+    const show = () => { limit += PAGE; draw(); };
+    const element = el("p", { style: { padding: "10px" } }, el("button", { type: "button", onclick: show }, `Show more (${num})`));
+    const end = new IntersectionObserver((entries) => {
+      if (!entries.some((entry) => entry.isIntersecting)) return;
+      end.disconnect();
+      if (element.isConnected) show();
+    }, { root: box, rootMargin: "400px" });
+    end.observe(element);
+    return element;
   }
 
   function benchmark() {
@@ -178,6 +190,7 @@ export async function show(root, context) {
         draw();
       } })),
       columns.map((column) => el("td", {
+        "data-spark": column.id === "spark" ? run.name : null,
         class: `${column.number ? "num" : ""} ${column.setting ? "setting mono" : ""}`,
         title: column.setting ? `${column.id}: ${settingOf(run, column.id) ?? "not set"}` : null,
       }, column.cell(run))));
@@ -214,13 +227,17 @@ export async function show(root, context) {
   async function refresh() {
     table = await context.runs();
     draw();
-    sparks = (await ask("sparks")).sparks;
-    draw();
+    await drawSparks();
     await drawer?.refresh();
   }
 
+  async function drawSparks() {
+    sparks = (await ask("sparks")).sparks;
+    for (const cell of box.querySelectorAll("td[data-spark]")) fill(cell, sparkline(sparks[cell.dataset.spark]));
+  }
+
   draw();
-  void ask("sparks").then((answer) => { sparks = answer.sparks; draw(); }, () => {});
+  void drawSparks().catch(() => {});
   if (get("open")) await open(get("open"));
   return { refresh, dispose: () => drawer?.close({ silent: true }) };
 }

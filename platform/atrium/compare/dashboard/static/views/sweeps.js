@@ -82,7 +82,7 @@ export async function show(root, context) {
     place("Optimisation history", (figure) => drawHistory(figure, trials, sweep));
     place(`${SCORES.find(([name]) => name === score)[1]} against ${key ?? "settings"}`, (figure) => drawCurve(figure, sweep, trials, key, score));
     place("Parallel coordinates", (figure) => drawParallel(figure, trials, sweep), { wide: true });
-    if (sweep.report.importances) place("Parameter importance", (figure) => drawImportance(figure, sweep.report.importances));
+    if (sweep.report.importances) place("Parameter importance", (figure) => drawImportance(figure, sweep.report.importances), { wide: true, height: 200 });
     body.append(trialTable(trials, sweep));
   }
 
@@ -209,7 +209,7 @@ function drawParallel(figure, trials, sweep) {
     subtitle,
     option: (colours) => ({
       grid: undefined,
-      parallel: { left: 90, right: 90, top: 36, bottom: 20, parallelAxisDefault: { nameTextStyle: { color: colours.text, fontSize: 11.5 }, axisLine: { lineStyle: { color: colours.axis } }, axisTick: { show: false }, axisLabel: { color: colours.muted, fontSize: 11, formatter: (value) => (typeof value === "number" ? number(value) : value) } } },
+      parallel: { left: 90, right: 90, top: 36, bottom: 20, parallelAxisDefault: { nameTextStyle: { color: colours.text, fontSize: 11.5 }, axisLine: { lineStyle: { color: colours.axis } }, axisTick: { show: false }, axisLabel: { color: colours.muted, fontSize: 11, backgroundColor: colours.surface, padding: [1, 3], formatter: (value) => (typeof value === "number" ? number(value) : value) }, z: 5 } },
       parallelAxis: [
         ...keys.map((key, dim) => (numeric(key)
           ? { dim, name: key, type: rows.every((row) => row[dim] > 0) && Math.max(...rows.map((row) => row[dim])) / Math.min(...rows.map((row) => row[dim])) > 8 ? "log" : "value", scale: true }

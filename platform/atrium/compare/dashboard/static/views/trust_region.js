@@ -18,6 +18,7 @@ const SHARES = [
 const QUANTILES = ["p01", "p05", "p25", "p50", "p75", "p95", "p99"].map((name) => `objective/ratio_${name}`);
 const EXTREMES = ["objective/ratio_min", "objective/ratio_max"];
 const ENTROPY = "objective/entropy";
+const SHADES = [1, 0.8, 0.6, 0.4, 0.2];
 const FLOOR = 0.7; // what no token is drawn as: a log axis has no zero
 const KLS = [["objective/kl_k1", "k1"], ["objective/kl_k2", "k2"], ["objective/kl_k3", "k3"]];
 
@@ -55,19 +56,22 @@ export async function show(root, context) {
       return;
     }
     try {
-      const [region, curves] = await Promise.all([
+      const [region, curves, steps] = await Promise.all([
         ask("trust-region", { run: chosen, step: get("step") }),
-        ask("curves", { run: chosen, group: "run", metric: [...SHARES.map(([name]) => name), ...QUANTILES, ...EXTREMES, ENTROPY, ...KLS.map(([name]) => name)], points: 1500 }),
+        ask("curves", { run: chosen, group: "run", metric: [...SHARES, ...KLS].map(([name]) => name), points: 600 }),
+        // What is set against each other has to be of the same steps.
+        ask("curves", { run: chosen, group: "run", metric: [...SHARES.slice(0, 3).map(([name]) => name), ...QUANTILES, ...EXTREMES, ENTROPY], points: 300, even: true }),
       ]);
       if (document.activeElement?.tagName !== "SELECT") drawBar(region.steps);
-      const byName = Object.fromEntries(curves.panels.map((panel) => [panel.name, panel.series[0] ?? null]));
+      const named = ({ panels }) => Object.fromEntries(panels.map((panel) => [panel.name, panel.series[0] ?? null]));
+      const [byName, atSteps] = [named(curves), named(steps)];
       fill(banner, region.problems.length > 0 && el("p", { class: "banner" }, region.problems.slice(0, 3).join("; ")),
         curves.pending.length > 0 && el("p", { class: "banner" }, "This run's curves are being read into the index."));
       drawFacts(region);
       drawHistogram(region);
       drawShares(byName, region);
-      drawQuantiles(byName, region);
-      drawEntropy(byName);
+      drawQuantiles(atSteps, region);
+      drawEntropy(atSteps);
       drawKl(byName);
     } catch (error) {
       fill(banner, el("p", { class: "banner" }, error.message));
@@ -179,9 +183,8 @@ export async function show(root, context) {
       figure.drawNothing("The run has recorded no ratios.");
       return;
     }
-    const steps = byName[names[0]].x;
-    const value = (name, i) => byName[name].y[i] ?? null;
-    const common = steps.map((step, i) => [step, ...names.map((name) => value(name, i))]);
+    const at = names.map((name) => new Map(byName[name].x.map((step, i) => [step, byName[name].y[i]])));
+    const common = byName[names[0]].x.map((step) => [step, ...at.map((values) => values.get(step) ?? null)]);
     figure.draw({
       subtitle,
       option: (colours) => {
@@ -210,7 +213,7 @@ export async function show(root, context) {
 
   function drawEntropy(byName) {
     const figure = figures.entropy;
-    const subtitle = "entropy in nats against the share of tokens cut; one point per step, later ones darker";
+    const subtitle = "entropy in nats against the share of tokens cut; a point per step, of at most 300 steps, later ones darker";
     const entropy = byName[ENTROPY];
     const sides = SHARES.slice(0, 3).filter(([name]) => byName[name]);
     if (!entropy || !sides.length) {
@@ -229,10 +232,11 @@ export async function show(root, context) {
         xAxis: axis(colours, { name: "share of tokens cut, %", nameLocation: "middle", nameGap: 26, scale: false }),
         yAxis: axis(colours),
         tooltip: { trigger: "item", formatter: ({ value, seriesName, color }) => tip(`step ${number(value[2])}`, [[color, seriesName, `${number(value[0])} %`], [null, "entropy", number(value[1])]]) },
-        series: pairs.map(([label, colour, points]) => ({
-          type: "scatter", name: label, symbolSize: 7, itemStyle: { color: colours[colour] },
-          data: points.map((value) => ({ value, itemStyle: { opacity: 0.2 + (0.8 * value[2]) / last } })),
-        })),
+        // A series per shade, the darkest first for the legend: points of one style are drawn at once.
+        series: pairs.flatMap(([label, colour, points]) => SHADES.map((opacity, shade) => ({
+          type: "scatter", name: label, symbolSize: 7, large: true, largeThreshold: 1, z: 2 + SHADES.length - shade, itemStyle: { color: colours[colour], opacity },
+          data: points.filter(([, , step]) => SHADES.length - 1 - Math.min(Math.floor((SHADES.length * step) / last), SHADES.length - 1) === shade),
+        }))),
       }),
       table: () => ({ columns: ["side", "step", "share_cut", "entropy"], rows: pairs.flatMap(([label, , points]) => points.map(([share, value, step]) => [label, step, share / 100, value])) }),
     });

@@ -1,0 +1,141 @@
+"""What a mirror in MLflow costs training: step times with and without one, and how long training waits.
+
+    python benchmarks/mirror_cost.py [--repeats 6] [--steps 60] [--overrides ...]
+
+Runs alternate between `tracking=none` and `tracking=mlflow` (a new SQLite database each), the same settings
+and seed, each in a process of its own; the next one begins when the mirror has delivered the last. A run
+gives the median wall-clock seconds of its steps after the first, and the CPU seconds of the training
+process. What training spends on its mirrors is timed around the two calls that it makes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pairs
+import record
+
+ARMS = {"none": "tracking=none", "mlflow": "tracking=mlflow"}
+_INNER = "--inner"
+_LONGEST_DELIVERY_S = 300.0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--repeats", type=int, default=6, help="pairs of runs (default %(default)s)")
+    options.add_argument("--steps", type=int, default=60, help="steps of a run (default %(default)s)")
+    options.add_argument("--overrides", nargs="*", default=[], help="settings of the runs")
+    return options
+
+
+def train(arguments: list[str]) -> int:
+    """Train in this process, and leave the seconds spent on mirrors in the file that comes first."""
+    from atrium.cli.app import main as atrium
+    from atrium.tracking.mirrors.process import MirrorProcesses
+
+    spent: dict[str, list[float]] = {"after_step": [], "end": []}
+
+    def timed(name: str) -> None:
+        original = getattr(MirrorProcesses, name)
+
+        def call(self: MirrorProcesses) -> None:
+            began = time.perf_counter()
+            try:
+                original(self)
+            finally:
+                spent[name].append(time.perf_counter() - began)
+
+        setattr(MirrorProcesses, name, call)
+
+    timed("after_step")
+    timed("end")
+    code = atrium(["train", *arguments[1:]])
+    Path(arguments[0]).write_text(json.dumps(spent), encoding="utf-8")
+    return code
+
+
+def run(arm: str, steps: int, overrides: list[str]) -> dict[str, float]:
+    """One run of an arm: its step time, the CPU seconds of training, and what mirrors took of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs_dir, spent_file = Path(folder) / "runs", Path(folder) / "spent.json"
+        settings = [f"num_steps={steps}", ARMS[arm], f"runs_dir={runs_dir}", "tracking.progress=off"]
+        command = [sys.executable, __file__, _INNER, str(spent_file), "debug=tiny_steps", *settings]
+        with (Path(folder) / "errors.txt").open("w+b") as errors:
+            process = subprocess.Popen([*command, *overrides], stdout=subprocess.DEVNULL, stderr=errors)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            said = (Path(folder) / "errors.txt").read_text(encoding="utf-8", errors="replace")[-2000:]
+            raise SystemExit(f"a run with {ARMS[arm]} ended with exit code {process.returncode}: {said}")
+        [metrics] = runs_dir.glob("*/*/metrics.jsonl")
+        rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+        if arm != "none":
+            _wait_for_delivery(metrics.parent)
+        spent = json.loads(spent_file.read_text(encoding="utf-8"))
+        calls = spent["after_step"]
+        return {
+            "step_s": statistics.median(row["time/step_s"] for row in rows[1:]),
+            "cpu_s": used.ru_utime + used.ru_stime,
+            "start_s": calls[0] if calls else 0.0,
+            "per_step_s": statistics.median(calls[1:]) if calls[1:] else 0.0,
+            "end_s": sum(spent["end"]),
+        }
+
+
+def _wait_for_delivery(folder: Path) -> None:
+    deadline = time.monotonic() + _LONGEST_DELIVERY_S
+    while time.monotonic() < deadline:
+        try:
+            known = json.loads((folder / ".mirrors" / "mlflow.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            known = {}
+        if known.get("final_state") == "finished":
+            time.sleep(1.0)  # its process is about to end
+            return
+        time.sleep(0.2)
+    raise SystemExit(f"the mirror of {folder} did not deliver within {_LONGEST_DELIVERY_S:.0f} s")
+
+
+def main() -> None:
+    """Print one record."""
+    if sys.argv[1:2] == [_INNER]:
+        raise SystemExit(train(sys.argv[2:]))
+    args = parser().parse_args()
+    found: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
+
+    def repeat(arm: str) -> float:
+        found[arm].append(run(arm, args.steps, args.overrides))
+        pairs.progress(f"{arm}: {found[arm][-1]}")
+        return found[arm][-1]["step_s"]
+
+    step_s = pairs.in_turns({arm: lambda arm=arm: repeat(arm) for arm in ARMS}, args.repeats, name="pair")
+    cpu_s = {arm: [one["cpu_s"] for one in runs[1:]] for arm, runs in found.items()}
+
+    def median(key: str) -> float:
+        return round(statistics.median(one[key] for one in found["mlflow"][1:]), 6)
+
+    record.print_record(
+        impl=record.versions("atrium-rl", "mlflow"),
+        step_s_med={arm: round(statistics.median(values), 5) for arm, values in step_s.items()},
+        step_ratio=pairs.ratio_of(step_s["mlflow"], step_s["none"]),
+        cpu_ratio=pairs.ratio_of(cpu_s["mlflow"], cpu_s["none"]),
+        mirror_start_s_med=median("start_s"),
+        mirror_per_step_s_med=median("per_step_s"),
+        mirror_end_s_med=median("end_s"),
+        steps=args.steps,
+        repeats=args.repeats,
+        **record.machine(),
+    )
+
+
+if __name__ == "__main__":
+    main()
