@@ -302,4 +302,5 @@ CHOICES = {
     "mlflow": ("mlflow",),
     "wandb": ("wandb",),
     "both": ("mlflow", "wandb"),
+    "tensorboard": ("tensorboard",),
 }

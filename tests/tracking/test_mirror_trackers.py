@@ -199,6 +199,24 @@ def test_wandb_online_without_a_key_says_what_to_do(recorded, tmp_path, capsys):
     assert "offline" in said
 
 
+def test_tensorboard_reads_each_step_once_however_often_it_is_brought(recorded, tmp_path):
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    folder = recorded()
+    arguments = ["sync", folder.path.name, "--to", "tensorboard", "--runs-dir", str(tmp_path / "runs")]
+    assert main(arguments) == 0
+    with (folder.path / ".mirrors" / "tensorboard.json").open("r+") as file:
+        file.truncate(0)  # as if the process had been killed before it noted what it sent
+    assert main(arguments) == 0
+    found = event_accumulator.EventAccumulator(str(folder.path / "tensorboard"))
+    found.Reload()
+    rewards = [(event.step, event.value) for event in found.Scalars("rollout/reward")]
+    assert rewards == [(step, pytest.approx(step / 100)) for step in range(1, 31)]
+    exams = {event.step: event.value for event in found.Scalars("evaluation/exam/mean_at_8")}
+    assert (exams[0], exams[30]) == (0.25, 0.75)
+    [settings] = found.Tensors("settings")
+    assert b"divergence.delta" in settings.tensor_proto.string_val[0]
+
+
 def wait_until(holds, timeout_s=90.0):
     deadline = time.monotonic() + timeout_s
     while not holds():

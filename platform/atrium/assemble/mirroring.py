@@ -31,5 +31,5 @@ class MirroredRun:
 
 def configured_mirrors(tracking: TrackingConfig) -> tuple[str, ...]:
     """The trackers that the settings name."""
-    chosen = {"mlflow": tracking.mlflow, "wandb": tracking.wandb}
+    chosen = {"mlflow": tracking.mlflow, "wandb": tracking.wandb, "tensorboard": tracking.tensorboard}
     return tuple(kind for kind, settings in chosen.items() if settings is not None)

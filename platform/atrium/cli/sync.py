@@ -1,4 +1,4 @@
-"""`atrium sync`: bring runs to MLflow or W&B, whatever was missed while they trained, or old ones."""
+"""`atrium sync`: bring runs to trackers, whatever was missed while they trained, or old ones."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from atrium.tracking.lock import RunLock
 from atrium.tracking.run_folder import RunFolder
 
 _LOWEST_PRIORITY = 19
-_KINDS = ("mlflow", "wandb")
+_KINDS = ("mlflow", "wandb", "tensorboard")
 _EXAMPLES = """\
 What a tracker has already is not sent again, so repeating this is safe.
 
   atrium sync last --to mlflow                      into runs/mlflow.db, or MLFLOW_TRACKING_URI
   atrium sync my_experiment --to mlflow --uri http://127.0.0.1:5000
   atrium sync my_experiment --to wandb --offline    then `wandb sync` whenever there is a network
+  atrium sync my_experiment --to tensorboard        then `tensorboard --logdir runs`
 """
 
 

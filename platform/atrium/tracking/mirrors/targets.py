@@ -10,11 +10,12 @@ from atrium.tracking.find import started
 from atrium.tracking.mirrors.delivery import Delivery, Destination
 from atrium.tracking.mirrors.description import describe_run
 from atrium.tracking.mirrors.mlflow_destination import MLflowDestination, default_uri
+from atrium.tracking.mirrors.tensorboard_destination import TensorBoardDestination
 from atrium.tracking.mirrors.wandb_destination import WandbDestination
 from atrium.tracking.reader import read_object, setting
 from atrium.tracking.run_folder import RunFolder
 
-KINDS = ("mlflow", "wandb")
+KINDS = ("mlflow", "wandb", "tensorboard")
 DEFAULT_PROJECT = "atrium"
 
 
@@ -46,6 +47,8 @@ def delivery_of(
             entity=_text(config, "tracking.wandb.entity"),
             mode="offline" if is_offline else "online",
         )
+    elif kind == "tensorboard":
+        destination = TensorBoardDestination(run)
     else:
         raise ConfigError(f"{kind!r} is no tracker; allowed are {', '.join(KINDS)}")
     return Delivery(folder=folder, kind=kind, destination=destination)
