@@ -2,9 +2,7 @@
 
 The model is the built-in one, whose forward and backward are so small that an objective's share is larger
 than on any model in use; sampling and grading, which no divergence changes, are left out too, so the
-shares printed here are upper bounds. Repeats are interleaved: each runs every arm once, in a turned order,
-and arms are compared within repeats, in CPU seconds of the process. The interval is that of the median by
-signs (order statistics), which assumes nothing about the noise.
+shares printed here are upper bounds. Repeats are paired and interleaved (see `pairs.py`).
 
 One JSON line per arm: `overhead_frac` is the median over repeats of CPU seconds over those of clipping,
 less 1.
@@ -13,14 +11,15 @@ less 1.
 from __future__ import annotations
 
 import argparse
-import math
+import functools
+import itertools
 import os
 import statistics
-import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import pairs
 import record
+import updates
 
 if TYPE_CHECKING:
     from atrium.models.policy import Policy
@@ -79,129 +78,39 @@ def divergence_of(arm: str) -> Divergence:
     return DIVERGENCES[arm.removesuffix("_again")](**settings)
 
 
-def random_rows(policy: Policy, args: argparse.Namespace) -> RolloutRows:
-    """Completions of random tokens and lengths, with log-probabilities of a policy somewhat off."""
+def rows_of(policy: Policy, args: argparse.Namespace) -> RolloutRows:
+    """Completions of random tokens and lengths."""
     import numpy as np
 
-    from atrium.records import Completion, FinishReason, Problem, Rollout, RolloutGroup, Verdict, VerdictKind
-    from atrium.rollout.collate import collate
-
     rng = np.random.default_rng(args.seed)
-    verdict = Verdict(kind=VerdictKind.INCORRECT, reason="")
-    vocabulary = len(policy.tokenizer)
-
-    def rollout(place: int) -> Rollout:
-        num_tokens = int(rng.integers(args.max_new_tokens // 4, args.max_new_tokens + 1))
-        completion = Completion(
-            token_ids=rng.integers(5, vocabulary, num_tokens).astype(np.int32),
-            logprobs=np.zeros(num_tokens, dtype=np.float32),
-            text="",
-            finish_reason=FinishReason.LENGTH,
-            weight_version=0,
-        )
-        reward = float(rng.random() < 0.5)
-        return Rollout(sample_index=place, completion=completion, verdict=verdict, reward=reward)
-
-    groups = [
-        RolloutGroup(
-            problem=Problem(problem_id=str(number), question="", answer=""),
-            prompt_token_ids=rng.integers(5, vocabulary, 10).astype(np.int32),
-            rollouts=tuple(rollout(place) for place in range(args.group)),
-        )
-        for number in range(args.prompts)
-    ]
-    trains = [True] * len(groups)
-    return collate(groups, trains=trains, pad_token_id=policy.pad_token_id, seed=args.seed, device="cpu")
-
-
-def with_behavior(rows: RolloutRows, updater: PolicyUpdater, seed: int) -> RolloutRows:
-    """The rows, sampled by a policy that differs from the trained one by noise of 0.15 nats per token."""
-    from dataclasses import replace
-
-    import torch
-
-    with torch.no_grad():
-        logprob_BT = updater.forward(rows, entropy="none").logprob_BT
-    noise_BT = torch.randn(logprob_BT.shape, generator=torch.Generator().manual_seed(seed))
-    moved_BT = (logprob_BT + 0.15 * noise_BT).clamp(max=-1e-4)
-    rollout_BT = torch.where(rows.batch.mask_BT, moved_BT, 0.0)
-    return rows.with_batch(replace(rows.batch, rollout_logprob_BT=rollout_BT))
-
-
-def build_updater(arm: str, policy: Policy, args: argparse.Namespace) -> PolicyUpdater:
-    """GRPO's clip with that trust region, on a copy of the policy."""
-    import copy
-
-    from atrium.objective.advantages import Advantage
-    from atrium.objective.divergences import StateDivergence
-    from atrium.objective.objective import Objective
-    from atrium.objective.ratios import Ratio
-    from atrium.objective.reductions import TokenMean
-    from atrium.objective.state_divergences import STATE_DIVERGENCES
-    from atrium.objective.surrogates import Clip
-    from atrium.train.divergence_meter import DivergenceMeter
-    from atrium.train.logprobs import PolicyForward
-    from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
-    from atrium.train.step import PolicyUpdater, UpdateSettings
-
-    model, divergence = copy.deepcopy(policy.model), divergence_of(arm)
-    meter = None
-    if isinstance(divergence, StateDivergence):
-        meter = DivergenceMeter(STATE_DIVERGENCES[divergence.measure], divergence.top_k)
-    return PolicyUpdater(
-        objective=Objective(
-            advantage=Advantage(baseline="group_mean", scale="group_std"),
-            gate=Ratio(),
-            weight=Ratio(),
-            divergence=divergence,
-            surrogate=Clip(),
-            gradient="pathwise",
-            reduction=TokenMean(),
-        ),
-        forward=PolicyForward(model, temperature=1.0, meter=meter),
-        optimizer=PolicyOptimizer(
-            model,
-            OptimizerSettings(
-                learning_rate=1e-6,  # every repeat meets nearly the same policy
-                beta1=0.9,
-                beta2=0.999,
-                epsilon=1e-8,
-                weight_decay=0.0,
-                num_warmup_steps=0,
-                schedule="constant",
-                max_grad_norm=1.0,
-                num_steps=args.repeats + 1,
-            ),
-        ),
-        settings=UpdateSettings(
-            num_minibatches=args.minibatches,
-            num_epochs=1,
-            micro_batch_tokens=16384,
-            behavior_logprobs="engine",
-            seed=args.seed,
-        ),
+    return updates.random_rows(
+        rng.integers(args.max_new_tokens // 4, args.max_new_tokens + 1, args.prompts * args.group).tolist(),
+        group_size=args.group,
+        num_prompt_tokens=10,
+        vocabulary=len(policy.tokenizer),
+        pad_token_id=policy.pad_token_id,
+        seed=args.seed,
     )
 
 
-def cpu_seconds(updater: PolicyUpdater, rows: RolloutRows, step: int) -> float:
-    """CPU seconds of all updates of one step."""
-    from atrium.train.measurements import Measurements
+def updater_of(arm: str, policy: Policy, args: argparse.Namespace) -> PolicyUpdater:
+    """GRPO's clip with that trust region, on a copy of the policy."""
+    import copy
 
-    measurements = Measurements()
-    started = time.process_time()
-    updater.step(rows, updater.objective.initial_state(), step=step, measurements=measurements, trace=False)
-    measurements.values()
-    return time.process_time() - started
+    from atrium.objective.divergences import StateDivergence
+    from atrium.objective.state_divergences import STATE_DIVERGENCES
+    from atrium.train.divergence_meter import DivergenceMeter
 
-
-def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """A 95 % interval of the median by signs: the widest order statistics that binomial signs allow."""
-    ordered, num = sorted(values), len(values)
-    below, rank = 0.0, 0
-    while (below := below + math.comb(num, rank) / 2**num) <= 0.025:
-        rank += 1
-    rank = max(rank - 1, 0)
-    return ordered[rank], ordered[num - 1 - rank]
+    divergence, meter = divergence_of(arm), None
+    if isinstance(divergence, StateDivergence):
+        meter = DivergenceMeter(STATE_DIVERGENCES[divergence.measure], divergence.top_k)
+    return updates.build_updater(
+        copy.deepcopy(policy.model),
+        divergence=divergence,
+        meter=meter,
+        num_minibatches=args.minibatches,
+        seed=args.seed,
+    )
 
 
 def main() -> None:
@@ -215,29 +124,30 @@ def main() -> None:
     torch.set_num_threads(1)
     policy = build_tiny_policy(TinySettings(), seed=args.seed)
     arms = [BASELINE, *(arm for arm in args.arms if arm != BASELINE)]
-    updaters = {arm: build_updater(arm, policy, args) for arm in arms}
-    rows = with_behavior(random_rows(policy, args), updaters[BASELINE], args.seed)
-    seconds: dict[str, list[float]] = {arm: [] for arm in arms}
-    for repeat in range(args.repeats + 1):
-        turned = arms[repeat % len(arms) :] + arms[: repeat % len(arms)]
-        for arm in turned:
-            spent = cpu_seconds(updaters[arm], rows, repeat + 1)
-            if repeat > 0:  # the first is a warm-up
-                seconds[arm].append(spent)
+    updaters = {arm: updater_of(arm, policy, args) for arm in arms}
+    rows = updates.with_behavior(rows_of(policy, args), updaters[BASELINE], args.seed)
+    steps = itertools.count(1)
+
+    def timed(arm: str) -> float:
+        return pairs.seconds_of(lambda: updates.run_update(updaters[arm], rows, next(steps)))
+
+    seconds = pairs.in_turns(
+        {arm: functools.partial(timed, arm) for arm in arms}, args.repeats, name="all divergences, repeat"
+    )
     for arm in arms:
-        overheads = [one / base - 1.0 for one, base in zip(seconds[arm], seconds[BASELINE], strict=True)]
-        low, high = median_interval(overheads)
+        found = pairs.ratio_of(seconds[arm], seconds[BASELINE])
         record.print_record(
             impl=record.versions("atrium-rl", "torch"),
             arm=arm,
             cpu_s_med=round(statistics.median(seconds[arm]), 5),
-            overhead_frac=round(statistics.median(overheads), 4),
-            overhead_interval=[round(low, 4), round(high, 4)],
+            overhead_frac=round(found["ratio"] - 1.0, 4),
+            overhead_interval=[round(bound - 1.0, 4) for bound in found["interval"]],
             repeats=args.repeats,
             completions=args.prompts * args.group,
             minibatches=args.minibatches,
             tokens=int(rows.num_completion_tokens_B.sum()),
             params=policy.num_parameters,
+            seed=args.seed,
             **record.machine(),
         )
 

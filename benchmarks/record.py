@@ -138,8 +138,12 @@ def versions(*packages: str) -> str:
     return " / ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
 
 
-def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
+def machine(device: str = "cpu") -> dict[str, Any]:
+    """What the numbers were measured on: no name of a host, no path."""
+    if device != "cpu":
+        import torch
+
+        return {**machine(), "device": torch.cuda.get_device_name()}
     return {
         "processor": _processor(),
         "num_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

@@ -1,0 +1,128 @@
+"""The loss stage against the bare product of the LM head: time and peak memory at several vocabularies.
+
+Three arms compute, forward and backward, from the same last states and the same weights: `bare`, the
+product of states and head alone, with all its logits in memory; `plain`, the same with log-softmax, the
+tokens' log-probabilities and entropies; `atrium`, `token_logprobs` as training calls it. The bare product
+gets the gradient of its logits for nothing, so its time is what no loss stage can be below.
+
+One JSON line per vocabulary and arm; ratios are paired, to `bare`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import statistics
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pairs
+import record
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+BASELINE = "bare"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = options.add_argument
+    add("--repeats", type=int, default=5, help="paired repeats (default %(default)s)")
+    add("--tokens", type=int, default=512, help="completion tokens (default %(default)s)")
+    add("--width", type=int, default=256, help="width of the model (default %(default)s)")
+    add("--vocabularies", type=int, nargs="+", default=[4096, 32768, 151936], help="sizes")
+    add("--device", default="cpu", help="cpu or cuda (default %(default)s)")
+    add("--dtype", default="float32", choices=("float32", "bfloat16"), help="of states and head")
+    add("--seed", type=int, default=0)
+    return options
+
+
+def bare(head: nn.Linear, state_MD: Tensor, token_M: Tensor, gradient_M: Tensor) -> None:
+    """The head's product, and both products of its backward pass."""
+    logits_MV = head(state_MD)
+    logits_MV.backward(logits_MV.detach())
+
+
+def plain(head: nn.Linear, state_MD: Tensor, token_M: Tensor, gradient_M: Tensor) -> None:
+    """Log-softmax over all logits at once."""
+    from atrium.train.token_logprobs import selected_logprobs, tempered_logits
+
+    logprob_M, _ = selected_logprobs(tempered_logits(head, state_MD, 1.0), token_M, entropy="value")
+    logprob_M.backward(gradient_M)
+
+
+def atrium(head: nn.Linear, state_MD: Tensor, token_M: Tensor, gradient_M: Tensor) -> None:
+    """What training runs."""
+    from atrium.train.token_logprobs import token_logprobs
+
+    logprob_M, _ = token_logprobs(head, state_MD, token_M, temperature=1.0, entropy="value")
+    logprob_M.backward(gradient_M)
+
+
+ARMS: dict[str, Callable[..., None]] = {"bare": bare, "plain": plain, "atrium": atrium}
+
+
+def measured(vocabulary: int, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """A record per arm."""
+    import torch
+
+    generator = torch.Generator().manual_seed(args.seed)
+    dtype = getattr(torch, args.dtype)
+    head = torch.nn.Linear(args.width, vocabulary, bias=False)
+    with torch.no_grad():
+        head.weight.copy_(torch.randn(head.weight.shape, generator=generator) * args.width**-0.5)
+    head.to(args.device, dtype)
+    state_MD = torch.randn(args.tokens, args.width, generator=generator).to(args.device, dtype)
+    state_MD.requires_grad_()
+    token_M = torch.randint(0, vocabulary, (args.tokens,), generator=generator).to(args.device)
+    gradient_M = torch.randn(args.tokens, generator=generator).to(args.device)
+
+    def run(arm: str) -> None:
+        head.weight.grad = state_MD.grad = None
+        ARMS[arm](head, state_MD, token_M, gradient_M)
+
+    seconds = pairs.in_turns(
+        {arm: functools.partial(pairs.seconds_of, lambda arm=arm: run(arm), args.device) for arm in ARMS},
+        args.repeats,
+        name=f"vocabulary {vocabulary}, repeat",
+    )
+    peaks = {}
+    for arm in ARMS:
+        head.weight.grad = state_MD.grad = None
+        peaks[arm] = pairs.peak_mb(lambda arm=arm: run(arm), args.device)
+    return [
+        {
+            "vocabulary": vocabulary,
+            "arm": arm,
+            "seconds_med": round(statistics.median(seconds[arm]), 5),
+            **pairs.ratio_of(seconds[arm], seconds[BASELINE]),
+            "peak_mb": None if peaks[arm] is None else round(peaks[arm], 1),
+            "logits_mb": round(args.tokens * vocabulary * 4 / 2**20, 1),
+        }
+        for arm in ARMS
+    ]
+
+
+def main() -> None:
+    """Measure every vocabulary."""
+    args = parser().parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    import torch
+
+    if args.device == "cpu":
+        torch.set_num_threads(1)
+    shape = {name: getattr(args, name) for name in ("tokens", "width", "dtype", "repeats", "seed")}
+    for vocabulary in args.vocabularies:
+        for found in measured(vocabulary, args):
+            record.print_record(
+                impl=record.versions("atrium-rl", "torch"), **found, **shape, **record.machine(args.device)
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""`make bench`: every benchmark that this machine allows, one after the other, and one table with ratios.
+
+Results go to a folder as JSON, one file per benchmark: what was measured, on which machine, with which
+versions, shapes, seeds and repeats. What cannot run here is skipped, and the table says why.
+
+    python benchmarks/suite.py [--size small] [--only loss_stage packing ...] [--results FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import record
+import tables
+
+HERE = Path(__file__).resolve().parent
+MACHINE_KEYS = ("processor", "num_cores", "python", "device")
+LOAD = "load1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """One program of the suite, and its arguments at either size."""
+
+    file: str
+    full: tuple[str, ...] = ()
+    small: tuple[str, ...] = ()
+    needs_gpu: bool = False
+
+
+PROGRAMS: dict[str, Program] = {
+    "loss_stage": Program(
+        file="loss_stage.py",
+        small=("--repeats", "2", "--tokens", "64", "--width", "32", "--vocabularies", "512", "4096"),
+    ),
+    "divergences": Program(
+        file="divergence_overhead.py",
+        small=("--repeats", "2", "--prompts", "2", "--group", "2", "--minibatches", "1", "--arms", "kl3"),
+    ),
+    "packing": Program(
+        file="packing_gain.py",
+        small=("--repeats", "2", "--models", "0p3m", "--prompts", "2", "--median", "16"),
+    ),
+    "update_cost": Program(
+        file="update_cost.py", small=("--repeats", "2", "--models", "0p3m", "--sizes", "256", "512")
+    ),
+    "grading": Program(file="grading_throughput.py", small=("--num-answers", "200", "--golds", "none")),
+    "start_up": Program(file="start_up.py", small=("--repeats", "1")),
+    "loss_stage_cuda": Program(
+        file="loss_stage.py",
+        full=("--device", "cuda", "--dtype", "bfloat16", "--tokens", "8192", "--width", "2048"),
+        small=("--device", "cuda", "--repeats", "2", "--tokens", "64", "--width", "32"),
+        needs_gpu=True,
+    ),
+    "update_throughput": Program(
+        file="update_throughput.py",
+        full=("--device", "cuda", "--dtype", "bfloat16"),
+        small=("--device", "cuda", "--dtype", "bfloat16", "--model", "qwen3_0_6b", "--repeats", "2"),
+        needs_gpu=True,
+    ),
+}
+"""Everything but the step against TRL, which alternates between two environments."""
+
+STEP_SIZES = {"full": ("0p3m", "3m", "30m", "warm"), "small": ("0p3m",)}
+STEP_PAIRS = {"full": 4, "small": 1}
+STEP_ARGUMENTS = {
+    "full": ("--steps", "10"),
+    "small": ("--steps", "2", "--warmup", "1", "--prompts", "2", "--group", "2", "--max-new-tokens", "4"),
+}
+
+
+class SkippedError(Exception):
+    """A benchmark that this machine does not allow; the message says why."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = options.add_argument
+    add("--size", choices=("full", "small"), default="full", help="small: seconds each, to see that it works")
+    add("--only", nargs="+", choices=("step", *PROGRAMS), default=["step", *PROGRAMS], help="which to run")
+    add("--results", type=Path, help="where the JSON goes (default: results beside this, or the work folder)")
+    add(
+        "--work", type=Path, default=Path("runs/.cache/benchmarks"), help="where models and problems are made"
+    )
+    add("--peer", type=Path, default=Path(".venv-trl/bin/python"), help="a Python that has TRL")
+    return options
+
+
+def json_lines(python: str | Path, arguments: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The records that a program of this folder prints, as they come; its progress passes through."""
+    environment = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"} | os.environ
+    command = [str(python), str(HERE / arguments[0]), *arguments[1:]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            yield json.loads(line)
+    if process.returncode:
+        raise SkippedError(f"{arguments[0]} ended with exit code {process.returncode}; what it said is above")
+
+
+def run_program(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The records of one program."""
+    program = PROGRAMS[name]
+    if program.needs_gpu and not _has_cuda():
+        raise SkippedError("there is no CUDA device")
+    arguments = program.small if args.size == "small" else program.full
+    return list(json_lines(sys.executable, [program.file, *arguments]))
+
+
+def run_steps(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Steps of Atrium and of TRL in turns, in pairs; of Atrium alone where there is no TRL."""
+    programs: list[tuple[str, str | Path]] = [("atrium_step.py", sys.executable)]
+    if args.peer.exists():
+        programs.append(("trl_step.py", args.peer))
+    records = []
+    num_pairs = STEP_PAIRS[args.size]
+    for model in STEP_SIZES[args.size]:
+        arguments = _step_arguments(model, args)
+        for pair in range(num_pairs):
+            for file, python in programs if pair % 2 else programs[::-1]:
+                print(f"  {model}, pair {pair + 1} of {num_pairs}: {file}", file=sys.stderr, flush=True)
+                (found,) = json_lines(python, [file, *arguments])
+                records.append({"arm": file.partition("_")[0], "pair": pair, **found})
+    return records
+
+
+def _step_arguments(model: str, args: argparse.Namespace) -> list[str]:
+    natural = model == "warm"
+    problems = args.work / "data" / ("chain.jsonl" if natural else "arith.jsonl")
+    if not problems.exists():
+        command = [sys.executable, HERE / "make_models.py", args.work, *(["--warmed-up"] if natural else [])]
+        subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+    lengths = ("--free-length", "--max-new-tokens", "64") if natural else ()
+    return [
+        *("--model", str(args.work / "models" / model), "--data", str(problems), "--threads", "1"),
+        *("--reward", "random", *lengths, *STEP_ARGUMENTS[args.size]),
+    ]
+
+
+def write_result(name: str, records: Sequence[dict[str, Any]], load: float, args: argparse.Namespace) -> None:
+    """One JSON file: the machine and the versions once, then a record per line of the program."""
+    shared = {*MACHINE_KEYS, LOAD, "impl"}
+    machine = record.machine() | {key: records[0][key] for key in MACHINE_KEYS if key in records[0]}
+    result = {
+        "benchmark": name,
+        "size": args.size,
+        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        "machine": {key: machine[key] for key in MACHINE_KEYS if key in machine},
+        "load_before": round(load, 2),
+        "load_after": round(os.getloadavg()[0], 2),
+        "versions": sorted({part for one in records for part in one.get("impl", "").split(" / ") if part}),
+        "records": [{key: value for key, value in one.items() if key not in shared} for one in records],
+    }
+    args.results.mkdir(parents=True, exist_ok=True)
+    partial = args.results / f".{name}.partial"
+    partial.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    partial.replace(args.results / f"{name}.json")
+
+
+def _has_cuda() -> bool:
+    from atrium.config.machine import this_machine
+
+    return this_machine().has_cuda
+
+
+def main() -> None:
+    """Run what is asked for, write the results and print the table."""
+    args = parser().parse_args()
+    if args.results is None:  # what is kept is never of the small setting
+        args.results = args.work / "results" if args.size == "small" else HERE / "results"
+    skipped, ran = {}, []
+    for place, name in enumerate(args.only, start=1):
+        print(f"[{place}/{len(args.only)}] {tables.TITLES[name]}", file=sys.stderr, flush=True)
+        load = os.getloadavg()[0]
+        try:
+            records = run_steps(args) if name == "step" else run_program(name, args)
+            write_result(name, records, load, args)
+            ran.append(name)
+        except (SkippedError, subprocess.CalledProcessError) as reason:
+            skipped[name] = str(reason)
+            print(f"  skipped: {reason}", file=sys.stderr, flush=True)
+    if "step" in ran and not args.peer.exists():
+        skipped["step against TRL"] = (
+            f"{args.peer} is not there: make bench installs it where pip can reach it"
+        )
+    tables.print_tables(args.results, ran, skipped)
+    if args.results == HERE / "results":
+        print("make bench-tables brings them into docs/performance.md", file=sys.stderr)
+    if any(name in skipped and not PROGRAMS[name].needs_gpu for name in args.only if name != "step"):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,286 @@
+"""From the JSON of `make bench` to tables: one in the terminal, and those of docs/performance.md.
+
+    python benchmarks/tables.py                  print the table of the results that are kept
+    python benchmarks/tables.py --write FILE     put the tables of a Markdown file in place, anew
+
+In a Markdown file the table of a benchmark stands between `<!-- table: NAME -->` and `<!-- end -->`; a test
+holds the two equal, so no figure there can be older than its JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pairs
+
+RESULTS = Path(__file__).resolve().parent / "results"
+TITLES = {
+    "step": "a training step against TRL",
+    "loss_stage": "the loss stage against the bare LM head",
+    "divergences": "trust regions against plain clipping",
+    "packing": "packed against padded",
+    "update_cost": "cost of a token as the batch grows",
+    "grading": "the grader",
+    "start_up": "start-up",
+    "loss_stage_cuda": "the loss stage on a GPU",
+    "update_throughput": "updates on a GPU",
+}
+COLUMNS = ("case", "measured", "ratio", "95 % interval", "n")
+_MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A line of a table. The interval is that of the median by signs, of paired repeats."""
+
+    case: str
+    measured: str
+    ratio: str = ""
+    interval: str = ""
+    n: str = ""
+
+    def cells(self) -> tuple[str, ...]:
+        """The cells in the order of `COLUMNS`."""
+        return self.case, self.measured, self.ratio, self.interval, self.n
+
+
+def rows_of(result: Mapping[str, Any]) -> list[Row]:
+    """The lines of one benchmark's table."""
+    return _ROWS[result["benchmark"]](result["records"])
+
+
+def _step_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
+    rows = []
+    for model in dict.fromkeys(one["model"] for one in records):
+        ours, theirs = (
+            [one for one in records if (one["model"], one["arm"]) == (model, arm)]
+            for arm in ("atrium", "trl")
+        )
+        first = ours[0]
+        lengths = (
+            f"natural, at most {first['max_new_tokens']}" if first["free_length"] else first["max_new_tokens"]
+        )
+        case = f"{first['params'] / 1e6:.2f}M parameters, {lengths} tokens, {first['dtype']}"
+        for key, what, unit in (
+            ("cpu_step_med", "CPU", "s"),
+            ("peak_rss_mb", "peak memory", "MB"),
+            ("t_first_step_done", "cold start to first step", "s"),
+        ):
+            own = f"{_number(_median(ours, key))} {unit}"
+            if not theirs:
+                rows.append(Row(case=f"{case}: {what}", measured=own, n=str(len(ours))))
+                continue
+            ratio = pairs.ratio_of([one[key] for one in theirs], [one[key] for one in ours])
+            measured = f"{own}, TRL {_number(_median(theirs, key))} {unit}"
+            rows.append(_with_ratio(f"{case}: {what}", measured, ratio, len(ours)))
+    return rows
+
+
+def _loss_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
+    return [
+        _with_ratio(
+            f"vocabulary {one['vocabulary']:,}, {one['tokens']:,} tokens by {one['width']:,}: {one['arm']}",
+            f"{_number(one['seconds_med'])} s, " + _peak(one["peak_mb"]),
+            one,
+            one["repeats"],
+        )
+        for one in records
+    ]
+
+
+def _divergence_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
+    return [
+        _with_ratio(
+            one["arm"].replace("_", " "),
+            f"{_number(one['cpu_s_med'])} s",
+            {
+                "ratio": 1.0 + one["overhead_frac"],
+                "interval": [1.0 + bound for bound in one["overhead_interval"]],
+            },
+            one["repeats"],
+        )
+        for one in records
+    ]
+
+
+def _packing_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
+    return [
+        _with_ratio(
+            f"{one['params'] / 1e6:.2f}M parameters, {one['completions']} completions: {one['arm']}",
+            f"{_number(one['seconds_med'])} s, {one['positions']:,} positions, "
+            f"{one['padding_frac']:.0%} padding",
+            one,
+            one["repeats"],
+        )
+        for one in records
+    ]
+
+
+def _cost_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
+    return [
+        _with_ratio(
+            f"{one['params'] / 1e6:.2f}M parameters, {one['total_tokens']:,} tokens",
+            f"{_number(one['microseconds_per_token_med'])} µs per token",
+            one,
+            one["repeats"],
+        )
+        for one in records
+    ]
+
+
+def _grading_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
+    rows = []
+    for one in records:
+        if "num_answers" not in one:
+            rows.append(Row(case=one["workload"], measured=f"{_number(one['wall_s'])} s", n="1"))
+            continue
+        measured = f"{one['answers_per_core_s']:,} per second and core"
+        rows.append(Row(case=f"{one['workload']}, {one['num_answers']:,} answers", measured=measured, n="1"))
+    return rows
+
+
+def _start_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
+    return [
+        Row(
+            case=one["what"],
+            measured=f"{_number(one['wall_s_med'])} s, {_number(one['cpu_s_med'])} s of CPU",
+            interval=" to ".join(f"{_number(bound)} s" for bound in one["wall_interval"]),
+            n=str(one["repeats"]),
+        )
+        for one in records
+    ]
+
+
+def _throughput_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
+    return [
+        Row(
+            case=f"{one['model']}, micro-batches of {one['micro_batch_tokens']:,} tokens",
+            measured=f"{one['tokens_per_s']:,.0f} trained tokens/s, MFU {_percent(one['mfu_frac'])}, "
+            f"peak {one['peak_mb']:,.0f} MB",
+            n=str(one["repeats"]),
+        )
+        for one in records
+    ]
+
+
+_ROWS = {
+    "step": _step_rows,
+    "loss_stage": _loss_rows,
+    "divergences": _divergence_rows,
+    "packing": _packing_rows,
+    "update_cost": _cost_rows,
+    "grading": _grading_rows,
+    "start_up": _start_rows,
+    "loss_stage_cuda": _loss_rows,
+    "update_throughput": _throughput_rows,
+}
+
+
+def _with_ratio(case: str, measured: str, ratio: Mapping[str, Any], num_repeats: int) -> Row:
+    low, high = ratio["interval"]
+    return Row(
+        case=case,
+        measured=measured,
+        ratio=f"{ratio['ratio']:.2f}",
+        interval=f"{low:.2f} to {high:.2f}",
+        n=str(num_repeats),
+    )
+
+
+def _median(records: Sequence[Mapping[str, Any]], key: str) -> float:
+    return statistics.median(one[key] for one in records)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _peak(megabytes: float | None) -> str:
+    if megabytes is None:
+        return "peak not seen"
+    return f"peak {megabytes:,.0f} MB" if megabytes >= 1 else "within memory that was held already"
+
+
+def _percent(share: float | None) -> str:
+    return "unknown for this device" if share is None else f"{share:.1%}"
+
+
+def read_result(folder: Path, name: str) -> dict[str, Any] | None:
+    """The JSON of one benchmark, or None where it was not measured."""
+    path = folder / f"{name}.json"
+    if not path.is_file():
+        return None
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
+
+
+def markdown(folder: Path, name: str) -> str:
+    """The table of one benchmark in Markdown, with the machine and the versions above it."""
+    result = read_result(folder, name)
+    if result is None:
+        return "Not measured.\n"
+    machine = result["machine"]
+    load = f"{result['load_before']:g} to {result['load_after']:g}"
+    on = machine.get("device", f"{machine['processor']}, {machine['num_cores']} cores")
+    versions = ", ".join(result["versions"]) or f"Python {machine['python']}"
+    lines = [
+        f"{result['date']}, {on}, load {load}; {versions}.",
+        "",
+        "| " + " | ".join(COLUMNS) + " |",
+        "|---" * len(COLUMNS) + "|",
+        *("| " + " | ".join(row.cells()) + " |" for row in rows_of(result)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def renewed(text: str, folder: Path) -> str:
+    """A Markdown text whose marked tables are those of the results in `folder`."""
+    return _MARKED.sub(lambda match: match[1] + markdown(folder, match[2]) + match[3], text)
+
+
+def print_tables(folder: Path, names: Sequence[str], skipped: Mapping[str, str]) -> None:
+    """One table of all benchmarks in the terminal, and below it what was skipped and why."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(
+        *COLUMNS, box=box.SIMPLE_HEAD, title="ratios are paired: to the first arm, or of TRL to Atrium"
+    )
+    for name in names:
+        result = read_result(folder, name)
+        if result is None:
+            continue
+        table.add_section()
+        table.add_row(f"[bold]{TITLES[name]}[/bold]")
+        for row in rows_of(result):
+            table.add_row(*row.cells())
+    console.print(table)
+    for name, reason in skipped.items():
+        console.print(f"skipped: {TITLES.get(name, name)}: {reason}", soft_wrap=True)
+    console.print(f"the JSON is in {folder}", soft_wrap=True)
+
+
+def main() -> None:
+    """Print the kept results, or renew a Markdown file."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--write", type=Path, metavar="FILE", help="a Markdown file with marked places")
+    options.add_argument("--results", type=Path, default=RESULTS)
+    args = options.parse_args()
+    if args.write is None:
+        print_tables(args.results, [name for name in TITLES if read_result(args.results, name)], {})
+        return
+    text = args.write.read_text(encoding="utf-8")
+    args.write.write_text(renewed(text, args.results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""What a token of an update costs as the batch grows: forward, backward and optimiser, 1k to 32k tokens.
+
+Rows have equal lengths and prompts of their own, so that every batch has the same work per token; what
+would not be flat is the program. One JSON line per model and size; ratios are paired, to the largest size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import os
+import statistics
+
+import pairs
+import record
+import updates
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = options.add_argument
+    add("--repeats", type=int, default=5, help="paired repeats (default %(default)s)")
+    add("--models", nargs="+", default=["0p3m", "3m"], help="shapes of make_models.py (default 0p3m 3m)")
+    add("--sizes", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384, 32768], help="tokens")
+    add("--row-tokens", type=int, default=128, help="tokens of a row (default %(default)s)")
+    add("--micro-batch-tokens", type=int, default=4096, help="(default %(default)s)")
+    add("--seed", type=int, default=0, help="of tokens (default %(default)s)")
+    return options
+
+
+def main() -> None:
+    """Run all sizes in turns on each model."""
+    args = parser().parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    import torch
+
+    from make_models import SHAPES, VOCABULARY, build_model
+
+    torch.set_num_threads(1)
+    num_prompt_tokens = 16
+    for name in args.models:
+        model = build_model(SHAPES[name]).eval()
+        updater = updates.build_updater(model, micro_batch_tokens=args.micro_batch_tokens)
+        batches = {
+            size: updates.random_rows(
+                [args.row_tokens - num_prompt_tokens] * (size // args.row_tokens),
+                group_size=1,
+                num_prompt_tokens=num_prompt_tokens,
+                vocabulary=len(VOCABULARY),
+                pad_token_id=0,
+                seed=args.seed,
+            )
+            for size in args.sizes
+        }
+        steps = itertools.count(1)
+
+        def timed(size: int, updater=updater, batches=batches, steps=steps) -> float:
+            return pairs.seconds_of(lambda: updates.run_update(updater, batches[size], next(steps))) / size
+
+        arms = {str(size): functools.partial(timed, size) for size in args.sizes}
+        seconds = pairs.in_turns(arms, args.repeats, name=f"{name}, repeat")
+        for size in args.sizes:
+            record.print_record(
+                impl=record.versions("atrium-rl", "transformers", "torch"),
+                model=name,
+                params=sum(parameter.numel() for parameter in model.parameters()),
+                total_tokens=size,
+                microseconds_per_token_med=round(1e6 * statistics.median(seconds[str(size)]), 3),
+                **pairs.ratio_of(seconds[str(size)], seconds[str(max(args.sizes))]),
+                row_tokens=args.row_tokens,
+                micro_batch_tokens=args.micro_batch_tokens,
+                repeats=args.repeats,
+                seed=args.seed,
+                **record.machine(),
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Updates of a language model's architecture with random weights, on natural lengths: tokens/s, MFU, peak.
+
+What a GPU is measured by: the model of a file of conf/model, heavy-tailed completion lengths, one update per
+batch, micro-batches of several sizes. Runs on a CPU too, to see that it works.
+
+One JSON line per micro-batch size; the first update warms up and is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+
+import pairs
+import record
+import updates
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = options.add_argument
+    add("--model", default="qwen3_1_7b", help="a file of conf/model with an architecture (%(default)s)")
+    add("--device", default="cpu", help="cpu or cuda (default %(default)s)")
+    add("--dtype", default="float32", choices=("float32", "bfloat16"), help="of the forward pass")
+    add("--micro-batch-tokens", type=int, nargs="+", default=[8192, 16384], help="sizes")
+    add("--completions", type=int, default=128, help="in a batch (default %(default)s)")
+    add("--group", type=int, default=8, help="completions of a prompt (default %(default)s)")
+    add("--median", type=int, default=700, help="median length of a completion (default %(default)s)")
+    add("--longest", type=int, default=4096, help="longest completion (default %(default)s)")
+    add("--repeats", type=int, default=5, help="updates per size (default %(default)s)")
+    add("--seed", type=int, default=0)
+    return options
+
+
+def main() -> None:
+    """Measure every micro-batch size."""
+    args = parser().parse_args()
+    if args.device == "cpu":
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    import torch
+
+    from atrium import metrics
+    from atrium.config.compose import compose
+    from atrium.models.policy import build_random_policy
+    from atrium.models.tiny import build_tokenizer
+    from atrium.train.flops import peak_flops
+    from atrium.train.memory import PeakMemory
+
+    if args.device == "cpu":
+        torch.set_num_threads(1)
+    architecture = compose([f"model={args.model}", "model.weights=random"]).model.architecture
+    policy = build_random_policy(
+        architecture, tokenizer=build_tokenizer(), seed=args.seed, device=args.device
+    )
+    peak = peak_flops(torch.cuda.get_device_name(), args.dtype) if args.device != "cpu" else None
+    lengths = updates.natural_lengths(
+        args.completions, median=args.median, longest=args.longest, seed=args.seed
+    )
+    rows = updates.random_rows(
+        lengths,
+        group_size=args.group,
+        num_prompt_tokens=128,
+        vocabulary=len(policy.tokenizer),
+        pad_token_id=policy.pad_token_id,
+        seed=args.seed,
+        device=args.device,
+    )
+    for size in args.micro_batch_tokens:
+        updater = updates.build_updater(
+            policy.model, dtype=args.dtype, micro_batch_tokens=size, peak_flops=peak
+        )
+        measured: list[dict[str, float]] = []
+
+        def work(updater=updater, measured=measured) -> None:
+            measured.append(updates.run_update(updater, rows, len(measured) + 1))
+
+        work()
+        memory = PeakMemory(args.device)
+        seconds = [pairs.seconds_of(work, args.device) for _ in range(args.repeats)]
+        mfu = measured[-1].get(metrics.MFU.name)
+        record.print_record(
+            impl=record.versions("atrium-rl", "transformers", "torch"),
+            model=args.model,
+            params=policy.num_parameters,
+            dtype=args.dtype,
+            micro_batch_tokens=size,
+            seconds_med=round(statistics.median(seconds), 4),
+            tokens_per_s=round(sum(lengths) / statistics.median(seconds), 1),
+            mfu_frac=None if mfu is None else round(mfu, 4),
+            padding_frac=round(measured[-1][metrics.PADDING_FRAC.name], 4),
+            peak_mb=round(memory.peak_mb(), 1),
+            tokens=sum(lengths),
+            completions=len(lengths),
+            longest=max(lengths),
+            repeats=args.repeats,
+            seed=args.seed,
+            **record.machine(args.device),
+        )
+
+
+if __name__ == "__main__":
+    main()

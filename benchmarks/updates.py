@@ -1,0 +1,161 @@
+"""Rollout batches of random tokens, and updaters for them: what the benchmarks of updates share.
+
+The objective, the forward pass and the optimiser are those of `atrium train`; only tokens, lengths and
+rewards are made here, seeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from atrium.objective.regions import Divergence
+    from atrium.rollout.collate import RolloutRows
+    from atrium.train.divergence_meter import DivergenceMeter
+    from atrium.train.step import PolicyUpdater
+
+FIRST_TOKEN = 5
+"""Ids below are special tokens in every vocabulary of the benchmarks."""
+
+
+def natural_lengths(num_completions: int, *, median: int, longest: int, seed: int) -> list[int]:
+    """Heavy-tailed lengths, as reasoning has them: log-normal with sigma 0.8, cut at `longest`."""
+    import numpy as np
+
+    drawn = np.random.default_rng(seed).lognormal(np.log(median), 0.8, num_completions)
+    return np.clip(drawn.round(), 2, longest).astype(int).tolist()
+
+
+def random_rows(
+    lengths: Sequence[int],
+    *,
+    group_size: int,
+    num_prompt_tokens: int,
+    vocabulary: int,
+    pad_token_id: int,
+    seed: int,
+    device: str = "cpu",
+) -> RolloutRows:
+    """Completions of random tokens with the given lengths, in groups that share a random prompt."""
+    import numpy as np
+
+    from atrium.records import Completion, FinishReason, Problem, Rollout, RolloutGroup, Verdict, VerdictKind
+    from atrium.rollout.collate import collate
+
+    rng = np.random.default_rng(seed)
+    verdict = Verdict(kind=VerdictKind.INCORRECT, reason="")
+
+    def rollout(place: int, num_tokens: int) -> Rollout:
+        completion = Completion(
+            token_ids=rng.integers(FIRST_TOKEN, vocabulary, num_tokens).astype(np.int32),
+            logprobs=np.zeros(num_tokens, dtype=np.float32),
+            text="",
+            finish_reason=FinishReason.LENGTH,
+            weight_version=0,
+        )
+        reward = float(rng.random() < 0.5)
+        return Rollout(sample_index=place, completion=completion, verdict=verdict, reward=reward)
+
+    groups = [
+        RolloutGroup(
+            problem=Problem(problem_id=str(start), question="", answer=""),
+            prompt_token_ids=rng.integers(FIRST_TOKEN, vocabulary, num_prompt_tokens).astype(np.int32),
+            rollouts=tuple(
+                rollout(place, length) for place, length in enumerate(lengths[start : start + group_size])
+            ),
+        )
+        for start in range(0, len(lengths), group_size)
+    ]
+    trains = [True] * len(groups)
+    return collate(groups, trains=trains, pad_token_id=pad_token_id, seed=seed, device=device)
+
+
+def with_behavior(rows: RolloutRows, updater: PolicyUpdater, seed: int) -> RolloutRows:
+    """The rows, sampled by a policy that differs from the trained one by noise of 0.15 nats per token."""
+    from dataclasses import replace
+
+    import torch
+
+    with torch.no_grad():
+        logprob_BT = updater.forward(rows, entropy="none").logprob_BT
+    noise_BT = torch.randn(logprob_BT.shape, generator=torch.Generator().manual_seed(seed))
+    moved_BT = (logprob_BT + 0.15 * noise_BT.to(logprob_BT.device)).clamp(max=-1e-4)
+    rollout_BT = torch.where(rows.batch.mask_BT, moved_BT, 0.0)
+    return rows.with_batch(replace(rows.batch, rollout_logprob_BT=rollout_BT))
+
+
+def build_updater(
+    model: Any,
+    *,
+    divergence: Divergence | None = None,
+    meter: DivergenceMeter | None = None,
+    num_minibatches: int = 1,
+    micro_batch_tokens: int = 16384,
+    packing: bool = True,
+    dtype: str = "float32",
+    seed: int = 0,
+    peak_flops: float | None = None,
+) -> PolicyUpdater:
+    """GRPO's clip, or another trust region, with AdamW at a rate that leaves the policy nearly the same."""
+    import torch
+
+    from atrium.objective.advantages import Advantage
+    from atrium.objective.divergences import ratio_window
+    from atrium.objective.objective import Objective
+    from atrium.objective.ratios import Ratio
+    from atrium.objective.reductions import TokenMean
+    from atrium.objective.surrogates import Clip
+    from atrium.train.logprobs import PolicyForward
+    from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
+    from atrium.train.step import PolicyUpdater, UpdateSettings
+
+    return PolicyUpdater(
+        objective=Objective(
+            advantage=Advantage(baseline="group_mean", scale="group_std"),
+            gate=Ratio(),
+            weight=Ratio(),
+            divergence=ratio_window(delta=0.2) if divergence is None else divergence,
+            surrogate=Clip(),
+            gradient="pathwise",
+            reduction=TokenMean(),
+        ),
+        forward=PolicyForward(
+            model,
+            temperature=1.0,
+            meter=meter,
+            packing=packing,
+            autocast_dtype=torch.bfloat16 if dtype == "bfloat16" else None,
+        ),
+        optimizer=PolicyOptimizer(
+            model,
+            OptimizerSettings(
+                learning_rate=1e-6,  # every repeat meets nearly the same policy
+                beta1=0.9,
+                beta2=0.999,
+                epsilon=1e-8,
+                weight_decay=0.0,
+                num_warmup_steps=0,
+                schedule="constant",
+                max_grad_norm=1.0,
+                num_steps=1_000_000,
+            ),
+        ),
+        settings=UpdateSettings(
+            num_minibatches=num_minibatches,
+            num_epochs=1,
+            micro_batch_tokens=micro_batch_tokens,
+            behavior_logprobs="engine",
+            seed=seed,
+            peak_flops=peak_flops,
+        ),
+    )
+
+
+def run_update(updater: PolicyUpdater, rows: RolloutRows, step: int = 1) -> dict[str, float]:
+    """All updates of one step on these rows; its metrics by name."""
+    from atrium.train.measurements import Measurements
+
+    measurements = Measurements()
+    updater.step(rows, updater.objective.initial_state(), step=step, measurements=measurements, trace=False)
+    return {quantity.name: value for quantity, value in measurements.values().items()}
