@@ -1,0 +1,161 @@
+"""Starting the processes that share a run: what is checked first, the run folder, and who starts them.
+
+One process is started by nobody. Several on a node are started by torchrun's agent in this process, which
+then only watches; a SLURM job starts this command again on its nodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from atrium.config.compose import to_json
+from atrium.config.machine import num_usable_cores, visible_gpus
+from atrium.config.schema import RunConfig
+from atrium.errors import ConfigError
+from atrium.launch.gpus import gpu_models
+from atrium.launch.rank_logs import ranks_dir
+from atrium.launch.slurm import JobSettings, Submission, check_settings, job_script, raise_for
+from atrium.launch.slurm_task import RENDEZVOUS_VARIABLE, RUN_FILE_VARIABLE
+from atrium.tracking.run_folder import RunFolder
+
+
+def is_rank(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether torchrun started this process, so that it takes part in a run and starts no other."""
+    return "RANK" in environment and "WORLD_SIZE" in environment
+
+
+def is_job() -> bool:
+    """Whether this is a SLURM job of Atrium's, which submits no other."""
+    return RUN_FILE_VARIABLE in os.environ
+
+
+def is_started_here(config: RunConfig) -> bool:
+    """Whether this process trains by itself: it is a rank, or the run's only process."""
+    compute = config.compute
+    return is_rank() or not (compute.is_launched or compute.slurm is not None)
+
+
+def start(config: RunConfig, overrides: Sequence[str], arguments: Sequence[str]) -> None:
+    """Start the processes of the run, here or as a SLURM job with the same arguments.
+
+    Raises what the run ended of.
+    """
+    if config.compute.slurm is not None and not is_job():
+        submit([(config, arguments)])
+    else:
+        launch(config, overrides)
+
+
+def submit(jobs: Sequence[tuple[RunConfig, Sequence[str]]]) -> None:
+    """Submit SLURM jobs, each a configuration and the arguments of `atrium train`, and follow them."""
+    config = jobs[0][0]
+    settings = _job_settings(config)
+    check_settings(settings)
+    if any(_job_settings(other) != settings for other, _ in jobs):
+        raise ConfigError(
+            "--multirun submits one array of jobs that ask for the same; allowed are equal values of "
+            "compute.slurm, compute.num_processes and compute.num_nodes"
+        )
+    submission = Submission(
+        [arguments for _, arguments in jobs], settings, Path(config.runs_dir) / ".cache", _say
+    )
+    raise_for(submission.follow())
+
+
+def print_script(config: RunConfig) -> None:
+    """Print what sbatch would get for the run."""
+    if config.compute.slurm is None:
+        raise ConfigError("--print-script shows a SLURM job; allowed is with compute=slurm")
+    settings = _job_settings(config)
+    check_settings(settings)
+    sys.stdout.write(job_script(settings, (Path(config.runs_dir) / ".cache" / "slurm").absolute()))
+
+
+def _job_settings(config: RunConfig) -> JobSettings:
+    compute = config.compute
+    assert compute.slurm is not None
+    asked = compute.slurm.model_dump()
+    if compute.slurm.executor == "local" and compute.slurm.max_parallel is None:
+        num_threads = compute.num_processes * compute.num_threads
+        asked["max_parallel"] = max(1, num_usable_cores() // num_threads)
+    return JobSettings(
+        **asked,
+        num_nodes=compute.num_nodes,
+        num_gpus_per_node=compute.num_processes if compute.device == "cuda" else 0,
+    )
+
+
+def check_node(config: RunConfig) -> None:
+    """Raise `ConfigError` where this machine cannot hold its share of the processes."""
+    compute = config.compute
+    if compute.device != "cuda":
+        return
+    visible = visible_gpus()
+    if compute.num_processes > len(visible):
+        raise ConfigError(
+            f"compute.num_processes={compute.num_processes}: this machine has {len(visible)} GPUs for them, "
+            f"and each takes one; allowed is at most {len(visible)}"
+        )
+    kinds = sorted(set(gpu_models(visible[: compute.num_processes])))
+    if compute.num_processes > 1 and len(kinds) > 1:
+        raise ConfigError(
+            f"compute.num_processes={compute.num_processes} would share work evenly among "
+            f"{', '.join(kinds)}; choose GPUs of one kind with CUDA_VISIBLE_DEVICES"
+        )
+
+
+def launch(config: RunConfig, overrides: Sequence[str]) -> None:
+    """Run a launched run's part of this node to its end; raises what it ended of."""
+    check_node(config)
+    compute = config.compute
+    os.environ.setdefault("OMP_NUM_THREADS", str(compute.num_threads))
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if compute.num_nodes == 1 and sys.platform == "linux":
+        # gloo listens on the address of the host's name, which the network would see.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # Only now: it loads torch, and most mistakes have been found without it.
+    from atrium.launch.agent import Meeting, NodeSettings
+    from atrium.launch.supervisor import NodeRun, agreed_folder
+
+    settings = NodeSettings(
+        num_processes=compute.num_processes,
+        num_nodes=compute.num_nodes,
+        rendezvous=os.environ.get(RENDEZVOUS_VARIABLE, compute.rendezvous),
+        max_restarts=compute.max_restarts,
+        timeout_s=compute.timeout_s,
+    )
+    meeting = Meeting(settings)
+    path = agreed_folder(meeting, lambda: begun_run(config, overrides).path, _fingerprint(config))
+    folder = RunFolder.open(path)
+    if run_file := os.environ.get(RUN_FILE_VARIABLE):
+        Path(run_file).write_text(str(path.absolute()), encoding="utf-8")
+    where = "this machine" if compute.num_nodes == 1 else f"each of {compute.num_nodes} nodes"
+    _say(f"launch: {compute.num_processes} processes on {where}, logs in {ranks_dir(path)}")
+    NodeRun(folder, settings, meeting, _say).run([sys.executable, "-m", "atrium.cli.rank", str(path)])
+
+
+def begun_run(config: RunConfig, overrides: Sequence[str]) -> RunFolder:
+    """The folder of a new run or of the one to continue, with the configuration that ranks read from it."""
+    if config.resume is not None:
+        folder = RunFolder.open(config.resume)
+    else:
+        folder = RunFolder.create(config.runs_dir, config.experiment_name, config.algorithm.name, config.seed)
+        folder.write_overrides(overrides)
+    with folder.lock():  # a run that another process trains is left alone
+        folder.write_config({**config.model_dump(mode="json"), "resume": None})
+    return folder
+
+
+def _fingerprint(config: RunConfig) -> str:
+    """The same on nodes that were given the same command and have the same GPUs."""
+    kinds = sorted(set(gpu_models(visible_gpus()))) if config.compute.device == "cuda" else []
+    return hashlib.sha256(f"{to_json(config)}{kinds}".encode()).hexdigest()
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

@@ -1,0 +1,43 @@
+"""One rank of a launched run: `python -m atrium.cli.rank RUN`, as torchrun's agent starts it.
+
+It is `atrium train --resume RUN` that prints into its own log, and that ends when its launcher is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from atrium.cli.app import main as atrium
+from atrium.launch.rank_logs import print_into, rank_log
+
+_LOOK_S = 1.0
+_GRACE_S = 60.0
+
+
+def main(run: str) -> int:
+    """Take part in the run in the folder `run`; the exit code."""
+    rank = int(os.environ["RANK"])
+    print_into(rank_log(Path(run), rank), keep_stdout=rank == 0)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        # SLURM sends them to all processes of a job; before training, the launcher's SIGTERM is what counts.
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    return atrium(["train", "--resume", run])
+
+
+def _end_with(launcher: int) -> None:
+    """Stop after the step at hand once the launcher is gone, and at once if that takes long."""
+    while os.getppid() == launcher:
+        time.sleep(_LOOK_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_S)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

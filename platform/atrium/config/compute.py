@@ -1,0 +1,136 @@
+"""Settings of the machines that a run computes on: the group `compute`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from atrium.config.base import Section
+from atrium.config.machine import LARGE_BATCH_TOKENS
+from atrium.config.ranges import Count, CountOrZero, Positive, Text
+from atrium.errors import ConfigError
+
+
+class SlurmConfig(Section):
+    """What a SLURM job asks for; null is the cluster's own default."""
+
+    executor: Literal["slurm", "local"] = "slurm"
+    """Who runs the job: SLURM, or a process of this machine, to try what would be submitted."""
+    partition: Text | None = None
+    """The partition."""
+    account: Text | None = None
+    """The account that pays."""
+    time_minutes: Count = 240
+    """Minutes after which SLURM ends the job."""
+    memory_gb: Count | None = None
+    """Gigabytes of main memory on each node."""
+    cpus_per_node: Count | None = None
+    """CPU cores on each node."""
+    signal_lead_s: Count = 120
+    """Seconds before the end of its time in which a job is told to save a checkpoint."""
+    max_requeues: CountOrZero = 3
+    """How often a job that ran out of time is submitted again by itself; preemption is not counted."""
+    max_parallel: Count | None = None
+    """Jobs of a grid that run at once; null leaves it to SLURM, and to the cores of this machine if local."""
+    setup: tuple[Text, ...] = ()
+    """Lines of shell that the job's script runs first, such as `module load cuda`."""
+    extra: Mapping[str, str | int | bool] = Field(default_factory=dict)
+    """Other parameters of sbatch by their long names, such as {qos: high}."""
+
+
+class ComputeConfig(Section):
+    """Device, precision, batching and processes; what was `auto` holds what was chosen for it."""
+
+    device: Literal["cpu", "cuda"]
+    """Where the policy is sampled from and trained."""
+    dtype: Literal["float32", "bfloat16"]
+    """Of the model's forward pass; log-probabilities and the objective are float32 always."""
+    num_threads: Count
+    """Threads of torch's CPU operations, in each process."""
+    micro_batch_tokens: Count | Literal["auto"]
+    """The most tokens, each row's prompt counted, in one pass of an update; auto until memory was tried."""
+    memory_limit_mb: Annotated[int, Field(ge=64)] | None = None
+    """Megabytes for the run on a GPU, or on a CPU for one pass of an update; null for all there are."""
+    packing: bool = True
+    """Whether an update computes rows without padding and shared prompts once; off pads whole rows."""
+    compile: bool = False
+    """Whether torch compiles the decoder blocks that updates run; a minute once, then fewer kernels."""
+    on_oom: Literal["stop", "shrink"] = "stop"
+    """What running out of memory in an update does: end the run, or halve micro-batches and repeat it."""
+    offload: bool = False
+    """Whether the policy's shards and the optimiser's state stay in main memory, on GPUs that share a run."""
+    profile_step: Count | None = None
+    """The step that torch's profiler traces into the run folder; null for none."""
+    behavior_logprobs: Literal["auto", "engine", "recompute"]
+    """Whose log-probabilities anchor the ratio: the engine's, or a pass of the trainer's own."""
+    num_processes: Count = 1
+    """Processes of the run on each node, one per GPU where there are any; above 1, torchrun starts them."""
+    num_nodes: Count = 1
+    """Machines that share the run; the command is given on each, or once with slurm."""
+    rendezvous: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$")] | None = None
+    """Where the nodes meet: host:port of one of them; null on one node, and with slurm."""
+    max_restarts: CountOrZero = 0
+    """How often processes that died are started again by themselves, from the last checkpoint."""
+    timeout_s: Positive = 1800.0
+    """Seconds in one phase after which a process counts as hung, and the run ends."""
+    slurm: SlurmConfig | None = None
+    """The SLURM job that the run is submitted as; null runs it here."""
+
+    @property
+    def max_micro_batch_tokens(self) -> int:
+        """The tokens of micro-batches, or the most that trying may find."""
+        return LARGE_BATCH_TOKENS if self.micro_batch_tokens == "auto" else self.micro_batch_tokens
+
+    @property
+    def world_size(self) -> int:
+        """Processes of the run on all nodes together."""
+        return self.num_processes * self.num_nodes
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether the run's processes are started and watched by another one."""
+        return self.world_size > 1 or self.max_restarts > 0
+
+
+def check_alone(compute: ComputeConfig, what: str) -> None:
+    """Raise `ConfigError` where settings of several processes are given to `what`, which has one."""
+    for key, one in ONE_PROCESS.items():
+        if (given := getattr(compute, key)) != one:
+            raise ConfigError(
+                f"compute.{key}={given} is for `atrium train`; {what}; "
+                f"allowed is {'null' if one is None else one}"
+            )
+
+
+ONE_PROCESS: Mapping[str, object] = {
+    "num_processes": 1,
+    "num_nodes": 1,
+    "rendezvous": None,
+    "max_restarts": 0,
+    "slurm": None,
+}
+"""The settings of a single process that is started here."""
+
+
+def check_processes(compute: ComputeConfig, *, num_prompts: int) -> None:
+    """Raise `ConfigError` where processes have nowhere to meet, or cannot share the prompts evenly."""
+    if compute.num_nodes > 1 and compute.slurm is None and compute.rendezvous is None:
+        raise ConfigError(
+            f"compute.num_nodes={compute.num_nodes} needs a place where the nodes meet; allowed is "
+            "compute.rendezvous=HOST:PORT with the name of one of them and a port that is free there"
+        )
+    if compute.rendezvous is not None and (compute.num_nodes == 1 or compute.slurm is not None):
+        why = "one node meets nobody" if compute.num_nodes == 1 else "a SLURM job knows where its nodes meet"
+        raise ConfigError(
+            f"compute.rendezvous={compute.rendezvous} has no effect: {why}; allowed is null"
+            + (", or compute.num_nodes of at least 2" if compute.num_nodes == 1 else "")
+        )
+    if num_prompts % compute.world_size:
+        raise ConfigError(
+            f"compute.num_processes={compute.num_processes} on compute.num_nodes={compute.num_nodes} does "
+            f"not divide rollout.num_prompts={num_prompts}, and prompts are dealt evenly; allowed is a "
+            "number of processes that divides it: "
+            + ", ".join(str(n) for n in range(1, num_prompts + 1) if num_prompts % n == 0)
+        )

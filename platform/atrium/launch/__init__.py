@@ -1,0 +1,1 @@
+"""Starting and watching the processes of a run: torchrun's agent on each node, SLURM jobs by submitit."""

@@ -1,0 +1,232 @@
+"""The processes of one node: torchrun's own agent, and what it is asked besides.
+
+The agent starts one process per rank, meets the agents of other nodes, and starts all ranks again where
+one died, as often as it may. Added here is which rank failed first, what the ranks last said in torchrun's
+store (see `train.connected_ranks`), and that some ends are no reason to start again.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SubprocessContext
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
+
+from atrium.errors import ConfigError
+from atrium.launch.rank_logs import last_words, rank_log, size_of
+
+ATTEMPT_VARIABLE = "ATRIUM_ATTEMPT"
+"""Tells ranks apart from those before them, which used the same store; equal on all nodes of an attempt."""
+
+NOTES = "atrium/notes"
+"""Where in the store, by attempt, a rank says what it does: `phase/N` holds `<number> <phase>`."""
+
+_STORE_TIMEOUT = timedelta(seconds=60)
+_NOTES_TIMEOUT = timedelta(seconds=10)
+_OTHERS_SPEAK_S = 4.0
+_MONITOR_INTERVAL_S = 0.2
+_LAST_CALL_S = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """What a node starts: `num_processes` on each of `num_nodes`, which meet at `rendezvous`."""
+
+    num_processes: int
+    num_nodes: int = 1
+    rendezvous: str | None = None
+    max_restarts: int = 0
+    timeout_s: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFailure:
+    """A process that ended badly, before any other was made to end. `exit_code` is below 0 for a signal."""
+
+    rank: int
+    exit_code: int
+    phase: str
+    message: str
+
+    @property
+    def is_kill(self) -> bool:
+        """Whether a signal ended it."""
+        return self.exit_code < 0
+
+
+class Meeting:
+    """The place where nodes meet. Raises `ConfigError` where it cannot be reached within a minute."""
+
+    def __init__(self, settings: NodeSettings) -> None:
+        self._settings = settings
+        alone = settings.rendezvous is None
+        self._parameters = RendezvousParameters(
+            backend="c10d",
+            endpoint=settings.rendezvous or "localhost:0",
+            run_id="atrium",
+            min_nodes=settings.num_nodes,
+            max_nodes=settings.num_nodes,
+            # Else ranks look for the host's own name, which containers often cannot resolve.
+            local_addr="localhost" if alone else None,
+            join_timeout=int(settings.timeout_s) + 1,
+            last_call_timeout=_LAST_CALL_S,
+            read_timeout=int(_STORE_TIMEOUT.total_seconds()),
+            **({"is_host": True} if alone else {}),
+        )
+        try:
+            self._backend, self.store = create_backend(self._parameters)
+        except (RuntimeError, ValueError, OSError) as error:
+            raise ConfigError(
+                f"compute.rendezvous={settings.rendezvous}: cannot be reached within "
+                f"{_STORE_TIMEOUT.total_seconds():g} s; see that the host is one of the nodes, that the "
+                "command runs there too, and that the port is open between them"
+            ) from error
+        self.store.set_timeout(timedelta(seconds=settings.timeout_s))
+
+    def is_first(self) -> bool:
+        """Whether this node came first: it chooses the run folder for all."""
+        return bool(self.store.add("atrium/num_nodes", 1) == 1)
+
+    def spec(self, command: list[str]) -> WorkerSpec:
+        """What the agent of this node runs."""
+        return WorkerSpec(
+            role="atrium",
+            local_world_size=self._settings.num_processes,
+            rdzv_handler=create_handler(self.store, self._backend, self._parameters),
+            entrypoint=command[0],
+            args=tuple(command[1:]),
+            max_restarts=self._settings.max_restarts,
+            monitor_interval=_MONITOR_INTERVAL_S,
+            local_addr=self._parameters.local_addr,
+        )
+
+
+class NodeAgent(LocalElasticAgent):
+    """Runs the ranks of this node. `on_failure` is told what failed, and says whether to start again."""
+
+    def __init__(
+        self, spec: WorkerSpec, run: Path, on_failure: Callable[[list[RankFailure], int], bool]
+    ) -> None:
+        super().__init__(spec, logs_specs=_OwnLogs(), exit_barrier_timeout=60)
+        self._run = run
+        self._on_failure = on_failure
+        self._log_sizes: dict[int, int] = {}
+
+    @property
+    def pids(self) -> list[int]:
+        """The process of each rank of this node, the dead ones included."""
+        return list(self._pcontext.pids().values()) if self._pcontext is not None else []
+
+    def send(self, number: int, *, to_group: bool = False) -> None:
+        """Send a signal to every rank of this node, with the processes that it started if `to_group`."""
+        for pid in self.pids:
+            with suppress(ProcessLookupError, PermissionError):
+                (os.killpg if to_group else os.kill)(pid, number)
+
+    def phases(self) -> Mapping[int, str]:
+        """What every rank of the run last said it does, as `<number> <phase>`; empty before it joined."""
+        group = self._worker_group
+        if ATTEMPT_VARIABLE not in os.environ:
+            return {}  # the nodes have not met yet
+        size = group.spec.local_world_size * (group.group_world_size or 1)
+        try:
+            notes = self._notes()
+            return {
+                rank: notes.get(key).decode() if notes.check([key := f"phase/{rank}"]) else ""
+                for rank in range(size)
+            }
+        except (RuntimeError, ValueError):
+            return {}  # the node that keeps the store is gone
+
+    def _notes(self) -> Store:
+        group = self._worker_group
+        host, port = str(group.master_addr), int(group.master_port or 0)
+        store = TCPStore(host, port, is_master=False, timeout=_NOTES_TIMEOUT)
+        return PrefixStore(f"{NOTES}/{os.environ[ATTEMPT_VARIABLE]}", store)
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
+        ranks = [worker.global_rank for worker in worker_group.workers]
+        self._log_sizes = {rank: size_of(rank_log(self._run, rank)) for rank in ranks}
+        # This store is the round's own, so that nodes agree whoever of them counts it as a restart.
+        store: Any = worker_group.store
+        node: Any = worker_group.group_rank
+        if node == 0:
+            store.set(ATTEMPT_VARIABLE, secrets.token_hex(4))
+        os.environ[ATTEMPT_VARIABLE] = store.get(ATTEMPT_VARIABLE).decode()
+        started: dict[int, int] = super()._start_workers(worker_group)
+        return started
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        if self._failed():
+            # The agent ends the others now; what they have to say of this end they say within seconds.
+            deadline = time.monotonic() + _OTHERS_SPEAK_S
+            first = self._failed()
+            while time.monotonic() < deadline and len(self._ended()) < len(worker_group.workers):
+                time.sleep(_MONITOR_INTERVAL_S)
+            failures = self._failures(first, self._failed())
+            if not self._on_failure(failures, self._remaining_restarts):
+                self._remaining_restarts = 0
+        result: RunResult = super()._monitor_workers(worker_group)
+        return result
+
+    def _ended(self) -> dict[int, int]:
+        context = self._pcontext
+        assert isinstance(context, SubprocessContext)
+        codes = {local: handler.proc.poll() for local, handler in context.subprocess_handlers.items()}
+        workers = self._worker_group.workers
+        return {workers[local].global_rank: code for local, code in codes.items() if code is not None}
+
+    def _failed(self) -> dict[int, int]:
+        return {rank: code for rank, code in self._ended().items() if code != 0}
+
+    def _failures(self, first: Mapping[int, int], later: Mapping[int, int]) -> list[RankFailure]:
+        """Those that failed, the first ones first."""
+        phases = self.phases()
+        codes = {**first, **later}
+        return [
+            RankFailure(
+                rank=rank,
+                exit_code=code,
+                phase=phases.get(rank, "").partition(" ")[2],
+                message=last_words(rank_log(self._run, rank), self._log_sizes.get(rank, 0)),
+            )
+            for rank, code in codes.items()
+        ]
+
+
+class _OwnLogs(LogsSpecs):
+    """Processes print where this one does, until they turn to their own logs (see `rank_logs`)."""
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """No files."""
+        nowhere = dict.fromkeys(envs, "")
+        for environment in envs.values():
+            environment["TORCHELASTIC_ERROR_FILE"] = ""
+        return LogsDest(stdouts=dict(nowhere), stderrs=dict(nowhere), error_files=dict(nowhere))
+
+    @property
+    def root_log_dir(self) -> str:
+        """Unused."""
+        return os.devnull
+
+
+def signal_name(exit_code: int) -> str:
+    """The name of the signal behind a process's negative exit code."""
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"

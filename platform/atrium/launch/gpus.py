@@ -1,0 +1,23 @@
+"""Which kinds of GPU a machine has, by what its driver says, without loading torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+_MODEL, _NUMBER = "Model:", "Device Minor:"
+
+
+def gpu_models(visible: Sequence[str]) -> list[str]:
+    """The model of each visible GPU that the driver knows by its number; empty where it says nothing."""
+    models: dict[str, str] = {}
+    for path in sorted(_DRIVER.glob("*/information")):
+        try:
+            lines = [line.partition(":") for line in path.read_text(encoding="utf-8").splitlines()]
+        except OSError:
+            continue
+        said = {f"{key.strip()}:": value.strip() for key, _, value in lines}
+        if _MODEL in said and _NUMBER in said:
+            models[said[_NUMBER]] = said[_MODEL]
+    return [models[number] for number in visible if number in models]

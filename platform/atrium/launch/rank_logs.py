@@ -1,0 +1,69 @@
+"""The logs of a run's processes: `ranks/rank-N.log` in the run folder, one for each rank.
+
+Rank 0 keeps its standard output, on which its progress is shown; everything else that a rank prints is in
+its log.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+_ERROR = "error: "
+_OF_ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b.*")
+_MAX_READ_BYTES = 65536
+
+
+def ranks_dir(run: Path) -> Path:
+    """The folder of the logs."""
+    return run / "ranks"
+
+
+def rank_log(run: Path, rank: int) -> Path:
+    """The log of one rank."""
+    return ranks_dir(run) / f"rank-{rank}.log"
+
+
+def print_into(log: Path, *, keep_stdout: bool) -> None:
+    """Let all that this process and its children print from now on go to the log."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.dup2(descriptor, sys.stderr.fileno())
+        if not keep_stdout:
+            os.dup2(descriptor, sys.stdout.fileno())
+    finally:
+        os.close(descriptor)
+
+
+def size_of(log: Path) -> int:
+    """The bytes of a log; 0 where there is none yet."""
+    try:
+        return log.stat().st_size
+    except OSError:
+        return 0
+
+
+def last_words(log: Path, since: int = 0) -> str:
+    """What a rank said of its end behind byte `since` of its log; empty where it said nothing.
+
+    That is the last line that begins with `error:`, else the last one of a traceback, else the last line.
+    """
+    try:
+        with log.open("rb") as file:
+            file.seek(max(since, size_of(log) - _MAX_READ_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in reversed(lines):
+        if line.startswith(_ERROR):
+            return line.removeprefix(_ERROR)
+    for line in reversed(lines):
+        if _OF_ERROR.fullmatch(line):
+            return line
+    return lines[-1] if lines else ""

@@ -1,0 +1,217 @@
+"""Runs as SLURM jobs: what is submitted, by submitit, and following it until it ends.
+
+Jobs that are submitted together are one array. Ctrl-C ends the following only.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from atrium.errors import AtriumError, ConfigError, Interrupted, MissingDependencyError
+from atrium.launch.rank_logs import last_words
+from atrium.launch.slurm_task import RunJob
+
+_POLL_S = 2.0
+_SETTLE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """What a job asks for; None leaves a choice to the cluster."""
+
+    executor: str
+    num_nodes: int
+    num_gpus_per_node: int
+    time_minutes: int
+    signal_lead_s: int
+    max_requeues: int
+    partition: str | None = None
+    account: str | None = None
+    memory_gb: int | None = None
+    cpus_per_node: int | None = None
+    max_parallel: int | None = None
+    setup: tuple[str, ...] = ()
+    extra: Mapping[str, str | int | bool] = field(default_factory=dict)
+
+    def sbatch(self) -> dict[str, Any]:
+        """The parameters under submitit's names: one task per node, which starts that node's processes."""
+        chosen = {
+            "job_name": "atrium",
+            "nodes": self.num_nodes,
+            "ntasks_per_node": 1,
+            "gpus_per_node": self.num_gpus_per_node or None,
+            "time": self.time_minutes,
+            "signal_delay_s": self.signal_lead_s,
+            "partition": self.partition,
+            "account": self.account,
+            "mem": None if self.memory_gb is None else f"{self.memory_gb}GB",
+            "cpus_per_task": self.cpus_per_node,
+            "array_parallelism": self.max_parallel,
+            "setup": list(self.setup) or None,
+            "additional_parameters": {"requeue": True, **self.extra},
+            "stderr_to_stdout": True,
+        }
+        return {name: value for name, value in chosen.items() if value is not None}
+
+
+def job_script(settings: JobSettings, folder: Path) -> str:
+    """The text that sbatch would get; nothing is written."""
+    _submitit()
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(folder))}"
+    text: str = _make_sbatch_string(command=command, folder=folder, **settings.sbatch())
+    return text
+
+
+class Submission:
+    """Jobs that were submitted together, each `atrium train` with arguments of its own.
+
+    Raises `ConfigError` where there is no SLURM here or it refuses the job.
+    """
+
+    def __init__(
+        self,
+        commands: Sequence[Sequence[str]],
+        settings: JobSettings,
+        cache_dir: Path,
+        say: Callable[[str], None],
+    ) -> None:
+        submitit = _submitit()
+        self._settings = settings
+        self._say = say
+        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        self.folder = (cache_dir / "slurm" / name).absolute()
+        self.folder.mkdir(parents=True)
+        self._tasks = [
+            RunJob(tuple(command), str(self.folder / f"run-{number}"), str(self.folder / f"exit-{number}"))
+            for number, command in enumerate(commands)
+        ]
+        self._executor = self._made_executor(submitit)
+        self.jobs: list[Any] = []
+        try:
+            self._submit(len(self._tasks) if settings.executor == "slurm" else settings.max_parallel)
+        except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as error:
+            raise ConfigError(f"SLURM refused the job: {' '.join(str(error).split())}") from error
+
+    def follow(self) -> int:
+        """Say what becomes of the jobs until all have ended; the highest exit code of `atrium train`.
+
+        Raises `Interrupted` on Ctrl-C; the jobs go on.
+        """
+        said: dict[int, str] = {}
+        codes: dict[int, int] = {}
+        try:
+            while len(codes) < len(self._tasks):
+                for number in range(len(self.jobs)):
+                    if number not in codes:
+                        self._look(number, said, codes)
+                        # Local jobs wait for a place here, those of SLURM in its queue.
+                        self._submit(1 if number in codes else 0)
+                time.sleep(_POLL_S if self._settings.executor == "slurm" else _POLL_S / 10)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                "no longer following; `atrium runs` shows how the jobs' runs stand, and "
+                f"`{self._cancel()}` ends the jobs"
+            ) from None
+        return max(codes.values(), default=0)
+
+    def _submit(self, num_jobs: int | None) -> None:
+        waiting = self._tasks[len(self.jobs) :][:num_jobs]
+        if not waiting:
+            return
+        with self._executor.batch():
+            begun = [self._executor.submit(task) for task in waiting]
+        for job in begun:
+            self._say(f"job {job.job_id} is submitted, its log is {job.paths.stdout}")
+        self.jobs += begun
+
+    def _look(self, number: int, said: dict[int, str], codes: dict[int, int]) -> None:
+        job, task = self.jobs[number], self._tasks[number]
+        run = _text(Path(task.run_file))
+        state = f"{job.state.lower()}{f', its run is {run}' if run else ''}"
+        code = _text(Path(task.exit_file))
+        if not code and job.done(force_check=False):
+            time.sleep(min(_SETTLE_S, _POLL_S))  # a network file system shows files late
+            code = _text(Path(task.exit_file)) or "1"
+        if code:
+            codes[number] = int(code)
+            cause = last_words(Path(job.paths.stdout)) or f"it said nothing, and its state is {job.state}"
+            words = "" if code == "0" else f" with exit code {code}: {cause}"
+            self._say(f"job {job.job_id} ended{words}{f' (run {run})' if run else ''}")
+        elif said.get(number) != state:
+            said[number] = state
+            self._say(f"job {job.job_id} is {state}")
+
+    def _cancel(self) -> str:
+        ids = sorted({job.job_id.partition("_")[0] for job in self.jobs})
+        return f"{'scancel' if self._settings.executor == 'slurm' else 'kill'} {' '.join(ids)}"
+
+    def _made_executor(self, submitit: Any) -> Any:  # noqa: ANN401 - submitit has no types
+        settings = self._settings
+        if settings.executor == "local":
+            executor = submitit.LocalExecutor(self.folder, max_num_timeout=settings.max_requeues)
+            executor.update_parameters(
+                timeout_min=settings.time_minutes,
+                signal_delay_s=settings.signal_lead_s,
+                gpus_per_node=settings.num_gpus_per_node,
+                stderr_to_stdout=True,
+                setup=list(settings.setup),
+            )
+            return executor
+        try:
+            executor = submitit.SlurmExecutor(self.folder, max_num_timeout=settings.max_requeues)
+        except RuntimeError as error:
+            raise ConfigError(
+                "compute.slurm.executor=slurm: there is no SLURM on this machine (srun is not found); submit "
+                "from a machine of the cluster, or try the job here with compute.slurm.executor=local"
+            ) from error
+        executor.update_parameters(**settings.sbatch())
+        return executor
+
+
+def check_settings(settings: JobSettings) -> None:
+    """Raise `ConfigError` where the job asks for what its executor does not have."""
+    if settings.executor == "local" and settings.num_nodes > 1:
+        raise ConfigError(
+            f"compute.num_nodes={settings.num_nodes}: compute.slurm.executor=local is this machine alone; "
+            "allowed is 1"
+        )
+    if settings.signal_lead_s >= 60 * settings.time_minutes:
+        raise ConfigError(
+            f"compute.slurm.signal_lead_s={settings.signal_lead_s} is not before the end of "
+            f"compute.slurm.time_minutes={settings.time_minutes}; allowed is less than "
+            f"{60 * settings.time_minutes}"
+        )
+
+
+def raise_for(code: int) -> None:
+    """Raise nothing for 0, else an error that ends this command with the code of the job."""
+    if code:
+        error = AtriumError("a job did not end well; what it said last stands above, the rest in its log")
+        error.exit_code = code
+        raise error
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def _submitit() -> Any:  # noqa: ANN401 - submitit has no types
+    try:
+        import submitit
+    except ImportError as error:
+        raise MissingDependencyError(
+            "SLURM jobs need the package submitit: make install EXTRAS=cluster"
+        ) from error
+    return submitit

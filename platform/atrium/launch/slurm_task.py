@@ -1,0 +1,81 @@
+"""What a SLURM job runs on each of its nodes: `atrium train`, and what happens to it when the job must go.
+
+submitit keeps a job's function as a pickle between the machine that submits and the job. So that this
+pickle holds no code and no settings of Python, the function is this class, found by its name, and its
+content is a command line and two paths.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+RUN_FILE_VARIABLE = "ATRIUM_RUN_FILE"
+"""Names the file that the run's folder is written into, so that a job that is queued again finds it."""
+
+RENDEZVOUS_VARIABLE = "ATRIUM_RENDEZVOUS"
+"""Where the nodes of a job meet, as host:port."""
+
+_POLL_S = 0.2
+_FIRST_PORT, _NUM_PORTS = 20000, 10000
+
+
+@dataclass
+class RunJob:
+    """Trains with the arguments of `atrium train`, or goes on with the run that the job began before."""
+
+    arguments: tuple[str, ...]
+    run_file: str
+    exit_file: str
+
+    def __call__(self) -> int:
+        """The exit code of the command on this node, written to `exit_file` by the first node."""
+        from submitit import JobEnvironment
+
+        job = JobEnvironment()
+        environment = {**os.environ, RUN_FILE_VARIABLE: self.run_file}
+        if job.num_nodes > 1:
+            port = _FIRST_PORT + int(job.raw_job_id) % _NUM_PORTS
+            environment[RENDEZVOUS_VARIABLE] = f"{job.hostnames[0]}:{port}"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "atrium", "train", *self._arguments()], env=environment
+        )
+        # Not wait(): it holds a lock that the handler of a signal, which comes in between, would wait for.
+        while (code := self._process.poll()) is None:
+            time.sleep(_POLL_S)
+        if job.global_rank == 0:
+            Path(self.exit_file).write_text(str(code), encoding="utf-8")
+        return code
+
+    def checkpoint(self, *_: Any) -> Any:  # noqa: ANN401 - submitit's protocol
+        """Save and stop, and what is queued again; submitit calls it when the job has to go."""
+        from submitit.helpers import DelayedSubmission
+
+        self._process.send_signal(signal.SIGTERM)
+        while _runs(self._process.pid):
+            time.sleep(_POLL_S)
+        return DelayedSubmission(RunJob(self.arguments, self.run_file, self.exit_file))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("arguments", "run_file", "exit_file")}
+
+    def _arguments(self) -> list[str]:
+        try:
+            return ["--resume", Path(self.run_file).read_text(encoding="utf-8")]
+        except FileNotFoundError:
+            return list(self.arguments)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

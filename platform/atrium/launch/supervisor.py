@@ -1,0 +1,249 @@
+"""One node's part of a launched run, from its start to its end: signals, hangs, restarts, and the status.
+
+The agent works in a thread of its own, so that this process stays able to hear signals and to look at
+the clock. When all ranks are gone, the run's status says how the run ended, whoever died.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
+from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
+
+from atrium.errors import AtriumError, ConfigError, Interrupted, RankError
+from atrium.launch.agent import Meeting, NodeAgent, NodeSettings, RankFailure, signal_name
+from atrium.launch.rank_logs import ranks_dir
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.status import RunState, StatusUnreadableError, StatusWriter, read_status
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""What asks a launched run to stop after its step; SLURM sends the last two."""
+
+_USER_MISTAKE, _INTERRUPTED = 2, 130
+_POLL_S = 0.2
+_LOOK_S = 5.0
+_PREPARATION_TIMEOUTS, _LEAST_TIMEOUT_S = 6, 60.0
+"""How many timeouts ranks may prepare (download, warm up) before they count as hung, as among themselves."""
+
+
+class NodeRun:
+    """The ranks of one node. `say` shows a line to the person who started it."""
+
+    def __init__(
+        self, folder: RunFolder, settings: NodeSettings, meeting: Meeting, say: Callable[[str], None]
+    ) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._meeting = meeting
+        self._say = say
+        self._cause: AtriumError | None = None
+        self._hung: str | None = None
+        self._asked: list[int] = []
+
+    def run(self, command: Sequence[str]) -> None:
+        """Run every rank as `command` until the run is over; raises what it ended of.
+
+        `ConfigError` for a mistake of the user's, `Interrupted` where it was asked to stop, else `RankError`.
+        """
+        for name in ("torch.distributed.elastic", "torch.distributed.run"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # tables for torchrun's own users
+        agent = NodeAgent(self._meeting.spec(list(command)), self._folder.path, self._on_failure)
+        results: list[RunResult | Exception] = []
+        thread = threading.Thread(target=_run_agent, args=(agent, results), daemon=True)
+        with _signals(self._asked):
+            thread.start()
+            self._watch(agent, thread)
+        result = results[0] if results else Interrupted("stopped before any rank was started")
+        if isinstance(result, RunResult) and result.state is WorkerState.SUCCEEDED:
+            return
+        agent.send(signal.SIGKILL, to_group=True)  # what dead ranks had started may live on
+        raise self._concluded(result)
+
+    def _watch(self, agent: NodeAgent, thread: threading.Thread) -> None:
+        sent, looked = 0, time.monotonic()
+        clock = HangClock(self._settings.timeout_s)
+        while thread.is_alive():
+            thread.join(_POLL_S)
+            if self._asked and not agent.pids:
+                return  # it still waits for other nodes
+            if len(self._asked) > sent:
+                at_once = sent > 0 and self._asked[-1] == signal.SIGINT
+                agent.send(signal.SIGKILL if at_once else signal.SIGTERM, to_group=at_once)
+                sent = len(self._asked)
+            if time.monotonic() - looked > min(_LOOK_S, self._settings.timeout_s / 2):
+                looked = time.monotonic()
+                self._hung = self._hung or clock.look(agent.phases(), looked)
+                if self._hung is not None:
+                    agent.send(signal.SIGKILL, to_group=True)
+
+    def _on_failure(self, failures: list[RankFailure], num_restarts_left: int) -> bool:
+        """Note why ranks ended, and say whether to start them again."""
+        if self._asked and any(failure.is_kill for failure in failures):
+            self._cause = Interrupted("stopped at once")
+            return False
+        cause = cause_of(failures)
+        if self._hung is not None:
+            cause = RankError(self._hung)
+        self._cause = cause
+        if isinstance(cause, ConfigError | Interrupted) or self._asked or num_restarts_left == 0:
+            return False
+        number = self._settings.max_restarts - num_restarts_left + 1
+        self._tell(
+            f"{cause}; all ranks start again from the last checkpoint "
+            f"({number} of {self._settings.max_restarts} times)"
+        )
+        self._hung = None
+        return True
+
+    def _concluded(self, result: RunResult | Exception) -> AtriumError:
+        """What the run ended of; its status is mended."""
+        cause = self._cause
+        if isinstance(result, RendezvousTimeoutError):
+            cause = ConfigError(
+                f"compute.num_nodes={self._settings.num_nodes}: not all of them came to "
+                f"compute.rendezvous={self._settings.rendezvous} within "
+                f"compute.timeout_s={self._settings.timeout_s:g}; give the same command on each node"
+            )
+        elif isinstance(result, Interrupted):
+            cause = result
+        elif cause is None and isinstance(result, Exception):
+            cause = RankError(f"torchrun's agent failed: {' '.join(str(result).split()) or repr(result)}")
+        cause = cause or RankError("the ranks ended without saying why")
+        mend_status(self._folder, cause)
+        if type(cause) is RankError:
+            text = f"{cause}; the logs of all ranks are in {ranks_dir(self._folder.path)}, and "
+            cause = RankError(f"{text}`atrium train --resume {self._folder.path.name}` goes on")
+        return cause
+
+    def _tell(self, text: str) -> None:
+        self._say(text)
+        self._folder.append_log(text)
+
+
+class HangClock:
+    """Says which rank hangs: where none of them has said anything new for longer than it may."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._last: dict[int, str] = {}
+        self._since: float | None = None
+
+    def look(self, phases: Mapping[int, str], now: float) -> str | None:
+        """What hangs, by what ranks say at `now` in seconds, or None."""
+        if self._since is None or phases != self._last:
+            self._last, self._since = dict(phases), now
+            return None
+        # Ranks end each other within the timeout. This is for what holds up all of them, which is
+        # given as long as the ranks give rank 0 to prepare.
+        limit_s = _PREPARATION_TIMEOUTS * max(self._timeout_s, _LEAST_TIMEOUT_S)
+        if now - self._since <= limit_s:
+            return None
+        number = {rank: int(phase.partition(" ")[0] or 0) for rank, phase in phases.items()}
+        late = [rank for rank in number if number[rank] == min(number.values())]
+        phase = phases[late[0]].partition(" ")[2] if late else ""
+        names = ", ".join(str(rank) for rank in late) or "0"
+        return (
+            f"rank {names} did nothing new for {now - self._since:.0f} s in {phase or 'starting'}, more than "
+            f"the {limit_s:g} s that compute.timeout_s={self._timeout_s:g} leaves it"
+        )
+
+
+def cause_of(failures: Sequence[RankFailure]) -> AtriumError:
+    """Why a run ended, by its failed ranks: the first one that did not fail because another had."""
+    for failure in failures:
+        if failure.exit_code == _USER_MISTAKE:
+            return ConfigError(failure.message or f"rank {failure.rank} was started with a wrong setting")
+    if any(failure.exit_code == _INTERRUPTED for failure in failures):
+        said = [failure.message for failure in failures if failure.exit_code == _INTERRUPTED]
+        return Interrupted(next((text for text in said if text), "stopped"))
+    own = [failure for failure in failures if failure.is_kill] or [
+        failure for failure in failures if not _is_of_others(failure)
+    ]
+    first = (own or list(failures))[0]
+    where = f" in {first.phase}" if first.phase else ""
+    if first.is_kill:
+        name = signal_name(first.exit_code)
+        hint = " (from outside, or for want of memory)" if name == "SIGKILL" else ""
+        return RankError(f"rank {first.rank} was killed by {name}{where}{hint}")
+    if _is_of_others(first):
+        return RankError(first.message)  # it names itself, who was missed, and where
+    return RankError(f"rank {first.rank} failed{where}: {first.message or 'it said nothing'}")
+
+
+def mend_status(folder: RunFolder, cause: AtriumError) -> None:
+    """Let the status say how the run ended, where rank 0 could not or saw only what came of it."""
+    try:
+        state = read_status(folder.status_file).state
+    except StatusUnreadableError:
+        state = RunState.RUNNING
+    if state in (RunState.FINISHED, RunState.PRUNED, RunState.INTERRUPTED):
+        return
+    ended = RunState.INTERRUPTED if isinstance(cause, Interrupted) else RunState.FAILED
+    StatusWriter(folder.status_file).end(ended, str(cause))
+
+
+def _is_of_others(failure: RankFailure) -> bool:
+    return " lost the others " in failure.message or " lost torchrun's store " in failure.message
+
+
+def _run_agent(agent: NodeAgent, results: list[RunResult | Exception]) -> None:
+    try:
+        results.append(agent.run())
+    except Exception as error:  # what a thread meets is raised by the one that waits for it
+        results.append(error)
+
+
+@contextmanager
+def _signals(asked: list[int]) -> Iterator[None]:
+    """Collect the signals that ask to stop."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+
+    before = {number: signal.signal(number, ask) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def agreed_folder(meeting: Meeting, make: Callable[[], Path], fingerprint: str) -> Path:
+    """The run folder that the node which came first made, for all nodes; they must have equal settings.
+
+    Raises `ConfigError` where the settings differ, or the folder is not on a file system that nodes share.
+    """
+    store = meeting.store
+    if meeting.is_first():
+        try:
+            path = make()
+        except BaseException:
+            store.set("atrium/run", "")
+            raise
+        store.set("atrium/fingerprint", fingerprint)
+        store.set("atrium/run", str(path.absolute()))
+        return path
+    try:
+        found = store.get("atrium/run").decode()
+    except RuntimeError as error:
+        raise ConfigError("the node that came first said nothing; look at what it prints") from error
+    if not found:
+        raise ConfigError("the node that came first could not begin the run; look at what it prints")
+    if store.get("atrium/fingerprint").decode() != fingerprint:
+        raise ConfigError(
+            "this node was started with other settings than the node that came first, or has other GPUs; "
+            "give the same command on nodes of one kind"
+        )
+    if not Path(found).is_dir():
+        raise ConfigError(
+            f"{found} is not there on this node; allowed is a runs_dir on a file system that all nodes share"
+        )
+    return Path(found)

@@ -1,0 +1,108 @@
+"""What is refused before anything is started: counts that do not fit, GPUs that are missing or mixed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from atrium.cli import launching, main
+from atrium.config.compose import compose
+from atrium.errors import ConfigError, RunFolderError
+from atrium.launch import gpus
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["compute.num_processes=3"], "does not divide rollout.num_prompts=64"),
+        (["compute=multi_node"], "compute.num_nodes=2 needs a place where the nodes meet"),
+        (["compute.rendezvous=here:1"], "compute.rendezvous=here:1 has no effect: one node meets nobody"),
+        (["compute.rendezvous=here", "compute.num_nodes=2"], "compute.rendezvous"),
+        (["compute.num_processes=0"], "compute.num_processes=0"),
+        (["compute.timeout_s=0"], "compute.timeout_s=0"),
+    ],
+)
+def test_wrong_processes_are_one_line(tmp_path, capsys, settings, said):
+    assert main(["train", *settings, "debug=none", f"runs_dir={tmp_path}"]) == 2
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert errors.count("\n") == 1
+    assert not list(tmp_path.rglob("status.json"))
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """What the driver says of three GPUs, the last of another kind; CUDA_VISIBLE_DEVICES names all."""
+    for number, model in enumerate(("H100", "H100", "A100")):
+        folder = tmp_path / f"0000:0{number}:00.0"
+        folder.mkdir()
+        text = f"Model: \t\t NVIDIA {model}\nIRQ: 1\nDevice Minor: \t {number}\n"
+        (folder / "information").write_text(text)
+    monkeypatch.setattr(gpus, "_DRIVER", tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    monkeypatch.setattr("atrium.config.consistency.torch_has_cuda", lambda: True)
+
+
+def on_gpus(num_processes):
+    return compose(
+        ["compute.device=cuda", f"compute.num_processes={num_processes}", "rollout.num_prompts=12"]
+    )
+
+
+def test_a_node_with_too_few_gpus_is_refused(driver):
+    with pytest.raises(ConfigError, match=r"this machine has 3 GPUs for them.*allowed is at most 3"):
+        launching.check_node(on_gpus(4))
+
+
+def test_mixed_gpus_are_refused_by_name(driver, monkeypatch):
+    with pytest.raises(ConfigError, match="evenly among NVIDIA A100, NVIDIA H100"):
+        launching.check_node(on_gpus(3))
+    launching.check_node(on_gpus(2))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
+    with pytest.raises(ConfigError, match="NVIDIA A100, NVIDIA H100"):
+        launching.check_node(on_gpus(2))
+
+
+def test_a_run_that_another_process_trains_is_left_alone(tmp_path):
+    config = compose([f"runs_dir={tmp_path}", "compute.num_processes=2"])
+    folder = launching.begun_run(config, ["compute.num_processes=2"])
+    before = folder.config_file.read_bytes()
+    resumed = config.model_copy(update={"resume": str(folder.path), "num_steps": 7})
+    with folder.lock(), pytest.raises(RunFolderError, match="in use"):
+        launching.begun_run(resumed, [])
+    assert folder.config_file.read_bytes() == before
+    assert launching.begun_run(resumed, []).path == folder.path
+    assert b'"num_steps": 7' in folder.config_file.read_bytes()
+
+
+def test_a_rank_and_a_single_process_start_nothing(monkeypatch):
+    assert launching.is_started_here(compose([]))
+    several = compose(["compute.num_processes=2"])
+    assert not launching.is_started_here(several)
+    assert not launching.is_started_here(compose(["compute.max_restarts=1"]))
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert launching.is_started_here(several)
+
+
+@pytest.mark.parametrize("command", [["evaluate", "model=tiny"], ["sweep", "delta", "budget=tiny"]])
+@pytest.mark.parametrize("setting", ["compute.num_processes=2", "compute=slurm"])
+def test_commands_of_one_process_refuse_settings_of_several(tmp_path, capsys, monkeypatch, command, setting):
+    monkeypatch.setattr("atrium.config.consistency.torch_has_cuda", lambda: True)
+    assert main([*command, setting, f"runs_dir={tmp_path}"]) == 2
+    errors = capsys.readouterr().err
+    assert "is for `atrium train`" in errors
+    assert errors.count("\n") == 1
+
+
+def test_a_checkpoint_of_another_model_is_refused_before_anything_is_loaded(tmp_path, capsys):
+    config = compose([f"runs_dir={tmp_path}", "model=tiny", "experiment_name=a"])
+    folder = launching.begun_run(config, [])
+    policy = folder.checkpoint_path(3) / "policy"
+    policy.mkdir(parents=True)
+    (policy / "config.json").write_text(json.dumps({"model_type": "qwen3", "hidden_size": 4096}))
+    assert main(["train", "--resume", str(folder.path)]) == 2
+    errors = capsys.readouterr().err
+    assert "is of another model: its hidden_size is 4096, and the run's model has 64" in errors
+    assert errors.count("\n") == 1
