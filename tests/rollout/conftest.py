@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
+from atrium.rollout.paged_engine import PagedEngine
+from atrium.rollout.paged_start import PagedSettings
 from atrium.rollout.scripted_engine import ScriptedCompletion, ScriptedEngine
 from atrium.rollout.transformers_engine import TransformersEngine
 from atrium.seeding import derive_seed
@@ -91,6 +94,23 @@ def transformers_engine_without_fused_steps(policy):
     return transformers_engine(policy)
 
 
+def paged_engine(policy, **changes):
+    defaults = {
+        "context_length": policy.context_length,
+        "max_num_seqs": 64,
+        "kv_cache_mb": 16,
+        "page_size": 16,
+        "attention": "sdpa",
+        "step_timeout_s": 60.0,
+    }
+    return PagedEngine(
+        model=copy.deepcopy(policy.model),
+        tokenizer=policy.tokenizer,
+        stop_token_ids=policy.stop_token_ids,
+        settings=PagedSettings(**(defaults | changes)),
+    )
+
+
 VLLM_ENGINES = []
 
 
@@ -146,6 +166,7 @@ MODEL_ENGINES: dict[str, Callable[[Policy], Engine]] = {
     "transformers": transformers_engine,
     "transformers_in_small_waves": transformers_engine_in_small_waves,
     "transformers_without_fused_steps": transformers_engine_without_fused_steps,
+    "transformers_paged": paged_engine,
     "vllm": vllm_engine,
 }
 """Engines that sample from a model's distribution: the whole contract."""
@@ -156,7 +177,8 @@ ENGINES: dict[str, Callable[[Policy], Engine]] = {**MODEL_ENGINES, "scripted": s
 
 def _params(engines):
     """The names of engines; the one that needs software of its own is left to `make test-vllm`."""
-    return [pytest.param(name, marks=[pytest.mark.vllm] * (name == "vllm")) for name in engines]
+    marks = {"vllm": [pytest.mark.vllm], "transformers_paged": [pytest.mark.full]}
+    return [pytest.param(name, marks=marks.get(name, [])) for name in engines]
 
 
 @pytest.fixture(scope="session")

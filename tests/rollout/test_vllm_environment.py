@@ -9,7 +9,7 @@ import pytest
 
 from atrium.errors import EngineError, MissingDependencyError
 from atrium.rollout import vllm_environment
-from atrium.rollout.vllm_environment import check_vllm, set_environment
+from atrium.rollout.vllm_environment import check_speculation, check_vllm, set_environment
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,14 @@ def test_a_vllm_that_does_not_fit_is_one_line_with_a_way_out(monkeypatch, instal
 def test_a_vllm_that_fits_is_accepted(monkeypatch, installed, device):
     monkeypatch.setattr(vllm_environment, "_version", installed.get)
     check_vllm(device)
+
+
+def test_guessing_tokens_without_what_it_needs_is_one_line(monkeypatch):
+    monkeypatch.setattr(vllm_environment, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"num_speculative_tokens: vLLM needs numba"):
+        check_speculation()
+    monkeypatch.setattr(vllm_environment, "find_spec", lambda name: name)
+    check_speculation()
 
 
 @pytest.fixture
@@ -74,19 +82,30 @@ def test_an_engine_in_another_process_is_refused(environment, tmp_path):
 
 HANGING = """
 import time
-from atrium.rollout.vllm_watchdog import Watchdog
+from pathlib import Path
+import sys
+from atrium.rollout.vllm_watchdog import Watchdog, hangs_told
+def fail(message):
+    raise OSError("the disk is full")
 watchdog = Watchdog()
 with watchdog.bounded("a quick thing", 30.0):
     pass
-with watchdog.bounded("a step that hangs", 0.1):
-    time.sleep(60)
+with hangs_told(Path(sys.argv[2]).write_text):
+    pass
+with hangs_told(fail), hangs_told(Path(sys.argv[1]).write_text):
+    with watchdog.bounded("a step that hangs", 0.1):
+        time.sleep(60)
 """
 
 
-def test_a_wait_that_never_ends_ends_the_process_and_names_what_it_waited_for():
-    done = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=30)
+def test_a_wait_that_never_ends_ends_the_process_and_names_what_it_waited_for(tmp_path):
+    told, left = tmp_path / "told", tmp_path / "left"
+    script = [sys.executable, "-c", HANGING, str(told), str(left)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.strip() == (
         "error: gave up waiting for a step that hangs after 0.1 s; the last checkpoint is intact, "
         "go on from it with --resume"
     )
+    assert told.read_text() == done.stderr.strip().removeprefix("error: ")
+    assert not left.exists()

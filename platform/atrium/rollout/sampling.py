@@ -78,6 +78,12 @@ def uniforms(key_N: Tensor, positions: range) -> Tensor:
     return _shift_right(_mix(key_N + step_T1), 11).to(torch.float64) * 2.0**-53
 
 
+def uniforms_at(key_N: Tensor, position_N: Tensor) -> Tensor:
+    """As `uniforms`, float64 [N], with a position of its own, int64, for every row."""
+    step_N = (position_N + 1) * _signed(_INCREMENT)
+    return _shift_right(_mix(key_N + step_N), 11).to(torch.float64) * 2.0**-53
+
+
 def log_distribution(logits_NV: Tensor, sampling: SamplingParams) -> Tensor:
     """Log-probabilities float32 [N, V] of the distribution that is sampled from.
 

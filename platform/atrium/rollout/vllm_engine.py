@@ -25,10 +25,12 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from atrium.errors import EngineError
+from atrium.models.lora import base_weights, merged_weights
+from atrium.models.shards import whole
 from atrium.records import Completion, FinishReason
 from atrium.rollout.engine import Generation, GenerationRequest, SamplingParams
 from atrium.rollout.sampling import check_requests
-from atrium.rollout.vllm_environment import check_vllm, set_environment
+from atrium.rollout.vllm_environment import check_speculation, check_vllm, set_environment
 from atrium.rollout.vllm_start import VllmSettings, explanation, sampling_parameters, start_vllm
 from atrium.rollout.vllm_watchdog import Watchdog
 from atrium.rollout.weights import check_weights
@@ -48,7 +50,8 @@ class VllmEngine:
     Parameters
     ----------
     model
-        The policy: its configuration, its first weights, and the names and shapes of those to come.
+        The policy: its configuration, its first weights, and the names and shapes of those to come. Adapters
+        are merged on the way here, so vLLM runs the plain architecture at its full speed.
     tokenizer
         Turns completions into text, without special tokens.
     stop_token_ids
@@ -69,6 +72,8 @@ class VllmEngine:
         cache_dir: Path,
     ) -> None:
         check_vllm(settings.device)
+        if settings.num_speculative_tokens is not None:
+            check_speculation()
         set_environment(settings.device, enforce_eager=settings.enforce_eager, cache_dir=cache_dir)
         self._model = model
         self._tokenizer = tokenizer
@@ -82,7 +87,7 @@ class VllmEngine:
         self._engine: Any = None
         with self._bounded("vLLM to start", settings.start_timeout_s):
             self._engine = start_vllm(model, settings, cache_dir)
-        self._weights: Mapping[str, Tensor] = model.state_dict()
+        self._weights: Mapping[str, Tensor] = merged_weights(model)
         self._load()
 
     @property
@@ -109,6 +114,12 @@ class VllmEngine:
         if self._engine is None:
             raise EngineError("vLLM has ended and cannot generate; start the run again with --resume")
         check_requests(requests, sampling, context_length=self._settings.context_length)
+        if self._settings.num_speculative_tokens is not None and (sampling.top_p < 1.0 or sampling.top_k):
+            # Seen with vLLM 0.32: log-probabilities of minus infinity with top_p, an error with top_k.
+            raise EngineError(
+                "vLLM cannot guess tokens (rollout.num_speculative_tokens) of a distribution that top_p or "
+                "top_k cuts; set it to null, or top_p to 1 and top_k to null"
+            )
         return self._generate(requests, sampling)
 
     def _generate(
@@ -227,7 +238,7 @@ class VllmEngine:
         Raises `EngineError`, with nothing changed, unless names and shapes are exactly the model's; tied
         weights stand under each of their names, with equal values.
         """
-        check_weights(self._model.state_dict(), weights)
+        check_weights(base_weights(self._model), weights)
         self._weights = weights
         if self._settings.sleep_level == 2 and self._is_asleep:
             self._weight_version = version  # read when the engine wakes up, without weights of its own
@@ -239,9 +250,9 @@ class VllmEngine:
     def _load(self) -> None:
         """Copy `self._weights` into vLLM's model. A tied head has to be among them, or the old one stays."""
         with self._bounded("new weights to reach vLLM", self._settings.step_timeout_s):
-            self._engine.collective_rpc(
-                "reload_weights", kwargs={"weights_iterator": list(self._weights.items())}
-            )
+            # An iterator: what is merged, or put together from shards, is dropped as soon as it is copied.
+            weights = ((name, whole(weight)) for name, weight in self._weights.items())
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
             self._engine.reset_prefix_cache(reset_running_requests=True)
 
     @contextmanager
@@ -261,6 +272,10 @@ class VllmEngine:
         self._is_asleep = False
         if self._settings.sleep_level == 2:
             self._load()
+
+    def release_memory(self) -> None:
+        """Free the device's memory until the engine is used again, where the settings ask for sleep."""
+        self._sleep()
 
     def _sleep(self) -> None:
         """Free the device's memory, where the settings ask for it and nothing is in flight."""

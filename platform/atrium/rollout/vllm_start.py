@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch._dynamo.config
+import torch.distributed
 from transformers import PreTrainedModel
 
 from atrium.rollout.engine import SamplingParams
@@ -101,9 +102,20 @@ def start_vllm(model: PreTrainedModel, settings: VllmSettings, cache_dir: Path) 
                 speculative_config=speculative,
                 logprobs_mode="processed_logprobs",
                 **_batching(settings),
+                **_sharing(),
                 disable_log_stats=True,
             )
         )
+
+
+def _sharing() -> dict[str, Any]:
+    """What lets every rank of a run have an engine of its own, in the process group that is there already.
+
+    Ranks start and end their engines at the same time. vLLM takes the ranks as copies of one engine that do
+    not know of each other.
+    """
+    is_shared = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+    return {"distributed_executor_backend": "external_launcher"} if is_shared else {}
 
 
 def _batching(settings: VllmSettings) -> dict[str, Any]:

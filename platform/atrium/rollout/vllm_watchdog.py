@@ -2,7 +2,8 @@
 
 A thread watches the deadline of the one wait that is going on. Nothing in Python can end a call that never
 returns from C, so a wait that has passed its deadline ends the process, after one line that says what was
-waited for. Processes that a run starts end with it, and its last checkpoint stays as it is.
+waited for, on the terminal and to whoever asked to be told (`hangs_told`), such as the run's record.
+Processes that a run starts end with it, and its last checkpoint stays as it is.
 """
 
 from __future__ import annotations
@@ -11,10 +12,24 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 _LOOK_EVERY_S = 0.5
+# How long those who are told may take: they may hang on what the process hangs on.
+_TELL_S = 10.0
+# For the process as a whole, as its end is.
+_told: list[Callable[[str], None]] = []
+
+
+@contextmanager
+def hangs_told(tell: Callable[[str], None]) -> Iterator[None]:
+    """Within the body, have `tell` called with one line before a wait that is too long ends the process."""
+    _told.append(tell)
+    try:
+        yield
+    finally:
+        _told.remove(tell)
 
 
 class Watchdog:
@@ -45,10 +60,24 @@ class Watchdog:
         while not self._closed.wait(_LOOK_EVERY_S):
             wait = self._wait
             if wait is not None and time.monotonic() > wait[2]:
-                what, timeout_s, _ = wait
-                sys.stderr.write(
-                    f"\nerror: gave up waiting for {what} after {timeout_s:g} s; the last checkpoint is "
-                    "intact, go on from it with --resume\n"
+                _end(
+                    f"gave up waiting for {wait[0]} after {wait[1]:g} s; the last checkpoint is intact, go "
+                    "on from it with --resume"
                 )
-                sys.stderr.flush()
-                os._exit(1)
+
+
+def _end(message: str) -> None:
+    """End the process with the message."""
+    sys.stderr.write(f"\nerror: {message}\n")
+    sys.stderr.flush()
+    threads = [threading.Thread(target=_tell, args=(tell, message), daemon=True) for tell in _told]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(_TELL_S)
+    os._exit(1)
+
+
+def _tell(tell: Callable[[str], None], message: str) -> None:
+    with suppress(Exception):  # the process ends in any case, and has said why
+        tell(message)

@@ -12,19 +12,22 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from atrium.errors import EngineError
+from atrium.models.shards import own_part, whole
 
 
 def load_weights(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
     """Copy a full `state_dict` into `model`; tensors that are the model's own stay as they are.
 
-    Raises `EngineError`, with nothing changed, for weights that `check_weights` refuses.
+    Weights that are spread over processes are put together one by one. Raises `EngineError`, with nothing
+    changed, for weights that `check_weights` refuses.
     """
     own = model.state_dict()
     check_weights(own, weights)
     with torch.no_grad():
         for name, target in own.items():
-            if weights[name].data_ptr() != target.data_ptr():
-                target.copy_(weights[name])
+            source = weights[name]
+            if own_part(source).data_ptr() != target.data_ptr():
+                target.copy_(whole(source))
 
 
 def check_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
@@ -38,7 +41,7 @@ def check_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> N
             f"the weights do not fit the model (missing: {_names(missing)}; unexpected: "
             f"{_names(unexpected)}): give its full state_dict, tied heads included"
         )
-    first_of: dict[int, tuple[str, Tensor]] = {}
+    first_of: dict[int, str] = {}
     for name, target in own.items():
         source = weights[name]
         if source.shape != target.shape:
@@ -46,8 +49,11 @@ def check_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> N
                 f"the weight {name} has shape {tuple(source.shape)}, the model's has "
                 f"{tuple(target.shape)}: give the weights of the same architecture"
             )
-        tied_name, tied = first_of.setdefault(target.data_ptr(), (name, source))
-        if source.data_ptr() != tied.data_ptr() and not torch.equal(source, tied):
+        # Other weights are not kept here: some are computed when they are asked for.
+        tied_name = first_of.setdefault(own_part(target).data_ptr(), name)
+        tied = source if tied_name == name else weights[tied_name]
+        is_same = own_part(source).data_ptr() == own_part(tied).data_ptr()
+        if not is_same and not torch.equal(own_part(source), own_part(tied)):
             raise EngineError(
                 f"the model ties {tied_name} and {name}, but the weights given for them differ: "
                 "give equal weights, or load the model with tie_word_embeddings=false"
