@@ -191,3 +191,18 @@ def test_a_cache_that_holds_no_completion_is_said_in_one_line():
     with pytest.raises(EngineError, match=r"vLLM failed \(waiting for vLLM to start\): .*lower") as raised:
         build(policy, kv_cache_mb=1, context_length=4096)
     assert "\n" not in str(raised.value)
+
+
+def test_tokens_that_are_guessed_have_the_log_probabilities_of_the_policy(policy):
+    engine = build(policy, num_speculative_tokens=3)
+    try:
+        sampling = SamplingParams(max_new_tokens=40)
+        requests = [request(*range(6)), request(3)]
+        together, alone = sorted(engine.generate(requests, sampling), key=lambda g: g.request_index)
+        assert mean_gap(policy.model, together.completions) < 1e-5
+        assert together.completions[3].token_ids.tolist() == alone.completions[0].token_ids.tolist()
+        for cut in (SamplingParams(max_new_tokens=4, top_p=0.9), SamplingParams(max_new_tokens=4, top_k=5)):
+            with pytest.raises(EngineError, match="cannot guess tokens"):
+                engine.generate(requests, cut)
+    finally:
+        engine.close()

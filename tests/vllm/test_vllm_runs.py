@@ -78,6 +78,8 @@ def test_twenty_five_steps_teach_the_policy_and_its_weights_always_arrive(tmp_pa
     [
         ("algorithm.correction={kind: truncated_importance, cap: 2.0}",),
         ("algorithm.correction={kind: masked_importance, lower: 0.5, upper: 5.0}",),
+        ("algorithm.correction={kind: masked_importance, lower: 0.5, upper: 2.0, level: sequence_mean}",),
+        ("algorithm.correction={kind: sequence_rejection, estimator: k3, bound: 0.01}",),
         ("algorithm=dppo_binary_tv",),
         ("algorithm=minirl",),
         (
@@ -85,7 +87,15 @@ def test_twenty_five_steps_teach_the_policy_and_its_weights_always_arrive(tmp_pa
             "algorithm.correction={kind: truncated_importance, cap: 2.0}",
         ),
     ],
-    ids=["tis", "icepop", "rollout anchor", "both anchors", "recomputed behavior and tis"],
+    ids=[
+        "tis",
+        "icepop",
+        "mis over sequences",
+        "sequence rejection",
+        "rollout anchor",
+        "both anchors",
+        "recomputed behavior and tis",
+    ],
 )
 def test_corrections_and_anchors_take_the_engines_log_probabilities(tmp_path, overrides):
     steps, _ = train(tmp_path, "num_steps=2", *overrides)
@@ -99,6 +109,15 @@ def test_a_batch_that_is_sampled_ahead_is_stale_by_one_step_and_still_compared_a
     assert [step[STALENESS.name] for step in steps] == [0.0, 1.0, 1.0, 1.0]
     assert max(step[MISMATCH_MAX.name] for step in steps) < EXACT
     assert steps[1][RATIO_MAX.name] > 1.001
+
+
+def test_adapters_are_merged_on_their_way_to_the_engine_and_learn(tmp_path):
+    steps, folder = train(
+        tmp_path, "num_steps=12", "model.lora={rank: 8, alpha: 16}", "optimizer.learning_rate=2e-2"
+    )
+    assert max(step[MISMATCH_MAX.name] for step in steps) < EXACT
+    assert steps[-1][REWARD.name] > steps[0][REWARD.name] + 0.2
+    assert (folder.checkpoint_path(12) / "policy" / "adapter" / "adapter_model.safetensors").is_file()
 
 
 def test_a_sampler_in_another_precision_is_measured_and_stays_below_its_bound(tmp_path):

@@ -26,6 +26,7 @@ from transformers import (
 )
 
 from atrium.errors import CheckpointError, ConfigError
+from atrium.models.lora import ADAPTER_FOLDER, has_lora, host_weights, merged_weights, write_adapter
 from atrium.models.sources import buildable, locate, one_line, quiet, readable
 
 
@@ -47,6 +48,17 @@ class Policy:
     def num_parameters(self) -> int:
         """The number of parameters, tied ones counted once."""
         return sum(parameter.numel() for parameter in self.model.parameters())
+
+    @property
+    def size(self) -> str:
+        """The number of parameters in words, and how many of them are trained where that is not all."""
+        num_trained = sum(value.numel() for value in self.model.parameters() if value.requires_grad)
+        whole = f"{self.num_parameters:,} parameters"
+        return whole if num_trained == self.num_parameters else f"{num_trained:,} of {whole}"
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """The full plain `state_dict`, tied heads included; adapters are merged as items are taken."""
+        return merged_weights(self.model)
 
 
 def load_policy(
@@ -142,15 +154,22 @@ def save_policy(policy: Policy, folder: Path) -> None:
 
 
 def write_policy(policy: Policy, folder: Path) -> None:
-    """Write the files of `save_policy` into an existing folder, without its care."""
+    """Write the files of `save_policy` into an existing folder, without its care.
+
+    Adapters are merged into the weights, and lie in a folder of their own besides.
+    """
     with quiet():
-        policy.model.save_pretrained(folder)
+        if has_lora(policy.model):
+            policy.model.save_pretrained(folder, state_dict=host_weights(policy.model))
+            write_adapter(policy.model, folder / ADAPTER_FOLDER)
+        else:
+            policy.model.save_pretrained(folder)
         policy.tokenizer.save_pretrained(folder)
 
 
 def copy_weights(policy: Policy) -> dict[str, Tensor]:
     """A detached copy of the model's `state_dict`, tied heads included."""
-    return {name: tensor.detach().clone() for name, tensor in policy.model.state_dict().items()}
+    return {name: tensor.detach().clone() for name, tensor in policy.weights().items()}
 
 
 def _policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str) -> Policy:

@@ -1,0 +1,240 @@
+"""Low-rank adapters (LoRA) in a policy: adding them, switching them off, merging and storing them.
+
+peft puts the adapters into the model in place: each chosen linear map W becomes W + (alpha / rank) B A, of
+which only A and B are trained. B begins at 0, so the policy begins as it was. Merged weights are computed
+beside the frozen ones, one map at a time; W itself never changes, so nothing is lost in adding and
+subtracting. Adapters are stored in peft's own format, as safetensors.
+
+Source: LoRA, arXiv 2106.09685, equation 3.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from atrium.errors import CheckpointError, ConfigError
+
+ADAPTER_FOLDER = "adapter"
+"""The folder of a saved policy that holds its adapters, as peft loads them."""
+
+_NAME = "default"
+_WEIGHTS = "adapter_model.safetensors"
+_BASE, _PARTS = ".base_layer", (".lora_A.", ".lora_B.")
+_PREFIX = "base_model.model."  # of every name in a file that peft writes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraSettings:
+    """Which linear maps get adapters, and of what size.
+
+    `target_modules` names maps by the last part of their names (`q_proj`), or is `all_linear` for every one
+    but the LM head. There is no dropout: it would make the trained policy another than the sampled one.
+    """
+
+    rank: int
+    alpha: float
+    target_modules: tuple[str, ...] | Literal["all_linear"] = "all_linear"
+
+
+def add_lora(model: PreTrainedModel, settings: LoraSettings, *, seed: int, source: str | None = None) -> None:
+    """Put adapters into the model, in place, and freeze everything else.
+
+    The start of A depends on the seed only; the global random state is left as it was. `source` is what the
+    stored adapters name as their base. Raises `ConfigError` for maps that the model does not have.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    targets = _targets(model, settings.target_modules)
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=source,
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=0.0,
+        bias="none",
+        target_modules=sorted(targets),
+        exclude_modules=None if model.get_output_embeddings() is None else _head_name(model),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        inject_adapter_in_model(config, model, adapter_name=_NAME)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(any(part in name for part in _PARTS))
+    model.eval()
+
+
+def has_lora(model: nn.Module) -> bool:
+    """Whether the model holds adapters."""
+    return any(True for _ in _adapted(model))
+
+
+def merged_weights(model: PreTrainedModel) -> Mapping[str, Tensor]:
+    """A plain `state_dict` of the policy as it is now, tied heads included.
+
+    Without adapters it is the model's own. With adapters, W + (alpha / rank) B A is computed whenever an item
+    is asked for, so that only one such matrix need be in memory.
+    """
+    if has_lora(model):
+        return _MergedWeights(model)
+    weights: dict[str, Tensor] = model.state_dict()
+    return weights
+
+
+def host_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """All of `merged_weights`, for a file: what was merged is moved to the host, map by map."""
+    base = base_weights(model)
+    return {
+        name: weight if weight.data_ptr() == base[name].data_ptr() else weight.cpu()
+        for name, weight in merged_weights(model).items()
+    }
+
+
+def base_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The plain `state_dict` without what adapters add: names, shapes and ties of `merged_weights`."""
+    return {
+        name.replace(_BASE, ""): tensor
+        for name, tensor in model.state_dict().items()
+        if not any(part in name for part in _PARTS)
+    }
+
+
+def plain_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """A second model with the policy's weights as they are now, without adapters.
+
+    Its parameters ask for gradients, as those of a policy do: torch chooses kernels by that, and with them
+    the last bits of what the copy computes.
+    """
+    plain = copy.deepcopy(model)
+    for name, layer in list(_adapted(plain)):
+        plain.set_submodule(name, layer.get_base_layer())
+    plain.requires_grad_(True)
+    own = plain.state_dict()
+    with torch.no_grad():
+        for name, weight in merged_weights(model).items():
+            own[name].copy_(weight)
+    return plain
+
+
+@contextmanager
+def adapters_off(model: nn.Module) -> Iterator[None]:
+    """Let the model be the one that training began with, for the body."""
+    layers = [layer for _, layer in _adapted(model)]
+    for layer in layers:
+        layer._disable_adapters = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
+
+
+def write_adapter(model: PreTrainedModel, folder: Path) -> None:
+    """Write the adapters into a new folder, as `PeftModel.from_pretrained` reads them."""
+    folder.mkdir()
+    save_file(
+        {_PREFIX + name: value.contiguous() for name, value in _adapter_weights(model).items()},
+        folder / _WEIGHTS,
+        metadata={"format": "pt"},
+    )
+    record = {key: sorted(v) if isinstance(v, set) else v for key, v in _peft_config(model).to_dict().items()}
+    (folder / "adapter_config.json").write_text(
+        json.dumps({**record, "inference_mode": True}, indent=2, sort_keys=True), encoding="utf-8"
+    )
+
+
+def read_adapter(model: PreTrainedModel, folder: Path) -> None:
+    """Take over the adapters of a folder; raises `CheckpointError` where they are missing or do not fit."""
+    try:
+        stored = load_file(folder / _WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"cannot read the adapters in {folder}: {error}") from error
+    own = {_PREFIX + name: value for name, value in _adapter_weights(model).items()}
+    misfits = sorted(own.keys() ^ stored.keys()) or sorted(
+        name for name, value in own.items() if value.shape != stored[name].shape
+    )
+    if misfits:
+        raise CheckpointError(
+            f"the adapters in {folder} do not fit model.lora: {len(misfits)} tensors differ (first: "
+            f"{misfits[0]}); go on with the settings that they were trained with"
+        )
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(stored[name])
+
+
+class _MergedWeights(Mapping[str, Tensor]):
+    """The plain `state_dict` of a model with adapters, merged item by item."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._base = base_weights(model)
+        self._layers = {f"{name}.weight": layer for name, layer in _adapted(model)}
+
+    def __getitem__(self, name: str) -> Tensor:
+        weight = self._base[name]
+        layer = self._layers.get(name)
+        if layer is None:
+            return weight
+        with torch.no_grad():
+            merged: Tensor = weight + layer.get_delta_weight(_NAME).to(weight)
+        return merged
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._base)
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+
+def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """The linear maps that have adapters, by name. They are known by their parts: peft need not be there."""
+    for name, module in model.named_modules():
+        if hasattr(module, "lora_A") and hasattr(module, "base_layer"):
+            yield name, module
+
+
+def _adapter_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """A and B of every map, under the names that peft stores them by."""
+    return {
+        name.replace(f".{_NAME}.", "."): tensor
+        for name, tensor in model.state_dict().items()
+        if any(part in name for part in _PARTS)
+    }
+
+
+def _peft_config(model: PreTrainedModel) -> Any:  # noqa: ANN401 - peft has no types here
+    return model.peft_config[_NAME]
+
+
+def _targets(model: PreTrainedModel, wanted: tuple[str, ...] | Literal["all_linear"]) -> set[str]:
+    names = {
+        name.rpartition(".")[2]
+        for name, module in model.base_model.named_modules()
+        if isinstance(module, nn.Linear)
+    }
+    if wanted == "all_linear":
+        return names
+    unknown = sorted(set(wanted) - names)
+    if unknown:
+        raise ConfigError(
+            f"model.lora.target_modules names {', '.join(unknown)}, which the model's layers do not have; "
+            f"allowed is all_linear, or a list of {', '.join(sorted(names))}"
+        )
+    return set(wanted)
+
+
+def _head_name(model: PreTrainedModel) -> str:
+    head = model.get_output_embeddings()
+    names: dict[int, str] = {id(module): name for name, module in model.named_modules()}
+    return names[id(head)]

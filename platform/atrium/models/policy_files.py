@@ -1,0 +1,21 @@
+"""What a policy's transformers folder holds besides its weights."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+from atrium.models.policy import Policy
+from atrium.models.sources import quiet
+
+
+def write_policy_files(policy: Policy, folder: Path) -> None:
+    """Write configuration and tokenizer, as `write_policy` does, for weights that are written elsewhere."""
+    model = policy.model
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    with quiet():
+        config.save_pretrained(folder)
+        if model.generation_config is not None:
+            model.generation_config.save_pretrained(folder)
+        policy.tokenizer.save_pretrained(folder)
