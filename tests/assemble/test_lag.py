@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
-from atrium.metrics import MISMATCH_MAX, NUM_UPDATES, RATIO_MAX, STALENESS
+from atrium.errors import EngineError
+from atrium.metrics import MISMATCH_MAX, NUM_UPDATES, OVERLAP_S, RATIO_MAX, STALENESS
+from atrium.rollout.transformers_engine import TransformersEngine
 from atrium.tracking.json_lines import read_json_lines
 from atrium.tracking.run_folder_tracker import RunFolderTracker
+from atrium.train.optimizer import PolicyOptimizer
 
 LAGGED = ("rollout.lag=1", "optimizer.learning_rate=0.01", "num_steps=4", "checkpoint.every_num_steps=1")
 
@@ -69,3 +74,61 @@ def test_a_lagged_run_killed_and_resumed_equals_an_undisturbed_one(
     runs.resume(folder)
     same_record(folder, undisturbed, step=4)
     assert not (folder.checkpoint_path(4) / "ahead.json").exists()
+
+
+def test_a_batch_sampled_during_the_update_is_the_one_sampled_before_it(runs, undisturbed, same_record):
+    """A learning rate that moves weights far in a step: another batch would be another run."""
+    folder = runs.train(*LAGGED, "rollout.overlap=true", "experiment_name=overlapping")
+    same_record(folder, undisturbed, step=4)
+    overlaps = [step.get(OVERLAP_S.name, 0.0) for step in steps_of(folder)]
+    assert overlaps[0] == 0.0
+    assert all(seconds > 0.0 for seconds in overlaps[1:])
+    assert all(OVERLAP_S.name not in step for step in steps_of(undisturbed))
+
+
+def test_an_overlapping_run_killed_and_resumed_equals_a_sequential_one(
+    runs, undisturbed, same_record, monkeypatch
+):
+    log_metrics = RunFolderTracker.log_metrics
+
+    def log_and_die(self, number, metrics):
+        log_metrics(self, number, metrics)
+        if number == 3:
+            raise Killed
+
+    overlapping = (*LAGGED, "rollout.overlap=true", "experiment_name=overlapping_killed")
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolderTracker, "log_metrics", log_and_die)
+        with pytest.raises(Killed):
+            runs.train(*overlapping)
+    same_record(runs.resume(runs.only("overlapping_killed")), undisturbed, step=4)
+
+
+def test_adapters_overlap_too(runs, same_record):
+    adapters = (*LAGGED, "model.lora={rank: 4, alpha: 8}", "num_steps=3")
+    sequential = runs.train(*adapters, "experiment_name=adapters_lagged")
+    overlapping = runs.train(*adapters, "rollout.overlap=true", "experiment_name=adapters_overlapping")
+    same_record(overlapping, sequential, step=3)
+
+
+def test_an_update_that_fails_ends_the_sampling_beside_it(runs, monkeypatch):
+    def fail(self, step):
+        raise RuntimeError("the optimiser is gone")
+
+    monkeypatch.setattr(PolicyOptimizer, "step", fail)
+    with pytest.raises(RuntimeError, match="the optimiser is gone"):
+        runs.train(*LAGGED, "rollout.overlap=true", "experiment_name=failing_update")
+    assert all(thread.name != "sampling-ahead" for thread in threading.enumerate())
+
+
+def test_sampling_that_fails_ends_the_run_with_its_own_message(runs, monkeypatch):
+    generate = TransformersEngine.generate
+
+    def fail_beside_an_update(self, requests, sampling):
+        if threading.current_thread() is not threading.main_thread():
+            raise EngineError("the engine is gone")
+        return generate(self, requests, sampling)
+
+    monkeypatch.setattr(TransformersEngine, "generate", fail_beside_an_update)
+    with pytest.raises(EngineError, match="the engine is gone"):
+        runs.train(*LAGGED, "rollout.overlap=true", "experiment_name=failing_sampler")

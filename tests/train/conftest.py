@@ -101,8 +101,8 @@ def rows_of(groups, trains=None, *, model=None, spread=0.0, seed=0):
 class CountedForward(PolicyForward):
     """A forward pass that keeps account of its calls: the rows of each, and whether with gradient."""
 
-    def __init__(self, model, *, temperature=1.0, packing=True):
-        super().__init__(model, temperature=temperature, packing=packing)
+    def __init__(self, model, *, temperature=1.0, **settings):
+        super().__init__(model, temperature=temperature, **settings)
         self.calls = []
 
     def __call__(self, rows, *, entropy):

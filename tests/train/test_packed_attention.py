@@ -43,11 +43,13 @@ def numbers(model, forward, rows):
     return policy.logprob_BT.detach(), [parameter.grad.clone() for parameter in model.parameters()]
 
 
+@pytest.mark.parametrize("short", [128, 0], ids=["two products", "torch's kernel"])
 @pytest.mark.parametrize(
     ("name", "fused"),
     [*((name, False) for name in ARCHITECTURES), ("qwen3", True), ("qwen3 without groups", True)],
 )
-def test_packed_training_equals_padded_training(make, monkeypatch, name, fused):
+def test_packed_training_equals_padded_training(make, monkeypatch, name, fused, short):
+    monkeypatch.setattr(packed_attention, "_SHORT", short)
     model = model_of(name)
     if fused:
         assert has_fused_form(model)

@@ -18,7 +18,7 @@ from atrium.rollout.bank_engine import BankEngine
 from atrium.rollout.completion_bank import Vocabulary, build_bank
 from atrium.rollout.engine import Engine
 from atrium.rollout.stored_rollouts import StoredCompletion, read_stored, stored_files
-from atrium.tracking.find import find_run
+from atrium.tracking.find import WITH_ROLLOUTS, find_run
 from atrium.train.collect import RolloutCollector
 
 
@@ -119,7 +119,7 @@ def _source(source: str, runs_dir: str) -> Path:
     if path.is_file() or (path.is_dir() and any(path.glob("*.parquet"))):
         return path
     try:
-        rollouts = find_run(runs_dir, source).rollouts_dir
+        rollouts = find_run(runs_dir, source, last=WITH_ROLLOUTS).rollouts_dir
     except RunFolderError as error:
         raise RunFolderError(f"rollout.source={source} is no Parquet file, and {error}") from error
     if not rollouts.is_dir():

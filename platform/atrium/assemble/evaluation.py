@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -39,6 +40,7 @@ from atrium.grading.grader import Grader
 from atrium.models.policy import Policy
 from atrium.records import Problem, TokenIds
 from atrium.rollout.engine import Engine
+from atrium.rollout.vllm_watchdog import hangs_told
 from atrium.tracking.atomic import explained, write_json
 from atrium.tracking.end_summary import name_to_type
 from atrium.tracking.evaluation_parts import EvaluationParts
@@ -110,7 +112,8 @@ def _end_recorded(tracker: RunFolderTracker) -> Iterator[None]:
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
-        yield
+        with hangs_told(partial(tracker.end, RunState.FAILED)):
+            yield
     except KeyboardInterrupt as interrupt:
         resume = f"atrium evaluate --resume {name_to_type(tracker.folder)}"
         tracker.end(RunState.INTERRUPTED, f"stopped; `{resume}` goes on")

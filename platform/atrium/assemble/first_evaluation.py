@@ -18,8 +18,9 @@ from atrium.assemble.recording import EvaluationPlan, JudgedBenchmark
 from atrium.config.schema import RunConfig
 from atrium.errors import RunFolderError
 from atrium.evaluation.collection import Watch
-from atrium.evaluation.evaluator import Benchmark, evaluate
+from atrium.evaluation.evaluator import Benchmark
 from atrium.models.policy import Policy
+from atrium.models.shards import whole
 from atrium.tracking.atomic import explained
 from atrium.tracking.evaluation_parts import EvaluationParts, Finished
 from atrium.tracking.sample_files import write_evaluation
@@ -28,7 +29,7 @@ FORMAT_VERSION = 1
 _SECTIONS = ("grader", "benchmark", "evaluation", "compute")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SharedFirstEvaluation(EvaluationPlan):
     """Evaluates as `EvaluationPlan` does; before training, what is cached is not sampled again.
 
@@ -43,23 +44,17 @@ class SharedFirstEvaluation(EvaluationPlan):
             return super()._evaluate(judged, step)
         benchmark, grader = judged
         path = self.cache_dir / "first_evaluations" / f"{self._hash(benchmark)}.parquet"
-        finished = _recalled(path, benchmark)
-        outcome = evaluate(
-            benchmark,
-            engine=self.engine,
-            grader=grader,
-            encode=self.encode,
-            seed=self.seed,
-            wave_size=self.wave_size,
-            watch=Watch(finished=finished),
-        )
-        if not finished:
+        finished = _recalled(path, benchmark) if self.ranks.is_first else {}
+        if self.ranks.from_first(bool(finished)):
+            outcome = None
+            if self.ranks.is_first:
+                outcome = self._outcome(benchmark, grader, Watch(finished=finished))
+            return self._recorded(judged, step, outcome)
+        outcome = self._sampled(judged)
+        if outcome is not None:
             with explained("cache the first evaluation in", path.parent):
                 write_evaluation(path, step, outcome.samples)
-        self.recorder.log_evaluation(
-            step=step, benchmark=benchmark.name, samples=outcome.samples, results=outcome.results
-        )
-        return float(outcome.results["mean_at_k"])
+        return self._recorded(judged, step, outcome)
 
     def _hash(self, benchmark: Benchmark) -> str:
         problems = [
@@ -77,9 +72,9 @@ def shared_first_evaluation(
     """The same plan, with the evaluation before training shared."""
     settings = config.model_dump(mode="json", include=set(_SECTIONS))
     digest = hashlib.sha256(json.dumps([settings, torch.__version__, type(plan.engine).__name__]).encode())
-    for name, tensor in sorted(policy.model.state_dict().items()):
+    for name, tensor in sorted(policy.weights().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(whole(tensor).detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     parts = {field.name: getattr(plan, field.name) for field in fields(plan)}
     return SharedFirstEvaluation(**parts, cache_dir=cache_dir, key=digest.hexdigest())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from atrium.config.models import TinyModelConfig
-from atrium.config.rollouts import VllmRolloutConfig
+from atrium.config.rollouts import PagedRolloutConfig, VllmRolloutConfig
 from atrium.config.schema import RunConfig
 from atrium.models.architecture import Architecture, hub_architecture, random_architecture
 from atrium.models.tiny import TinySettings, tiny_architecture
@@ -36,7 +36,7 @@ def configured_architecture(config: RunConfig) -> Architecture:
     """The model's architecture: the built-in one's, the file's own, or that of its config.json."""
     model = config.model
     if isinstance(model, TinyModelConfig):
-        shape = model.model_dump(exclude={"kind", "seed", "warmup", "prompt", "thinking"})
+        shape = model.model_dump(exclude={"kind", "seed", "warmup", "prompt", "thinking", "lora"})
         return random_architecture(tiny_architecture(TinySettings(**shape)))
     if model.architecture is not None:
         return random_architecture(model.architecture)
@@ -55,7 +55,7 @@ def _settings(
     rollout, compute = config.rollout, config.compute
     longest = min(num_prompt_tokens + rollout.max_new_tokens, architecture.context_length)
     batch = rollout.num_prompts * rollout.group_size * longest
-    engine_bytes, sleeps, cache = 0, False, batch
+    engine_bytes, replica_bytes, sleeps, cache = 0, 0, False, batch
     if isinstance(rollout, VllmRolloutConfig):
         item = _HALF if compute.dtype == "bfloat16" else _SINGLE
         if rollout.kv_cache_mb is not None:
@@ -63,15 +63,28 @@ def _settings(
         else:
             engine_bytes = int(rollout.gpu_memory_fraction * (of or 0)) or item * architecture.num_parameters
         sleeps = rollout.sleep_level is not None
-    elif rollout.max_batch_tokens is not None:
-        cache = min(batch, rollout.max_batch_tokens)
+    elif isinstance(rollout, PagedRolloutConfig):
+        item = _HALF if compute.dtype == "bfloat16" else _SINGLE
+        engine_bytes = item * architecture.num_parameters + (rollout.kv_cache_mb << 20)
+    else:
+        if rollout.max_batch_tokens is not None:
+            cache = min(batch, compute.world_size * rollout.max_batch_tokens)
+        if compute.world_size > 1:
+            replica_bytes = _SINGLE * architecture.num_parameters  # its own, whole, on every rank
     return MemorySettings(
         compute_dtype=compute.dtype,
-        micro_batch_tokens=min(compute.micro_batch_tokens, -(-batch // config.optimizer.num_minibatches)),
+        micro_batch_tokens=min(
+            compute.max_micro_batch_tokens,
+            -(-batch // (config.optimizer.num_minibatches * compute.world_size)),
+        ),
         batch_tokens=batch,
         cache_tokens=cache,
         has_reference=config.algorithm.reference.kind != "none",
         keeps_states=config.divergence.kind in _STATE_DIVERGENCES,
         engine_bytes=engine_bytes,
         engine_sleeps=sleeps,
+        optimizer=config.optimizer.kind,
+        num_ranks=compute.world_size,
+        offload=compute.offload,
+        replica_bytes=replica_bytes,
     )

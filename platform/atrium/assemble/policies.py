@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from atrium.assemble.datasets import arithmetic_settings
 from atrium.assemble.objective import build_objective
+from atrium.assemble.paged import build_paged_engine
 from atrium.assemble.vllm import build_vllm_engine, check_vllm_memory
-from atrium.config.models import TinyModelConfig
-from atrium.config.rollouts import VllmRolloutConfig
+from atrium.config.models import HubModelConfig, TinyModelConfig
+from atrium.config.rollouts import PagedRolloutConfig, VllmRolloutConfig
 from atrium.config.schema import RunConfig
+from atrium.errors import CheckpointError
+from atrium.models.lora import (
+    ADAPTER_FOLDER,
+    LoraSettings,
+    add_lora,
+    has_lora,
+    merged_weights,
+    plain_copy,
+    read_adapter,
+)
 from atrium.models.policy import Policy, build_random_policy, load_policy
 from atrium.models.tiny import TinySettings, build_tokenizer
 from atrium.models.warmup import WarmupSettings, warmed_up_policy
@@ -24,25 +35,64 @@ from atrium.objective.state_divergences import STATE_DIVERGENCES
 from atrium.rollout.engine import Engine
 from atrium.rollout.transformers_engine import TransformersEngine
 from atrium.tracking.terminal import ProgressDisplay
+from atrium.train.compiled_blocks import CompiledBlocks
 from atrium.train.divergence_meter import DivergenceMeter
 from atrium.train.faults import FaultHandling
 from atrium.train.flops import peak_flops
 from atrium.train.logprobs import PolicyForward
 from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
 from atrium.train.out_of_memory import memory_explained
-from atrium.train.reference import MovingReference
+from atrium.train.ranks import ALONE, WHOLE, Ranks, Spread
+from atrium.train.reference import MovingReference, UnadaptedForward
 from atrium.train.step import PolicyUpdater, UpdateSettings
+
+if TYPE_CHECKING:  # a run on one process loads nothing of torch.distributed
+    from atrium.train.sharding import ShardedModel
 
 # Measured: 6e-6 at most between float32 engines, 0.014 on average in bfloat16.
 _EXACT_MISMATCH, _ROUNDED_MISMATCH = 1e-3, 0.1
+# Products of adapters differ in their last bits between machines.
+_SAME_BASE = 1e-4
 
 
 @memory_explained("loading the model", "choose a smaller model, or a device with more memory")
 def build_policy(
-    config: RunConfig, cache_dir: Path, display: ProgressDisplay, *, trains: bool = True
+    config: RunConfig,
+    cache_dir: Path,
+    display: ProgressDisplay,
+    *,
+    trains: bool = True,
+    device: str | None = None,
 ) -> Policy:
-    """The policy that training begins with: warmed up, or loaded; without `trains`, only to sample from."""
-    model, device = config.model, config.compute.device
+    """The policy that training begins with: warmed up, or loaded; without `trains`, only to sample from.
+
+    `device` is where it lies, by default where it computes.
+    """
+    device = device or config.compute.device
+    policy = _build_policy(config, cache_dir, display, trains=trains, device=device)
+    if trains and config.model.lora is not None:
+        source = config.model.source if isinstance(config.model, HubModelConfig) else None
+        add_lora(
+            policy.model,
+            LoraSettings(**config.model.lora.model_dump()),
+            seed=config.model.seed,
+            source=source,
+        )
+    if trains and config.optimizer.kind == "adamw_bf16":
+        _round_parameters(policy.model)
+    return policy
+
+
+def _round_parameters(model: nn.Module) -> None:
+    """Make the parameters bfloat16; buffers, such as the frequencies of rotations, stay as they are."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch.bfloat16)
+
+
+def _build_policy(
+    config: RunConfig, cache_dir: Path, display: ProgressDisplay, *, trains: bool, device: str
+) -> Policy:
+    model = config.model
     if not isinstance(model, TinyModelConfig):
         check_vllm_memory(config, model, trains=trains)
         if model.weights == "random":
@@ -55,7 +105,7 @@ def build_policy(
     warmup = WarmupSettings(**model.warmup.model_dump())
     display.phase("warm-up", warmup.num_clean_steps + warmup.num_imperfect_steps)
     return warmed_up_policy(
-        TinySettings(**model.model_dump(exclude={"kind", "seed", "warmup", "prompt", "thinking"})),
+        TinySettings(**model.model_dump(exclude={"kind", "seed", "warmup", "prompt", "thinking", "lora"})),
         warmup,
         arithmetic_settings(config.dataset),
         seed=model.seed,
@@ -66,9 +116,23 @@ def build_policy(
 
 
 def restore_weights(policy: Policy, folder: Path) -> None:
-    """Give the policy the weights of a transformers folder."""
+    """Give the policy the weights of a checkpoint's transformers folder.
+
+    A policy with adapters takes those, over the base that it has; raises `CheckpointError` where that is not
+    the base that they were trained with.
+    """
     saved = load_policy(folder, dtype=torch.float32, device=policy.model.device)
-    policy.model.load_state_dict(saved.model.state_dict())
+    if not has_lora(policy.model):
+        policy.model.load_state_dict(saved.model.state_dict())
+        return
+    read_adapter(policy.model, folder / ADAPTER_FOLDER)
+    stored = saved.model.state_dict()
+    for name, weight in merged_weights(policy.model).items():
+        if not torch.allclose(weight, stored[name], rtol=_SAME_BASE, atol=_SAME_BASE):
+            raise CheckpointError(
+                f"the adapters in {folder} were trained with another model than model.source now gives "
+                f"({name} differs); name the commit that was used in model.revision"
+            )
 
 
 def own_storage(model: nn.Module) -> None:
@@ -82,12 +146,19 @@ def own_storage(model: nn.Module) -> None:
             parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
 
 
-def build_engine(config: RunConfig, policy: Policy) -> Engine:
-    """The engine that samples from the policy."""
+def build_engine(config: RunConfig, policy: Policy, *, shares_model: bool = True) -> Engine:
+    """The engine that samples from the policy; with `shares_model`, from the very module where it can."""
     if isinstance(config.rollout, VllmRolloutConfig):
         return build_vllm_engine(config, config.rollout, policy)
+    if isinstance(config.rollout, PagedRolloutConfig):
+        return build_paged_engine(config, config.rollout, policy)
+    # Adapters would be multiplied at every token, so the engine decodes a copy with merged weights; and what
+    # is sampled during an update needs the weights from before it.
+    model = policy.model
+    if has_lora(model) or config.overlaps or not shares_model:
+        model = plain_copy(model).to(config.compute.device)
     return TransformersEngine(
-        model=policy.model,
+        model=model,
         tokenizer=policy.tokenizer,
         stop_token_ids=policy.stop_token_ids,
         pad_token_id=policy.pad_token_id,
@@ -107,12 +178,19 @@ def mismatch_bound(config: RunConfig) -> float | None:
 
 
 def build_reference(config: RunConfig, policy: Policy) -> MovingReference | None:
-    """A copy of the policy as it is now, where the objective has a reference."""
+    """A copy of the policy as it is now, where the objective has a reference that needs one.
+
+    A frozen one is, for a policy with adapters, the policy without them.
+    """
     reference = config.algorithm.reference
-    if reference.kind == "none":
+    if reference.kind == "none" or _is_base_reference(config, policy):
         return None
-    model = copy.deepcopy(policy.model).requires_grad_(False)
+    model = plain_copy(policy.model).requires_grad_(False)
     return MovingReference(model=model, moves=reference.kind != "frozen")
+
+
+def _is_base_reference(config: RunConfig, policy: Policy) -> bool:
+    return config.algorithm.reference.kind == "frozen" and has_lora(policy.model)
 
 
 def build_updater(
@@ -121,23 +199,28 @@ def build_updater(
     reference: MovingReference | None,
     optimizer_state: Mapping[str, Tensor],
     faults: FaultHandling,
+    ranks: Ranks = ALONE,
+    spread: Spread = WHOLE,
 ) -> PolicyUpdater:
-    """Objective, forward passes and optimiser; an empty state begins a new optimiser."""
+    """Objective, forward passes and optimiser; an empty state begins a new optimiser.
+
+    With several `ranks`, the models are `spread` over them already.
+    """
     settings, compute = config.optimizer, config.compute
     objective = build_objective(config.algorithm, config.divergence, config.regularizer)
-    forward = _forward(config, policy.model, _divergence_meter(objective.divergence))
+    forward = _forward(config, policy.model, _divergence_meter(objective.divergence), sharded=spread.policy)
     forward.check([policy.pad_token_id, *policy.stop_token_ids])
     optimizer = PolicyOptimizer(
         policy.model,
         OptimizerSettings(
-            **settings.model_dump(exclude={"kind", "num_minibatches", "num_epochs", "max_skipped_updates"}),
+            **settings.model_dump(exclude={"num_minibatches", "num_epochs", "max_skipped_updates"}),
             num_steps=config.num_steps,
         ),
     )
     optimizer.load_state(optimizer_state)
     # Completions from before the last update are as stored ones: their ratios begin anywhere.
     reads_stored = config.rollout.engine == "bank" or config.rollout.lag > 0
-    exact_engine = compute.dtype == "float32" and config.rollout.engine in ("transformers", "vllm")
+    exact_engine = compute.dtype == "float32" and config.rollout.engine != "bank"
     takes_engine = config.anchors_to_stored if reads_stored else exact_engine
     behavior = compute.behavior_logprobs
     return PolicyUpdater(
@@ -147,20 +230,31 @@ def build_updater(
         settings=UpdateSettings(
             num_minibatches=settings.num_minibatches,
             num_epochs=settings.num_epochs,
-            micro_batch_tokens=compute.micro_batch_tokens,
+            micro_batch_tokens=compute.max_micro_batch_tokens,
             behavior_logprobs=("engine" if takes_engine else "recompute") if behavior == "auto" else behavior,
             seed=config.seed,
             reads_stored=reads_stored,
             shrinks=compute.on_oom == "shrink",
-            peak_flops=_peak_flops(compute.device, compute.dtype),
+            peak_flops=_peak_flops(compute.device, compute.dtype, ranks.size),
         ),
         faults=faults,
-        reference_forward=None if reference is None else _forward(config, reference.model),
+        reference_forward=_reference_forward(config, policy, reference, spread),
+        ranks=ranks,
     )
 
 
-def _peak_flops(device: str, dtype: str) -> float | None:
-    return peak_flops(torch.cuda.get_device_name(), dtype) if device == "cuda" else None
+def _reference_forward(
+    config: RunConfig, policy: Policy, reference: MovingReference | None, spread: Spread
+) -> PolicyForward | None:
+    if _is_base_reference(config, policy):
+        return _forward(config, policy.model, kind=UnadaptedForward)
+    return None if reference is None else _forward(config, reference.model, sharded=spread.reference)
+
+
+def _peak_flops(device: str, dtype: str, num_devices: int) -> float | None:
+    """What all devices of a run can compute per second, or None where it is not known."""
+    peak = peak_flops(torch.cuda.get_device_name(), dtype) if device == "cuda" else None
+    return None if peak is None else peak * num_devices
 
 
 def _divergence_meter(divergence: Divergence) -> DivergenceMeter | None:
@@ -169,11 +263,20 @@ def _divergence_meter(divergence: Divergence) -> DivergenceMeter | None:
     return DivergenceMeter(STATE_DIVERGENCES[divergence.measure], divergence.top_k)
 
 
-def _forward(config: RunConfig, model: nn.Module, meter: DivergenceMeter | None = None) -> PolicyForward:
-    return PolicyForward(
+def _forward(
+    config: RunConfig,
+    model: nn.Module,
+    meter: DivergenceMeter | None = None,
+    kind: type[PolicyForward] = PolicyForward,
+    sharded: ShardedModel | None = None,
+) -> PolicyForward:
+    is_half = config.compute.dtype == "bfloat16" and sharded is None  # shards are put together in that dtype
+    return kind(
         model,
         meter=meter,
         temperature=config.rollout.temperature,
-        autocast_dtype=torch.bfloat16 if config.compute.dtype == "bfloat16" else None,
+        sharded=sharded,
+        autocast_dtype=torch.bfloat16 if is_half else None,
         packing=config.compute.packing,
+        compiled=CompiledBlocks(model) if config.compute.compile else None,
     )

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from atrium.evaluation.evaluator import Benchmark, WaveSize, evaluate
+from atrium.assemble.shared_evaluation import evaluated_together
+from atrium.evaluation.collection import Watch
+from atrium.evaluation.evaluator import Benchmark, Evaluation, WaveSize, evaluate
 from atrium.grading.grader import Grader
 from atrium.records import Problem, RolloutGroup, TokenIds
 from atrium.rollout.engine import Engine
-from atrium.tracking.run_folder_tracker import RunFolderTracker
 from atrium.tracking.terminal import ProgressDisplay
-from atrium.tracking.tracker import EvaluatedSample, RatioHistogram, TokenTrace
+from atrium.tracking.tracker import EvaluatedSample, RatioHistogram, TokenTrace, Tracker
+from atrium.train.ranks import Ranks
+
+
+class RunTracker(Tracker, Protocol):
+    """A tracker that is told when training begins."""
+
+    def begin(self, *, step: int, num_steps: int) -> None:
+        """Training goes on after `step`."""
+        ...
 
 
 @dataclass(frozen=True)
 class Recorder:
     """A tracker that also shows what it records."""
 
-    tracker: RunFolderTracker
+    tracker: RunTracker
     display: ProgressDisplay
 
     def begin(self, title: str, *, step: int, num_steps: int) -> None:
@@ -73,11 +83,12 @@ class JudgedBenchmark(NamedTuple):
     grader: Grader
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EvaluationPlan:
     """What a run evaluates: validation problems each time, test problems before and after training.
 
-    The best checkpoint is chosen on validation, so results on test stay clean of that choice.
+    The best checkpoint is chosen on validation, so results on test stay clean of that choice. Problems are
+    dealt over the `ranks`, each of which learns the outcome.
     """
 
     validation: JudgedBenchmark
@@ -87,6 +98,7 @@ class EvaluationPlan:
     seed: int
     wave_size: WaveSize | None
     recorder: Recorder
+    ranks: Ranks = Ranks()
 
     def __call__(self, step: int, *, final: bool) -> float | None:
         """Evaluate and record; Mean@K on the validation problems."""
@@ -97,16 +109,31 @@ class EvaluationPlan:
         return value
 
     def _evaluate(self, judged: JudgedBenchmark, step: int) -> float:
-        benchmark, grader = judged
-        outcome = evaluate(
+        return self._recorded(judged, step, self._sampled(judged))
+
+    def _sampled(self, judged: JudgedBenchmark) -> Evaluation | None:
+        """The outcome, on the rank that records it."""
+        return evaluated_together(
+            judged.benchmark, lambda part, watch: self._outcome(part, judged.grader, watch), self.ranks
+        )
+
+    def _outcome(self, benchmark: Benchmark, grader: Grader, watch: Watch) -> Evaluation:
+        return evaluate(
             benchmark,
             engine=self.engine,
             grader=grader,
             encode=self.encode,
             seed=self.seed,
             wave_size=self.wave_size,
+            watch=watch,
         )
-        self.recorder.log_evaluation(
-            step=step, benchmark=benchmark.name, samples=outcome.samples, results=outcome.results
-        )
-        return float(outcome.results["mean_at_k"])
+
+    def _recorded(self, judged: JudgedBenchmark, step: int, outcome: Evaluation | None) -> float:
+        """Record the outcome where it is; Mean@K everywhere."""
+        value = None
+        if outcome is not None:
+            self.recorder.log_evaluation(
+                step=step, benchmark=judged.benchmark.name, samples=outcome.samples, results=outcome.results
+            )
+            value = outcome.results["mean_at_k"]
+        return float(self.ranks.from_first(value))

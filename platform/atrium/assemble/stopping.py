@@ -1,29 +1,51 @@
-"""Ctrl-C and SIGTERM as requests to stop after the step at hand."""
+"""Ctrl-C, SIGTERM and the signals of a cluster as requests to stop after the step at hand."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from atrium.errors import Interrupted
 from atrium.tracking.terminal import ProgressDisplay
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""What asks a run to stop; SLURM announces with the last two that a job's time ends."""
+
+
+class StopRequests:
+    """Whether someone asked to stop. Until steps begin, nothing is lost by stopping at once."""
+
+    def __init__(self, display: ProgressDisplay) -> None:
+        self._display = display
+        self._is_asked, self._has_steps = False, False
+
+    def __call__(self) -> bool:
+        """Whether the run is to stop after the step at hand."""
+        return self._is_asked
+
+    def begin_steps(self) -> None:
+        """From here on a signal is answered after the step at hand."""
+        self._has_steps = True
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal; raises `Interrupted` before the steps, `KeyboardInterrupt` on a second Ctrl-C."""
+        if not self._has_steps:
+            raise Interrupted("stopped before the first step of this session")
+        if self._is_asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._is_asked = True
+        self._display.message("stopping after this step; Ctrl-C again stops at once")
 
 
 @contextmanager
-def stop_requests(display: ProgressDisplay) -> Iterator[Callable[[], bool]]:
-    """Ask the loop to stop after its step on Ctrl-C or SIGTERM; a second Ctrl-C stops at once."""
-    asked: list[int] = []
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        asked.append(number)
-        display.message("stopping after this step; Ctrl-C again stops at once")
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+def stop_requests(display: ProgressDisplay) -> Iterator[StopRequests]:
+    """Listen for the signals inside the block."""
+    requests = StopRequests(display)
+    before = {number: signal.signal(number, requests.ask) for number in STOP_SIGNALS}
     try:
-        yield lambda: bool(asked)
+        yield requests
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

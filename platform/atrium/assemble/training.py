@@ -11,20 +11,25 @@ from pathlib import Path
 import torch
 
 from atrium.assemble.bank import collected_from_bank, read_bank
-from atrium.assemble.evaluated_policy import wave_size
 from atrium.assemble.first_evaluation import shared_first_evaluation
+from atrium.assemble.loop_parts import collector, evaluation_plan, loop_settings
 from atrium.assemble.mirroring import MirroredRun, configured_mirrors
 from atrium.assemble.observing import ObservedRecorder, RunObserver
 from atrium.assemble.policies import (
-    build_engine,
     build_policy,
-    build_reference,
-    build_updater,
-    mismatch_bound,
     own_storage,
-    restore_weights,
 )
-from atrium.assemble.recording import EvaluationPlan, JudgedBenchmark, Recorder
+from atrium.assemble.ranks import (
+    agreed_folder,
+    checkpoint_store,
+    explained_by,
+    fixed_for_ranks,
+    joined_ranks,
+    rank_report,
+    rewound,
+    silent_recorder,
+)
+from atrium.assemble.recording import EvaluationPlan, Recorder
 from atrium.assemble.stopping import stop_requests
 from atrium.assemble.task import (
     BenchmarkGraders,
@@ -32,21 +37,17 @@ from atrium.assemble.task import (
     build_grader,
     build_task,
     data_provenance,
-    evaluated_benchmark,
     require_same_data,
 )
-from atrium.assemble.watching import fault_handling, step_profiler
+from atrium.assemble.trained_models import fitting_updater, trained_models
+from atrium.assemble.watching import step_profiler
 from atrium.compare.figures import draw_figures
 from atrium.config.objective_checks import objective_notes
 from atrium.config.schema import RunConfig
-from atrium.data.problems import ProblemStream
 from atrium.errors import Interrupted, Pruned
-from atrium.grading.grader import Grader
-from atrium.models.policy import Policy, write_policy
-from atrium.objective.groups import GroupFilter
-from atrium.records import Problem, TokenIds
-from atrium.rollout.engine import Engine, SamplingParams
+from atrium.models.policy import Policy
 from atrium.rollout.stored_rollouts import StoredCompletion
+from atrium.rollout.vllm_watchdog import hangs_told
 from atrium.tracking.end_summary import print_summary
 from atrium.tracking.mirrors.process import MirrorProcesses
 from atrium.tracking.provenance import collect_provenance
@@ -54,9 +55,10 @@ from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
 from atrium.tracking.status import RunState
 from atrium.tracking.terminal import progress_display
-from atrium.train.checkpoint import Checkpoint, CheckpointStore, TrainingState, latest_checkpoint
-from atrium.train.collect import RolloutCollector
-from atrium.train.loop import LoopSettings, Training, train
+from atrium.train.checkpoint import Checkpoint, TrainingState
+from atrium.train.loop import Training, train
+from atrium.train.overlap import Overlap
+from atrium.train.ranks import Ranks
 
 
 def run_training(
@@ -68,11 +70,18 @@ def run_training(
     checkpoint), or by an error. `overrides` are recorded as what was typed; `observer` may watch and prune.
     """
     torch.set_num_threads(config.compute.num_threads)
-    folder = _open_folder(config, overrides)
     with ExitStack() as stack:
+        ranks = stack.enter_context(joined_ranks(config))
+        config = fixed_for_ranks(config, ranks)
+        folder = agreed_folder(_open_folder(config, overrides) if ranks.is_first else None, ranks)
+        if not ranks.is_first:
+            checkpoint = rewound(config, folder, ranks)
+            with explained_by(ranks):
+                _train(config, folder, checkpoint, silent_recorder(folder, ranks), stack, ranks)
+            return folder.path
         stack.enter_context(folder.lock())
         folder.write_config({**config.model_dump(mode="json"), "resume": None})
-        checkpoint = _rewound(config, folder)
+        checkpoint = rewound(config, folder, ranks)
         display = progress_display(config.tracking.progress, folder.append_log)
         stack.callback(display.close)
         tracker = RunFolderTracker(
@@ -86,8 +95,8 @@ def run_training(
         mirrors = MirrorProcesses(folder, configured_mirrors(config.tracking), display.message)
         recorder = ObservedRecorder(tracker, display, MirroredRun(mirrors, observer))
         try:
-            with _end_recorded(tracker):
-                _train(config, folder, checkpoint, recorder, stack)
+            with _end_recorded(tracker), explained_by(ranks):
+                _train(config, folder, checkpoint, recorder, stack, ranks)
             if config.tracking.figures:
                 draw_figures(folder)
         finally:
@@ -108,20 +117,12 @@ def _open_folder(config: RunConfig, overrides: Sequence[str]) -> RunFolder:
     return folder
 
 
-def _rewound(config: RunConfig, folder: RunFolder) -> Checkpoint | None:
-    """The checkpoint that a resumed run goes on from, with everything recorded after it dropped."""
-    if config.resume is None:
-        return None
-    checkpoint = latest_checkpoint(folder.checkpoints_dir)
-    folder.truncate_after(checkpoint.state.step if checkpoint else -1)
-    return checkpoint
-
-
 @contextmanager
 def _end_recorded(tracker: RunFolderTracker) -> Iterator[None]:
     """Write into the folder how the run ended."""
     try:
-        yield
+        with hangs_told(partial(tracker.end, RunState.FAILED)):
+            yield
     except (Interrupted, KeyboardInterrupt) as stop:
         tracker.end(RunState.INTERRUPTED, str(stop) or "stopped at once")
         raise
@@ -140,14 +141,20 @@ def _train(
     checkpoint: Checkpoint | None,
     recorder: Recorder,
     stack: ExitStack,
+    ranks: Ranks,
 ) -> None:
     """Build the parts of the run and let the loop drive them."""
     display = recorder.display
-    task = build_task(config, folder.cache_dir, display.message)
+    should_stop = stack.enter_context(stop_requests(display))
+    with ranks.first_alone("loading the data"):
+        task = build_task(config, folder.cache_dir, display.message)
     stored = read_bank(config, task.train.problems, display.message)
-    policy = build_policy(config, folder.cache_dir, display)
+    with ranks.first_alone("loading the model"):
+        # A policy that will be spread is spread from the host's memory.
+        policy = build_policy(config, folder.cache_dir, display, device=None if ranks.is_alone else "cpu")
     own_storage(policy.model)
-    _record_provenance(config, folder, task)
+    if ranks.is_first:
+        _record_provenance(config, folder, task)
     grader = build_grader(config.grader, config.model)
     stack.callback(grader.close)
     graders = BenchmarkGraders(config.grader, config.model, own=grader)
@@ -159,18 +166,20 @@ def _train(
         anchors_to_stored=config.anchors_to_stored,
     ):
         display.message(f"note: {note}")
-    should_stop = stack.enter_context(stop_requests(display))
-    training = _assembled(config, folder, checkpoint, recorder, task, stored, policy, graders, should_stop)
+    training = _assembled(
+        config, folder, checkpoint, recorder, task, stored, policy, graders, should_stop, ranks
+    )
     stack.callback(training.engine.close)
-    if isinstance(recorder, ObservedRecorder) and isinstance(training.evaluate, EvaluationPlan):
+    if isinstance(training.evaluate, EvaluationPlan):
         first = shared_first_evaluation(training.evaluate, config, policy, folder.cache_dir)
         training = replace(training, evaluate=first)
     state = TrainingState(objective=training.updater.objective.initial_state())
     if checkpoint is not None:
         state = checkpoint.state
         display.message(f"resuming after step {state.step}")
-    training.engine.update_weights(policy.model.state_dict(), state.weight_version)
+    training.engine.update_weights(policy.weights(), state.weight_version)
     recorder.begin(_title(config, policy), step=state.step, num_steps=config.num_steps)
+    should_stop.begin_steps()
     train(training, state)
 
 
@@ -184,111 +193,36 @@ def _assembled(
     policy: Policy,
     graders: BenchmarkGraders,
     should_stop: Callable[[], bool],
+    ranks: Ranks,
 ) -> Training:
-    """The loop's parts. The reference is taken from the first policy, before a checkpoint's weights."""
-    reference = build_reference(config, policy)
-    if checkpoint is not None:
-        restore_weights(policy, checkpoint.policy)
-        if reference is not None and checkpoint.reference is not None:
-            reference.load(checkpoint.reference)
-    recorder.display.phase("starting the engine")
-    engine = build_engine(config, policy)
-    encode = task.encoder(policy.tokenizer)
+    """The loop's parts."""
+    models = trained_models(config, checkpoint, recorder, policy, ranks)
+    engine, encode = models.engine, task.encoder(policy.tokenizer)
     problems = task.fitting_problems(encode, policy.context_length, recorder.display.message)
-    collector = _collector(config, task, problems, encode=encode, engine=engine, grader=graders.own)
+    collected = collector(
+        config, task, problems, encode=encode, engine=engine, grader=graders.own, ranks=ranks
+    )
     if stored is not None:
-        collector = collected_from_bank(collector, stored, config, policy, problems)
+        collected = collected_from_bank(collected, stored, config, policy, problems)
+    longest = len(encode(max(problems, key=lambda problem: len(problem.question))))
     return Training(
-        settings=_loop_settings(config, policy),
-        collector=collector,
-        updater=build_updater(
-            config,
-            policy,
-            reference,
-            checkpoint.optimizer if checkpoint else {},
-            fault_handling(config, folder, recorder.display.message),
-        ),
+        settings=loop_settings(config, policy),
+        collector=collected,
+        updater=fitting_updater(config, folder, recorder, policy, models, longest, ranks),
         engine=engine,
-        weights=policy.model.state_dict,
-        reference=reference,
+        weights=policy.weights,
+        reference=models.reference,
         tracker=recorder,
-        evaluate=_evaluation_plan(config, task, policy, graders, engine=engine, recorder=recorder),
-        checkpoints=_checkpoint_store(config, folder, policy),
+        evaluate=evaluation_plan(
+            config, task, policy, graders, engine=engine, recorder=recorder, ranks=ranks
+        ),
+        checkpoints=checkpoint_store(config, folder, policy, ranks),
         should_stop=should_stop,
         on_phase=recorder.display.phase,
         ahead=checkpoint.ahead if checkpoint else None,
-        profiler=step_profiler(config, folder, recorder.display.message),
-    )
-
-
-def _checkpoint_store(config: RunConfig, folder: RunFolder, policy: Policy) -> CheckpointStore:
-    return CheckpointStore(
-        folder=folder.checkpoints_dir,
-        save_policy=partial(write_policy, policy),
-        keep_last=config.checkpoint.keep_last,
-        keep_best=config.checkpoint.keep_best,
-    )
-
-
-def _loop_settings(config: RunConfig, policy: Policy) -> LoopSettings:
-    return LoopSettings(
-        num_steps=config.num_steps,
-        evaluate_every_num_steps=config.evaluation.every_num_steps,
-        checkpoint_every_num_steps=config.checkpoint.every_num_steps,
-        pad_token_id=policy.pad_token_id,
-        device=config.compute.device,
-        seed=config.seed,
-        lag=config.rollout.lag,
-        max_mismatch=mismatch_bound(config),
-    )
-
-
-def _evaluation_plan(
-    config: RunConfig,
-    task: Task,
-    policy: Policy,
-    graders: BenchmarkGraders,
-    *,
-    engine: Engine,
-    recorder: Recorder,
-) -> EvaluationPlan:
-    """The validation problems and the benchmarks, each with what grades it."""
-    validation, *tests = (
-        JudgedBenchmark(evaluated_benchmark(loaded, config.evaluation), graders.of(loaded))
-        for loaded in (task.validation, *task.benchmarks)
-    )
-    return EvaluationPlan(
-        validation=validation,
-        tests=tuple(tests),
-        engine=engine,
-        encode=task.encoder(policy.tokenizer),
-        seed=config.evaluation.seed,
-        wave_size=wave_size(config, policy),
-        recorder=recorder,
-    )
-
-
-def _collector(
-    config: RunConfig,
-    task: Task,
-    problems: Sequence[Problem],
-    *,
-    encode: Callable[[Problem], TokenIds],
-    engine: Engine,
-    grader: Grader,
-) -> RolloutCollector:
-    rollout = config.rollout
-    return RolloutCollector(
-        stream=ProblemStream(problems, config.seed),
-        encode=encode,
-        engine=engine,
-        grader=grader,
-        reward=task.reward,
-        group_filter=GroupFilter(**config.algorithm.group_filter.model_dump()),
-        sampling=SamplingParams(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature),
-        num_prompts=rollout.num_prompts,
-        group_size=rollout.group_size,
-        seed=config.seed,
+        overlap=Overlap(policy.model) if config.overlaps else None,
+        profiler=step_profiler(config, folder, recorder.display.message) if ranks.is_first else None,
+        rank_report=rank_report(folder, ranks, recorder),
     )
 
 
@@ -305,5 +239,5 @@ def _record_provenance(config: RunConfig, folder: RunFolder, task: Task) -> None
 def _title(config: RunConfig, policy: Policy) -> str:
     return (
         f"{config.algorithm.name} with divergence {config.divergence.kind}, seed {config.seed}, "
-        f"{policy.num_parameters:,} parameters on {config.compute.device}"
+        f"{policy.size} on {config.compute.device}"
     )

@@ -72,7 +72,7 @@ def check_vllm_memory(
             engine_frac=rollout.gpu_memory_fraction,
             cache_bytes=None if rollout.kv_cache_mb is None else rollout.kv_cache_mb << 20,
             sleeps=rollout.sleep_level is not None,
-            trains=trains,
+            trains=trains and model.lora is None,  # adapters' gradients are too small to count
         ),
         device_bytes=_device_bytes(config.compute.device) if device_bytes is None else device_bytes,
     )

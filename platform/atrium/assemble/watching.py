@@ -10,10 +10,14 @@ from atrium.train.faults import FaultHandling
 from atrium.train.profile import StepProfiler
 
 
-def fault_handling(config: RunConfig, folder: RunLayout, on_message: Callable[[str], None]) -> FaultHandling:
-    """What is done about updates without a finite gradient."""
+def fault_handling(
+    config: RunConfig, folder: RunLayout | None, on_message: Callable[[str], None]
+) -> FaultHandling:
+    """What is done about updates without a finite gradient; without a folder, none of them is kept."""
     return FaultHandling(
-        max_skipped=config.optimizer.max_skipped_updates, folder=folder.faults_dir, on_message=on_message
+        max_skipped=config.optimizer.max_skipped_updates,
+        folder=None if folder is None else folder.faults_dir,
+        on_message=on_message,
     )
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,17 +19,10 @@ from safetensors.numpy import load_file, save_file
 from atrium import metrics
 from atrium.errors import EngineError
 from atrium.objective.batch import neutral
-from atrium.records import (
-    Completion,
-    FinishReason,
-    Problem,
-    Rollout,
-    RolloutGroup,
-    Verdict,
-    VerdictKind,
-)
+from atrium.records import RolloutGroup
 from atrium.rollout.collate import RolloutRows
 from atrium.train.collect import Collected
+from atrium.train.group_records import groups_of_record, record_of_groups
 from atrium.train.logprobs import PolicyForward
 from atrium.train.measurements import Measurements
 
@@ -79,25 +71,25 @@ def check_mismatch(measured: Mapping[str, float], bound: float | None, step: int
     )
 
 
+def staleness(groups: Sequence[RolloutGroup], weight_version: int) -> tuple[float, int]:
+    """Updates between sampling and now, summed over the run's own completions, and their number."""
+    completions = [rollout.completion for group in groups for rollout in group.rollouts]
+    ages = [weight_version - one.weight_version for one in completions if not one.is_stored]
+    return sum(ages), len(ages)
+
+
 def write_ahead(ahead: Ahead, folder: Path) -> None:
     """Write the batch into an existing folder, as JSON and safetensors."""
     collected = ahead.collected
-    completions = [r.completion for group in collected.groups for r in group.rollouts]
+    groups, arrays = record_of_groups(collected.groups)
     record = {
         "cursor": collected.cursor,
         "trains": collected.trains,
-        "groups": [_group_record(group) for group in collected.groups],
+        "groups": groups,
         "measurements": ahead.measurements.as_record(),
     }
     (folder / _RECORD).write_text(json.dumps(record), encoding="utf-8")
-    save_file(
-        {
-            "prompt_ids": _joined([group.prompt_token_ids for group in collected.groups], np.int32),
-            "token_ids": _joined([completion.token_ids for completion in completions], np.int32),
-            "logprobs": _joined([completion.logprobs for completion in completions], np.float32),
-        },
-        folder / _ARRAYS,
-    )
+    save_file(arrays, folder / _ARRAYS)
 
 
 def read_ahead(folder: Path) -> Ahead | None:
@@ -105,69 +97,6 @@ def read_ahead(folder: Path) -> Ahead | None:
     if not (folder / _RECORD).exists():
         return None
     record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-    arrays = load_file(folder / _ARRAYS)
-    groups, first_prompt, first = [], 0, 0
-    for group in record["groups"]:
-        rollouts = []
-        for rollout in group["rollouts"]:
-            last = first + rollout["num_tokens"]
-            rollouts.append(
-                _rollout(rollout, arrays["token_ids"][first:last], arrays["logprobs"][first:last])
-            )
-            first = last
-        last_prompt = first_prompt + group["num_prompt_tokens"]
-        groups.append(
-            RolloutGroup(
-                problem=Problem(**group["problem"]),
-                prompt_token_ids=arrays["prompt_ids"][first_prompt:last_prompt],
-                rollouts=tuple(rollouts),
-            )
-        )
-        first_prompt = last_prompt
-    collected = Collected(groups=tuple(groups), trains=tuple(record["trains"]), cursor=int(record["cursor"]))
+    groups = groups_of_record(record["groups"], load_file(folder / _ARRAYS))
+    collected = Collected(groups=groups, trains=tuple(record["trains"]), cursor=int(record["cursor"]))
     return Ahead(collected=collected, measurements=Measurements.from_record(record["measurements"]))
-
-
-def _group_record(group: RolloutGroup) -> dict[str, Any]:
-    problem = group.problem
-    return {
-        "problem": {
-            "problem_id": problem.problem_id,
-            "question": problem.question,
-            "answer": problem.answer,
-            "metadata": dict(problem.metadata),
-        },
-        "num_prompt_tokens": len(group.prompt_token_ids),
-        "rollouts": [
-            {
-                "sample_index": rollout.sample_index,
-                "reward": rollout.reward,
-                "verdict": asdict(rollout.verdict),
-                "num_tokens": rollout.completion.num_tokens,
-                "text": rollout.completion.text,
-                "finish_reason": rollout.completion.finish_reason,
-                "weight_version": rollout.completion.weight_version,
-            }
-            for rollout in group.rollouts
-        ],
-    }
-
-
-def _rollout(record: dict[str, Any], token_ids: Any, logprobs: Any) -> Rollout:  # noqa: ANN401 - arrays from a file
-    verdict = record["verdict"]
-    return Rollout(
-        sample_index=record["sample_index"],
-        completion=Completion(
-            token_ids=token_ids,
-            logprobs=logprobs,
-            text=record["text"],
-            finish_reason=FinishReason(record["finish_reason"]),
-            weight_version=record["weight_version"],
-        ),
-        verdict=Verdict(**{**verdict, "kind": VerdictKind(verdict["kind"])}),
-        reward=record["reward"],
-    )
-
-
-def _joined(arrays: Sequence[np.ndarray[Any, Any]], dtype: type) -> np.ndarray[Any, Any]:
-    return np.concatenate([np.zeros(0, dtype), *arrays]).astype(dtype)

@@ -91,17 +91,29 @@ class CheckpointStore:
 
         Raises `CheckpointError` when there is no room; older checkpoints are then as they were.
         """
-        path = self.folder / _name(state.step)
-        partial = self.folder / f".{path.name}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        try:
-            partial.mkdir(parents=True)
-            self.save_policy(partial / "policy")
-            save_file(_contiguous(optimizer), partial / "optimizer.safetensors")
+
+        def write(folder: Path) -> None:
+            self.save_policy(folder / "policy")
+            save_file(_contiguous(optimizer), folder / "optimizer.safetensors")
             if reference is not None:
-                save_file(_contiguous(reference), partial / "reference.safetensors")
+                save_file(_contiguous(reference), folder / "reference.safetensors")
             if ahead is not None:
-                write_ahead(ahead, partial)
+                write_ahead(ahead, folder)
+
+        return self._write_whole(state, write)
+
+    def finish(self) -> None:
+        """Wait until everything that `save` was given is on the disk; here it is when `save` returns."""
+
+    def _write_whole(
+        self, state: TrainingState, write: Callable[[Path], None], *, prepared: bool = False
+    ) -> Path:
+        """Let `write` fill a folder, and give it its name once it is whole; `prepared` folders are there."""
+        path, partial = self._paths(state)
+        try:
+            if not prepared:
+                self._prepare(partial)
+            write(partial)
             _write_state(partial, state)
             _flush(partial)
             shutil.rmtree(path, ignore_errors=True)
@@ -120,6 +132,16 @@ class CheckpointStore:
             ) from error
         self._prune(path, state.best_step)
         return path
+
+    def _paths(self, state: TrainingState) -> tuple[Path, Path]:
+        """The folder of a checkpoint, and that in which it is written."""
+        path = self.folder / _name(state.step)
+        return path, self.folder / f".{path.name}.partial"
+
+    @staticmethod
+    def _prepare(partial: Path) -> None:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
 
     def _name_best(self, step: int | None) -> None:
         """Say in `best.json` which checkpoint is the best, if it is kept; the first policy has none."""
@@ -149,31 +171,41 @@ def checkpoint_paths(folder: Path) -> list[Path]:
     return [path for _, path in sorted((int(match[1]), path) for match, path in named)]
 
 
-def latest_checkpoint(folder: Path) -> Checkpoint | None:
+def latest_checkpoint(folder: Path, *, with_tensors: bool = True) -> Checkpoint | None:
     """The newest good checkpoint of a folder of checkpoints, or None. Damaged ones are passed over."""
     for path in reversed(checkpoint_paths(folder)):
         try:
-            return load_checkpoint(path)
+            return load_checkpoint(path, with_tensors=with_tensors)
         except CheckpointError:
             continue
     return None
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint; raises `CheckpointError` where it is missing or not whole."""
+def load_checkpoint(path: Path, *, with_tensors: bool = True) -> Checkpoint:
+    """Read a checkpoint; raises `CheckpointError` where it is missing or not whole.
+
+    Without tensors, those of optimiser and reference stay on the disk, for ranks that read their shards.
+    """
     record = _read_state(path)
     try:
         state = dict(record["state"])
         objective = ObjectiveState.from_record(state.pop("objective"))
         update = UpdateState(**state.pop("update", {}))
         training_state = TrainingState(objective=objective, update=update, **state)
-        optimizer = load_file(path / "optimizer.safetensors")
+        optimizer = _read_optimizer(path) if with_tensors else {}
         reference_file = path / "reference.safetensors"
-        reference = load_file(reference_file) if reference_file.exists() else None
+        reference = load_file(reference_file) if with_tensors and reference_file.exists() else None
         ahead = read_ahead(path)
     except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged ({error}); resume from another one") from error
     return Checkpoint(path=path, state=training_state, optimizer=optimizer, reference=reference, ahead=ahead)
+
+
+def _read_optimizer(path: Path) -> dict[str, Tensor]:
+    """The optimiser's state; what ranks hold alike stands in a file of its own where there were several."""
+    state = load_file(path / "optimizer.safetensors")
+    alike = path / "optimizer-alike.safetensors"
+    return {**state, **load_file(alike)} if alike.exists() else state
 
 
 def _name(step: int) -> str:

@@ -25,7 +25,9 @@ from atrium.records import (
 )
 from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
 from atrium.seeding import derive_seed
+from atrium.train.group_records import bytes_of_groups, groups_of_bytes
 from atrium.train.measurements import Measurements
+from atrium.train.ranks import Ranks
 
 _VERDICT_SHARES: dict[VerdictKind, Quantity] = {
     VerdictKind.CORRECT: metrics.CORRECT_FRAC,
@@ -47,7 +49,10 @@ class Collected:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutCollector:
-    """Everything that turns the next problems of a stream into graded groups."""
+    """Everything that turns the next problems of a stream into graded groups.
+
+    The prompts are dealt over the `ranks`; each samples and grades its share, and then has all groups.
+    """
 
     stream: ProblemStream
     encode: Callable[[Problem], TokenIds]
@@ -59,6 +64,7 @@ class RolloutCollector:
     num_prompts: int
     group_size: int
     seed: int
+    ranks: Ranks = Ranks()
 
     def collect(self, step: int, cursor: int, measurements: Measurements) -> Collected:
         """The step's groups. With `resample`, each group without a signal is replaced by the next prompt's.
@@ -91,6 +97,8 @@ class RolloutCollector:
                 requests = [round_.requests[place] for place in places]
                 for generation in self.engine.generate(requests, self.sampling):
                     round_.grade(places[generation.request_index], generation.completions)
+                    if not self.ranks.is_alone:
+                        continue  # what has to be replaced is known when all ranks are done
                     num_wanted = min(self.num_prompts + round_.num_rejected(wait=False), limit)
                     added = round_.extend(num_wanted)
                     places += added
@@ -98,12 +106,17 @@ class RolloutCollector:
                 sample_s += time.perf_counter() - started
                 places = round_.unanswered()
             started = time.perf_counter()
+            round_.exchange()
             num_wanted = min(self.num_prompts + round_.num_rejected(wait=True), limit)
             wait_s += time.perf_counter() - started
         groups = round_.groups()
         measurements.add(metrics.ROLLOUT_S, sample_s)
         measurements.add(metrics.GRADE_WAIT_S, wait_s)
-        _measure(groups, sample_s, measurements)
+        _measure(groups, max(self.ranks.gather(sample_s)), measurements)
+        if not self.ranks.is_alone:
+            tokens = [_num_tokens(groups[rank :: self.ranks.size]) for rank in range(self.ranks.size)]
+            measurements.add(metrics.RANK_TOKENS_MIN, min(tokens))
+            measurements.add(metrics.RANK_TOKENS_MAX, max(tokens))
         return groups
 
     def request(self, problem: Problem, position: int) -> GenerationRequest:
@@ -128,15 +141,16 @@ class _Round:
         self._graded: dict[int, list[tuple[Completion, Future[Verdict]]]] = {}
         self._groups: dict[int, RolloutGroup] = {}
         self._num_rejected = 0
+        self._num_exchanged = 0
 
     def extend(self, num_wanted: int) -> list[int]:
-        """Take prompts until there are `num_wanted`; the places of the new ones."""
+        """Take prompts until there are `num_wanted`; the places of the new ones that this rank answers."""
         first = len(self.requests)
         position = self._cursor + first
         for problem in self._collector.stream.take(position, max(0, num_wanted - first)):
             self.requests.append(self._collector.request(problem, self._cursor + len(self.requests)))
             self._problems.append(problem)
-        return list(range(first, len(self.requests)))
+        return self._own(range(first, len(self.requests)))
 
     def grade(self, place: int, completions: Sequence[Completion]) -> None:
         """Hand the completions of a prompt to the grader."""
@@ -146,17 +160,38 @@ class _Round:
         ]
 
     def unanswered(self) -> list[int]:
-        """The places of prompts that have no completions yet."""
-        return [place for place in range(len(self.requests)) if place not in self._graded]
+        """The places of prompts that have no completions yet, and that no other rank answers."""
+        return [place for place in self._own(range(len(self.requests))) if place not in self._graded]
+
+    def _own(self, places: range) -> list[int]:
+        ranks = self._collector.ranks
+        return [place for place in places if place % ranks.size == ranks.rank]
+
+    def exchange(self) -> None:
+        """Wait for the grades of this rank's prompts, and take the groups of the others."""
+        ranks = self._collector.ranks
+        if ranks.is_alone:
+            return
+        self.num_rejected(wait=True)
+        new = range(self._num_exchanged, len(self.requests))
+        content = bytes_of_groups([self._groups[place] for place in self._own(new)])
+        for rank, found in enumerate(ranks.gather_bytes(content)):
+            places = [place for place in new if place % ranks.size == rank]
+            for place, group in zip(places, groups_of_bytes(found), strict=True):
+                if rank != ranks.rank:
+                    self._keep(place, group)
+        self._num_exchanged = len(self.requests)
 
     def num_rejected(self, *, wait: bool) -> int:
         """How many groups are not kept, among those that are graded, or of all when `wait` is set."""
         for place, graded in self._graded.items():
             if place not in self._groups and (wait or all(future.done() for _, future in graded)):
-                group = self._group(place, graded)
-                self._groups[place] = group
-                self._num_rejected += not self._collector.group_filter.keeps(_rewards(group))
+                self._keep(place, self._group(place, graded))
         return self._num_rejected
+
+    def _keep(self, place: int, group: RolloutGroup) -> None:
+        self._groups[place] = group
+        self._num_rejected += not self._collector.group_filter.keeps(_rewards(group))
 
     def groups(self) -> list[RolloutGroup]:
         """All groups, in the order of the stream."""
@@ -180,6 +215,10 @@ class _Round:
 
 def _rewards(group: RolloutGroup) -> tuple[float, ...]:
     return tuple(rollout.reward for rollout in group.rollouts)
+
+
+def _num_tokens(groups: Sequence[RolloutGroup]) -> int:
+    return sum(rollout.completion.num_tokens for group in groups for rollout in group.rollouts)
 
 
 def _measure(groups: Sequence[RolloutGroup], sample_s: float, measurements: Measurements) -> None:

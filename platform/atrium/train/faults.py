@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from atrium.errors import DataError, TrainingDivergedError
+from atrium.models.shards import own_part
 from atrium.objective.batch import Batch
 from atrium.objective.objective import ObjectiveState
 from atrium.rollout.collate import RolloutRows
@@ -105,9 +106,11 @@ class FaultHandling:
 
 
 def unfinite_parameters(gradients: Mapping[str, Tensor | None]) -> tuple[str, ...]:
-    """The names of the gradients that hold a NaN or an infinity."""
+    """The names of the gradients of which this process holds a NaN or an infinity."""
     return tuple(
-        name for name, value in gradients.items() if value is not None and not bool(value.isfinite().all())
+        name
+        for name, value in gradients.items()
+        if value is not None and not bool(own_part(value).isfinite().all())
     )
 
 

@@ -10,7 +10,9 @@ tokens of all rows.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,12 +23,18 @@ from atrium.errors import ConfigError
 from atrium.models.qwen3 import has_fused_form
 from atrium.objective.batch import PolicyTokens
 from atrium.rollout.collate import RolloutRows
+from atrium.train.compiled_blocks import CompiledBlocks
 from atrium.train.divergence_meter import DivergenceMeter
 from atrium.train.microbatches import split_by_length, split_by_tokens
 from atrium.train.packed_attention import packed_states
 from atrium.train.packing import Packing, num_packed_tokens, pack
 from atrium.train.qwen3_states import qwen3_states
 from atrium.train.token_logprobs import Entropy, token_logprobs
+
+if TYPE_CHECKING:  # a run on one process loads nothing of torch.distributed
+    from atrium.train.sharding import ShardedModel
+
+_Tensors = tuple[Tensor | None, ...]
 
 
 class PolicyForward:
@@ -45,6 +53,11 @@ class PolicyForward:
     packing
         Compute packed tokens; otherwise whole rows, padded on the right, where causal attention makes a
         mask unnecessary. Values and gradients are the same to rounding.
+    sharded
+        How the model runs where it is spread over ranks, which then all make each call; it computes in
+        its own dtype, and `autocast_dtype` is None.
+    compiled
+        The model's compiled blocks, or None to run it as it is.
     """
 
     def __init__(
@@ -55,14 +68,23 @@ class PolicyForward:
         autocast_dtype: torch.dtype | None = None,
         packing: bool = True,
         meter: DivergenceMeter | None = None,
+        sharded: ShardedModel | None = None,
+        compiled: CompiledBlocks | None = None,
     ) -> None:
         self.model = model
         self.temperature = temperature
         self.autocast_dtype = autocast_dtype
         self.packing = packing
         self._meter = meter
+        self._sharded = sharded
+        self._compiled = compiled
         self._base: nn.Module = model.base_model  # type: ignore[assignment]
         self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
+        embeddings = model.get_input_embeddings()  # type: ignore[operator]
+        if isinstance(embeddings, nn.Embedding):
+            # torch drops the gradient of the padding token's embedding, but one that was sampled is a token
+            # like any other; what pads rows stands behind them and has no gradient.
+            embeddings.padding_idx = None
 
     def __call__(self, rows: RolloutRows, *, entropy: Entropy) -> PolicyTokens:
         """Log-probabilities [B, T] of the rows' completion tokens, with gradient where grad is enabled.
@@ -70,11 +92,22 @@ class PolicyForward:
         The divergence is measured where the rows hold behavior states; see `DivergenceMeter`.
         """
         mask_BT = rows.batch.mask_BT
+        logprob_M, entropy_M, divergence_M = self._run(lambda: self._tokens(rows, entropy))
+        assert logprob_M is not None
+        return PolicyTokens(
+            logprob_BT=_spread(logprob_M, mask_BT),
+            entropy_BT=None if entropy_M is None else _spread(entropy_M, mask_BT),
+            divergence_BT=None if divergence_M is None else _spread(divergence_M, mask_BT),
+        )
+
+    def _tokens(self, rows: RolloutRows, entropy: Entropy) -> _Tensors:
+        """Log-probabilities, entropies and divergences [M] of all completion tokens."""
+        mask_BT = rows.batch.mask_BT
         state_ND, predicting_BT = self._states(rows)
         column_BT = (_predicting_columns(rows) + 1).clamp(max=rows.token_BL.shape[1] - 1)
         token_M = rows.token_BL.gather(1, column_BT)[mask_BT]
         state_MD = state_ND.index_select(0, predicting_BT[mask_BT])
-        divergence_BT = None
+        divergence_M = None
         with self._autocast():
             logprob_M, entropy_M = token_logprobs(
                 self._head, state_MD, token_M, temperature=self.temperature, entropy=entropy
@@ -84,22 +117,28 @@ class PolicyForward:
                 divergence_M = self._meter.measure(
                     behavior_MD, state_MD.detach(), self._head, self.temperature
                 )
-                divergence_BT = _spread(divergence_M, mask_BT)
-        return PolicyTokens(
-            logprob_BT=_spread(logprob_M, mask_BT),
-            entropy_BT=None if entropy_M is None else _spread(entropy_M, mask_BT),
-            divergence_BT=divergence_BT,
-        )
+        return logprob_M, entropy_M, divergence_M
 
     def states(self, rows: RolloutRows) -> Tensor:
         """The model's last states [B, T, D] at the positions that predict the completion tokens."""
-        state_ND, predicting_BT = self._states(rows)
-        return state_ND[predicting_BT]
+
+        def compute() -> tuple[Tensor]:
+            state_ND, predicting_BT = self._states(rows)
+            return (state_ND[predicting_BT],)
+
+        (state_BTD,) = self._run(compute)
+        assert state_BTD is not None
+        return state_BTD
 
     def freeze_behavior_head(self) -> None:
         """Keep the LM head as it is now, for the behavior states of this step."""
         if self._meter is not None:
-            self._meter.freeze(self._head)
+            self._run(self._freeze)
+
+    def _freeze(self) -> _Tensors:
+        assert self._meter is not None
+        self._meter.freeze(self._head)
+        return ()
 
     def num_positions(self, rows: RolloutRows) -> int:
         """The positions that the model computes for these rows, padding included."""
@@ -117,37 +156,48 @@ class PolicyForward:
             return [subset[part] for part in split_by_tokens(length_B, max_tokens=max_tokens)]
         return [subset[part] for part in split_by_length(length_B, max_tokens=max_tokens)]
 
+    def _run(self, compute: Callable[[], _Tensors]) -> _Tensors:
+        return compute() if self._sharded is None else self._sharded.run(compute)
+
     def check(self, token_ids: list[int]) -> None:
         """Raise `ConfigError` unless this pass computes what the whole model does on the given tokens.
 
         Some architectures scale or cap logits behind the head, or attend in ways of their own; training
         on other log-probabilities than the engine's would be silent.
         """
-        device = next(self.model.parameters()).device
+        device = self._device
         name = type(self.model).__name__
         token_BL = torch.tensor([token_ids, token_ids[:2] + token_ids[:1:-1]], device=device)
-        num_tokens_B = np.full(2, token_BL.shape[1])
         with torch.no_grad():
-            whole = self.model(input_ids=token_BL, use_cache=False)
-            state_BLD = self._base(input_ids=token_BL, use_cache=False).last_hidden_state
-            if not torch.allclose(whole.logits.float(), self._head(state_BLD).float(), atol=1e-4, rtol=1e-4):
-                raise ConfigError(
-                    f"model of type {name} changes its logits behind the LM head, which training does not "
-                    "support; choose another model"
-                )
-            if not self.packing:
-                return
-            packing = pack(
-                token_BL, np.full(2, 2), num_tokens_B, np.zeros(2, dtype=np.int64), padded=self._pads
+            logits, headed, state_BLD, packed_BTD = self._run(lambda: self._both_ways(token_BL))
+        assert logits is not None
+        assert headed is not None
+        assert state_BLD is not None
+        if not torch.allclose(logits.float(), headed.float(), atol=1e-4, rtol=1e-4):
+            raise ConfigError(
+                f"model of type {name} changes its logits behind the LM head, which training does not "
+                "support; choose another model"
             )
-            with self._autocast():
-                packed_BTD = self._packed(packing)[packing.predicting_BT]
-            expected_BTD = state_BLD[:, 1:-1]
-        tolerance = 1e-3 if self.autocast_dtype is None else 0.1
+        if packed_BTD is None:
+            return
+        tolerance = 1e-3 if self._dtype == torch.float32 else 0.1
+        expected_BTD = state_BLD[:, 1:-1]
         if not torch.allclose(packed_BTD.float(), expected_BTD.float(), atol=tolerance, rtol=tolerance):
             raise ConfigError(
                 f"model of type {name} computes something else on packed tokens; set compute.packing=false"
             )
+
+    def _both_ways(self, token_BL: Tensor) -> _Tensors:
+        """Logits of the whole model, those of its head on its last states, the states, and packed ones."""
+        whole = self.model(input_ids=token_BL, use_cache=False)
+        state_BLD = self._base(input_ids=token_BL, use_cache=False).last_hidden_state
+        packed_BTD = None
+        if self.packing:
+            lengths = np.full(2, 2), np.full(2, token_BL.shape[1]), np.zeros(2, dtype=np.int64)
+            packing = pack(token_BL, *lengths, padded=self._pads)
+            with self._autocast():
+                packed_BTD = self._packed(packing)[packing.predicting_BT]
+        return whole.logits, self._head(state_BLD), state_BLD, packed_BTD
 
     def _states(self, rows: RolloutRows) -> tuple[Tensor, Tensor]:
         """Last states [N, D], and which of them predict the completion tokens [B, T]."""
@@ -168,15 +218,26 @@ class PolicyForward:
         return state_BLD.flatten(0, 1), first_B1 + column_BT
 
     def _packed(self, packing: Packing) -> Tensor:
-        if self.autocast_dtype is None and has_fused_form(self.model):
+        if self.autocast_dtype is None and self._sharded is None and has_fused_form(self.model):
             return qwen3_states(self.model, packing)
-        return packed_states(self.model, packing)
+        with self._compiled.used() if self._compiled else nullcontext():
+            return packed_states(self.model, packing)
 
     @property
     def _pads(self) -> bool:
         """Whether attention pads: torch's kernel for rows of any length is for GPUs in half precision."""
-        parameter = next(self.model.parameters())
-        return not (parameter.is_cuda and (self.autocast_dtype or parameter.dtype).itemsize == 2)
+        return not (self._device.type == "cuda" and self._dtype.itemsize == 2)
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device if self._sharded is None else self._sharded.device
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """What the model computes in."""
+        if self._sharded is not None:
+            return self._sharded.dtype
+        return self.autocast_dtype or next(self.model.parameters()).dtype
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.autocast_dtype is None:

@@ -8,9 +8,10 @@ optimiser's state and `TrainingState`; that is what makes a resumed run equal to
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from torch import Tensor
@@ -18,20 +19,22 @@ from torch import Tensor
 from atrium import metrics
 from atrium.errors import Interrupted
 from atrium.metrics import Quantity
-from atrium.records import RolloutGroup
 from atrium.rollout.collate import RolloutRows, collate
 from atrium.rollout.engine import Engine
-from atrium.tracking.tracker import TokenTrace, Tracker
-from atrium.train.ahead import Ahead, check_mismatch, measure_mismatch
+from atrium.tracking.tracker import Tracker
+from atrium.train.ahead import Ahead, check_mismatch, measure_mismatch, staleness
 from atrium.train.checkpoint import CheckpointStore, TrainingState
 from atrium.train.collect import Collected, RolloutCollector
 from atrium.train.measurements import Measurements
 from atrium.train.memory import PeakMemory
 from atrium.train.out_of_memory import memory_explained
+from atrium.train.overlap import Overlap
 from atrium.train.profile import StepProfiler
+from atrium.train.rank_report import RankReport
+from atrium.train.ranks import Ranks
 from atrium.train.reference import MovingReference
 from atrium.train.step import PolicyUpdater
-from atrium.train.traces import RowTraces
+from atrium.train.traces import token_traces
 
 _PHASES = (
     metrics.ROLLOUT_S,
@@ -76,8 +79,9 @@ class Training:
     """The parts of a run that the loop drives.
 
     `weights` gives the policy's full state dict, for the engine; `should_stop` is asked after every step;
-    `on_phase` is told what the loop is doing. `ahead` is a batch that was sampled before the run was resumed.
-    `profiler` traces one step.
+    `on_phase` is told what the loop is doing. `ahead` is a batch that was sampled before the run was resumed;
+    with `overlap` such a batch is sampled beside the update, which an engine with weights of its own allows.
+    `profiler` traces one step. `rank_report` knows the processes that share the run and says how they differ.
     """
 
     settings: LoopSettings
@@ -92,7 +96,14 @@ class Training:
     should_stop: Callable[[], bool]
     on_phase: Callable[[str], None]
     ahead: Ahead | None = None
+    overlap: Overlap | None = None
     profiler: StepProfiler | None = None
+    rank_report: RankReport = field(default_factory=RankReport)
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that share the run."""
+        return self.rank_report.ranks
 
 
 def train(run: Training, state: TrainingState) -> TrainingState:
@@ -115,18 +126,21 @@ def train(run: Training, state: TrainingState) -> TrainingState:
         measurements.add(metrics.CHECKPOINT_S, checkpoint_s)
         _account(measurements, now - step_started, settings.lag)
         measurements.add(metrics.PEAK_MEMORY_MB, peak.peak_mb())
+        run.rank_report.add(step, measurements)
         # Metrics come before the checkpoint: whoever resumes from it finds every step up to it recorded.
         run.tracker.log_metrics(step, _named(measurements.values()))
         if (ratios := measurements.ratio_histogram()) is not None:
             run.tracker.log_ratios(step, ratios)
         step_started = now
-        stopping = run.should_stop()
+        stopping = run.ranks.any(run.should_stop())
         if _saves(run, state, stopping=stopping):
-            run.on_phase("checkpoint")
+            _enter(run, step, "checkpoint")
             _save(run, state, ahead)
         checkpoint_s = time.perf_counter() - now
         if stopping and step < settings.num_steps:
+            run.checkpoints.finish()
             raise Interrupted(f"stopped after step {step} of {settings.num_steps}; its checkpoint is saved")
+    run.checkpoints.finish()
     return state
 
 
@@ -137,12 +151,15 @@ def _stepped(
     settings, step = run.settings, state.step + 1
     batch = ahead or _sampled(run, state, step, state.cursor, peak)
     collected, measurements = batch.collected, batch.measurements
-    ahead = None
-    if settings.lag and step < settings.num_steps:
+    ahead, due, before = None, bool(settings.lag) and step < settings.num_steps, state
+    if due and run.overlap is None:
         ahead = _sampled(run, state, step + 1, collected.cursor, peak)
-    run.on_phase("update")
-    with peak.of_phase(metrics.UPDATE_PEAK_MB, measurements):
+    _enter(run, step, "update")
+    beside = run.overlap.sampling(run.collector, step + 1, collected.cursor) if due and run.overlap else None
+    with beside or nullcontext() as pending, peak.of_phase(metrics.UPDATE_PEAK_MB, measurements):
         state = _updated(run, state, step, collected, measurements)
+    if pending is not None:
+        ahead = pending.finished(partial(_compared, run, before))
     with _timed(metrics.WEIGHTS_S, measurements):
         run.engine.update_weights(run.weights(), state.weight_version)
         if run.reference is not None:
@@ -150,6 +167,11 @@ def _stepped(
     if _evaluates(settings, step):
         state = _evaluated(run, state, measurements, peak)
     return state, measurements, ahead
+
+
+def _enter(run: Training, step: int, phase: str) -> None:
+    run.on_phase(phase)
+    run.ranks.enter(f"{phase} of step {step}")
 
 
 def _account(measurements: Measurements, step_s: float, lag: int) -> None:
@@ -172,16 +194,20 @@ def _timed(quantity: Quantity, measurements: Measurements) -> Iterator[None]:
 
 def _sampled(run: Training, state: TrainingState, step: int, cursor: int, peak: PeakMemory) -> Ahead:
     """A step's batch, by the weights that the engine has now."""
-    settings, updater = run.settings, run.updater
-    run.on_phase("rollout")
+    _enter(run, step, "rollout")
     measurements = Measurements()
     with peak.of_phase(metrics.ROLLOUT_PEAK_MB, measurements), memory_explained("sampling", _ENGINE_ADVICE):
         collected = run.collector.collect(step, cursor, measurements)
-        if settings.lag and collected.groups:
-            rows = _rows(settings, collected)
-            max_tokens = state.update.micro_batch_tokens or updater.settings.micro_batch_tokens
-            measure_mismatch(updater.forward, rows, max_tokens, measurements)
+        if run.settings.lag:
+            _compared(run, state, collected, measurements)
     return Ahead(collected=collected, measurements=measurements)
+
+
+def _compared(run: Training, state: TrainingState, collected: Collected, measurements: Measurements) -> None:
+    """Measure how engine and trainer differ on a batch that the weights of now sampled."""
+    if collected.groups:
+        max_tokens = state.update.micro_batch_tokens or run.updater.settings.micro_batch_tokens
+        measure_mismatch(run.updater.forward, _rows(run.settings, collected), max_tokens, measurements)
 
 
 def _rows(settings: LoopSettings, collected: Collected, weight_version: int | None = None) -> RolloutRows:
@@ -201,10 +227,10 @@ def _updated(
     """The state after the step's updates. A step whose groups all lack a signal updates nothing."""
     settings = run.settings
     objective, carried, num_updates = state.objective, state.update, 0
-    trace = run.tracker.wants_rollouts(step)
+    trace = run.ranks.any(run.tracker.wants_rollouts(step))
     if any(collected.trains):
         rows = _rows(settings, collected, state.weight_version)
-        measurements.add(metrics.STALENESS, *_staleness(collected.groups, state.weight_version))
+        measurements.add(metrics.STALENESS, *staleness(collected.groups, state.weight_version))
         output = run.updater.step(
             rows,
             objective,
@@ -216,7 +242,9 @@ def _updated(
         num_updates, carried = output.num_updates, output.carried
         check_mismatch(_named(measurements.values()), settings.max_mismatch, step)
         if trace and output.traces is not None:
-            run.tracker.log_rollouts(step, collected.groups, _traces(collected.groups, rows, output.traces))
+            run.tracker.log_rollouts(
+                step, collected.groups, token_traces(collected.groups, rows, output.traces)
+            )
     measured = _named(measurements.values())
     objective = run.updater.objective.update_state(objective, measured, step=step)
     return replace(
@@ -234,7 +262,7 @@ def _evaluated(
     run: Training, state: TrainingState, measurements: Measurements, peak: PeakMemory
 ) -> TrainingState:
     """The state after an evaluation, the best step included."""
-    run.on_phase("evaluation")
+    _enter(run, state.step, "evaluation")
     final = state.step in (0, run.settings.num_steps)
     with (
         _timed(metrics.EVALUATE_S, measurements),
@@ -273,29 +301,3 @@ def _named(values: Mapping[Quantity, float]) -> dict[str, float]:
         # At most 1 by Cauchy-Schwarz; squares rounded to float32 may pass it in the eighth digit.
         named[metrics.EFFECTIVE_SAMPLE_FRAC.name] = min(1.0, values[metrics.RATIO_MEAN] ** 2 / square)
     return named
-
-
-def _staleness(groups: Sequence[RolloutGroup], weight_version: int) -> tuple[float, int]:
-    """Updates between sampling and now, summed over the run's own completions, and their number."""
-    completions = [rollout.completion for group in groups for rollout in group.rollouts]
-    ages = [weight_version - one.weight_version for one in completions if not one.is_stored]
-    return sum(ages), len(ages)
-
-
-def _traces(
-    groups: Sequence[RolloutGroup], rows: RolloutRows, traces: RowTraces
-) -> dict[tuple[str, int], TokenTrace]:
-    """The traces of every rollout, cut to its length."""
-    keys = [
-        (group.problem.problem_id, rollout.sample_index) for group in groups for rollout in group.rollouts
-    ]
-    lengths = rows.num_completion_tokens_B
-    return {
-        key: TokenTrace(
-            advantage=tuple(traces.advantage_BT[row, : lengths[row]].tolist()),
-            ratio=tuple(traces.ratio_BT[row, : lengths[row]].tolist()),
-            entropy=tuple(traces.entropy_BT[row, : lengths[row]].tolist()),
-            clipped=tuple(traces.clipped_BT[row, : lengths[row]].tolist()),
-        )
-        for row, key in enumerate(keys)
-    }

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atrium.metrics import CATALOGUE, RATIO_QUANTILES, Metric, Quantity, Reduction
+from atrium.metrics import CATALOGUE, RATIO_QUANTILES, TIME_STAGES, Metric, Quantity, Reduction
 from atrium.objective.diagnostics import Sums
 from atrium.objective.ratio_histogram import NUM_BINS, SIGNS, log_ratio_edges, ratio_quantile
 from atrium.tracking.tracker import RatioHistogram
+from atrium.train.ranks import Ranks
 
 
 class Measurements:
@@ -40,6 +41,41 @@ class Measurements:
         added = Metric(total, count, quantity.reduction)
         present = self._metrics.get(quantity)
         self._metrics[quantity] = added if present is None else present.merge(added)
+
+    def sum_over(self, ranks: Ranks) -> None:
+        """Combine what was added as sums and ratios on each rank; called once, after the last of them.
+
+        What was added by `add` is known to all ranks and stays as it is.
+        """
+        if ranks.is_alone:
+            return
+        own = Measurements()
+        own._pending, own._pending_ratios = self._pending, self._pending_ratios
+        self._pending, self._pending_ratios = defaultdict(list), None
+        own._collect()
+        bins = own._ratio_counts.nonzero()
+        ratios = [*(part.tolist() for part in bins), own._ratio_counts[bins].tolist()]
+        pairs: dict[str, list[list[float]]] = defaultdict(list)
+        for found, (sign, place, counts) in ranks.gather([own.as_record(), ratios]):
+            for name, pair in found.items():
+                pairs[name].append(pair)
+            self._ratio_counts[sign, place] += np.array(counts, dtype=np.int64)
+        for name, parts in pairs.items():
+            # Not by `Metric.merge`: a loss is counted once for all ranks, and is no less there for that.
+            total, count = _combine(CATALOGUE[name], [_tensors(part) for part in parts]).tolist()
+            self.add(CATALOGUE[name], total, count)
+
+    def agree(self, ranks: Ranks) -> None:
+        """Take the longest of the ranks' times and the highest of their memory peaks."""
+        if ranks.is_alone:
+            return
+        own = {name: pair for name, pair in self.as_record().items() if name.startswith(TIME_STAGES)}
+        for found in ranks.gather(own):
+            for name, (total, count) in found.items():
+                quantity = CATALOGUE[name]
+                present = self._metrics.get(quantity)
+                if present is None or present.total < total:
+                    self._metrics[quantity] = Metric(total, count, quantity.reduction)
 
     def as_record(self) -> dict[str, list[float]]:
         """The totals and counts so far by name, for a file; ratios are left out."""
@@ -108,3 +144,8 @@ def _combine(quantity: Quantity, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
             return torch.stack([total.min(), count])
         case _:
             return torch.stack([total.sum(), count])
+
+
+def _tensors(pair: Sequence[float]) -> tuple[Tensor, Tensor]:
+    total, count = torch.tensor(pair, dtype=torch.float64)
+    return total, count

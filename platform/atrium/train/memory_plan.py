@@ -1,8 +1,9 @@
 """What a run needs of memory, by item and phase, computed from shapes before anything is loaded.
 
-Weights, gradients and AdamW's state are exact. Activations are counted from the tensors that a layer keeps
-for its backward pass; the coefficients were read off such counts for Qwen3 layers, and other architectures
-keep about as much. Libraries, CUDA's context and fragmentation are not counted: leave a tenth free.
+Weights, gradients and AdamW's float32 state are exact. Activations are counted from the tensors that a layer
+keeps for its backward pass; the coefficients were read off such counts for Qwen3 layers, and other
+architectures keep about as much. Libraries, CUDA's context and fragmentation are not counted: leave a
+tenth free.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 _WHOLE_LOGITS, _CHUNK_LOGITS = 1 << 24, 1 << 27  # as in `token_logprobs`
-_FLOAT32 = 4
+_FLOAT32, _BFLOAT16 = 4, 2
+OPTIMIZER_STATE, BEHAVIOR_STATES = "AdamW's state", "behavior states"
+"""Items that exist from the first update on, and during updates only."""
 
 
 class Phase(StrEnum):
@@ -45,7 +48,10 @@ class MemorySettings:
 
     `micro_batch_tokens` are the tokens of one forward pass, `batch_tokens` those of a whole rollout batch,
     `cache_tokens` those whose keys and values the engine keeps at once. `engine_bytes` is what an engine of
-    its own takes (vLLM), which is free during updates where `engine_sleeps`.
+    its own takes (vLLM), which is free during updates where `engine_sleeps`. Of several ranks, the plan
+    is that of one: `num_ranks` share weights, gradients, optimiser state and rollouts; `batch_tokens` and
+    `cache_tokens` are those of all. With `offload` what is shared lies in main memory. `replica_bytes` is
+    what an engine without memory of its own copies of the policy.
     """
 
     compute_dtype: str
@@ -56,6 +62,10 @@ class MemorySettings:
     keeps_states: bool = False
     engine_bytes: int = 0
     engine_sleeps: bool = False
+    optimizer: str = "adamw"
+    num_ranks: int = 1
+    offload: bool = False
+    replica_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,28 +80,73 @@ class MemoryItem:
 
 def plan_memory(model: ModelDimensions, settings: MemorySettings) -> tuple[MemoryItem, ...]:
     """Everything that takes memory, in the order in which it is made; items of 0 bytes are left out."""
-    parameters = _FLOAT32 * model.num_parameters
-    always, update = tuple(Phase), (Phase.UPDATE,)
-    halves = settings.compute_dtype == "bfloat16"
+    items = (*_lasting_items(model, settings), *_passing_items(model, settings))
+    return tuple(item for item in items if item.num_bytes)
+
+
+def _lasting_items(model: ModelDimensions, settings: MemorySettings) -> tuple[MemoryItem, ...]:
+    """What is there from the start: the trained state and the engine."""
+    always, is_shared = tuple(Phase), settings.num_ranks > 1
+    parameters = _parameter_bytes(model, settings)
     reference = parameters if settings.has_reference else 0
-    states = _states_bytes(model, settings) if settings.keeps_states else 0
-    cache = 0 if settings.engine_bytes else settings.cache_tokens * cache_bytes_per_token(model)
+    state = optimizer_bytes(model, settings.optimizer)
+    smaller = "compute.num_processes, compute.offload" if is_shared else "a smaller model"
+    lowered = "optimizer=adamw_8bit" if settings.optimizer == "adamw" and not is_shared else smaller
     engine = (Phase.SAMPLING,) if settings.engine_sleeps else always
-    items = (
-        MemoryItem("weights, float32", parameters, always, "a smaller model"),
-        MemoryItem("reference weights", reference, always, "algorithm.reference.kind=none"),
-        MemoryItem("AdamW's means", optimizer_bytes(model), always, "a smaller model"),
+    cache = settings.cache_tokens * cache_bytes_per_token(model) // settings.num_ranks
+    return (
+        MemoryItem(
+            f"weights, {'bfloat16' if _rounds(settings) else 'float32'}",
+            _share(parameters, settings),
+            always,
+            smaller,
+        ),
+        MemoryItem("reference weights", _share(reference, settings), always, "algorithm.reference.kind=none"),
+        MemoryItem(OPTIMIZER_STATE, _share(state, settings), always, lowered),
+        MemoryItem("engine's copy of the weights", settings.replica_bytes, always, "rollout=vllm"),
         MemoryItem(
             "engine's weights and cache", settings.engine_bytes, engine, "rollout.gpu_memory_fraction"
         ),
-        MemoryItem("key-value cache", cache, (Phase.SAMPLING,), "rollout.max_batch_tokens"),
-        MemoryItem("behavior states", states, update, "another divergence, rollout.max_new_tokens"),
-        MemoryItem("weights, bfloat16", 2 * model.num_parameters if halves else 0, update, "a smaller model"),
-        MemoryItem("gradients", parameters, (Phase.UPDATE, Phase.OPTIMIZER), "a smaller model"),
+        MemoryItem(
+            "key-value cache",
+            0 if settings.engine_bytes else cache,
+            (Phase.SAMPLING,),
+            "rollout.max_batch_tokens",
+        ),
+    )
+
+
+def _passing_items(model: ModelDimensions, settings: MemorySettings) -> tuple[MemoryItem, ...]:
+    """What an update makes and frees again."""
+    update, smaller = (Phase.UPDATE,), "a smaller model"
+    states = _states_bytes(model, settings) if settings.keeps_states else 0
+    halves = settings.compute_dtype == "bfloat16" and not _rounds(settings)
+    if settings.num_ranks > 1:
+        whole = "weights of units at work", gathered_bytes(model, settings.compute_dtype)
+    else:
+        whole = "weights, bfloat16 copy", _BFLOAT16 * model.num_parameters if halves else 0
+    gradients = _share(_parameter_bytes(model, settings), settings)
+    return (
+        MemoryItem(BEHAVIOR_STATES, states, update, "another divergence, rollout.max_new_tokens"),
+        MemoryItem(*whole, update, smaller),
+        MemoryItem("gradients", gradients, (Phase.UPDATE, Phase.OPTIMIZER), smaller),
         MemoryItem("activations", activation_bytes(model, settings), update, "compute.micro_batch_tokens"),
         MemoryItem("logits", logits_bytes(model, settings), update, "compute.micro_batch_tokens"),
     )
-    return tuple(item for item in items if item.num_bytes)
+
+
+def _rounds(settings: MemorySettings) -> bool:
+    """Whether the trained weights themselves are bfloat16."""
+    return settings.optimizer == "adamw_bf16"
+
+
+def _parameter_bytes(model: ModelDimensions, settings: MemorySettings) -> int:
+    return (_BFLOAT16 if _rounds(settings) else _FLOAT32) * model.num_parameters
+
+
+def _share(num_bytes: int, settings: MemorySettings) -> int:
+    """What one rank holds on its device of what all of them share."""
+    return 0 if settings.offload and settings.num_ranks > 1 else num_bytes // settings.num_ranks
 
 
 def peak_by_phase(items: tuple[MemoryItem, ...]) -> Mapping[Phase, int]:
@@ -99,9 +154,34 @@ def peak_by_phase(items: tuple[MemoryItem, ...]) -> Mapping[Phase, int]:
     return {phase: sum(item.num_bytes for item in items if phase in item.phases) for phase in Phase}
 
 
-def optimizer_bytes(model: ModelDimensions) -> int:
-    """AdamW's two means per parameter, and a count per tensor."""
+def optimizer_bytes(model: ModelDimensions, kind: str = "adamw") -> int:
+    """AdamW's state: two means per parameter and a count per tensor, or what the kind keeps instead.
+
+    In 8 bits a mean has a float32 scale per block of 256; tables of 256 values and what tensors of fewer
+    than 4,096 weights keep in float32 is left out.
+    """
+    if kind == "adamw_8bit":
+        return int(2 * (1 + _FLOAT32 / 256) * model.num_parameters)
+    if kind == "adamw_bf16":
+        return 3 * _BFLOAT16 * model.num_parameters
     return 2 * _FLOAT32 * model.num_parameters + _FLOAT32 * model.num_tensors
+
+
+def block_parameters(model: ModelDimensions) -> int:
+    """The parameters of one decoder block, norms and biases left out."""
+    query, keys = model.num_heads * model.head_size, model.num_key_value_heads * model.head_size
+    return model.hidden_size * (2 * query + 2 * keys + 3 * model.feed_forward_size)
+
+
+def gathered_bytes(model: ModelDimensions, compute_dtype: str) -> int:
+    """What FSDP2 holds whole at once in an update: embeddings and head, a block at work and the next one.
+
+    Each with its gradient, which is added up over ranks in float32.
+    """
+    item = _BFLOAT16 if compute_dtype == "bfloat16" else _FLOAT32
+    block = block_parameters(model)
+    root = max(model.num_parameters - model.num_layers * block, 0)
+    return item * (root + 2 * block) + (item + _FLOAT32) * max(root, block)
 
 
 def cache_bytes_per_token(model: ModelDimensions) -> int:
@@ -151,5 +231,5 @@ def _activation_coefficients(model: ModelDimensions, settings: MemorySettings) -
     if settings.compute_dtype == "bfloat16":
         return _Coefficients(26, 8, 18, 15.5)
     if model.model_type == "qwen3":
-        return _Coefficients(8, 20, 27, 22.5, 2 * _FLOAT32)
+        return _Coefficients(8, 16, 27, 22.5, 2 * _FLOAT32)
     return _Coefficients(24, 16, 23, 18)

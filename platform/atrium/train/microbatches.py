@@ -32,6 +32,28 @@ def split_by_tokens(num_tokens_B: NDArray[np.int64], *, max_tokens: int) -> list
     return parts
 
 
+def deal_by_tokens(
+    num_prompt_tokens_B: NDArray[np.int64],
+    num_tokens_B: NDArray[np.int64],
+    prompt_index_B: NDArray[np.int64],
+    *,
+    num_shares: int,
+) -> list[NDArray[np.int64]]:
+    """Rows in their order, cut into shares of about equal computed tokens, where a prompt counts once.
+
+    Neighbours share prompts, so a share is a run of neighbours, and differs from an equal one by less than
+    the longest row. Shares may be empty, the first only where there are no rows. Returns index arrays.
+    """
+    num_rows = len(num_tokens_B)
+    cost_B = num_tokens_B - num_prompt_tokens_B
+    _, first = np.unique(prompt_index_B, return_index=True)
+    cost_B[first] += num_prompt_tokens_B[first]
+    middle_B = np.cumsum(cost_B) - cost_B / 2
+    targets = cost_B.sum() * np.arange(1, num_shares) / num_shares
+    cuts = np.maximum(np.searchsorted(middle_B, targets), min(1, num_rows))
+    return np.split(np.arange(num_rows), cuts)
+
+
 def split_by_length(
     length_B: NDArray[np.int64], *, max_tokens: int, cost_per_part: int = LAUNCH_COST_TOKENS
 ) -> list[NDArray[np.int64]]:

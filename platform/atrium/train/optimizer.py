@@ -11,12 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from atrium.errors import CheckpointError
+from atrium.models.shards import whole
+from atrium.train.optimizer_kinds import PER_BLOCK, OptimizerKind, build_adamw, restore_state, state_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
     """AdamW and its schedule over training steps (all updates of a step share one learning rate)."""
 
+    kind: OptimizerKind = "adamw"
     learning_rate: float
     beta1: float
     beta2: float
@@ -34,13 +37,13 @@ class PolicyOptimizer:
     def __init__(self, model: nn.Module, settings: OptimizerSettings) -> None:
         self.settings = settings
         self._parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
-        self._adamw = torch.optim.AdamW(
+        self._adamw = build_adamw(
+            settings.kind,
             self._parameters.values(),
-            lr=settings.learning_rate,
+            learning_rate=settings.learning_rate,
             betas=(settings.beta1, settings.beta2),
-            eps=settings.epsilon,
+            epsilon=settings.epsilon,
             weight_decay=settings.weight_decay,
-            fused=True,
         )
 
     def zero_grad(self) -> None:
@@ -54,7 +57,7 @@ class PolicyOptimizer:
         """
         limit = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
         gradients = [value for value in self.gradients().values() if value is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = whole(torch.nn.utils.get_total_norm(gradients))
         measured = float(norm)
         if math.isfinite(measured):
             torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), limit, norm)
@@ -77,23 +80,26 @@ class PolicyOptimizer:
         return {
             f"{name}/{quantity}": value
             for name, parameter in self._parameters.items()
-            for quantity, value in self._adamw.state.get(parameter, {}).items()
+            for quantity, value in state_of(self._adamw, parameter).items()
         }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take back what `state` gave; raises `CheckpointError` for a state of another model."""
+        by_parameter: dict[str, dict[str, Tensor]] = {}
         for key, value in state.items():
             name, quantity = key.rsplit("/", 1)
             if name not in self._parameters:
                 raise CheckpointError(f"the optimizer state holds {name}, which the model does not have")
-            parameter = self._parameters[name]
-            if value.dim() > 0 and value.shape != parameter.shape:
+            shape = self._parameters[name].shape
+            is_per_weight = value.dim() > 0 and not quantity.startswith(PER_BLOCK)
+            if is_per_weight and value.shape != shape:
                 raise CheckpointError(
                     f"the optimizer state of {name} has shape {tuple(value.shape)}, "
-                    f"the model's {tuple(parameter.shape)}"
+                    f"the model's {tuple(shape)}"
                 )
-            # Clones own aligned storage: a view of a mapped file would change the last bits of sums.
-            self._adamw.state[parameter][quantity] = value.to(parameter.device).clone()
+            by_parameter.setdefault(name, {})[quantity] = value
+        for name, quantities in by_parameter.items():
+            restore_state(self._adamw, self._parameters[name], quantities)
 
 
 def learning_rate_at(step: int, settings: OptimizerSettings) -> float:

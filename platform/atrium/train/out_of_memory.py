@@ -9,9 +9,9 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from atrium.errors import MemoryExhaustedError
 from atrium.rollout.collate import RolloutRows
 from atrium.train.logprobs import PolicyForward
+from atrium.train.microbatches import deal_by_tokens
+from atrium.train.ranks import Ranks
 
 _T = TypeVar("_T")
 _MESSAGES = ("DefaultCPUAllocator: ", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA out of memory")
@@ -62,33 +64,67 @@ def exhausted(error: BaseException, phase: str, advice: str) -> MemoryExhaustedE
     )
 
 
+class MicroBatch(NamedTuple):
+    """Indices of rows that are computed together, and whether what they give counts.
+
+    It does not on a rank that has run out of its own: ranks exchange parameters in every pass, so all run
+    equally many.
+    """
+
+    rows: NDArray[np.int64]
+    counts: bool
+
+
 @dataclass
 class MicroBatchBudget:
     """The tokens that a micro-batch may have; where memory lacks and `shrinks` allows it, they are halved.
 
     Which rows share a micro-batch changes a gradient by no more than rounding, so that what failed can be
-    repeated with smaller ones. `phase` names what is being done, for the message.
+    repeated with smaller ones. Passes run within `limit`, which may leave them less memory than there is.
+    `phase` names what is being done, for the message.
     """
 
     max_tokens: int
     shrinks: bool
     on_message: Callable[[str], None]
     phase: str = "an update"
+    ranks: Ranks = Ranks()
+    limit: AbstractContextManager[object] = nullcontext()
     _num_rows: int = 0
     _num_tokens: int = 0
 
     def split(
         self, forward: PolicyForward, rows: RolloutRows, subset: NDArray[np.int64]
-    ) -> Iterator[NDArray[np.int64]]:
-        """The micro-batches of a subset of the rows, of which the one in hand is kept in mind."""
-        for part in forward.split(rows, subset, self.max_tokens):
-            num_tokens_B = rows.num_tokens_B[part]
-            padded = len(part) * int(num_tokens_B.max())
-            self._num_rows, self._num_tokens = len(part), int(num_tokens_B.sum())
+    ) -> Iterator[MicroBatch]:
+        """The micro-batches of this rank for a subset of the rows; the one in hand is kept in mind."""
+        for part in self._parts(forward, rows, subset):
+            num_tokens_B = rows.num_tokens_B[part.rows]
+            padded = len(part.rows) * int(num_tokens_B.max())
+            self._num_rows, self._num_tokens = len(part.rows), int(num_tokens_B.sum())
             if not forward.packing:
                 self._num_tokens = padded
             yield part
         self._num_rows = 0
+
+    def _parts(
+        self, forward: PolicyForward, rows: RolloutRows, subset: NDArray[np.int64]
+    ) -> list[MicroBatch]:
+        """Shares of about equal tokens for the ranks, cut; as many of them everywhere."""
+        if self.ranks.is_alone:
+            return [MicroBatch(part, counts=True) for part in forward.split(rows, subset, self.max_tokens)]
+        shares = deal_by_tokens(
+            rows.num_prompt_tokens_B[subset],
+            rows.num_tokens_B[subset],
+            rows.prompt_index_B[subset],
+            num_shares=self.ranks.size,
+        )
+        cut = [forward.split(rows, subset[share], self.max_tokens) for share in shares]
+        own = cut[self.ranks.rank]
+        num_missing = max(len(parts) for parts in cut) - len(own)
+        shortest = subset[[int(rows.num_tokens_B[subset].argmin())]] if num_missing else subset
+        return [MicroBatch(part, counts=True) for part in own] + num_missing * [
+            MicroBatch(shortest, counts=False)
+        ]
 
     def fit(self, work: Callable[[], _T]) -> _T:
         """What `work` gives, repeated with half the tokens while memory lacks and that may help.
@@ -99,7 +135,8 @@ class MicroBatchBudget:
         while True:
             self._num_rows = 0
             try:
-                return work()
+                with self.limit:
+                    return work()
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -108,7 +145,7 @@ class MicroBatchBudget:
                 asked = size_asked_for(error)
             # Only here, behind the handler, are the tensors of the failed pass free.
             self.max_tokens = max(1, min(self.max_tokens, self._num_tokens) // 2)
-            _release_memory()
+            release_memory()
             self.on_message(
                 f"out of memory in {self.phase} ({asked}): repeated, and from here on "
                 f"micro-batches have at most {self.max_tokens} tokens"
@@ -125,7 +162,8 @@ class MicroBatchBudget:
         return "choose a smaller model, or a device with more memory"
 
 
-def _release_memory() -> None:
+def release_memory() -> None:
+    """Give back what freed tensors held."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -3,7 +3,8 @@
 States of packed tokens are put together to rows, attended to by torch's own kernels, and taken apart again;
 the gradient of a prompt's states is the sum over the rows that share it. On a GPU in half precision rows
 stand one behind the other (`torch.nn.attention.varlen`); elsewhere, where that kernel does not exist, rows
-of similar length are padded to buckets, for this one operation.
+of similar length are padded to buckets, for this one operation. On a CPU the short ones are two batched
+products and a softmax, which torch's blocked kernel costs up to twice as much for.
 
 Axes: N computed tokens, P places of all rows, B rows, L places of a row, H query heads, K key-value heads,
 D head size.
@@ -23,6 +24,8 @@ from atrium.errors import ConfigError
 from atrium.train.packing import Packing
 
 _NAME = "atrium_packed"
+# Above it, what is computed only to be masked costs more than the blocked kernel.
+_SHORT = 128
 _UNDERSTOOD = {"dropout", "position_ids", "use_cache", "output_attentions", "cache_position", "is_causal"}
 """What models tell their attention that changes nothing here: no dropout in eval mode, always causal."""
 
@@ -58,9 +61,12 @@ def attend(state_NHD: Tensor, packing: Packing, *, num_heads: int, num_kv_heads:
         packing.bucket_shapes, *(x.split(sizes) for x in (query, key, value)), strict=True
     ):
         query_BHLD, key_BKLD, value_BKLD = (part.unflatten(0, shape).transpose(1, 2) for part in parts)
-        mixed_BHLD = functional.scaled_dot_product_attention(
-            query_BHLD, key_BKLD, value_BKLD, is_causal=True, scale=scale, enable_gqa=has_groups
-        )
+        if state_PHD.device.type == "cpu" and shape[1] <= _SHORT:
+            mixed_BHLD = _ShortRows.apply(query_BHLD, key_BKLD, value_BKLD, scale)
+        else:
+            mixed_BHLD = functional.scaled_dot_product_attention(
+                query_BHLD, key_BKLD, value_BKLD, is_causal=True, scale=scale, enable_gqa=has_groups
+            )
         mixed.append(mixed_BHLD.transpose(1, 2).flatten(0, 1))
     return _FromRows.apply(mixed[0] if len(mixed) == 1 else torch.cat(mixed), packing)  # type: ignore[no-any-return]
 
@@ -114,6 +120,48 @@ def _interface(
         scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
     )
     return mixed_NHD[None], None
+
+
+class _ShortRows(torch.autograd.Function):
+    """Causal attention of rows [B, H, L, D] with keys and values [B, K, L, D], its probabilities kept."""
+
+    @staticmethod
+    def forward(ctx: Any, query_BHLD: Tensor, key_BKLD: Tensor, value_BKLD: Tensor, scale: float) -> Tensor:
+        # The query heads that share a key head are further rows of the same product.
+        query, key, value = (
+            state.reshape(-1, num_rows, state.shape[-1])
+            for state, num_rows in (
+                (query_BHLD, query_BHLD.shape[1] // key_BKLD.shape[1] * query_BHLD.shape[2]),
+                (key_BKLD, key_BKLD.shape[2]),
+                (value_BKLD, key_BKLD.shape[2]),
+            )
+        )
+        length = key.shape[1]
+        future_LL = query.new_full((length, length), float("-inf")).triu_(1)
+        future = future_LL.repeat(query.shape[1] // length, 1)
+        scores = torch.baddbmm(future[None], query, key.transpose(1, 2), alpha=scale)
+        probability = scores.softmax(-1)
+        ctx.save_for_backward(query, key, value, probability)
+        ctx.scale, ctx.num_kv_heads = scale, key_BKLD.shape[1]
+        return torch.bmm(probability, value).view(query_BHLD.shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradient_BHLD: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        query, key, value, probability = ctx.saved_tensors
+        gradient = gradient_BHLD.reshape(query.shape)
+        value_gradient = torch.bmm(probability.transpose(1, 2), gradient)
+        probability_gradient = torch.bmm(gradient, value.transpose(1, 2))
+        score_gradient = torch._softmax_backward_data(probability_gradient, probability, -1, query.dtype)
+        score_gradient.mul_(ctx.scale)
+        query_gradient = torch.bmm(score_gradient, key)
+        key_gradient = torch.bmm(score_gradient.transpose(1, 2), query)
+        kv_shape = (-1, ctx.num_kv_heads, *key.shape[1:])
+        return (
+            query_gradient.view(gradient_BHLD.shape),
+            key_gradient.view(kv_shape),
+            value_gradient.view(kv_shape),
+            None,
+        )
 
 
 class _ToRows(torch.autograd.Function):

@@ -118,18 +118,16 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate_up_NM: Tensor) -> Tensor:
         gate_NF, up_NF = gate_up_NM.chunk(2, dim=-1)
-        sigmoid_NF = gate_NF.sigmoid()
-        active_NF = sigmoid_NF * gate_NF
-        ctx.save_for_backward(up_NF, sigmoid_NF, active_NF)
+        active_NF = functional.silu(gate_NF)
+        ctx.save_for_backward(gate_up_NM, active_NF)
         return active_NF * up_NF
 
     @staticmethod
     def backward(ctx: Any, gradient_NF: Tensor) -> Tensor:
-        up_NF, sigmoid_NF, active_NF = ctx.saved_tensors
-        size = gradient_NF.shape[-1]
-        out_NM = gradient_NF.new_empty((len(gradient_NF), 2 * size))
-        torch.mul(gradient_NF, active_NF, out=out_NM[:, size:])
-        # silu'(g) = s + silu(g) (1 - s) with s = sigmoid(g).
-        slope_NF = torch.addcmul(sigmoid_NF, active_NF, 1.0 - sigmoid_NF)
-        torch.mul(gradient_NF * up_NF, slope_NF, out=out_NM[:, :size])
+        gate_up_NM, active_NF = ctx.saved_tensors
+        gate_NF, up_NF = gate_up_NM.chunk(2, dim=-1)
+        out_NM = torch.empty_like(gate_up_NM)
+        out_gate_NF, out_up_NF = out_NM.chunk(2, dim=-1)
+        torch.mul(gradient_NF, active_NF, out=out_up_NF)
+        torch.ops.aten.silu_backward.grad_input(gradient_NF * up_NF, gate_NF, grad_input=out_gate_NF)
         return out_NM

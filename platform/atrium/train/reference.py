@@ -1,4 +1,7 @@
-"""The reference policy of a regularizer: a model of its own, which follows the policy as told."""
+"""The reference policy of a regularizer: a model of its own, which follows the policy as told.
+
+A reference that stays at the beginning needs no model of its own where only adapters are trained.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+from atrium.models.lora import adapters_off
+from atrium.objective.batch import PolicyTokens
+from atrium.rollout.collate import RolloutRows
+from atrium.train.logprobs import PolicyForward
+from atrium.train.token_logprobs import Entropy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,3 +46,12 @@ class MovingReference:
     def saved_weights(self) -> dict[str, Tensor] | None:
         """What a checkpoint must hold: the parameters of a reference that moves, None for a frozen one."""
         return dict(self.model.named_parameters()) if self.moves else None
+
+
+class UnadaptedForward(PolicyForward):
+    """The forward pass of the policy without its adapters: of the model that training began with."""
+
+    def __call__(self, rows: RolloutRows, *, entropy: Entropy) -> PolicyTokens:
+        """As the policy's own, with adapters off."""
+        with adapters_off(self.model):
+            return super().__call__(rows, entropy=entropy)

@@ -69,27 +69,38 @@ class BatchScoring:
         width = self.forward.model.get_output_embeddings().weight.shape[1]  # type: ignore[operator]
         state_BTD = rows.batch.rollout_logprob_BT.new_zeros((*rows.batch.mask_BT.shape, width))
         with torch.no_grad():
-            for part in budget.split(self.forward, rows, _all_rows(rows)):
+            for part, counts in budget.split(self.forward, rows, _all_rows(rows)):
                 found_BTD = self.forward.states(rows.select(part))
+                if not counts:
+                    continue
                 index = torch.from_numpy(part).to(state_BTD.device)
                 state_BTD[index, : found_BTD.shape[1]] = found_BTD.to(state_BTD.dtype)
+        budget.ranks.add_up(state_BTD)
         self.forward.freeze_behavior_head()
         return replace(rows, behavior_state_BTD=state_BTD)
 
 
 def without_gradient(rows: RolloutRows, forward: PolicyForward, budget: MicroBatchBudget) -> PolicyTokens:
-    """The policy's numbers on all rows, by micro-batches of similar length, at their own places."""
+    """The policy's numbers on all rows, by micro-batches of similar length, at their own places.
+
+    Each rank computes a share; all of them get the whole.
+    """
     shape = rows.batch.mask_BT.shape
     logprob_BT = rows.batch.rollout_logprob_BT.new_zeros(shape)
     entropy_BT = torch.zeros_like(logprob_BT)
     with torch.no_grad():
-        for part in budget.split(forward, rows, _all_rows(rows)):
+        for part, counts in budget.split(forward, rows, _all_rows(rows)):
             policy = forward(rows.select(part), entropy="value")
+            if not counts:
+                continue
             num_tokens = policy.logprob_BT.shape[1]
             index = torch.from_numpy(part).to(logprob_BT.device)
             logprob_BT[index, :num_tokens] = policy.logprob_BT
             assert policy.entropy_BT is not None
             entropy_BT[index, :num_tokens] = policy.entropy_BT
+    # What other ranks compute is 0 here, so the sums are exact.
+    budget.ranks.add_up(logprob_BT)
+    budget.ranks.add_up(entropy_BT)
     return PolicyTokens(logprob_BT=logprob_BT, entropy_BT=entropy_BT)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -17,9 +17,8 @@ from torch import Tensor
 
 from atrium import metrics
 from atrium.metrics import Quantity
-from atrium.objective.batch import PolicyTokens, neutral
-from atrium.objective.diagnostics import Sums
-from atrium.objective.objective import LossOutput, Objective, ObjectiveState
+from atrium.objective.batch import PolicyTokens
+from atrium.objective.objective import Objective, ObjectiveState
 from atrium.rollout.collate import RolloutRows
 from atrium.seeding import derive_seed
 from atrium.train.faults import NO_FAULTS, FaultHandling, SkippedUpdate, UpdateState, unfinite_parameters
@@ -29,8 +28,10 @@ from atrium.train.measurements import Measurements
 from atrium.train.optimizer import PolicyOptimizer
 from atrium.train.out_of_memory import MicroBatchBudget, memory_explained
 from atrium.train.packing import num_packed_tokens
+from atrium.train.ranks import Ranks
 from atrium.train.scoring import BatchScoring, without_gradient
-from atrium.train.traces import RowTraces, empty_traces, write_traces
+from atrium.train.traces import RowTraces, empty_traces, exchange_traces, write_traces
+from atrium.train.update_sums import UpdateSums, micro_batch_sums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,20 +78,13 @@ class _Step:
     flops: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Seen:
-    """What the micro-batches of one update measured; counted once the update is made."""
-
-    sums: list[tuple[Sums, Tensor]] = field(default_factory=list)
-    num_positions: int = 0
-
-
 @dataclass
 class PolicyUpdater:
     """Runs the objective on rollout batches. Holds the model and its optimiser, and no other state.
 
     `reference_forward` computes the reference policy's log-probabilities where the objective needs them;
-    `faults` decides about updates whose gradient is not finite.
+    `faults` decides about updates whose gradient is not finite. Every one of the `ranks` has the whole
+    batch; they divide its passes among them. Passes run within `memory_limit`.
     """
 
     objective: Objective
@@ -99,6 +93,8 @@ class PolicyUpdater:
     settings: UpdateSettings
     reference_forward: PolicyForward | None = None
     faults: FaultHandling = FaultHandling()
+    ranks: Ranks = Ranks()
+    memory_limit: AbstractContextManager[object] = nullcontext()
 
     @property
     def num_updates_per_batch(self) -> int:
@@ -137,6 +133,9 @@ class PolicyUpdater:
             for minibatch in self._minibatches(rows, step, epoch):
                 num_updates += self._update(rows, minibatch, current)
         self._count(current, num_updates, time.perf_counter() - started)
+        measurements.sum_over(self.ranks)
+        if current.traces is not None:
+            exchange_traces(current.traces, self.ranks)
         shrunk = current.budget.max_tokens != self._budget(carried).max_tokens
         tokens = current.budget.max_tokens if shrunk else carried.micro_batch_tokens
         left = UpdateState(num_skipped=current.num_skipped, micro_batch_tokens=tokens)
@@ -147,6 +146,8 @@ class PolicyUpdater:
             max_tokens=carried.micro_batch_tokens or self.settings.micro_batch_tokens,
             shrinks=self.settings.shrinks,
             on_message=self.faults.on_message,
+            ranks=self.ranks,
+            limit=self.memory_limit,
         )
 
     def _count(self, current: _Step, num_updates: int, update_s: float) -> None:
@@ -213,15 +214,15 @@ class PolicyUpdater:
         current.num_tokens += int(chosen.num_completion_tokens_B.sum())
         return True
 
-    def _accumulate(self, rows: RolloutRows, minibatch: NDArray[np.int64], current: _Step) -> _Seen:
+    def _accumulate(self, rows: RolloutRows, minibatch: NDArray[np.int64], current: _Step) -> UpdateSums:
         """Leave the minibatch's gradient in the parameters; what was measured on the way."""
-        seen, num_positions, budget = _Seen(), 0, current.budget
+        seen, num_positions, budget = UpdateSums(), 0, current.budget
         policy = None
         if self.objective.needs.prepare_pass:
             policy = without_gradient(rows, self.forward, budget)
         prepared = self.objective.prepare(rows.batch, policy, current.state)
         self.optimizer.zero_grad()
-        for number, micro in enumerate(budget.split(self.forward, rows, _trained_rows(rows))):
+        for number, (micro, counts) in enumerate(budget.split(self.forward, rows, _trained_rows(rows))):
             micro_rows = rows.select(micro)
             budget.phase = "the forward pass of an update"
             with self._timed(current.measurements, metrics.FORWARD_S):
@@ -230,14 +231,16 @@ class PolicyUpdater:
                 output = self.objective.loss(micro_rows.batch, policy, micro_prepared)
             budget.phase = "the backward pass of an update"
             with self._timed(current.measurements, metrics.BACKWARD_S):
-                output.loss.backward()
-            first = current.num_attempts == 1
-            sums = _sums(micro_rows, policy, output, starts_update=number == 0, with_mismatch=first)
-            seen.sums.append((sums, output.ratio_counts))
+                (output.loss if counts else output.loss * 0.0).backward()
             num_positions += self.forward.num_positions(micro_rows)
-            if current.traces is not None:
-                write_traces(current.traces, minibatch[micro], policy, output)
-        return replace(seen, num_positions=num_positions)
+            if not counts:
+                continue
+            starts, first = number == 0 and self.ranks.is_first, current.num_attempts == 1
+            sums = micro_batch_sums(micro_rows, policy, output, starts_update=starts, with_mismatch=first)
+            seen.sums.append((sums, output.ratio_counts))
+            if (traces := current.traces) is not None:
+                write_traces(traces, minibatch[micro], policy, output, update=current.num_attempts)
+        return replace(seen, num_positions=sum(self.ranks.gather(num_positions)))
 
     def _skip(self, rows: RolloutRows, norm: float, current: _Step) -> None:
         """Forget the gradient, and have the fault handled."""
@@ -246,14 +249,20 @@ class PolicyUpdater:
             step=current.number,
             update=current.num_attempts,
             grad_norm=norm,
-            parameters=unfinite_parameters(self.optimizer.gradients()),
+            parameters=self._unfinite(),
             state=current.state,
             rows=rows,
         )
         self.optimizer.zero_grad()
         self.faults.handle(skipped, current.num_skipped)
 
-    def _count_positions(self, rows: RolloutRows, seen: _Seen, current: _Step) -> None:
+    def _unfinite(self) -> tuple[str, ...]:
+        """The parameters whose gradients are not finite on some rank, in the model's order."""
+        gradients = self.optimizer.gradients()
+        found = {name for names in self.ranks.gather(unfinite_parameters(gradients)) for name in names}
+        return tuple(name for name in gradients if name in found)
+
+    def _count_positions(self, rows: RolloutRows, seen: UpdateSums, current: _Step) -> None:
         """Add the positions that were computed, how many of them were needed, and the operations."""
         trained = _trained_rows(rows)
         shape = rows.num_prompt_tokens_B[trained], rows.num_tokens_B[trained], rows.prompt_index_B[trained]
@@ -280,27 +289,3 @@ def _trained_rows(rows: RolloutRows) -> NDArray[np.int64]:
 
 def _index(rows: NDArray[np.int64], policy: PolicyTokens) -> Tensor:
     return torch.from_numpy(rows).to(policy.logprob_BT.device)
-
-
-def _sums(
-    rows: RolloutRows,
-    policy: PolicyTokens,
-    output: LossOutput,
-    *,
-    starts_update: bool,
-    with_mismatch: bool,
-) -> Sums:
-    """A micro-batch's sums. The losses of an update's micro-batches add up and count once."""
-    sums = dict(output.sums)
-    for quantity in (metrics.LOSS, metrics.REGULARIZER):
-        total, count = sums[quantity]
-        sums[quantity] = (total, torch.full_like(count, starts_update))
-    if with_mismatch:
-        # Before the first update of a step the trainer's weights are those that sampled, stored rows aside.
-        mask_BT = rows.batch.mask_BT & rows.live_B[:, None]
-        gap_BT = neutral(policy.logprob_BT.detach() - rows.batch.rollout_logprob_BT, mask_BT).double()
-        count = mask_BT.sum()
-        sums[metrics.MISMATCH_MEAN] = (gap_BT.abs().sum(), count)
-        sums[metrics.MISMATCH_MAX] = (gap_BT.abs().max(), count)
-        sums[metrics.MISMATCH_KL] = ((torch.expm1(gap_BT) - gap_BT).sum(), count)
-    return sums

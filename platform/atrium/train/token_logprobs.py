@@ -91,12 +91,14 @@ class _ChunkedLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: Any, logprob_gradient_M: Tensor | None, entropy_gradient_M: Tensor | None
-    ) -> tuple[Tensor, Tensor, None, None]:
+    ) -> tuple[Tensor, Tensor | None, None, None]:
         state_MD, weight_VD, token_M, log_sum_M, entropy_M = ctx.saved_tensors
         if logprob_gradient_M is None:
             logprob_gradient_M = torch.zeros_like(log_sum_M)
         state_gradient_MD = torch.empty_like(state_MD)
-        weight_gradient_VD = torch.zeros_like(weight_VD, dtype=log_sum_M.dtype)
+        weight_gradient_VD = None
+        if ctx.needs_input_grad[1]:  # a head that is not trained costs no product
+            weight_gradient_VD = torch.zeros_like(weight_VD, dtype=log_sum_M.dtype)
         for part in _chunks(len(token_M), len(weight_VD)):
             logprob = _logits(state_MD[part], weight_VD, ctx.temperature, log_sum_M.dtype)
             logprob.sub_(log_sum_M[part, None])
@@ -109,8 +111,10 @@ class _ChunkedLogprobs(torch.autograd.Function):
             gradient.scatter_add_(1, token_M[part, None], logprob_gradient_M[part, None])
             gradient = gradient.div_(ctx.temperature).to(state_MD.dtype)
             torch.mm(gradient, weight_VD, out=state_gradient_MD[part])
-            weight_gradient_VD += gradient.t() @ state_MD[part]
-        return state_gradient_MD, weight_gradient_VD.to(weight_VD.dtype), None, None
+            if weight_gradient_VD is not None:
+                weight_gradient_VD += gradient.t() @ state_MD[part]
+        head_gradient_VD = None if weight_gradient_VD is None else weight_gradient_VD.to(weight_VD.dtype)
+        return state_gradient_MD, head_gradient_VD, None, None
 
 
 def _logits(state: Tensor, weight_VD: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:

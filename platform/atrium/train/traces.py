@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.numpy import load, save
 
 from atrium.objective.batch import Batch, PolicyTokens
 from atrium.objective.objective import LossOutput
+from atrium.records import RolloutGroup
+from atrium.rollout.collate import RolloutRows
+from atrium.tracking.tracker import TokenTrace
+from atrium.train.ranks import Ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +26,8 @@ class RowTraces:
     ratio_BT: NDArray[np.float32]
     entropy_BT: NDArray[np.float32]
     clipped_BT: NDArray[np.int8]
+    update_B: NDArray[np.int64]
+    """The last update of the step that used the row on this rank, counted from 1; 0 for none."""
 
 
 def empty_traces(batch: Batch) -> RowTraces:
@@ -31,16 +39,53 @@ def empty_traces(batch: Batch) -> RowTraces:
         ratio_BT=np.ones(shape, dtype=np.float32),
         entropy_BT=np.full(shape, np.nan, dtype=np.float32),
         clipped_BT=np.zeros(shape, dtype=np.int8),
+        update_B=np.zeros(shape[0], dtype=np.int64),
     )
 
 
 def write_traces(
-    traces: RowTraces, rows: NDArray[np.int64], policy: PolicyTokens, output: LossOutput
+    traces: RowTraces, rows: NDArray[np.int64], policy: PolicyTokens, output: LossOutput, *, update: int
 ) -> None:
-    """Overwrite the traces of some rows by what a micro-batch of them saw."""
+    """Overwrite the traces of some rows by what a micro-batch of them saw in an update."""
+    traces.update_B[rows] = update
     details, num_tokens = output.details, policy.logprob_BT.shape[1]
     side_BT = torch.where(details.gate_BT > 1.0, 1, -1) * details.dropped_BT
     traces.ratio_BT[rows, :num_tokens] = details.gate_BT.float().cpu().numpy()
     traces.clipped_BT[rows, :num_tokens] = side_BT.to(torch.int8).cpu().numpy()
     if policy.entropy_BT is not None:
         traces.entropy_BT[rows, :num_tokens] = policy.entropy_BT.detach().float().cpu().numpy()
+
+
+def exchange_traces(traces: RowTraces, ranks: Ranks) -> None:
+    """Overwrite the traces of rows whose last update another rank computed by what that one saw."""
+    if ranks.is_alone:
+        return
+    names = ("ratio_BT", "entropy_BT", "clipped_BT")
+    used = np.flatnonzero(traces.update_B)
+    own = {name: np.ascontiguousarray(getattr(traces, name)[used]) for name in names}
+    content = save({"row": used, "update": traces.update_B[used], **own})
+    for found in map(load, ranks.gather_bytes(content)):
+        newer = found["update"] > traces.update_B[found["row"]]
+        rows = found["row"][newer]
+        traces.update_B[rows] = found["update"][newer]
+        for name in names:
+            getattr(traces, name)[rows] = found[name][newer]
+
+
+def token_traces(
+    groups: Sequence[RolloutGroup], rows: RolloutRows, traces: RowTraces
+) -> dict[tuple[str, int], TokenTrace]:
+    """The traces of every rollout by problem and sample, cut to its length."""
+    keys = [
+        (group.problem.problem_id, rollout.sample_index) for group in groups for rollout in group.rollouts
+    ]
+    lengths = rows.num_completion_tokens_B
+    return {
+        key: TokenTrace(
+            advantage=tuple(traces.advantage_BT[row, : lengths[row]].tolist()),
+            ratio=tuple(traces.ratio_BT[row, : lengths[row]].tolist()),
+            entropy=tuple(traces.entropy_BT[row, : lengths[row]].tolist()),
+            clipped=tuple(traces.clipped_BT[row, : lengths[row]].tolist()),
+        )
+        for row, key in enumerate(keys)
+    }

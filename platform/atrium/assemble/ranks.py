@@ -1,0 +1,202 @@
+"""The processes of one run: how they join, and how the run's parts are spread over them.
+
+On one process everything here gives back what it was given, and nothing of torch.distributed is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from atrium.assemble.recording import Recorder
+from atrium.config.schema import RunConfig
+from atrium.errors import AtriumError, ConfigError
+from atrium.models.policy import Policy, write_policy
+from atrium.models.policy_files import write_policy_files
+from atrium.tracking.layout import RunLayout
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.silent_tracker import SilentTracker
+from atrium.tracking.terminal import progress_display
+from atrium.train.checkpoint import Checkpoint, CheckpointStore, latest_checkpoint, load_checkpoint
+from atrium.train.rank_report import RankReport
+from atrium.train.ranks import Ranks, Spread
+from atrium.train.reference import MovingReference
+
+_MICRO_BATCH_TOKENS = 16384
+"""Of a rank's micro-batches where the setting is `auto`: a try that lacks memory on one rank stops all."""
+
+
+@contextmanager
+def joined_ranks(config: RunConfig) -> Iterator[Ranks]:
+    """The ranks of the run, joined; those that are left are told how this one ended.
+
+    Raises `ConfigError` for settings that only one process has.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield Ranks()
+        return
+    _check(config, size)
+    from atrium.train.connected_ranks import join
+
+    ranks = join(os.environ, device=config.compute.device, timeout_s=config.compute.timeout_s)
+    try:
+        yield ranks
+    except BaseException as failure:
+        ranks.close(" ".join(str(failure).split()) or type(failure).__name__)
+        raise
+    ranks.close()
+
+
+@contextmanager
+def explained_by(ranks: Ranks) -> Iterator[None]:
+    """Let an error that comes of another rank's end say so."""
+    try:
+        yield
+    except AtriumError:
+        raise
+    except Exception as error:
+        explained = ranks.explained(error)
+        if explained is error:
+            raise
+        raise explained from error
+
+
+def _check(config: RunConfig, size: int) -> None:
+    if config.compute.on_oom == "shrink":
+        raise ConfigError(
+            f"compute.on_oom=shrink: one of {size} ranks cannot repeat an update alone; leave it at stop, "
+            f"and lower compute.micro_batch_tokens={config.compute.micro_batch_tokens}"
+        )
+    if config.optimizer.kind != "adamw":
+        raise ConfigError(
+            f"optimizer.kind={config.optimizer.kind}: its state is not spread over {size} ranks; choose "
+            "optimizer=adamw, whose state is"
+        )
+    if config.overlaps:
+        raise ConfigError(
+            f"rollout.overlap=true: {size} ranks exchange what they sample, with shards beside it; "
+            "set rollout.overlap=false"
+        )
+    if config.model.lora is not None:
+        raise ConfigError(
+            f"model.lora: adapters are trained on one process, not on {size} ranks; train the whole policy, "
+            "or start one process"
+        )
+
+
+def fixed_for_ranks(config: RunConfig, ranks: Ranks) -> RunConfig:
+    """The settings, with micro-batches of a fixed size where several ranks cannot find one by trying."""
+    if ranks.is_alone or config.compute.micro_batch_tokens != "auto":
+        return config
+    compute = config.compute.model_copy(update={"micro_batch_tokens": _MICRO_BATCH_TOKENS})
+    return config.model_copy(update={"compute": compute})
+
+
+def agreed_folder(folder: RunFolder | None, ranks: Ranks) -> RunFolder:
+    """The run folder that rank 0 has opened, for all."""
+    path = ranks.from_first(None if folder is None else str(folder.path))
+    return folder if folder is not None else RunFolder(Path(path))
+
+
+def rewound(config: RunConfig, folder: RunFolder, ranks: Ranks) -> Checkpoint | None:
+    """The checkpoint that a resumed run goes on from, with everything recorded after it dropped."""
+    if config.resume is None:
+        return None
+    checkpoint, path = None, None
+    if ranks.is_first:
+        checkpoint = latest_checkpoint(folder.checkpoints_dir, with_tensors=ranks.is_alone)
+        folder.truncate_after(checkpoint.state.step if checkpoint else -1)
+        path = None if checkpoint is None else str(checkpoint.path)
+    path = ranks.from_first(path)
+    if ranks.is_first or path is None:
+        return checkpoint
+    return load_checkpoint(Path(path), with_tensors=False)
+
+
+def silent_recorder(folder: RunLayout, ranks: Ranks) -> Recorder:
+    """What a rank reports to that does not write the run folder: its own log."""
+    file = folder.path / "ranks" / f"rank-{ranks.rank}.log"
+
+    def log(line: str) -> None:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("a", encoding="utf-8", errors="replace") as stream:
+                stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
+        except OSError:
+            pass  # as the run's own log, a convenience
+
+    return Recorder(SilentTracker(), progress_display("off", log))
+
+
+def rank_report(folder: RunLayout, ranks: Ranks, recorder: Recorder) -> RankReport:
+    """What says how the ranks differ."""
+    file = folder.path / "ranks" / f"rank-{ranks.rank}.jsonl"
+    return RankReport(ranks, file=None if ranks.is_alone else file, on_message=recorder.display.message)
+
+
+def spread(config: RunConfig, policy: Policy, reference: MovingReference | None, ranks: Ranks) -> Spread:
+    """Spread policy and reference over the ranks, in place."""
+    if ranks.is_alone:
+        return Spread()
+    from atrium.train.sharding import shard
+
+    compute = config.compute
+    over_ranks = partial(
+        shard,
+        device=compute.device,
+        dtype=torch.bfloat16 if compute.dtype == "bfloat16" else torch.float32,
+        num_ranks=ranks.size,
+        offload=compute.offload,
+    )
+    return Spread(
+        policy=over_ranks(policy.model),
+        reference=None if reference is None else over_ranks(reference.model),
+    )
+
+
+def read_spread(
+    checkpoint: Checkpoint, policy: Policy, reference: MovingReference | None, ranks: Ranks
+) -> Mapping[str, Tensor]:
+    """Give policy and reference, which are spread, the weights of a checkpoint; the optimiser's state."""
+    from atrium.train.connected_ranks import ConnectedRanks
+    from atrium.train.sharded_checkpoint import read_optimizer, read_shards
+
+    assert isinstance(ranks, ConnectedRanks)
+    parameters = dict(policy.model.named_parameters())
+    with torch.no_grad():
+        read_shards(checkpoint.policy, parameters, ranks)
+        if reference is not None and reference.moves:
+            read_shards(checkpoint.path, dict(reference.model.named_parameters()), ranks)
+    return read_optimizer(checkpoint.path, parameters, ranks)
+
+
+def checkpoint_store(config: RunConfig, folder: RunLayout, policy: Policy, ranks: Ranks) -> CheckpointStore:
+    """The run's checkpoints."""
+    settings = config.checkpoint
+    if ranks.is_alone:
+        return CheckpointStore(
+            folder=folder.checkpoints_dir,
+            save_policy=partial(write_policy, policy),
+            keep_last=settings.keep_last,
+            keep_best=settings.keep_best,
+        )
+    from atrium.train.connected_ranks import ConnectedRanks
+    from atrium.train.sharded_checkpoint import ShardedCheckpointStore
+
+    assert isinstance(ranks, ConnectedRanks)
+    return ShardedCheckpointStore(
+        folder=folder.checkpoints_dir,
+        save_policy=partial(write_policy_files, policy),
+        keep_last=settings.keep_last,
+        keep_best=settings.keep_best,
+        model=policy.model,
+        ranks=ranks,
+    )

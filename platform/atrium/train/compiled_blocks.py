@@ -1,0 +1,63 @@
+"""Decoder blocks compiled by torch, for the passes of an update only.
+
+An engine that samples with the trainer's module meets other shapes at every token, so it keeps the plain
+blocks: compiled ones are in place only inside `used`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from atrium.errors import ConfigError
+from atrium.models.qwen3 import has_fused_form
+
+_COMPILERS = ("c++", "g++", "clang++")
+
+
+class CompiledBlocks:
+    """The blocks of a model, compiled when first used (about a minute) for sequences of any length.
+
+    Raises `ConfigError` where compiling would do nothing, or cannot be done.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        if has_fused_form(model):
+            raise ConfigError(
+                "compute.compile=true: a float32 Qwen3 on a CPU is updated by a pass that does not run its "
+                "blocks, so there is nothing to compile; set compute.compile=false"
+            )
+        names = set(model._no_split_modules or ())
+        self._blocks = [module for module in model.modules() if type(module).__name__ in names]
+        if not self._blocks:
+            raise ConfigError(
+                f"compute.compile=true: model of type {type(model).__name__} does not say what its blocks "
+                "are; set compute.compile=false"
+            )
+        if model.device.type == "cpu" and not any(shutil.which(name) for name in _COMPILERS):
+            raise ConfigError(
+                f"compute.compile=true needs a C++ compiler on a CPU ({', '.join(_COMPILERS)}), and none is "
+                "installed; install one, or set compute.compile=false"
+            )
+        for block in self._blocks:
+            block.compile(dynamic=True)
+        self._calls = [block._compiled_call_impl for block in self._blocks]
+        _put(self._blocks, [None] * len(self._blocks))
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Have the model call its compiled blocks."""
+        _put(self._blocks, self._calls)
+        try:
+            yield
+        finally:
+            _put(self._blocks, [None] * len(self._blocks))
+
+
+def _put(blocks: list[nn.Module], calls: list[object]) -> None:
+    for block, call in zip(blocks, calls, strict=True):
+        block._compiled_call_impl = call  # type: ignore[assignment]

@@ -1,0 +1,271 @@
+"""Ranks that torchrun started: joined by gloo on the host, and by NCCL where they compute on GPUs.
+
+Whoever waits does so for a bounded time. What the ranks are doing, and that they failed, is in torchrun's
+store, so that an error can name the rank and the phase that others waited for in vain.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from atrium.errors import ConfigError, RankError
+from atrium.train.ranks import Ranks
+
+_T = TypeVar("_T")
+_POLL_S = 0.1
+_PREPARATION_TIMEOUTS = 6
+"""How many timeouts rank 0 may prepare (download, warm up) before the others give up."""
+
+
+class ConnectedRanks(Ranks):
+    """A process among the others of its run.
+
+    Parameters
+    ----------
+    environment
+        torchrun's variables: `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT`.
+    device
+        `cpu` or `cuda`; with `cuda`, this process takes the GPU of its local rank.
+    timeout_s
+        How long a rank waits for the others.
+
+    Raises `ConfigError` where the variables are incomplete, there are fewer GPUs than local ranks or GPUs of
+    several kinds, and `RankError` where the others cannot be reached in time.
+    """
+
+    def __init__(self, environment: Mapping[str, str], *, device: str, timeout_s: float) -> None:
+        self.rank, self.size, local_rank = _numbers(environment)
+        self.waited_s = 0.0
+        self._timeout = timedelta(seconds=timeout_s)
+        self._phase, self._num_phases = "joining the run", 0
+        if device == "cuda":
+            _take_gpu(local_rank)
+        # torchrun's store outlives ranks that are started again; what was said before must not count.
+        attempt = environment.get("ATRIUM_ATTEMPT") or environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+        try:
+            store, _, _ = next(rendezvous("env://", timeout=self._timeout))
+            store.set_timeout(self._timeout)
+            dist.init_process_group(
+                "nccl" if device == "cuda" else "gloo",
+                store=PrefixStore(f"atrium/ranks/{attempt}", store),
+                rank=self.rank,
+                world_size=self.size,
+                timeout=self._timeout,
+                device_id=torch.device("cuda", local_rank) if device == "cuda" else None,
+            )
+            self._store = PrefixStore(f"atrium/notes/{attempt}", store)
+            # Its own connections: a thread that saves must not meet what the loop exchanges.
+            self._host = dist.new_group(backend="gloo", timeout=self._timeout)
+            self.checkpoint_group = dist.new_group(backend="gloo", timeout=self._timeout)
+        except (RuntimeError, ValueError) as error:
+            raise RankError(
+                f"rank {self.rank} could not join the other {self.size - 1} within {timeout_s:g} s at "
+                f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')} "
+                f"({_first_line(error)}); see that all ranks start and can reach that address"
+            ) from error
+        self._note("process", f"{socket.gethostname()} {os.getpid()}")
+        self._check_devices(device)
+
+    def gather(self, record: Any) -> list[Any]:  # noqa: ANN401 - whatever JSON can hold
+        """Every rank's record, in the order of the ranks."""
+        return [json.loads(found) for found in self.gather_bytes(json.dumps(record).encode())]
+
+    def gather_bytes(self, content: bytes) -> list[bytes]:
+        """Every rank's bytes, in the order of the ranks."""
+        return self._bounded(lambda: self._gathered(content))
+
+    def _gathered(self, content: bytes) -> list[bytes]:
+        sizes = [torch.zeros((), dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor(len(content)), group=self._host)
+        longest = max(1, *(int(size) for size in sizes))
+        own = torch.zeros(longest, dtype=torch.uint8)
+        own[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else 0
+        found = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
+        dist.all_gather(found, own, group=self._host)
+        return [part[: int(size)].numpy().tobytes() for part, size in zip(found, sizes, strict=True)]
+
+    def from_first(self, record: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
+        """The record of rank 0."""
+        return self.gather(record if self.is_first else None)[0]
+
+    def any(self, flag: bool) -> bool:
+        """Whether it holds on any rank."""
+        count = torch.tensor(int(flag))
+        self._bounded(lambda: dist.all_reduce(count, group=self._host))
+        return bool(count)
+
+    def add_up(self, tensor: Tensor) -> Tensor:
+        """The sum over ranks, in place, on the tensor's device."""
+        group = self._host if tensor.device.type == "cpu" else None
+        self._bounded(lambda: dist.all_reduce(tensor, group=group))
+        return tensor
+
+    @contextmanager
+    def first_alone(self, what: str) -> Iterator[None]:
+        """Run the block on rank 0, and on the others once rank 0 has left it."""
+        self.enter(what)
+        done = f"done/{what}"
+        if not self.is_first:
+            self._await(done, what)
+        yield
+        if self.is_first:
+            self._store.set(done, "1")
+
+    def _await(self, key: str, what: str) -> None:
+        started = time.monotonic()
+        limit_s = _PREPARATION_TIMEOUTS * self._timeout.total_seconds()
+        while not self._store.check([key]):
+            if self._store.check(["failed/0"]):
+                raise RankError(
+                    f"rank {self.rank} lost the others in {what}: rank 0 failed: "
+                    f"{self._store.get('failed/0').decode()}"
+                )
+            if time.monotonic() - started > limit_s:
+                raise RankError(
+                    f"rank {self.rank} waited {limit_s:g} s for rank 0 ({what}); look into the log of rank 0"
+                )
+            time.sleep(_POLL_S)
+        self.waited_s += time.monotonic() - started
+
+    def enter(self, phase: str) -> None:
+        """Say what this rank does now."""
+        self._phase = phase
+        self._num_phases += 1
+        self._note("phase", f"{self._num_phases} {phase}")
+
+    def close(self, failure: str | None = None) -> None:
+        """Leave the others, who are told why if this rank failed."""
+        if failure is not None:
+            self._note("failed", failure)
+        if dist.is_initialized() and failure is None:
+            dist.destroy_process_group()
+
+    def explained(self, error: BaseException) -> BaseException:
+        """The error itself, or a `RankError` that names who was missed where it says that a rank was."""
+        if not _is_of_connection(error):
+            return error
+        return RankError(
+            f"rank {self.rank} lost the others in {self._phase}: {self._missed()} "
+            f"({_first_line(error)}); the last checkpoint is intact"
+        )
+
+    def _missed(self) -> str:
+        """Who is gone, failed or behind, as far as it can be known."""
+        time.sleep(5 * _POLL_S)  # whoever fails says so a moment later than its connections break
+        try:
+            others = {rank: self._state_of(rank) for rank in range(self.size) if rank != self.rank}
+        except (RuntimeError, ValueError, OSError):
+            return "the store of torchrun is gone too"
+        told = [f"rank {rank} {what}" for rank, (what, _) in others.items() if what]
+        if told:
+            return "; ".join(told)
+        behind = min(number for _, (_, number) in others.items())
+        late = [str(rank) for rank, (_, number) in others.items() if number == behind]
+        phase = self._told("phase", int(late[0])).partition(" ")[2] or "joining the run"
+        return f"rank {', '.join(late)} did not answer, last seen in {phase}"
+
+    def _state_of(self, rank: int) -> tuple[str, int]:
+        """What is wrong with a rank (empty where nothing is known), and how many phases it has entered."""
+        number, _, phase = self._told("phase", rank).partition(" ")
+        if failure := self._told("failed", rank):
+            return f"failed in {phase}: {failure}", int(number or 0)
+        host, _, pid = self._told("process", rank).partition(" ")
+        if host == socket.gethostname() and not _is_alive(int(pid)):
+            return f"is gone (killed, or out of memory) in {phase}", int(number or 0)
+        return "", int(number or 0)
+
+    def _note(self, kind: str, content: str) -> None:
+        try:
+            self._store.set(f"{kind}/{self.rank}", content)
+        except (RuntimeError, ValueError) as error:
+            raise RankError(
+                f"rank {self.rank} lost torchrun's store in {self._phase} ({_first_line(error)})"
+            ) from error
+
+    def _told(self, kind: str, rank: int) -> str:
+        key = f"{kind}/{rank}"
+        return self._store.get(key).decode() if self._store.check([key]) else ""
+
+    def _bounded(self, exchange: Callable[[], _T]) -> _T:
+        """What an exchange gives; the time in it counts as waited."""
+        started = time.monotonic()
+        try:
+            return exchange()
+        except RuntimeError as error:
+            raise self.explained(error) from error
+        finally:
+            self.waited_s += time.monotonic() - started
+
+    def _check_devices(self, device: str) -> None:
+        kinds = self.gather(torch.cuda.get_device_name() if device == "cuda" else device)
+        if len(set(kinds)) > 1:
+            raise ConfigError(
+                f"the ranks compute on {', '.join(sorted(set(kinds)))}, and share each step's work evenly; "
+                "choose machines with one kind of GPU"
+            )
+
+
+def join(environment: Mapping[str, str], *, device: str, timeout_s: float) -> Ranks:
+    """The ranks of this run: connected where torchrun started several, else this process alone."""
+    if int(environment.get("WORLD_SIZE", "1")) == 1:
+        return Ranks()
+    return ConnectedRanks(environment, device=device, timeout_s=timeout_s)
+
+
+def _numbers(environment: Mapping[str, str]) -> tuple[int, int, int]:
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    missing = [name for name in (*names, "MASTER_ADDR", "MASTER_PORT") if not environment.get(name)]
+    if missing:
+        raise ConfigError(
+            f"WORLD_SIZE={environment.get('WORLD_SIZE')} asks for several ranks, but {', '.join(missing)} "
+            "is not set; start ranks with torchrun or `atrium train compute=node`"
+        )
+    rank, size, local_rank = (int(environment[name]) for name in names)
+    return rank, size, local_rank
+
+
+def _take_gpu(local_rank: int) -> None:
+    num_gpus = torch.cuda.device_count()
+    if local_rank >= num_gpus:
+        raise ConfigError(
+            f"local rank {local_rank} has no GPU of its own, there are {num_gpus}; "
+            "start as many ranks per machine as it has GPUs"
+        )
+    torch.cuda.set_device(local_rank)
+
+
+def _is_of_connection(error: BaseException) -> bool:
+    if isinstance(error, dist.DistError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(
+        word in text for word in ("gloo", "nccl", "connection closed", "connection reset", "broken pipe")
+    )
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

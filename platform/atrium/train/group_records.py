@@ -1,0 +1,119 @@
+"""Rollout groups as JSON and arrays: for checkpoints, and for the ranks that exchange what they sampled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from atrium.records import (
+    Completion,
+    FinishReason,
+    Problem,
+    Rollout,
+    RolloutGroup,
+    Verdict,
+    VerdictKind,
+)
+
+_Arrays = dict[str, NDArray[Any]]
+
+
+def record_of_groups(groups: Sequence[RolloutGroup]) -> tuple[list[dict[str, Any]], _Arrays]:
+    """What JSON holds of the groups, and their tokens and log-probabilities, one behind the other."""
+    completions = [rollout.completion for group in groups for rollout in group.rollouts]
+    return [_group_record(group) for group in groups], {
+        "prompt_ids": _joined([group.prompt_token_ids for group in groups], np.int32),
+        "token_ids": _joined([completion.token_ids for completion in completions], np.int32),
+        "logprobs": _joined([completion.logprobs for completion in completions], np.float32),
+    }
+
+
+def groups_of_record(
+    records: Sequence[Mapping[str, Any]], arrays: Mapping[str, NDArray[Any]]
+) -> tuple[RolloutGroup, ...]:
+    """What `record_of_groups` was given."""
+    groups, first_prompt, first = [], 0, 0
+    for group in records:
+        rollouts = []
+        for rollout in group["rollouts"]:
+            last = first + rollout["num_tokens"]
+            rollouts.append(
+                _rollout(rollout, arrays["token_ids"][first:last], arrays["logprobs"][first:last])
+            )
+            first = last
+        last_prompt = first_prompt + group["num_prompt_tokens"]
+        groups.append(
+            RolloutGroup(
+                problem=Problem(**group["problem"]),
+                prompt_token_ids=arrays["prompt_ids"][first_prompt:last_prompt],
+                rollouts=tuple(rollouts),
+            )
+        )
+        first_prompt = last_prompt
+    return tuple(groups)
+
+
+def bytes_of_groups(groups: Sequence[RolloutGroup]) -> bytes:
+    """The groups as bytes, for another process of this run."""
+    records, arrays = record_of_groups(groups)
+    content: bytes = save({**arrays, "records": np.frombuffer(json.dumps(records).encode(), dtype=np.uint8)})
+    return content
+
+
+def groups_of_bytes(content: bytes) -> tuple[RolloutGroup, ...]:
+    """What `bytes_of_groups` was given."""
+    arrays = load(content)
+    return groups_of_record(json.loads(arrays.pop("records").tobytes()), arrays)
+
+
+def _group_record(group: RolloutGroup) -> dict[str, Any]:
+    problem = group.problem
+    return {
+        "problem": {
+            "problem_id": problem.problem_id,
+            "question": problem.question,
+            "answer": problem.answer,
+            "metadata": dict(problem.metadata),
+        },
+        "num_prompt_tokens": len(group.prompt_token_ids),
+        "rollouts": [
+            {
+                "sample_index": rollout.sample_index,
+                "reward": rollout.reward,
+                "verdict": asdict(rollout.verdict),
+                "num_tokens": rollout.completion.num_tokens,
+                "text": rollout.completion.text,
+                "finish_reason": rollout.completion.finish_reason,
+                "weight_version": rollout.completion.weight_version,
+                "stored_reward": rollout.completion.stored_reward,
+            }
+            for rollout in group.rollouts
+        ],
+    }
+
+
+def _rollout(record: Mapping[str, Any], token_ids: Any, logprobs: Any) -> Rollout:  # noqa: ANN401 - arrays from a file
+    verdict = record["verdict"]
+    return Rollout(
+        sample_index=record["sample_index"],
+        completion=Completion(
+            token_ids=token_ids,
+            logprobs=logprobs,
+            text=record["text"],
+            finish_reason=FinishReason(record["finish_reason"]),
+            weight_version=record["weight_version"],
+            stored_reward=record.get("stored_reward"),
+        ),
+        verdict=Verdict(**{**verdict, "kind": VerdictKind(verdict["kind"])}),
+        reward=record["reward"],
+    )
+
+
+def _joined(arrays: Sequence[np.ndarray[Any, Any]], dtype: type) -> np.ndarray[Any, Any]:
+    return np.concatenate([np.zeros(0, dtype), *arrays]).astype(dtype)

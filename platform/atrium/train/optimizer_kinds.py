@@ -1,0 +1,103 @@
+"""The kinds of AdamW, and what of each one's state a checkpoint holds, as plain tensors per parameter.
+
+`adamw` is torch's fused one: 8 bytes of float32 state per parameter. `adamw_8bit` (bitsandbytes) keeps both
+means in 8 bits with a scale per block of 256: 2 bytes. `adamw_bf16` (optimi) is for weights that are
+themselves bfloat16: means and the rounding that each update loses (Kahan summation), which replaces float32
+weights without any randomness: 6 bytes.
+
+Sources: arXiv 2110.02861 (8 bits per block), arXiv 2010.06192 (Kahan summation for weights in bfloat16).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from atrium.errors import MissingDependencyError
+
+OptimizerKind = Literal["adamw", "adamw_8bit", "adamw_bf16"]
+PER_BLOCK = ("absmax", "qmap")
+"""How quantities begin that have a value per block of weights, or for all of them."""
+
+_STEP = "step"
+
+
+def build_adamw(
+    kind: OptimizerKind,
+    parameters: Iterable[nn.Parameter],
+    *,
+    learning_rate: float,
+    betas: tuple[float, float],
+    epsilon: float,
+    weight_decay: float,
+) -> torch.optim.Optimizer:
+    """The optimiser of a kind; raises `MissingDependencyError` where its package is not installed."""
+    settings: dict[str, Any] = {
+        "lr": learning_rate,
+        "betas": betas,
+        "eps": epsilon,
+        "weight_decay": weight_decay,
+    }
+    match kind:
+        case "adamw":
+            return torch.optim.AdamW(parameters, fused=True, **settings)
+        case "adamw_8bit":
+            built = _imported("bitsandbytes.optim", "bitsandbytes", kind).AdamW8bit(parameters, **settings)
+        case "adamw_bf16":
+            built = _imported("optimi", "torch-optimi", kind).AdamW(parameters, kahan_sum=True, **settings)
+    return built  # type: ignore[no-any-return]
+
+
+def state_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
+    """A parameter's state; empty before its first update. A count of steps becomes a tensor."""
+    state = optimizer.state.get(parameter, {})
+    if not state:
+        return {}
+    step = _group(optimizer, parameter).get(_STEP)
+    # A group's count is one tensor for all its parameters; stored tensors share no memory.
+    found = dict(state) if step is None else {_STEP: step.clone(), **state}
+    return {name: torch.as_tensor(value) for name, value in found.items() if value is not None}
+
+
+def restore_state(
+    optimizer: torch.optim.Optimizer, parameter: nn.Parameter, state: Mapping[str, Tensor]
+) -> None:
+    """Take back what `state_of` gave.
+
+    Tensors are cloned, so that they own aligned storage: a view of a mapped file would change the last bits
+    of sums.
+    """
+    found: dict[str, Any] = {name: value.clone() for name, value in state.items()}
+    group = _group(optimizer, parameter)
+    if "setup" in group:  # optimi counts the steps of a group
+        group[_STEP], group["setup"] = found.pop(_STEP), True
+    elif not isinstance(optimizer, torch.optim.AdamW):
+        found[_STEP] = int(found[_STEP])  # bitsandbytes counts in Python
+    optimizer.state[parameter] = {
+        # The count stays on the host, where its optimiser looks for it.
+        name: value.to(parameter.device) if isinstance(value, Tensor) and _moves(name, optimizer) else value
+        for name, value in found.items()
+    }
+
+
+def _moves(name: str, optimizer: torch.optim.Optimizer) -> bool:
+    return name != _STEP or isinstance(optimizer, torch.optim.AdamW)
+
+
+def _group(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any]:
+    return next(group for group in optimizer.param_groups if any(one is parameter for one in group["params"]))
+
+
+def _imported(module: str, package: str, kind: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"optimizer.kind={kind} needs {package}, which cannot be imported ({error}); run "
+            "`make install EXTRAS=optimizers`, or choose optimizer=adamw"
+        ) from error

@@ -1,0 +1,80 @@
+"""How the ranks of a run differ in time waited, tokens and memory, and which of them are slow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from atrium import metrics
+from atrium.train.measurements import Measurements
+from atrium.train.ranks import Ranks
+
+_SLOW = 1.5
+"""A rank that takes so many times as long as the median rank is slow."""
+_NUM_SLOW_STEPS = 5
+"""Slow steps in a row after which a rank is a straggler."""
+
+
+@dataclass
+class RankReport:
+    """Adds to a step's measurements how the ranks differ; nothing on one process.
+
+    `file` takes a line per step of this rank's own numbers. Stragglers are told to `on_message`, each once
+    until it has kept up again.
+    """
+
+    ranks: Ranks = Ranks()
+    file: Path | None = None
+    on_message: Callable[[str], None] = lambda _: None
+    _waited_s: float = field(default=0.0, init=False)
+    _num_slow: dict[int, int] = field(default_factory=dict, init=False)
+
+    def add(self, step: int, measurements: Measurements) -> None:
+        """Gather the ranks' numbers of a step; times and peaks become the highest of all ranks."""
+        if self.ranks.is_alone:
+            return
+        waited_s = self.ranks.waited_s
+        record = measurements.as_record()
+        own = {
+            "rollout_s": record[metrics.ROLLOUT_S.name][0],
+            "wait_s": waited_s - self._waited_s,
+            "peak_mb": record[metrics.PEAK_MEMORY_MB.name][0],
+        }
+        self._waited_s = waited_s
+        self._write({"step": step, **own})
+        everyone = self.ranks.gather(own)
+        measurements.agree(self.ranks)
+        for key, lowest, highest in (
+            ("wait_s", metrics.RANK_WAIT_MIN_S, metrics.RANK_WAIT_MAX_S),
+            ("peak_mb", metrics.RANK_PEAK_MIN_MB, None),
+            ("rollout_s", metrics.RANK_ROLLOUT_MIN_S, None),
+        ):
+            values = [one[key] for one in everyone]
+            measurements.add(lowest, min(values))
+            if highest is not None:
+                measurements.add(highest, max(values))
+        self._warn(step, [one["rollout_s"] for one in everyone])
+
+    def _warn(self, step: int, rollout_s: list[float]) -> None:
+        usual = median(rollout_s)
+        for rank, taken_s in enumerate(rollout_s):
+            self._num_slow[rank] = self._num_slow.get(rank, 0) + 1 if taken_s > _SLOW * usual else 0
+            if self._num_slow[rank] == _NUM_SLOW_STEPS:
+                self.on_message(
+                    f"rank {rank} is slow: in each of the last {_NUM_SLOW_STEPS} steps it sampled more than "
+                    f"{_SLOW:g} times as long as the median rank (step {step}: {taken_s:.1f} s against "
+                    f"{usual:.1f} s); look at what else runs on its machine, and at its GPU's clock"
+                )
+
+    def _write(self, record: dict[str, float]) -> None:
+        if self.file is None:
+            return
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with self.file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError:
+            self.file = None  # a full disk is reported by metrics and checkpoints

@@ -1,0 +1,93 @@
+"""The processes that share a run: which one this is, and what they tell each other.
+
+One process is `Ranks()`, which answers by itself. Several are `ConnectedRanks` (see `connected_ranks`);
+the loop is the same code on both. What every rank needs to agree about (rewards, sums, whether to stop)
+passes through here on the host; the policy's tensors pass through FSDP2 (see `sharding`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from atrium.train.sharding import ShardedModel
+
+_T = TypeVar("_T")
+
+
+class Ranks:
+    """The only process of a run. A rank is a process's number, counted from 0."""
+
+    rank: int = 0
+    size: int = 1
+    waited_s: float = 0.0
+    """Seconds that this rank has waited for others here, since the run began."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which alone writes the run folder."""
+        return self.rank == 0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other process shares the run."""
+        return self.size == 1
+
+    def share(self, things: Sequence[_T]) -> list[_T]:
+        """The part of this rank of things that are dealt one by one, in their order; may be empty."""
+        return list(things[self.rank :: self.size])
+
+    def gather(self, record: Any) -> list[Any]:  # noqa: ANN401 - whatever JSON can hold
+        """Every rank's record, in the order of the ranks; it consists of what JSON can hold."""
+        return [record]
+
+    def gather_bytes(self, content: bytes) -> list[bytes]:
+        """Every rank's bytes, in the order of the ranks."""
+        return [content]
+
+    def from_first(self, record: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
+        """The record of rank 0."""
+        return record
+
+    def any(self, flag: bool) -> bool:
+        """Whether it holds on any rank."""
+        return flag
+
+    def add_up(self, tensor: Tensor) -> Tensor:
+        """The sum over ranks, in place, on the tensor's device; floats are added in an order of torch's."""
+        return tensor
+
+    @contextmanager
+    def first_alone(self, what: str) -> Iterator[None]:
+        """Run the block on rank 0, and on the others once rank 0 has left it: they find what it made."""
+        del what
+        yield
+
+    def explained(self, error: BaseException) -> BaseException:
+        """The error itself, or a `RankError` that names who was missed where it says that a rank was."""
+        return error
+
+    def enter(self, phase: str) -> None:
+        """Say what this rank does now; others name it where it is missed."""
+
+    def close(self, failure: str | None = None) -> None:
+        """Leave the others, who are told why if this rank failed. Harmless when called twice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """How the models of a run are spread over its ranks; None where a model is whole or absent."""
+
+    policy: ShardedModel | None = None
+    reference: ShardedModel | None = None
+
+
+ALONE = Ranks()
+"""The one process of a run that has no other."""
+WHOLE = Spread()
+"""Models that are spread over nothing."""

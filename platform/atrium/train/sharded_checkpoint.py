@@ -1,0 +1,179 @@
+"""Checkpoints of a run on several ranks: each writes its shards, in the background; what results is ordinary.
+
+`torch.distributed.checkpoint` writes safetensors per rank and puts them together to the very files that a
+run on one process writes, so a checkpoint can be resumed on any number of ranks and is a plain transformers
+folder. It is renamed by rank 0 once all of it is on the disk. There is no random state to save: every random
+choice is keyed by the seed and the step.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from atrium.errors import CheckpointError
+from atrium.models.shards import is_spread
+from atrium.train.ahead import Ahead, write_ahead
+from atrium.train.checkpoint import CheckpointStore, TrainingState
+from atrium.train.connected_ranks import ConnectedRanks
+
+_WRITTEN = "model-00001-of-00001.safetensors"
+_INDEX = "model.safetensors.index.json"
+
+
+@dataclass
+class _Writing:
+    """A checkpoint that a thread is writing, and what went wrong with it."""
+
+    thread: threading.Thread
+    failures: list[BaseException]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardedCheckpointStore(CheckpointStore):
+    """The checkpoints of a run on several ranks, of which each calls everything.
+
+    `model` is the sharded policy. `save_policy` writes what its folder holds besides weights. The folder is
+    one that all ranks share.
+    """
+
+    model: nn.Module
+    ranks: ConnectedRanks
+    _writing: list[_Writing] = field(default_factory=list, init=False)
+
+    def save(
+        self,
+        state: TrainingState,
+        optimizer: Mapping[str, Tensor],
+        reference: Mapping[str, Tensor] | None = None,
+        ahead: Ahead | None = None,
+    ) -> Path:
+        """Copy the checkpoint of `state.step` to the host and begin to write it; the one before is finished.
+
+        Raises `CheckpointError` when there is no room for the one before.
+        """
+        self.finish()
+        path, partial = self._paths(state)
+        parts = {"policy/model": _on_host(dict(self.model.named_parameters()))}
+        parts["optimizer"] = _on_host({name: x for name, x in optimizer.items() if is_spread(x)})
+        if reference is not None:
+            parts["reference"] = _on_host(reference)
+        if self.ranks.is_first:
+            self._prepare(partial)
+            # Counts of steps: consolidation in torch 2.13 turns tensors without dimensions into zeros.
+            alike = _on_host({name: x for name, x in optimizer.items() if not is_spread(x)})
+            save_file(alike, partial / "optimizer-alike.safetensors")
+            if ahead is not None:
+                write_ahead(ahead, partial)
+        self.ranks.gather(None)  # nobody writes before the folder is there
+        failures: list[BaseException] = []
+        thread = threading.Thread(
+            target=self._write, args=(state, parts, failures), name="checkpoint", daemon=True
+        )
+        self._writing.append(_Writing(thread, failures))
+        thread.start()
+        return path
+
+    def finish(self) -> None:
+        """Wait until what was saved last is on the disk."""
+        while self._writing:
+            writing = self._writing.pop()
+            writing.thread.join()
+            for failure in writing.failures:
+                raise self.ranks.explained(failure)
+        self.ranks.gather(None)  # then it is there for all
+
+    def _write(
+        self, state: TrainingState, parts: Mapping[str, Mapping[str, Tensor]], failures: list[BaseException]
+    ) -> None:
+        """Write every part on all ranks; rank 0 then makes them a checkpoint."""
+        _, partial = self._paths(state)
+        try:
+            for name, tensors in parts.items():
+                writer = HuggingFaceStorageWriter(
+                    path=str(_shards(partial, name)), save_distributed=True, enable_consolidation=True
+                )
+                save(dict(tensors), storage_writer=writer, process_group=self.ranks.checkpoint_group)
+            if self.ranks.is_first:
+                self._write_whole(state, lambda folder: self._put_together(folder, [*parts]), prepared=True)
+        except BaseException as failure:
+            failures.append(failure)
+
+    def _put_together(self, folder: Path, names: list[str]) -> None:
+        """Give the consolidated files the names that they have in any checkpoint."""
+        self.save_policy(folder / "policy")
+        for name in names:
+            shards = _shards(folder, name)
+            (shards / _WRITTEN).rename(folder / f"{name}.safetensors")
+            shutil.rmtree(shards)
+
+
+def read_shards(folder: Path, tensors: Mapping[str, Tensor], ranks: ConnectedRanks) -> None:
+    """Fill the tensors, by name, from the safetensors files of a folder; each rank reads its own shards.
+
+    Raises `CheckpointError` where one is missing or has another shape.
+    """
+    saved = saved_tensors(folder)
+    for name, tensor in tensors.items():
+        if name not in saved or saved[name][0] != tensor.shape:
+            has = f"has shape {tuple(saved[name][0])}" if name in saved else "is missing"
+            raise CheckpointError(
+                f"the checkpoint in {folder} is that of another model: {name} {has}, and the model's has "
+                f"{tuple(tensor.shape)}; resume with the settings that it was trained with"
+            )
+    load(
+        dict(tensors),
+        storage_reader=HuggingFaceStorageReader(str(folder)),
+        process_group=ranks.checkpoint_group,
+    )
+
+
+def saved_tensors(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Shapes and dtypes of all that the safetensors files of a folder hold, by name."""
+    metadata = HuggingFaceStorageReader(str(folder)).read_metadata()
+    return {
+        name: (entry.size, entry.properties.dtype)
+        for name, entry in metadata.state_dict_metadata.items()
+        if isinstance(entry, TensorStorageMetadata)
+    }
+
+
+def read_optimizer(
+    checkpoint: Path, parameters: Mapping[str, Tensor], ranks: ConnectedRanks
+) -> dict[str, Tensor]:
+    """The optimiser's state of a checkpoint, spread as the parameters that it belongs to."""
+    state: dict[str, Tensor] = {}
+    for name, (shape, dtype) in saved_tensors(checkpoint).items():
+        owner, _, quantity = name.rpartition("/")
+        if not quantity or not owner:
+            continue  # of the reference, or of a batch that was sampled ahead
+        parameter = parameters.get(owner)
+        if parameter is None:
+            raise CheckpointError(f"the optimizer state holds {owner}, which the model does not have")
+        if parameter.shape == shape:
+            state[name] = torch.zeros_like(parameter.detach(), dtype=dtype)
+        else:
+            state[name] = torch.zeros(shape, dtype=dtype)
+    read_shards(checkpoint, state, ranks)
+    return state
+
+
+def _shards(folder: Path, name: str) -> Path:
+    return folder / f".{name.replace('/', '-')}"
+
+
+def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in the host's memory, which training does not change while they are written."""
+    with torch.no_grad():
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}

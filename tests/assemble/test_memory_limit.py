@@ -1,0 +1,116 @@
+"""Runs with little memory, through the command line: budgets that are found, and updates that shrink.
+
+The limit is a bound on a process's address space, so each run is a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from atrium.config.compose import compose
+from atrium.config.machine import Machine, resolve_auto
+from atrium.config.resume import resumed
+from atrium.errors import ConfigError
+
+SHAPE = (
+    "debug=tiny_steps",
+    "num_steps=1",
+    "rollout.num_prompts=32",
+    "rollout.group_size=8",
+    "rollout.max_new_tokens=48",
+    "optimizer.num_minibatches=1",
+    "model.hidden_size=128",
+    "model.feed_forward_size=384",
+    "tracking=none",
+    "tracking.progress=off",
+    "tracking.figures=false",
+)
+ALL = 16_384
+
+
+def _run(folder, *overrides, command=("train",)):
+    done = subprocess.run(
+        [sys.executable, "-m", "atrium", *command, *overrides],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    (path,) = folder.glob("*/*/config.json")
+    return done, path.parent
+
+
+def _metrics(run):
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return json.loads(lines[-1])
+
+
+def _budget(run):
+    return json.loads((run / "config.json").read_text(encoding="utf-8"))["compute"]["micro_batch_tokens"]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+def test_where_memory_lacks_a_run_shrinks_to_the_same_gradient(tmp_path):
+    wide = [*SHAPE, f"compute.micro_batch_tokens={ALL}"]
+    done, plenty = _run(tmp_path / "plenty", *wide, f"runs_dir={tmp_path / 'plenty'}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    limited = ["compute.memory_limit_mb=64", f"runs_dir={tmp_path / 'scarce'}"]
+    done, scarce = _run(tmp_path / "scarce", *wide, "compute.on_oom=shrink", *limited)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "repeated, and from here on micro-batches have at most" in (scarce / "log.txt").read_text()
+    expected, found = _metrics(plenty), _metrics(scarce)
+    for name in ("optimizer/grad_norm", "objective/loss", "policy/entropy"):
+        if name in expected:
+            assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6), name
+    assert found["optimizer/grad_norm"] > 0.0
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+def test_a_budget_is_found_and_stored(tmp_path):
+    limited = ["compute.memory_limit_mb=64", f"runs_dir={tmp_path}"]
+    done, run = _run(tmp_path, *SHAPE, *limited)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = _budget(run)
+    assert 64 < found < ALL
+    assert f"micro-batches of {found} tokens, by trying what fits" in (run / "log.txt").read_text()
+    (kept,) = json.loads((tmp_path / ".cache" / "micro_batch_tokens.json").read_text()).values()
+    assert kept == found
+
+
+@pytest.mark.parametrize(
+    ("compute", "kind", "expected"),
+    [
+        ({"device": "cpu"}, "tiny", 16384),
+        ({"device": "cpu"}, "hub", 4096),
+        ({"device": "cpu", "memory_limit_mb": 500}, "tiny", "auto"),
+        ({"device": "cuda"}, "hub", "auto"),
+        ({"device": "cuda"}, "tiny", 16384),
+        ({"device": "cuda", "num_processes": 2}, "hub", 16384),
+    ],
+)
+def test_a_budget_is_a_rule_unless_memory_decides(compute, kind, expected):
+    machine = Machine(num_cores=2, requested_threads=1, has_cuda=True)
+    data = {"model": {"kind": kind}, "compute": {**compute, "micro_batch_tokens": "auto"}}
+    assert resolve_auto(data, machine)["compute"]["micro_batch_tokens"] == expected
+
+
+def test_a_plan_before_the_budget_is_found_counts_the_largest():
+    config = compose(["compute.memory_limit_mb=500"])
+    assert config.compute.micro_batch_tokens == "auto"
+    assert config.compute.max_micro_batch_tokens == ALL
+
+
+def test_a_continued_run_keeps_the_budget_that_was_found(tmp_path):
+    stored = compose(["compute.memory_limit_mb=500", "compute.micro_batch_tokens=5000"])
+    folder = tmp_path / "experiment" / "run"
+    for overrides in ([], ["compute.micro_batch_tokens=auto", "compute.memory_limit_mb=500"]):
+        assert resumed(stored, folder, overrides).compute.micro_batch_tokens == 5000
+    with pytest.raises(ConfigError, match=r"it began with compute\.micro_batch_tokens=5000"):
+        resumed(stored, folder, ["compute.micro_batch_tokens=6000"])

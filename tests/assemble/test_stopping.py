@@ -1,0 +1,44 @@
+"""Signals while a run is prepared, and while it steps."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from atrium.assemble.stopping import STOP_SIGNALS, stop_requests
+from atrium.errors import Interrupted
+from atrium.tracking.terminal import progress_display
+
+
+@pytest.fixture
+def display():
+    shown = progress_display("off", lambda line: None)
+    yield shown
+    shown.close()
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_before_the_first_step_ends_the_run_as_interrupted(display, number):
+    with pytest.raises(Interrupted, match="before the first step"), stop_requests(display):
+        os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_while_it_steps_waits_for_the_step(display, number):
+    with stop_requests(display) as should_stop:
+        should_stop.begin_steps()
+        assert not should_stop()
+        os.kill(os.getpid(), number)
+        assert should_stop()
+
+
+def test_a_second_ctrl_c_stops_at_once_and_the_handlers_are_put_back(display):
+    before = signal.getsignal(signal.SIGINT)
+    with stop_requests(display) as should_stop:
+        should_stop.begin_steps()
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before

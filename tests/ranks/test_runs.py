@@ -1,0 +1,198 @@
+"""Whole runs on several ranks: equal to one process, resumed on other numbers of ranks, and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from safetensors.torch import load_file
+from tests.ranks.conftest import REPOSITORY, environment, torchrun
+
+from atrium.metrics import is_repeatable
+from atrium.tracking.json_lines import read_json_lines
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.status import RunState, read_status
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
+
+NUM_STEPS = 4
+SETTINGS = (
+    "debug=tiny_steps",
+    "algorithm=grpo_kl",
+    "algorithm.reference.kind=every_num_steps",
+    "algorithm.reference.num_steps=2",
+    "rollout.max_new_tokens=24",
+    "optimizer.learning_rate=0.01",
+    # A gradient that is rounding alone (equal rewards) would else move weights by the learning rate.
+    "optimizer.epsilon=1e-3",
+    "tracking.figures=false",
+    "tracking.progress=off",
+    "checkpoint.keep_last=9",
+    "compute.timeout_s=60",
+)
+ROUNDING = 1e-4
+"""Float32: gradients of about 1 differ by 1e-6; eight updates multiply that by at most 0.01 / epsilon."""
+DIFFERS = ("optimizer/num_computed_positions", "optimizer/padding_frac", "ranks/")
+
+
+def train(num_ranks, *arguments):
+    """Train to the end on so many ranks; what was printed."""
+    command = [sys.executable, "-m", "atrium", "train", *arguments]
+    if num_ranks > 1:
+        command = torchrun(num_ranks, "-m", "atrium", "train", *arguments)
+    done = subprocess.run(
+        command, env=environment(), cwd=REPOSITORY, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def new_run(runs_dir, name, num_ranks, *more):
+    """A finished run."""
+    train(
+        num_ranks,
+        f"runs_dir={runs_dir}",
+        f"experiment_name={name}",
+        f"num_steps={NUM_STEPS}",
+        *SETTINGS,
+        *more,
+    )
+    (path,) = (runs_dir / name).iterdir()
+    return RunFolder(path)
+
+
+def resumed(folder, copy, *, step, num_ranks):
+    """A copy of a run that goes on from a step's checkpoint, and its end."""
+    shutil.copytree(folder.path, copy)
+    for path in (copy / "checkpoints").glob("step-*"):
+        if int(path.name.removeprefix("step-")) > step:
+            shutil.rmtree(path)
+    train(num_ranks, "--resume", str(copy), f"runs_dir={copy.parents[1]}")
+    return RunFolder(copy)
+
+
+def tensors_of(folder, step=NUM_STEPS):
+    """The checkpoint of a step: weights, optimiser and reference, by file and name."""
+    path = folder.checkpoint_path(step)
+    found = {}
+    for file in ("policy/model", "optimizer", "optimizer-alike", "reference"):
+        if (path / f"{file}.safetensors").exists():
+            kind = file.partition("-")[0]
+            found |= {
+                f"{kind}:{name}": value for name, value in load_file(path / f"{file}.safetensors").items()
+            }
+    return found
+
+
+def assert_equal(folder, expected):
+    """The same steps, evaluations and final checkpoint, to rounding."""
+    assert read_status(folder.status_file).state == RunState.FINISHED
+    ours, theirs = (read_json_lines(run.metrics_file).records for run in (folder, expected))
+    assert [record["step"] for record in ours] == [record["step"] for record in theirs]
+    for mine, other in zip(ours, theirs, strict=True):
+        for key, value in other.items():
+            if is_repeatable(key) and not key.startswith((*DIFFERS, "mismatch/")):
+                assert mine[key] == pytest.approx(value, rel=1e-3, abs=1e-4), (mine["step"], key)
+    ours, theirs = (read_json_lines(run.evaluations_file).records for run in (folder, expected))
+    assert [_shown(record) for record in ours] == [_shown(record) for record in theirs]
+    ours, theirs = tensors_of(folder), tensors_of(expected)
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        assert ours[name].dtype == value.dtype
+        assert (ours[name] - value).abs().max() < ROUNDING, name
+
+
+def _shown(record):
+    return (
+        record["step"],
+        record["benchmark"],
+        record["results"]["mean_at_k"],
+        record["results"]["num_tokens"],
+    )
+
+
+@pytest.fixture(scope="module")
+def runs_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def alone(runs_dir):
+    return new_run(runs_dir, "one", 1)
+
+
+@pytest.fixture(scope="module")
+def together(runs_dir):
+    return new_run(runs_dir, "two", 2)
+
+
+def test_a_run_on_two_ranks_is_that_of_one_process_in_one_ordinary_folder(alone, together):
+    assert_equal(together, alone)
+    files = {path.name for path in together.path.iterdir()} - {path.name for path in alone.path.iterdir()}
+    assert files == {"ranks"}
+    assert {path.name for path in (together.path / "ranks").iterdir()} >= {
+        "rank-0.jsonl",
+        "rank-1.jsonl",
+        "rank-1.log",
+    }
+    for rank in range(2):
+        lines = (together.path / "ranks" / f"rank-{rank}.jsonl").read_text(encoding="utf-8").splitlines()
+        assert [json.loads(line)["step"] for line in lines] == list(range(1, NUM_STEPS + 1))
+
+
+@pytest.mark.parametrize("num_ranks", [1, 4])
+def test_a_run_that_two_ranks_saved_goes_on_alike_on_another_number(num_ranks, together, runs_dir):
+    folder = resumed(together, runs_dir / "resumed" / f"on-{num_ranks}", step=2, num_ranks=num_ranks)
+    assert_equal(folder, together)
+
+
+def test_a_run_that_one_process_saved_goes_on_alike_on_two_ranks(alone, runs_dir):
+    assert_equal(resumed(alone, runs_dir / "resumed" / "from-1", step=2, num_ranks=2), alone)
+
+
+def test_a_killed_rank_ends_the_run_in_bounded_time_with_its_cause_and_the_run_resumes(runs_dir, together):
+    settings = [*SETTINGS, f"runs_dir={runs_dir}", "experiment_name=killed", f"num_steps={NUM_STEPS}"]
+    process = subprocess.Popen(
+        torchrun(2, "-m", "atrium", "train", *settings),
+        env=environment(), cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    folder = _wait_for_step(process, runs_dir / "killed")
+    time.sleep(random.Random(0).uniform(0.0, 0.5))
+    victim = next(child for child in psutil.Process(process.pid).children() if _rank_of(child) == "1")
+    os.kill(victim.pid, signal.SIGKILL)
+    started = time.monotonic()
+    _, said = process.communicate(timeout=150)
+    assert time.monotonic() - started < 120
+    assert process.returncode != 0
+    status = read_status(folder.status_file)
+    assert status.state == RunState.FAILED, said[-2000:]
+    assert "rank 1 is gone" in status.error
+    train(2, "--resume", str(folder.path), f"runs_dir={runs_dir}")
+    assert_equal(folder, together)
+
+
+def _wait_for_step(process, parent):
+    deadline = time.monotonic() + 400
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.stderr.read()[-4000:]
+        for path in parent.glob("*"):
+            folder = RunFolder(path)
+            if folder.metrics_file.exists() and read_json_lines(folder.metrics_file).records:
+                return folder
+        time.sleep(0.02)
+    raise AssertionError("the run records no step")
+
+
+def _rank_of(process):
+    try:
+        return process.environ().get("RANK")
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None

@@ -1,0 +1,74 @@
+"""A training step on two and four ranks is that of one process: weights, gradients, metrics and traces."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.ranks.updates import CASES, compose_cases, run_case
+
+from atrium.config.compose import from_json
+from atrium.train.ranks import Ranks
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
+
+EXACT = 1e-12
+"""Float64 sums of a few thousand terms of about 1, in another order: 1e-16 times their number."""
+
+
+@pytest.fixture(scope="module")
+def configs():
+    """The configuration of every case, as JSON."""
+    return compose_cases()
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def ranks_found(request, run_ranks, configs, tmp_path_factory):
+    """What so many ranks found for every case."""
+    folder = tmp_path_factory.mktemp(f"ranks-{request.param}")
+    (folder / "configs.json").write_text(json.dumps(configs), encoding="utf-8")
+    done = run_ranks(request.param, Path(__file__).with_name("updates.py"), folder)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder, json.loads((folder / "records.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def alone(configs):
+    """What one process finds, case by case."""
+    found = {}
+
+    def run(name):
+        if name not in found:
+            record, tensors = run_case(CASES[name], from_json(configs[name]), Ranks())
+            found[name] = json.loads(json.dumps(record)), tensors
+        return found[name]
+
+    return run
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_on_several_ranks_is_that_of_one_process(name, ranks_found, alone):
+    folder, records = ranks_found
+    record, tensors = alone(name)
+    found, found_tensors = records[name], load_file(folder / f"{name}.safetensors")
+    assert found["num_updates"] == record["num_updates"]
+    assert found["told"] == record["told"]
+    assert found["histogram"] == record["histogram"]
+    for key in ("weights", "change"):
+        assert (found_tensors[key] - tensors[key]).abs().max() < EXACT, key
+    assert found_tensors["clipped"].equal(tensors["clipped"])
+    for key in ("ratio", "entropy"):
+        assert torch.allclose(found_tensors[key], tensors[key], rtol=1e-6, atol=1e-6), key
+    assert found["metrics"].keys() == record["metrics"].keys()
+    for key, value in record["metrics"].items():
+        if key in ("optimizer/num_computed_positions", "optimizer/padding_frac"):
+            continue  # a prompt that two ranks need is computed by both
+        assert found["metrics"][key] == pytest.approx(value, rel=1e-9, abs=1e-12), key
+
+
+def test_every_case_moves_the_weights_and_the_one_that_is_not_finite_skips_an_update(alone):
+    assert all(alone(name)[1]["change"].any() for name in CASES)
+    assert {name for name in CASES if alone(name)[0]["told"]} == {"not finite"}

@@ -1,0 +1,177 @@
+"""Training steps on scripted batches, as one process or as a rank of several: `updates.py OUT`.
+
+Models are float64, so that what differs between numbers of ranks is rounding at 1e-16, and any error of
+the division of work is visible beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from tests.train.conftest import OPTIMIZER, exact_model, random_groups, rows_of
+
+from atrium.assemble.objective import build_objective
+from atrium.config.compose import compose, from_json, to_json
+from atrium.metrics import is_repeatable
+from atrium.models.shards import own_part, whole
+from atrium.train.faults import FaultHandling
+from atrium.train.logprobs import PolicyForward
+from atrium.train.measurements import Measurements
+from atrium.train.optimizer import PolicyOptimizer
+from atrium.train.step import PolicyUpdater, UpdateSettings
+
+MIXED = ((1, 0, 0), (1, 1, 1), (0, 1), (0, 0, 0))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training step: the method, how it is cut, and the batch."""
+
+    overrides: tuple[str, ...]
+    settings: dict = field(default_factory=lambda: {"num_minibatches": 2, "num_epochs": 2})
+    groups: dict = field(default_factory=dict)
+    trains: tuple[bool, ...] | None = None
+    poison: bool = False
+
+
+METHODS = (
+    "grpo",
+    "atr",
+    "gspo",
+    "gvpo",
+    "clip_cov",
+    "reinforce_plus_plus",
+    "dppo_top_k_tv",
+    "grpo_kl",
+)
+REDUCTIONS = (
+    "token_mean",
+    "sequence_mean_token_mean",
+    "sequence_mean_token_sum",
+    "group_unbiased_token_sum",
+)
+CASES = {
+    **{method: Case((f"algorithm={method}",)) for method in METHODS},
+    **{
+        kind: Case(("algorithm=grpo", f"algorithm.reduction={{kind: {kind}}}"))
+        for kind in REDUCTIONS
+    },
+    "entropy bonus": Case(("algorithm=grpo", "regularizer=entropy_bonus")),
+    "small micro-batches": Case(("algorithm=atr",), {"num_epochs": 2, "micro_batch_tokens": 20}),
+    "padded": Case(("algorithm=atr",), {"packing": False, "micro_batch_tokens": 40}),
+    "recomputed": Case(("algorithm=atr",), {"behavior_logprobs": "recompute", "num_epochs": 2}),
+    "uneven": Case(("algorithm=grpo",), {"micro_batch_tokens": 30}, {"longest": 50, "seed": 5}),
+    "one row": Case(("algorithm=grpo_kl",), {}, {"rewards": ((1,),)}),
+    "two rows": Case(("algorithm=gvpo",), {}, {"rewards": ((1, 0),)}),
+    "skipped groups": Case(
+        ("algorithm=grpo", "algorithm.group_filter.kind=skip"),
+        {"num_epochs": 2, "micro_batch_tokens": 60},
+        {"rewards": MIXED},
+        trains=(True, False, True, False),
+    ),
+    "not finite": Case(("algorithm=grpo",), {"num_minibatches": 2}, poison=True),
+}  # fmt: skip
+
+
+def compose_cases():
+    """The configuration of every case, as JSON: composing takes longer than running one."""
+    return {name: to_json(compose(["debug=tiny_steps", *case.overrides])) for name, case in CASES.items()}
+
+
+def run_case(case, config, ranks):
+    """The step's metrics, weights, gradient norm and traces, and which names were not finite."""
+    objective = build_objective(config.algorithm, config.divergence, config.regularizer)
+    model, reference = exact_model(seed=3), exact_model(seed=4)
+    groups = random_groups(**case.groups)
+    rows = rows_of(groups, case.trains, model=exact_model(seed=3), spread=0.3)
+    if case.poison:  # one advantage, so that one rank alone meets it
+        rows.batch.reward_B[0] = torch.nan
+    packing = case.settings.get("packing", True)
+    told = []
+    updater = PolicyUpdater(
+        objective=objective,
+        forward=_forward(model, ranks, packing, objective),
+        optimizer=PolicyOptimizer(model, OPTIMIZER),
+        settings=UpdateSettings(
+            **{
+                "num_minibatches": 1,
+                "num_epochs": 1,
+                "micro_batch_tokens": 100_000,
+                "behavior_logprobs": "engine",
+                "seed": 0,
+                **{key: value for key, value in case.settings.items() if key != "packing"},
+            }
+        ),
+        reference_forward=_forward(reference, ranks, packing, None),
+        faults=FaultHandling(max_skipped=9, on_message=told.append),
+        ranks=ranks,
+    )
+    measurements = Measurements()
+    output = updater.step(
+        rows, objective.initial_state(), step=1, measurements=measurements, trace=True
+    )  # fmt: skip
+    values = {quantity.name: value for quantity, value in measurements.values().items()}
+    histogram = measurements.ratio_histogram()
+    weights = torch.cat([whole(value.detach()).flatten() for value in model.parameters()])
+    tensors = {
+        "weights": weights,
+        "change": weights
+        - torch.cat([value.detach().flatten() for value in exact_model(seed=3).parameters()]),
+    }
+    for name in ("ratio", "clipped", "entropy"):
+        trace_BT = torch.from_numpy(np.nan_to_num(getattr(output.traces, f"{name}_BT"), nan=-1.0))
+        tensors[name] = torch.where(rows.batch.mask_BT, trace_BT, 0)
+    record = {
+        "metrics": {name: value for name, value in values.items() if is_repeatable(name)},
+        "histogram": None if histogram is None else [histogram.positive, histogram.negative],
+        "told": told,
+        "num_updates": output.num_updates,
+    }
+    return record, tensors
+
+
+def _forward(model, ranks, packing, objective):
+    from atrium.assemble.policies import _divergence_meter
+
+    meter = None if objective is None else _divergence_meter(objective.divergence)
+    sharded = None
+    if not ranks.is_alone:
+        from atrium.train.sharding import shard
+
+        sharded = shard(model, device="cpu", dtype=torch.float64, num_ranks=ranks.size)
+        assert all(own_part(value).numel() < value.numel() for value in model.parameters())
+    return PolicyForward(model, temperature=1.0, packing=packing, meter=meter, sharded=sharded)
+
+
+def main(folder):
+    """Run every case as a rank, and write what rank 0 has."""
+    from atrium.train.connected_ranks import join
+
+    torch.set_num_threads(1)
+    ranks = join(os.environ, device="cpu", timeout_s=60)
+    assert not ranks.is_alone
+    configs = json.loads((folder / "configs.json").read_text(encoding="utf-8"))
+    records = {}
+    for name, case in CASES.items():
+        record, tensors = run_case(case, from_json(configs[name]), ranks)
+        everyone = ranks.gather(json.dumps(record, sort_keys=True))
+        assert len(set(everyone)) == 1, f"{name}: the ranks disagree"
+        records[name] = record
+        if ranks.is_first:
+            save_file(
+                {key: value.contiguous() for key, value in tensors.items()}, folder / f"{name}.safetensors"
+            )
+    if ranks.is_first:
+        (folder / "records.json").write_text(json.dumps(records), encoding="utf-8")
+    ranks.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

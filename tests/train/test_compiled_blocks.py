@@ -1,0 +1,71 @@
+"""Compiled blocks: the same numbers as plain ones, inside updates only, and refused where idle."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from atrium.errors import ConfigError
+from atrium.models.policy import build_random_policy
+from atrium.models.tiny import build_tokenizer
+from atrium.train.compiled_blocks import CompiledBlocks
+
+# The compiler warns of what torch itself does on the way.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 40,
+    "initializer_range": 0.3,
+}
+
+
+def model_of(**changes):
+    return build_random_policy({**LLAMA, **changes}, tokenizer=build_tokenizer(), seed=0).model
+
+
+def gradients(model, forward, rows):
+    policy = forward(rows, entropy="gradient")
+    model.zero_grad()
+    (policy.logprob_BT + policy.entropy_BT).sum().backward()
+    return policy.logprob_BT.detach(), [parameter.grad.clone() for parameter in model.parameters()]
+
+
+@pytest.mark.full
+def test_compiled_blocks_give_the_values_and_gradients_of_plain_ones_at_any_length(make):
+    model = model_of()
+    compiled = make.forward(model, compiled=CompiledBlocks(model))
+    for longest in (12, 30):
+        rows = make.rows(make.groups(rewards=((1, 0, 0, 1), (0, 1)), longest=longest))
+        plain, expected = gradients(model, make.forward(model), rows)
+        found, compiled_gradients = gradients(model, compiled, rows)
+        assert (found - plain).abs().max() < 1e-4
+        scale = max(float(gradient.abs().max()) for gradient in expected)
+        for gradient, same in zip(compiled_gradients, expected, strict=True):
+            assert (gradient - same).abs().max() < 1e-4 * scale
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
+
+
+def test_blocks_are_plain_outside_updates():
+    model = model_of()
+    blocks = CompiledBlocks(model)
+    layer = model.model.layers[0]
+    assert layer._compiled_call_impl is None
+    with blocks.used():
+        assert layer._compiled_call_impl is not None
+    assert layer._compiled_call_impl is None
+
+
+def test_a_model_whose_update_runs_no_blocks_is_refused():
+    with pytest.raises(ConfigError, match=r"compute\.compile=false"):
+        CompiledBlocks(model_of(model_type="qwen3", head_dim=6))
+
+
+def test_a_machine_without_a_compiler_is_told_what_to_install(monkeypatch):
+    monkeypatch.setattr("atrium.train.compiled_blocks.shutil.which", lambda name: None)
+    with pytest.raises(ConfigError, match=r"C\+\+ compiler"):
+        CompiledBlocks(model_of())

@@ -1,0 +1,81 @@
+"""What `atrium memory` predicts for an update, against the memory that one takes: 31M parameters on a CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from atrium.models.architecture import random_architecture
+from atrium.models.policy import build_random_policy
+from atrium.models.tiny import build_tokenizer
+from atrium.train.budget_search import worst_rows
+from atrium.train.logprobs import PolicyForward
+from atrium.train.memory_plan import MemorySettings, ModelDimensions, Phase, peak_by_phase, plan_memory
+from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
+
+ARCHITECTURE = {
+    "model_type": "qwen3",
+    "vocab_size": 8192,
+    "hidden_size": 512,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "intermediate_size": 1536,
+    "tie_word_embeddings": True,
+}
+NUM_TOKENS, LENGTH = 1536, 128
+RESET = Path("/proc/self/clear_refs")
+SETTINGS = OptimizerSettings(
+    learning_rate=1e-6,
+    beta1=0.9,
+    beta2=0.99,
+    epsilon=1e-8,
+    weight_decay=0.0,
+    num_warmup_steps=0,
+    schedule="constant",
+    max_grad_norm=1.0,
+    num_steps=2,
+)
+
+
+def _peak_bytes():
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) << 10
+
+
+@pytest.mark.full
+def test_the_peak_of_an_update_is_predicted_within_a_fifth():
+    if not RESET.exists():
+        pytest.skip("this system does not let a process set its high-water mark back")
+    before = psutil.Process().memory_info().rss
+    model = build_random_policy(ARCHITECTURE, tokenizer=build_tokenizer(), seed=0).model
+    assert 25e6 < sum(parameter.numel() for parameter in model.parameters()) < 35e6
+    forward, optimizer = PolicyForward(model, temperature=1.0), PolicyOptimizer(model, SETTINGS)
+    rows = worst_rows(NUM_TOKENS, longest=LENGTH, device=torch.device("cpu"))
+    RESET.write_text("5", encoding="utf-8")
+    for step in (1, 2):  # the second meets the optimiser's state
+        optimizer.zero_grad()
+        policy = forward(rows, entropy="value")
+        (policy.logprob_BT * rows.batch.mask_BT).sum().backward()
+        optimizer.clip_gradient()
+        optimizer.step(step)
+    measured = _peak_bytes() - before
+    architecture = random_architecture(ARCHITECTURE)
+    names = ModelDimensions.__dataclass_fields__
+    plan = plan_memory(
+        ModelDimensions(**{name: getattr(architecture, name) for name in names}),
+        MemorySettings(
+            compute_dtype="float32",
+            micro_batch_tokens=NUM_TOKENS,
+            batch_tokens=NUM_TOKENS,
+            cache_tokens=0,
+        ),
+    )
+    predicted = peak_by_phase(plan)[Phase.UPDATE]
+    assert np.isfinite(measured)
+    assert measured == pytest.approx(predicted, rel=0.2)
