@@ -30,7 +30,7 @@ endif
 .NOTPARALLEL:
 .PHONY: help install train eval sweep runs dashboard compare diff sync show rerun export clean-runs doctor \
 	objectives windows theory memory docs \
-	test test-full test-vllm test-gpu lint format types check ci hooks bench bench-grading bench-peer bench-vllm
+	test test-full test-vllm test-gpu lint format types check ci hooks bench bench-tables bench-step bench-grading bench-peer bench-vllm
 
 ##@ Experiments
 #  ALG          algorithm, a file of conf/algorithm: atr, grpo, dapo, gspo, reinforce, ...
@@ -42,10 +42,11 @@ endif
 #  DATASET      a file of conf/dataset: arithmetic, math, dapo_math_17k, ...
 #  BENCHMARK    a file of conf/benchmark: arithmetic, aime24, math_suite, ...
 #  K            samples per problem of an evaluation
+#  COMPUTE      where it runs, a file of conf/compute: cpu, one_gpu, node, multi_node, slurm
 #  RESUME       the run or evaluation to continue, as `make runs` names it
 #  RUN          the run to show, repeat, export or evaluate
 #  RUNS         the runs to compare or bring to a tracker, or experiments: RUNS="a b"
-#  TO           the trackers they are brought to: TO="mlflow wandb"; by default mlflow
+#  TO           the trackers they are brought to: mlflow (the default), wandb, tensorboard
 #  PORT         where the dashboard listens; by default 8600 or the next free one
 #  SWEEP        the sweep to run, a file of sweeps/: delta, clip_range, matched_width, ... or a path
 #  BUDGET       tiny: the same sweep in about two minutes, to see that it works
@@ -57,7 +58,7 @@ train: install ## Train a policy: make train ALG=atr
 	@$(ATRIUM) train $(call setting,ALG,algorithm=) $(call setting,DIV,divergence=) \
 		$(call setting,DELTA,divergence.delta=) $(call setting,EXPERIMENT,experiment=) $(model) \
 		$(call setting,DATASET,dataset=) $(call setting,BENCHMARK,benchmark=) \
-		$(call setting,SEED,seed=) $(call setting,STEPS,num_steps=) \
+		$(call setting,SEED,seed=) $(call setting,STEPS,num_steps=) $(call setting,COMPUTE,compute=) \
 		$(if $(RESUME),--resume $(call quoted,$(RESUME))) $(ARGS)
 
 eval: install ## Evaluate a model: make eval MODEL=Qwen/Qwen2.5-Math-1.5B BENCHMARK=aime24 K=32
@@ -81,7 +82,7 @@ compare: install ## Say which differences between runs are real: make compare RU
 diff: install ## List where two runs differ: make diff RUNS="a b"
 	@$(ATRIUM) diff $(call each,$(RUNS)) $(ARGS)
 
-sync: install ## Bring runs to MLflow or W&B: make sync RUNS=a TO=wandb
+sync: install ## Bring runs to MLflow, W&B or TensorBoard: make sync RUNS=a TO=wandb
 	@$(ATRIUM) sync $(call each,$(RUNS)) $(foreach tracker,$(or $(TO),mlflow),--to $(tracker)) $(ARGS)
 
 show: install ## Show one run's settings, curves and samples: make show RUN=...
@@ -116,8 +117,9 @@ theory: install ## Show and draw what the theorems say about methods: make theor
 memory: install ## Predict what settings need of memory: make memory MODEL=qwen3_1_7b
 	@$(ATRIUM) memory $(call setting,ALG,algorithm=) $(model) $(ARGS)
 
-docs: install ## Write docs/methods.md anew from the files of conf
+docs: install ## Write what is generated of docs anew from the files of conf
 	@$(ATRIUM) objectives --markdown --out docs/methods.md
+	@$(ATRIUM) memory --scaling docs/scaling.md
 
 ##@ Development
 #  TESTS        what `make test` runs, e.g. TESTS=tests/evaluation
@@ -161,6 +163,9 @@ hooks: install ## Check style and types before every commit
 	@$(VENV)/bin/pre-commit install
 
 ##@ Benchmarks
+#  SIZE         small: every benchmark in seconds, to see that it works; by default full, half an hour
+#  ONLY         benchmarks of `make bench`, e.g. ONLY="step loss_stage packing"; by default all
+#  PEER         no: leave out TRL, whose environment takes 2 GB
 #  LENGTHS      fixed (default), or natural: completions end where a warmed-up model ends them
 #  SIZES        models: 0p3m (0.34M parameters), 3m (2.97M), 30m (31.5M); warm for natural lengths
 #  ARGS         anything else, e.g. ARGS="--steps 40 --dtype mixed"
@@ -179,7 +184,16 @@ $(BENCH)/data/arith.jsonl: benchmarks/make_models.py | install
 $(BENCH)/data/chain.jsonl: benchmarks/make_models.py | install
 	@$(RUN_PYTHON) benchmarks/make_models.py $(BENCH) --warmed-up
 
-bench: install $(PROBLEMS) ## Time training steps, one JSON line per model
+bench: install ## Run every benchmark that this machine allows, and print one table with ratios
+	@$(if $(filter no,$(PEER)),,EXTRAS= sh .ci/install .venv-trl benchmarks/requirements-trl.txt || \
+		echo "TRL could not be installed: the step is measured without it" >&2)
+	@$(RUN_PYTHON) benchmarks/suite.py $(call setting,SIZE,--size=) $(if $(ONLY),--only $(call each,$(ONLY))) \
+		$(if $(filter no,$(PEER)),--peer none) $(ARGS)
+
+bench-tables: install ## Write the tables of docs/performance.md anew from benchmarks/results
+	@$(RUN_PYTHON) benchmarks/tables.py --write docs/performance.md
+
+bench-step: install $(PROBLEMS) ## Time training steps, one JSON line per model
 	@for size in $(SIZES); do \
 		$(RUN_PYTHON) benchmarks/atrium_step.py --model $(BENCH)/models/$$size $(STEP) || exit; done
 

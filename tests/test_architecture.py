@@ -46,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluation": {"grading", "data", "rollout.engine", "tracking.tracker"},
     "tracking": set(),
     "sweep": {"config", "windows"} | RUN_FOLDER,
+    "launch": RUN_FOLDER,
     "compare": {"windows", "evaluation.estimates", "theory.results"} | RUN_FOLDER,
     "__main__": {"cli"},
 }

@@ -49,6 +49,10 @@ class TrainingDivergedError(AtriumError):
     """The loss or its gradient is not finite, or a bound that the settings name was crossed."""
 
 
+class RankError(AtriumError):
+    """Another process of the run is gone, hangs or failed; the message names it and what it was doing."""
+
+
 class MemoryExhaustedError(AtriumError):
     """Memory could not be had; the message names the phase, the size asked for and what to lower."""
 

@@ -169,6 +169,7 @@ TRAIN_TOKENS_PER_S = Quantity(
 
 # Time and memory per phase of a step.
 ROLLOUT_S = Quantity("time/rollout_s", _SUM, "s", "sampling completions")
+OVERLAP_S = Quantity("time/overlap_s", _SUM, "s", "sampling this batch beside the update before it")
 GRADE_WAIT_S = Quantity("time/grade_wait_s", _SUM, "s", "waiting for grades after sampling ended")
 SCORE_S = Quantity("time/score_s", _SUM, "s", "behavior, reference and advantage passes")
 UPDATE_S = Quantity("time/update_s", _SUM, "s", "forward, backward and optimiser")
@@ -187,6 +188,14 @@ PEAK_MEMORY_MB = Quantity("memory/peak_mb", _MAX, "MB", "peak resident (CPU) or 
 ROLLOUT_PEAK_MB = Quantity("memory/rollout_peak_mb", _MAX, "MB", "peak allocated while sampling (CUDA)")
 UPDATE_PEAK_MB = Quantity("memory/update_peak_mb", _MAX, "MB", "peak allocated while updating (CUDA)")
 EVALUATE_PEAK_MB = Quantity("memory/evaluate_peak_mb", _MAX, "MB", "peak allocated while evaluating (CUDA)")
+
+# How the processes that share a run differ; not recorded for a single one.
+RANK_TOKENS_MIN = Quantity("ranks/tokens_min", _MIN, "tokens", "fewest completion tokens sampled by a rank")
+RANK_TOKENS_MAX = Quantity("ranks/tokens_max", _MAX, "tokens", "most completion tokens sampled by a rank")
+RANK_ROLLOUT_MIN_S = Quantity("time/rank_rollout_min_s", _MIN, "s", "sampling, of the fastest rank")
+RANK_WAIT_MIN_S = Quantity("time/rank_wait_min_s", _MIN, "s", "waiting for others, of the busiest rank")
+RANK_WAIT_MAX_S = Quantity("time/rank_wait_max_s", _MAX, "s", "waiting for others, of the idlest rank")
+RANK_PEAK_MIN_MB = Quantity("memory/rank_peak_min_mb", _MIN, "MB", "peak_mb of the rank that needs least")
 
 
 def _catalogue() -> dict[str, Quantity]:

@@ -186,7 +186,7 @@ def test_mistakes_are_one_line_before_anything_is_loaded(runs_dir, trained, caps
 
 def test_without_an_evaluation_there_is_nothing_to_resume(tmp_path, capsys):
     assert main(["evaluate", "--runs-dir", str(tmp_path), "--resume", "last"]) == 2
-    assert "holds no evaluation" in capsys.readouterr().err
+    assert "there are no runs" in capsys.readouterr().err
 
 
 def test_help_says_what_can_be_evaluated(capsys):

@@ -19,7 +19,8 @@ from atrium.train.logprobs import PolicyForward
 from atrium.train.memory_plan import MemorySettings, Phase, activation_bytes, peak_by_phase, plan_memory
 from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
 
-NUM_ROWS, NUM_PROMPT_TOKENS, LENGTH = 24, 1, 96
+# Longer than what attention on a CPU computes as two products, which keep probabilities.
+NUM_ROWS, NUM_PROMPT_TOKENS, LENGTH = 12, 1, 192
 OPTIMIZER = OptimizerSettings(
     learning_rate=1e-4,
     beta1=0.9,
@@ -35,7 +36,7 @@ OPTIMIZER = OptimizerSettings(
 
 def _tiny():
     config = compose([])
-    shape = config.model.model_dump(exclude={"kind", "seed", "warmup", "prompt", "thinking"})
+    shape = config.model.model_dump(exclude={"kind", "seed", "warmup", "prompt", "thinking", "lora"})
     return config, build_tiny_policy(TinySettings(**shape), seed=0).model
 
 
@@ -102,7 +103,7 @@ def test_weights_gradients_and_optimiser_state_are_exact():
     optimizer = PolicyOptimizer(model, OPTIMIZER)
     optimizer.clip_gradient()
     optimizer.step(1)
-    assert sizes["AdamW's means"] == _bytes(optimizer.state().values())
+    assert sizes["AdamW's state"] == _bytes(optimizer.state().values())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -134,7 +135,7 @@ def test_other_architectures_are_within_a_quarter():
         "num_key_value_heads": 2,
         "intermediate_size": 256,
         "vocab_size": 28,
-        "max_position_embeddings": 128,
+        "max_position_embeddings": 256,
     }
     dimensions = dimensions_of(random_architecture(architecture))
     model = build_random_policy(architecture, tokenizer=build_tokenizer(), seed=0).model
@@ -149,7 +150,7 @@ def test_a_phase_holds_what_is_there_at_once():
     items = _items(dimensions, cache_tokens=100, has_reference=True, keeps_states=True)
     sizes = {item.name: item.num_bytes for item in items}
     peaks = peak_by_phase(items)
-    always = sizes["weights, float32"] + sizes["reference weights"] + sizes["AdamW's means"]
+    always = sizes["weights, float32"] + sizes["reference weights"] + sizes["AdamW's state"]
     assert peaks[Phase.SAMPLING] == always + sizes["key-value cache"]
     assert peaks[Phase.OPTIMIZER] == always + sizes["gradients"]
     assert peaks[Phase.UPDATE] > peaks[Phase.OPTIMIZER] + sizes["activations"] + sizes["behavior states"] - 1
@@ -166,7 +167,7 @@ def test_a_large_model_is_planned_from_its_file_alone(capsys, tmp_path, monkeypa
     record = json.loads(capsys.readouterr().out)
     sizes = {item["name"]: item["bytes"] for item in record["items"]}
     assert sizes["weights, float32"] == 4 * 1_720_574_976
-    assert sizes["weights, bfloat16"] == 2 * 1_720_574_976
+    assert sizes["weights, bfloat16 copy"] == 2 * 1_720_574_976
     assert record["peak_bytes"]["update"] > 16 * 1_720_574_976
     assert [*tmp_path.iterdir()] == []
 

@@ -100,6 +100,20 @@ OVERRIDES = [
     (["--multirun", "algorithm=atr,grppo"], "algorithm=grppo", "did you mean grpo?"),
     (["--multirun", "optimizer.num_minibatches=2,3"], "optimizer.num_minibatches=3", "1, 2, 4"),
     (["--cfg", "job", "divergence.delta=-1"], "divergence.delta=-1", "above 0"),
+    # Adapters, and sampling beside the update.
+    (["model.lora={rank: 4}"], "model.lora.alpha is missing", "alpha / rank"),
+    (["model.lora={rank: 0, alpha: 8}"], "model.lora.rank=0", "at least 1"),
+    (["model.lora={rank: 4, alpha: 8, dropout: 0.1}"], "model.lora.dropout", "rank"),
+    (["model.lora={rank: 4, alpha: 8, target_modules: q_proj}"], "model.lora.target_modules", "all_linear"),
+    (["model.lora={rank: 4, alpha: 8}", "compute.num_processes=2"], "model.lora", "num_processes=1"),
+    (["rollout.overlap=true"], "rollout.overlap=true", "rollout.lag=1"),
+    (["rollout.overlap=true", "rollout.lag=1", "compute.num_processes=2"], "rollout.overlap=true", "auto"),
+    (
+        ["rollout=vllm_cpu", "model.head_dim=32", "rollout.num_speculative_tokens=3", "evaluation.top_p=0.9"],
+        "rollout.num_speculative_tokens=3",
+        "evaluation.top_p=1",
+    ),
+    (["rollout.overlap=maybe"], "rollout.overlap=maybe", "auto"),
     # A run to continue.
     (["--resume"], "--resume", "atrium runs"),
     (["--resume", "--multirun"], "--resume", "atrium runs"),

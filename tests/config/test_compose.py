@@ -109,9 +109,18 @@ def test_auto_becomes_a_value_that_fits_model_and_machine(quickstart):
         "num_threads": 1,
         "micro_batch_tokens": 16384,
         "packing": True,
+        "compile": False,
         "on_oom": "stop",
         "profile_step": None,
         "behavior_logprobs": "auto",
+        "num_processes": 1,
+        "num_nodes": 1,
+        "rendezvous": None,
+        "max_restarts": 0,
+        "timeout_s": 1800.0,
+        "slurm": None,
+        "offload": False,
+        "memory_limit_mb": None,
     }
     hub = ["model=hub", "model.source=Qwen/Qwen3-0.6B"]
     assert compose(hub, machine=LAPTOP).compute.num_threads == 4

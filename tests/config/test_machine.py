@@ -18,22 +18,30 @@ def _resolved(kind, on, **given):
 
 
 def test_the_built_in_model_runs_on_one_cpu_thread_wherever_it_is():
-    expected = {"device": "cpu", "dtype": "float32", "num_threads": 1, "micro_batch_tokens": 16384}
+    expected = {
+        "device": "cpu",
+        "num_processes": 1,
+        "dtype": "float32",
+        "num_threads": 1,
+        "micro_batch_tokens": 16384,
+    }
     assert _resolved("tiny", CPU) == _resolved("tiny", GPU) == expected
 
 
 def test_other_models_use_what_the_machine_has():
     assert _resolved("hub", CPU) == {
         "device": "cpu",
+        "num_processes": 1,
         "dtype": "float32",
         "num_threads": 6,
         "micro_batch_tokens": 4096,
     }
     assert _resolved("hub", GPU) == {
         "device": "cuda",
+        "num_processes": 1,
         "dtype": "bfloat16",
         "num_threads": 16,
-        "micro_batch_tokens": 16384,
+        "micro_batch_tokens": "auto",  # measured once the model is there
     }
 
 
@@ -43,8 +51,30 @@ def test_other_rules_follow_a_device_that_was_chosen():
 
 
 def test_what_is_given_stays():
-    given = {"device": "cuda", "dtype": "bfloat16", "num_threads": 3, "micro_batch_tokens": 7}
+    given = {
+        "device": "cuda",
+        "num_processes": 2,
+        "dtype": "bfloat16",
+        "num_threads": 3,
+        "micro_batch_tokens": 7,
+    }
     assert _resolved("tiny", CPU, **given) == given
+
+
+def test_there_is_a_process_per_gpu_and_the_cores_are_shared_among_them():
+    node = Machine(num_cores=16, requested_threads=None, has_cuda=True, num_gpus=8)
+    on_gpus = _resolved("hub", node)
+    assert (on_gpus["num_processes"], on_gpus["num_threads"]) == (8, 2)
+    assert _resolved("hub", node, device="cpu")["num_processes"] == 1
+    assert _resolved("hub", CPU, num_processes=4)["num_threads"] == 1
+
+
+def test_visible_gpus_are_those_that_the_environment_names(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 3,GPU-1a")
+    assert machine.visible_gpus() == ("2", "3", "GPU-1a")
+    for hidden in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        assert machine.visible_gpus() == ()
 
 
 def test_threads_asked_for_in_the_environment_are_given():

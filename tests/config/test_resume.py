@@ -40,6 +40,16 @@ def test_the_number_of_steps_and_what_changes_no_step_may_change(stored, folder)
     assert config.optimizer == stored.optimizer
 
 
+def test_what_a_run_computes_on_may_change_with_the_machines_that_are_free(stored, folder):
+    given = ["compute.num_processes=4", "compute.slurm.partition=gpu", "compute.max_restarts=2"]
+    compute = resumed(stored, folder, given).compute
+    assert (compute.num_processes, compute.max_restarts, compute.slurm.partition) == (4, 2, "gpu")
+    # A preset changes the same settings, and no others.
+    assert resumed(stored, folder, ["compute=node"]).compute == stored.compute
+    with pytest.raises(ConfigError, match="does not divide"):
+        resumed(stored, folder, ["compute.num_processes=7"])
+
+
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -18,6 +18,10 @@ GROUPS = read_groups(CONF)
 NEEDS = {
     "model=hub": "model.source=Qwen/Qwen3-0.6B",
     "compute=cuda": "compute.device=cpu",  # the file's own device is refused where torch has no CUDA
+    "compute=one_gpu": "compute.device=cpu",
+    "compute=slurm": "compute.device=cpu",
+    "compute=multi_node": "compute.rendezvous=node0:29500",
+    "optimizer=adamw_bf16": "compute.dtype=bfloat16",
     "divergence=sequence_mean": "algorithm.surrogate.kind=mask",
     "reward=rpg_overlong": "reward.overlong.buffer_tokens=32",  # the file's suits completions of thousands
     "rollout=bank": "rollout.source=x",
@@ -80,6 +84,9 @@ def test_the_options_of_all_other_parts_compose(index):
     chosen = {group: _nth(group, index) for group in INDEPENDENT}
     if chosen["benchmark"] == "arithmetic":  # the test problems of that dataset
         chosen["dataset"] = "arithmetic"
+    # Other optimisers are for all weights of one process.
+    if chosen["compute"] == "multi_node" or chosen["model"].endswith("_lora"):
+        chosen["optimizer"] = "adamw"
     composed = _composed(*(f"{group}={option}" for group, option in chosen.items()))
     assert composed["reward"]["kind"] == _data("reward", _nth("reward", index)).get("kind", "correctness")
 

@@ -13,6 +13,7 @@ from atrium.sweep.dropped_tokens import SignedRatios, budget_for_dropped, droppe
 from atrium.sweep.space import derive
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
+from atrium.tracking.status import RunState
 from atrium.tracking.tracker import RatioHistogram
 from atrium.windows import DIVERGENCES, Window, window
 
@@ -61,7 +62,7 @@ def test_the_ratios_of_a_run_are_summed_over_steps_with_different_edges(tmp_path
     tracker.log_ratios(
         2, RatioHistogram(edges=(0.9, 1.0, 1.4), positive=(5, 7), negative=(0, 2), zero=(0, 0))
     )
-    tracker.sync()
+    tracker.end(RunState.FINISHED)
     ratios = ratios_of_run(str(folder.path))
     assert ratios.num_tokens == 25.0
     assert ratios.positive.tolist() == [1.0, 7.0, 10.0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import csv
 import io
 import json
@@ -85,6 +86,14 @@ def test_a_report_names_the_best_and_what_may_be_concluded(written):
     assert {"curve.png", "curve.svg", "plane.png", "ranking.svg", "learning.png"} <= {
         path.name for path in folder.iterdir()
     }
+
+
+def test_a_window_without_bounds_is_drawn_on_the_plane(written, tmp_path):
+    _, content, _ = written
+    changed = copy.deepcopy(content)
+    changed["ranking"][0]["window"] = [0.0, None]
+    names = {path.name for path in draw_sweep_figures(changed, tmp_path, tmp_path / "cache")}
+    assert "plane.png" in names
 
 
 def test_tables_hold_every_trial_and_every_point(written):

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import asdict, replace
 
 import psutil
@@ -166,3 +167,33 @@ def test_a_run_whose_folder_was_copied_is_not_taken_for_running(tmp_path, folder
     copy.path.mkdir()
     copy.status_file.write_text(json.dumps(asdict(replace(here, pid=2**22 + 1))))
     assert read_overview(copy).state is RunState.KILLED
+
+
+def test_a_process_on_another_host_is_lost_when_it_stops_writing_as_it_promised(path, here):
+    clock = Clock(10_000.0)
+    beating = replace(here, host="elsewhere", pid=1, beat_s=15.0, updated=clock.now)
+    clock.now += 180.0
+    assert concluded_state(beating, clock=clock) is RunState.RUNNING
+    clock.now += 30.0
+    assert concluded_state(beating, clock=clock) is RunState.LOST
+    # A version that promised nothing, and a run that ended, are what they say.
+    assert concluded_state(replace(beating, beat_s=0.0), clock=clock) is RunState.RUNNING
+    assert concluded_state(replace(beating, state="finished"), clock=clock) is RunState.FINISHED
+
+
+def test_a_status_is_written_while_nothing_happens_until_the_run_ends(path):
+    writer = StatusWriter(path)
+    writer.begin(step=0, num_steps=5)
+    before = read_status(path)
+    assert before.beat_s == 0.0
+    writer.keep_beating(0.02)
+    deadline = time.monotonic() + 20.0
+    while read_status(path).updated == before.updated:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert read_status(path).beat_s == 0.02
+    writer.end(RunState.FINISHED)
+    ended = read_status(path)
+    writer.beat()
+    time.sleep(0.1)
+    assert read_status(path) == ended

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -21,6 +22,7 @@ _EXAMPLES = """\
 examples:
   atrium memory                                              the built-in model
   atrium memory model=qwen3_1_7b compute.dtype=bfloat16      a model file: nothing is downloaded
+  atrium memory model=qwen3_8b compute.num_processes=8       of one of 8 processes that share the policy
   atrium memory model=qwen3_1_7b compute.micro_batch_tokens=8192 rollout.max_new_tokens=4096
 """
 
@@ -41,11 +43,19 @@ def main(argv: Sequence[str]) -> int:
         metavar="N",
         help=f"length of a prompt, which only the data knows (default: {_PROMPT_TOKENS})",
     )
+    parser.add_argument(
+        "--scaling", metavar="PAGE", help="write the tables of many GPUs into a page, as docs/scaling.md"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object, in bytes, instead of a table")
     if (arguments := parser.parse(list(argv))) is None:
         return 0
     if arguments.prompt_tokens < 1:
         raise ConfigError(f"--prompt-tokens {arguments.prompt_tokens}: allowed is a number of at least 1")
+    if arguments.scaling is not None:
+        from atrium.cli.scaling_page import write_tables
+
+        write_tables(Path(arguments.scaling))
+        return 0
     config = compose(arguments.overrides)
     # Only now: it loads torch, and most mistakes have been found without it.
     from atrium.assemble.memory import planned_memory
@@ -102,9 +112,11 @@ def _print(items: tuple[MemoryItem, ...], config: RunConfig, console: Console) -
         dropped_first=("what lowers it",),
     )
     compute = config.compute
+    share = f"in each of {compute.world_size} processes " if compute.world_size > 1 else ""
     note = (
-        f"at most, on {compute.device} in {compute.dtype} with micro-batches of {compute.micro_batch_tokens} "
-        "tokens; libraries and fragmentation come on top, so leave a tenth free"
+        f"at most, {share}on {compute.device} in {compute.dtype} with micro-batches of "
+        f"{compute.max_micro_batch_tokens} tokens; libraries and fragmentation come on top, so leave a "
+        "tenth free"
     )
     console.print(Text(note, "dim"), soft_wrap=True)
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import tempfile
 from pathlib import Path
 
 from atrium.config.models import HubModelConfig, ModelConfig, TinyModelConfig
 from atrium.config.problem_sets import ProblemSetConfig
-from atrium.config.rollouts import VllmRolloutConfig
+from atrium.config.rollouts import PagedRolloutConfig, VllmRolloutConfig
 from atrium.config.schema import RunConfig
 from atrium.config.tasks import SuiteBenchmarkConfig
 from atrium.data.prompts import find_prompt_template
 from atrium.data.sources import is_local
-from atrium.errors import ConfigError, RunFolderError
+from atrium.errors import ConfigError, MissingDependencyError, RunFolderError
 from atrium.rollout.vllm_environment import CPU_HEAD_SIZES, check_vllm
 
 MIN_FREE_MB = 100
+_OPTIMIZER_PACKAGES = {
+    "adamw_8bit": ("bitsandbytes", "bitsandbytes"),
+    "adamw_bf16": ("optimi", "torch-optimi"),
+}
 
 
 def check_before_run(config: RunConfig) -> None:
@@ -30,6 +35,18 @@ def check_before_run(config: RunConfig) -> None:
         check_vllm(config.compute.device)
         if config.compute.device == "cpu":
             _check_vllm_on_cpu(config.model, config.rollout)
+    if isinstance(config.rollout, PagedRolloutConfig):
+        _check_flash_attention(config.rollout, config.compute.device, config.compute.dtype)
+
+
+def check_optimizer(kind: str) -> None:
+    """Raise `MissingDependencyError` where the package that computes an optimiser is not installed."""
+    module, package = _OPTIMIZER_PACKAGES.get(kind, ("", ""))
+    if module and importlib.util.find_spec(module) is None:
+        raise MissingDependencyError(
+            f"optimizer.kind={kind} needs {package}, which is not installed; run "
+            "`make install EXTRAS=optimizers`, or choose optimizer=adamw"
+        )
 
 
 def _check_runs_dir(folder: Path) -> None:
@@ -107,4 +124,13 @@ def _check_vllm_on_cpu(model: ModelConfig, rollout: VllmRolloutConfig) -> None:
         raise ConfigError(
             f"rollout.sleep_level={rollout.sleep_level} and rollout.kv_cache_dtype={rollout.kv_cache_dtype}: "
             "both are for GPUs, and compute.device=cpu; allowed is null and auto"
+        )
+
+
+def _check_flash_attention(rollout: PagedRolloutConfig, device: str, dtype: str) -> None:
+    """Its kernels are for bfloat16 on GPUs."""
+    if rollout.attention.startswith("flash") and (device != "cuda" or dtype != "bfloat16"):
+        raise ConfigError(
+            f"rollout.attention={rollout.attention} computes in bfloat16 on a GPU, and "
+            f"compute.device={device}, compute.dtype={dtype}; allowed is rollout.attention=sdpa"
         )

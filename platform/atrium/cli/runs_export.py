@@ -9,13 +9,19 @@ from pathlib import Path
 from atrium.cli.runs_command import CommandParser, files_explained
 from atrium.errors import CheckpointError, RunFolderError
 from atrium.tracking.atomic import TEMPORARY_PREFIX, sync_folder
-from atrium.tracking.find import find_run
+from atrium.tracking.find import TRAINED, find_run
 from atrium.tracking.formatting import size
 from atrium.tracking.layout import folder_size, step_name
 from atrium.tracking.run_folder import RunFolder
 
 POLICY_FOLDER = "policy"
+_ADAPTER_FOLDER = "adapter"
 _WEIGHTS = ("*.safetensors", "*.bin")
+_LOAD_POLICY = (
+    "from transformers import AutoModelForCausalLM, AutoTokenizer; "
+    "model, tokenizer = (c.from_pretrained({place!r}) for c in (AutoModelForCausalLM, AutoTokenizer))"
+)
+_LOAD_ADAPTER = "from peft import PeftModel; model = PeftModel.from_pretrained(base_model, {place!r})"
 
 
 def main_export(argv: list[str]) -> int:
@@ -34,22 +40,28 @@ def main_export(argv: list[str]) -> int:
     parser.add_argument(
         "--to", metavar="DIR", help="the folder to write (default: export/step-... in the run folder)"
     )
+    parser.add_argument(
+        "--adapter",
+        action="store_true",
+        help="only the adapters of a run with model.lora, as peft loads them",
+    )
     parser.add_argument("--force", action="store_true", help="replace an earlier export at that place")
     if (arguments := parser.parse(argv)) is None:
         return 0
     with files_explained():
-        folder = find_run(arguments.runs_dir, arguments.run)
+        folder = find_run(arguments.runs_dir, arguments.run, last=TRAINED)
         step = chosen_step(folder, best=arguments.best, step=arguments.step)
         source = folder.checkpoint_path(step) / POLICY_FOLDER
         check_policy(source)
+        if arguments.adapter:
+            source = _adapter_of(source, folder.name)
         target = Path(arguments.to) if arguments.to else folder.path / "export" / step_name(step)
         _copy(source, target, force=arguments.force)
     place = str(target.absolute())
+    what, how = ("adapters", _LOAD_ADAPTER) if arguments.adapter else ("policy", _LOAD_POLICY)
     sys.stdout.write(
-        f"wrote the policy of {folder.name} at step {step} ({size(folder_size(target))}) to {target}\n"
-        "load it with\n"
-        "  from transformers import AutoModelForCausalLM, AutoTokenizer; "
-        f"model, tokenizer = (c.from_pretrained({place!r}) for c in (AutoModelForCausalLM, AutoTokenizer))\n"
+        f"wrote the {what} of {folder.name} at step {step} ({size(folder_size(target))}) to {target}\n"
+        f"load {'them' if arguments.adapter else 'it'} with\n  {how.format(place=place)}\n"
     )
     return 0
 
@@ -88,6 +100,13 @@ def check_policy(source: Path) -> None:
         )
 
 
+def _adapter_of(policy: Path, run: str) -> Path:
+    adapter = policy / _ADAPTER_FOLDER
+    if not adapter.is_dir():
+        raise CheckpointError(f"{run} trained no adapters (model.lora=null); leave out --adapter")
+    return adapter
+
+
 def _copy(source: Path, target: Path, *, force: bool) -> None:
     """Copy the folder beside its target first, so that the target is complete or as it was."""
     if target.resolve() == source.resolve() or source.resolve() in target.resolve().parents:
@@ -98,7 +117,7 @@ def _copy(source: Path, target: Path, *, force: bool) -> None:
     temporary = target.parent / f"{TEMPORARY_PREFIX}export-{target.name}"
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        shutil.copytree(source, temporary)
+        shutil.copytree(source, temporary, ignore=shutil.ignore_patterns(_ADAPTER_FOLDER))
         if target.is_dir():
             shutil.rmtree(target)
         temporary.rename(target)
@@ -114,7 +133,9 @@ def _check_replaceable(target: Path, *, force: bool) -> None:
     entries = list(target.iterdir())
     if not entries:
         return
-    is_export = (target / "config.json").is_file() and all(entry.is_file() for entry in entries)
+    is_export = any((target / name).is_file() for name in ("config.json", "adapter_config.json")) and all(
+        entry.is_file() for entry in entries
+    )
     if not is_export or not any(any(target.glob(pattern)) for pattern in _WEIGHTS):
         raise RunFolderError(
             f"{target} exists and is not an exported policy, so it is left alone; choose another with --to"

@@ -26,6 +26,7 @@ STATE_STYLES = {
     RunState.PRUNED: "magenta",
     RunState.FAILED: "red",
     RunState.KILLED: "red",
+    RunState.LOST: "red",
     RunState.UNKNOWN: "dim",
 }
 _MEAN = "Mean@k, %"

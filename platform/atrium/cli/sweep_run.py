@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from atrium.cli.sweep_table import SweepDisplay, sweep_display
+from atrium.config.compute import check_alone
 from atrium.config.machine import num_usable_cores
 from atrium.errors import ConfigError, Interrupted, SweepError
 from atrium.sweep.definition import SweepDefinition
@@ -59,13 +60,15 @@ def sweep_definition(wanted: str, options: Mapping[str, str], overrides: Sequenc
 
 def run_sweep(definition: SweepDefinition, storage: str | None, num_workers: int) -> int:
     """Run a sweep to its end with workers of this machine, and report on it."""
-    from atrium.cli.preflight import check_before_run
+    from atrium.cli.preflight import check_before_run, check_optimizer
     from atrium.cli.sweep_report import report
 
     config = trial_config(
         definition.base, name=definition.name, runs_dir=definition.runs_dir, seed=definition.seeds[0]
     )
+    check_alone(config.compute, "a sweep's worker is one process, and workers=N takes more GPUs")
     check_before_run(config)
+    check_optimizer(config.optimizer.kind)
     folder = sweep_folder(definition.runs_dir, definition.name)
     opened = SweepStorage(storage_url(storage, folder))
     sys.stdout.write(f"sweep {definition.name}: {definition.question}\n")

@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 
 from atrium.cli.app import one_line
 from atrium.cli.hydra_flags import parse_flags, run_hydra
+from atrium.cli.launching import is_started_here, print_script, start, submit
 from atrium.config.compose import compose, compose_all, config_from_hydra, from_json, hydra_lines
 from atrium.config.experiment_file import expand_experiment_files
 from atrium.config.machine import engine_choice, this_machine
@@ -28,6 +29,7 @@ from atrium.rollout.vllm_environment import set_environment
 
 _RESUME = "resume"
 _FROM_CONFIG = "from-config"
+_PRINT_SCRIPT = "--print-script"
 _PROFILED_STEP = 2
 
 
@@ -35,6 +37,8 @@ def main(argv: Sequence[str]) -> int:
     """Train as `argv` says, or show what was asked for; the exit code, or an `AtriumError`."""
     run, arguments = _take(_RESUME, _profiled(expand_experiment_files(argv)))
     file, arguments = _take(_FROM_CONFIG, arguments)
+    is_shown_only = _PRINT_SCRIPT in arguments
+    arguments = [argument for argument in arguments if argument != _PRINT_SCRIPT]
     flags = parse_flags(arguments)
     overrides: list[str] = flags.overrides
     is_shown = flags.help or flags.hydra_help or flags.cfg or flags.info
@@ -56,7 +60,12 @@ def main(argv: Sequence[str]) -> int:
         else:
             config = _new(overrides) if file is None else _repeated(file, overrides)
         _check_machine(config)
-        _train(config, overrides)
+        if is_shown_only:
+            print_script(config)
+        elif is_started_here(config):
+            _train(config, overrides)
+        else:
+            start(config, overrides, argv)
     return 0
 
 
@@ -112,11 +121,11 @@ def _repeated(file: str, overrides: Sequence[str]) -> RunConfig:
 
 
 def _continued(run: str, overrides: Sequence[str]) -> RunConfig:
-    from atrium.tracking.find import find_run
+    from atrium.tracking.find import TRAINED, find_run
 
     runs_dir = compose([line for line in overrides if line.startswith("runs_dir=")]).runs_dir
     try:
-        folder = find_run(runs_dir, run)
+        folder = find_run(runs_dir, run, last=TRAINED)
     except RunFolderError as error:
         raise RunFolderError(f"{_RESUME}={run}: {error}") from error
     return resumed(_read_stored(folder.config_file, f"{_RESUME}={run}"), folder.path, overrides)
@@ -139,13 +148,20 @@ def _train_many(overrides: Sequence[str]) -> int:
     jobs = compose_all(overrides)
     for _, config in jobs:
         _check_machine(config)
+    if any(config.compute.slurm is not None for _, config in jobs):
+        submit([(config, lines) for lines, config in jobs])
+        return 0
     codes: list[int] = []
 
     def train(composed: DictConfig) -> None:
         lines, _ = jobs[len(codes)]
         sys.stdout.write(f"run {len(codes) + 1} of {len(jobs)}: {' '.join(lines)}\n")
         try:
-            _train(config_from_hydra(composed), lines)
+            config = config_from_hydra(composed)
+            if is_started_here(config):
+                _train(config, lines)
+            else:
+                start(config, lines, lines)
             codes.append(0)
         except Interrupted as error:
             # Hydra would go on with the next job.
@@ -160,9 +176,12 @@ def _train_many(overrides: Sequence[str]) -> int:
 
 def _check_machine(config: RunConfig) -> None:
     # Only now: it needs numpy, and most mistakes have been found without it.
-    from atrium.cli.preflight import check_before_run
+    from atrium.cli.checkpoint_check import check_checkpoint_model
+    from atrium.cli.preflight import check_before_run, check_optimizer
 
     check_before_run(config)
+    check_optimizer(config.optimizer.kind)
+    check_checkpoint_model(config)
 
 
 def _train(config: RunConfig, overrides: Sequence[str]) -> None:
@@ -179,9 +198,11 @@ def set_threads(config: RunConfig) -> None:
     os.environ["OMP_NUM_THREADS"] = str(compute.num_threads)
     policy = os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     threads = "1 thread" if compute.num_threads == 1 else f"{compute.num_threads} threads"
+    tokens = compute.micro_batch_tokens
+    size = "as many tokens as fit" if tokens == "auto" else f"{tokens} tokens"
     sys.stdout.write(
         f"compute: {compute.device}, {compute.dtype}, {threads} waiting {policy.lower()}ly, "
-        f"micro-batches of {compute.micro_batch_tokens} tokens\n"
+        f"micro-batches of {size}\n"
     )
     _prepare_engine(config)
     sys.stdout.flush()
@@ -190,7 +211,7 @@ def set_threads(config: RunConfig) -> None:
 def _prepare_engine(config: RunConfig) -> None:
     """Say which engine samples, and put what vLLM reads into the environment."""
     rollout = config.rollout
-    if config.model.kind != "tiny" and rollout.engine in ("transformers", "vllm"):
+    if config.model.kind != "tiny" and rollout.engine != "bank":
         engine, reason = engine_choice(config.model.kind, config.compute.device, this_machine())
         because = reason if engine == rollout.engine else "as asked for"
         sys.stdout.write(f"rollout: {rollout.engine}, {because}\n")

@@ -6,10 +6,11 @@ allow together, by `check_objective`. Every message names a key, its value and w
 
 from __future__ import annotations
 
+from atrium.config.compute import check_processes
 from atrium.config.machine import torch_has_cuda
 from atrium.config.models import HubModelConfig, TinyModelConfig
 from atrium.config.objective_checks import check_objective
-from atrium.config.rollouts import BankRolloutConfig, VllmRolloutConfig
+from atrium.config.rollouts import BankRolloutConfig, PagedRolloutConfig, VllmRolloutConfig
 from atrium.config.schema import RunConfig
 from atrium.config.tasks import (
     ArithmeticBenchmarkConfig,
@@ -31,8 +32,10 @@ def check_consistency(config: RunConfig) -> None:
     _check_benchmark(config)
     _check_reward(config)
     _check_schedule(config)
+    _check_optimizer(config)
     _check_evaluation(config)
     _check_compute(config)
+    _check_overlap(config)
     _check_bank(config)
     _check_mirrors(config)
     _check_vllm(config)
@@ -72,6 +75,11 @@ def _check_model(config: RunConfig) -> None:
             f"model.num_key_value_heads={model.num_key_value_heads} does not divide "
             f"model.num_heads={model.num_heads}; each serves the same number of query heads"
         )
+    if model.lora is not None and config.compute.world_size > 1:
+        raise ConfigError(
+            f"model.lora: adapters are trained by one process, not {config.compute.world_size}; allowed is "
+            "compute.num_processes=1, or model.lora=null"
+        )
     if isinstance(model, HubModelConfig) and model.weights == "random" and model.architecture is None:
         raise ConfigError(
             "model.weights=random needs model.architecture, the keys of a config.json; "
@@ -81,7 +89,7 @@ def _check_model(config: RunConfig) -> None:
 
 def _check_lengths(config: RunConfig) -> None:
     rollout = config.rollout
-    limit = None if isinstance(rollout, VllmRolloutConfig) else rollout.max_batch_tokens
+    limit = None if isinstance(rollout, VllmRolloutConfig | PagedRolloutConfig) else rollout.max_batch_tokens
     if limit is not None and limit <= config.rollout.max_new_tokens:
         raise ConfigError(
             f"rollout.max_batch_tokens={limit} does not hold one prompt and a completion of "
@@ -173,6 +181,32 @@ def _check_schedule(config: RunConfig) -> None:
         )
 
 
+def _check_optimizer(config: RunConfig) -> None:
+    kind, model, compute = config.optimizer.kind, config.model, config.compute
+    if kind != "adamw" and compute.world_size > 1:
+        raise ConfigError(
+            f"optimizer.kind={kind} is for one process, and compute.num_processes={compute.num_processes} "
+            f"on compute.num_nodes={compute.num_nodes} share the optimiser's state as it is; allowed is adamw"
+        )
+    if kind != "adamw_bf16":
+        return
+    if compute.dtype != "bfloat16":
+        raise ConfigError(
+            f"optimizer.kind=adamw_bf16 keeps the weights in bfloat16, and compute.dtype={compute.dtype}; "
+            "allowed is compute.dtype=bfloat16, or optimizer=adamw"
+        )
+    if model.lora is not None:
+        raise ConfigError(
+            "optimizer.kind=adamw_bf16 saves memory on weights that are trained, and model.lora trains few; "
+            "allowed is optimizer=adamw, or model.lora=null"
+        )
+    if config.algorithm.reference.kind == "moving_average":
+        raise ConfigError(
+            "algorithm.reference.kind=moving_average moves by less than bfloat16 weights can hold, which "
+            "optimizer.kind=adamw_bf16 makes; allowed is optimizer=adamw"
+        )
+
+
 def _check_evaluation(config: RunConfig) -> None:
     evaluation = config.evaluation
     if evaluation.temperature == 0.0 and evaluation.num_samples > 1:
@@ -225,10 +259,39 @@ def _check_bank(config: RunConfig) -> None:
         )
 
 
+def _check_overlap(config: RunConfig) -> None:
+    rollout = config.rollout
+    if rollout.overlap is not True:
+        return
+    if not rollout.lag:
+        raise ConfigError(
+            "rollout.overlap=true: with rollout.lag=0 a batch is sampled by the weights that the update "
+            "before it made, so there is nothing to overlap; choose rollout.lag=1, or auto"
+        )
+    if isinstance(rollout, VllmRolloutConfig) and rollout.sleep_level is not None:
+        raise ConfigError(
+            f"rollout.overlap=true: with rollout.sleep_level={rollout.sleep_level} vLLM gives its memory to "
+            "the update and cannot sample beside it; choose rollout.sleep_level=null, or rollout.overlap=auto"
+        )
+    if config.compute.world_size > 1:
+        raise ConfigError(
+            f"rollout.overlap=true: {config.compute.world_size} processes exchange what they sampled and "
+            "their gradients over one connection, one after the other; allowed is one process, or "
+            "rollout.overlap=auto"
+        )
+
+
 def _check_vllm(config: RunConfig) -> None:
     rollout = config.rollout
-    if not isinstance(rollout, VllmRolloutConfig):
+    if not isinstance(rollout, VllmRolloutConfig | PagedRolloutConfig):
         return
+    num_guessed = rollout.num_speculative_tokens if isinstance(rollout, VllmRolloutConfig) else None
+    if num_guessed is not None and config.evaluation.top_p < 1.0:
+        raise ConfigError(
+            f"rollout.num_speculative_tokens={num_guessed}: vLLM guesses with wrong "
+            f"log-probabilities where evaluation.top_p={config.evaluation.top_p:g} cuts their "
+            "distribution; allowed is null, or evaluation.top_p=1"
+        )
     length = rollout.context_length
     if length is not None and length <= rollout.max_new_tokens:
         raise ConfigError(
@@ -243,8 +306,14 @@ def _check_compute(config: RunConfig) -> None:
             "compute.device=cuda: the installed torch is a build without CUDA; "
             "allowed is cpu, or install a CUDA build"
         )
+    if config.compute.compile and (config.compute.world_size > 1 or not config.compute.packing):
+        raise ConfigError(
+            "compute.compile=true is for packed updates of one process; allowed is "
+            "compute.packing=true with compute.num_processes=1, or compute.compile=false"
+        )
     if config.compute.profile_step is not None and config.compute.profile_step > config.num_steps:
         raise ConfigError(
             f"compute.profile_step={config.compute.profile_step}: the run has num_steps={config.num_steps}; "
             "allowed is one of them, or null"
         )
+    check_processes(config.compute, num_prompts=config.rollout.num_prompts)

@@ -15,6 +15,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 
 from atrium.config.compose import check_overrides, compose, validated
+from atrium.config.compute import ONE_PROCESS, check_alone
 from atrium.config.models import HubModelConfig
 from atrium.config.nearest import shown
 from atrium.config.schema import RunConfig
@@ -84,6 +85,7 @@ def compose_evaluation(overrides: Sequence[str]) -> EvaluationSettings:
     if isinstance(config.model, HubModelConfig) and not is_chosen:
         config = compose([f"evaluation={HUB_SAMPLING}", *lines])
     _check_engine(config)
+    check_alone(config.compute, "an evaluation is one process")
     return EvaluationSettings(config=config)
 
 
@@ -107,12 +109,14 @@ def checkpoint_evaluation(
     own = {"source": str(policy), "prompt": trained.model.prompt, "thinking": trained.model.thinking}
     data["model"] = {**wanted["model"], **own}
     data |= {"experiment_name": EXPERIMENT, "tracking": wanted["tracking"], "resume": None}
+    data["compute"] |= ONE_PROCESS
     if trained.rollout.engine == "bank":
         data["rollout"] = wanted["rollout"]
     for override in _checked(overrides):
         _copy(wanted, data, override)
     config = validated(data)
     _check_engine(config)
+    check_alone(config.compute, "an evaluation is one process")
     return EvaluationSettings(config=config, checkpoint=checkpoint)
 
 

@@ -25,7 +25,8 @@ _OWN_CGROUPS = Path("/proc/self/cgroup")
 _CPU_TOPOLOGY = Path("/sys/devices/system/cpu")
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg")
 _SMALL_BATCH_TOKENS = 4096
-_LARGE_BATCH_TOKENS = 16384
+LARGE_BATCH_TOKENS = 16384
+"""More tokens per micro-batch fill no device better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class Machine:
     requested_threads: int | None
     has_cuda: bool
     has_vllm: bool = False
+    num_gpus: int = 0
 
 
 def this_machine() -> Machine:
@@ -45,6 +47,7 @@ def this_machine() -> Machine:
         requested_threads=_requested_threads(),
         has_cuda=_has_cuda(),
         has_vllm=importlib.util.find_spec("vllm") is not None,
+        num_gpus=len(visible_gpus()),
     )
 
 
@@ -60,7 +63,7 @@ def resolve_auto(data: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
     resolved = dict(compute)
     for key, rule in AUTO_RULES.items():
         if resolved.get(key) == "auto":
-            resolved[key] = rule(is_tiny, resolved.get("device") == "cuda", machine)
+            resolved[key] = rule(is_tiny, resolved, machine)
     return {**data, "compute": resolved}
 
 
@@ -82,23 +85,48 @@ def num_usable_cores() -> int:
     return max(1, cores if quota is None else min(cores, math.floor(quota)))
 
 
-def _device(is_tiny: bool, _is_cuda: bool, machine: Machine) -> str:
+def visible_gpus() -> tuple[str, ...]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them or by their numbers."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        devices = (device.strip() for device in visible.split(","))
+        return tuple(device for device in devices if device not in ("", "-1"))
+    numbers = (path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
+    return tuple(sorted(numbers, key=int))
+
+
+_Resolved = Mapping[str, Any]
+"""The settings of `compute`, those resolved that stand before the rule at hand."""
+
+
+def _device(is_tiny: bool, _compute: _Resolved, machine: Machine) -> str:
     # A decoding step of the built-in model is shorter than the launch of its kernels.
     return "cuda" if machine.has_cuda and not is_tiny else "cpu"
 
 
-def _dtype(is_tiny: bool, is_cuda: bool, _machine: Machine) -> str:
-    return "bfloat16" if is_cuda and not is_tiny else "float32"
+def _dtype(is_tiny: bool, compute: _Resolved, _machine: Machine) -> str:
+    return "bfloat16" if compute.get("device") == "cuda" and not is_tiny else "float32"
 
 
-def _num_threads(is_tiny: bool, _is_cuda: bool, machine: Machine) -> int:
+def _num_processes(_is_tiny: bool, compute: _Resolved, machine: Machine) -> int:
+    return max(1, machine.num_gpus) if compute.get("device") == "cuda" else 1
+
+
+def _num_threads(is_tiny: bool, compute: _Resolved, machine: Machine) -> int:
     if machine.requested_threads is not None:
         return machine.requested_threads
-    return 1 if is_tiny else machine.num_cores
+    num_processes = compute.get("num_processes", 1)
+    if not isinstance(num_processes, int) or num_processes < 1:
+        num_processes = 1  # validation refuses it
+    return 1 if is_tiny else max(1, machine.num_cores // num_processes)
 
 
-def _micro_batch_tokens(is_tiny: bool, is_cuda: bool, _machine: Machine) -> int:
-    return _LARGE_BATCH_TOKENS if is_tiny or is_cuda else _SMALL_BATCH_TOKENS
+def _micro_batch_tokens(is_tiny: bool, compute: _Resolved, _machine: Machine) -> int | str:
+    is_cuda = compute.get("device") == "cuda"
+    is_alone = compute.get("num_processes", 1) == compute.get("num_nodes", 1) == 1
+    if is_alone and (compute.get("memory_limit_mb") is not None or (is_cuda and not is_tiny)):
+        return "auto"  # until the run has tried what fits; several processes would have to try together
+    return LARGE_BATCH_TOKENS if is_tiny or is_cuda else _SMALL_BATCH_TOKENS
 
 
 def _requested_threads() -> int | None:
@@ -173,9 +201,10 @@ def _quota_of(folder: Path) -> float | None:
         return None
 
 
-AUTO_RULES: Mapping[str, Callable[[bool, bool, Machine], str | int]] = {
-    # The device first: the others look at what it became.
+AUTO_RULES: Mapping[str, Callable[[bool, _Resolved, Machine], str | int]] = {
+    # In this order: the later ones look at what the earlier ones became.
     "device": _device,
+    "num_processes": _num_processes,
     "dtype": _dtype,
     "num_threads": _num_threads,
     "micro_batch_tokens": _micro_batch_tokens,

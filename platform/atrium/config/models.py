@@ -29,6 +29,17 @@ class WarmupConfig(Section):
     """Probability that a step of a worked solution slips, and carries the slip on."""
 
 
+class LoraConfig(Section):
+    """Adapters that are trained in place of the model's own weights; the engine samples from both merged."""
+
+    rank: Count
+    """Rows of A and columns of B, of every adapted map."""
+    alpha: Positive
+    """Scale: the adapters' product counts alpha / rank times."""
+    target_modules: tuple[Text, ...] | Literal["all_linear"] = "all_linear"
+    """The maps that get adapters, by the last part of their names; all_linear for all but the LM head."""
+
+
 class TinyModelConfig(Section):
     """The built-in model: a small Qwen3-architecture policy with a character-level tokenizer."""
 
@@ -54,6 +65,8 @@ class TinyModelConfig(Section):
     """The start of weights and warm-up; not the run's, so that all its seeds begin with one checkpoint."""
     warmup: WarmupConfig
     """How it is warmed up before reinforcement learning."""
+    lora: LoraConfig | None = None
+    """Adapters to train; null trains all of the model's weights."""
     prompt: Text
     """The prompt template: how a question is put to the model."""
     thinking: bool
@@ -74,7 +87,9 @@ class HubModelConfig(Section):
     architecture: dict[str, JsonValue] | None = None
     """What random weights are built from: model_type and the keys of its config.json."""
     seed: Seed = 0
-    """The start of random weights."""
+    """The start of random weights, and of adapters."""
+    lora: LoraConfig | None = None
+    """Adapters to train; null trains all of the model's weights."""
     prompt: Text
     """The prompt template: how a question is put to the model."""
     thinking: bool

@@ -18,8 +18,20 @@ from atrium.config.nearest import shown
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
 
-MAY_CHANGE = ("num_steps", "runs_dir", "tracking.figures", "tracking.progress", "compute.profile_step")
-"""Settings of a run that may differ when it is continued: none changes a step."""
+MAY_CHANGE = (
+    "num_steps",
+    "runs_dir",
+    "tracking.figures",
+    "tracking.progress",
+    "compute.profile_step",
+    "compute.num_processes",
+    "compute.num_nodes",
+    "compute.rendezvous",
+    "compute.max_restarts",
+    "compute.timeout_s",
+    "compute.slurm",
+)
+"""Settings and sections of a run that may differ when it is continued: none changes what a step computes."""
 
 
 def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunConfig:
@@ -33,25 +45,36 @@ def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunCon
     given = compose(overrides) if overrides else stored
     data = stored.model_dump(mode="json")
     wanted = given.model_dump(mode="json")
+    if wanted["compute"]["micro_batch_tokens"] == "auto":  # what was found when the run began stays
+        wanted["compute"]["micro_batch_tokens"] = data["compute"]["micro_batch_tokens"]
     changed = sorted(_differing(data, wanted))
     for override in parsed:
         _refuse_change(override, changed, data)
-        if override.key_or_group in MAY_CHANGE:
-            _set(data, override.key_or_group, _get(wanted, override.key_or_group))
+        for name in _changeable(override.key_or_group):
+            _set(data, name, _get(wanted, name))
     # Where it lies now, which is not where it began if the runs were moved.
     return validated({**data, "resume": str(folder), "runs_dir": str(folder.parents[1])})
 
 
+def _changeable(key: str) -> list[str]:
+    """The settings that an override of `key`, a setting or a group, sets and that may change."""
+    if any(f"{key}.".startswith(f"{name}.") for name in MAY_CHANGE):
+        return [key]
+    return [name for name in MAY_CHANGE if name.startswith(f"{key}.")]
+
+
 def _refuse_change(override: Override, changed: Sequence[str], stored: dict[str, Any]) -> None:
     key = override.key_or_group
-    if key in MAY_CHANGE:
-        return
+    fixed = [name for name in changed if not _changeable(name)]
+    if key == "compute":
+        # How many threads a process takes follows from how many processes there are.
+        fixed = [name for name in fixed if name != "compute.num_threads"]
     if key in stored or "." in key:
-        touched = [name for name in changed if f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.")]
+        touched = [name for name in fixed if f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.")]
         began_with = f"it began with {touched[0]}={shown(_get(stored, touched[0]))}" if touched else ""
     else:
         # A group without a section of its own, such as `experiment`, may touch anything.
-        touched = [name for name in changed if name not in (*MAY_CHANGE, *AUTO_KEYS, "resume")]
+        touched = [name for name in fixed if name not in (*AUTO_KEYS, "resume")]
         began_with = "it keeps all that it began with, so leave this out"
     if touched:
         raise ConfigError(
@@ -81,5 +104,6 @@ def _get(data: dict[str, Any], key: str) -> Any:  # noqa: ANN401 - any setting's
 def _set(data: dict[str, Any], key: str, value: object) -> None:
     *path, last = key.split(".")
     for part in path:
+        data[part] = data[part] or {}
         data = data[part]
     data[last] = value

@@ -24,6 +24,10 @@ class SamplingSection(Section):
 
     lag: Annotated[int, Field(ge=0, le=1)] = 0
     """Steps that sampling is ahead: with 1, a batch is sampled before the update that precedes its own."""
+    overlap: bool | Literal["auto"] = "auto"
+    """Whether the batch of `lag` is sampled during that update, by an engine with weights of its own; the
+    result is the same. auto for vLLM on a GPU of one process that keeps its memory; it takes a copy of the
+    trained parameters."""
     max_mismatch: Positive | Literal["auto"] | None = "auto"
     """Mean difference, in nats, of the engine's and the trainer's log-probabilities beyond which a run ends;
     auto for 0.001 where both compute in float32, 0.1 elsewhere, none for stored rollouts; null for none."""
@@ -65,6 +69,26 @@ class VllmRolloutConfig(SamplingSection):
     """How long one decoding step or one weight update may take."""
 
 
+class PagedRolloutConfig(SamplingSection):
+    """Rollouts sampled by transformers' continuous batching, over a paged key-value cache."""
+
+    engine: Literal["transformers_paged"]
+    """Which engine samples."""
+    context_length: Count | None
+    """The most tokens that a prompt and its completion have together; null for all that the model allows."""
+    max_num_seqs: Count
+    """The most completions that are decoded at once; others wait."""
+    kv_cache_mb: Count
+    """Megabytes of the key-value cache at most; a call takes no more than its completions could fill."""
+    page_size: Annotated[int, Field(ge=4)]
+    """Tokens of a page of the cache; a prompt's full pages are computed once for its completions."""
+    attention: Literal["sdpa", "paged|eager", "flash_attention_2", "flash_attention_3"]
+    """The attention implementation of transformers; the first two compute every completion's attention to
+    all of the cache and mask it."""
+    step_timeout_s: Positive
+    """How long one decoding step may take."""
+
+
 class BankRolloutConfig(SamplingSection):
     """Rollouts read from disk, all of each group or a part; the transformers engine samples the rest."""
 
@@ -86,5 +110,6 @@ class BankRolloutConfig(SamplingSection):
 
 
 RolloutConfig = Annotated[
-    TransformersRolloutConfig | VllmRolloutConfig | BankRolloutConfig, Field(discriminator="engine")
+    TransformersRolloutConfig | VllmRolloutConfig | PagedRolloutConfig | BankRolloutConfig,
+    Field(discriminator="engine"),
 ]

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from atrium.config.base import Section
+from atrium.config.compute import ComputeConfig
 from atrium.config.models import ModelConfig
 from atrium.config.objective import AlgorithmConfig, DivergenceConfig, RegularizerConfig
 from atrium.config.ranges import (
@@ -23,15 +24,15 @@ from atrium.config.ranges import (
     Seed,
     Text,
 )
-from atrium.config.rollouts import BankRolloutConfig, RolloutConfig
+from atrium.config.rollouts import BankRolloutConfig, RolloutConfig, VllmRolloutConfig
 from atrium.config.tasks import BenchmarkConfig, DatasetConfig, GraderConfig, RewardConfig
 
 
 class AdamWConfig(Section):
     """AdamW, its learning-rate schedule, and how many updates a batch of rollouts gets."""
 
-    kind: Literal["adamw"]
-    """Which kind of optimiser this is."""
+    kind: Literal["adamw", "adamw_8bit", "adamw_bf16"]
+    """Float32 state; state in 8 bits; or weights and state in bfloat16 with compensated rounding."""
     learning_rate: Positive
     """Peak learning rate."""
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -107,6 +108,10 @@ class WandbConfig(Section):
     """Whether runs are sent, or kept in the run folder for `wandb sync`."""
 
 
+class TensorBoardConfig(Section):
+    """A mirror of the run folder in TensorBoard's event files, inside it; there is nothing to choose."""
+
+
 class RunFolderConfig(Section):
     """What the run folder records, and where it is mirrored to."""
 
@@ -124,30 +129,11 @@ class RunFolderConfig(Section):
     """The mirror in MLflow; null for none."""
     wandb: WandbConfig | None = None
     """The mirror in W&B; null for none."""
+    tensorboard: TensorBoardConfig | None = None
+    """The mirror in TensorBoard's files; null for none."""
 
 
 TrackingConfig = RunFolderConfig
-
-
-class ComputeConfig(Section):
-    """Device, precision and batching; all but behavior_logprobs hold what `auto` was resolved to."""
-
-    device: Literal["cpu", "cuda"]
-    """Where the policy is sampled from and trained."""
-    dtype: Literal["float32", "bfloat16"]
-    """Of the model's forward pass; log-probabilities and the objective are float32 always."""
-    num_threads: Count
-    """Threads of torch's CPU operations."""
-    micro_batch_tokens: Count
-    """The most tokens, each row's prompt counted, in one forward and backward pass of an update."""
-    packing: bool = True
-    """Whether an update computes rows without padding and shared prompts once; off pads whole rows."""
-    on_oom: Literal["stop", "shrink"] = "stop"
-    """What running out of memory in an update does: end the run, or halve micro-batches and repeat it."""
-    profile_step: Count | None = None
-    """The step that torch's profiler traces into the run folder; null for none."""
-    behavior_logprobs: Literal["auto", "engine", "recompute"]
-    """Whose log-probabilities anchor the ratio: the engine's, or a pass of the trainer's own."""
 
 
 class RunConfig(Section):
@@ -196,6 +182,15 @@ class RunConfig(Section):
     def num_updates_per_batch(self) -> int:
         """Optimiser updates that each batch of rollouts gets."""
         return self.optimizer.num_minibatches * self.optimizer.num_epochs
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a batch that is due later is sampled during the update (`rollout.overlap`)."""
+        rollout = self.rollout
+        if rollout.overlap != "auto" or not rollout.lag:
+            return bool(rollout.lag) and rollout.overlap is True
+        is_apart = isinstance(rollout, VllmRolloutConfig) and rollout.sleep_level is None
+        return is_apart and self.compute.device == "cuda" and self.compute.world_size == 1
 
     @property
     def anchors_to_stored(self) -> bool:

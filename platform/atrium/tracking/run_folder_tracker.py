@@ -62,6 +62,7 @@ class RunFolderTracker:
                 for record in read_json_lines(folder.evaluations_file).records
             }
         self._status = StatusWriter(folder.status_file)
+        self._status.keep_beating()
 
     def begin(self, *, step: int, num_steps: int) -> None:
         """Say that training goes on after `step` (0 at the start) up to `num_steps`."""

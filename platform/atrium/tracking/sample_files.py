@@ -124,7 +124,7 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> list[Row]:
         with pq.ParquetFile(path) as file:
             present = file.schema_arrow.names
             wanted = None if columns is None else [name for name in columns if name in present]
-            rows: list[Row] = file.read(columns=wanted).to_pylist()
+            rows: list[Row] = file.read(columns=wanted, use_threads=False).to_pylist()
     except (OSError, pa.ArrowException) as error:
         reason = str(error).split("\n")[0]
         raise RunFolderError(f"{path} cannot be read, it is missing or damaged: {reason}") from error

@@ -1,19 +1,24 @@
 """What a run is doing: `status.json`, and whether the process that wrote it still lives.
 
-The state `killed` is never written: it is what a reader concludes where the status says `running` and the
-process is gone from this host. About a process on another host nothing is concluded.
+The states `killed` and `lost` are never written. They are what a reader concludes where the status says
+`running`, and the process is gone from this host, or has written nothing from another host for minutes
+although it promised to.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
+import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -25,9 +30,15 @@ FORMAT_VERSION = 1
 CLOCK_TOLERANCE_S = 60.0
 """How far two readings of one process's start may differ when the clock was set in between."""
 
+BEAT_S = 15.0
+"""Seconds between two writes of a status that is kept up to date while nothing happens."""
+
+LOST_AFTER_S = 180.0
+"""Silence after which a process on another host is taken for lost; clocks may differ by less than that."""
+
 
 class RunState(StrEnum):
-    """The state of a run, as shown; `killed` and `unknown` are concluded by readers."""
+    """The state of a run, as shown; `killed`, `lost` and `unknown` are concluded by readers."""
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -35,6 +46,7 @@ class RunState(StrEnum):
     PRUNED = "pruned"
     FAILED = "failed"
     KILLED = "killed"
+    LOST = "lost"
     UNKNOWN = "unknown"
 
 
@@ -43,7 +55,8 @@ class RunStatus:
     """The content of `status.json`. Times are in seconds since 1970; `wall_s` adds up all sessions.
 
     `num_steps` is 0 until training is set up. `pid_started` is when the process `pid` began: a later
-    process with the same number has another.
+    process with the same number has another. `beat_s` is how often the status is written while the process
+    lives, 0 where that is not promised.
     """
 
     format_version: int = FORMAT_VERSION
@@ -57,6 +70,7 @@ class RunStatus:
     updated: float = 0.0
     wall_s: float = 0.0
     error: str | None = None
+    beat_s: float = 0.0
 
 
 class StatusUnreadableError(Exception):
@@ -98,14 +112,17 @@ def _has_type(value: object, annotation: str) -> bool:
             return value is None or isinstance(value, str)
 
 
-def concluded_state(status: RunStatus) -> RunState:
-    """The state to show: what the status says, or `killed` where its process is gone from this host."""
+def concluded_state(status: RunStatus, *, clock: Callable[[], float] = time.time) -> RunState:
+    """The state to show: what the status says, or `killed` or `lost` where it cannot be true any more."""
     try:
         state = RunState(status.state)
     except ValueError:
         return RunState.UNKNOWN
-    if state is not RunState.RUNNING or status.host != socket.gethostname():
+    if state is not RunState.RUNNING:
         return state
+    if status.host != socket.gethostname():
+        is_silent = status.beat_s > 0.0 and clock() - status.updated > LOST_AFTER_S + status.beat_s
+        return RunState.LOST if is_silent else state
     return state if _is_alive(status.pid, status.pid_started) else RunState.KILLED
 
 
@@ -133,6 +150,8 @@ class StatusWriter:
         self._path = path
         self._interval_s = interval_s
         self._clock = clock
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
         now = clock()
         pid, pid_started = os.getpid(), float(psutil.Process().create_time())
         try:
@@ -152,6 +171,7 @@ class StatusWriter:
             pid_started=pid_started,
             host=socket.gethostname(),
             error=None,
+            beat_s=0.0,
         )
 
     @property
@@ -159,26 +179,50 @@ class StatusWriter:
         """What was written last, or would have been."""
         return self._status
 
+    def keep_beating(self, interval_s: float = BEAT_S) -> None:
+        """Write the status every so often from a thread, until it ends or nobody holds this object."""
+        self._change(beat_s=interval_s)
+        threading.Thread(target=_beat, args=(weakref.ref(self), self._ended, interval_s), daemon=True).start()
+
+    def beat(self) -> None:
+        """Say that this process lives. A folder that cannot be written is left to others to report."""
+        with contextlib.suppress(OSError):
+            self._write(is_beat=True)
+
     def begin(self, *, step: int, num_steps: int) -> None:
         """Say that this process trains from `step` on."""
-        self._status = replace(self._status, step=step, num_steps=num_steps)
+        self._change(step=step, num_steps=num_steps)
         self._write()
 
     def advance(self, step: int) -> None:
         """Say that `step` is done; written now and then only."""
-        self._status = replace(self._status, step=step)
+        self._change(step=step)
         if not 0.0 <= self._clock() - self._status.updated < self._interval_s:
             self._write()
 
     def end(self, state: RunState, error: str | None = None) -> None:
         """Say how the run ended, with the error's first line where it failed."""
         line = error.strip().split("\n")[0] if error and error.strip() else None
-        self._status = replace(self._status, state=state, error=line)
+        self._ended.set()
+        self._change(state=state, error=line)
         self._write()
 
-    def _write(self) -> None:
-        now = self._clock()
-        wall_s = round(self._status.wall_s + max(now - self._counted_until, 0.0), 3)
-        self._counted_until = now
-        self._status = replace(self._status, updated=now, wall_s=wall_s)
-        write_json(self._path, asdict(self._status))
+    def _change(self, **changes: Any) -> None:  # noqa: ANN401 - fields of RunStatus
+        with self._lock:
+            self._status = replace(self._status, **changes)
+
+    def _write(self, *, is_beat: bool = False) -> None:
+        with self._lock:
+            if is_beat and self._ended.is_set():
+                return
+            now = self._clock()
+            wall_s = round(self._status.wall_s + max(now - self._counted_until, 0.0), 3)
+            self._counted_until = now
+            self._status = replace(self._status, updated=now, wall_s=wall_s)
+            write_json(self._path, asdict(self._status))
+
+
+def _beat(holder: weakref.ref[StatusWriter], ended: threading.Event, interval_s: float) -> None:
+    while not ended.wait(interval_s) and (writer := holder()) is not None:
+        writer.beat()
+        del writer
