@@ -56,6 +56,7 @@ def _settings(
     longest = min(num_prompt_tokens + rollout.max_new_tokens, architecture.context_length)
     batch = rollout.num_prompts * rollout.group_size * longest
     engine_bytes, replica_bytes, sleeps, cache = 0, 0, False, batch
+    sets_cache = getattr(rollout, "kv_cache_mb", None) is not None
     if isinstance(rollout, VllmRolloutConfig):
         item = _HALF if compute.dtype == "bfloat16" else _SINGLE
         if rollout.kv_cache_mb is not None:
@@ -82,6 +83,7 @@ def _settings(
         has_reference=config.algorithm.reference.kind != "none",
         keeps_states=config.divergence.kind in _STATE_DIVERGENCES,
         engine_bytes=engine_bytes,
+        engine_lowered_by="rollout.kv_cache_mb" if sets_cache else "rollout.gpu_memory_fraction",
         engine_sleeps=sleeps,
         optimizer=config.optimizer.kind,
         num_ranks=compute.world_size,

@@ -48,7 +48,8 @@ class MemorySettings:
 
     `micro_batch_tokens` are the tokens of one forward pass, `batch_tokens` those of a whole rollout batch,
     `cache_tokens` those whose keys and values the engine keeps at once. `engine_bytes` is what an engine of
-    its own takes (vLLM), which is free during updates where `engine_sleeps`. Of several ranks, the plan
+    its own takes (vLLM), which `engine_lowered_by` sets and which is free during updates where
+    `engine_sleeps`. Of several ranks, the plan
     is that of one: `num_ranks` share weights, gradients, optimiser state and rollouts; `batch_tokens` and
     `cache_tokens` are those of all. With `offload` what is shared lies in main memory. `replica_bytes` is
     what an engine without memory of its own copies of the policy.
@@ -61,6 +62,7 @@ class MemorySettings:
     has_reference: bool = False
     keeps_states: bool = False
     engine_bytes: int = 0
+    engine_lowered_by: str = "rollout.gpu_memory_fraction"
     engine_sleeps: bool = False
     optimizer: str = "adamw"
     num_ranks: int = 1
@@ -104,9 +106,7 @@ def _lasting_items(model: ModelDimensions, settings: MemorySettings) -> tuple[Me
         MemoryItem("reference weights", _share(reference, settings), always, "algorithm.reference.kind=none"),
         MemoryItem(OPTIMIZER_STATE, _share(state, settings), always, lowered),
         MemoryItem("engine's copy of the weights", settings.replica_bytes, always, "rollout=vllm"),
-        MemoryItem(
-            "engine's weights and cache", settings.engine_bytes, engine, "rollout.gpu_memory_fraction"
-        ),
+        MemoryItem("engine's weights and cache", settings.engine_bytes, engine, settings.engine_lowered_by),
         MemoryItem(
             "key-value cache",
             0 if settings.engine_bytes else cache,
