@@ -20,6 +20,7 @@ from atrium.metrics import is_repeatable
 from atrium.tracking import provenance
 from atrium.tracking.json_lines import read_json_lines
 from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.run_folder_tracker import RunFolderTracker
 
 SMALL = (
     "debug=tiny_steps",
@@ -30,6 +31,10 @@ SMALL = (
     "tracking.figures=false",
     "tracking.progress=off",
 )
+
+
+class Killed(BaseException):
+    """The process ends here, as by SIGKILL: nothing in between may notice."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,22 @@ class Runs:
     def train(self, *overrides) -> RunFolder:
         lines = [*SMALL, f"runs_dir={self.runs_dir}", *overrides]
         return RunFolder(run_training(compose(lines), lines))
+
+    def killed_after(self, step, *overrides) -> RunFolder:
+        """A run whose process ended once the metrics of the step after `step` were recorded."""
+        log_metrics = RunFolderTracker.log_metrics
+
+        def log_and_die(tracker, number, metrics):
+            log_metrics(tracker, number, metrics)
+            if number == step + 1:
+                raise Killed
+
+        config = self.config(*overrides)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(RunFolderTracker, "log_metrics", log_and_die)
+            with pytest.raises(Killed):
+                self.train(*overrides)
+        return self.only(config.experiment_name)
 
     def resume(self, folder, *overrides) -> RunFolder:
         stored = from_json(folder.config_file.read_text())

@@ -10,14 +10,9 @@ from atrium.errors import EngineError
 from atrium.metrics import MISMATCH_MAX, NUM_UPDATES, OVERLAP_S, RATIO_MAX, STALENESS
 from atrium.rollout.transformers_engine import TransformersEngine
 from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.run_folder_tracker import RunFolderTracker
 from atrium.train.optimizer import PolicyOptimizer
 
 LAGGED = ("rollout.lag=1", "optimizer.learning_rate=0.01", "num_steps=4", "checkpoint.every_num_steps=1")
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 @pytest.fixture
@@ -54,21 +49,8 @@ def test_a_stale_batch_has_ratios_even_in_its_only_update(runs):
 
 
 @pytest.mark.parametrize("step", [1, 3])
-def test_a_lagged_run_killed_and_resumed_equals_an_undisturbed_one(
-    runs, undisturbed, same_record, monkeypatch, step
-):
-    log_metrics = RunFolderTracker.log_metrics
-
-    def log_and_die(self, number, metrics):
-        log_metrics(self, number, metrics)
-        if number == step + 1:
-            raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(RunFolderTracker, "log_metrics", log_and_die)
-        with pytest.raises(Killed):
-            runs.train(*LAGGED, f"experiment_name=lagged-{step}")
-    folder = runs.only(f"lagged-{step}")
+def test_a_lagged_run_killed_and_resumed_equals_an_undisturbed_one(runs, undisturbed, same_record, step):
+    folder = runs.killed_after(step, *LAGGED, f"experiment_name=lagged-{step}")
     checkpoint = folder.checkpoint_path(step)
     assert (checkpoint / "ahead.json").is_file()
     runs.resume(folder)
@@ -86,22 +68,9 @@ def test_a_batch_sampled_during_the_update_is_the_one_sampled_before_it(runs, un
     assert all(OVERLAP_S.name not in step for step in steps_of(undisturbed))
 
 
-def test_an_overlapping_run_killed_and_resumed_equals_a_sequential_one(
-    runs, undisturbed, same_record, monkeypatch
-):
-    log_metrics = RunFolderTracker.log_metrics
-
-    def log_and_die(self, number, metrics):
-        log_metrics(self, number, metrics)
-        if number == 3:
-            raise Killed
-
+def test_an_overlapping_run_killed_and_resumed_equals_a_sequential_one(runs, undisturbed, same_record):
     overlapping = (*LAGGED, "rollout.overlap=true", "experiment_name=overlapping_killed")
-    with monkeypatch.context() as patch:
-        patch.setattr(RunFolderTracker, "log_metrics", log_and_die)
-        with pytest.raises(Killed):
-            runs.train(*overlapping)
-    same_record(runs.resume(runs.only("overlapping_killed")), undisturbed, step=4)
+    same_record(runs.resume(runs.killed_after(2, *overlapping)), undisturbed, step=4)
 
 
 def test_adapters_overlap_too(runs, same_record):

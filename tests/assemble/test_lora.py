@@ -14,14 +14,9 @@ from atrium.errors import CheckpointError, ConfigError
 from atrium.metrics import MISMATCH_MAX, REFERENCE_KL, REWARD
 from atrium.models.policy import load_policy
 from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.run_folder_tracker import RunFolderTracker
 from atrium.tracking.terminal import progress_display
 
 LORA = ("model.lora={rank: 4, alpha: 8}", "optimizer.learning_rate=0.01", "checkpoint.every_num_steps=1")
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 def steps_of(folder):
@@ -57,20 +52,10 @@ def test_a_checkpoint_is_a_plain_policy_and_the_optimizer_knows_adapters_only(un
 
 @pytest.mark.parametrize("step", [1, 3])
 def test_a_run_with_adapters_killed_and_resumed_equals_an_undisturbed_one(
-    runs, undisturbed, same_record, monkeypatch, step
+    runs, undisturbed, same_record, step
 ):
-    log_metrics = RunFolderTracker.log_metrics
-
-    def log_and_die(self, number, metrics):
-        log_metrics(self, number, metrics)
-        if number == step + 1:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunFolderTracker, "log_metrics", log_and_die)
-        with pytest.raises(Killed):
-            runs.train(*LORA, "algorithm=grpo_kl", "num_steps=4", f"experiment_name=adapted_killed_{step}")
-    folder = runs.resume(runs.only(f"adapted_killed_{step}"))
+    killed = (*LORA, "algorithm=grpo_kl", "num_steps=4", f"experiment_name=adapted_killed_{step}")
+    folder = runs.resume(runs.killed_after(step, *killed))
     same_record(folder, undisturbed, step=4)
 
 

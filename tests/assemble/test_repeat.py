@@ -13,6 +13,7 @@ import sys
 
 import pytest
 from safetensors.torch import load_file
+from tests.assemble.conftest import Killed
 
 from atrium.assemble import training
 from atrium.assemble.recording import EvaluationPlan
@@ -39,10 +40,6 @@ FULL = (
     "optimizer.learning_rate=0.01",
     "num_steps=4",
 )
-
-
-class Killed(BaseException):
-    """The process ends here, as by SIGKILL: nothing in between may notice."""
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.vllm.settings import SMALL
 
 from atrium.metrics import MISMATCH_MAX, RANK_TOKENS_MIN, REWARD
 from atrium.tracking.json_lines import read_json_lines
@@ -17,35 +18,12 @@ from atrium.tracking.status import RunState, read_status
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SETTINGS = (
-    "rollout=vllm_cpu",
-    "model.head_dim=32",
-    "model.warmup.num_clean_steps=0",
-    "model.warmup.num_imperfect_steps=0",
-    "dataset.max_operands=3",
-    "dataset.num_train=2000",
-    "dataset.num_validation=8",
-    "dataset.num_test=8",
-    "reward=format",
-    "rollout.num_prompts=16",
-    "rollout.max_new_tokens=24",
-    "optimizer.learning_rate=3e-3",
-    "optimizer.num_warmup_steps=0",
-    "optimizer.num_minibatches=2",
-    "evaluation.num_samples=1",
-    "evaluation.every_num_steps=null",
-    "checkpoint.keep_best=false",
-    "checkpoint.every_num_steps=100",
-    "tracking.figures=false",
-    "tracking.progress=off",
-    "num_steps=8",
-)
 
 
 def test_two_ranks_with_an_engine_each_learn_the_task(tmp_path):
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "localhost",
-        "--nproc-per-node", "2", "-m", "atrium", "train", *SETTINGS, f"runs_dir={tmp_path}",
+        "--nproc-per-node", "2", "-m", "atrium", "train", *SMALL, "num_steps=8", f"runs_dir={tmp_path}",
         "experiment_name=two",
     ]  # fmt: skip
     done = subprocess.run(

@@ -7,6 +7,7 @@ import os
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tests.vllm.settings import SMALL
 
 from atrium.assemble.training import run_training
 from atrium.cli import main
@@ -25,34 +26,6 @@ from atrium.tracking.run_folder import RunFolder
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
-ENGINE = (
-    ("rollout=vllm", "rollout.gpu_memory_fraction=0.2", "compute.device=cuda", "rollout.enforce_eager=true")
-    if torch.cuda.is_available()
-    else ("rollout=vllm_cpu",)
-)
-# Heads of 32, the smallest that vLLM has CPU kernels for; no warm-up, since what is learned is to box.
-SMALL = (
-    *ENGINE,
-    "model.head_dim=32",
-    "model.warmup.num_clean_steps=0",
-    "model.warmup.num_imperfect_steps=0",
-    "dataset.max_operands=3",
-    "dataset.num_train=2000",
-    "dataset.num_validation=8",
-    "dataset.num_test=8",
-    "reward=format",
-    "rollout.num_prompts=16",
-    "rollout.max_new_tokens=24",
-    "optimizer.learning_rate=3e-3",
-    "optimizer.num_warmup_steps=0",
-    "optimizer.num_minibatches=2",
-    "evaluation.num_samples=1",
-    "evaluation.every_num_steps=null",
-    "checkpoint.keep_best=false",
-    "checkpoint.every_num_steps=100",
-    "tracking.figures=false",
-    "tracking.progress=off",
-)
 EXACT = 1e-4
 
 

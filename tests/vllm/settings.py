@@ -1,0 +1,34 @@
+"""The built-in task, small enough for real vLLM on a CPU, as overrides."""
+
+from __future__ import annotations
+
+import torch
+
+_ENGINE = (
+    ("rollout=vllm", "rollout.gpu_memory_fraction=0.2", "compute.device=cuda", "rollout.enforce_eager=true")
+    if torch.cuda.is_available()
+    else ("rollout=vllm_cpu",)
+)
+# Heads of 32, the smallest that vLLM has CPU kernels for; no warm-up, since what is learned is to box.
+SMALL = (
+    *_ENGINE,
+    "model.head_dim=32",
+    "model.warmup.num_clean_steps=0",
+    "model.warmup.num_imperfect_steps=0",
+    "dataset.max_operands=3",
+    "dataset.num_train=2000",
+    "dataset.num_validation=8",
+    "dataset.num_test=8",
+    "reward=format",
+    "rollout.num_prompts=16",
+    "rollout.max_new_tokens=24",
+    "optimizer.learning_rate=3e-3",
+    "optimizer.num_warmup_steps=0",
+    "optimizer.num_minibatches=2",
+    "evaluation.num_samples=1",
+    "evaluation.every_num_steps=null",
+    "checkpoint.keep_best=false",
+    "checkpoint.every_num_steps=100",
+    "tracking.figures=false",
+    "tracking.progress=off",
+)
