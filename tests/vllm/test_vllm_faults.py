@@ -10,7 +10,8 @@ import sys
 import psutil
 import pytest
 import torch
-from tests.vllm.test_vllm_runs import SMALL, train
+from tests.vllm.settings import SMALL
+from tests.vllm.test_vllm_runs import train
 
 from atrium.assemble.training import run_training
 from atrium.config.compose import from_json
