@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -120,6 +121,7 @@ def test_the_small_setting_runs_everything_and_prints_one_table(tmp_path):
             *("--size", "small", "--peer", "none", "--results", tmp_path / "results", "--work", tmp_path),
         ],
         cwd=REPOSITORY,
+        env={**os.environ, "COLUMNS": "200"},
         capture_output=True,
         text=True,
         timeout=280,
