@@ -62,7 +62,7 @@ def explained_by(ranks: Ranks) -> Iterator[None]:
         yield
     except AtriumError:
         raise
-    except Exception as error:
+    except Exception as error:  # what is lost with a rank is raised by torch, gloo or NCCL in many types
         explained = ranks.explained(error)
         if explained is error:
             raise
