@@ -270,8 +270,17 @@ def address(runs_dir):
 
 
 @pytest.fixture
-def make_run():
-    return write_run
+def make_run(tmp_path_factory):
+    """A run that appears whole, so that nothing which watches the folder sees half of it."""
+
+    def make(runs_dir, algorithm="atr", seed=0, **settings):
+        folder = write_run(tmp_path_factory.mktemp("unseen"), algorithm, seed, **settings)
+        place = runs_dir / folder.path.relative_to(folder.path.parents[1])
+        place.parent.mkdir(parents=True, exist_ok=True)
+        folder.path.rename(place)
+        return RunFolder(place)
+
+    return make
 
 
 @pytest.fixture
