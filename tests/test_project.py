@@ -25,7 +25,12 @@ SOURCE = REPOSITORY / "platform"
 MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 TARGETS = re.findall(r"^([a-z-]+):.*## ", MAKEFILE, flags=re.MULTILINE)
-CLEAN = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+VARIABLES = set(re.findall(r"^#  ([A-Z_]+) ", MAKEFILE, flags=re.MULTILINE))
+CLEAN = {
+    key: value
+    for key, value in os.environ.items()
+    if not key.startswith(("MAKE", "MFLAGS")) and key not in VARIABLES
+}
 
 
 def make(*arguments, **environment):

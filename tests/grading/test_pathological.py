@@ -15,7 +15,8 @@ from atrium.records import VerdictKind
 
 TIMEOUT_S = 0.6
 MEMORY_LIMIT_MB = 512
-SLACK_S = 1.0
+SLACK_S = 5.0
+"""For a machine that does other work too."""
 
 
 def towers() -> Iterator[str]:

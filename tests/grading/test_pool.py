@@ -115,7 +115,7 @@ def test_an_endless_comparison_ends_at_the_deadline_and_the_pool_goes_on():
         (first,) = grader.worker_process_ids()
         start = time.monotonic()
         verdict = grader.grade(ENDLESS, "x+1")
-        assert 0.4 < time.monotonic() - start < 1.5
+        assert 0.4 < time.monotonic() - start < 5.0
         assert verdict.kind is VerdictKind.TIMED_OUT
         assert "0.5 s" in verdict.reason
         assert grader.grade(r"\boxed{x\cot x+x}", r"x(1+\cot x)").is_correct

@@ -26,7 +26,11 @@ from atrium.rollout.decoding import Decoder
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The weights of one layer as its step uses them, inputs first; norms' scales are taken into them."""
+    """The weights of one layer as its step uses them; norms' scales are taken into them.
+
+    They are copied with inputs first: MKL multiplies a hundred rows by those a fifth faster than by the
+    module's own.
+    """
 
     query_key_value: Tensor
     head_norms: Tensor
@@ -53,7 +57,7 @@ class Qwen3Decoder(Decoder):
         self._head_size = config.head_dim
         self._epsilon = config.rms_norm_eps
         self._blocks = [_fuse(model, index) for index in range(config.num_hidden_layers)]
-        self._head = (model.lm_head.weight * model.model.norm.weight).t()
+        self._head = (model.lm_head.weight * model.model.norm.weight).t().contiguous()
 
     def step(self, token_N: Tensor) -> None:
         """Append one token to every row."""
@@ -109,7 +113,7 @@ def _fuse(model: PreTrainedModel, index: int) -> _Block:
     return _Block(
         query_key_value=(torch.cat(query_key_value) * layer.input_layernorm.weight).t().contiguous(),
         head_norms=head_norms(model, index),
-        output=attention.o_proj.weight.t(),
+        output=attention.o_proj.weight.t().contiguous(),
         gate_up=(torch.cat(gate_up) * layer.post_attention_layernorm.weight).t().contiguous(),
-        down=feed_forward.down_proj.weight.t(),
+        down=feed_forward.down_proj.weight.t().contiguous(),
     )
