@@ -159,15 +159,9 @@ def test_a_run_that_one_process_saved_goes_on_alike_on_two_ranks(alone, runs_dir
 
 
 def test_a_killed_rank_ends_the_run_in_bounded_time_with_its_cause_and_the_run_resumes(runs_dir, together):
-    settings = [*SETTINGS, f"runs_dir={runs_dir}", "experiment_name=killed", f"num_steps={NUM_STEPS}"]
-    process = subprocess.Popen(
-        torchrun(2, "-m", "atrium", "train", *settings),
-        env=environment(), cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    folder = _wait_for_step(process, runs_dir / "killed")
+    process, folder = _begun(runs_dir, "killed")
     time.sleep(random.Random(0).uniform(0.0, 0.5))
-    victim = next(child for child in psutil.Process(process.pid).children() if _rank_of(child) == "1")
-    os.kill(victim.pid, signal.SIGKILL)
+    os.kill(_pid_of_rank(process, 1), signal.SIGKILL)
     started = time.monotonic()
     _, said = process.communicate(timeout=150)
     assert time.monotonic() - started < 120
@@ -177,6 +171,36 @@ def test_a_killed_rank_ends_the_run_in_bounded_time_with_its_cause_and_the_run_r
     assert "rank 1 is gone" in status.error
     train(2, "--resume", str(folder.path), f"runs_dir={runs_dir}")
     assert_equal(folder, together)
+
+
+def test_a_signal_to_one_rank_stops_all_after_the_same_step_with_a_checkpoint(runs_dir, together):
+    process, folder = _begun(runs_dir, "preempted")
+    os.kill(_pid_of_rank(process, 1), signal.SIGTERM)
+    _, said = process.communicate(timeout=150)
+    status = read_status(folder.status_file)
+    assert status.state == RunState.INTERRUPTED, said[-2000:]
+    assert 1 <= status.step < NUM_STEPS
+    assert folder.checkpoint_path(status.step).exists()
+    for rank in range(2):
+        lines = (folder.path / "ranks" / f"rank-{rank}.jsonl").read_text(encoding="utf-8").splitlines()
+        assert len(lines) == status.step
+    train(2, "--resume", str(folder.path), f"runs_dir={runs_dir}")
+    assert_equal(folder, together)
+
+
+def _begun(runs_dir, name):
+    """torchrun with two ranks whose run has recorded a step, and the run's folder."""
+    settings = [*SETTINGS, f"runs_dir={runs_dir}", f"experiment_name={name}", f"num_steps={NUM_STEPS}"]
+    process = subprocess.Popen(
+        torchrun(2, "-m", "atrium", "train", *settings),
+        env=environment(), cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    return process, _wait_for_step(process, runs_dir / name)
+
+
+def _pid_of_rank(process, rank):
+    children = psutil.Process(process.pid).children()
+    return next(child.pid for child in children if _rank_of(child) == str(rank))
 
 
 def _wait_for_step(process, parent):
