@@ -93,10 +93,10 @@ def entry(trial: Trial) -> dict[str, Any]:
         "reason": trial.reason,
         "num_seeds": len(done),
         "k": done[0].k if done else None,
-        "mean_at_k": _mean(means),
-        "pass_at_k": _mean(passed),
+        "mean_at_k": _score(means),
+        "pass_at_k": _score(passed),
         "metrics": {
-            name: _mean(mean_over_seeds(known))["value"]
+            name: math.fsum(known) / len(known)
             for name in _METRICS
             if (known := [one.metrics[name] for one in done if name in one.metrics])
         },
@@ -105,14 +105,15 @@ def entry(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _mean(mean: Mean | None) -> dict[str, Any]:
+def _score(mean: Mean | None) -> dict[str, Any]:
+    """A mean of shares; its interval ends where shares end."""
     if mean is None:
         return {"value": None, "standard_error": None, "interval": None}
     interval = mean.interval()
     return {
         "value": mean.value,
         "standard_error": mean.standard_error,
-        "interval": None if interval is None else list(interval),
+        "interval": None if interval is None else [max(0.0, interval[0]), min(1.0, interval[1])],
     }
 
 
