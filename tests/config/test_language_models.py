@@ -9,6 +9,7 @@ import pytest
 from atrium.assemble.vllm import check_vllm_memory
 from atrium.config.compose import compose, compose_all, conf_folder
 from atrium.config.machine import Machine
+from atrium.data.prompts import PROMPT_TEMPLATES
 from atrium.errors import ConfigError, EngineError
 from atrium.models.architecture import random_architecture
 
@@ -24,6 +25,7 @@ NUM_PARAMETERS = {
     "qwen2_5_7b_instruct": 7_615_616_512,
     "deepseek_r1_distill_qwen_1_5b": 1_777_088_000,
 }
+MODELS = sorted(path.stem for path in (conf_folder() / "model").glob("*.yaml"))
 SOURCES = sorted(path.stem for path in (conf_folder() / "experiment").glob("*_qwen*.yaml"))
 GPU = Machine(num_cores=16, requested_threads=None, has_cuda=True, has_vllm=True)
 
@@ -38,6 +40,14 @@ def with_a_gpu(monkeypatch):
 def test_a_random_model_has_the_published_architecture(name):
     model = compose([f"model={name}", "model.weights=random"]).model
     assert random_architecture(model.architecture).num_parameters == NUM_PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_asks_with_a_prompt_that_there_is(name):
+    text = (conf_folder() / "model" / f"{name}.yaml").read_text(encoding="utf-8")
+    prompts = re.findall(r"^prompt: (\w+)", text, flags=re.MULTILINE)
+    assert set(prompts) <= set(PROMPT_TEMPLATES)
+    assert len(prompts) == (0 if "defaults:" in text else 1)
 
 
 def test_random_weights_need_an_architecture():
