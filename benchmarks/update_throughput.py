@@ -32,6 +32,8 @@ def parser() -> argparse.ArgumentParser:
     add("--median", type=int, default=700, help="median length of a completion (default %(default)s)")
     add("--longest", type=int, default=4096, help="longest completion (default %(default)s)")
     add("--repeats", type=int, default=5, help="updates per size (default %(default)s)")
+    add("--recompute", action="store_true", help="compute activations again in the backward pass")
+    add("--offload", action="store_true", help="AdamW and its state in main memory")
     add("--seed", type=int, default=0)
     return options
 
@@ -71,7 +73,12 @@ def main() -> None:
     )
     for size in args.micro_batch_tokens:
         updater = updates.build_updater(
-            policy.model, dtype=args.dtype, micro_batch_tokens=size, peak_flops=peak
+            policy.model,
+            dtype=args.dtype,
+            micro_batch_tokens=size,
+            peak_flops=peak,
+            recomputes=args.recompute,
+            offload=args.offload,
         )
         measured: list[dict[str, float]] = []
 
@@ -88,6 +95,8 @@ def main() -> None:
             params=policy.num_parameters,
             dtype=args.dtype,
             micro_batch_tokens=size,
+            recompute_activations=args.recompute,
+            offload=args.offload,
             seconds_med=round(statistics.median(seconds), 4),
             tokens_per_s=round(sum(lengths) / statistics.median(seconds), 1),
             mfu_frac=None if mfu is None else round(mfu, 4),

@@ -96,6 +96,8 @@ def build_updater(
     dtype: str = "float32",
     seed: int = 0,
     peak_flops: float | None = None,
+    recomputes: bool = False,
+    offload: bool = False,
 ) -> PolicyUpdater:
     """GRPO's clip, or another trust region, with AdamW at a rate that leaves the policy nearly the same."""
     import torch
@@ -126,6 +128,7 @@ def build_updater(
             meter=meter,
             packing=packing,
             autocast_dtype=torch.bfloat16 if dtype == "bfloat16" else None,
+            recomputes=recomputes,
         ),
         optimizer=PolicyOptimizer(
             model,
@@ -140,6 +143,7 @@ def build_updater(
                 max_grad_norm=1.0,
                 num_steps=1_000_000,
             ),
+            offload=offload,
         ),
         settings=UpdateSettings(
             num_minibatches=num_minibatches,

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
+from safetensors.torch import load_file
 
 from atrium.config.compose import compose
 from atrium.config.machine import Machine, resolve_auto
 from atrium.config.resume import resumed
 from atrium.errors import ConfigError
+from atrium.metrics import is_repeatable
 
 SHAPE = (
     "debug=tiny_steps",
@@ -46,8 +49,12 @@ def _run(folder, *overrides, command=("train",)):
 
 
 def _metrics(run):
+    return _all_metrics(run)[-1]
+
+
+def _all_metrics(run):
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return json.loads(lines[-1])
+    return [json.loads(line) for line in lines]
 
 
 def _budget(run):
@@ -82,6 +89,58 @@ def test_a_budget_is_found_and_stored(tmp_path):
     assert f"micro-batches of {found} tokens, by trying what fits" in (run / "log.txt").read_text()
     (kept,) = json.loads((tmp_path / ".cache" / "micro_batch_tokens.json").read_text()).values()
     assert kept == found
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+def test_a_run_goes_on_within_the_budget_that_was_found_without_another_search(tmp_path):
+    limited = ["compute.memory_limit_mb=64", "num_steps=3", "checkpoint.keep_last=9"]
+    done, run = _run(tmp_path / "a", *SHAPE, *limited, f"runs_dir={tmp_path / 'a'}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert 64 < _budget(run) < ALL
+
+    copy = tmp_path / "b" / run.parent.name / run.name
+    shutil.copytree(run, copy)
+    for step in ("000002", "000003"):
+        shutil.rmtree(copy / "checkpoints" / f"step-{step}")
+    done, _ = _run(tmp_path / "b", str(copy), command=("train", "--resume"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert _budget(copy) == _budget(run)
+    assert (copy / "log.txt").read_text().count("by trying what fits") == 1
+    # Other runs' findings lie beside it, and are neither read nor written.
+    assert not (tmp_path / "b" / ".cache" / "micro_batch_tokens.json").exists()
+    found, expected = (
+        [
+            {name: value for name, value in step.items() if is_repeatable(name)} | {"time": 0}
+            for step in _all_metrics(folder)
+        ]
+        for folder in (copy, run)
+    )
+    assert found == expected
+    assert len(found) == 3
+    weights = [
+        load_file(folder / "checkpoints" / "step-000003" / "policy" / "model.safetensors")
+        for folder in (copy, run)
+    ]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(value.equal(weights[1][name]) for name, value in weights[0].items())
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+def test_activations_are_computed_again_where_a_row_does_not_fit_otherwise(tmp_path):
+    # Twelve blocks keep some 110 MB of a row of 800 tokens, and 5 MB where they keep their inputs.
+    deep = [
+        *SHAPE, "model.num_layers=12", "model.context_length=1024", "rollout.max_new_tokens=800",
+        "rollout.num_prompts=2", "rollout.group_size=2",
+    ]  # fmt: skip
+    done, run = _run(tmp_path, *deep, "compute.memory_limit_mb=96", f"runs_dir={tmp_path}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    stored = json.loads((run / "config.json").read_text(encoding="utf-8"))["compute"]
+    assert stored["recompute_activations"] is True
+    assert stored["micro_batch_tokens"] >= 800
+    assert "updates compute activations again" in (run / "log.txt").read_text()
+    assert _metrics(run)["optimizer/num_updates"] == 1
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ import json
 import pytest
 import torch
 
-from atrium.assemble.memory import configured_architecture, dimensions_of
+from atrium.assemble.memory import configured_architecture, dimensions_of, planned_memory
 from atrium.cli import main
 from atrium.config.compose import compose
 from atrium.models.architecture import random_architecture
+from atrium.models.lora import LoraSettings, add_lora
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import TinySettings, build_tiny_policy, build_tokenizer
 from atrium.objective.batch import Batch
@@ -66,7 +67,7 @@ def _bytes(tensors):
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _kept_for_backward(model, dtype):
+def _kept_for_backward(model, dtype, **passes):
     """Bytes of all storages that a forward pass keeps, parameters excepted."""
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept = {}
@@ -77,7 +78,7 @@ def _kept_for_backward(model, dtype):
             kept[storage.data_ptr()] = (storage.nbytes(), tensor)
         return tensor
 
-    forward = PolicyForward(model, temperature=1.0, autocast_dtype=dtype)
+    forward = PolicyForward(model, temperature=1.0, autocast_dtype=dtype, **passes)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         policy = forward(_rows(), entropy="value")
     assert policy.logprob_BT.requires_grad
@@ -126,6 +127,26 @@ def test_activations_are_those_that_a_forward_pass_keeps(dtype):
     assert measured <= planned <= 1.2 * measured
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_activations_that_are_computed_again_are_the_states_between_layers_and_one_layer(dtype):
+    config = compose(["model.num_layers=6"])
+    shape = config.model.model_dump(exclude={"kind", "seed", "warmup", "prompt", "thinking", "lora"})
+    model = build_tiny_policy(TinySettings(**shape), seed=0).model
+    autocast = torch.bfloat16 if dtype == "bfloat16" else None
+    dimensions = dimensions_of(configured_architecture(config))
+    kept, again = (_kept_for_backward(model, autocast, recomputes=both) for both in (False, True))
+    tokens = NUM_ROWS * LENGTH
+    settings = MemorySettings(
+        compute_dtype=dtype, micro_batch_tokens=tokens, batch_tokens=tokens, cache_tokens=0, recomputes=True
+    )
+    # What the backward pass computes again is there beside what the forward pass kept, one layer at a time.
+    shallow = build_tiny_policy(TinySettings(**{**shape, "num_layers": 5}), seed=0).model
+    layer = kept - _kept_for_backward(shallow, autocast)
+    planned = activation_bytes(dimensions, settings) + 4 * tokens * dimensions.vocabulary_size
+    assert again + layer <= planned <= 1.25 * (again + layer)
+    assert planned < kept / 2
+
+
 def test_other_architectures_are_within_a_quarter():
     architecture = {
         "model_type": "llama",
@@ -142,6 +163,77 @@ def test_other_architectures_are_within_a_quarter():
     measured = _kept_for_backward(model, None)
     sizes = {item.name: item.num_bytes for item in _items(dimensions)}
     assert sizes["activations"] + sizes["logits"] == pytest.approx(measured, rel=0.25)
+
+
+ADAPTED = ("model.lora={rank: 4, alpha: 8}",)
+
+
+def test_of_a_policy_with_adapters_only_these_have_gradients_and_state():
+    config, model = compose(ADAPTED), _tiny()[1]
+    add_lora(model, LoraSettings(**config.model.lora.model_dump()), seed=0)
+    sizes = {item.name: item.num_bytes for item in planned_memory(config, num_prompt_tokens=16)}
+    assert sizes["weights, float32"] == _bytes(model.parameters())
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert sizes["gradients"] == _bytes(trained) < sizes["weights, float32"] / 2
+    PolicyForward(model, temperature=1.0)(_rows(), entropy="none").logprob_BT.sum().backward()
+    optimizer = PolicyOptimizer(model, OPTIMIZER)
+    optimizer.clip_gradient()
+    optimizer.step(1)
+    assert sizes["AdamW's state"] == _bytes(optimizer.state().values())
+    # The engine decodes merged weights, and a frozen reference is the policy without its adapters.
+    assert (
+        sizes["engine's copy of the weights"]
+        == 4 * dimensions_of(configured_architecture(config)).num_parameters
+    )
+    anchored = planned_memory(compose([*ADAPTED, "algorithm=grpo_kl"]), num_prompt_tokens=16)
+    assert "reference weights" not in {item.name for item in anchored}
+
+
+@pytest.mark.parametrize(("dtype", "rank"), [("float32", 4), ("bfloat16", 4), ("bfloat16", 32)])
+def test_activations_with_adapters_are_those_that_a_forward_pass_keeps(dtype, rank):
+    config, model = compose([f"model.lora={{rank: {rank}, alpha: 8}}", f"compute.dtype={dtype}"]), _tiny()[1]
+    add_lora(model, LoraSettings(**config.model.lora.model_dump()), seed=0)
+    half = dtype == "bfloat16"
+    measured = _kept_for_backward(model, torch.bfloat16 if half else None)
+    sizes = {item.name: item.num_bytes for item in _adapted_items(config)}
+    planned = sizes["activations"] + sizes.get("weights, bfloat16 copy", 0)
+    planned += 4 * NUM_ROWS * LENGTH * dimensions_of(configured_architecture(config)).vocabulary_size
+    assert measured <= planned <= 1.25 * measured
+
+
+def _adapted_items(config):
+    """The plan of a configuration, with micro-batches of the rows here."""
+    compute = config.compute.model_copy(update={"micro_batch_tokens": NUM_ROWS * LENGTH})
+    return planned_memory(config.model_copy(update={"compute": compute}), num_prompt_tokens=16)
+
+
+def test_maps_that_a_model_does_not_have_are_refused_as_in_training(capsys):
+    assert main(["memory", "model.lora={rank: 4, alpha: 8, target_modules: [c_attn]}"]) == 2
+    assert "model.lora.target_modules names c_attn" in capsys.readouterr().err
+
+
+def test_state_that_lies_in_main_memory_is_not_counted_on_the_device(capsys):
+    found = []
+    for offload in ("false", "true"):
+        assert main(["memory", "--json", "model=qwen3_1_7b", f"compute.offload={offload}"]) == 0
+        record = json.loads(capsys.readouterr().out)
+        found.append({item["name"]: item["bytes"] for item in record["items"]})
+    kept, moved = found
+    assert kept.pop("AdamW's state") > 8 * 1_720_574_976
+    assert moved == kept
+
+
+def test_recomputed_activations_take_less_and_the_table_says_so(capsys):
+    large = ["memory", "--json", "model=qwen3_8b", "rollout.max_new_tokens=4096"]
+    peaks = []
+    for value in ("false", "true"):
+        assert main([*large, f"compute.recompute_activations={value}"]) == 0
+        record = json.loads(capsys.readouterr().out)
+        assert record["recompute_activations"] is (value == "true")
+        peaks.append({item["name"]: item["bytes"] for item in record["items"]}["activations"])
+    assert peaks[1] < peaks[0] / 5
+    assert main(["memory", *large[2:], "compute.recompute_activations=true"]) == 0
+    assert "updates compute activations again" in capsys.readouterr().out
 
 
 def test_a_phase_holds_what_is_there_at_once():

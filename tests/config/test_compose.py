@@ -110,6 +110,7 @@ def test_auto_becomes_a_value_that_fits_model_and_machine(quickstart):
         "micro_batch_tokens": 16384,
         "packing": True,
         "compile": False,
+        "recompute_activations": False,
         "on_oom": "stop",
         "profile_step": None,
         "behavior_logprobs": "auto",

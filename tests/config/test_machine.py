@@ -24,6 +24,7 @@ def test_the_built_in_model_runs_on_one_cpu_thread_wherever_it_is():
         "dtype": "float32",
         "num_threads": 1,
         "micro_batch_tokens": 16384,
+        "recompute_activations": False,
     }
     assert _resolved("tiny", CPU) == _resolved("tiny", GPU) == expected
 
@@ -35,6 +36,7 @@ def test_other_models_use_what_the_machine_has():
         "dtype": "float32",
         "num_threads": 6,
         "micro_batch_tokens": 4096,
+        "recompute_activations": False,
     }
     assert _resolved("hub", GPU) == {
         "device": "cuda",
@@ -42,6 +44,7 @@ def test_other_models_use_what_the_machine_has():
         "dtype": "bfloat16",
         "num_threads": 16,
         "micro_batch_tokens": "auto",  # measured once the model is there
+        "recompute_activations": "auto",
     }
 
 
@@ -57,6 +60,7 @@ def test_what_is_given_stays():
         "dtype": "bfloat16",
         "num_threads": 3,
         "micro_batch_tokens": 7,
+        "recompute_activations": True,
     }
     assert _resolved("tiny", CPU, **given) == given
 

@@ -73,17 +73,33 @@ def test_sampled_log_probabilities_are_the_trainers_after_an_update(sleep_level,
         engine.close()
 
 
-def test_a_short_run_of_a_language_models_architecture_trains(tmp_path):
-    arguments = [
-        "model=qwen3_0_6b",
-        "model.weights=random",
-        "rollout=vllm",
-        "rollout.context_length=512",
-        "debug=tiny_steps",
-        f"runs_dir={tmp_path}",
-    ]
-    assert main(["train", *arguments]) == 0
-    (metrics_file,) = tmp_path.glob("*/*/metrics.jsonl")
+SHORT_RUN = (
+    "model=qwen3_0_6b",
+    "model.weights=random",
+    "rollout=vllm",
+    "rollout.context_length=512",
+    "debug=tiny_steps",
+)
+
+
+def assert_trained(runs_dir):
+    (metrics_file,) = runs_dir.glob("*/*/metrics.jsonl")
     for step in read_json_lines(metrics_file).records:
         assert step[NUM_UPDATES.name] == 2
         assert step[MISMATCH_MEAN.name] < 0.1
+
+
+def test_a_short_run_of_a_language_models_architecture_trains(tmp_path):
+    assert main(["train", *SHORT_RUN, f"runs_dir={tmp_path}"]) == 0
+    assert_trained(tmp_path)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two ranks take a GPU each")
+def test_two_gpus_share_one_vllm(tmp_path):
+    from tests.vllm.test_vllm_ranks import run_two
+
+    run_two(
+        "-m", "atrium", "train", *SHORT_RUN, f"runs_dir={tmp_path}", "compute.num_processes=2",
+        "rollout.tensor_parallel=2",
+    )  # fmt: skip
+    assert_trained(tmp_path)

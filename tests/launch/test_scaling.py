@@ -15,7 +15,9 @@ from atrium.errors import ConfigError
 from atrium.train.memory_plan import MemorySettings, block_parameters, plan_memory
 from atrium.train.scaling_plan import (
     H100,
+    H200,
     exchanged_bytes,
+    fitting_plan,
     needed_bandwidth,
     num_micro_batches,
     plan_step,
@@ -74,10 +76,12 @@ def test_an_update_is_about_six_operations_per_weight_and_token(model):
     products = 6 * (model.num_parameters - model.vocabulary_size * model.hidden_size)
     assert update_flops(model, work) == pytest.approx(products * work.num_rows * 127, rel=0.02)
     assert update_flops(model, replace(work, num_forward_passes=3)) == 2 * update_flops(model, work)
+    assert update_flops(model, work, recomputes=True) == pytest.approx(4 / 3 * update_flops(model, work))
 
 
 def test_more_gpus_share_the_work_and_the_bytes_follow_the_micro_batches(model):
-    plans = {number: plan_step(model, WORK, H100, number) for number in (1, 8, 64)}
+    roomy = replace(H100, memory_bytes=10**12)  # where activations are kept, whatever the number
+    plans = {number: plan_step(model, WORK, roomy, number) for number in (1, 8, 64)}
     assert plans[1].exchanged_bytes == plans[1].synced_bytes == 0.0
     assert plans[8].update_s == pytest.approx(8 * plans[64].update_s)
     assert plans[8].update_bytes > plans[64].update_bytes
@@ -94,6 +98,31 @@ def test_more_gpus_share_the_work_and_the_bytes_follow_the_micro_batches(model):
 def test_a_model_that_is_larger_than_a_gpu_has_no_plan_on_one(model):
     assert not plan_step(model, WORK, H100, 1).fits(H100)
     assert plan_step(_model("qwen3_1_7b"), WORK, H100, 8).fits(H100)
+
+
+def test_activations_are_computed_again_where_an_update_would_not_fit_otherwise(model):
+    tight, roomy = (
+        plan_step(model, WORK, replace(H100, memory_bytes=size), 8) for size in (80 * 10**9, 10**12)
+    )
+    assert (tight.recomputes, roomy.recomputes) == (True, False)
+    assert tight.fits(H100)
+    assert roomy.update_bytes > H100.usable_frac * H100.memory_bytes > tight.update_bytes
+    # One forward pass of the behavior policy, and three or four thirds of an update.
+    assert tight.update_s == pytest.approx(roomy.update_s * (4 / 3 + 1 / 3) / (1 + 1 / 3))
+    assert tight.exchanged_bytes == roomy.exchanged_bytes
+
+
+def test_an_engine_is_split_over_as_few_gpus_as_it_fits_on():
+    large = _model("qwen3_32b")
+    assert not plan_step(large, WORK, H100, 16).fits(H100)
+    plan = fitting_plan(large, WORK, H100, 16)
+    assert plan.fits(H100)
+    assert plan.tensor_parallel > 1
+    whole, halves = (plan_step(large, WORK, H200, 16, tensor_parallel=size) for size in (1, 2))
+    assert halves.sampling_s < whole.sampling_s  # half the weights are read for twice the rows
+    assert halves.update_s == whole.update_s
+    assert fitting_plan(large, WORK, H100, 1).tensor_parallel == 1
+    assert fitting_plan(_model("qwen3_1_7b"), WORK, H100, 16).tensor_parallel == 1
 
 
 def test_the_page_holds_what_the_formulas_say_now(tmp_path):

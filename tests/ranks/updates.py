@@ -67,6 +67,10 @@ CASES = {
     "small micro-batches": Case(("algorithm=atr",), {"num_epochs": 2, "micro_batch_tokens": 20}),
     "padded": Case(("algorithm=atr",), {"packing": False, "micro_batch_tokens": 40}),
     "recomputed": Case(("algorithm=atr",), {"behavior_logprobs": "recompute", "num_epochs": 2}),
+    "activations again": Case(("algorithm=atr",), {"recomputes": True, "micro_batch_tokens": 40}),
+    "activations again, padded": Case(
+        ("algorithm=grpo",), {"recomputes": True, "packing": False, "micro_batch_tokens": 60}
+    ),
     "uneven": Case(("algorithm=grpo",), {"micro_batch_tokens": 30}, {"longest": 50, "seed": 5}),
     "one row": Case(("algorithm=grpo_kl",), {}, {"rewards": ((1,),)}),
     "two rows": Case(("algorithm=gvpo",), {}, {"rewards": ((1, 0),)}),
@@ -93,11 +97,11 @@ def run_case(case, config, ranks):
     rows = rows_of(groups, case.trains, model=exact_model(seed=3), spread=0.3)
     if case.poison:  # one advantage, so that one rank alone meets it
         rows.batch.reward_B[0] = torch.nan
-    packing = case.settings.get("packing", True)
+    passes = {key: case.settings[key] for key in ("packing", "recomputes") if key in case.settings}
     told = []
     updater = PolicyUpdater(
         objective=objective,
-        forward=_forward(model, ranks, packing, objective),
+        forward=_forward(model, ranks, passes, objective),
         optimizer=PolicyOptimizer(model, OPTIMIZER),
         settings=UpdateSettings(
             **{
@@ -106,10 +110,10 @@ def run_case(case, config, ranks):
                 "micro_batch_tokens": 100_000,
                 "behavior_logprobs": "engine",
                 "seed": 0,
-                **{key: value for key, value in case.settings.items() if key != "packing"},
+                **{key: value for key, value in case.settings.items() if key not in passes},
             }
         ),
-        reference_forward=_forward(reference, ranks, packing, None),
+        reference_forward=_forward(reference, ranks, passes, None),
         faults=FaultHandling(max_skipped=9, on_message=told.append),
         ranks=ranks,
     )
@@ -137,7 +141,7 @@ def run_case(case, config, ranks):
     return record, tensors
 
 
-def _forward(model, ranks, packing, objective):
+def _forward(model, ranks, passes, objective):
     from atrium.assemble.policies import _divergence_meter
 
     meter = None if objective is None else _divergence_meter(objective.divergence)
@@ -147,7 +151,7 @@ def _forward(model, ranks, packing, objective):
 
         sharded = shard(model, device="cpu", dtype=torch.float64, num_ranks=ranks.size)
         assert all(own_part(value).numel() < value.numel() for value in model.parameters())
-    return PolicyForward(model, temperature=1.0, packing=packing, meter=meter, sharded=sharded)
+    return PolicyForward(model, temperature=1.0, meter=meter, sharded=sharded, **passes)
 
 
 def main(folder):

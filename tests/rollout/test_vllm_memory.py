@@ -27,6 +27,11 @@ def test_a_token_of_the_cache_takes_a_key_and_a_value_per_layer_and_head():
     assert SHAPE.cache_bytes_per_token("fp8") == 2 * 28 * 8 * 128
 
 
+def test_ranks_that_share_a_cache_hold_their_heads_of_it_and_at_least_one():
+    assert SHAPE.cache_bytes_per_token("bfloat16", 4) == 2 * 28 * 2 * 128 * 2
+    assert SHAPE.cache_bytes_per_token("bfloat16", 16) == 2 * 28 * 1 * 128 * 2
+
+
 @pytest.mark.parametrize("device_bytes", [80 * GB, 141 * GB])
 def test_what_fits_is_let_through(device_bytes):
     check_memory(SHAPE, PLAN, device_bytes=device_bytes)
@@ -48,6 +53,15 @@ def test_a_share_that_leaves_the_trainer_no_room_names_the_share_that_does():
 def test_a_model_that_cannot_fit_says_so():
     with pytest.raises(EngineError, match="choose a smaller model or a machine with more memory"):
         check_memory(SHAPE, replace(PLAN, engine_frac=0.9), device_bytes=24 * GB)
+
+
+def test_what_is_shared_or_kept_elsewhere_is_not_on_the_device():
+    # 16 bytes a parameter to train, 8 of them the optimiser's state.
+    assert PLAN.trainer_bytes == 16
+    assert replace(PLAN, offloads=True).trainer_bytes == 8
+    assert replace(PLAN, num_ranks=4).trainer_bytes == 4
+    assert replace(PLAN, num_ranks=4, offloads=True).trainer_bytes == 0
+    assert replace(PLAN, trains=False, offloads=True).trainer_bytes == 4
 
 
 def test_an_evaluation_holds_the_weights_only():

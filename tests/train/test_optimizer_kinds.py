@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from atrium.cli import main
-from atrium.cli.preflight import check_optimizer
+from atrium.cli.preflight import check_offload, check_optimizer
 from atrium.config.compose import compose
 from atrium.errors import ConfigError, MissingDependencyError
 from atrium.train import optimizer_kinds
@@ -34,7 +34,8 @@ KINDS = list(DTYPES)
 
 def _model(kind, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Linear(128, 4))
+    # Two matrices of at least 4,096 weights, which bitsandbytes keeps in 8 bits with tables that both use.
+    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Linear(128, 64), torch.nn.Linear(64, 4))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
@@ -103,6 +104,57 @@ def test_a_checkpoint_restores_the_state_bit_for_bit(kind, tmp_path):
     assert not _weights(second).equal(_weights(first))
 
 
+def test_state_in_main_memory_gives_the_updates_of_state_on_the_device():
+    plain, moved = _model("adamw"), _model("adamw")
+    expected = PolicyOptimizer(plain, SETTINGS)
+    found = PolicyOptimizer(moved, SETTINGS, offload=True)
+    assert _train(moved, found, range(1, 9)) == _train(plain, expected, range(1, 9))
+    assert _weights(moved).equal(_weights(plain))
+    assert found.state().keys() == expected.state().keys()
+    assert all(value.equal(expected.state()[name]) for name, value in found.state().items())
+    found.zero_grad()
+    assert all(parameter.grad is None for parameter in moved.parameters())
+
+
+def test_a_checkpoint_does_not_tell_where_the_state_lay():
+    undisturbed, moved = _model("adamw"), _model("adamw")
+    _train(undisturbed, PolicyOptimizer(undisturbed, SETTINGS), range(1, 9))
+    first = PolicyOptimizer(moved, SETTINGS, offload=True)
+    _train(moved, first, range(1, 4))
+    second = PolicyOptimizer(moved, SETTINGS)
+    second.load_state(first.state())
+    _train(moved, second, range(4, 6))
+    third = PolicyOptimizer(moved, SETTINGS, offload=True)
+    third.load_state(second.state())
+    _train(moved, third, range(6, 9))
+    assert _weights(moved).equal(_weights(undisturbed))
+
+
+def test_a_parameter_without_a_gradient_stays_as_it_is_where_the_state_is_in_main_memory():
+    model = torch.nn.ModuleList([torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)])
+    optimizer = PolicyOptimizer(model, SETTINGS, offload=True)
+    before = _weights(model)
+    for parameter in model[0].parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step(1)
+    optimizer.zero_grad()
+    for parameter in model[1].parameters():
+        parameter.grad = torch.ones_like(parameter)
+    moved = _weights(model)
+    optimizer.step(2)
+    size = _weights(model[0]).numel()
+    assert moved[size:].equal(before[size:])
+    assert (moved[:size] != before[:size]).all()
+    assert _weights(model)[:size].equal(moved[:size])
+    assert (_weights(model)[size:] != before[size:]).all()
+
+
+def test_moving_state_is_refused_where_there_is_nothing_to_move():
+    with pytest.raises(ConfigError, match=r"compute\.offload=true .*allowed is false"):
+        check_offload(compose(["compute.offload=true"]).compute)
+    check_offload(compose([]).compute)
+
+
 @pytest.mark.parametrize(("kind", "per_weight"), [("adamw", 8.0), ("adamw_8bit", 2.03), ("adamw_bf16", 6.0)])
 def test_the_state_takes_as_many_bytes_per_weight_as_planned(kind, per_weight):
     model = torch.nn.Linear(512, 512, bias=False).to(DTYPES[kind])
@@ -143,6 +195,7 @@ def test_a_missing_package_is_found_before_anything_is_loaded(monkeypatch):
     [
         (["optimizer=adamw_bf16"], "compute.dtype=float32; allowed is compute.dtype=bfloat16"),
         (["optimizer=adamw_8bit", "compute.num_processes=2"], "allowed is adamw"),
+        (["optimizer=adamw_8bit", "compute.offload=true"], "with compute.offload=true .* allowed is adamw"),
         (
             ["optimizer=adamw_bf16", "compute.dtype=bfloat16", "model.lora={rank: 4, alpha: 8}"],
             "model.lora=null",

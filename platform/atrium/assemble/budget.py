@@ -1,4 +1,4 @@
-"""The tokens of a micro-batch where they are `auto` and follow from the device's memory: found, and kept.
+"""What updates do to fit into memory, where it is `auto`: tokens of a micro-batch, and recomputation.
 
 What was found becomes a value in the run's config.json, which a continued run reuses, and is kept in the
 cache of the runs folder for other runs of the same shape on the same kind of device.
@@ -15,13 +15,15 @@ from typing import Any
 
 import torch
 
-from atrium.assemble.memory import planned_memory
+from atrium.assemble.memory import gpu_bytes, needs_recomputation, planned_memory
 from atrium.config.schema import RunConfig
 from atrium.errors import MemoryExhaustedError
+from atrium.models.blocks import decoder_blocks
 from atrium.tracking.atomic import write_text
 from atrium.tracking.run_folder import RunFolder
 from atrium.train.budget_search import largest_budget, update_fits
 from atrium.train.memory_plan import BEHAVIOR_STATES, OPTIMIZER_STATE
+from atrium.train.ranks import ALONE, Ranks
 from atrium.train.step import PolicyUpdater
 
 _CACHE = "micro_batch_tokens.json"
@@ -34,30 +36,97 @@ def settled_budget(
     *,
     longest: int,
     on_message: Callable[[str], None],
+    ranks: Ranks = ALONE,
 ) -> PolicyUpdater:
-    """The updater with the size of micro-batches that the run has from here on, which its record then holds.
+    """The updater as it is from here on, which the run's record then holds.
 
-    `longest` is the length of the longest prompt with the longest completion, in tokens. Raises
-    `MemoryExhaustedError` where one such row does not fit.
+    Settled is whether activations are computed again, which memory that is known decides, and the tokens of
+    micro-batches. `longest` is the length of the longest prompt with the longest completion, in tokens.
+    Raises `MemoryExhaustedError` where one such row does not fit.
     """
-    if config.compute.micro_batch_tokens != "auto":
+    compute = config.compute
+    if "auto" not in (compute.recompute_activations, compute.micro_batch_tokens):
         return updater
+    if compute.recompute_activations == "auto":
+        updater = _fitting_blocks(config, updater, longest, on_message, ranks)
+    if compute.micro_batch_tokens == "auto":
+        updater = _fitting_micro_batches(config, updater, folder, longest, on_message)
+        compute = compute.model_copy(update={"micro_batch_tokens": updater.settings.micro_batch_tokens})
+    if ranks.is_first:
+        settled = compute.model_copy(update={"recompute_activations": updater.forward.recomputes})
+        stored = config.model_copy(update={"compute": settled})
+        folder.write_config({**stored.model_dump(mode="json"), "resume": None})
+    return updater
+
+
+def _fitting_blocks(
+    config: RunConfig, updater: PolicyUpdater, longest: int, on_message: Callable[[str], None], ranks: Ranks
+) -> PolicyUpdater:
+    """The updater, with activations computed again where an update is predicted not to fit otherwise."""
+    is_needed = None
+    if ranks.is_first and _may_recompute(config, updater):
+        is_needed = needs_recomputation(
+            config,
+            num_prompt_tokens=longest - config.rollout.max_new_tokens,
+            device_bytes=gpu_bytes(config.compute.device),
+        )
+    if not ranks.from_first(is_needed):
+        return updater
+    on_message("updates compute activations again: with them kept, an update is predicted not to fit memory")
+    return replace(updater, forward=updater.forward.recomputing())
+
+
+def _may_recompute(config: RunConfig, updater: PolicyUpdater) -> bool:
+    """Whether activations could be computed again that are kept now."""
+    is_open = config.compute.recompute_activations == "auto" and not updater.forward.recomputes
+    return is_open and bool(decoder_blocks(updater.forward.model))
+
+
+def _fitting_micro_batches(
+    config: RunConfig,
+    updater: PolicyUpdater,
+    folder: RunFolder,
+    longest: int,
+    on_message: Callable[[str], None],
+) -> PolicyUpdater:
+    """The updater with micro-batches of as many tokens as fit, with activations kept if a row then does."""
+    found = _kept_or_found(config, updater, folder, longest, on_message)
+    if found is None and _may_recompute(config, updater):
+        updater = replace(updater, forward=updater.forward.recomputing())
+        found = _kept_or_found(config, updater, folder, longest, on_message)
+        if found is not None:
+            on_message(f"updates compute activations again: a row of {longest} tokens does not fit otherwise")
+    if found is None:
+        again = "" if updater.forward.recomputes else "set compute.recompute_activations=true, "
+        raise MemoryExhaustedError(
+            f"out of memory in finding compute.micro_batch_tokens: a single row of {longest} tokens does not "
+            f"fit; {again}lower rollout.max_new_tokens, choose optimizer=adamw_8bit, a smaller model, or a "
+            "device with more memory (`atrium memory` with the same settings says what takes how much)"
+        )
+    return replace(updater, settings=replace(updater.settings, micro_batch_tokens=found))
+
+
+def _kept_or_found(
+    config: RunConfig,
+    updater: PolicyUpdater,
+    folder: RunFolder,
+    longest: int,
+    on_message: Callable[[str], None],
+) -> int | None:
+    """The tokens that were found for such a run before, or that are found now; None if no row fits."""
     path = folder.cache_dir / _CACHE
     key, cache = _key(config, updater, longest), _read_cache(path)
     if (found := cache.get(key)) is not None:
         on_message(f"micro-batches of {found} tokens, as found before for this model on this kind of device")
-    else:
-        found = _found(config, updater, longest)
+        return found
+    if (found := _found(config, updater, longest)) is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps({**cache, key: found}, indent=1) + "\n")
         on_message(f"micro-batches of {found} tokens, by trying what fits into memory")
-    compute = config.compute.model_copy(update={"micro_batch_tokens": found})
-    stored = config.model_copy(update={"compute": compute})
-    folder.write_config({**stored.model_dump(mode="json"), "resume": None})
-    return replace(updater, settings=replace(updater.settings, micro_batch_tokens=found))
+    return found
 
 
-def _found(config: RunConfig, updater: PolicyUpdater, longest: int) -> int:
+def _found(config: RunConfig, updater: PolicyUpdater, longest: int) -> int | None:
     rollout = config.rollout
     made_later = {BEHAVIOR_STATES} if updater.optimizer.state() else {BEHAVIOR_STATES, OPTIMIZER_STATE}
     items = planned_memory(config, num_prompt_tokens=longest - rollout.max_new_tokens)
@@ -66,18 +135,11 @@ def _found(config: RunConfig, updater: PolicyUpdater, longest: int) -> int:
 
     # One limit around all tries: what the allocator keeps from one must not come on top for the next.
     with updater.memory_limit:
-        found = largest_budget(
+        return largest_budget(
             lambda tokens: update_fits(updater.forward, tokens, longest=longest, reserved_bytes=reserved),
             longest=longest,
             largest=min(config.compute.max_micro_batch_tokens, minibatch),
         )
-    if found is None:
-        raise MemoryExhaustedError(
-            f"out of memory in finding compute.micro_batch_tokens: a single row of {longest} tokens does not "
-            "fit; lower rollout.max_new_tokens, choose optimizer=adamw_8bit, a smaller model, or a device "
-            "with more memory (`atrium memory` with the same settings says what takes how much)"
-        )
-    return found
 
 
 def _key(config: RunConfig, updater: PolicyUpdater, longest: int) -> str:
@@ -90,7 +152,7 @@ def _key(config: RunConfig, updater: PolicyUpdater, longest: int) -> str:
         "architecture": updater.forward.model.config.to_dict(),  # type: ignore[union-attr, operator]
         "trained": sum(one.numel() for one in updater.forward.model.parameters() if one.requires_grad),
         "device": [device, memory and memory.name, memory and memory.total_memory],
-        "compute": [compute.dtype, compute.packing, compute.memory_limit_mb],
+        "compute": [compute.dtype, compute.packing, compute.memory_limit_mb, updater.forward.recomputes],
         "optimizer": [config.optimizer.kind, config.optimizer.num_minibatches],
         "rollout": [config.rollout.engine, config.rollout.num_prompts, config.rollout.group_size],
         "engine": config.rollout.model_dump(mode="json") if takes_memory else None,

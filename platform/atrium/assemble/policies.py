@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from atrium.assemble.datasets import arithmetic_settings
 from atrium.assemble.objective import build_objective
 from atrium.assemble.paged import build_paged_engine
-from atrium.assemble.vllm import build_vllm_engine, check_vllm_memory
+from atrium.assemble.vllm import build_vllm_engine, check_vllm_memory, check_vllm_split
 from atrium.config.models import HubModelConfig, TinyModelConfig
 from atrium.config.rollouts import PagedRolloutConfig, VllmRolloutConfig
 from atrium.config.schema import RunConfig
@@ -93,6 +93,7 @@ def _build_policy(
     config: RunConfig, cache_dir: Path, display: ProgressDisplay, *, trains: bool, device: str
 ) -> Policy:
     model = config.model
+    check_vllm_split(config)
     if not isinstance(model, TinyModelConfig):
         check_vllm_memory(config, model, trains=trains)
         if model.weights == "random":
@@ -216,6 +217,7 @@ def build_updater(
             **settings.model_dump(exclude={"num_minibatches", "num_epochs", "max_skipped_updates"}),
             num_steps=config.num_steps,
         ),
+        offload=compute.offload and ranks.is_alone,  # shards of several ranks lie there already
     )
     optimizer.load_state(optimizer_state)
     # Completions from before the last update are as stored ones: their ratios begin anywhere.
@@ -278,5 +280,6 @@ def _forward(
         sharded=sharded,
         autocast_dtype=torch.bfloat16 if is_half else None,
         packing=config.compute.packing,
+        recomputes=config.compute.recompute_activations is True,
         compiled=CompiledBlocks(model) if config.compute.compile else None,
     )

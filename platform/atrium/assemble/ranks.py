@@ -17,7 +17,7 @@ from torch import Tensor
 
 from atrium.assemble.recording import Recorder
 from atrium.config.schema import RunConfig
-from atrium.errors import AtriumError, ConfigError
+from atrium.errors import AtriumError, ConfigError, EngineError
 from atrium.models.policy import Policy, write_policy
 from atrium.models.policy_files import write_policy_files
 from atrium.tracking.layout import RunLayout
@@ -40,13 +40,19 @@ def joined_ranks(config: RunConfig) -> Iterator[Ranks]:
     Raises `ConfigError` for settings that only one process has.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
+    _check_engines(config, int(os.environ.get("LOCAL_WORLD_SIZE", str(size))))
     if size == 1:
         yield Ranks()
         return
     _check(config, size)
     from atrium.train.connected_ranks import join
 
-    ranks = join(os.environ, device=config.compute.device, timeout_s=config.compute.timeout_s)
+    ranks = join(
+        os.environ,
+        device=config.compute.device,
+        timeout_s=config.compute.timeout_s,
+        ranks_per_engine=config.rollout.ranks_per_engine,
+    )
     try:
         yield ranks
     except BaseException as failure:
@@ -60,13 +66,22 @@ def explained_by(ranks: Ranks) -> Iterator[None]:
     """Let an error that comes of another rank's end say so."""
     try:
         yield
-    except AtriumError:
-        raise
     except Exception as error:  # what is lost with a rank is raised by torch, gloo or NCCL in many types
-        explained = ranks.explained(error)
-        if explained is error:
+        # Ranks that share vLLM lose each other inside it, whose failures are told as `EngineError`.
+        lost = error.__cause__ if isinstance(error, EngineError) and error.__cause__ else error
+        explained = lost if isinstance(lost, AtriumError) else ranks.explained(lost)
+        if explained is lost:
             raise
         raise explained from error
+
+
+def _check_engines(config: RunConfig, num_started: int) -> None:
+    shared = config.rollout.ranks_per_engine
+    if num_started % shared:
+        raise ConfigError(
+            f"rollout.tensor_parallel={shared} does not divide the number of processes that were started on "
+            f"this node, {num_started}, and so many of them share each vLLM; start a multiple of {shared}"
+        )
 
 
 def _check(config: RunConfig, size: int) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from atrium.assemble.shared_evaluation import evaluated_together
 from atrium.evaluation.collection import Watch
-from atrium.evaluation.evaluator import Benchmark, Evaluation, WaveSize, evaluate
+from atrium.evaluation.evaluator import Benchmark, Evaluation, WaveSize, evaluate, sample_only
 from atrium.grading.grader import Grader
 from atrium.records import Problem, RolloutGroup, TokenIds
 from atrium.rollout.engine import Engine
@@ -114,7 +114,12 @@ class EvaluationPlan:
     def _sampled(self, judged: JudgedBenchmark) -> Evaluation | None:
         """The outcome, on the rank that records it."""
         return evaluated_together(
-            judged.benchmark, lambda part, watch: self._outcome(part, judged.grader, watch), self.ranks
+            judged.benchmark,
+            lambda part, watch: self._outcome(part, judged.grader, watch),
+            lambda part: sample_only(
+                part, engine=self.engine, encode=self.encode, seed=self.seed, wave_size=self.wave_size
+            ),
+            self.ranks,
         )
 
     def _outcome(self, benchmark: Benchmark, grader: Grader, watch: Watch) -> Evaluation:

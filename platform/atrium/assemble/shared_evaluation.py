@@ -1,7 +1,7 @@
-"""One benchmark on all ranks: the problems are dealt, each rank answers its share, rank 0 sums up.
+"""One benchmark on all ranks: the problems are dealt, each engine answers its share, rank 0 sums up.
 
-A sample's seed depends on its problem and index alone, so who answers changes nothing but the last bits of
-what an engine computes in batches.
+Of the ranks that share an engine, one grades its answers. A sample's seed depends on its problem and index
+alone, so who answers changes nothing but the last bits of what an engine computes in batches.
 """
 
 from __future__ import annotations
@@ -18,13 +18,23 @@ from atrium.train.ranks import Ranks
 
 
 def evaluated_together(
-    benchmark: Benchmark, evaluate: Callable[[Benchmark, Watch], Evaluation], ranks: Ranks
+    benchmark: Benchmark,
+    evaluate: Callable[[Benchmark, Watch], Evaluation],
+    sample: Callable[[Benchmark], None],
+    ranks: Ranks,
 ) -> Evaluation | None:
-    """What `evaluate` gives for the whole benchmark, on rank 0; None on the others."""
+    """What `evaluate` gives for the whole benchmark, on rank 0; None on the others.
+
+    `sample` asks the engine for what `evaluate` does: it is shared by ranks, which have to ask alike.
+    """
     if ranks.is_alone:
         return evaluate(benchmark, Watch())
     share = ranks.share(benchmark.problems)
-    samples = evaluate(replace(benchmark, problems=tuple(share)), Watch()).samples if share else ()
+    samples: tuple[EvaluatedSample, ...] = ()
+    if share and ranks.speaks:
+        samples = evaluate(replace(benchmark, problems=tuple(share)), Watch()).samples
+    elif share:
+        sample(replace(benchmark, problems=tuple(share)))
     found = ranks.gather([_record(sample) for sample in samples])
     if not ranks.is_first:
         return None

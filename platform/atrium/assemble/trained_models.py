@@ -74,4 +74,4 @@ def fitting_updater(
     if limit_mb is not None:
         updater = replace(updater, memory_limit=MemoryLimit(config.compute.device, limit_mb))
     longest_row = min(policy.context_length, longest + config.rollout.max_new_tokens)
-    return settled_budget(config, updater, folder, longest=longest_row, on_message=say)
+    return settled_budget(config, updater, folder, longest=longest_row, on_message=say, ranks=ranks)

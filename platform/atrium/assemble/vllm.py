@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from atrium.assemble.memory import configured_architecture
 from atrium.config.models import HubModelConfig
 from atrium.config.rollouts import VllmRolloutConfig
 from atrium.config.schema import RunConfig
@@ -16,6 +17,7 @@ from atrium.models.policy import Policy
 from atrium.rollout.engine import Engine
 from atrium.rollout.vllm_engine import VllmEngine
 from atrium.rollout.vllm_memory import MemoryPlan, ModelShape, check_memory
+from atrium.rollout.vllm_split import SplitShape, check_split
 from atrium.rollout.vllm_start import VllmSettings
 
 
@@ -38,9 +40,20 @@ def build_vllm_engine(config: RunConfig, rollout: VllmRolloutConfig, policy: Pol
             num_speculative_tokens=rollout.num_speculative_tokens,
             start_timeout_s=rollout.start_timeout_s,
             step_timeout_s=rollout.step_timeout_s,
+            tensor_parallel=rollout.tensor_parallel,
         ),
         cache_dir=Path(config.runs_dir) / ".cache",
     )
+
+
+def check_vllm_split(config: RunConfig) -> None:
+    """Raise `ConfigError` where vLLM cannot split the model as asked; reads its config.json at most."""
+    rollout = config.rollout
+    if not isinstance(rollout, VllmRolloutConfig) or rollout.tensor_parallel == 1:
+        return
+    architecture = configured_architecture(config)
+    shape = SplitShape(**{name: getattr(architecture, name) for name in SplitShape.__dataclass_fields__})
+    check_split(shape, rollout.tensor_parallel)
 
 
 def check_vllm_memory(
@@ -73,6 +86,9 @@ def check_vllm_memory(
             cache_bytes=None if rollout.kv_cache_mb is None else rollout.kv_cache_mb << 20,
             sleeps=rollout.sleep_level is not None,
             trains=trains and model.lora is None,  # adapters' gradients are too small to count
+            tensor_parallel=rollout.tensor_parallel,
+            num_ranks=_num_ranks(config),
+            offloads=config.compute.offload,
         ),
         device_bytes=_device_bytes(config.compute.device) if device_bytes is None else device_bytes,
     )
@@ -88,6 +104,12 @@ def _context_length(rollout: VllmRolloutConfig, longest: int) -> int:
             f"allowed is at most {longest}, or null for all of it"
         )
     return rollout.context_length
+
+
+def _num_ranks(config: RunConfig) -> int:
+    """The processes of the run: those that joined, or are to be started."""
+    joined = torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if joined else config.compute.world_size
 
 
 def _device_bytes(device: str) -> int:

@@ -58,25 +58,19 @@ def main(argv: Sequence[str]) -> int:
         return 0
     config = compose(arguments.overrides)
     # Only now: it loads torch, and most mistakes have been found without it.
-    from atrium.assemble.memory import planned_memory
+    from atrium.assemble.memory import gpu_bytes, needs_recomputation, planned_memory
 
-    items = planned_memory(
-        config, num_prompt_tokens=arguments.prompt_tokens, device_bytes=_device_bytes(config)
-    )
+    num_tokens, there_is = arguments.prompt_tokens, gpu_bytes(config.compute.device)
+    recomputes = needs_recomputation(config, num_prompt_tokens=num_tokens, device_bytes=there_is)
+    compute = config.compute.model_copy(update={"recompute_activations": recomputes})
+    settled = config.model_copy(update={"compute": compute})
+    items = planned_memory(settled, num_prompt_tokens=num_tokens, device_bytes=there_is)
     if arguments.json:
-        sys.stdout.write(json.dumps(_record(items), indent=1) + "\n")
+        record = {**_record(items), "recompute_activations": recomputes}
+        sys.stdout.write(json.dumps(record, indent=1) + "\n")
     else:
-        _print(items, config, standard_output())
+        _print(items, config, standard_output(), recomputes=recomputes)
     return 0
-
-
-def _device_bytes(config: RunConfig) -> int | None:
-    """The memory of the GPU that the run would take, if there is one."""
-    if config.compute.device != "cuda":
-        return None
-    import torch
-
-    return int(torch.cuda.mem_get_info()[1]) if torch.cuda.is_available() else None
 
 
 def _record(items: tuple[MemoryItem, ...]) -> dict[str, object]:
@@ -94,7 +88,7 @@ def _record(items: tuple[MemoryItem, ...]) -> dict[str, object]:
     }
 
 
-def _print(items: tuple[MemoryItem, ...], config: RunConfig, console: Console) -> None:
+def _print(items: tuple[MemoryItem, ...], config: RunConfig, console: Console, *, recomputes: bool) -> None:
     titles = ("memory", *(str(phase) for phase in Phase), "what lowers it")
     rows = [
         [
@@ -119,6 +113,13 @@ def _print(items: tuple[MemoryItem, ...], config: RunConfig, console: Console) -
         "tenth free"
     )
     console.print(Text(note, "dim"), soft_wrap=True)
+    if recomputes:
+        console.print(Text("updates compute activations again (compute.recompute_activations)", "dim"))
+    elif compute.recompute_activations == "auto":
+        console.print(
+            Text("activations are shown as kept; auto computes them again where memory lacks", "dim"),
+            soft_wrap=True,
+        )
 
 
 def _size(num_bytes: int) -> str:

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from atrium.config.compute import ComputeConfig
 from atrium.config.models import HubModelConfig, ModelConfig, TinyModelConfig
 from atrium.config.problem_sets import ProblemSetConfig
 from atrium.config.rollouts import PagedRolloutConfig, VllmRolloutConfig
@@ -16,8 +17,15 @@ from atrium.data.prompts import find_prompt_template
 from atrium.data.sources import is_local
 from atrium.errors import ConfigError, MissingDependencyError, RunFolderError
 from atrium.rollout.vllm_environment import CPU_HEAD_SIZES, check_vllm
+from atrium.rollout.vllm_split import VOCABULARY_UNIT, SplitShape, check_split
 
 MIN_FREE_MB = 100
+_SHAPE_KEYS = {
+    "num_heads": "num_attention_heads",
+    "num_key_value_heads": "num_key_value_heads",
+    "feed_forward_size": "intermediate_size",
+    "vocabulary_size": "vocab_size",
+}
 _OPTIMIZER_PACKAGES = {
     "adamw_8bit": ("bitsandbytes", "bitsandbytes"),
     "adamw_bf16": ("optimi", "torch-optimi"),
@@ -33,6 +41,7 @@ def check_before_run(config: RunConfig) -> None:
         _check_model_source(config.model.source)
     if isinstance(config.rollout, VllmRolloutConfig):
         check_vllm(config.compute.device)
+        _check_split(config.model, config.rollout.tensor_parallel)
         if config.compute.device == "cpu":
             _check_vllm_on_cpu(config.model, config.rollout)
     if isinstance(config.rollout, PagedRolloutConfig):
@@ -46,6 +55,15 @@ def check_optimizer(kind: str) -> None:
         raise MissingDependencyError(
             f"optimizer.kind={kind} needs {package}, which is not installed; run "
             "`make install EXTRAS=optimizers`, or choose optimizer=adamw"
+        )
+
+
+def check_offload(compute: ComputeConfig) -> None:
+    """Raise `ConfigError` where there is no GPU that something could be moved from."""
+    if compute.offload and compute.device == "cpu":
+        raise ConfigError(
+            "compute.offload=true moves what a GPU holds to main memory, where with compute.device=cpu "
+            "everything lies; allowed is false"
         )
 
 
@@ -125,6 +143,18 @@ def _check_vllm_on_cpu(model: ModelConfig, rollout: VllmRolloutConfig) -> None:
             f"rollout.sleep_level={rollout.sleep_level} and rollout.kv_cache_dtype={rollout.kv_cache_dtype}: "
             "both are for GPUs, and compute.device=cpu; allowed is null and auto"
         )
+
+
+def _check_split(model: ModelConfig, tensor_parallel: int) -> None:
+    """Whether vLLM can split the model, where its shape is written down; a config.json is read later."""
+    if isinstance(model, TinyModelConfig):
+        names = ("num_heads", "num_key_value_heads", "feed_forward_size")
+        sizes = {name: getattr(model, name) for name in names} | {"vocabulary_size": VOCABULARY_UNIT}
+    else:
+        known = model.architecture or {}
+        sizes = {name: size for name, key in _SHAPE_KEYS.items() if isinstance(size := known.get(key), int)}
+    if len(sizes) == len(_SHAPE_KEYS):
+        check_split(SplitShape(**sizes), tensor_parallel)
 
 
 def _check_flash_attention(rollout: PagedRolloutConfig, device: str, dtype: str) -> None:

@@ -21,6 +21,7 @@ from atrium.train.scaling_plan import (
     StepPlan,
     Workload,
     exchanged_bytes,
+    fitting_plan,
     needed_bandwidth,
     plan_step,
 )
@@ -70,7 +71,7 @@ def _section(hardware: Hardware, work: Workload) -> str:
         "",
         f"{work.num_prompts} prompts x {work.group_size} completions, all of {work.row_tokens:,} tokens "
         "with their prompt; one pass over the batch and one behavior pass; bfloat16 with float32 master "
-        f"weights, micro-batches of {work.micro_batch_tokens:,} tokens; one vLLM engine per GPU. "
+        f"weights, micro-batches of {work.micro_batch_tokens:,} tokens. "
         "Every number is computed.",
         "",
     ]
@@ -78,10 +79,10 @@ def _section(hardware: Hardware, work: Workload) -> str:
         lines += [
             f"**{name}**",
             "",
-            "| GPUs | sampling, GB | update, GB | sampling, s | update, s | exchange, s | sync, s | step, s "
-            "| what limits |",
-            "|---:|---:|---:|---:|---:|---:|---:|---:|---|",
-            *(_row(plan_step(_model(file), work, hardware, number), hardware) for number in NUM_GPUS),
+            "| GPUs | per engine | sampling, GB | update, GB | activations | sampling, s | update, s "
+            "| exchange, s | sync, s | step, s | what limits |",
+            "|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|---|",
+            *(_row(fitting_plan(_model(file), work, hardware, number), hardware) for number in NUM_GPUS),
             "",
         ]
     return "\n".join(lines)
@@ -94,8 +95,10 @@ def _row(plan: StepPlan, hardware: Hardware) -> str:
         times = [math.inf] * len(times)
     cells = [
         str(plan.num_gpus),
+        str(plan.tensor_parallel),
         f"{plan.sampling_bytes / 1e9:,.0f}",
         f"{plan.update_bytes / 1e9:,.0f}",
+        "again" if plan.recomputes else "kept",
         *(f"{seconds:,.1f}" if math.isfinite(seconds) else "–" for seconds in times),
         _limit(plan, hardware),
     ]

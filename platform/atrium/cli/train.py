@@ -177,10 +177,11 @@ def _train_many(overrides: Sequence[str]) -> int:
 def _check_machine(config: RunConfig) -> None:
     # Only now: it needs numpy, and most mistakes have been found without it.
     from atrium.cli.checkpoint_check import check_checkpoint_model
-    from atrium.cli.preflight import check_before_run, check_optimizer
+    from atrium.cli.preflight import check_before_run, check_offload, check_optimizer
 
     check_before_run(config)
     check_optimizer(config.optimizer.kind)
+    check_offload(config.compute)
     check_checkpoint_model(config)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -10,6 +10,7 @@ from pydantic import Field
 from atrium.config.base import Section
 from atrium.config.machine import LARGE_BATCH_TOKENS
 from atrium.config.ranges import Count, CountOrZero, Positive, Text
+from atrium.config.rollouts import SamplingSection
 from atrium.errors import ConfigError
 
 
@@ -55,12 +56,14 @@ class ComputeConfig(Section):
     """Megabytes for the run on a GPU, or on a CPU for one pass of an update; null for all there are."""
     packing: bool = True
     """Whether an update computes rows without padding and shared prompts once; off pads whole rows."""
+    recompute_activations: bool | Literal["auto"] = "auto"
+    """Whether updates keep states between blocks only (gradient checkpointing); auto where memory lacks."""
     compile: bool = False
     """Whether torch compiles the decoder blocks that updates run; a minute once, then fewer kernels."""
     on_oom: Literal["stop", "shrink"] = "stop"
     """What running out of memory in an update does: end the run, or halve micro-batches and repeat it."""
     offload: bool = False
-    """Whether the policy's shards and the optimiser's state stay in main memory, on GPUs that share a run."""
+    """Whether the optimiser's state, and of several GPUs the shards of the policy, lie in main memory."""
     profile_step: Count | None = None
     """The step that torch's profiler traces into the run folder; null for none."""
     behavior_logprobs: Literal["auto", "engine", "recompute"]
@@ -114,8 +117,8 @@ ONE_PROCESS: Mapping[str, object] = {
 """The settings of a single process that is started here."""
 
 
-def check_processes(compute: ComputeConfig, *, num_prompts: int) -> None:
-    """Raise `ConfigError` where processes have nowhere to meet, or cannot share the prompts evenly."""
+def check_processes(compute: ComputeConfig, rollout: SamplingSection) -> None:
+    """Raise `ConfigError` where processes have nowhere to meet, or cannot share engines or prompts evenly."""
     if compute.num_nodes > 1 and compute.slurm is None and compute.rendezvous is None:
         raise ConfigError(
             f"compute.num_nodes={compute.num_nodes} needs a place where the nodes meet; allowed is "
@@ -127,10 +130,25 @@ def check_processes(compute: ComputeConfig, *, num_prompts: int) -> None:
             f"compute.rendezvous={compute.rendezvous} has no effect: {why}; allowed is null"
             + (", or compute.num_nodes of at least 2" if compute.num_nodes == 1 else "")
         )
-    if num_prompts % compute.world_size:
+    num_prompts, shared = rollout.num_prompts, rollout.ranks_per_engine
+    if compute.num_processes % shared:
+        raise ConfigError(
+            f"rollout.tensor_parallel={shared} does not divide compute.num_processes="
+            f"{compute.num_processes}, and processes that share vLLM are on one node; allowed is "
+            f"{_listed(_divisors(compute.num_processes))}, or a number of processes that it divides"
+        )
+    if num_prompts * shared % compute.world_size:
+        times = f" times rollout.tensor_parallel={shared}" if shared > 1 else ""
         raise ConfigError(
             f"compute.num_processes={compute.num_processes} on compute.num_nodes={compute.num_nodes} does "
-            f"not divide rollout.num_prompts={num_prompts}, and prompts are dealt evenly; allowed is a "
-            "number of processes that divides it: "
-            + ", ".join(str(n) for n in range(1, num_prompts + 1) if num_prompts % n == 0)
+            f"not divide rollout.num_prompts={num_prompts}{times}, and prompts are dealt evenly; allowed is "
+            f"a number of processes that divides it: {_listed(shared * n for n in _divisors(num_prompts))}"
         )
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

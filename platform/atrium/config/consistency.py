@@ -183,10 +183,11 @@ def _check_schedule(config: RunConfig) -> None:
 
 def _check_optimizer(config: RunConfig) -> None:
     kind, model, compute = config.optimizer.kind, config.model, config.compute
-    if kind != "adamw" and compute.world_size > 1:
+    if kind != "adamw" and (compute.world_size > 1 or compute.offload):
+        moves = f"compute.num_processes={compute.num_processes} on compute.num_nodes={compute.num_nodes}"
         raise ConfigError(
-            f"optimizer.kind={kind} is for one process, and compute.num_processes={compute.num_processes} "
-            f"on compute.num_nodes={compute.num_nodes} share the optimiser's state as it is; allowed is adamw"
+            f"optimizer.kind={kind} keeps its state on one device, and {moves} with "
+            f"compute.offload={str(compute.offload).lower()} do not leave it there; allowed is adamw"
         )
     if kind != "adamw_bf16":
         return
@@ -316,4 +317,4 @@ def _check_compute(config: RunConfig) -> None:
             f"compute.profile_step={config.compute.profile_step}: the run has num_steps={config.num_steps}; "
             "allowed is one of them, or null"
         )
-    check_processes(config.compute, num_prompts=config.rollout.num_prompts)
+    check_processes(config.compute, config.rollout)

@@ -110,6 +110,8 @@ def checkpoint_evaluation(
     data["model"] = {**wanted["model"], **own}
     data |= {"experiment_name": EXPERIMENT, "tracking": wanted["tracking"], "resume": None}
     data["compute"] |= ONE_PROCESS
+    if trained.rollout.engine == "vllm":
+        data["rollout"]["tensor_parallel"] = 1
     if trained.rollout.engine == "bank":
         data["rollout"] = wanted["rollout"]
     for override in _checked(overrides):

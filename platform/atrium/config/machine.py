@@ -129,6 +129,12 @@ def _micro_batch_tokens(is_tiny: bool, compute: _Resolved, _machine: Machine) ->
     return LARGE_BATCH_TOKENS if is_tiny or is_cuda else _SMALL_BATCH_TOKENS
 
 
+def _recompute_activations(is_tiny: bool, compute: _Resolved, _machine: Machine) -> str | bool:
+    has_limit = compute.get("memory_limit_mb") is not None
+    # On a GPU the longest row decides, which is not known before the data is.
+    return "auto" if has_limit or (compute.get("device") == "cuda" and not is_tiny) else False
+
+
 def _requested_threads() -> int | None:
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return int(first) if first.isascii() and first.isdigit() and int(first) >= 1 else None
@@ -208,6 +214,7 @@ AUTO_RULES: Mapping[str, Callable[[bool, _Resolved, Machine], str | int]] = {
     "dtype": _dtype,
     "num_threads": _num_threads,
     "micro_batch_tokens": _micro_batch_tokens,
+    "recompute_activations": _recompute_activations,
 }
 AUTO_KEYS = frozenset(f"compute.{key}" for key in AUTO_RULES)
 """Settings that may be given as `auto` although the validated configuration holds a value."""

@@ -71,7 +71,7 @@ def _line(key: str, details: Sequence[ErrorDetails], model: type[BaseModel], dat
         meaning = _description(first["loc"], model)
         return f"{key} is missing" + (f": {meaning}" if meaning else f"; give {key}=VALUE")
     allowed = list(dict.fromkeys(_allowed(detail) for detail in details))
-    if key in AUTO_KEYS:
+    if key in AUTO_KEYS and "auto" not in allowed:
         allowed.append("auto")
     names = [name for detail in details for name in _names(detail)]
     near = suggestion(value, names) if isinstance(value, str) else ""

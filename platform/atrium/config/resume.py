@@ -45,8 +45,9 @@ def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunCon
     given = compose(overrides) if overrides else stored
     data = stored.model_dump(mode="json")
     wanted = given.model_dump(mode="json")
-    if wanted["compute"]["micro_batch_tokens"] == "auto":  # what was found when the run began stays
-        wanted["compute"]["micro_batch_tokens"] = data["compute"]["micro_batch_tokens"]
+    for key in ("micro_batch_tokens", "recompute_activations"):  # what was found when the run began stays
+        if wanted["compute"][key] == "auto":
+            wanted["compute"][key] = data["compute"][key]
     changed = sorted(_differing(data, wanted))
     for override in parsed:
         _refuse_change(override, changed, data)

@@ -32,6 +32,11 @@ class SamplingSection(Section):
     """Mean difference, in nats, of the engine's and the trainer's log-probabilities beyond which a run ends;
     auto for 0.001 where both compute in float32, 0.1 elsewhere, none for stored rollouts; null for none."""
 
+    @property
+    def ranks_per_engine(self) -> int:
+        """Processes of a run that share one engine."""
+        return 1
+
 
 class TransformersRolloutConfig(SamplingSection):
     """Rollouts sampled by the transformers engine in the trainer's process."""
@@ -67,6 +72,13 @@ class VllmRolloutConfig(SamplingSection):
     """How long vLLM may take to start, compilation included."""
     step_timeout_s: Positive
     """How long one decoding step or one weight update may take."""
+    tensor_parallel: Count = 1
+    """Consecutive processes of a node that share one vLLM, whose weights and cache are split over them."""
+
+    @property
+    def ranks_per_engine(self) -> int:
+        """Processes of a run that share one engine."""
+        return self.tensor_parallel
 
 
 class PagedRolloutConfig(SamplingSection):

@@ -171,6 +171,21 @@ def evaluate(
     return Evaluation(benchmark=benchmark.name, samples=samples, results=results)
 
 
+def sample_only(
+    benchmark: Benchmark,
+    *,
+    engine: Engine,
+    encode: Callable[[Problem], TokenIds],
+    seed: int,
+    wave_size: WaveSize | None,
+) -> None:
+    """Sample what `evaluate` does, and drop it: for a process that shares its engine with one that grades."""
+    prompts = {index: encode(problem) for index, problem in enumerate(benchmark.problems)}
+    for wave in _waves(benchmark, encode, wave_size):
+        for _ in _sampled(benchmark, wave, prompts, engine=engine, seed=seed):
+            pass
+
+
 def _waves(
     benchmark: Benchmark, encode: Callable[[Problem], TokenIds], size: WaveSize | None
 ) -> Iterator[list[int]]:

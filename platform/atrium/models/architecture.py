@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from atrium.models.sources import buildable, locate, quiet, readable
@@ -14,7 +15,10 @@ from atrium.models.sources import buildable, locate, quiet, readable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """What memory depends on. Tied parameters count once; `context_length` is in tokens."""
+    """What memory depends on. Tied parameters count once; `context_length` is in tokens.
+
+    `linear_maps` are those in the layers: the last part of each one's name, its inputs and its outputs.
+    """
 
     model_type: str
     num_parameters: int
@@ -27,6 +31,7 @@ class Architecture:
     num_key_value_heads: int
     head_size: int
     context_length: int
+    linear_maps: tuple[tuple[str, int, int], ...]
 
 
 def hub_architecture(source: str, revision: str | None = None) -> Architecture:
@@ -61,4 +66,9 @@ def _described(config: PreTrainedConfig) -> Architecture:
         num_key_value_heads=getattr(text, "num_key_value_heads", None) or num_heads,
         head_size=getattr(text, "head_dim", None) or text.hidden_size // num_heads,
         context_length=text.max_position_embeddings,
+        linear_maps=tuple(
+            (name.rpartition(".")[2], module.in_features, module.out_features)
+            for name, module in model.base_model.named_modules()
+            if isinstance(module, nn.Linear)
+        ),
     )

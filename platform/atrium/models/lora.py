@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +56,7 @@ def add_lora(model: PreTrainedModel, settings: LoraSettings, *, seed: int, sourc
     """
     from peft import LoraConfig, inject_adapter_in_model
 
-    targets = _targets(model, settings.target_modules)
+    targets = chosen_maps({name.rpartition(".")[2] for name in _linear_maps(model)}, settings.target_modules)
     config = LoraConfig(
         task_type="CAUSAL_LM",
         base_model_name_or_path=source,
@@ -73,6 +73,22 @@ def add_lora(model: PreTrainedModel, settings: LoraSettings, *, seed: int, sourc
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(any(part in name for part in _PARTS))
     model.eval()
+
+
+def chosen_maps(names: Set[str], wanted: tuple[str, ...] | Literal["all_linear"]) -> set[str]:
+    """Which of a model's linear maps, by the last part of their names, get adapters.
+
+    Raises `ConfigError` for maps that the model does not have.
+    """
+    if wanted == "all_linear":
+        return set(names)
+    unknown = sorted(set(wanted) - names)
+    if unknown:
+        raise ConfigError(
+            f"model.lora.target_modules names {', '.join(unknown)}, which the model's layers do not have; "
+            f"allowed is all_linear, or a list of {', '.join(sorted(names))}"
+        )
+    return set(wanted)
 
 
 def has_lora(model: nn.Module) -> bool:
@@ -217,21 +233,11 @@ def _peft_config(model: PreTrainedModel) -> Any:  # noqa: ANN401 - peft has no t
     return model.peft_config[_NAME]
 
 
-def _targets(model: PreTrainedModel, wanted: tuple[str, ...] | Literal["all_linear"]) -> set[str]:
-    names = {
-        name.rpartition(".")[2]
-        for name, module in model.base_model.named_modules()
-        if isinstance(module, nn.Linear)
-    }
-    if wanted == "all_linear":
-        return names
-    unknown = sorted(set(wanted) - names)
-    if unknown:
-        raise ConfigError(
-            f"model.lora.target_modules names {', '.join(unknown)}, which the model's layers do not have; "
-            f"allowed is all_linear, or a list of {', '.join(sorted(names))}"
-        )
-    return set(wanted)
+def _linear_maps(model: PreTrainedModel) -> Iterator[str]:
+    """The names of the linear maps, the LM head excepted."""
+    for name, module in model.base_model.named_modules():
+        if isinstance(module, nn.Linear):
+            yield name
 
 
 def _head_name(model: PreTrainedModel) -> str:

@@ -20,17 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from atrium.errors import EngineError
 from atrium.models.lora import base_weights, merged_weights
 from atrium.models.shards import whole
-from atrium.records import Completion, FinishReason
+from atrium.records import Completion
 from atrium.rollout.engine import Generation, GenerationRequest, SamplingParams
 from atrium.rollout.sampling import check_requests
 from atrium.rollout.vllm_environment import check_speculation, check_vllm, set_environment
+from atrium.rollout.vllm_outputs import completions_of
 from atrium.rollout.vllm_start import VllmSettings, explanation, sampling_parameters, start_vllm
 from atrium.rollout.vllm_watchdog import Watchdog
 from atrium.rollout.weights import check_weights
@@ -83,6 +83,7 @@ class VllmEngine:
         self._num_submitted = 0
         self._finished: dict[str, Any] = {}
         self._is_asleep = False
+        self._is_out_of_step = False
         self._watchdog = Watchdog()
         self._engine: Any = None
         with self._bounded("vLLM to start", settings.start_timeout_s):
@@ -109,10 +110,16 @@ class VllmEngine:
         requests when called, before anything is generated. Raises `EngineError` for a prompt that is empty
         or leaves no room for `max_new_tokens`, for sampling parameters without a meaning, for
         log-probabilities that are not finite, when vLLM fails, and when weights change before the last
-        completion.
+        completion. Ranks that share the engine call this alike and take all completions: nothing may then be
+        appended, and after completions that were left the engine refuses to go on.
         """
         if self._engine is None:
             raise EngineError("vLLM has ended and cannot generate; start the run again with --resume")
+        if self._is_out_of_step:
+            raise EngineError(
+                "completions were left, so the processes that share vLLM (rollout.tensor_parallel) are not "
+                "in step any more; go on from the last checkpoint with --resume"
+            )
         check_requests(requests, sampling, context_length=self._settings.context_length)
         if self._settings.num_speculative_tokens is not None and (sampling.top_p < 1.0 or sampling.top_k):
             # Seen with vLLM 0.32: log-probabilities of minus infinity with top_p, an error with top_k.
@@ -133,7 +140,7 @@ class VllmEngine:
         try:
             while num_seen < len(requests) or in_flight:
                 # The caller may have appended requests, or changed the weights, since the last yield.
-                check_requests(requests[num_seen:], sampling, context_length=self._settings.context_length)
+                self._check_appended(requests, num_seen, sampling)
                 for index in range(num_seen, len(requests)):
                     groups[index] = {}
                     in_flight |= self._submit(index, requests[index], sampling)
@@ -157,7 +164,18 @@ class VllmEngine:
         finally:
             if in_flight and self._engine is not None:
                 self._engine.abort_request(list(in_flight))
+                self._is_out_of_step = self._settings.tensor_parallel > 1
             self._sleep()
+
+    def _check_appended(
+        self, requests: Sequence[GenerationRequest], num_seen: int, sampling: SamplingParams
+    ) -> None:
+        check_requests(requests[num_seen:], sampling, context_length=self._settings.context_length)
+        if 0 < num_seen < len(requests) and self._settings.tensor_parallel > 1:
+            raise EngineError(
+                "requests were appended while completions were taken, which processes that share vLLM "
+                "(rollout.tensor_parallel) would each do at another moment; hand over all requests at once"
+            )
 
     def _submit(
         self, request_index: int, request: GenerationRequest, sampling: SamplingParams
@@ -189,48 +207,11 @@ class VllmEngine:
         if not names:
             return []
         outputs = [self._finished.pop(name).outputs[0] for name in names]
-        completions = self._completions(outputs, sampling, version)
+        stops = () if sampling.ignore_stop else self._stop_token_ids
+        completions = completions_of(outputs, self._tokenizer, stops, version)
         return [
             (in_flight.pop(name), completion) for name, completion in zip(names, completions, strict=True)
         ]
-
-    def _completions(
-        self, outputs: Sequence[Any], sampling: SamplingParams, version: int
-    ) -> list[Completion]:
-        """The records of vLLM's outputs."""
-        stops = () if sampling.ignore_stop else self._stop_token_ids
-        stopped = [bool(output.token_ids) and output.token_ids[-1] in stops for output in outputs]
-        texts = self._tokenizer.batch_decode(
-            [
-                list(output.token_ids[: len(output.token_ids) - end])
-                for output, end in zip(outputs, stopped, strict=True)
-            ],
-            skip_special_tokens=True,
-        )
-        completions = []
-        for output, text, is_stopped in zip(outputs, texts, stopped, strict=True):
-            logprobs = np.asarray(output.logprobs.logprobs, dtype=np.float32)
-            if len(logprobs) != len(output.token_ids) or output.finish_reason not in ("stop", "length"):
-                raise EngineError(
-                    f"vLLM ended a completion for the reason '{output.finish_reason}', with "
-                    f"{len(logprobs)} log-probabilities for {len(output.token_ids)} tokens; "
-                    "go on from the last checkpoint with --resume"
-                )
-            if not np.isfinite(logprobs).all():
-                raise EngineError(
-                    "the model's logits are not finite, so nothing can be sampled: its weights have "
-                    "diverged; resume from an earlier checkpoint with a lower learning rate"
-                )
-            completions.append(
-                Completion(
-                    token_ids=np.array(output.token_ids, dtype=np.int32),
-                    logprobs=logprobs,
-                    text=text,
-                    finish_reason=FinishReason.STOP if is_stopped else FinishReason.LENGTH,
-                    weight_version=version,
-                )
-            )
-        return completions
 
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Take over a full `state_dict` as `version`, in place, and forget what was cached under the old one.

@@ -13,8 +13,8 @@ from atrium.errors import EngineError
 BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1}
 """Bytes of one number."""
 
-# Float32 weights, and to train them gradients and AdamW's two means.
-_HELD_BYTES, _TRAINED_BYTES = 4, 16
+# Float32 weights, to train them gradients, and AdamW's two means.
+_HELD_BYTES, _GRADIENT_BYTES, _STATE_BYTES = 4, 4, 8
 _GB = 1e9
 
 
@@ -27,16 +27,19 @@ class ModelShape:
     num_key_value_heads: int
     head_size: int
 
-    def cache_bytes_per_token(self, cache_dtype: str) -> int:
-        """Bytes of the key-value cache that one token takes."""
-        return 2 * self.num_layers * self.num_key_value_heads * self.head_size * BYTES[cache_dtype]
+    def cache_bytes_per_token(self, cache_dtype: str, tensor_parallel: int = 1) -> int:
+        """Bytes of the key-value cache that one token takes on each of the ranks that share it."""
+        num_heads = -(-self.num_key_value_heads // tensor_parallel)
+        return 2 * self.num_layers * num_heads * self.head_size * BYTES[cache_dtype]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
     """The settings that decide what is needed.
 
-    `cache_bytes` None takes what `engine_frac` leaves; without `trains` there is no optimiser.
+    `cache_bytes` None takes what `engine_frac` leaves; without `trains` there is no optimiser. `num_ranks`
+    share what the trainer holds, and `tensor_parallel` of them an engine. `offloads` keeps the optimiser's
+    state off the device, and of several ranks all that they share.
     """
 
     dtype: str
@@ -46,6 +49,20 @@ class MemoryPlan:
     cache_bytes: int | None
     sleeps: bool
     trains: bool = True
+    tensor_parallel: int = 1
+    num_ranks: int = 1
+    offloads: bool = False
+
+    @property
+    def trainer_bytes(self) -> float:
+        """What the trainer holds on this device of one parameter."""
+        if self.num_ranks > 1:
+            return 0 if self.offloads else self._trained_bytes / self.num_ranks
+        return self._trained_bytes - _STATE_BYTES * (self.offloads and self.trains)
+
+    @property
+    def _trained_bytes(self) -> int:
+        return _HELD_BYTES + (_GRADIENT_BYTES + _STATE_BYTES) * self.trains
 
 
 def check_memory(shape: ModelShape, plan: MemoryPlan, *, device_bytes: int) -> None:
@@ -53,9 +70,9 @@ def check_memory(shape: ModelShape, plan: MemoryPlan, *, device_bytes: int) -> N
 
     `device_bytes` is all that the process may use: a GPU's memory, or what is free of the machine's.
     """
-    weights = shape.num_parameters * BYTES[plan.dtype]
-    longest = shape.cache_bytes_per_token(plan.cache_dtype) * plan.context_length
-    trainer = shape.num_parameters * (_TRAINED_BYTES if plan.trains else _HELD_BYTES)
+    weights = shape.num_parameters * BYTES[plan.dtype] // plan.tensor_parallel
+    longest = shape.cache_bytes_per_token(plan.cache_dtype, plan.tensor_parallel) * plan.context_length
+    trainer = shape.num_parameters * plan.trainer_bytes
     if plan.cache_bytes is not None and plan.cache_bytes < longest:
         raise EngineError(
             f"rollout.kv_cache_mb={plan.cache_bytes >> 20} holds no completion of {plan.context_length} "

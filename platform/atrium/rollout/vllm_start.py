@@ -14,12 +14,14 @@ import torch._dynamo.config
 import torch.distributed
 from transformers import PreTrainedModel
 
+from atrium.errors import EngineError
 from atrium.rollout.engine import SamplingParams
 
 _MEGABYTE = 1 << 20
 # vLLM takes a seed of -1 for none; other seeds are taken modulo this.
 _NUM_SEEDS = 1 << 63
 _MIN_BATCHED_TOKENS = 8192
+_GLOO_EXECUTOR = "atrium.rollout.vllm_executor.GlooExecutor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,8 @@ class VllmSettings:
         Tokens that are guessed from repetitions in the text and checked at once; None for off.
     start_timeout_s, step_timeout_s
         How long the start and a single decoding step or weight update may take.
+    tensor_parallel
+        Consecutive ranks that share the engine, each with its part of the weights and the cache.
     """
 
     device: Literal["cpu", "cuda"]
@@ -63,6 +67,7 @@ class VllmSettings:
     num_speculative_tokens: int | None
     start_timeout_s: float
     step_timeout_s: float
+    tensor_parallel: int = 1
 
 
 def start_vllm(model: PreTrainedModel, settings: VllmSettings, cache_dir: Path) -> Any:  # noqa: ANN401 - vLLM has no types here
@@ -102,20 +107,31 @@ def start_vllm(model: PreTrainedModel, settings: VllmSettings, cache_dir: Path) 
                 speculative_config=speculative,
                 logprobs_mode="processed_logprobs",
                 **_batching(settings),
-                **_sharing(),
+                **_sharing(settings),
                 disable_log_stats=True,
             )
         )
 
 
-def _sharing() -> dict[str, Any]:
-    """What lets every rank of a run have an engine of its own, in the process group that is there already.
+def _sharing(settings: VllmSettings) -> dict[str, Any]:
+    """What lets the ranks of a run have engines, in the process group that is there already.
 
-    Ranks start and end their engines at the same time. vLLM takes the ranks as copies of one engine that do
-    not know of each other.
+    Ranks start and end their engines at the same time. vLLM splits an engine over consecutive ranks, each of
+    which schedules and samples by itself; several engines are to it copies that do not know of each other.
     """
-    is_shared = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
-    return {"distributed_executor_backend": "external_launcher"} if is_shared else {}
+    num_ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    if num_ranks % settings.tensor_parallel:
+        raise EngineError(
+            f"rollout.tensor_parallel={settings.tensor_parallel} does not divide the number of processes, "
+            f"{num_ranks}; start a multiple of it"
+        )
+    if num_ranks == 1:
+        return {}
+    on_cpu = settings.device == "cpu" and settings.tensor_parallel > 1
+    return {
+        "distributed_executor_backend": _GLOO_EXECUTOR if on_cpu else "external_launcher",
+        "tensor_parallel_size": settings.tensor_parallel,
+    }
 
 
 def _batching(settings: VllmSettings) -> dict[str, Any]:

@@ -51,7 +51,8 @@ class Collected:
 class RolloutCollector:
     """Everything that turns the next problems of a stream into graded groups.
 
-    The prompts are dealt over the `ranks`; each samples and grades its share, and then has all groups.
+    The prompts are dealt over the engines of the `ranks`; each engine's share is sampled and graded, and then
+    every rank has all groups.
     """
 
     stream: ProblemStream
@@ -96,7 +97,7 @@ class RolloutCollector:
                 started = time.perf_counter()
                 requests = [round_.requests[place] for place in places]
                 for generation in self.engine.generate(requests, self.sampling):
-                    round_.grade(places[generation.request_index], generation.completions)
+                    round_.take(places[generation.request_index], generation.completions)
                     if not self.ranks.is_alone:
                         continue  # what has to be replaced is known when all ranks are done
                     num_wanted = min(self.num_prompts + round_.num_rejected(wait=False), limit)
@@ -114,7 +115,7 @@ class RolloutCollector:
         measurements.add(metrics.GRADE_WAIT_S, wait_s)
         _measure(groups, max(self.ranks.gather(sample_s)), measurements)
         if not self.ranks.is_alone:
-            tokens = [_num_tokens(groups[rank :: self.ranks.size]) for rank in range(self.ranks.size)]
+            tokens = [_num_tokens(share) for share in self.ranks.shares(groups)]
             measurements.add(metrics.RANK_TOKENS_MIN, min(tokens))
             measurements.add(metrics.RANK_TOKENS_MAX, max(tokens))
         return groups
@@ -138,47 +139,51 @@ class _Round:
         self._step = step
         self._cursor = cursor
         self._problems: list[Problem] = []
+        self._answered: set[int] = set()
         self._graded: dict[int, list[tuple[Completion, Future[Verdict]]]] = {}
         self._groups: dict[int, RolloutGroup] = {}
         self._num_rejected = 0
         self._num_exchanged = 0
 
     def extend(self, num_wanted: int) -> list[int]:
-        """Take prompts until there are `num_wanted`; the places of the new ones that this rank answers."""
+        """Take prompts until there are `num_wanted`; the places of the new ones that are this engine's."""
         first = len(self.requests)
         position = self._cursor + first
         for problem in self._collector.stream.take(position, max(0, num_wanted - first)):
             self.requests.append(self._collector.request(problem, self._cursor + len(self.requests)))
             self._problems.append(problem)
-        return self._own(range(first, len(self.requests)))
+        return self._own(first)
 
-    def grade(self, place: int, completions: Sequence[Completion]) -> None:
-        """Hand the completions of a prompt to the grader."""
+    def take(self, place: int, completions: Sequence[Completion]) -> None:
+        """Hand the completions of a prompt to the grader, on one of the ranks that share the engine."""
+        self._answered.add(place)
+        if not self._collector.ranks.speaks:
+            return  # the group comes from the rank that does
         gold = self._problems[place].answer
         self._graded[place] = [
             (completion, self._collector.grader.submit(completion.text, gold)) for completion in completions
         ]
 
     def unanswered(self) -> list[int]:
-        """The places of prompts that have no completions yet, and that no other rank answers."""
-        return [place for place in self._own(range(len(self.requests))) if place not in self._graded]
+        """The places of prompts that have no completions yet, and that no other engine answers."""
+        return [place for place in self._own(0) if place not in self._answered]
 
-    def _own(self, places: range) -> list[int]:
-        ranks = self._collector.ranks
-        return [place for place in places if place % ranks.size == ranks.rank]
+    def _own(self, first: int) -> list[int]:
+        share = self._collector.ranks.share(range(len(self.requests)))
+        return [place for place in share if place >= first]
 
     def exchange(self) -> None:
-        """Wait for the grades of this rank's prompts, and take the groups of the others."""
+        """Wait for the grades of this rank's prompts, and take the groups that others graded."""
         ranks = self._collector.ranks
         if ranks.is_alone:
             return
         self.num_rejected(wait=True)
-        new = range(self._num_exchanged, len(self.requests))
-        content = bytes_of_groups([self._groups[place] for place in self._own(new)])
-        for rank, found in enumerate(ranks.gather_bytes(content)):
-            places = [place for place in new if place % ranks.size == rank]
+        first, shares = self._num_exchanged, ranks.shares(range(len(self.requests)))
+        content = bytes_of_groups([self._groups[place] for place in self._own(first)] if ranks.speaks else [])
+        for share, found in zip(shares, ranks.gather_bytes(content)[:: ranks.ranks_per_engine], strict=True):
+            places = [place for place in share if place >= first]
             for place, group in zip(places, groups_of_bytes(found), strict=True):
-                if rank != ranks.rank:
+                if place not in self._groups:
                     self._keep(place, group)
         self._num_exchanged = len(self.requests)
 

@@ -7,13 +7,14 @@ blocks: compiled ones are in place only inside `used`.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from torch import nn
 from transformers import PreTrainedModel
 
 from atrium.errors import ConfigError
+from atrium.models.blocks import decoder_blocks
 from atrium.models.qwen3 import has_fused_form
 
 _COMPILERS = ("c++", "g++", "clang++")
@@ -31,8 +32,7 @@ class CompiledBlocks:
                 "compute.compile=true: a float32 Qwen3 on a CPU is updated by a pass that does not run its "
                 "blocks, so there is nothing to compile; set compute.compile=false"
             )
-        names = set(model._no_split_modules or ())
-        self._blocks = [module for module in model.modules() if type(module).__name__ in names]
+        self._blocks = decoder_blocks(model)
         if not self._blocks:
             raise ConfigError(
                 f"compute.compile=true: model of type {type(model).__name__} does not say what its blocks "
@@ -58,6 +58,6 @@ class CompiledBlocks:
             _put(self._blocks, [None] * len(self._blocks))
 
 
-def _put(blocks: list[nn.Module], calls: list[object]) -> None:
+def _put(blocks: Sequence[nn.Module], calls: Sequence[object]) -> None:
     for block, call in zip(blocks, calls, strict=True):
         block._compiled_call_impl = call  # type: ignore[assignment]

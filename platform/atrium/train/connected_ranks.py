@@ -42,13 +42,18 @@ class ConnectedRanks(Ranks):
         `cpu` or `cuda`; with `cuda`, this process takes the GPU of its local rank.
     timeout_s
         How long a rank waits for the others.
+    ranks_per_engine
+        Consecutive ranks that share one engine; divides the ranks of every node.
 
     Raises `ConfigError` where the variables are incomplete, there are fewer GPUs than local ranks or GPUs of
     several kinds, and `RankError` where the others cannot be reached in time.
     """
 
-    def __init__(self, environment: Mapping[str, str], *, device: str, timeout_s: float) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], *, device: str, timeout_s: float, ranks_per_engine: int = 1
+    ) -> None:
         self.rank, self.size, local_rank = _numbers(environment)
+        self.ranks_per_engine = ranks_per_engine
         self.waited_s = 0.0
         self._timeout = timedelta(seconds=timeout_s)
         self._phase, self._num_phases = "joining the run", 0
@@ -219,11 +224,13 @@ class ConnectedRanks(Ranks):
             )
 
 
-def join(environment: Mapping[str, str], *, device: str, timeout_s: float) -> Ranks:
+def join(
+    environment: Mapping[str, str], *, device: str, timeout_s: float, ranks_per_engine: int = 1
+) -> Ranks:
     """The ranks of this run: connected where torchrun started several, else this process alone."""
     if int(environment.get("WORLD_SIZE", "1")) == 1:
         return Ranks()
-    return ConnectedRanks(environment, device=device, timeout_s=timeout_s)
+    return ConnectedRanks(environment, device=device, timeout_s=timeout_s, ranks_per_engine=ranks_per_engine)
 
 
 def _numbers(environment: Mapping[str, str]) -> tuple[int, int, int]:

@@ -9,10 +9,11 @@ tokens of all rows.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from atrium.train.microbatches import split_by_length, split_by_tokens
 from atrium.train.packed_attention import packed_states
 from atrium.train.packing import Packing, num_packed_tokens, pack
 from atrium.train.qwen3_states import qwen3_states
+from atrium.train.recomputed_blocks import RecomputedBlocks
 from atrium.train.token_logprobs import Entropy, token_logprobs
 
 if TYPE_CHECKING:  # a run on one process loads nothing of torch.distributed
@@ -58,6 +60,8 @@ class PolicyForward:
         its own dtype, and `autocast_dtype` is None.
     compiled
         The model's compiled blocks, or None to run it as it is.
+    recomputes
+        Whether passes with a gradient keep what lies between blocks only, and compute the rest again.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class PolicyForward:
         meter: DivergenceMeter | None = None,
         sharded: ShardedModel | None = None,
         compiled: CompiledBlocks | None = None,
+        recomputes: bool = False,
     ) -> None:
         self.model = model
         self.temperature = temperature
@@ -78,6 +83,7 @@ class PolicyForward:
         self._meter = meter
         self._sharded = sharded
         self._compiled = compiled
+        self._recomputed = RecomputedBlocks(model) if recomputes else None
         self._base: nn.Module = model.base_model  # type: ignore[assignment]
         self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
         embeddings = model.get_input_embeddings()  # type: ignore[operator]
@@ -129,6 +135,17 @@ class PolicyForward:
         (state_BTD,) = self._run(compute)
         assert state_BTD is not None
         return state_BTD
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether passes with a gradient compute activations again."""
+        return self._recomputed is not None
+
+    def recomputing(self) -> Self:
+        """The same pass, which computes activations again; raises `ConfigError` where that is not known."""
+        other = copy.copy(self)
+        other._recomputed = RecomputedBlocks(self.model)
+        return other
 
     def freeze_behavior_head(self) -> None:
         """Keep the LM head as it is now, for the behavior states of this step."""
@@ -211,7 +228,8 @@ class PolicyForward:
                     padded=self._pads,
                 )
                 return self._packed(packing), packing.predicting_BT
-            state_BLD: Tensor = self._base(input_ids=rows.token_BL, use_cache=False).last_hidden_state
+            with self._recomputed.used() if self._recomputed else nullcontext():
+                state_BLD: Tensor = self._base(input_ids=rows.token_BL, use_cache=False).last_hidden_state
         num_rows, length = state_BLD.shape[:2]
         column_BT = _predicting_columns(rows).clamp(max=length - 1)
         first_B1 = torch.arange(0, num_rows * length, length, device=column_BT.device)[:, None]
@@ -219,8 +237,11 @@ class PolicyForward:
 
     def _packed(self, packing: Packing) -> Tensor:
         if self.autocast_dtype is None and self._sharded is None and has_fused_form(self.model):
-            return qwen3_states(self.model, packing)
-        with self._compiled.used() if self._compiled else nullcontext():
+            return qwen3_states(self.model, packing, recomputes=self.recomputes)
+        with (
+            self._compiled.used() if self._compiled else nullcontext(),
+            self._recomputed.used() if self._recomputed else nullcontext(),
+        ):
             return packed_states(self.model, packing)
 
     @property

@@ -2,14 +2,15 @@
 
 Weights, gradients and AdamW's float32 state are exact. Activations are counted from the tensors that a layer
 keeps for its backward pass; the coefficients were read off such counts for Qwen3 layers, and other
-architectures keep about as much. Libraries, CUDA's context and fragmentation are not counted: leave a
+architectures keep about as much. Where activations are computed again, they are those of one layer and the
+states between layers. Libraries, CUDA's context and fragmentation are not counted: leave a
 tenth free.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 _WHOLE_LOGITS, _CHUNK_LOGITS = 1 << 24, 1 << 27  # as in `token_logprobs`
@@ -51,8 +52,10 @@ class MemorySettings:
     its own takes (vLLM), which `engine_lowered_by` sets and which is free during updates where
     `engine_sleeps`. Of several ranks, the plan
     is that of one: `num_ranks` share weights, gradients, optimiser state and rollouts; `batch_tokens` and
-    `cache_tokens` are those of all. With `offload` what is shared lies in main memory. `replica_bytes` is
-    what an engine without memory of its own copies of the policy.
+    `cache_tokens` are those of all. With `offload` what is shared lies in main memory, on one rank the
+    optimiser's state. `replica_bytes` is what an engine without memory of its own copies of the policy. Of
+    adapters, where there are any, all parameters are trained, and of the model none; `adapter_width` is the
+    sum of their ranks. `recomputes` says whether activations are computed again in the backward pass.
     """
 
     compute_dtype: str
@@ -68,6 +71,10 @@ class MemorySettings:
     num_ranks: int = 1
     offload: bool = False
     replica_bytes: int = 0
+    num_adapter_parameters: int = 0
+    num_adapter_tensors: int = 0
+    adapter_width: int = 0
+    recomputes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +96,23 @@ def plan_memory(model: ModelDimensions, settings: MemorySettings) -> tuple[Memor
 def _lasting_items(model: ModelDimensions, settings: MemorySettings) -> tuple[MemoryItem, ...]:
     """What is there from the start: the trained state and the engine."""
     always, is_shared = tuple(Phase), settings.num_ranks > 1
-    parameters = _parameter_bytes(model, settings)
-    reference = parameters if settings.has_reference else 0
-    state = optimizer_bytes(model, settings.optimizer)
+    weight_bytes = _weight_bytes(settings)
+    reference = weight_bytes * model.num_parameters if settings.has_reference else 0
+    # Of one rank the state alone is moved; of several all that they share.
+    state = 0 if settings.offload else optimizer_bytes(_trained(model, settings), settings.optimizer)
     smaller = "compute.num_processes, compute.offload" if is_shared else "a smaller model"
-    lowered = "optimizer=adamw_8bit" if settings.optimizer == "adamw" and not is_shared else smaller
+    lowered = "optimizer=adamw_8bit, compute.offload" if settings.optimizer == "adamw" else smaller
     engine = (Phase.SAMPLING,) if settings.engine_sleeps else always
     cache = settings.cache_tokens * cache_bytes_per_token(model) // settings.num_ranks
     return (
         MemoryItem(
             f"weights, {'bfloat16' if _rounds(settings) else 'float32'}",
-            _share(parameters, settings),
+            _share(weight_bytes * (model.num_parameters + settings.num_adapter_parameters), settings),
             always,
             smaller,
         ),
         MemoryItem("reference weights", _share(reference, settings), always, "algorithm.reference.kind=none"),
-        MemoryItem(OPTIMIZER_STATE, _share(state, settings), always, lowered),
+        MemoryItem(OPTIMIZER_STATE, _share(state, settings), always, smaller if is_shared else lowered),
         MemoryItem("engine's copy of the weights", settings.replica_bytes, always, "rollout=vllm"),
         MemoryItem("engine's weights and cache", settings.engine_bytes, engine, settings.engine_lowered_by),
         MemoryItem(
@@ -125,13 +133,15 @@ def _passing_items(model: ModelDimensions, settings: MemorySettings) -> tuple[Me
         whole = "weights of units at work", gathered_bytes(model, settings.compute_dtype)
     else:
         whole = "weights, bfloat16 copy", _BFLOAT16 * model.num_parameters if halves else 0
-    gradients = _share(_parameter_bytes(model, settings), settings)
+    gradients = _share(_weight_bytes(settings) * _trained(model, settings).num_parameters, settings)
+    fewer = "compute.micro_batch_tokens"
+    lowered = fewer if settings.recomputes else f"{fewer}, compute.recompute_activations"
     return (
         MemoryItem(BEHAVIOR_STATES, states, update, "another divergence, rollout.max_new_tokens"),
         MemoryItem(*whole, update, smaller),
         MemoryItem("gradients", gradients, (Phase.UPDATE, Phase.OPTIMIZER), smaller),
-        MemoryItem("activations", activation_bytes(model, settings), update, "compute.micro_batch_tokens"),
-        MemoryItem("logits", logits_bytes(model, settings), update, "compute.micro_batch_tokens"),
+        MemoryItem("activations", activation_bytes(model, settings), update, lowered),
+        MemoryItem("logits", logits_bytes(model, settings), update, fewer),
     )
 
 
@@ -140,8 +150,17 @@ def _rounds(settings: MemorySettings) -> bool:
     return settings.optimizer == "adamw_bf16"
 
 
-def _parameter_bytes(model: ModelDimensions, settings: MemorySettings) -> int:
-    return (_BFLOAT16 if _rounds(settings) else _FLOAT32) * model.num_parameters
+def _weight_bytes(settings: MemorySettings) -> int:
+    return _BFLOAT16 if _rounds(settings) else _FLOAT32
+
+
+def _trained(model: ModelDimensions, settings: MemorySettings) -> ModelDimensions:
+    """The model with the number of what is trained of it: its adapters where it has any."""
+    if settings.num_adapter_parameters == 0:
+        return model
+    return replace(
+        model, num_parameters=settings.num_adapter_parameters, num_tensors=settings.num_adapter_tensors
+    )
 
 
 def _share(num_bytes: int, settings: MemorySettings) -> int:
@@ -190,16 +209,26 @@ def cache_bytes_per_token(model: ModelDimensions) -> int:
 
 
 def activation_bytes(model: ModelDimensions, settings: MemorySettings) -> int:
-    """What a forward pass over the micro-batch keeps for its backward pass, logits excepted."""
+    """What a forward pass over the micro-batch keeps for its backward pass, logits excepted.
+
+    Recomputed, it is what the states between layers and a layer's own activations take together.
+    """
     of = _activation_coefficients(model, settings)
     query, keys = model.num_heads * model.head_size, model.num_key_value_heads * model.head_size
     per_token = of.hidden * model.hidden_size + of.feed_forward * model.feed_forward_size
     per_token += of.query * query + of.keys * keys
+    # What is between A and B, in the dtype that is computed in.
+    item = _BFLOAT16 if settings.compute_dtype == "bfloat16" else _FLOAT32
+    per_token += item * settings.adapter_width / model.num_layers
     # Behind the layers: the last states, normed and chosen.
     outside = 3 * _FLOAT32 * model.hidden_size
     copies = of.weight_copies * model.hidden_size * (query + 2 * keys + 2 * model.feed_forward_size)
-    kept = settings.micro_batch_tokens * (model.num_layers * per_token + outside)
-    return int(kept + model.num_layers * copies)
+    layer = settings.micro_batch_tokens * per_token + copies
+    layers = model.num_layers * layer
+    if settings.recomputes:
+        between = settings.micro_batch_tokens * _FLOAT32 * model.hidden_size
+        layers = model.num_layers * between + layer
+    return int(layers + settings.micro_batch_tokens * outside)
 
 
 def logits_bytes(model: ModelDimensions, settings: MemorySettings) -> int:
@@ -208,7 +237,9 @@ def logits_bytes(model: ModelDimensions, settings: MemorySettings) -> int:
     if tokens * vocabulary <= _WHOLE_LOGITS:
         return 3 * _FLOAT32 * tokens * vocabulary
     chunk = min(tokens * vocabulary, _CHUNK_LOGITS)
-    return (2 * _FLOAT32 + 2) * chunk + (_FLOAT32 + 2) * vocabulary * model.hidden_size
+    head = vocabulary * model.hidden_size
+    gradient = 0 if settings.num_adapter_parameters else _FLOAT32 * head
+    return (2 * _FLOAT32 + 2) * chunk + _BFLOAT16 * head + gradient
 
 
 def _states_bytes(model: ModelDimensions, settings: MemorySettings) -> int:
@@ -228,8 +259,11 @@ class _Coefficients:
 
 
 def _activation_coefficients(model: ModelDimensions, settings: MemorySettings) -> _Coefficients:
+    has_adapters = settings.num_adapter_parameters > 0
     if settings.compute_dtype == "bfloat16":
-        return _Coefficients(26, 8, 18, 15.5)
+        return _Coefficients(18, 8, 16, 13.5) if has_adapters else _Coefficients(26, 8, 18, 15.5)
+    if model.model_type == "qwen3" and has_adapters:  # which the fused pass does not compute
+        return _Coefficients(16, 16, 27, 22.5)
     if model.model_type == "qwen3":
         return _Coefficients(8, 16, 27, 22.5, 2 * _FLOAT32)
     return _Coefficients(24, 16, 23, 18)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from atrium.errors import CheckpointError
 from atrium.models.shards import whole
+from atrium.train.host_optimizer import HostCopies
 from atrium.train.optimizer_kinds import PER_BLOCK, OptimizerKind, build_adamw, restore_state, state_of
 
 
@@ -32,23 +33,36 @@ class OptimizerSettings:
 
 
 class PolicyOptimizer:
-    """AdamW over a model's parameters."""
+    """AdamW over a model's parameters, which it finds on the model's device.
 
-    def __init__(self, model: nn.Module, settings: OptimizerSettings) -> None:
+    With `offload`, its state lies in main memory, with copies of the parameters, and it computes there.
+    """
+
+    def __init__(self, model: nn.Module, settings: OptimizerSettings, *, offload: bool = False) -> None:
         self.settings = settings
         self._parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        self._host = HostCopies(self._parameters) if offload else None
+        self._updated = self._parameters if self._host is None else self._host.parameters
         self._adamw = build_adamw(
             settings.kind,
-            self._parameters.values(),
+            self._updated.values(),
             learning_rate=settings.learning_rate,
             betas=(settings.beta1, settings.beta2),
             epsilon=settings.epsilon,
             weight_decay=settings.weight_decay,
         )
 
+    @property
+    def memory_advice(self) -> str:
+        """What to change where its memory lacks."""
+        may_move = self._host is None and any(value.is_cuda for value in self._parameters.values())
+        first = "set compute.offload=true, " if may_move and self.settings.kind == "adamw" else ""
+        return f"{first}choose a smaller model, or a device with more memory"
+
     def zero_grad(self) -> None:
         """Forget the gradient."""
-        self._adamw.zero_grad(set_to_none=True)
+        for parameter in self._parameters.values():
+            parameter.grad = None
 
     def clip_gradient(self) -> float:
         """Scale the gradient down to `max_grad_norm`; its norm before that.
@@ -72,14 +86,19 @@ class PolicyOptimizer:
         learning_rate = learning_rate_at(step, self.settings)
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
-        self._adamw.step()
+        if self._host is None:
+            self._adamw.step()
+        else:
+            self._host.take_gradients()
+            self._adamw.step()
+            self._host.give_weights()
         return learning_rate
 
     def state(self) -> dict[str, Tensor]:
         """Every tensor of the optimiser's state, named `<parameter>/<quantity>`."""
         return {
             f"{name}/{quantity}": value
-            for name, parameter in self._parameters.items()
+            for name, parameter in self._updated.items()
             for quantity, value in state_of(self._adamw, parameter).items()
         }
 
@@ -99,7 +118,7 @@ class PolicyOptimizer:
                 )
             by_parameter.setdefault(name, {})[quantity] = value
         for name, quantities in by_parameter.items():
-            restore_state(self._adamw, self._parameters[name], quantities)
+            restore_state(self._adamw, self._updated[name], quantities)
 
 
 def learning_rate_at(step: int, settings: OptimizerSettings) -> float:

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from atrium.errors import MissingDependencyError
 
 OptimizerKind = Literal["adamw", "adamw_8bit", "adamw_bf16"]
-PER_BLOCK = ("absmax", "qmap")
+_TABLE = "qmap"
+PER_BLOCK = ("absmax", _TABLE)
 """How quantities begin that have a value per block of weights, or for all of them."""
 
 _STEP = "step"
@@ -54,14 +55,21 @@ def build_adamw(
 
 
 def state_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
-    """A parameter's state; empty before its first update. A count of steps becomes a tensor."""
+    """A parameter's state; empty before its first update. A count of steps becomes a tensor.
+
+    What parameters share (bitsandbytes' tables, the count of a group) is cloned, as stored tensors share no
+    memory.
+    """
     state = optimizer.state.get(parameter, {})
     if not state:
         return {}
     step = _group(optimizer, parameter).get(_STEP)
-    # A group's count is one tensor for all its parameters; stored tensors share no memory.
     found = dict(state) if step is None else {_STEP: step.clone(), **state}
-    return {name: torch.as_tensor(value) for name, value in found.items() if value is not None}
+    return {
+        name: value.clone() if name.startswith(_TABLE) else torch.as_tensor(value)
+        for name, value in found.items()
+        if value is not None
+    }
 
 
 def restore_state(

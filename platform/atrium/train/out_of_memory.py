@@ -81,7 +81,8 @@ class MicroBatchBudget:
 
     Which rows share a micro-batch changes a gradient by no more than rounding, so that what failed can be
     repeated with smaller ones. Passes run within `limit`, which may leave them less memory than there is.
-    `phase` names what is being done, for the message.
+    `phase` names what is being done, and `recomputes` whether activations are computed again, for the
+    message.
     """
 
     max_tokens: int
@@ -90,6 +91,7 @@ class MicroBatchBudget:
     phase: str = "an update"
     ranks: Ranks = Ranks()
     limit: AbstractContextManager[object] = nullcontext()
+    recomputes: bool = False
     _num_rows: int = 0
     _num_tokens: int = 0
 
@@ -152,11 +154,13 @@ class MicroBatchBudget:
             )
 
     def _advice(self) -> str:
+        helps = "update" in self.phase and not self.recomputes  # other passes keep no activations
+        again = "" if not helps else "set compute.recompute_activations=true, "
         if self._num_rows > 1:
-            return f"lower compute.micro_batch_tokens={self.max_tokens}, or set compute.on_oom=shrink"
+            return f"{again}lower compute.micro_batch_tokens={self.max_tokens}, or set compute.on_oom=shrink"
         if self._num_rows == 1:
             return (
-                f"its micro-batch is a single row of {self._num_tokens} tokens; lower "
+                f"its micro-batch is a single row of {self._num_tokens} tokens; {again}lower "
                 "rollout.max_new_tokens, or choose a smaller model"
             )
         return "choose a smaller model, or a device with more memory"

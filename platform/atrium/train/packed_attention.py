@@ -12,6 +12,8 @@ D head size.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -76,19 +78,26 @@ def packed_states(model: PreTrainedModel, packing: Packing) -> Tensor:
 
     Raises `ConfigError` when the model's attention is more than causal attention (sinks, soft caps, windows).
     """
-    before = model.config._attn_implementation
-    model.config._attn_implementation = _NAME
-    try:
+    with attention_of(model, _NAME):
         output = model.base_model(
             input_ids=packing.token_N[None],
             position_ids=packing.position_N[None],
             use_cache=False,
             packing=packing,
         )
-    finally:
-        model.config._attn_implementation = before
     state_ND: Tensor = output.last_hidden_state[0]
     return state_ND
+
+
+@contextmanager
+def attention_of(model: PreTrainedModel, implementation: str) -> Iterator[None]:
+    """Have the model attend by an implementation that transformers knows by this name."""
+    before = model.config._attn_implementation
+    model.config._attn_implementation = implementation
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = before
 
 
 def _interface(

@@ -11,6 +11,7 @@ Source: `Qwen3ForCausalLM` of transformers, whose forward it repeats.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,39 +22,53 @@ from transformers import PreTrainedModel
 from atrium.models.qwen3 import head_norms, rotations, unit_rms
 from atrium.train.packed_attention import attend
 from atrium.train.packing import Packing
+from atrium.train.recomputed_blocks import recomputed
 
 
-def qwen3_states(model: PreTrainedModel, packing: Packing) -> Tensor:
-    """The last states [N, E] at the packed tokens, of a model that `has_fused_form` accepts."""
+def qwen3_states(model: PreTrainedModel, packing: Packing, *, recomputes: bool = False) -> Tensor:
+    """The last states [N, E] at the packed tokens, of a model that `has_fused_form` accepts.
+
+    With `recomputes`, a backward pass finds the states between blocks, and computes the rest again.
+    """
     config, base = model.config, model.model
-    epsilon = config.rms_norm_eps
     cos, sin = rotations(model, packing.position_N)
     hidden_NE: Tensor = functional.embedding(packing.token_N, base.embed_tokens.weight)
-    for index, layer in enumerate(base.layers):
-        attention, feed_forward = layer.self_attn, layer.mlp
-        state_NM = _NormProduct.apply(
-            hidden_NE,
-            layer.input_layernorm.weight,
-            torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]),
-            epsilon,
-        )
-        state_NHD = state_NM.unflatten(1, (-1, config.head_dim))
-        mixed_NHD = attend(
-            _RotatedHeads.apply(state_NHD, head_norms(model, index), cos, sin, epsilon),
-            packing,
-            num_heads=config.num_attention_heads,
-            num_kv_heads=config.num_key_value_heads,
-            scale=attention.scaling,
-        )
-        hidden_NE = torch.addmm(hidden_NE, mixed_NHD.flatten(1), attention.o_proj.weight.t())
-        gate_up_NM = _NormProduct.apply(
-            hidden_NE,
-            layer.post_attention_layernorm.weight,
-            torch.cat([feed_forward.gate_proj.weight, feed_forward.up_proj.weight]),
-            epsilon,
-        )
-        hidden_NE = torch.addmm(hidden_NE, _Gated.apply(gate_up_NM), feed_forward.down_proj.weight.t())
-    return functional.rms_norm(hidden_NE, (config.hidden_size,), base.norm.weight, epsilon)
+    for index in range(config.num_hidden_layers):
+        block = partial(_block_states, model=model, index=index, packing=packing, cos=cos, sin=sin)
+        keeps = not (recomputes and torch.is_grad_enabled())
+        hidden_NE = block(hidden_NE) if keeps else recomputed(block, hidden_NE)
+    return functional.rms_norm(hidden_NE, (config.hidden_size,), base.norm.weight, config.rms_norm_eps)
+
+
+def _block_states(
+    hidden_NE: Tensor, *, model: PreTrainedModel, index: int, packing: Packing, cos: Tensor, sin: Tensor
+) -> Tensor:
+    """The states behind a block from those before it."""
+    config, layer = model.config, model.model.layers[index]
+    attention, feed_forward = layer.self_attn, layer.mlp
+    epsilon = config.rms_norm_eps
+    state_NM = _NormProduct.apply(
+        hidden_NE,
+        layer.input_layernorm.weight,
+        torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]),
+        epsilon,
+    )
+    state_NHD = state_NM.unflatten(1, (-1, config.head_dim))
+    mixed_NHD = attend(
+        _RotatedHeads.apply(state_NHD, head_norms(model, index), cos, sin, epsilon),
+        packing,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads,
+        scale=attention.scaling,
+    )
+    hidden_NE = torch.addmm(hidden_NE, mixed_NHD.flatten(1), attention.o_proj.weight.t())
+    gate_up_NM = _NormProduct.apply(
+        hidden_NE,
+        layer.post_attention_layernorm.weight,
+        torch.cat([feed_forward.gate_proj.weight, feed_forward.up_proj.weight]),
+        epsilon,
+    )
+    return torch.addmm(hidden_NE, _Gated.apply(gate_up_NM), feed_forward.down_proj.weight.t())
 
 
 def _unit_rms_backward(gradient: Tensor, unit: Tensor, inverse: Tensor) -> Tensor:

@@ -25,6 +25,8 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
+    ranks_per_engine: int = 1
+    """Consecutive ranks that share one engine: they ask it for the same things, and all get its answers."""
     waited_s: float = 0.0
     """Seconds that this rank has waited for others here, since the run began."""
 
@@ -38,9 +40,28 @@ class Ranks:
         """Whether no other process shares the run."""
         return self.size == 1
 
+    @property
+    def num_engines(self) -> int:
+        """Engines of the run, each of one rank or shared by several."""
+        return self.size // self.ranks_per_engine
+
+    @property
+    def engine(self) -> int:
+        """The number of this rank's engine, counted from 0."""
+        return self.rank // self.ranks_per_engine
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this rank passes on what its engine answers; the others that share the engine drop it."""
+        return self.rank % self.ranks_per_engine == 0
+
+    def shares(self, things: Sequence[_T]) -> list[list[_T]]:
+        """The part of each engine of things that are dealt one by one, in their order; may be empty."""
+        return [list(things[engine :: self.num_engines]) for engine in range(self.num_engines)]
+
     def share(self, things: Sequence[_T]) -> list[_T]:
-        """The part of this rank of things that are dealt one by one, in their order; may be empty."""
-        return list(things[self.rank :: self.size])
+        """The part of this rank's engine."""
+        return self.shares(things)[self.engine]
 
     def gather(self, record: Any) -> list[Any]:  # noqa: ANN401 - whatever JSON can hold
         """Every rank's record, in the order of the ranks; it consists of what JSON can hold."""

@@ -25,6 +25,8 @@ from atrium.train.memory_plan import (
 )
 
 _BFLOAT16, _FLOAT32 = 2, 4
+_ENGINE_GPUS = (1, 2, 4, 8)
+"""Over how many GPUs an engine may be spread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +82,13 @@ class StepPlan:
     """One of `num_gpus` in one step: bytes in memory, bytes received, seconds.
 
     `sampling_s` is infinite where the engine has no room for a single row. `exchange_s` runs beside
-    `update_s`; the longer one counts.
+    `update_s`; the longer one counts. `recomputes` says whether updates compute activations again, and
+    `tensor_parallel` over how many GPUs an engine is spread, which decodes `num_concurrent_rows` at once.
     """
 
     num_gpus: int
+    tensor_parallel: int
+    recomputes: bool
     sampling_bytes: int
     update_bytes: int
     exchanged_bytes: float
@@ -115,48 +120,90 @@ class StepPlan:
         return {name: seconds / self.step_s for name, seconds in parts.items()}
 
 
+def fitting_plan(model: ModelDimensions, work: Workload, hardware: Hardware, num_gpus: int) -> StepPlan:
+    """The plan with engines over as few GPUs of a node as fit; with whole engines where nothing does."""
+    sizes = [size for size in _ENGINE_GPUS if num_gpus % size == 0 and size <= hardware.gpus_per_node]
+    plans = [plan_step(model, work, hardware, num_gpus, tensor_parallel=size) for size in sizes]
+    return next((plan for plan in plans if plan.fits(hardware)), plans[0])
+
+
 def plan_step(
-    model: ModelDimensions, work: Workload, hardware: Hardware, num_gpus: int, *, offload: bool = False
+    model: ModelDimensions,
+    work: Workload,
+    hardware: Hardware,
+    num_gpus: int,
+    *,
+    offload: bool = False,
+    tensor_parallel: int = 1,
 ) -> StepPlan:
-    """The plan of one GPU of `num_gpus`, each with a whole bfloat16 engine that is empty during updates."""
-    peaks = peak_by_phase(
-        plan_memory(
-            model,
-            MemorySettings(
-                compute_dtype="bfloat16",
-                micro_batch_tokens=max(work.micro_batch_tokens, work.row_tokens),
-                batch_tokens=work.num_rows * work.row_tokens,
-                cache_tokens=0,
-                engine_bytes=_BFLOAT16 * model.num_parameters,
-                engine_sleeps=True,
-                num_ranks=num_gpus,
-                offload=offload,
-            ),
-        )
+    """The plan of one GPU of `num_gpus`, with bfloat16 engines that are empty during updates.
+
+    Activations are computed again where an update would not fit otherwise.
+    """
+    kept, again = (
+        _peaks(model, work, num_gpus, offload=offload, recomputes=both, tensor_parallel=tensor_parallel)
+        for both in (False, True)
     )
-    rows = math.ceil(work.num_rows / num_gpus)
-    room = hardware.usable_frac * hardware.memory_bytes - peaks[Phase.SAMPLING]
-    per_row = _cache_bytes(model) * work.row_tokens
+    usable = hardware.usable_frac * hardware.memory_bytes
+    recomputes = _update_bytes(kept) > usable
+    peaks = again if recomputes else kept
+    rows = math.ceil(work.num_rows * tensor_parallel / num_gpus)
+    room = usable - peaks[Phase.SAMPLING]
+    per_row = _cache_bytes(model) * work.row_tokens / tensor_parallel
     concurrent = min(rows, int(max(room, 0.0) // per_row))
     exchanged = exchanged_bytes(model, work, num_gpus)
     synced = _FLOAT32 * model.num_parameters * _others(num_gpus)
+    flops = update_flops(model, work, recomputes=recomputes)
+    sampling_s = _sampling_s(model, work, hardware, rows=rows, concurrent=concurrent) / tensor_parallel
     return StepPlan(
         num_gpus=num_gpus,
+        tensor_parallel=tensor_parallel,
+        recomputes=recomputes,
         sampling_bytes=int(peaks[Phase.SAMPLING] + concurrent * per_row),
-        update_bytes=max(peaks[Phase.UPDATE], peaks[Phase.OPTIMIZER]),
+        update_bytes=_update_bytes(peaks),
         exchanged_bytes=exchanged,
         synced_bytes=synced,
-        sampling_s=_sampling_s(model, work, hardware, rows=rows, concurrent=concurrent),
-        update_s=update_flops(model, work) / (num_gpus * hardware.peak_flops * hardware.efficiency),
+        sampling_s=sampling_s,
+        update_s=flops / (num_gpus * hardware.peak_flops * hardware.efficiency),
         exchange_s=exchanged / hardware.link(num_gpus),
         sync_s=synced / hardware.link(num_gpus)
-        + _BFLOAT16 * model.num_parameters / hardware.memory_bandwidth,
+        + _BFLOAT16 * model.num_parameters / tensor_parallel / hardware.memory_bandwidth,
         num_concurrent_rows=concurrent,
     )
 
 
-def update_flops(model: ModelDimensions, work: Workload) -> float:
-    """Operations of a step's update on all GPUs: passes with a gradient, and those without, a third each."""
+def _peaks(
+    model: ModelDimensions,
+    work: Workload,
+    num_gpus: int,
+    *,
+    offload: bool,
+    recomputes: bool,
+    tensor_parallel: int,
+) -> Mapping[Phase, int]:
+    settings = MemorySettings(
+        compute_dtype="bfloat16",
+        micro_batch_tokens=max(work.micro_batch_tokens, work.row_tokens),
+        batch_tokens=work.num_rows * work.row_tokens,
+        cache_tokens=0,
+        engine_bytes=_BFLOAT16 * model.num_parameters // tensor_parallel,
+        engine_sleeps=True,
+        num_ranks=num_gpus,
+        offload=offload,
+        recomputes=recomputes,
+    )
+    return peak_by_phase(plan_memory(model, settings))
+
+
+def _update_bytes(peaks: Mapping[Phase, int]) -> int:
+    return max(peaks[Phase.UPDATE], peaks[Phase.OPTIMIZER])
+
+
+def update_flops(model: ModelDimensions, work: Workload, *, recomputes: bool = False) -> float:
+    """Operations of a step's update on all GPUs: passes with a gradient, and those without, a third each.
+
+    With `recomputes`, a pass with a gradient computes its forward pass twice.
+    """
     weights = model.num_layers * block_parameters(model)
     head = model.vocabulary_size * model.hidden_size
     flops = ModelFlops(
@@ -169,7 +216,8 @@ def update_flops(model: ModelDimensions, work: Workload) -> float:
         np.full(work.num_rows, work.row_tokens),
         np.arange(work.num_rows) // work.group_size,
     )
-    return flops * (work.num_epochs + work.num_forward_passes / 3)
+    with_gradient = work.num_epochs * (4 / 3 if recomputes else 1)
+    return flops * (with_gradient + work.num_forward_passes / 3)
 
 
 def num_micro_batches(work: Workload, num_gpus: int) -> int:
@@ -198,7 +246,7 @@ def needed_bandwidth(plan: StepPlan) -> float:
 def _sampling_s(
     model: ModelDimensions, work: Workload, hardware: Hardware, *, rows: int, concurrent: int
 ) -> float:
-    """Decoding of a GPU's rows: each token reads the weights once for all rows, and each row's own cache."""
+    """Decoding of an engine's rows on one GPU: a token reads the weights once, and each row's own cache."""
     if concurrent == 0:
         return math.inf
     num_tokens = max(rows / concurrent, 1.0) * work.num_completion_tokens

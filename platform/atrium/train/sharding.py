@@ -23,6 +23,7 @@ from torch.distributed.fsdp import (
 from transformers import PreTrainedModel
 
 from atrium.errors import ConfigError
+from atrium.models.blocks import decoder_blocks
 
 
 class _Root(nn.Module):
@@ -69,8 +70,7 @@ def shard(
     With `offload`, shards, gradients and the optimiser's state live in the host's memory. Raises
     `ConfigError` for a model whose blocks are not known.
     """
-    names = set(model._no_split_modules or ())
-    blocks = [module for module in model.modules() if type(module).__name__ in names]
+    blocks = decoder_blocks(model)
     if not blocks:
         raise ConfigError(
             f"model of type {type(model).__name__} does not say what its blocks are, so it cannot be spread "

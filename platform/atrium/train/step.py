@@ -148,6 +148,7 @@ class PolicyUpdater:
             on_message=self.faults.on_message,
             ranks=self.ranks,
             limit=self.memory_limit,
+            recomputes=self.forward.recomputes,
         )
 
     def _count(self, current: _Step, num_updates: int, update_s: float) -> None:
@@ -196,7 +197,7 @@ class PolicyUpdater:
         self._count_positions(chosen, seen, current)
         with (
             self._timed(measurements, metrics.OPTIMIZER_S),
-            memory_explained("the optimiser's step", "choose a smaller model, or a device with more memory"),
+            memory_explained("the optimiser's step", self.optimizer.memory_advice),
         ):
             norm = self.optimizer.clip_gradient()
             if is_made := math.isfinite(norm):

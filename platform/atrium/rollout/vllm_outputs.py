@@ -1,0 +1,54 @@
+"""From vLLM's outputs to completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from atrium.errors import EngineError
+from atrium.records import Completion, FinishReason
+
+
+def completions_of(
+    outputs: Sequence[Any], tokenizer: PreTrainedTokenizerBase, stop_token_ids: Sequence[int], version: int
+) -> list[Completion]:
+    """The records of outputs that are finished, sampled by the weights of `version`.
+
+    Raises `EngineError` for outputs that ended in another way than at a stop token or the length limit, and
+    for log-probabilities that are not finite.
+    """
+    stopped = [bool(output.token_ids) and output.token_ids[-1] in stop_token_ids for output in outputs]
+    texts = tokenizer.batch_decode(
+        [
+            list(output.token_ids[: len(output.token_ids) - end])
+            for output, end in zip(outputs, stopped, strict=True)
+        ],
+        skip_special_tokens=True,
+    )
+    completions = []
+    for output, text, is_stopped in zip(outputs, texts, stopped, strict=True):
+        logprobs = np.asarray(output.logprobs.logprobs, dtype=np.float32)
+        if len(logprobs) != len(output.token_ids) or output.finish_reason not in ("stop", "length"):
+            raise EngineError(
+                f"vLLM ended a completion for the reason '{output.finish_reason}', with "
+                f"{len(logprobs)} log-probabilities for {len(output.token_ids)} tokens; "
+                "go on from the last checkpoint with --resume"
+            )
+        if not np.isfinite(logprobs).all():
+            raise EngineError(
+                "the model's logits are not finite, so nothing can be sampled: its weights have "
+                "diverged; resume from an earlier checkpoint with a lower learning rate"
+            )
+        completions.append(
+            Completion(
+                token_ids=np.array(output.token_ids, dtype=np.int32),
+                logprobs=logprobs,
+                text=text,
+                finish_reason=FinishReason.STOP if is_stopped else FinishReason.LENGTH,
+                weight_version=version,
+            )
+        )
+    return completions

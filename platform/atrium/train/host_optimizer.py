@@ -1,0 +1,46 @@
+"""Parameters' copies in main memory, which an optimiser there changes in their place.
+
+A GPU then holds weights and gradients only. Each update moves gradients to the host and weights back, and
+is computed by the host's processor: the formula is that of the GPU, its rounding another.
+
+Source: ZeRO-Offload, arXiv 2101.06840, without its overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+
+class HostCopies:
+    """Copies of the parameters by name, in pinned memory where a GPU is copied from."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._on_device = dict(parameters)
+        self.parameters = {
+            name: nn.Parameter(_copied(parameter.detach())) for name, parameter in parameters.items()
+        }
+
+    def take_gradients(self) -> None:
+        """Give every copy the gradient that its parameter has, or none."""
+        for name, copy in self.parameters.items():
+            gradient = self._on_device[name].grad
+            if gradient is None:
+                copy.grad = None
+            elif copy.grad is None:
+                copy.grad = _copied(gradient)
+            else:
+                copy.grad.copy_(gradient)
+
+    def give_weights(self) -> None:
+        """Give every parameter the weights that its copy has."""
+        with torch.no_grad():
+            for name, copy in self.parameters.items():
+                self._on_device[name].copy_(copy)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
+    return host.copy_(tensor)

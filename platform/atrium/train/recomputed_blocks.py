@@ -1,0 +1,78 @@
+"""Decoder blocks that keep nothing but their inputs for the backward pass, and compute the rest again.
+
+The memory of activations then is that of one block, and of the states between blocks; an update computes a
+forward pass more. Values and gradients are those of blocks that keep their activations.
+
+Source: sublinear memory by checkpoints, arXiv 1604.06174, with one segment per block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from atrium.errors import ConfigError
+from atrium.models.blocks import decoder_blocks
+from atrium.train.packed_attention import attention_of
+
+
+class RecomputedBlocks:
+    """The blocks of a model, which keep their inputs only where a pass with a gradient runs inside `used`.
+
+    Raises `ConfigError` for a model whose blocks are not known.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._blocks = decoder_blocks(model)
+        if not self._blocks:
+            raise ConfigError(
+                f"compute.recompute_activations=true: model of type {type(model).__name__} does not say what "
+                "its blocks are; set compute.recompute_activations=false"
+            )
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Have the model call blocks that keep their inputs only; nothing changes without gradients."""
+        if not torch.is_grad_enabled():
+            yield
+            return
+        # What `forward` computes, so that hooks stay outside: FSDP2 gathers a block's weights in them.
+        attributes = ["forward" if block._compiled_call_impl is None else _COMPILED for block in self._blocks]
+        before = [block.__dict__.get(name) for block, name in zip(self._blocks, attributes, strict=True)]
+        for block, name in zip(self._blocks, attributes, strict=True):
+            setattr(block, name, self._recomputed(getattr(block, name)))
+        try:
+            yield
+        finally:
+            for block, name, value in zip(self._blocks, attributes, before, strict=True):
+                if value is None:
+                    delattr(block, name)
+                else:
+                    setattr(block, name, value)
+
+    def _recomputed(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a block's own
+            implementation = self._model.config._attn_implementation
+
+            def compute_again(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a block's own
+                # In the backward pass the model attends in another way than it did in the forward pass.
+                with attention_of(self._model, implementation):
+                    return compute(*args, **kwargs)
+
+            return recomputed(compute_again, *args, **kwargs)
+
+        return call
+
+
+def recomputed(compute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever it gives
+    """What `compute` gives, keeping only its arguments for the backward pass; it draws nothing at random."""
+    return checkpoint(compute, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+
+
+_COMPILED = "_compiled_call_impl"

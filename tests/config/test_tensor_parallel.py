@@ -1,0 +1,172 @@
+"""One vLLM for several processes: what it can be split for; anything else is one line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.config.test_evaluation import of_checkpoint
+
+from atrium.assemble.ranks import joined_ranks
+from atrium.assemble.vllm import check_vllm_memory, check_vllm_split
+from atrium.cli import main
+from atrium.config.compose import compose, from_json, to_json
+from atrium.config.machine import Machine
+from atrium.errors import ConfigError, EngineError
+from atrium.rollout.vllm_split import SplitShape, check_split
+
+QWEN3_8B = SplitShape(num_heads=32, num_key_value_heads=8, feed_forward_size=12288, vocabulary_size=151936)
+MATH = ("dataset=math", "benchmark=math_suite")
+RANDOM_8B = ("model=qwen3_8b", "model.weights=random", *MATH, "rollout=vllm")
+GB = 10**9
+
+
+@pytest.fixture
+def with_a_gpu(monkeypatch):
+    monkeypatch.setattr("atrium.config.consistency.torch_has_cuda", lambda: True)
+    return Machine(num_cores=16, requested_threads=None, has_cuda=True, has_vllm=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["rollout.tensor_parallel=2"], "does not divide compute.num_processes=1, and processes that share"),
+        (["rollout.tensor_parallel=3", "compute.num_processes=4"], "allowed is 1, 2, 4, or a number of"),
+        (
+            [
+                "rollout.tensor_parallel=4",
+                "compute.num_processes=2",
+                "compute.num_nodes=2",
+                "compute.rendezvous=a:1",
+            ],
+            "are on one node",
+        ),
+        (
+            ["rollout.tensor_parallel=2", "compute.num_processes=6", "rollout.num_prompts=4"],
+            "num_prompts=4 times rollout.tensor_parallel=2, .* divides it: 2, 4, 8",
+        ),
+        (["rollout.tensor_parallel=0"], "rollout.tensor_parallel=0"),
+    ],
+)
+def test_processes_that_cannot_share_engines_are_refused(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        compose(["rollout=vllm_cpu", "optimizer.num_minibatches=1", *settings])
+
+
+def test_fewer_engines_than_processes_need_fewer_prompts():
+    shared = ["rollout=vllm", "compute.num_processes=8", "rollout.num_prompts=4"]
+    with pytest.raises(ConfigError, match=r"does not divide rollout\.num_prompts=4, and"):
+        compose([*shared, "optimizer.num_minibatches=1"])
+    config = compose([*shared, "optimizer.num_minibatches=1", "rollout.tensor_parallel=2"])
+    assert config.rollout.ranks_per_engine == 2
+
+
+@pytest.mark.parametrize("engine", ["transformers", "transformers_paged"])
+def test_other_engines_do_not_know_the_setting(engine):
+    assert compose([f"rollout={engine}"]).rollout.ranks_per_engine == 1
+    with pytest.raises(ConfigError, match="tensor_parallel"):
+        compose([f"rollout={engine}", "rollout.tensor_parallel=2"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["rollout.tensor_parallel=2"], "rollout.tensor_parallel=2 does not divide compute.num_processes=1"),
+        (
+            ["rollout.tensor_parallel=3", "compute.num_processes=3"],
+            "cannot split the model's 4 attention heads; allowed is 1, 2, 4",
+        ),
+        (
+            [*MATH, "model=qwen3_8b", "rollout.tensor_parallel=3", "compute.num_processes=3"],
+            "cannot split the model's 32 attention heads; allowed is 1, 2, 4, 8, 16, 32",
+        ),
+    ],
+)
+def test_it_is_one_line_before_anything_is_started(tmp_path, capsys, monkeypatch, settings, said):
+    monkeypatch.setattr("atrium.rollout.vllm_environment._version", {"vllm-cpu": "0.32.0"}.get)
+    common = ["rollout=vllm_cpu", "rollout.num_prompts=24", "optimizer.num_minibatches=1", "compute=cpu"]
+    assert main(["train", *common, f"runs_dir={tmp_path}", *settings]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ranks_that_were_started_otherwise_are_refused_before_they_meet(monkeypatch):
+    config = compose(["rollout=vllm_cpu", "compute.num_processes=2", "rollout.tensor_parallel=2"])
+    for started in ({"WORLD_SIZE": "1"}, {"WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "3"}):
+        for name, value in started.items():
+            monkeypatch.setenv(name, value)
+        with (
+            pytest.raises(ConfigError, match=r"tensor_parallel=2 .* start a multiple of 2"),
+            joined_ranks(config),
+        ):
+            pass
+
+
+def test_a_run_from_before_the_setting_has_an_engine_per_process():
+    stored = json.loads(to_json(compose(["rollout=vllm"])))
+    del stored["rollout"]["tensor_parallel"]
+    assert from_json(json.dumps(stored)).rollout.tensor_parallel == 1
+
+
+def test_a_checkpoint_is_evaluated_by_one_process():
+    trained = ("rollout=vllm", "compute.num_processes=4", "rollout.tensor_parallel=4")
+    config = of_checkpoint(trained=trained).config
+    assert (config.compute.num_processes, config.rollout.tensor_parallel) == (1, 1)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 4, 8, 16, 32])
+def test_key_value_heads_are_divided_or_copied(num_ranks):
+    check_split(QWEN3_8B, num_ranks)
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_ranks", "said"),
+    [
+        (
+            {},
+            3,
+            "tensor_parallel=3 cannot split the model's 32 attention heads; allowed is 1, 2, 4, 8, 16, 32",
+        ),
+        (
+            {"num_heads": 12, "num_key_value_heads": 3, "vocabulary_size": 190},
+            2,
+            "3 key-value heads; allowed is 1, 3, 6, 12",
+        ),
+        ({"feed_forward_size": 100}, 8, "feed-forward width of 100; allowed is 1, 2, 4"),
+        (
+            {"num_heads": 12, "num_key_value_heads": 6, "vocabulary_size": 100},
+            3,
+            "vocabulary of 128 rows, padding included; allowed is 1, 2",
+        ),
+    ],
+)
+def test_a_model_that_cannot_be_split_is_refused(changes, num_ranks, said):
+    values = {name: getattr(QWEN3_8B, name) for name in SplitShape.__dataclass_fields__}
+    with pytest.raises(ConfigError, match=said):
+        check_split(SplitShape(**(values | changes)), num_ranks)
+
+
+def test_the_built_in_model_and_others_are_checked_alike(with_a_gpu):
+    tiny = ("rollout=vllm", "rollout.num_prompts=12", "optimizer.num_minibatches=1")
+    check_vllm_split(compose([*tiny, "compute.num_processes=4", "rollout.tensor_parallel=4"]))
+    for model in (tiny, (*RANDOM_8B, "rollout.num_prompts=12", "optimizer.num_minibatches=1")):
+        config = compose([*model, "compute.num_processes=3", "rollout.tensor_parallel=3"], machine=with_a_gpu)
+        with pytest.raises(ConfigError, match="attention heads; allowed is 1, 2, 4"):
+            check_vllm_split(config)
+
+
+def test_the_memory_of_a_device_is_that_of_its_part(with_a_gpu):
+    # 8.19e9 parameters: 131.1 GB to train, 16.4 GB to sample; 8 ranks hold 16.4 GB of the trainer each.
+    def check(*settings, device_bytes):
+        config = compose([*RANDOM_8B, "compute.num_processes=8", *settings], machine=with_a_gpu)
+        check_vllm_memory(config, config.model, device_bytes=device_bytes)
+
+    check(device_bytes=80 * GB)
+    with pytest.raises(EngineError, match=r"gives vLLM 12\.8 GB, but the weights in bfloat16 take 16\.4 GB"):
+        check(device_bytes=32 * GB)
+    with pytest.raises(EngineError, match=r"take 16\.4 GB and vLLM 9\.6 GB, but there are 24\.0 GB"):
+        check("rollout.tensor_parallel=4", device_bytes=24 * GB)
+    check("rollout.tensor_parallel=4", device_bytes=32 * GB)
+    check("rollout.tensor_parallel=4", "compute.offload=true", device_bytes=24 * GB)
