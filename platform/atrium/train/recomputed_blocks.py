@@ -20,6 +20,9 @@ from atrium.errors import ConfigError
 from atrium.models.blocks import decoder_blocks
 from atrium.train.packed_attention import attention_of
 
+_COMPILED = "_compiled_call_impl"
+"""Where torch keeps what a compiled module calls instead of `forward`."""
+
 
 class RecomputedBlocks:
     """The blocks of a model, which keep their inputs only where a pass with a gradient runs inside `used`.
@@ -73,6 +76,3 @@ class RecomputedBlocks:
 def recomputed(compute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever it gives
     """What `compute` gives, keeping only its arguments for the backward pass; it draws nothing at random."""
     return checkpoint(compute, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
-
-
-_COMPILED = "_compiled_call_impl"
