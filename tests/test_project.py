@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.benchmark_files import NOT_CARRIED
 
 import atrium
 from atrium.cli.app import COMMANDS
@@ -230,6 +231,7 @@ def test_a_skip_fails_where_skips_are_not_allowed(tmp_path):
     (tmp_path / "test_skips.py").write_text(
         "import pytest\n"
         "def test_skips(): pytest.skip('no such software')\n"
+        f"def test_lacks_problems(): pytest.skip('{NOT_CARRIED}')\n"
         "@pytest.mark.xfail(reason='known', strict=True)\ndef test_fails(): assert False\n"
     )
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
@@ -241,7 +243,7 @@ def test_a_skip_fails_where_skips_are_not_allowed(tmp_path):
         text=True,
         timeout=60,
     )
-    assert "1 failed, 1 xfailed" in done.stdout, done.stdout
+    assert "1 failed, 1 skipped, 1 xfailed" in done.stdout, done.stdout
     assert "ATRIUM_NO_SKIPS is set: Skipped: no such software" in done.stdout
 
 

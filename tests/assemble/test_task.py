@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-from pathlib import Path
 
 import pytest
+from tests.benchmark_files import BENCHMARK_FILES, needs_benchmark_files
 
 from atrium.assemble.benchmarks import load_benchmarks
 from atrium.assemble.datasets import load_dataset
@@ -18,11 +17,6 @@ from atrium.config.compose import compose, from_json, to_json
 from atrium.errors import ConfigError, DataError
 from atrium.grading.pool import GraderPool
 from atrium.records import Problem
-
-SHARED = Path(
-    os.environ.get("ATRIUM_SHARED_BENCHMARKS") or Path(__file__).resolve().parents[3] / "shared/benchmarks"
-)
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the real benchmark files are not at hand")
 
 UNREADABLE_GOLDS: dict[str, set[str]] = {
     "aime2024": set(),
@@ -220,10 +214,10 @@ def test_a_file_that_is_not_there_is_found_before_anything_is_loaded(tmp_path, o
         check_before_run(compose([*overrides, f"runs_dir={tmp_path}"]))
 
 
-@needs_shared
+@needs_benchmark_files
 @pytest.mark.parametrize("name", UNREADABLE_GOLDS)
 def test_the_golds_of_the_real_files_grade_correct_against_themselves(name):
-    lines = (SHARED / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (BENCHMARK_FILES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     problems = [Problem(problem_id=r["id"], question=r["problem"], answer=str(r["answer"])) for r in rows]
     with GraderPool(num_workers=1, timeout_s=10.0, memory_limit_mb=1024) as pool:
@@ -231,13 +225,13 @@ def test_the_golds_of_the_real_files_grade_correct_against_themselves(name):
     assert {problem.problem_id for problem, _ in found} == UNREADABLE_GOLDS[name]
 
 
-@needs_shared
+@needs_benchmark_files
 @pytest.mark.parametrize(
     ("benchmark", "file", "num_problems"),
     [("math500", "math500", 500), ("aime24", "aime2024", 30), ("gsm8k", "gsm8k_test", 1319)],
 )
 def test_a_benchmark_of_the_hub_reads_a_local_copy(tmp_path, benchmark, file, num_problems):
-    config = compose([f"benchmark={benchmark}", f"benchmark.source={SHARED / file}.jsonl"])
+    config = compose([f"benchmark={benchmark}", f"benchmark.source={BENCHMARK_FILES / file}.jsonl"])
     (loaded,) = load_benchmarks(
         config.benchmark,
         config.dataset,
@@ -249,17 +243,20 @@ def test_a_benchmark_of_the_hub_reads_a_local_copy(tmp_path, benchmark, file, nu
     assert loaded.origin.num_unreadable == loaded.origin.num_instructions == 0
 
 
-@needs_shared
+@needs_benchmark_files
 def test_math_is_trained_on_without_what_is_in_math500(tmp_path):
     config = compose(
         [
             "benchmark=math500",
             "dataset=math",
-            f"dataset.source={SHARED / 'math_train_800.jsonl'}",
+            f"dataset.source={BENCHMARK_FILES / 'math_train_800.jsonl'}",
             "dataset.expected_num_rows=null",
         ]
     )
-    exam = [json.loads(line) for line in (SHARED / "math500.jsonl").read_text(encoding="utf-8").splitlines()]
+    exam = [
+        json.loads(line)
+        for line in (BENCHMARK_FILES / "math500.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     held = [Problem(problem_id=row["id"], question=row["problem"], answer=row["answer"]) for row in exam]
     loaded = load_dataset(
         config.dataset,

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import pytest
+from tests.benchmark_files import BENCHMARK_FILES, needs_benchmark_files
 
 from atrium.data.instructions import without_instruction
-
-SHARED = Path(
-    os.environ.get("ATRIUM_SHARED_BENCHMARKS") or Path(__file__).resolve().parents[3] / "shared/benchmarks"
-)
 
 DAPO_BEFORE = (
     "Solve the following math problem step by step. The last line of your response should be of the form "
@@ -66,9 +61,9 @@ def test_a_question_without_one_stays_as_it_is(question):
     assert without_instruction(question) == (question, None)
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the real benchmark files are not at hand")
+@needs_benchmark_files
 @pytest.mark.parametrize("name", ["aime2024", "math500", "gsm8k_test", "math_train_800"])
 def test_no_real_problem_loses_a_word(name):
-    lines = (SHARED / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (BENCHMARK_FILES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     questions = [json.loads(line)["problem"] for line in lines]
     assert [question for question in questions if without_instruction(question)[1]] == []

@@ -11,11 +11,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from tests.benchmark_files import BENCHMARK_FILES, needs_benchmark_files
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -28,9 +28,6 @@ from atrium.tracking.status import RunState, read_status
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 PATIENCE_S = 300.0
-SHARED = Path(
-    os.environ.get("ATRIUM_SHARED_BENCHMARKS", Path(__file__).resolve().parents[3] / "shared" / "benchmarks")
-)
 BENCHMARK = "arithmetic-test"
 TURNS = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}"
@@ -202,13 +199,12 @@ def test_a_request_to_stop_is_heard_at_once_and_says_how_to_go_on(runs_dir, undi
     assert rows_of(folder, BENCHMARK) == rows_of(undisturbed, BENCHMARK)
 
 
+@needs_benchmark_files
 @pytest.mark.parametrize(
     ("benchmark", "file", "num"), [("math500", "math500", 500), ("aime24", "aime2024", 30)]
 )
 def test_the_trained_policy_answers_real_problems(runs_dir, undisturbed, benchmark, file, num):
-    path = SHARED / f"{file}.jsonl"
-    if not path.is_file():
-        pytest.skip(f"{path} is not there")
+    path = BENCHMARK_FILES / f"{file}.jsonl"
     known = [folder.path for folder in evaluations(runs_dir)]
     settings = ("evaluation.num_samples=2", "evaluation.max_new_tokens=32", "model.prompt=qwen_boxed")
     run(

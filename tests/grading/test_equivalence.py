@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.benchmark_files import BENCHMARK_FILES, needs_benchmark_files
 
 from atrium.grading.equivalence import settle
 from atrium.grading.extraction import extract_answer
 from atrium.grading.pool import GraderPool
 from atrium.records import Verdict, VerdictKind
-
-SHARED = Path(
-    os.environ.get("ATRIUM_SHARED_BENCHMARKS", Path(__file__).parents[2].parent / "shared" / "benchmarks")
-)
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the benchmark files are not here")
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +23,7 @@ def grader() -> Iterator[GraderPool]:
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (SHARED / name).read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in (BENCHMARK_FILES / name).read_text(encoding="utf-8").splitlines()]
 
 
 def boxed(answer: str) -> str:
@@ -231,7 +225,7 @@ UNREADABLE_GOLDS: dict[str, set[str]] = {}
 """Golds that do not even equal themselves, by file: none in the files at hand."""
 
 
-@needs_shared
+@needs_benchmark_files
 @pytest.mark.parametrize(
     "name", ["aime2024.jsonl", "math500.jsonl", "gsm8k_test.jsonl", "math_train_800.jsonl"]
 )
@@ -241,7 +235,7 @@ def test_golds_are_correct_against_themselves(grader: GraderPool, name: str):
     assert wrong == UNREADABLE_GOLDS.get(name, set())
 
 
-@needs_shared
+@needs_benchmark_files
 def test_different_golds_of_one_benchmark_are_not_equal(grader: GraderPool):
     golds = sorted({row["answer"] for row in rows("math500.jsonl")})
     futures = [(a, b, grader.submit(boxed(b), a)) for a, b in zip(golds, golds[7:], strict=False)]
@@ -261,7 +255,7 @@ def is_boxed_or_pair(case: dict[str, Any]) -> bool:
     return case["kind"] == "math" and (r"\boxed" in prediction or is_short)
 
 
-@needs_shared
+@needs_benchmark_files
 def test_published_cases_are_judged_as_their_authors_judge_them(grader: GraderPool):
     cases = [case for case in rows("grading_cases.jsonl") if is_boxed_or_pair(case)]
     assert len(cases) > 250
@@ -278,7 +272,7 @@ def math_verify_alone(latex: str) -> Any:
     return parse(latex, config, fallback_mode="no_fallback", parsing_timeout=None)
 
 
-@needs_shared
+@needs_benchmark_files
 @pytest.mark.full
 def test_agreement_is_higher_than_that_of_math_verify_alone(grader: GraderPool):
     from math_verify import verify
