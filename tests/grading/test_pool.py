@@ -109,6 +109,16 @@ def test_verdicts_name_the_answer_and_a_reason():
         assert "box" in grader.grade("</think> 42", "42").reason
 
 
+def test_a_prepared_pool_has_a_worker_before_anything_is_graded():
+    with GraderPool(2, 5.0, 512) as grader:
+        grader.prepare()
+        assert eventually(lambda: len(grader.worker_process_ids()) == 1)
+        (prepared,) = grader.worker_process_ids()
+        assert not grader.grade(SLOW_ENOUGH % 1, "x").is_correct
+        assert prepared in grader.worker_process_ids()
+    assert eventually(lambda: not is_alive(prepared))
+
+
 def test_an_endless_comparison_ends_at_the_deadline_and_the_pool_goes_on():
     with GraderPool(1, 0.5, 512) as grader:
         assert not grader.grade(SLOW_ENOUGH % 1, "x").is_correct

@@ -160,11 +160,13 @@ def require_same_data(recorded: Path, data: DataProvenance) -> None:
 def build_grader(
     grader: GraderConfig, model: ModelConfig, comparison: ComparisonConfig | None = None
 ) -> Grader:
-    """The pool of graders; its workers start when a text first needs one.
+    """The pool of graders; its first worker starts at once, the others when texts need them.
 
     `comparison`, where given, replaces the grader's own way to compare.
     """
-    return GraderPool(**pool_settings(grader, comparison), thinking=model.thinking)  # type: ignore[arg-type]
+    pool = GraderPool(**pool_settings(grader, comparison), thinking=model.thinking)  # type: ignore[arg-type]
+    pool.prepare()
+    return pool
 
 
 def grader_version(grader: GraderConfig) -> str:

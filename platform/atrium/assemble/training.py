@@ -146,6 +146,8 @@ def _train(
     """Build the parts of the run and let the loop drive them."""
     display = recorder.display
     should_stop = stack.enter_context(stop_requests(display))
+    grader = build_grader(config.grader, config.model)  # early: its worker starts meanwhile
+    stack.callback(grader.close)
     with ranks.first_alone("loading the data"):
         task = build_task(config, folder.cache_dir, display.message)
     stored = read_bank(config, task.train.problems, display.message)
@@ -155,8 +157,6 @@ def _train(
     own_storage(policy.model)
     if ranks.is_first:
         _record_provenance(config, folder, task)
-    grader = build_grader(config.grader, config.model)
-    stack.callback(grader.close)
     graders = BenchmarkGraders(config.grader, config.model, own=grader)
     stack.callback(graders.close)
     for note in objective_notes(

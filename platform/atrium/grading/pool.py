@@ -121,6 +121,10 @@ class GraderPool:
         """Grade one completion and wait for the verdict."""
         return self.submit(text, gold).result()
 
+    def prepare(self) -> None:
+        """Start a worker beside what the caller does, so that the first text that needs one need not wait."""
+        self._supervisor.prepare()
+
     def worker_process_ids(self) -> list[int]:
         """The process ids of the workers that are ready now; empty while nothing needed one."""
         return self._supervisor.process_ids()

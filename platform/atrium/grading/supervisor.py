@@ -87,6 +87,12 @@ class Supervisor:
         self._workers: list[_Worker] = []
         self._was_ready = False
 
+    def prepare(self) -> None:
+        """Start a worker that no job needs yet. Returns at once; does nothing where jobs came before."""
+        with self._changed:
+            if self._thread is None and not self._is_closed:
+                self._start_thread(with_worker=True)
+
     def submit(self, line: bytes, on_done: Callable[[Outcome], None]) -> None:
         """Queue a job; `on_done` is called once, from the supervising thread.
 
@@ -102,8 +108,7 @@ class Supervisor:
             if not is_closed:
                 self._queue.append(_Job(line, on_done))
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="grader", daemon=True)
-                    self._thread.start()
+                    self._start_thread(with_worker=False)
         if is_closed:
             on_done(Failure(False, "the grader was closed"))
         else:
@@ -128,9 +133,15 @@ class Supervisor:
         with contextlib.suppress(OSError):  # full: it is awake already; closed: nobody to wake
             self._wake_sender.send(b"w")
 
-    def _run(self) -> None:
+    def _start_thread(self, *, with_worker: bool) -> None:
+        self._thread = threading.Thread(target=self._run, args=(with_worker,), name="grader", daemon=True)
+        self._thread.start()
+
+    def _run(self, with_worker: bool) -> None:
         self._selector.register(self._wake_receiver, selectors.EVENT_READ)
         try:
+            if with_worker:
+                self._start_worker()
             while not self._is_closed:
                 self._hand_out()
                 for key, _ in self._selector.select(self._seconds_to_deadline()):
