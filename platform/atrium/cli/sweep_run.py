@@ -20,7 +20,7 @@ from types import FrameType
 
 from atrium.cli.sweep_table import SweepDisplay, sweep_display
 from atrium.config.compute import check_alone
-from atrium.config.machine import num_usable_cores
+from atrium.config.machine import num_usable_cores, visible_gpus
 from atrium.errors import ConfigError, Interrupted, SweepError
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.files import find_definition, read_definition, tiny, validated_definition
@@ -199,11 +199,7 @@ def _stop_requests() -> Iterator[list[int]]:
 
 def _one_gpu(index: int) -> dict[str, str]:
     """The environment that gives a worker one of the visible GPUs, in turns; nothing without any."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        devices = [device for device in visible.split(",") if device.strip() not in ("", "-1")]
-    else:
-        devices = sorted(path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
+    devices = visible_gpus()
     return {"CUDA_VISIBLE_DEVICES": devices[index % len(devices)]} if devices else {}
 
 
