@@ -11,16 +11,15 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
+from tests.chromium import chromium
 
 from atrium.cli.app import main
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
 from atrium.tracking.status import RunState
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore")]
 
 
@@ -61,20 +60,11 @@ def is_healthy(port):
 
 def text_of_page(address, wanted):
     """What Chromium shows at an address once a text is there."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-    script = ["sh", REPOSITORY / ".ci" / "software", "chromium"]
-    found = subprocess.run(script, capture_output=True, text=True)
-    if found.returncode != 0:
-        pytest.skip(found.stderr.strip())
-    path = found.stdout.strip().splitlines()[-1]
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": 1366, "height": 768})
         page.goto(address, timeout=240_000)
         page.get_by_text(wanted).first.wait_for(timeout=240_000)
-        text = page.inner_text("body")
-        browser.close()
-    return text
+        return page.inner_text("body")
 
 
 @pytest.mark.timeout(1200)

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.chromium import chromium
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 STARTS_WITHIN_MS = 300_000
 """On a busy machine, a training takes minutes until it has a folder."""
 VIEWS = ("runs", "curves", "compare", "trust-region", "rollouts", "sweeps")
@@ -22,17 +22,8 @@ pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore::DeprecationW
 
 @pytest.fixture(scope="module")
 def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-    script = ["sh", REPOSITORY / ".ci" / "software", "chromium"]
-    found = subprocess.run(script, capture_output=True, text=True)
-    if found.returncode != 0:
-        pytest.skip(found.stderr.strip())
-    path = found.stdout.strip().splitlines()[-1]
-    with playwright.sync_playwright() as running:
-        # Chromium's own sandbox cannot be set up by root.
-        opened = running.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.fixture
