@@ -34,6 +34,7 @@ def parse() -> argparse.Namespace:
 
 def run(args: argparse.Namespace, runs_dir: Path, *, overlap: bool) -> dict[str, float]:
     """The median of each time over the steps of a run."""
+    from atrium.assemble.graders import build_grader
     from atrium.assemble.training import run_training
     from atrium.config.compose import compose
     from atrium.tracking.json_lines import read_json_lines
@@ -60,7 +61,9 @@ def run(args: argparse.Namespace, runs_dir: Path, *, overlap: bool) -> dict[str,
         f"runs_dir={runs_dir}",
         *args.settings,
     ]
-    folder = RunFolder(run_training(compose(lines), lines))
+    config = compose(lines)
+    with build_grader(config.grader, config.model) as grader:
+        folder = RunFolder(run_training(config, grader, lines))
     # The first step begins with two batches, the last samples none.
     steps = list(read_json_lines(folder.metrics_file).records)[2:-1]
     return {name: statistics.median(step.get(name, 0.0) for step in steps) for name in _TIMES}

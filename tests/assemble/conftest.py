@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 
-from atrium.assemble import training
 from atrium.assemble.training import run_training
 from atrium.config.compose import compose, from_json
 from atrium.config.resume import resumed
@@ -42,13 +41,14 @@ class Runs:
     """Trains at debug size below one folder, so that the warm-up is made once."""
 
     runs_dir: Path
+    grader: GraderPool
 
     def config(self, *overrides):
         return compose([*SMALL, f"runs_dir={self.runs_dir}", *overrides])
 
     def train(self, *overrides) -> RunFolder:
         lines = [*SMALL, f"runs_dir={self.runs_dir}", *overrides]
-        return RunFolder(run_training(compose(lines), lines))
+        return RunFolder(run_training(compose(lines), self.grader, lines))
 
     def killed_after(self, step, *overrides) -> RunFolder:
         """A run whose process ended once the metrics of the step after `step` were recorded."""
@@ -68,28 +68,13 @@ class Runs:
 
     def resume(self, folder, *overrides) -> RunFolder:
         stored = from_json(folder.config_file.read_text())
-        return RunFolder(run_training(resumed(stored, folder.path, list(overrides)), overrides))
+        config = resumed(stored, folder.path, list(overrides))
+        return RunFolder(run_training(config, self.grader, overrides))
 
     def only(self, experiment) -> RunFolder:
         """The one run of an experiment."""
         (path,) = (self.runs_dir / experiment).iterdir()
         return RunFolder(path)
-
-
-@dataclass(frozen=True)
-class SharedGrader:
-    """The session's grader pool; a run that ends does not end it."""
-
-    pool: GraderPool
-
-    def submit(self, text, gold):
-        return self.pool.submit(text, gold)
-
-    def compare(self, gold, answer):
-        return self.pool.compare(gold, answer)
-
-    def close(self):
-        pass
 
 
 @pytest.fixture(scope="session")
@@ -111,9 +96,8 @@ def _package_versions():
 @pytest.fixture
 def runs(_runs_dir, _pool, _package_versions, monkeypatch):
     """Runs that share what takes most of their time: the grader's processes, and what is installed."""
-    monkeypatch.setattr(training, "build_grader", lambda grader, model: SharedGrader(_pool))
     monkeypatch.setattr(provenance, "package_versions", _package_versions)
-    return Runs(_runs_dir)
+    return Runs(_runs_dir, _pool)
 
 
 def metrics_of(folder):

@@ -10,8 +10,9 @@ from tests.benchmark_files import BENCHMARK_FILES, needs_benchmark_files
 
 from atrium.assemble.benchmarks import load_benchmarks
 from atrium.assemble.datasets import load_dataset
+from atrium.assemble.graders import BenchmarkGraders, grader_version
 from atrium.assemble.problem_sets import unreadable_golds
-from atrium.assemble.task import BenchmarkGraders, Task, build_task, grader_version
+from atrium.assemble.task import Task, build_task
 from atrium.cli.preflight import check_before_run
 from atrium.config.compose import compose, from_json, to_json
 from atrium.errors import ConfigError, DataError

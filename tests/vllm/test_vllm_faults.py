@@ -13,6 +13,7 @@ import torch
 from tests.vllm.settings import SMALL
 from tests.vllm.test_vllm_runs import train
 
+from atrium.assemble.graders import build_grader
 from atrium.assemble.training import run_training
 from atrium.config.compose import from_json
 from atrium.config.resume import resumed
@@ -71,13 +72,15 @@ def test_an_engine_that_dies_in_a_step_leaves_a_checkpoint_to_go_on_from(tmp_pat
     assert psutil.Process().children(recursive=True) == []
     assert latest_checkpoint(folder.checkpoints_dir).state.step == (1 if overlap else 2)
     stored = from_json(folder.config_file.read_text())
-    run_training(resumed(stored, folder.path, []), [])
+    with build_grader(stored.grader, stored.model) as grader:
+        run_training(resumed(stored, folder.path, []), grader)
     assert [record["step"] for record in read_json_lines(folder.metrics_file).records] == [1, 2, 3, 4]
     assert status_of(folder)["state"] == "finished"
 
 
 HANGING = """
 import sys, time
+from atrium.assemble.graders import build_grader
 from atrium.assemble.training import run_training
 from atrium.config.compose import compose
 from atrium.rollout import vllm_engine
@@ -96,7 +99,9 @@ def hang_in_step_two(self, number, *arguments):
 
 vllm_engine.start_vllm = start_and_keep
 RolloutCollector.collect = hang_in_step_two
-run_training(compose(sys.argv[1:]), sys.argv[1:])
+config = compose(sys.argv[1:])
+with build_grader(config.grader, config.model) as grader:
+    run_training(config, grader, sys.argv[1:])
 """
 
 

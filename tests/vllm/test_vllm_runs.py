@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.vllm.settings import SMALL
 
+from atrium.assemble.graders import build_grader
 from atrium.assemble.training import run_training
 from atrium.cli import main
 from atrium.config.compose import compose
@@ -32,7 +33,9 @@ EXACT = 1e-4
 def train(runs_dir, *overrides):
     """The metrics of a run's steps, in order, and its folder."""
     lines = [*SMALL, f"runs_dir={runs_dir}", *overrides]
-    folder = RunFolder(run_training(compose(lines), lines))
+    config = compose(lines)
+    with build_grader(config.grader, config.model) as grader:
+        folder = RunFolder(run_training(config, grader, lines))
     return list(read_json_lines(folder.metrics_file).records), folder
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from atrium.assemble.evaluated_policy import wave_size
+from atrium.assemble.graders import BenchmarkGraders
 from atrium.assemble.policies import mismatch_bound
 from atrium.assemble.recording import EvaluationPlan, JudgedBenchmark, Recorder
-from atrium.assemble.task import BenchmarkGraders, Task, evaluated_benchmark
+from atrium.assemble.task import Task, evaluated_benchmark
 from atrium.config.schema import RunConfig
 from atrium.data.problems import ProblemStream
 from atrium.grading.grader import Grader

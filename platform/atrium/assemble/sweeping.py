@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from atrium.assemble.graders import build_grader
 from atrium.assemble.training import run_training
 from atrium.errors import Pruned, TrainingDivergedError
 from atrium.metrics import NUM_TOKENS
@@ -40,7 +41,8 @@ def execute(run: TrialRun, watch: RunWatch) -> SeedResult:
     if _state(folder) not in (RunState.FINISHED, RunState.PRUNED):
         config = run.config.model_copy(update={"resume": str(folder.path)})
         try:
-            run_training(config, run.overrides, watch)
+            with build_grader(config.grader, config.model) as grader:
+                run_training(config, grader, run.overrides, watch)
         except Pruned as decision:
             reason = str(decision)
         except TrainingDivergedError as error:

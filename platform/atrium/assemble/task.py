@@ -5,24 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
-import atrium
 from atrium.assemble.benchmarks import LoadedBenchmark, is_held_out, load_benchmarks, own_benchmark
 from atrium.assemble.datasets import load_dataset
-from atrium.assemble.problem_sets import pool_settings
-from atrium.config.models import ModelConfig
-from atrium.config.problem_sets import ComparisonConfig
+from atrium.assemble.graders import grader_version
 from atrium.config.schema import EvaluationConfig, RunConfig
-from atrium.config.tasks import GraderConfig, RewardConfig
+from atrium.config.tasks import RewardConfig
 from atrium.data.problem_sets import Origin
 from atrium.data.problems import Dataset
 from atrium.data.prompts import ChatTokenizer, PromptTemplate, encode_prompt, find_prompt_template
 from atrium.errors import DataError
 from atrium.evaluation.evaluator import Benchmark
-from atrium.grading.grader import Grader
-from atrium.grading.pool import GraderPool
 from atrium.grading.rewards import REWARDS, OverlongPenalty, RewardFunction
 from atrium.records import Problem, TokenIds
 from atrium.rollout.engine import SamplingParams
@@ -155,50 +149,6 @@ def require_same_data(recorded: Path, data: DataProvenance) -> None:
             f"{', '.join(changed)} changed since this run began; bring the data back as they were, or start "
             "a new run"
         )
-
-
-def build_grader(
-    grader: GraderConfig, model: ModelConfig, comparison: ComparisonConfig | None = None
-) -> Grader:
-    """The pool of graders; its first worker starts at once, the others when texts need them.
-
-    `comparison`, where given, replaces the grader's own way to compare.
-    """
-    pool = GraderPool(**pool_settings(grader, comparison), thinking=model.thinking)  # type: ignore[arg-type]
-    pool.prepare()
-    return pool
-
-
-def grader_version(grader: GraderConfig) -> str:
-    """What judged the answers: the kind of comparison, and the versions of the code behind it."""
-    return f"{grader.kind}, atrium {atrium.__version__}, math-verify {metadata.version('math-verify')}"
-
-
-class BenchmarkGraders:
-    """The grader of each benchmark: the run's own, or one for each other way to compare."""
-
-    def __init__(self, grader: GraderConfig, model: ModelConfig, own: Grader) -> None:
-        self._grader = grader
-        self._model = model
-        self.own = own
-        self._others: list[tuple[ComparisonConfig, Grader]] = []
-
-    def of(self, benchmark: LoadedBenchmark) -> Grader:
-        """The grader that compares as the benchmark asks."""
-        comparison = benchmark.comparison
-        if comparison is None or pool_settings(self._grader, comparison) == pool_settings(self._grader, None):
-            return self.own
-        for known, grader in self._others:
-            if known == comparison:
-                return grader
-        grader = build_grader(self._grader, self._model, comparison)
-        self._others.append((comparison, grader))
-        return grader
-
-    def close(self) -> None:
-        """End the workers of all but the run's own grader."""
-        for _, grader in self._others:
-            grader.close()
 
 
 def build_reward(reward: RewardConfig, config: RunConfig) -> RewardFunction:

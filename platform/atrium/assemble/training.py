@@ -12,6 +12,7 @@ import torch
 
 from atrium.assemble.bank import collected_from_bank, read_bank
 from atrium.assemble.first_evaluation import shared_first_evaluation
+from atrium.assemble.graders import BenchmarkGraders
 from atrium.assemble.loop_parts import collector, evaluation_plan, loop_settings
 from atrium.assemble.mirroring import MirroredRun, configured_mirrors
 from atrium.assemble.observing import ObservedRecorder, RunObserver
@@ -31,20 +32,14 @@ from atrium.assemble.ranks import (
 )
 from atrium.assemble.recording import EvaluationPlan, Recorder
 from atrium.assemble.stopping import stop_requests
-from atrium.assemble.task import (
-    BenchmarkGraders,
-    Task,
-    build_grader,
-    build_task,
-    data_provenance,
-    require_same_data,
-)
+from atrium.assemble.task import Task, build_task, data_provenance, require_same_data
 from atrium.assemble.trained_models import fitting_updater, trained_models
 from atrium.assemble.watching import step_profiler
 from atrium.compare.figures import draw_figures
 from atrium.config.objective_checks import objective_notes
 from atrium.config.schema import RunConfig
 from atrium.errors import Interrupted, Pruned
+from atrium.grading.grader import Grader
 from atrium.models.policy import Policy
 from atrium.rollout.stored_rollouts import StoredCompletion
 from atrium.rollout.vllm_watchdog import hangs_told
@@ -62,12 +57,16 @@ from atrium.train.ranks import Ranks
 
 
 def run_training(
-    config: RunConfig, overrides: Sequence[str] = (), observer: RunObserver | None = None
+    config: RunConfig,
+    grader: Grader,
+    overrides: Sequence[str] = (),
+    observer: RunObserver | None = None,
 ) -> Path:
     """Train as configured, or go on where the run in `config.resume` stands; the run's folder.
 
     The folder records how the run ended: at its last step, by `Interrupted` (Ctrl-C or SIGTERM, after a
-    checkpoint), or by an error. `overrides` are recorded as what was typed; `observer` may watch and prune.
+    checkpoint), or by an error. `grader` is the run's own and stays open; `overrides` are recorded as what
+    was typed; `observer` may watch and prune.
     """
     torch.set_num_threads(config.compute.num_threads)
     with ExitStack() as stack:
@@ -77,7 +76,7 @@ def run_training(
         if not ranks.is_first:
             checkpoint = rewound(config, folder, ranks)
             with explained_by(ranks):
-                _train(config, folder, checkpoint, silent_recorder(folder, ranks), stack, ranks)
+                _train(config, folder, checkpoint, silent_recorder(folder, ranks), grader, stack, ranks)
             return folder.path
         stack.enter_context(folder.lock())
         folder.write_config({**config.model_dump(mode="json"), "resume": None})
@@ -96,7 +95,7 @@ def run_training(
         recorder = ObservedRecorder(tracker, display, MirroredRun(mirrors, observer))
         try:
             with _end_recorded(tracker), explained_by(ranks):
-                _train(config, folder, checkpoint, recorder, stack, ranks)
+                _train(config, folder, checkpoint, recorder, grader, stack, ranks)
             if config.tracking.figures:
                 draw_figures(folder)
         finally:
@@ -140,14 +139,13 @@ def _train(
     folder: RunFolder,
     checkpoint: Checkpoint | None,
     recorder: Recorder,
+    grader: Grader,
     stack: ExitStack,
     ranks: Ranks,
 ) -> None:
     """Build the parts of the run and let the loop drive them."""
     display = recorder.display
     should_stop = stack.enter_context(stop_requests(display))
-    grader = build_grader(config.grader, config.model)  # early: its worker starts meanwhile
-    stack.callback(grader.close)
     with ranks.first_alone("loading the data"):
         task = build_task(config, folder.cache_dir, display.message)
     stored = read_bank(config, task.train.problems, display.message)

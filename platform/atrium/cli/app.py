@@ -6,10 +6,12 @@ imported when it is used.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from atrium import __version__
@@ -60,6 +62,19 @@ def one_line(error: AtriumError) -> str:
     return " ".join(str(error).split())
 
 
+@contextmanager
+def loading() -> Iterator[None]:
+    """Import libraries here: what they make lives on, so it is not looked through for garbage, ever."""
+    num_modules = len(sys.modules)
+    gc.disable()
+    try:
+        yield
+    finally:
+        if len(sys.modules) > num_modules:  # else it would keep the garbage of an earlier run
+            gc.freeze()
+        gc.enable()
+
+
 def _run(arguments: Sequence[str]) -> int:
     name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if name in ("-h", "--help", "help"):
@@ -74,7 +89,8 @@ def _run(arguments: Sequence[str]) -> int:
             f"atrium {shown(name)}: there is no such command{suggestion(name, COMMANDS)} "
             f"commands are {', '.join(COMMANDS)}; `atrium --help` says what they do"
         )
-    function = getattr(importlib.import_module(command.module), command.function)
+    with loading():
+        function = getattr(importlib.import_module(command.module), command.function)
     return int(function(list(rest)))
 
 

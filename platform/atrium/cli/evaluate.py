@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from atrium.cli.app import loading
 from atrium.cli.runs_command import CommandParser, files_explained
 from atrium.config.compose import compose, from_json
 from atrium.config.evaluation import (
@@ -164,7 +165,8 @@ def _evaluate(settings: EvaluationSettings, overrides: Sequence[str], resume: Pa
 
     check_before_run(settings.config)
     set_threads(settings.config)
-    from atrium.assemble.evaluation import run_evaluation
+    with loading():
+        from atrium.assemble.evaluation import run_evaluation
 
     folder = run_evaluation(settings, overrides, resume=resume)
     with files_explained():

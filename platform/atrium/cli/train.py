@@ -14,7 +14,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from atrium.cli.app import one_line
+from atrium.cli.app import loading, one_line
 from atrium.cli.hydra_flags import parse_flags, run_hydra
 from atrium.cli.launching import is_started_here, print_script, start, submit
 from atrium.config.compose import compose, compose_all, config_from_hydra, from_json, hydra_lines
@@ -187,10 +187,14 @@ def _check_machine(config: RunConfig) -> None:
 
 def _train(config: RunConfig, overrides: Sequence[str]) -> None:
     set_threads(config)
-    # Only now: torch reads the environment when it is loaded.
-    from atrium.assemble.training import run_training
+    from atrium.assemble.graders import build_grader
 
-    run_training(config, overrides)
+    with build_grader(config.grader, config.model) as grader:  # its first worker starts while torch is loaded
+        with loading():
+            # Only now: torch reads the environment when it is loaded.
+            from atrium.assemble.training import run_training
+
+        run_training(config, grader, overrides)
 
 
 def set_threads(config: RunConfig) -> None:
