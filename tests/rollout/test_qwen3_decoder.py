@@ -16,7 +16,8 @@ PROMPTS = {"padded": [[5, 6, 7, 8], [9], [10, 11, 12]], "equal": [[5, 6], [7, 8]
 
 @pytest.mark.parametrize("prompts", PROMPTS)
 @pytest.mark.parametrize(
-    "changes", [{}, {"num_key_value_heads": 4}, {"num_key_value_heads": 1}, {"head_dim": 10}]
+    "changes",
+    [{}, {"num_key_value_heads": 4}, {"num_key_value_heads": 1}, {"head_dim": 10}, {"hidden_size": 512}],
 )
 def test_fused_steps_equal_those_of_the_module(prompts, changes):
     model = build_model(0, **changes)
@@ -32,7 +33,7 @@ def test_fused_steps_equal_those_of_the_module(prompts, changes):
             token_N = plain.logit_NV.argmax(-1)
             plain.step(token_N)
             fused.step(token_N)
-            torch.testing.assert_close(fused.logit_NV, plain.logit_NV, atol=2e-5, rtol=0)
+            torch.testing.assert_close(fused.logit_NV, plain.logit_NV, atol=2e-5, rtol=2e-5)
 
 
 def test_a_plain_float32_model_has_a_fused_form():

@@ -23,20 +23,59 @@ from atrium.models.qwen3 import head_norms, rotations, unit_rms
 from atrium.records import TokenIds
 from atrium.rollout.decoding import Decoder
 
+LARGE_HIDDEN_SIZE = 512
+"""From here on MKL multiplies a hundred rows a quarter faster by columns than by rows, below it slower."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The weights of one layer as its step uses them; norms' scales are taken into them.
-
-    They are copied with inputs first: MKL multiplies a hundred rows by those a fifth faster than by the
-    module's own.
-    """
+    """The weights of one layer as its step uses them; norms' scales are taken into them."""
 
     query_key_value: Tensor
     head_norms: Tensor
     output: Tensor
     gate_up: Tensor
     down: Tensor
+
+
+class _Rows:
+    """Products for narrow models: the weight is copied with inputs first."""
+
+    @staticmethod
+    def weight(weight_OI: Tensor) -> Tensor:
+        """The weight in the layout of `product`."""
+        return weight_OI.t().contiguous()
+
+    @staticmethod
+    def product(input_NI: Tensor, weight_IO: Tensor, added: Tensor | None = None) -> Tensor:
+        """The rows times the weight, plus what is to be added."""
+        return input_NI @ weight_IO if added is None else torch.addmm(added, input_NI, weight_IO)
+
+    @staticmethod
+    def unit_rms(state: Tensor, epsilon: float) -> Tensor:
+        """The states over their root mean square in the last axis."""
+        return unit_rms(state, epsilon)[0]
+
+
+class _Columns:
+    """Products for wide models: their results lie in memory with outputs first, and so does what follows."""
+
+    @staticmethod
+    def weight(weight_OI: Tensor) -> Tensor:
+        """The weight in the layout of `product`."""
+        return weight_OI.clone(memory_format=torch.contiguous_format)
+
+    @staticmethod
+    def product(input_NI: Tensor, weight_OI: Tensor, added: Tensor | None = None) -> Tensor:
+        """The rows times the weight, plus what is to be added."""
+        if added is None:
+            return (weight_OI @ input_NI.t()).t()
+        return torch.addmm(added.t(), weight_OI, input_NI.t()).t()
+
+    @staticmethod
+    def unit_rms(state: Tensor, epsilon: float) -> Tensor:
+        """The states over their root mean square in the last axis, which torch's own norm reads slowly."""
+        return state * state.square().mean(-1, keepdim=True).add_(epsilon).rsqrt_()
 
 
 class Qwen3Decoder(Decoder):
@@ -56,8 +95,9 @@ class Qwen3Decoder(Decoder):
         self._num_kv_heads = config.num_key_value_heads
         self._head_size = config.head_dim
         self._epsilon = config.rms_norm_eps
-        self._blocks = [_fuse(model, index) for index in range(config.num_hidden_layers)]
-        self._head = (model.lm_head.weight * model.model.norm.weight).t().contiguous()
+        self._layout = _Columns if config.hidden_size >= LARGE_HIDDEN_SIZE else _Rows
+        self._blocks = [self._fused(model, index) for index in range(config.num_hidden_layers)]
+        self._head = self._layout.weight(model.lm_head.weight * model.model.norm.weight)
 
     def step(self, token_N: Tensor) -> None:
         """Append one token to every row."""
@@ -70,11 +110,11 @@ class Qwen3Decoder(Decoder):
             bias = self._mask[:, 0, :, : self._length].repeat_interleave(self._num_kv_heads, 0)
         for index, block in enumerate(self._blocks):
             hidden_NE = self._attend(index, block, hidden_NE, rotation, bias)
-            unit_NE, _ = unit_rms(hidden_NE, self._epsilon)
-            gate, up = (unit_NE @ block.gate_up).chunk(2, dim=-1)
-            hidden_NE = torch.addmm(hidden_NE, functional.silu(gate).mul_(up), block.down)
-        unit_NE, _ = unit_rms(hidden_NE, self._epsilon)
-        self.logit_NV = unit_NE @ self._head
+            unit_NE = self._layout.unit_rms(hidden_NE, self._epsilon)
+            gate, up = self._layout.product(unit_NE, block.gate_up).chunk(2, dim=-1)
+            hidden_NE = self._layout.product(functional.silu(gate).mul_(up), block.down, added=hidden_NE)
+        unit_NE = self._layout.unit_rms(hidden_NE, self._epsilon)
+        self.logit_NV = self._layout.product(unit_NE, self._head).contiguous()
 
     def _attend(
         self,
@@ -86,10 +126,10 @@ class Qwen3Decoder(Decoder):
     ) -> Tensor:
         num_rows, size = len(hidden_NE), self._head_size
         num_heads, num_kv = self._num_heads, self._num_kv_heads
-        unit_NE, _ = unit_rms(hidden_NE, self._epsilon)
-        states = (unit_NE @ block.query_key_value).view(num_rows, -1, size)
+        unit_NE = self._layout.unit_rms(hidden_NE, self._epsilon)
+        states = self._layout.product(unit_NE, block.query_key_value).view(num_rows, -1, size)
         value = states[:, num_heads + num_kv :]
-        turned = unit_rms(states[:, : num_heads + num_kv], self._epsilon)[0].mul_(block.head_norms)
+        turned = self._layout.unit_rms(states[:, : num_heads + num_kv], self._epsilon).mul_(block.head_norms)
         cos, sin = rotation
         turned = torch.addcmul(turned.roll(size // 2, -1).mul_(sin), turned, cos)
         query, key = turned.split([num_heads, num_kv], 1)
@@ -102,18 +142,17 @@ class Qwen3Decoder(Decoder):
             alpha=size**-0.5,
         )
         mixed = torch.bmm(scores.softmax(-1), values.flatten(0, 1))
-        return torch.addmm(hidden_NE, mixed.view(num_rows, -1), block.output)
+        return self._layout.product(mixed.view(num_rows, -1), block.output, added=hidden_NE)
 
-
-def _fuse(model: PreTrainedModel, index: int) -> _Block:
-    layer = model.model.layers[index]
-    attention, feed_forward = layer.self_attn, layer.mlp
-    query_key_value = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
-    gate_up = [feed_forward.gate_proj.weight, feed_forward.up_proj.weight]
-    return _Block(
-        query_key_value=(torch.cat(query_key_value) * layer.input_layernorm.weight).t().contiguous(),
-        head_norms=head_norms(model, index),
-        output=attention.o_proj.weight.t().contiguous(),
-        gate_up=(torch.cat(gate_up) * layer.post_attention_layernorm.weight).t().contiguous(),
-        down=feed_forward.down_proj.weight.t().contiguous(),
-    )
+    def _fused(self, model: PreTrainedModel, index: int) -> _Block:
+        layer, weight = model.model.layers[index], self._layout.weight
+        attention, feed_forward = layer.self_attn, layer.mlp
+        query_key_value = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
+        gate_up = [feed_forward.gate_proj.weight, feed_forward.up_proj.weight]
+        return _Block(
+            query_key_value=weight(torch.cat(query_key_value) * layer.input_layernorm.weight),
+            head_norms=head_norms(model, index),
+            output=weight(attention.o_proj.weight),
+            gate_up=weight(torch.cat(gate_up) * layer.post_attention_layernorm.weight),
+            down=weight(feed_forward.down_proj.weight),
+        )
