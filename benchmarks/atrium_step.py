@@ -184,9 +184,11 @@ def main() -> None:
 
     from atrium.models.policy import load_policy
     from atrium.rollout.transformers_engine import TransformersEngine
+    from atrium.train.memory import keep_freed_memory
 
     if args.threads:
         torch.set_num_threads(args.threads)
+    keep_freed_memory()
     start_up.imported()
     dtype = torch.bfloat16 if args.dtype == "bf16" else torch.float32
     policy = load_policy(args.model, dtype=dtype, device="cpu")

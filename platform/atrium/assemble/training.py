@@ -52,6 +52,7 @@ from atrium.tracking.status import RunState
 from atrium.tracking.terminal import progress_display
 from atrium.train.checkpoint import Checkpoint, TrainingState
 from atrium.train.loop import Training, train
+from atrium.train.memory import keep_freed_memory
 from atrium.train.overlap import Overlap
 from atrium.train.ranks import Ranks
 
@@ -69,6 +70,8 @@ def run_training(
     was typed; `observer` may watch and prune.
     """
     torch.set_num_threads(config.compute.num_threads)
+    if config.compute.device == "cpu":
+        keep_freed_memory()
     with ExitStack() as stack:
         ranks = stack.enter_context(joined_ranks(config))
         config = fixed_for_ranks(config, ranks)

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+COUNT_NEW_PAGES = """
+import resource, sys
+import torch
+from atrium.train.memory import keep_freed_memory
+
+if sys.argv[1] == "keep" and not keep_freed_memory():
+    sys.exit(77)
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+torch.ones(2**24)
+before = faults()
+for _ in range(8):
+    torch.ones(2**24)
+print(faults() - before)
+"""
+
+
+def new_pages(mode):
+    process = subprocess.run(
+        [sys.executable, "-c", COUNT_NEW_PAGES, mode], capture_output=True, text=True, check=False
+    )
+    if process.returncode == 77:
+        pytest.skip("this C library cannot be told to keep memory")
+    assert process.returncode == 0, process.stderr
+    return int(process.stdout)
+
+
+def test_freed_memory_of_large_tensors_is_used_again_without_new_pages():
+    assert new_pages("keep") < new_pages("default") / 8
