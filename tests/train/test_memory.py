@@ -13,10 +13,12 @@ from atrium.train.memory import keep_freed_memory
 if sys.argv[1] == "keep" and not keep_freed_memory():
     sys.exit(77)
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-torch.ones(2**24)
+def use_and_free():
+    for _ in range(16):
+        torch.ones(2**24)
+use_and_free()
 before = faults()
-for _ in range(8):
-    torch.ones(2**24)
+use_and_free()
 print(faults() - before)
 """
 

@@ -1,4 +1,4 @@
-"""The memory of this process: its peak, of the run and of each phase of a step, and what the C library keeps."""
+"""The memory of this process: its peak, of the run and of a phase, and what the C library keeps for reuse."""
 
 from __future__ import annotations
 
