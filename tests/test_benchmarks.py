@@ -79,17 +79,15 @@ def test_arms_run_in_turned_order_and_the_first_round_is_left_out(programs):
     assert found == {"a": [4.0, 5.0], "b": [3.0, 6.0]}
 
 
-def test_peak_memory_is_that_of_the_work_alone(programs):
-    _, pairs, _ = programs
-    import numpy as np
-
-    def work():
-        np.ones(60 << 17)  # 60 MB
-
-    measured = pairs.peak_mb(work)
-    if measured is None:
+def test_peak_memory_is_that_of_the_work_alone():
+    # In a process of its own: this one may hold memory that other tests freed.
+    measure = "import pairs, numpy; print(pairs.peak_mb(lambda: numpy.ones(60 << 17)))"  # 60 MB
+    process = subprocess.run(
+        [sys.executable, "-c", measure], cwd=BENCHMARKS, capture_output=True, text=True, check=True
+    )
+    if process.stdout.strip() == "None":
         pytest.skip("this system does not let a process set its high-water mark back")
-    assert 50 < measured < 90
+    assert 50 < float(process.stdout) < 90
 
 
 def test_a_step_without_its_peer_has_no_ratio_and_with_it_one_per_pair(programs):

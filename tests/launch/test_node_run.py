@@ -18,6 +18,11 @@ from atrium.launch.rank_logs import last_words, rank_log
 from atrium.launch.supervisor import HangClock, NodeRun, agreed_folder, cause_of
 from atrium.tracking.status import read_status
 
+# A timer of torch's elastic agent joins its own thread where the collector frees it there, which is harmless.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in.*:pytest.PytestUnraisableExceptionWarning"
+)
+
 RANK = """
 import json, os, signal, sys, time
 from pathlib import Path
