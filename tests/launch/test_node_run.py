@@ -20,7 +20,7 @@ from atrium.tracking.status import read_status
 
 # A timer of torch's elastic agent joins its own thread where the collector frees it there, which is harmless.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in.*:pytest.PytestUnraisableExceptionWarning"
+    "ignore:Exception ignored in. <finalize:pytest.PytestUnraisableExceptionWarning"
 )
 
 RANK = """

@@ -35,7 +35,7 @@ class GraderPool:
     Parameters
     ----------
     num_workers
-        The most worker processes at a time, at least 1. They start with the first job that needs one.
+        The most worker processes at a time, at least 1. Jobs start them, and `prepare` the first.
     timeout_s
         Seconds that a worker may take for one answer; then it is killed and the verdict is `timed_out`.
     memory_limit_mb
