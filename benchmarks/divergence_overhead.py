@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import os
 import statistics
 from typing import TYPE_CHECKING, Any
 
@@ -116,12 +115,10 @@ def updater_of(arm: str, policy: Policy, args: argparse.Namespace) -> PolicyUpda
 def main() -> None:
     """Run all arms in turns and print a record of each."""
     args = parser().parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    import torch
+    updates.compute_as_runs_do()
 
     from atrium.models.tiny import TinySettings, build_tiny_policy
 
-    torch.set_num_threads(1)
     policy = build_tiny_policy(TinySettings(), seed=args.seed)
     arms = [BASELINE, *(arm for arm in args.arms if arm != BASELINE)]
     updaters = {arm: updater_of(arm, policy, args) for arm in arms}

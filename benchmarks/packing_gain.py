@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import os
 import statistics
 
 import pairs
@@ -40,15 +39,12 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Run both arms in turns on each model."""
     args = parser().parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    updates.compute_as_runs_do()
     import copy
-
-    import torch
 
     from atrium import metrics
     from make_models import SHAPES, VOCABULARY, build_model
 
-    torch.set_num_threads(1)
     lengths = updates.natural_lengths(
         args.prompts * args.group, median=args.median, longest=args.longest, seed=args.seed
     )

@@ -70,11 +70,50 @@ PROGRAMS: dict[str, Program] = {
 }
 """Everything but the step against TRL, which alternates between two environments."""
 
-STEP_SIZES = {"full": ("0p3m", "3m", "30m", "warm"), "small": ("0p3m",)}
-STEP_PAIRS = {"full": 4, "small": 1}
-STEP_ARGUMENTS = {
-    "full": ("--steps", "10"),
-    "small": ("--steps", "2", "--warmup", "1", "--prompts", "2", "--group", "2", "--max-new-tokens", "4"),
+
+@dataclass(frozen=True, kw_only=True)
+class StepCase:
+    """A model of `make_models.py` and the lengths that it samples: all equal, or ended by itself."""
+
+    model: str
+    steps: int = 10
+    pairs: int = 4
+    max_natural_tokens: int | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether it is the built-in model, whose problems are its own."""
+        return self.model == "warm"
+
+    def arguments(self) -> tuple[str, ...]:
+        """What both programs are given, but for the model and the problems."""
+        limit = self.max_natural_tokens
+        lengths = () if limit is None else ("--free-length", "--max-new-tokens", str(limit))
+        return "--threads", "1", "--reward", "random", "--steps", str(self.steps), *lengths, *self.others
+
+
+STEP_CASES = {
+    "full": (
+        StepCase(model="0p3m"),
+        StepCase(model="3m"),
+        StepCase(model="30m", steps=5),
+        StepCase(model="warm", max_natural_tokens=64),
+        # Random models end after 67 tokens on average: a limit of twice and of four times that.
+        StepCase(model="0p3m", max_natural_tokens=128),
+        StepCase(model="0p3m", steps=5, max_natural_tokens=256),
+        StepCase(model="3m", steps=5, max_natural_tokens=128),
+        StepCase(model="3m", steps=5, max_natural_tokens=256),
+        StepCase(model="30m", steps=3, pairs=2, max_natural_tokens=128),
+    ),
+    "small": (
+        StepCase(
+            model="0p3m",
+            steps=2,
+            pairs=1,
+            others=("--warmup", "1", "--prompts", "2", "--group", "2", "--max-new-tokens", "4"),
+        ),
+    ),
 }
 
 
@@ -125,28 +164,30 @@ def run_steps(args: argparse.Namespace) -> list[dict[str, Any]]:
     if args.peer.exists():
         programs.append(("trl_step.py", args.peer))
     records = []
-    num_pairs = STEP_PAIRS[args.size]
-    for model in STEP_SIZES[args.size]:
-        arguments = _step_arguments(model, args)
-        for pair in range(num_pairs):
+    for case in STEP_CASES[args.size]:
+        arguments = [*_workload(case, args), *case.arguments()]
+        limit = "" if case.max_natural_tokens is None else f" up to {case.max_natural_tokens} tokens"
+        for pair in range(case.pairs):
             for file, python in programs if pair % 2 else programs[::-1]:
-                print(f"  {model}, pair {pair + 1} of {num_pairs}: {file}", file=sys.stderr, flush=True)
+                told = f"{case.model}{limit}, pair {pair + 1} of {case.pairs}: {file}"
+                print(f"  {told}", file=sys.stderr, flush=True)
                 (found,) = json_lines(python, [file, *arguments])
                 records.append({"arm": file.partition("_")[0], "pair": pair, **found})
     return records
 
 
-def _step_arguments(model: str, args: argparse.Namespace) -> list[str]:
-    natural = model == "warm"
-    problems = args.work / "data" / ("chain.jsonl" if natural else "arith.jsonl")
+def _workload(case: StepCase, args: argparse.Namespace) -> list[str]:
+    """The case's model and problems, which are made where they are missing."""
+    problems = args.work / "data" / ("chain.jsonl" if case.is_warm else "arith.jsonl")
     if not problems.exists():
-        command = [sys.executable, HERE / "make_models.py", args.work, *(["--warmed-up"] if natural else [])]
+        command = [
+            sys.executable,
+            HERE / "make_models.py",
+            args.work,
+            *(["--warmed-up"] if case.is_warm else []),
+        ]
         subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
-    lengths = ("--free-length", "--max-new-tokens", "64") if natural else ()
-    return [
-        *("--model", str(args.work / "models" / model), "--data", str(problems), "--threads", "1"),
-        *("--reward", "random", *lengths, *STEP_ARGUMENTS[args.size]),
-    ]
+    return ["--model", str(args.work / "models" / case.model), "--data", str(problems)]
 
 
 def write_result(name: str, records: Sequence[dict[str, Any]], load: float, args: argparse.Namespace) -> None:

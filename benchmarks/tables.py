@@ -13,7 +13,7 @@ import argparse
 import json
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,30 +57,37 @@ def rows_of(result: Mapping[str, Any]) -> list[Row]:
 
 
 def _step_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
-    rows = []
-    for model in dict.fromkeys(one["model"] for one in records):
-        ours, theirs = (
-            [one for one in records if (one["model"], one["arm"]) == (model, arm)]
-            for arm in ("atrium", "trl")
+    cases: dict[str, list[Mapping[str, Any]]] = {}
+    for one in records:
+        natural = "natural, at most " if one["free_length"] else ""
+        case = (
+            f"{one['params'] / 1e6:.2f}M parameters, {natural}{one['max_new_tokens']} tokens, {one['dtype']}"
         )
-        first = ours[0]
-        lengths = (
-            f"natural, at most {first['max_new_tokens']}" if first["free_length"] else first["max_new_tokens"]
-        )
-        case = f"{first['params'] / 1e6:.2f}M parameters, {lengths} tokens, {first['dtype']}"
-        for key, what, unit in (
-            ("cpu_step_med", "CPU", "s"),
-            ("peak_rss_mb", "peak memory", "MB"),
-            ("t_first_step_done", "cold start to first step", "s"),
-        ):
-            own = f"{_number(_median(ours, key))} {unit}"
-            if not theirs:
-                rows.append(Row(case=f"{case}: {what}", measured=own, n=str(len(ours))))
-                continue
-            ratio = pairs.ratio_of([one[key] for one in theirs], [one[key] for one in ours])
-            measured = f"{own}, TRL {_number(_median(theirs, key))} {unit}"
-            rows.append(_with_ratio(f"{case}: {what}", measured, ratio, len(ours)))
-    return rows
+        cases.setdefault(case, []).append(one)
+    return [row for case, found in cases.items() for row in _case_rows(case, found)]
+
+
+def _case_rows(case: str, records: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+    ours, theirs = ([one for one in records if one["arm"] == arm] for arm in ("atrium", "trl"))
+    for key, what, unit in (
+        ("cpu_step_med", "CPU", "s"),
+        ("peak_rss_mb", "peak memory", "MB"),
+        ("t_first_step_done", "cold start to first step", "s"),
+    ):
+        own = _median_of(ours, key, unit)
+        if not theirs:
+            yield Row(case=f"{case}: {what}", measured=own, n=str(len(ours)))
+            continue
+        ratio = pairs.ratio_of([one[key] for one in theirs], [one[key] for one in ours])
+        yield _with_ratio(f"{case}: {what}", f"{own}, TRL {_median_of(theirs, key, unit)}", ratio, len(ours))
+
+
+def _median_of(records: Sequence[Mapping[str, Any]], key: str, unit: str) -> str:
+    """The median of a step's figure, with the tokens that a step sampled where they differ by program."""
+    told = f"{_number(_median(records, key))} {unit}"
+    if key != "cpu_step_med" or not records[0]["free_length"]:
+        return told
+    return f"{told} ({_median(records, 'gen_tokens_per_step'):,.0f} tokens)"
 
 
 def _loss_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import os
 import statistics
 
 import pairs
@@ -35,12 +34,10 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Run all sizes in turns on each model."""
     args = parser().parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    import torch
+    updates.compute_as_runs_do()
 
     from make_models import SHAPES, VOCABULARY, build_model
 
-    torch.set_num_threads(1)
     num_prompt_tokens = 16
     for name in args.models:
         model = build_model(SHAPES[name]).eval()

@@ -6,6 +6,7 @@ rewards are made here, seeded.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,17 @@ if TYPE_CHECKING:
 
 FIRST_TOKEN = 5
 """Ids below are special tokens in every vocabulary of the benchmarks."""
+
+
+def compute_as_runs_do() -> None:
+    """One thread, and freed memory used again: what a run on a CPU sets. Called before torch is imported."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    import torch
+
+    from atrium.train.memory import keep_freed_memory
+
+    torch.set_num_threads(1)
+    keep_freed_memory()
 
 
 def natural_lengths(num_completions: int, *, median: int, longest: int, seed: int) -> list[int]:
