@@ -81,7 +81,9 @@ def collector(
         grader=grader,
         reward=task.reward,
         group_filter=GroupFilter(**config.algorithm.group_filter.model_dump()),
-        sampling=SamplingParams(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature),
+        sampling=SamplingParams(
+            max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, for_update=True
+        ),
         num_prompts=rollout.num_prompts,
         group_size=rollout.group_size,
         seed=config.seed,

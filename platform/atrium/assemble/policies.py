@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from atrium.config.models import HubModelConfig, TinyModelConfig
 from atrium.config.rollouts import PagedRolloutConfig, VllmRolloutConfig
 from atrium.config.schema import RunConfig
 from atrium.errors import CheckpointError
+from atrium.models.kept_products import KeptProducts
 from atrium.models.lora import (
     ADAPTER_FOLDER,
     LoraSettings,
@@ -147,7 +148,9 @@ def own_storage(model: nn.Module) -> None:
             parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
 
 
-def build_engine(config: RunConfig, policy: Policy, *, shares_model: bool = True) -> Engine:
+def build_engine(
+    config: RunConfig, policy: Policy, *, shares_model: bool = True, kept: KeptProducts | None = None
+) -> Engine:
     """The engine that samples from the policy; with `shares_model`, from the very module where it can."""
     if isinstance(config.rollout, VllmRolloutConfig):
         return build_vllm_engine(config, config.rollout, policy)
@@ -165,6 +168,7 @@ def build_engine(config: RunConfig, policy: Policy, *, shares_model: bool = True
         pad_token_id=policy.pad_token_id,
         context_length=policy.context_length,
         max_batch_tokens=config.rollout.max_batch_tokens,
+        kept=kept,
     )
 
 
@@ -202,14 +206,16 @@ def build_updater(
     faults: FaultHandling,
     ranks: Ranks = ALONE,
     spread: Spread = WHOLE,
+    kept: KeptProducts | None = None,
 ) -> PolicyUpdater:
     """Objective, forward passes and optimiser; an empty state begins a new optimiser.
 
-    With several `ranks`, the models are `spread` over them already.
+    With several `ranks`, the models are `spread` over them already. What is `kept` is not computed again.
     """
     settings, compute = config.optimizer, config.compute
     objective = build_objective(config.algorithm, config.divergence, config.regularizer)
-    forward = _forward(config, policy.model, _divergence_meter(objective.divergence), sharded=spread.policy)
+    meter = _divergence_meter(objective.divergence)
+    forward = _forward(config, policy.model, meter, sharded=spread.policy, kept=kept)
     forward.check([policy.pad_token_id, *policy.stop_token_ids])
     optimizer = PolicyOptimizer(
         policy.model,
@@ -220,11 +226,6 @@ def build_updater(
         offload=compute.offload and ranks.is_alone,  # shards of several ranks lie there already
     )
     optimizer.load_state(optimizer_state)
-    # Completions from before the last update are as stored ones: their ratios begin anywhere.
-    reads_stored = config.rollout.engine == "bank" or config.rollout.lag > 0
-    exact_engine = compute.dtype == "float32" and config.rollout.engine != "bank"
-    takes_engine = config.anchors_to_stored if reads_stored else exact_engine
-    behavior = compute.behavior_logprobs
     return PolicyUpdater(
         objective=objective,
         forward=forward,
@@ -233,9 +234,9 @@ def build_updater(
             num_minibatches=settings.num_minibatches,
             num_epochs=settings.num_epochs,
             micro_batch_tokens=compute.max_micro_batch_tokens,
-            behavior_logprobs=("engine" if takes_engine else "recompute") if behavior == "auto" else behavior,
+            behavior_logprobs=_behavior_logprobs(config),
             seed=config.seed,
-            reads_stored=reads_stored,
+            reads_stored=_reads_stored(config),
             shrinks=compute.on_oom == "shrink",
             peak_flops=_peak_flops(compute.device, compute.dtype, ranks.size),
         ),
@@ -243,6 +244,19 @@ def build_updater(
         reference_forward=_reference_forward(config, policy, reference, spread),
         ranks=ranks,
     )
+
+
+def _reads_stored(config: RunConfig) -> bool:
+    """Completions from before the last update are as stored ones: their ratios begin anywhere."""
+    return config.rollout.engine == "bank" or config.rollout.lag > 0
+
+
+def _behavior_logprobs(config: RunConfig) -> Literal["engine", "recompute"]:
+    """Whose numbers are the behavior policy's; `auto` takes the engine's where the trainer's are the same."""
+    if config.compute.behavior_logprobs != "auto":
+        return config.compute.behavior_logprobs
+    is_exact = config.compute.dtype == "float32" and config.rollout.engine != "bank"
+    return "engine" if (config.anchors_to_stored if _reads_stored(config) else is_exact) else "recompute"
 
 
 def _reference_forward(
@@ -271,6 +285,7 @@ def _forward(
     meter: DivergenceMeter | None = None,
     kind: type[PolicyForward] = PolicyForward,
     sharded: ShardedModel | None = None,
+    kept: KeptProducts | None = None,
 ) -> PolicyForward:
     is_half = config.compute.dtype == "bfloat16" and sharded is None  # shards are put together in that dtype
     return kind(
@@ -282,4 +297,5 @@ def _forward(
         packing=config.compute.packing,
         recomputes=config.compute.recompute_activations is True,
         compiled=CompiledBlocks(model) if config.compute.compile else None,
+        kept=kept,
     )

@@ -13,6 +13,7 @@ from atrium.assemble.ranks import read_spread, spread
 from atrium.assemble.recording import Recorder
 from atrium.assemble.watching import fault_handling
 from atrium.config.schema import RunConfig
+from atrium.models.kept_products import KeptProducts, pays_to_keep
 from atrium.models.policy import Policy
 from atrium.rollout.engine import Engine
 from atrium.rollout.vllm_engine import VllmEngine
@@ -26,9 +27,13 @@ from atrium.train.step import PolicyUpdater
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModels:
-    """What samples and what is trained, with a checkpoint's weights where there is one."""
+    """What samples and what is trained, with a checkpoint's weights where there is one.
+
+    `kept` is where the engine leaves what the update need not compute.
+    """
 
     engine: Engine
+    kept: KeptProducts | None
     reference: MovingReference | None
     spread: Spread
     optimizer_state: Mapping[str, Tensor]
@@ -44,13 +49,33 @@ def trained_models(
         if reference is not None and checkpoint.reference is not None:
             reference.load(checkpoint.reference)
     recorder.display.phase("starting the engine")
-    engine = build_engine(config, policy, shares_model=ranks.is_alone)
+    kept = KeptProducts() if ranks.is_alone and updates_as_sampled(config, policy) else None
+    engine = build_engine(config, policy, shares_model=ranks.is_alone, kept=kept)
     spread_models = spread(config, policy, reference, ranks)
     optimizer_state: Mapping[str, Tensor] = checkpoint.optimizer if checkpoint else {}
     if checkpoint is not None and not ranks.is_alone:
         optimizer_state = read_spread(checkpoint, policy, reference, ranks)
     return TrainedModels(
-        engine=engine, reference=reference, spread=spread_models, optimizer_state=optimizer_state
+        engine=engine,
+        kept=kept,
+        reference=reference,
+        spread=spread_models,
+        optimizer_state=optimizer_state,
+    )
+
+
+def updates_as_sampled(config: RunConfig, policy: Policy) -> bool:
+    """Whether updates' forward passes repeat what sampling computes, by equal weights, and it is kept."""
+    compute, rollout = config.compute, config.rollout
+    has_room = compute.memory_limit_mb is None and compute.recompute_activations is not True
+    return (
+        config.num_updates_per_batch == 1
+        and rollout.engine == "transformers"
+        and rollout.lag == 0
+        and compute.dtype == "float32"
+        and compute.packing
+        and has_room
+        and pays_to_keep(policy.model)
     )
 
 
@@ -67,7 +92,7 @@ def fitting_updater(
     say, limit_mb = recorder.display.message, config.compute.memory_limit_mb
     faults = fault_handling(config, folder if ranks.is_first else None, say)
     updater = build_updater(
-        config, policy, models.reference, models.optimizer_state, faults, ranks, models.spread
+        config, policy, models.reference, models.optimizer_state, faults, ranks, models.spread, models.kept
     )
     if isinstance(models.engine, VllmEngine):
         models.engine.release_memory()  # as it is in updates

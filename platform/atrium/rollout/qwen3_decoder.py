@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from atrium.models.kept_products import BlockProducts, KeptProducts, KeptWave
 from atrium.models.qwen3 import head_norms, rotations, unit_rms
 from atrium.records import TokenIds
 from atrium.rollout.decoding import Decoder
@@ -88,7 +89,9 @@ class Qwen3Decoder(Decoder):
         *,
         pad_token_id: int,
         max_new_tokens: int,
+        kept: KeptProducts | None = None,
     ) -> None:
+        self._wave: KeptWave | None = None
         super().__init__(model, prompts, pad_token_id=pad_token_id, max_new_tokens=max_new_tokens)
         config = model.config
         self._num_heads = config.num_attention_heads
@@ -98,21 +101,46 @@ class Qwen3Decoder(Decoder):
         self._layout = _Columns if config.hidden_size >= LARGE_HIDDEN_SIZE else _Rows
         self._blocks = [self._fused(model, index) for index in range(config.num_hidden_layers)]
         self._head = self._layout.weight(model.lm_head.weight * model.model.norm.weight)
+        if kept is not None:
+            self._wave = KeptWave(
+                kept, prompts, num_blocks=len(self._blocks), bytes_per_token=_bytes_per_token(model)
+            )
+
+    def select(self, index_N: Tensor) -> None:
+        """Make the rows at `index_N` the batch, in that order; a row may be dropped or repeated."""
+        super().select(index_N)
+        if self._wave is not None:
+            self._wave.select(index_N)
+
+    def finish(self, place: int, token_ids: TokenIds) -> None:
+        """Be told that the row at `place` has its whole completion."""
+        if self._wave is not None:
+            self._wave.finish(place, token_ids)
 
     def step(self, token_N: Tensor) -> None:
         """Append one token to every row."""
         self._length += 1
         self._position = self._position + 1
+        if self._wave is not None:
+            self._wave.begin_step()
         hidden_NE = functional.embedding(token_N, self._model.model.embed_tokens.weight)
         rotation = rotations(self._model, self._position[:, 0])
         bias = None
         if self._mask is not None:
             bias = self._mask[:, 0, :, : self._length].repeat_interleave(self._num_kv_heads, 0)
         for index, block in enumerate(self._blocks):
-            hidden_NE = self._attend(index, block, hidden_NE, rotation, bias)
-            unit_NE = self._layout.unit_rms(hidden_NE, self._epsilon)
-            gate, up = self._layout.product(unit_NE, block.gate_up).chunk(2, dim=-1)
-            hidden_NE = self._layout.product(functional.silu(gate).mul_(up), block.down, added=hidden_NE)
+            state_NM = self._layout.product(
+                self._layout.unit_rms(hidden_NE, self._epsilon), block.query_key_value
+            )
+            mixed_NM = self._attend(index, block, state_NM, rotation, bias)
+            attended_NE = self._layout.product(mixed_NM, block.output, added=hidden_NE)
+            unit_NE = self._layout.unit_rms(attended_NE, self._epsilon)
+            gate_up_NM = self._layout.product(unit_NE, block.gate_up)
+            gate_NF, up_NF = gate_up_NM.chunk(2, dim=-1)
+            gated_NF = functional.silu(gate_NF).mul_(up_NF)
+            hidden_NE = self._layout.product(gated_NF, block.down, added=attended_NE)
+            if self._wave is not None:
+                self._wave.add(index, BlockProducts(state_NM, attended_NE, gate_up_NM, hidden_NE))
         unit_NE = self._layout.unit_rms(hidden_NE, self._epsilon)
         self.logit_NV = self._layout.product(unit_NE, self._head).contiguous()
 
@@ -120,14 +148,14 @@ class Qwen3Decoder(Decoder):
         self,
         index: int,
         block: _Block,
-        hidden_NE: Tensor,
+        state_NM: Tensor,
         rotation: tuple[Tensor, Tensor],
         bias: Tensor | None,
     ) -> Tensor:
-        num_rows, size = len(hidden_NE), self._head_size
+        """The mixed values [N, H D] of the step's queries, whose keys and values join the cache."""
+        num_rows, size = len(state_NM), self._head_size
         num_heads, num_kv = self._num_heads, self._num_kv_heads
-        unit_NE = self._layout.unit_rms(hidden_NE, self._epsilon)
-        states = self._layout.product(unit_NE, block.query_key_value).view(num_rows, -1, size)
+        states = state_NM.view(num_rows, -1, size)
         value = states[:, num_heads + num_kv :]
         turned = self._layout.unit_rms(states[:, : num_heads + num_kv], self._epsilon).mul_(block.head_norms)
         cos, sin = rotation
@@ -142,7 +170,7 @@ class Qwen3Decoder(Decoder):
             alpha=size**-0.5,
         )
         mixed = torch.bmm(scores.softmax(-1), values.flatten(0, 1))
-        return self._layout.product(mixed.view(num_rows, -1), block.output, added=hidden_NE)
+        return mixed.view(num_rows, -1)
 
     def _fused(self, model: PreTrainedModel, index: int) -> _Block:
         layer, weight = model.model.layers[index], self._layout.weight
@@ -156,3 +184,9 @@ class Qwen3Decoder(Decoder):
             gate_up=weight(torch.cat(gate_up) * layer.post_attention_layernorm.weight),
             down=weight(feed_forward.down_proj.weight),
         )
+
+
+def _bytes_per_token(model: PreTrainedModel) -> int:
+    """What the results of a token's products take in all blocks."""
+    maps = [module for module in model.model.layers.modules() if isinstance(module, nn.Linear)]
+    return sum(module.out_features * module.weight.itemsize for module in maps)
