@@ -163,7 +163,7 @@ hooks: install ## Check style and types before every commit
 	@$(VENV)/bin/pre-commit install
 
 ##@ Benchmarks
-#  SIZE         small: every benchmark in seconds, to see that it works; by default full, half an hour
+#  SIZE         small: every benchmark in seconds, to see that it works; by default full, two hours
 #  ONLY         benchmarks of `make bench`, e.g. ONLY="step loss_stage packing"; by default all
 #  PEER         no: leave out TRL, whose environment takes 2 GB
 #  LENGTHS      fixed (default), or natural: completions end where a warmed-up model ends them

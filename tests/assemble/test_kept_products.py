@@ -6,11 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from atrium.assemble import trained_models
-from atrium.assemble.trained_models import updates_as_sampled
 from atrium.config.compose import compose
 from atrium.models import kept_products
-from atrium.models.kept_products import KeptProducts, KnownTokens
+from atrium.models.kept_products import KeptProducts, KnownTokens, pays_to_keep
 from atrium.models.tiny import TinySettings, build_tiny_policy
 
 ONE_UPDATE = ("optimizer.num_minibatches=1", "num_steps=3", "checkpoint.every_num_steps=1")
@@ -21,13 +19,8 @@ def _narrow_models_are_wide_enough(monkeypatch):
     monkeypatch.setattr(kept_products, "MIN_HIDDEN_SIZE", 16)
 
 
-@pytest.fixture(scope="module")
-def policy():
-    return build_tiny_policy(TinySettings(), seed=0)
-
-
-def test_one_update_by_the_weights_that_sampled_takes_over_their_products(policy):
-    assert updates_as_sampled(compose(["debug=tiny_steps", "optimizer.num_minibatches=1"]), policy)
+def test_one_update_by_the_weights_that_sampled_repeats_what_they_computed():
+    assert compose(["debug=tiny_steps", "optimizer.num_minibatches=1"]).repeats_sampling
 
 
 @pytest.mark.parametrize(
@@ -39,24 +32,22 @@ def test_one_update_by_the_weights_that_sampled_takes_over_their_products(policy
         "compute.packing=false",
         "compute.memory_limit_mb=500",
         "compute.recompute_activations=true",
+        "compute.num_processes=2",
+        "model.lora={rank: 4, alpha: 8}",
     ],
 )
-def test_other_updates_compute_their_own(policy, override):
-    assert not updates_as_sampled(
-        compose(["debug=tiny_steps", "optimizer.num_minibatches=1", override]), policy
-    )
+def test_other_updates_do_not(override):
+    assert not compose(["debug=tiny_steps", "optimizer.num_minibatches=1", override]).repeats_sampling
 
 
-def test_a_model_without_a_fused_form_computes_its_own(policy):
-    config = compose(["debug=tiny_steps", "optimizer.num_minibatches=1"])
-    handle = policy.model.register_forward_hook(lambda *arguments: None)
-    assert not updates_as_sampled(config, policy)
+def test_keeping_pays_for_wide_models_with_a_fused_form(monkeypatch):
+    model = build_tiny_policy(TinySettings(), seed=0).model
+    assert pays_to_keep(model)
+    handle = model.register_forward_hook(lambda *arguments: None)
+    assert not pays_to_keep(model)
     handle.remove()
-
-
-def test_a_narrow_model_computes_its_own(policy, monkeypatch):
-    monkeypatch.setattr(kept_products, "MIN_HIDDEN_SIZE", policy.model.config.hidden_size + 1)
-    assert not updates_as_sampled(compose(["debug=tiny_steps", "optimizer.num_minibatches=1"]), policy)
+    monkeypatch.setattr(kept_products, "MIN_HIDDEN_SIZE", model.config.hidden_size + 1)
+    assert not pays_to_keep(model)
 
 
 @pytest.fixture
@@ -67,7 +58,7 @@ def undisturbed(runs):
 
 
 def test_a_run_takes_over_and_learns_as_one_that_computes_everything(runs, undisturbed, monkeypatch):
-    monkeypatch.setattr(trained_models, "updates_as_sampled", lambda config, policy: False)
+    monkeypatch.setattr(kept_products, "MIN_HIDDEN_SIZE", 10_000)
     computed = runs.train(*ONE_UPDATE, "experiment_name=computed")
     weights, others = (
         load_file(run.checkpoint_path(3) / "policy" / "model.safetensors") for run in (undisturbed, computed)

@@ -291,3 +291,18 @@ def test_wrong_arguments_are_said_in_one_line(capsys):
     assert "at least 1" in capsys.readouterr().err
     assert main(["memory", "compute.micro_batch_token=3"]) == 2
     assert "micro_batch_tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_there"),
+    [
+        (("model.hidden_size=256", "optimizer.num_minibatches=1"), True),
+        (("model.hidden_size=256",), False),
+        (("optimizer.num_minibatches=1",), False),
+    ],
+)
+def test_products_are_kept_for_the_only_update_of_a_wide_model_on_a_cpu(overrides, is_there):
+    items = planned_memory(compose(list(overrides)), num_prompt_tokens=16)
+    kept = [item for item in items if item.name == "products kept for the update"]
+    assert bool(kept) == is_there
+    assert all(0 < item.num_bytes <= 2**30 for item in kept)

@@ -16,6 +16,7 @@ from atrium.rollout.collate import collate
 from atrium.rollout.engine import GenerationRequest, SamplingParams
 from atrium.rollout.transformers_engine import TransformersEngine
 from atrium.train.logprobs import PolicyForward
+from atrium.train.memory_plan import MemorySettings, ModelDimensions, kept_bytes
 
 PROMPTS = ([5, 6, 7, 8], [9], [10, 11, 12, 13, 14, 15])
 GROUP_SIZE = 5
@@ -183,20 +184,41 @@ def test_activations_that_are_computed_again_are_not_taken_from_what_is_kept():
     assert_equal_to_computed(sampled, [sampled.rows()])
 
 
-def test_the_last_micro_batch_frees_the_products_block_by_block():
-    sampled = Sampled()
+def _whole_wave(sampled):
+    """The wave of all completions, which are taken."""
     rows = sampled.rows()
-    assert (
-        sampled.kept.take(
-            rows.token_BL[:0], rows.num_prompt_tokens_B[:0], rows.num_tokens_B[:0], rows.token_BL[:0], 0
-        )
-        is None
-    )
-    column_BT = torch.arange(rows.batch.mask_BT.shape[1] - 1).expand(rows.batch.num_rows, -1)
+    place_BT = torch.arange(rows.batch.mask_BT.shape[1] - 1).expand(rows.batch.num_rows, -1)
     known = sampled.kept.take(
-        rows.token_BL, rows.num_prompt_tokens_B, rows.num_tokens_B, column_BT, column_BT.shape[1]
+        rows.token_BL, rows.num_prompt_tokens_B, rows.num_tokens_B, place_BT, place_BT.shape[1]
     )
     (wave,) = known.waves
+    return wave
+
+
+def test_a_wave_without_rows_to_take_gives_its_products_away():
+    wave = _whole_wave(Sampled())
     assert wave.block(0)
     assert not wave.block(0)
     assert wave.block(1)
+
+
+def test_what_is_kept_is_what_atrium_memory_predicts():
+    sampled = Sampled()
+    wave, config = _whole_wave(sampled), sampled.model.config
+    parts = [part for index in range(config.num_hidden_layers) for step in wave.block(index) for part in step]
+    model = ModelDimensions(
+        model_type="qwen3",
+        num_parameters=1,
+        num_tensors=1,
+        num_layers=config.num_hidden_layers,
+        hidden_size=config.hidden_size,
+        feed_forward_size=config.intermediate_size,
+        num_heads=config.num_attention_heads,
+        num_key_value_heads=config.num_key_value_heads,
+        head_size=config.head_dim,
+        vocabulary_size=config.vocab_size,
+    )
+    settings = MemorySettings(
+        compute_dtype="float32", micro_batch_tokens=1, batch_tokens=wave.num_tokens, cache_tokens=1
+    )
+    assert sum(part.nbytes for part in parts) == kept_bytes(model, settings)

@@ -8,6 +8,7 @@ from atrium.config.models import LoraConfig, TinyModelConfig
 from atrium.config.rollouts import PagedRolloutConfig, VllmRolloutConfig
 from atrium.config.schema import RunConfig
 from atrium.models.architecture import Architecture, hub_architecture, random_architecture
+from atrium.models.kept_products import MIN_HIDDEN_SIZE
 from atrium.models.lora import chosen_maps
 from atrium.models.tiny import TinySettings, tiny_architecture
 from atrium.train.memory_plan import (
@@ -133,7 +134,13 @@ def _settings(
         num_adapter_tensors=len(adapters),
         adapter_width=0 if lora is None else lora.rank * len(adapters) // 2,
         recomputes=compute.recompute_activations is True,
+        keeps_products=_keeps_products(config, architecture),
     )
+
+
+def _keeps_products(config: RunConfig, architecture: Architecture) -> bool:
+    is_fused = architecture.model_type == "qwen3" and config.compute.device == "cpu"
+    return config.repeats_sampling and is_fused and architecture.hidden_size >= MIN_HIDDEN_SIZE
 
 
 def _engine_bytes(config: RunConfig, architecture: Architecture, of: int | None) -> int:

@@ -49,7 +49,7 @@ def trained_models(
         if reference is not None and checkpoint.reference is not None:
             reference.load(checkpoint.reference)
     recorder.display.phase("starting the engine")
-    kept = KeptProducts() if ranks.is_alone and updates_as_sampled(config, policy) else None
+    kept = KeptProducts() if config.repeats_sampling and pays_to_keep(policy.model) else None
     engine = build_engine(config, policy, shares_model=ranks.is_alone, kept=kept)
     spread_models = spread(config, policy, reference, ranks)
     optimizer_state: Mapping[str, Tensor] = checkpoint.optimizer if checkpoint else {}
@@ -61,21 +61,6 @@ def trained_models(
         reference=reference,
         spread=spread_models,
         optimizer_state=optimizer_state,
-    )
-
-
-def updates_as_sampled(config: RunConfig, policy: Policy) -> bool:
-    """Whether updates' forward passes repeat what sampling computes, by equal weights, and it is kept."""
-    compute, rollout = config.compute, config.rollout
-    has_room = compute.memory_limit_mb is None and compute.recompute_activations is not True
-    return (
-        config.num_updates_per_batch == 1
-        and rollout.engine == "transformers"
-        and rollout.lag == 0
-        and compute.dtype == "float32"
-        and compute.packing
-        and has_room
-        and pays_to_keep(policy.model)
     )
 
 

@@ -193,6 +193,15 @@ class RunConfig(Section):
         return is_apart and self.compute.device == "cuda" and self.compute.world_size == 1
 
     @property
+    def repeats_sampling(self) -> bool:
+        """Whether the forward pass of updates computes what sampling has: one update, by the same module."""
+        rollout, compute = self.rollout, self.compute
+        is_same = rollout.engine == "transformers" and rollout.lag == 0 and self.model.lora is None
+        has_room = compute.memory_limit_mb is None and compute.recompute_activations is not True
+        in_one_way = compute.dtype == "float32" and compute.packing and compute.world_size == 1
+        return self.num_updates_per_batch == 1 and is_same and has_room and in_one_way
+
+    @property
     def anchors_to_stored(self) -> bool:
         """Whether ratios are taken against stored log-probabilities, so that they begin anywhere.
 

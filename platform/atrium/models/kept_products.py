@@ -127,7 +127,7 @@ class KnownTokens:
     missing: Tensor
 
     def block(self, index: int) -> BlockProducts[KnownProduct | None]:
-        """A block's products of all tokens. Each is to be read once, with `index` going up."""
+        """A block's products of all tokens; asked for once, since waves may give theirs away."""
         steps = BlockProducts(*zip(*(step for wave in self.waves for step in wave.block(index)), strict=True))
         return BlockProducts(
             query_key_value=self._known(steps.query_key_value, by_rows=True),
@@ -147,7 +147,7 @@ class KnownTokens:
 class KeptProducts:
     """Keeps the products of completions that an update will be made on, and gives each away once.
 
-    They belong to the weights that made them: whoever changes those calls `clear`.
+    They belong to the weights that made them: the engine calls `clear` when it takes over others.
     """
 
     def __init__(self) -> None:
@@ -156,9 +156,10 @@ class KeptProducts:
 
     def reserve(self, num_bytes: int) -> bool:
         """Whether there is room for so much more, which then is taken."""
-        has_room = self._num_bytes + num_bytes <= MAX_BYTES
-        self._num_bytes += num_bytes * has_room
-        return has_room
+        if self._num_bytes + num_bytes > MAX_BYTES:
+            return False
+        self._num_bytes += num_bytes
+        return True
 
     def enter(self, prompt: TokenIds, token_ids: TokenIds, wave: KeptWave, row: int) -> None:
         """A completion of a wave can be taken."""
