@@ -13,6 +13,7 @@ import copy
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -251,13 +252,17 @@ class PolicyForward:
         )
 
     def _packed(self, packing: Packing, known: KnownTokens | None = None) -> Tensor:
-        if self.autocast_dtype is None and self._sharded is None and has_fused_form(self.model):
+        if self._is_fused:
             return qwen3_states(self.model, packing, recomputes=self.recomputes, known=known)
         with (
             self._compiled.used() if self._compiled else nullcontext(),
             self._recomputed.used() if self._recomputed else nullcontext(),
         ):
             return packed_states(self.model, packing)
+
+    @cached_property
+    def _is_fused(self) -> bool:
+        return self.autocast_dtype is None and self._sharded is None and has_fused_form(self.model)
 
     @property
     def _pads(self) -> bool:

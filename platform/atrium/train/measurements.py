@@ -8,6 +8,7 @@ from typing import Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from atrium.metrics import CATALOGUE, RATIO_QUANTILES, TIME_STAGES, Metric, Quantity, Reduction
@@ -62,8 +63,7 @@ class Measurements:
             self._ratio_counts[sign, place] += np.array(counts, dtype=np.int64)
         for name, parts in pairs.items():
             # Not by `Metric.merge`: a loss is counted once for all ranks, and is no less there for that.
-            total, count = _combine(CATALOGUE[name], [_tensors(part) for part in parts]).tolist()
-            self.add(CATALOGUE[name], total, count)
+            self.add(CATALOGUE[name], *_combine(CATALOGUE[name], np.array(parts)))
 
     def agree(self, ranks: Ranks) -> None:
         """Take the longest of the ranks' times and the highest of their memory peaks."""
@@ -119,33 +119,32 @@ class Measurements:
         return RatioHistogram(edges=tuple(edges.tolist()), **counts)
 
     def _collect(self) -> None:
-        quantities, ratios = list(self._pending), self._pending_ratios
-        parts = [_combine(quantity, self._pending[quantity]) for quantity in quantities]
+        sums, ratios = [pair for pairs in self._pending.values() for pair in pairs], self._pending_ratios
+        parts = [value.double() for pair in sums for value in pair]
+        moving = [torch.stack(parts)] if parts else []
         if ratios is not None:
-            parts.append(ratios.flatten().double())  # whole numbers below 2^53 stay exact
-        if not parts:
+            moving.append(ratios.flatten().double())  # whole numbers below 2^53 stay exact
+        if not moving:
             return
-        moved = torch.cat(parts).tolist()
-        for index, quantity in enumerate(quantities):
-            self.add(quantity, moved[2 * index], moved[2 * index + 1])
+        moved = torch.cat(moving).cpu().numpy()
+        pairs_N2, ratios_N = np.split(moved, [len(parts)])
+        ends = np.cumsum([len(pairs) for pairs in self._pending.values()])
+        for quantity, found_N2 in zip(self._pending, np.split(pairs_N2.reshape(-1, 2), ends), strict=False):
+            self.add(quantity, *_combine(quantity, found_N2))
         if ratios is not None:
-            self._ratio_counts += np.array(moved[2 * len(quantities) :], dtype=np.int64).reshape(ratios.shape)
+            self._ratio_counts += ratios_N.astype(np.int64).reshape(ratios.shape)
         self._pending.clear()
         self._pending_ratios = None
 
 
-def _combine(quantity: Quantity, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
-    total = torch.stack([pair[0].double() for pair in pairs])
-    count = torch.stack([pair[1].double() for pair in pairs]).sum()
+def _combine(quantity: Quantity, pairs_N2: NDArray[np.float64]) -> tuple[float, float]:
+    """The total, or the extreme, and the count of several pairs."""
+    total_N, count_N = pairs_N2.T
     match quantity.reduction:
         case Reduction.MAX:
-            return torch.stack([total.max(), count])
+            total = total_N.max()
         case Reduction.MIN:
-            return torch.stack([total.min(), count])
+            total = total_N.min()
         case _:
-            return torch.stack([total.sum(), count])
-
-
-def _tensors(pair: Sequence[float]) -> tuple[Tensor, Tensor]:
-    total, count = torch.tensor(pair, dtype=torch.float64)
-    return total, count
+            total = total_N.sum()
+    return float(total), float(count_N.sum())
