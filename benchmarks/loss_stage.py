@@ -1,9 +1,10 @@
 """The loss stage against the bare product of the LM head: time and peak memory at several vocabularies.
 
-Three arms compute, forward and backward, from the same last states and the same weights: `bare`, the
+Four arms compute, forward and backward, from the same last states and the same weights: `bare`, the
 product of states and head alone, with all its logits in memory; `plain`, the same with log-softmax, the
-tokens' log-probabilities and entropies; `atrium`, `token_logprobs` as training calls it. The bare product
-gets the gradient of its logits for nothing, so its time is what no loss stage can be below.
+tokens' log-probabilities and entropies; `torch`, its own chunked cross-entropy, which has no entropies;
+`atrium`, `token_logprobs` as training calls it. The bare product gets the gradient of its logits for
+nothing, so its time is what no loss stage can be below.
 
 One JSON line per vocabulary and arm; ratios are paired, to `bare`.
 """
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 BASELINE = "bare"
+CHUNK_LOGITS = 1 << 27
+"""As in `token_logprobs`; torch's own choice, a few tokens, takes twenty times as long on a CPU."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -56,6 +59,17 @@ def plain(head: nn.Linear, state_MD: Tensor, token_M: Tensor, gradient_M: Tensor
     logprob_M.backward(gradient_M)
 
 
+def chunked_by_torch(head: nn.Linear, state_MD: Tensor, token_M: Tensor, gradient_M: Tensor) -> None:
+    """torch's cross-entropy by chunks as large as Atrium's: log-probabilities without entropies."""
+    from torch.nn import LinearCrossEntropyOptions
+    from torch.nn.functional import linear_cross_entropy
+
+    rows_per_chunk = CHUNK_LOGITS // len(head.weight)
+    options = LinearCrossEntropyOptions(chunking_method=None, batch_chunk_size=rows_per_chunk)
+    loss_M = linear_cross_entropy(state_MD, head.weight, token_M, reduction="none", options=options)
+    loss_M.backward(-gradient_M.to(loss_M.dtype))
+
+
 def atrium(head: nn.Linear, state_MD: Tensor, token_M: Tensor, gradient_M: Tensor) -> None:
     """What training runs."""
     from atrium.train.token_logprobs import token_logprobs
@@ -64,7 +78,12 @@ def atrium(head: nn.Linear, state_MD: Tensor, token_M: Tensor, gradient_M: Tenso
     logprob_M.backward(gradient_M)
 
 
-ARMS: dict[str, Callable[..., None]] = {"bare": bare, "plain": plain, "atrium": atrium}
+ARMS: dict[str, Callable[..., None]] = {
+    "bare": bare,
+    "plain": plain,
+    "torch": chunked_by_torch,
+    "atrium": atrium,
+}
 
 
 def measured(vocabulary: int, args: argparse.Namespace) -> list[dict[str, Any]]:

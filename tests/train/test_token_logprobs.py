@@ -20,12 +20,13 @@ def _case(num_tokens=13, width=5, vocabulary=11):
     return head, state_MD, token_M
 
 
+@pytest.mark.parametrize("block", [1, 3, 100])
 @pytest.mark.parametrize("chunk", [1, 4, 13, 100])
 @pytest.mark.parametrize("entropy", ["none", "value", "gradient"])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_chunks_equal_the_whole(monkeypatch, chunk, entropy, temperature):
+def test_chunks_equal_the_whole(monkeypatch, block, chunk, entropy, temperature):
     head, state_MD, token_M = _case()
-    monkeypatch.setattr(module, "_WHOLE_NUMBERS", 0)
+    monkeypatch.setitem(module._BLOCK_NUMBERS, "cpu", block * 11)
     monkeypatch.setattr(module, "_CHUNK_NUMBERS", chunk * 11)
     ours = token_logprobs(head, state_MD, token_M, temperature=temperature, entropy=entropy)
     theirs = selected_logprobs(tempered_logits(head, state_MD, temperature), token_M, entropy=entropy)
@@ -50,7 +51,6 @@ def test_chunks_compute_in_the_dtype_of_autocast_and_sum_in_single_precision(mon
     head, state_MD, token_M = _case(num_tokens=40, width=16, vocabulary=50)
     head, state_MD = head.float(), state_MD.detach().float().requires_grad_()
     exact, _ = token_logprobs(head, state_MD, token_M, temperature=1.0, entropy="none")
-    monkeypatch.setattr(module, "_WHOLE_NUMBERS", 0)
     monkeypatch.setattr(module, "_CHUNK_NUMBERS", 50 * 7)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half, _ = token_logprobs(head, state_MD, token_M, temperature=1.0, entropy="none")
@@ -60,10 +60,27 @@ def test_chunks_compute_in_the_dtype_of_autocast_and_sum_in_single_precision(mon
     assert head.weight.grad.dtype == torch.float32
 
 
-def test_a_head_with_a_bias_takes_all_logits_at_once(monkeypatch):
+@pytest.mark.parametrize(("chunk", "num_products"), [(13, 3), (4, 4 * 4)])
+def test_logits_of_one_chunk_are_computed_once(monkeypatch, chunk, num_products):
+    head, state_MD, token_M = _case()
+    monkeypatch.setattr(module, "_CHUNK_NUMBERS", chunk * 11)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        logprob_M, _ = token_logprobs(head, state_MD, token_M, temperature=1.0, entropy="value")
+        logprob_M.sum().backward()
+    assert sum(event.count for event in profile.key_averages() if event.key == "aten::mm") == num_products
+
+
+def test_a_second_backward_pass_over_the_kept_logits_is_an_error():
+    head, state_MD, token_M = _case()
+    logprob_M, _ = token_logprobs(head, state_MD, token_M, temperature=1.0, entropy="value")
+    logprob_M.sum().backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        logprob_M.sum().backward()
+
+
+def test_a_head_with_a_bias_takes_all_logits_at_once():
     head, state_MD, token_M = _case()
     biased = nn.Linear(5, 11, dtype=torch.float64)
-    monkeypatch.setattr(module, "_WHOLE_NUMBERS", 0)
     ours, _ = token_logprobs(biased, state_MD, token_M, temperature=1.0, entropy="none")
     theirs, _ = selected_logprobs(biased(state_MD), token_M, entropy="none")
     assert torch.equal(ours, theirs)
@@ -71,7 +88,6 @@ def test_a_head_with_a_bias_takes_all_logits_at_once(monkeypatch):
 
 
 def test_logits_are_never_all_in_memory(monkeypatch):
-    monkeypatch.setattr(module, "_WHOLE_NUMBERS", 1000)
     monkeypatch.setattr(module, "_CHUNK_NUMBERS", 4000)
     head, state_MD = nn.Linear(4, 1000, bias=False), torch.randn(300, 4)
     largest = 0

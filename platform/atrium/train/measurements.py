@@ -119,18 +119,18 @@ class Measurements:
         return RatioHistogram(edges=tuple(edges.tolist()), **counts)
 
     def _collect(self) -> None:
-        sums, ratios = [pair for pairs in self._pending.values() for pair in pairs], self._pending_ratios
-        parts = [value.double() for pair in sums for value in pair]
+        ratios = self._pending_ratios
+        parts = [value.double() for pairs in self._pending.values() for pair in pairs for value in pair]
         moving = [torch.stack(parts)] if parts else []
         if ratios is not None:
             moving.append(ratios.flatten().double())  # whole numbers below 2^53 stay exact
         if not moving:
             return
         moved = torch.cat(moving).cpu().numpy()
-        pairs_N2, ratios_N = np.split(moved, [len(parts)])
-        ends = np.cumsum([len(pairs) for pairs in self._pending.values()])
-        for quantity, found_N2 in zip(self._pending, np.split(pairs_N2.reshape(-1, 2), ends), strict=False):
-            self.add(quantity, *_combine(quantity, found_N2))
+        sums_N, ratios_N = np.split(moved, [len(parts)])
+        for quantity, pairs in self._pending.items():
+            found_N, sums_N = np.split(sums_N, [2 * len(pairs)])
+            self.add(quantity, *_combine(quantity, found_N.reshape(-1, 2)))
         if ratios is not None:
             self._ratio_counts += ratios_N.astype(np.int64).reshape(ratios.shape)
         self._pending.clear()

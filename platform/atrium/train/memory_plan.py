@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-_WHOLE_LOGITS, _CHUNK_LOGITS = 1 << 24, 1 << 27  # as in `token_logprobs`
+_CHUNK_LOGITS = 1 << 27  # as in `token_logprobs`
 _MOST_KEPT = 1 << 30  # as in `kept_products`
 _FLOAT32, _BFLOAT16 = 4, 2
 OPTIMIZER_STATE, BEHAVIOR_STATES = "AdamW's state", "behavior states"
@@ -248,14 +248,13 @@ def activation_bytes(model: ModelDimensions, settings: MemorySettings) -> int:
 
 
 def logits_bytes(model: ModelDimensions, settings: MemorySettings) -> int:
-    """What the loss needs at its peak: all logits if they are few, else a chunk and the head's gradient."""
-    tokens, vocabulary = settings.micro_batch_tokens, model.vocabulary_size
-    if tokens * vocabulary <= _WHOLE_LOGITS:
-        return 3 * _FLOAT32 * tokens * vocabulary
-    chunk = min(tokens * vocabulary, _CHUNK_LOGITS)
-    head = vocabulary * model.hidden_size
+    """What the loss needs at its peak: a chunk of logits, and the head's gradient."""
+    is_half = settings.compute_dtype == "bfloat16"
+    logits = min(settings.micro_batch_tokens * model.vocabulary_size, _CHUNK_LOGITS)
+    head = model.vocabulary_size * model.hidden_size
     gradient = 0 if settings.num_adapter_parameters else _FLOAT32 * head
-    return (2 * _FLOAT32 + 2) * chunk + _BFLOAT16 * head + gradient
+    halves = _BFLOAT16 * (logits + head) if is_half else 0
+    return _FLOAT32 * logits + halves + gradient
 
 
 def _states_bytes(model: ModelDimensions, settings: MemorySettings) -> int:

@@ -1,8 +1,8 @@
 """Log-probabilities and entropies of chosen tokens from the last states, without all logits in memory.
 
-Where logits are few they are computed at once; where they are many, chunk by chunk, and again in the
-backward pass, so that memory does not grow with the number of tokens times the vocabulary. Log-softmax is at
-least float32, whatever the model computes in.
+Logits live for one chunk of tokens. Where there is only one, it is kept for the backward pass; otherwise each
+is computed again there, so that memory does not grow with the number of tokens times the vocabulary. The
+gradient is made in their place. Log-softmax is at least float32, whatever the model computes in.
 
 Axes: M tokens, D width of the model, V vocabulary.
 """
@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 Entropy = Literal["none", "value", "gradient"]
 
-_WHOLE_NUMBERS = 1 << 24
-"""Up to this many logits are computed at once."""
-
 _CHUNK_NUMBERS = 1 << 27
-"""Logits per chunk beyond that: half a gigabyte in float32."""
+"""Logits of a chunk: half a gigabyte in float32."""
+
+_BLOCK_NUMBERS = {"cpu": 1 << 19, "cuda": 1 << 25}
+"""Logits that operations pass over together: what a processor's cache holds, or what keeps a GPU busy."""
 
 
 def token_logprobs(
@@ -34,15 +34,13 @@ def token_logprobs(
     """
     weight_VD = head.get_parameter("weight")
     is_plain = type(head) is nn.Linear and getattr(head, "bias", None) is None
-    if not is_plain or len(state_MD) * len(weight_VD) <= _WHOLE_NUMBERS:
+    if not is_plain:
         return selected_logprobs(tempered_logits(head, state_MD, temperature), token_M, entropy=entropy)
     device_type = state_MD.device.type
     if torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)
         state_MD = state_MD.to(dtype)
-    logprob_M, entropy_M = _ChunkedLogprobs.apply(
-        state_MD, weight_VD.to(state_MD.dtype), token_M, temperature
-    )
+    logprob_M, entropy_M = _FusedLogprobs.apply(state_MD, weight_VD.to(state_MD.dtype), token_M, temperature)
     if entropy == "none":
         return logprob_M, None
     return logprob_M, entropy_M if entropy == "gradient" else entropy_M.detach()
@@ -58,7 +56,7 @@ def tempered_logits(head: nn.Module, state_MD: Tensor, temperature: float) -> Te
 def selected_logprobs(
     logits_MV: Tensor, token_M: Tensor, *, entropy: Entropy
 ) -> tuple[Tensor, Tensor | None]:
-    """`token_logprobs` from all logits: the plain form that the chunked one is tested against."""
+    """`token_logprobs` from all logits: the plain form that the fused one is tested against."""
     logprob_MV = logits_MV.log_softmax(dim=-1)
     logprob_M = logprob_MV.gather(1, token_M[:, None])[:, 0]
     if entropy == "none":
@@ -68,8 +66,11 @@ def selected_logprobs(
     return logprob_M, entropy_M
 
 
-class _ChunkedLogprobs(torch.autograd.Function):
-    """Log-probabilities and entropies [M] with logits that live only within a chunk."""
+class _FusedLogprobs(torch.autograd.Function):
+    """Log-probabilities and entropies [M], from logits that become their own gradient.
+
+    One chunk of logits is kept for the backward pass; of several, each is computed again.
+    """
 
     @staticmethod
     def forward(
@@ -77,13 +78,23 @@ class _ChunkedLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.promote_types(state_MD.dtype, torch.float32)
         logprob_M, entropy_M, log_sum_M = (token_M.new_empty(len(token_M), dtype=dtype) for _ in range(3))
-        for part in _chunks(len(token_M), len(weight_VD)):
-            logits = _logits(state_MD[part], weight_VD, temperature, dtype)
-            log_sum_M[part] = logits.logsumexp(-1)
-            logprob_M[part] = logits.gather(1, token_M[part, None])[:, 0] - log_sum_M[part]
-            logprob = logits.sub_(log_sum_M[part, None])
-            entropy_M[part] = -torch.linalg.vecdot(logprob.exp(), logprob)
-        ctx.save_for_backward(state_MD, weight_VD, token_M, log_sum_M, entropy_M)
+        chunks = _chunks(len(token_M), len(weight_VD))
+        is_kept, kept = len(chunks) == 1, []
+        for chunk in chunks:
+            logits = _logits(state_MD[chunk], weight_VD, temperature, dtype)
+            for part, block in _blocks(chunk, logits):
+                most = block.amax(-1, keepdim=True)
+                share = block.sub_(most).exp()
+                total = share.sum(-1)
+                log_total = total.log()
+                logprob_M[part] = block.gather(1, token_M[part, None])[:, 0] - log_total
+                entropy_M[part] = log_total - torch.linalg.vecdot(share, block) / total
+                # Logits that are kept are those over the greatest, from here on.
+                log_sum_M[part] = log_total if is_kept else log_total + most[:, 0]
+            if is_kept:
+                kept.append(logits)
+            del logits, block, share  # before those of the next chunk
+        ctx.save_for_backward(state_MD, weight_VD, token_M, log_sum_M, entropy_M, *kept)
         ctx.temperature = temperature
         ctx.set_materialize_grads(False)
         return logprob_M, entropy_M
@@ -92,35 +103,54 @@ class _ChunkedLogprobs(torch.autograd.Function):
     def backward(
         ctx: Any, logprob_gradient_M: Tensor | None, entropy_gradient_M: Tensor | None
     ) -> tuple[Tensor, Tensor | None, None, None]:
-        state_MD, weight_VD, token_M, log_sum_M, entropy_M = ctx.saved_tensors
+        state_MD, weight_VD, token_M, log_sum_M, entropy_M, *kept = ctx.saved_tensors
         if logprob_gradient_M is None:
             logprob_gradient_M = torch.zeros_like(log_sum_M)
+        slope_M = logprob_gradient_M / ctx.temperature
         state_gradient_MD = torch.empty_like(state_MD)
         weight_gradient_VD = None
-        if ctx.needs_input_grad[1]:  # a head that is not trained costs no product
-            weight_gradient_VD = torch.zeros_like(weight_VD, dtype=log_sum_M.dtype)
-        for part in _chunks(len(token_M), len(weight_VD)):
-            logprob = _logits(state_MD[part], weight_VD, ctx.temperature, log_sum_M.dtype)
-            logprob.sub_(log_sum_M[part, None])
-            gradient = logprob.exp()
-            slope = -logprob_gradient_M[part, None]
-            if entropy_gradient_M is not None:
-                # d entropy / d logit is -p (log p + entropy).
-                slope = slope - entropy_gradient_M[part, None] * (logprob + entropy_M[part, None])
-            gradient.mul_(slope)
-            gradient.scatter_add_(1, token_M[part, None], logprob_gradient_M[part, None])
-            gradient = gradient.div_(ctx.temperature).to(state_MD.dtype)
-            torch.mm(gradient, weight_VD, out=state_gradient_MD[part])
-            if weight_gradient_VD is not None:
-                weight_gradient_VD += gradient.t() @ state_MD[part]
+        for chunk in _chunks(len(token_M), len(weight_VD)):
+            if kept:
+                (logits,) = kept
+            else:
+                logits = _logits(state_MD[chunk], weight_VD, ctx.temperature, log_sum_M.dtype)
+            for part, block in _blocks(chunk, logits):
+                block.sub_(log_sum_M[part, None])
+                if entropy_gradient_M is None:
+                    block.exp_().mul_(-slope_M[part, None])
+                else:
+                    # d entropy / d logit is -p (log p + entropy).
+                    share, rise = block.exp(), entropy_gradient_M[part, None] / ctx.temperature
+                    block.add_(entropy_M[part, None]).mul_(-rise).sub_(slope_M[part, None]).mul_(share)
+                block.scatter_add_(1, token_M[part, None], slope_M[part, None])
+            gradient = logits.to(state_MD.dtype)
+            torch.mm(gradient, weight_VD, out=state_gradient_MD[chunk])
+            if ctx.needs_input_grad[1]:  # a head that is not trained costs no product
+                product_VD = (gradient.t() @ state_MD[chunk]).to(log_sum_M.dtype)
+                weight_gradient_VD = (
+                    product_VD if weight_gradient_VD is None else weight_gradient_VD.add_(product_VD)
+                )
+            del logits, block, gradient
         head_gradient_VD = None if weight_gradient_VD is None else weight_gradient_VD.to(weight_VD.dtype)
         return state_gradient_MD, head_gradient_VD, None, None
 
 
 def _logits(state: Tensor, weight_VD: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
-    return (state @ weight_VD.t()).to(dtype).div_(temperature)
+    logits = (state @ weight_VD.t()).to(dtype)
+    return logits if temperature == 1.0 else logits.div_(temperature)
 
 
-def _chunks(num_tokens: int, num_logits_per_token: int) -> Iterator[slice]:
-    size = max(1, _CHUNK_NUMBERS // num_logits_per_token)
-    return (slice(start, start + size) for start in range(0, num_tokens, size))
+def _chunks(num_tokens: int, num_logits_per_token: int) -> list[slice]:
+    return _parts(slice(0, num_tokens), _CHUNK_NUMBERS // num_logits_per_token)
+
+
+def _blocks(chunk: slice, logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """The logits of a chunk's tokens, some tokens at a time."""
+    for part in _parts(chunk, _BLOCK_NUMBERS[logits.device.type] // logits.shape[1]):
+        yield part, logits[part.start - chunk.start : part.stop - chunk.start]
+
+
+def _parts(whole: slice, size: int) -> list[slice]:
+    """Consecutive parts of at most `size`, or of one."""
+    starts = range(whole.start, whole.stop, max(1, size))
+    return [slice(start, min(start + starts.step, whole.stop)) for start in starts]
