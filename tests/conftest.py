@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# A shell's background jobs ignore it, and so would the programs that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Runs of tests are copied to no tracker unless a test asks for it.
 os.environ["ATRIUM_MIRRORS"] = "off"
 

@@ -126,10 +126,11 @@ class _FusedLogprobs(torch.autograd.Function):
             gradient = logits.to(state_MD.dtype)
             torch.mm(gradient, weight_VD, out=state_gradient_MD[chunk])
             if ctx.needs_input_grad[1]:  # a head that is not trained costs no product
-                product_VD = (gradient.t() @ state_MD[chunk]).to(log_sum_M.dtype)
-                weight_gradient_VD = (
-                    product_VD if weight_gradient_VD is None else weight_gradient_VD.add_(product_VD)
-                )
+                product_VD = gradient.t() @ state_MD[chunk]
+                if weight_gradient_VD is None:
+                    weight_gradient_VD = product_VD.to(log_sum_M.dtype)
+                else:
+                    weight_gradient_VD += product_VD
             del logits, block, gradient
         head_gradient_VD = None if weight_gradient_VD is None else weight_gradient_VD.to(weight_VD.dtype)
         return state_gradient_MD, head_gradient_VD, None, None
