@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from atrium.compare.statistics import compare_arms, detectable_with, points, verdict
+from atrium.compare.statistics import compare_arms, points, verdict
 
 NAMES = {"baseline_name": "grpo", "candidate_name": "atr"}
 
@@ -88,10 +88,8 @@ def test_what_few_seeds_cannot_support_appears_with_enough_of_them():
     assert many.improvement_interval.low <= many.improvement <= many.improvement_interval.high
 
 
-def test_more_seeds_detect_less_down_to_what_the_problems_leave():
+def test_a_smaller_difference_needs_more_seeds():
     comparison = compare_arms(*arms(4, 60, 0.0, seed_sd=0.05))
-    detected = [detectable_with(comparison, n) for n in (2, 4, 16, 256)]
-    assert detected == sorted(detected, reverse=True)
     assert comparison.num_seeds_for(0.2) <= comparison.num_seeds_for(0.05)
 
 

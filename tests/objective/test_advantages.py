@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from atrium.objective.advantages import Advantage, has_signal
+from atrium.objective.advantages import Advantage
 from atrium.objective.batch import Batch, local_sum
 
 
@@ -142,10 +142,3 @@ def test_statistics_add_up_over_ranks(over_ranks, baseline, scale):
     halves = [whole.select(torch.arange(4)), whole.select(torch.arange(4, 6))]
     parts = over_ranks([partial(advantage, half, None) for half in halves])
     torch.testing.assert_close(torch.cat(parts), advantage(whole, None, local_sum), rtol=1e-12, atol=1e-14)
-
-
-def test_a_group_has_signal_where_its_rewards_differ():
-    group_B = torch.tensor([1, 1, 2, 2, 3])
-    reward_B = torch.tensor([1.0, 1.0, 0.0, 1.0, 5.0])
-    assert has_signal(reward_B, group_B).tolist() == [False, False, True, True, False]
-    assert has_signal(reward_B[:0], group_B[:0]).tolist() == []

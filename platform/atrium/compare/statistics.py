@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from atrium.compare.crossed import Bounds, CrossedMean, SamplingNoise, crossed_mean
-from atrium.compare.power import Exam, minimum_detectable_difference, num_seeds_needed, standard_error
+from atrium.compare.power import Exam, minimum_detectable_difference, num_seeds_needed
 from atrium.compare.robust import (
     bootstrap_interval,
     interquartile_mean,
@@ -129,15 +129,6 @@ def compare_arms(
         detectable_another_exam=_detectable(difference, "another"),
         detectable_this_exam=_detectable(difference, "this") if has_seeds else None,
     )
-
-
-def detectable_with(comparison: Comparison, num_seeds: int, exam: Exam = "another") -> float | None:
-    """The smallest difference that the same design would detect with another number of seeds (2 or more)."""
-    components = comparison.difference.components
-    if components is None:
-        return None
-    error, degrees = standard_error(components, num_seeds, exam)
-    return minimum_detectable_difference(error, degrees, alpha=ALPHA, target=POWER) if error > 0.0 else None
 
 
 def verdict(

@@ -87,11 +87,6 @@ def solution(question: str) -> str:
     return _worked(_terms(question), list(_partial_results(question)))
 
 
-def direct_answer(question: str) -> str:
-    r"""The answer without steps, e.g. `\boxed{14}`. Raises `ValueError` for other text."""
-    return _boxed(_partial_results(question)[-1])
-
-
 def slipping_solution(question: str, rng: random.Random, *, slip_frac: float) -> str:
     """Worked steps, each of which slips by 1 or 2 with probability `slip_frac` and carries it on.
 

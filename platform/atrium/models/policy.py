@@ -167,11 +167,6 @@ def write_policy(policy: Policy, folder: Path) -> None:
         policy.tokenizer.save_pretrained(folder)
 
 
-def copy_weights(policy: Policy) -> dict[str, Tensor]:
-    """A detached copy of the model's `state_dict`, tied heads included."""
-    return {name: tensor.detach().clone() for name, tensor in policy.weights().items()}
-
-
 def _policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str) -> Policy:
     stop = _token_ids(tokenizer.eos_token_id, model.config.eos_token_id)
     if model.generation_config is not None:

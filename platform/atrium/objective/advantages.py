@@ -109,17 +109,6 @@ class Advantage:
         return returns_BT
 
 
-def has_signal(reward_B: Tensor, group_B: Tensor) -> Tensor:
-    """True [B] for rows of groups whose rewards are not all equal."""
-    _, group_index_B = torch.unique(group_B, return_inverse=True)
-    num_groups = int(group_index_B.max()) + 1 if len(group_index_B) else 0
-    low_P = torch.full((num_groups,), torch.inf, dtype=reward_B.dtype, device=reward_B.device)
-    low_P = low_P.scatter_reduce(0, group_index_B, reward_B, "amin")
-    high_P = (-low_P).new_full((num_groups,), -torch.inf)
-    high_P = high_P.scatter_reduce(0, group_index_B, reward_B, "amax")
-    return (high_P > low_P)[group_index_B]
-
-
 def group_mean(value_B: Tensor, group_B: Tensor, counts_B: Tensor | None = None) -> Tensor:
     """The mean of each row's group, at every row [B]; over the rows where `counts_B` is True, if given."""
     counts_B = torch.ones_like(group_B) if counts_B is None else counts_B

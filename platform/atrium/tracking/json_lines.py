@@ -88,11 +88,6 @@ class JsonLinesWriter:
             os.ftruncate(self._descriptor, self._end)
         self._pending: list[bytes] = []
 
-    @property
-    def num_pending(self) -> int:
-        """The number of records that wait for room on the disk."""
-        return len(self._pending)
-
     def append(self, record: Record) -> None:
         """Write the record, and first whatever is pending. On `OSError` it stays pending, in order."""
         self._pending.append(encode_line(record))

@@ -19,11 +19,6 @@ KINDS = ("mlflow", "wandb", "tensorboard")
 DEFAULT_PROJECT = "atrium"
 
 
-def configured_kinds(config: Mapping[str, object]) -> tuple[str, ...]:
-    """The trackers that a run's settings name."""
-    return tuple(kind for kind in KINDS if isinstance(setting(config, f"tracking.{kind}"), Mapping))
-
-
 def delivery_of(
     folder: RunFolder, kind: str, *, uri: str | None = None, offline: bool | None = None
 ) -> Delivery:
