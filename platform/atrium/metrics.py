@@ -177,7 +177,6 @@ FORWARD_S = Quantity("time/forward_s", _SUM, "s", "forward and loss, part of the
 BACKWARD_S = Quantity("time/backward_s", _SUM, "s", "backward, part of the update")
 OPTIMIZER_S = Quantity("time/optimizer_s", _SUM, "s", "gradient clipping and optimiser step")
 EVALUATE_S = Quantity("time/evaluate_s", _SUM, "s", "evaluation")
-SYNC_S = Quantity("time/sync_s", _SUM, "s", "handing the policy's weights to the engine")
 CHECKPOINT_S = Quantity("time/checkpoint_s", _SUM, "s", "recording the step before and saving it")
 WEIGHTS_S = Quantity("time/weights_s", _SUM, "s", "handing new weights to the engine and the reference")
 OTHER_S = Quantity("time/other_s", _SUM, "s", "what of the step no phase accounts for")

@@ -151,10 +151,10 @@ def updater_of(objective, model, *, reference=None, optimizer=OPTIMIZER, **setti
     )
 
 
-def run_step(updater, rows, *, step=1, trace=False):
+def run_step(updater, rows, *, step=1, trace=False, state=None):
     """One training step: its output, and its metrics by name."""
     measurements = Measurements()
-    state = updater.objective.initial_state()
+    state = state or updater.objective.initial_state()
     output = updater.step(rows, state, step=step, measurements=measurements, trace=trace)
     return output, {quantity.name: value for quantity, value in measurements.values().items()}
 

@@ -287,6 +287,20 @@ def test_traces_say_what_the_last_update_saw_and_cut(make):
     assert named["objective/clip_low_frac"] == pytest.approx(int(low_BT.sum()) / num_tokens)
 
 
+def test_the_entropy_coefficient_in_force_is_recorded_where_there_is_one(make):
+    rows = _stale_rows(make)
+    objective = make.objective("algorithm=grpo", "regularizer=entropy_adaptive")
+    updater = make.updater(objective, make.exact_model(seed=3), num_minibatches=2)
+    _, first = make.step(updater, rows)
+    assert first["objective/entropy_coefficient"] == 0.01
+    assert first["objective/entropy"] > objective.entropy.target
+    state = objective.update_state(objective.initial_state(), first, step=1)
+    _, second = make.step(updater, rows, step=2, state=state)
+    assert second["objective/entropy_coefficient"] == 0.0
+    _, without = make.step(make.updater(make.objective(*KEEP), make.exact_model(seed=3)), rows)
+    assert "objective/entropy_coefficient" not in without
+
+
 def test_rows_that_no_update_used_keep_neutral_traces(make):
     groups = make.groups(rewards=MIXED)
     rows = make.rows(groups, trains=[True, False, True, False])

@@ -29,7 +29,6 @@ from atrium.train.checkpoint import CheckpointStore, TrainingState
 from atrium.train.connected_ranks import ConnectedRanks
 
 _WRITTEN = "model-00001-of-00001.safetensors"
-_INDEX = "model.safetensors.index.json"
 
 
 @dataclass

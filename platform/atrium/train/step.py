@@ -222,6 +222,8 @@ class PolicyUpdater:
         if self.objective.needs.prepare_pass:
             policy = without_gradient(rows, self.forward, budget)
         prepared = self.objective.prepare(rows.batch, policy, current.state)
+        if self.objective.entropy is not None:
+            current.measurements.add(metrics.ENTROPY_COEFFICIENT, prepared.entropy_coefficient)
         self.optimizer.zero_grad()
         for number, (micro, counts) in enumerate(budget.split(self.forward, rows, _trained_rows(rows))):
             micro_rows = rows.select(micro)

@@ -16,7 +16,6 @@ from atrium.tracking.json_lines import Record, read_json_lines
 from atrium.tracking.mirrors.names import evaluation_numbers
 from atrium.tracking.run_folder import RunFolder
 
-_NO_METRICS = ("step", "time")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
