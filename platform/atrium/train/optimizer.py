@@ -67,13 +67,13 @@ class PolicyOptimizer:
     def clip_gradient(self) -> float:
         """Scale the gradient down to `max_grad_norm`; its norm before that.
 
-        Where the norm is not finite the gradient stays as it is.
+        Where the norm is not finite, or not above the limit, the gradient stays as it is.
         """
         limit = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
         gradients = [value for value in self.gradients().values() if value is not None]
         norm = whole(torch.nn.utils.get_total_norm(gradients))
         measured = float(norm)
-        if math.isfinite(measured):
+        if limit < measured < math.inf:
             torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), limit, norm)
         return measured
 
