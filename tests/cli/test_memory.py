@@ -10,12 +10,14 @@ import torch
 from atrium.assemble.memory import configured_architecture, dimensions_of, planned_memory
 from atrium.cli import main
 from atrium.config.compose import compose
+from atrium.models import kept_products
 from atrium.models.architecture import random_architecture
 from atrium.models.lora import LoraSettings, add_lora
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import TinySettings, build_tiny_policy, build_tokenizer
 from atrium.objective.batch import Batch
 from atrium.rollout.collate import RolloutRows
+from atrium.train import memory_plan, token_logprobs
 from atrium.train.logprobs import PolicyForward
 from atrium.train.memory_plan import MemorySettings, Phase, activation_bytes, peak_by_phase, plan_memory
 from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
@@ -105,6 +107,11 @@ def test_weights_gradients_and_optimiser_state_are_exact():
     optimizer.clip_gradient()
     optimizer.step(1)
     assert sizes["AdamW's state"] == _bytes(optimizer.state().values())
+
+
+def test_bounds_are_those_of_the_modules_that_keep_them():
+    assert memory_plan._CHUNK_LOGITS == token_logprobs._CHUNK_NUMBERS
+    assert memory_plan._MOST_KEPT == kept_products.MAX_BYTES
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

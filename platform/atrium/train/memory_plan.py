@@ -248,13 +248,16 @@ def activation_bytes(model: ModelDimensions, settings: MemorySettings) -> int:
 
 
 def logits_bytes(model: ModelDimensions, settings: MemorySettings) -> int:
-    """What the loss needs at its peak: a chunk of logits, and the head's gradient."""
+    """What the loss needs at its peak: a chunk of logits, the head's gradient, and what is added to it."""
     is_half = settings.compute_dtype == "bfloat16"
-    logits = min(settings.micro_batch_tokens * model.vocabulary_size, _CHUNK_LOGITS)
+    num_logits = settings.micro_batch_tokens * model.vocabulary_size
+    logits = min(num_logits, _CHUNK_LOGITS)
     head = model.vocabulary_size * model.hidden_size
-    gradient = 0 if settings.num_adapter_parameters else _FLOAT32 * head
-    halves = _BFLOAT16 * (logits + head) if is_half else 0
-    return _FLOAT32 * logits + halves + gradient
+    total = _FLOAT32 * logits + (_BFLOAT16 * (logits + head) if is_half else 0)
+    if settings.num_adapter_parameters:
+        return total
+    added = _BFLOAT16 if is_half else _FLOAT32 if num_logits > _CHUNK_LOGITS else 0
+    return total + (_FLOAT32 + added) * head
 
 
 def _states_bytes(model: ModelDimensions, settings: MemorySettings) -> int:

@@ -22,7 +22,7 @@ _CHUNK_NUMBERS = 1 << 27
 """Logits of a chunk: half a gigabyte in float32."""
 
 _BLOCK_NUMBERS = {"cpu": 1 << 19, "cuda": 1 << 25}
-"""Logits that operations pass over together: what a processor's cache holds, or what keeps a GPU busy."""
+"""Logits that operations pass over together: what a processor's cache holds; for a GPU, not measured."""
 
 
 def token_logprobs(
