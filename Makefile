@@ -30,7 +30,7 @@ endif
 .NOTPARALLEL:
 .PHONY: help install train eval sweep runs dashboard compare diff sync show rerun export clean-runs doctor \
 	objectives windows theory memory docs \
-	test test-full test-vllm test-gpu lint format types check ci hooks bench bench-tables bench-step bench-grading bench-peer bench-vllm
+	test test-full test-vllm test-gpu same lint format types check ci hooks bench bench-tables bench-step bench-grading bench-peer bench-vllm
 
 ##@ Experiments
 #  ALG          algorithm, a file of conf/algorithm: atr, grpo, dapo, gspo, reinforce, ...
@@ -126,6 +126,7 @@ docs: install ## Write what is generated of docs anew from the files of conf
 #  PYTHON       the interpreter that .venv is made with (3.11 to 3.13)
 #  TORCH_INDEX  package index that torch is taken from, e.g. one of CPU wheels
 #  EXTRAS       extras to install besides dev; by default gpu where there is an NVIDIA GPU
+#  BASE         the commit that `make same` compares with; by default the last one
 
 install: ## Make .venv and install what pyproject.toml asks for, where that has changed
 	@sh .ci/install $(VENV) pyproject.toml
@@ -143,6 +144,9 @@ test-vllm: install ## Run the vLLM engine's tests on the CPU, in its own .venv-v
 
 test-gpu: install ## Run the tests that need an NVIDIA GPU
 	@$(RUN_PYTHON) -m pytest -q -m gpu tests/gpu $(ARGS)
+
+same: install ## Show that this checkout computes and says what a commit did: make same BASE=HEAD
+	@$(RUN_PYTHON) tests/same.py $(call quoted,$(or $(BASE),HEAD)) $(ARGS)
 
 lint: install ## Check style and formatting
 	@$(VENV)/bin/ruff check .

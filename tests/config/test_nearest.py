@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 
 from atrium.config.nearest import nearest, nearest_key, shown, suggestion
@@ -29,6 +31,12 @@ def test_the_nearest_name_is_found_whatever_its_case(name, expected):
 )
 def test_the_nearest_key_is_found_by_its_last_part_or_in_its_section(key, expected):
     assert nearest_key(key, KEYS) == expected
+
+
+def test_the_order_in_which_keys_are_known_does_not_change_the_nearest():
+    known = ["reward.kind", "divergence.kind", "grader.kind"]
+    for order in permutations(known):
+        assert nearest_key("rollout.kind", order) == nearest_key("rollout.kind", known)
 
 
 def test_a_suggestion_is_made_only_where_something_is_alike():

@@ -20,9 +20,10 @@ def nearest(name: str, known: Iterable[str], cutoff: float = _CUTOFF) -> str | N
 def nearest_key(key: str, known: Iterable[str]) -> str | None:
     """The known dotted key most like `key`: by its last part, or beside it in its section.
 
-    So `delta` finds `divergence.delta`; of several equal last parts the shallowest key wins.
+    So `delta` finds `divergence.delta`; of several equal last parts the shallowest key wins. Keys that are as
+    good as each other are tried in alphabetical order, so that a mistake reads the same every time.
     """
-    keys = sorted(known, key=lambda candidate: candidate.count("."), reverse=True)
+    keys = sorted(known, key=lambda candidate: (-candidate.count("."), candidate))
     parent, _, last = key.rpartition(".")
     by_last = {_last(candidate): candidate for candidate in keys}
     siblings = {_last(candidate): candidate for candidate in keys if _parent(candidate) == parent}

@@ -1,0 +1,342 @@
+"""Whether two states of the code compute and say the same: `make same BASE=COMMIT`.
+
+A change that is meant to move code and no number is shown to be one. This checkout and the commit BASE run
+side by side on one machine, and three things are compared:
+
+- objectives: loss, gradient and entropy gradient of every method on fixed batches in float64, bit for bit;
+- training: 80 steps of six methods that between them use windows constant and per token, every kind of
+  surrogate, a KL in the weight, selection by key, resampling and all reductions: every repeatable metric,
+  every evaluation and the final weights, and the CPU seconds that both took;
+- words: what the command line prints for every method and experiment, for pages, and for 300 wrong settings.
+
+Numbers are equal or this fails. Words are shown as a diff, which is to be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parents[1]
+METHODS = ("atr", "dapo", "gvpo", "rpg_reinforce_urkl", "clip_cov", "dppo_binary_tv")
+NUM_CASES = 4
+NUM_MISTAKES = 300
+WRONG_VALUES = ("-1", "0", "1e9", "nan", "inf", "word", "null", "true", "[]", "{}", "''", "1e-300")
+MAX_SHOWN_LINES = 400
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("base", help="the commit that this checkout is compared with")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="some of the parts")
+    parser.add_argument("--steps", type=int, default=80, help="steps of each method that is trained")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, checkout(arguments.base, Path(folder)) as base:
+        trees = {"base": base, "here": HERE}
+        out = {name: Path(folder) / "out" / name for name in trees}
+        same = True
+        for part in arguments.only:
+            record, compare = PARTS[part]
+            record(trees, out, arguments.steps)
+            same &= compare(out)
+    return 0 if same else 1
+
+
+@contextlib.contextmanager
+def checkout(commit: str, folder: Path) -> Iterator[Path]:
+    """The files of a commit in a worktree of its own, which is removed afterwards."""
+    path = folder / "base"
+    git = ["git", "-C", str(HERE), "worktree"]
+    subprocess.run([*git, "add", "--quiet", "--detach", str(path), commit], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run([*git, "remove", "--force", str(path)], check=True)
+
+
+def environment(tree: Path) -> dict[str, str]:
+    """What a program of `tree` runs under: its own package, one quiet thread, no network, no mirrors."""
+    return os.environ | {
+        "PYTHONPATH": str(tree / "platform"),
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "HF_HUB_OFFLINE": "1",
+        "ATRIUM_MIRRORS": "off",
+    }
+
+
+def record_apart(part: str, trees: Mapping[str, Path], out: Mapping[str, Path]) -> None:
+    """Run this file's `--record PART` in each tree, side by side."""
+
+    def record(name: str) -> None:
+        (out[name] / part).mkdir(parents=True)
+        command = [sys.executable, __file__, "--record", part, str(trees[name]), str(out[name] / part)]
+        subprocess.run(command, check=True, env=environment(trees[name]), cwd=out[name])
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(record, trees))
+
+
+# Objectives
+
+
+def record_objectives(trees: Mapping[str, Path], out: Mapping[str, Path], _steps: int) -> None:
+    record_apart("objectives", trees, out)
+
+
+def compute_objectives(tree: Path, out: Path) -> None:
+    """Digests of what each method computes, by its own tree's tests' batches and composition."""
+    shared = load_module(tree / "tests" / "objective" / "conftest.py")
+    found = {}
+    for name in shared.PRESETS:
+        objective = shared.composed(name).objective
+        for seed in range(NUM_CASES):
+            case = shared.random_case(seed)
+            for kind, chosen in (("off-policy", case), ("on-policy", case.on_policy())):
+                step = shared.run_step(objective, chosen)
+                found[f"{name} {kind} {seed}"] = {
+                    "loss": step.loss.item().hex(),
+                    "gradient": digest(step.gradient_BT.numpy().tobytes()),
+                    "entropy gradient": digest(step.entropy_gradient_BT.numpy().tobytes()),
+                    "norm": step.gradient_BT.norm().item().hex(),
+                    "sums": {
+                        quantity.name: (float(total).hex(), float(count))
+                        for quantity, (total, count) in sorted(
+                            step.output.sums.items(), key=lambda item: item[0].name
+                        )
+                    },
+                }
+    write_json(out / "found.json", found)
+
+
+def compare_objectives(out: Mapping[str, Path]) -> bool:
+    base, here = (read_json(out[name] / "objectives" / "found.json") for name in ("base", "here"))
+    different = [key for key in base if key in here and base[key] != here[key]]
+    lost, new = sorted(base.keys() - here.keys()), sorted(here.keys() - base.keys())
+    say(f"objectives: {len(base)} batches, {len(different)} differ, {len(lost)} gone, {len(new)} new")
+    for key in different:
+        parts = [name for name in base[key] if base[key][name] != here[key].get(name)]
+        norms = [float.fromhex(found[key]["norm"]) for found in (base, here)]
+        say(f"  {key}: {', '.join(parts)}; gradient norm {norms[0]:.9g}, now {norms[1]:.9g}")
+    for key in lost + new:
+        say(f"  {'gone' if key in lost else 'new'}: {key}")
+    return not different and not lost
+
+
+# Training
+
+
+def record_training(trees: Mapping[str, Path], out: Mapping[str, Path], steps: int) -> None:
+    """Train each method in both trees at the same time, on one thread each."""
+
+    def train(name: str, method: str) -> None:
+        runs = out[name] / "training"
+        runs.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "atrium", "train", f"algorithm={method}", f"num_steps={steps}"]
+        command += [f"runs_dir={runs}", f"experiment_name={method}", "compute.num_threads=1"]
+        with (runs / f"{method}.log").open("wb") as log:
+            process = subprocess.Popen(
+                command, env=environment(trees[name]), cwd=runs, stdout=log, stderr=subprocess.STDOUT
+            )
+            _, status, usage = os.wait4(process.pid, 0)
+        write_json(runs / f"{method}.json", {"status": status, "cpu_s": usage.ru_utime + usage.ru_stime})
+
+    with ThreadPoolExecutor() as pool:
+        for method in METHODS:
+            list(pool.map(lambda name, method=method: train(name, method), trees))
+
+
+def compare_training(out: Mapping[str, Path]) -> bool:
+    same = True
+    for method in METHODS:
+        found = {name: read_run(out[name] / "training", method) for name in out}
+        base, here = found["base"], found["here"]
+        parts = [part for part in base if part != "cpu_s" and base[part] != here[part]]
+        same &= not parts
+        said = "equal" if not parts else f"DIFFER in {', '.join(parts)}"
+        ratio = here["cpu_s"] / base["cpu_s"]
+        say(f"training {method}: {said}; {base['cpu_s']:.1f} CPU s, now {here['cpu_s']:.1f} ({ratio:.2f})")
+        for step, (old, new) in enumerate(zip(base["metrics"], here["metrics"], strict=False), 1):
+            names = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+            if names:
+                say(f"  first in step {step}: {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}")
+                break
+    return same
+
+
+def read_run(runs: Path, method: str) -> dict[str, object]:
+    """What a finished run must share with another of the same settings, and its CPU seconds."""
+    from atrium.metrics import is_repeatable  # the parent process alone reads runs
+
+    ended = read_json(runs / f"{method}.json")
+    log = (runs / f"{method}.log").read_text(encoding="utf-8")
+    if ended["status"] != 0:
+        raise SystemExit(f"training {method} failed:\n{log}")
+    [run] = [path.parent for path in (runs / method).glob("*/metrics.jsonl")]
+    checkpoint = max((run / "checkpoints").glob("step-*"))
+    return {
+        "metrics": [repeatable(line, is_repeatable) for line in read_lines(run / "metrics.jsonl")],
+        "evaluations": [repeatable(line, is_repeatable) for line in read_lines(run / "evaluations.jsonl")],
+        "weights": {
+            path.name: digest(path.read_bytes()) for path in (checkpoint / "policy").glob("*.safetensors")
+        },
+        "cpu_s": ended["cpu_s"],
+    }
+
+
+def repeatable(record: Mapping[str, object], is_repeatable) -> dict[str, object]:
+    left_out = {"time", "duration_s", "seconds"}
+    return {name: value for name, value in record.items() if name not in left_out and is_repeatable(name)}
+
+
+# Words
+
+
+def record_words(trees: Mapping[str, Path], out: Mapping[str, Path], _steps: int) -> None:
+    record_apart("words", trees, out)
+
+
+def write_words(tree: Path, out: Path) -> None:
+    """What the command line says, a file each; paths of the tree are left out."""
+    presets = sorted(path.stem for path in (HERE / "conf" / "algorithm").glob("*.yaml"))
+    experiments = sorted(path.stem for path in (HERE / "conf" / "experiment").glob("*.yaml"))
+    said = {
+        "methods.md": answer(tree, "objectives", "--markdown"),
+        "objectives.json": answer(tree, "objectives", "--json"),
+        "windows.json": answer(tree, "windows", "--json", "--no-figures"),
+    }
+    said |= {f"algorithm-{name}": answer(tree, "config", f"algorithm={name}") for name in presets}
+    said |= {f"experiment-{name}": answer(tree, "config", f"experiment={name}") for name in experiments}
+    said["mistakes"] = "\n".join(
+        f"{' '.join(mistake)}\n  {answer(tree, 'config', *mistake)[:600]}" for mistake in mistakes(presets)
+    )
+    for name, text in said.items():
+        (out / name).write_text(text, encoding="utf-8")
+
+
+def answer(tree: Path, *arguments: str) -> str:
+    """Standard output and error of a command, in this process."""
+    from atrium.cli import main as atrium  # of the tree that is on the path
+
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+        code = atrium(arguments)
+    said = text.getvalue().replace(str(tree), "TREE")
+    return said if code == 0 else f"{said}exit {code}"
+
+
+def mistakes(presets: list[str]) -> list[list[str]]:
+    """Overrides that are mostly wrong, the same ones for both trees."""
+    draw = random.Random(0)
+    keys = sorted(SETTINGS.split())
+    found = []
+    for _ in range(NUM_MISTAKES):
+        key = draw.choice(keys)
+        if draw.random() < 0.2:
+            place = draw.randrange(len(key))
+            key = key[:place] + key[place + 1 :]
+        found.append([f"algorithm={draw.choice(presets)}", f"{key}={draw.choice(WRONG_VALUES)}"])
+    return found
+
+
+SETTINGS = """
+    seed num_steps experiment_name runs_dir checkpoint.every_num_steps checkpoint.keep_last algorithm.name
+    algorithm.log_ratio_limit algorithm.advantage.baseline algorithm.advantage.scale
+    algorithm.advantage.ddof algorithm.advantage.epsilon algorithm.advantage.offset
+    algorithm.advantage.returns algorithm.advantage.discount algorithm.ratio.gate.level
+    algorithm.ratio.gate.anchor algorithm.ratio.weight.level algorithm.ratio.weight.cap
+    algorithm.ratio.weight.order algorithm.surrogate.kind algorithm.surrogate.gradient
+    algorithm.surrogate.cap algorithm.surrogate.beta algorithm.token_weight.kind algorithm.token_weight.frac
+    algorithm.correction.kind algorithm.correction.cap algorithm.reduction.kind algorithm.reduction.constant
+    algorithm.group_filter.kind algorithm.group_filter.max_num_rounds algorithm.reference.kind
+    divergence.kind divergence.delta divergence.epsilon_low divergence.epsilon_high divergence.lower
+    divergence.upper regularizer.kl regularizer.kl.coefficient regularizer.kl.estimator
+    regularizer.kl.placement regularizer.kl.anchor regularizer.entropy regularizer.entropy.coefficient
+    rollout.kind rollout.num_prompts rollout.group_size rollout.max_new_tokens rollout.temperature
+    rollout.lag rollout.overlap rollout.max_mismatch optimizer.kind optimizer.learning_rate
+    optimizer.weight_decay optimizer.max_grad_norm optimizer.num_minibatches optimizer.num_epochs
+    compute.device compute.dtype compute.num_threads compute.micro_batch_tokens compute.packing
+    compute.on_oom compute.behavior_logprobs compute.num_processes evaluation.num_samples
+    evaluation.temperature evaluation.top_p evaluation.every_num_steps evaluation.seed grader.kind
+    grader.timeout_s grader.num_workers reward.kind model.weights model.thinking model.prompt model.lora
+    dataset.num_test dataset.seed benchmark.kind tracking.kind algorithm divergence regularizer model
+    dataset benchmark compute rollout optimizer reward grader evaluation tracking experiment
+"""
+
+
+def compare_words(out: Mapping[str, Path]) -> bool:
+    folders = [out[name] / "words" for name in ("base", "here")]
+    names = sorted({path.name for folder in folders for path in folder.iterdir()})
+    lines: list[str] = []
+    for name in names:
+        old, new = (read_text_lines(folder / name) for folder in folders)
+        lines += difflib.unified_diff(old, new, f"base/{name}", f"here/{name}", lineterm="", n=1)
+    say(f"words: {len(names)} texts, {'equal' if not lines else f'{len(lines)} lines of differences'}")
+    for line in lines[:MAX_SHOWN_LINES]:
+        say(f"  {line}")
+    if len(lines) > MAX_SHOWN_LINES:
+        say(f"  ... and {len(lines) - MAX_SHOWN_LINES} more")
+    return not lines
+
+
+# Files
+
+
+def load_module(path: Path):
+    spec = importlib.util.spec_from_file_location("shared_by_objective_tests", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=1), encoding="utf-8")
+
+
+def read_json(path: Path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read_lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def read_text_lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+RECORDERS = {"objectives": compute_objectives, "words": write_words}
+PARTS = {
+    "objectives": (record_objectives, compare_objectives),
+    "training": (record_training, compare_training),
+    "words": (record_words, compare_words),
+}
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--record"]:
+        RECORDERS[sys.argv[2]](Path(sys.argv[3]), Path(sys.argv[4]))
+    else:
+        sys.exit(main())
