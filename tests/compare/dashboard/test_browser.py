@@ -231,7 +231,8 @@ def test_a_tooltip_stands_at_the_pointer_and_shows_that_row_of_the_record(page, 
     recorded = {row["step"]: row for row in map(json.loads, lines)}
     show(page, f"/curves?group=run&run=study/{folder.name}")
     for metric in ("rollout/reward", "objective/entropy"):
-        box = drawn(page, metric).locator(".plot").bounding_box()
+        plot = drawn(page, metric).locator(".plot")
+        box = plot.bounding_box()
         for share in (0.2, 0.5, 0.9):
             x, y = box["x"] + share * box["width"], box["y"] + 0.6 * box["height"]
             away, tip = nearest_tip(page, x, y)
@@ -239,7 +240,9 @@ def test_a_tooltip_stands_at_the_pointer_and_shows_that_row_of_the_record(page, 
             inside = tip.bounding_box()
             assert inside["x"] >= 0
             assert inside["x"] + inside["width"] <= width
+            at = "(plot, pixel) => plot.figure.chart.convertFromPixel({ xAxisIndex: 0 }, pixel)"
             step = int(tip.locator("b").inner_text().removeprefix("step "))
+            assert abs(step - plot.evaluate(at, share * box["width"])) <= 0.51
             assert float(tip.locator("em").inner_text()) == float(f"{recorded[step][metric]:.3g}")
 
 
@@ -288,6 +291,23 @@ def test_a_comparison_says_what_is_known_and_follows_its_controls(page):
     assert all(part in page.url for part in ("base=grpo", "point=tokens", "measure=pass"))
     show(page, "/compare?q=seed%3D0+algorithm%3Datr")
     page.get_by_text("These runs cannot be compared").wait_for()
+
+
+def test_many_tabs_load_and_follow_also_when_the_first_is_closed(page, runs_dir, make_run):
+    tabs = [page, *(page.context.new_page() for _ in range(8))]
+    for tab in tabs:
+        show(tab, "/runs")
+    page.close()
+    make_run(runs_dir, "clip", 3)
+    for tab in tabs[1:]:
+        until(tab, "document.querySelectorAll('tbody tr').length === 5")
+
+
+def test_a_browser_without_shared_workers_follows_too(page, runs_dir, make_run):
+    page.add_init_script("delete globalThis.SharedWorker")
+    show(page, "/runs")
+    make_run(runs_dir, "clip", 3)
+    until(page, "document.querySelectorAll('tbody tr').length === 5")
 
 
 def test_the_text_of_models_is_text(page, hostile):

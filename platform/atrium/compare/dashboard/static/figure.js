@@ -94,6 +94,7 @@ export class Figure {
     this.drawn = null;
     delete this.element.dataset.drawn;
     this.chart?.clear();
+    this.hint.hidden = true;
     fill(this.note, reason);
     this.note.hidden = false;
   }
