@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import fcntl
+import os
+import threading
+
 import pytest
 
 from atrium.compare.dashboard.annotations import (
     FILE_NAME,
     Annotations,
+    annotate,
     changed,
     read_annotations,
     write_annotations,
@@ -34,6 +39,25 @@ def test_a_change_leaves_the_rest():
     before = Annotations(note="n", tags=("a",))
     assert changed(before, {"is_archived": True}) == Annotations(note="n", tags=("a",), is_archived=True)
     assert changed(before, {"tags": [" b  c ", "b c", ""]}).tags == ("b c",)
+
+
+def test_a_change_waits_for_another_dashboard_and_keeps_what_that_wrote(tmp_path):
+    waiting = threading.Thread(target=annotate, args=(tmp_path, {"note": "ours"}))
+    other = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    waiting.start()
+    waiting.join(timeout=0.2)
+    write_annotations(tmp_path, Annotations(tags=("theirs",)))
+    os.close(other)
+    waiting.join()
+    assert read_annotations(tmp_path)[0] == Annotations(note="ours", tags=("theirs",))
+
+
+def test_a_damaged_file_is_not_replaced_by_a_change(tmp_path):
+    (tmp_path / FILE_NAME).write_text('{"note": "a long story')
+    with pytest.raises(RunFolderError, match="repair or remove"):
+        annotate(tmp_path, {"tags": ["x"]})
+    assert (tmp_path / FILE_NAME).read_text() == '{"note": "a long story'
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import math
 import re
 import shutil
 import subprocess
@@ -166,6 +168,84 @@ def test_dragging_over_a_curve_zooms_and_a_double_click_shows_all_of_it_again(pa
     until(page, f"{shown}.end - {shown}.start === 100")
 
 
+def drag(page, figure):
+    """Zoom into the upper right quarter of a figure."""
+    box = figure.locator(".plot").bounding_box()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.1 * box["height"])
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 0.5 * box["height"], steps=5)
+    page.mouse.up()
+
+
+def shown_range(figure, axis):
+    """The least and the greatest value on an axis of a figure."""
+    return figure.locator(".plot").evaluate(
+        f"plot => plot.figure.chart.getModel().getComponent('{axis}Axis').axis.scale.getExtent()"
+    )
+
+
+def test_dragging_shares_the_range_of_steps_with_the_other_curves_and_nothing_else(page):
+    show(page, "/curves")
+    dragged, other = drawn(page, "rollout/reward"), drawn(page, "objective/entropy")
+    before = {axis: [shown_range(one, axis) for one in (dragged, other)] for axis in "xy"}
+    drag(page, dragged)
+    until(page, "document.querySelector('.plot').figure.chart.getOption().dataZoom[0].start > 0")
+    assert shown_range(other, "y") == before["y"][1]
+    assert shown_range(other, "x") == shown_range(dragged, "x") != before["x"][0]
+    assert shown_range(dragged, "y") != before["y"][0]
+
+
+def test_a_figure_that_shows_a_part_says_how_to_see_all_of_it(page):
+    show(page, "/curves")
+    figure = drawn(page, "rollout/reward")
+    words = "document.querySelector('main').innerText.includes('Double-click to show all')"
+    assert not page.evaluate(words)
+    drag(page, figure)
+    until(page, words)
+    figure.get_by_role("button", name="Double-click to show all").click()
+    until(page, f"!{words}")
+
+
+def distance(box, x, y):
+    """From a point to a box, in pixels; 0 inside of it."""
+    across = max(box["x"] - x, 0, x - box["x"] - box["width"])
+    down = max(box["y"] - y, 0, y - box["y"] - box["height"])
+    return math.hypot(across, down)
+
+
+def nearest_tip(page, x, y):
+    """The tooltip that comes when the pointer moves to a point, and how far from it it is."""
+    page.mouse.move(0, 0)
+    page.locator(".tip:visible").first.wait_for(state="hidden")
+    page.mouse.move(x, y)
+    page.locator(".tip:visible").first.wait_for()
+    found = [(distance(tip.bounding_box(), x, y), tip) for tip in page.locator(".tip:visible").all()]
+    return min(found, key=lambda one: one[0])
+
+
+@pytest.mark.parametrize("width", [1366, 390])
+def test_a_tooltip_stands_at_the_pointer_and_shows_that_row_of_the_record(page, runs_dir, width):
+    page.set_viewport_size({"width": width, "height": 768})
+    folder = min((runs_dir / "study").iterdir())
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    recorded = {row["step"]: row for row in map(json.loads, lines)}
+    show(page, f"/curves?group=run&run=study/{folder.name}")
+    for metric in ("rollout/reward", "objective/entropy"):
+        plot = drawn(page, metric).locator(".plot")
+        box = plot.bounding_box()
+        for share in (0.2, 0.5, 0.9):
+            x, y = box["x"] + share * box["width"], box["y"] + 0.6 * box["height"]
+            away, tip = nearest_tip(page, x, y)
+            assert away < 40, f"the nearest tooltip is {away:.0f} px from the pointer"
+            inside = tip.bounding_box()
+            assert inside["x"] >= 0
+            assert inside["x"] + inside["width"] <= width
+            at = "(plot, pixel) => plot.figure.chart.convertFromPixel({ xAxisIndex: 0 }, pixel)"
+            step = int(tip.locator("b").inner_text().removeprefix("step "))
+            assert abs(step - plot.evaluate(at, share * box["width"])) <= 0.51
+            assert float(tip.locator("em").inner_text()) == float(f"{recorded[step][metric]:.3g}")
+
+
 def test_more_rows_come_when_the_end_of_the_table_comes_near(page, runs_dir):
     first = next(path for path in (runs_dir / "study").iterdir())
     for number in range(70):
@@ -211,6 +291,23 @@ def test_a_comparison_says_what_is_known_and_follows_its_controls(page):
     assert all(part in page.url for part in ("base=grpo", "point=tokens", "measure=pass"))
     show(page, "/compare?q=seed%3D0+algorithm%3Datr")
     page.get_by_text("These runs cannot be compared").wait_for()
+
+
+def test_many_tabs_load_and_follow_also_when_the_first_is_closed(page, runs_dir, make_run):
+    tabs = [page, *(page.context.new_page() for _ in range(8))]
+    for tab in tabs:
+        show(tab, "/runs")
+    page.close()
+    make_run(runs_dir, "clip", 3)
+    for tab in tabs[1:]:
+        until(tab, "document.querySelectorAll('tbody tr').length === 5")
+
+
+def test_a_browser_without_shared_workers_follows_too(page, runs_dir, make_run):
+    page.add_init_script("delete globalThis.SharedWorker")
+    show(page, "/runs")
+    make_run(runs_dir, "clip", 3)
+    until(page, "document.querySelectorAll('tbody tr').length === 5")
 
 
 def test_the_text_of_models_is_text(page, hostile):

@@ -127,6 +127,19 @@ def test_a_run_that_was_cut_back_is_indexed_anew(index, run):
     assert index.read(run).columns["loss"].tolist() == [0.5, 9.0]
 
 
+@pytest.mark.parametrize("num_steps", [3, 300])
+def test_a_run_that_was_cut_back_and_grew_beyond_its_index_is_indexed_anew(index, run, num_steps):
+    """The file keeps its inode here, as the second rewriting of a file may give it the first one's."""
+    append(run, *map(step, range(num_steps)))
+    index.refresh(run)
+    run.metrics_file.write_text("")
+    append(run, step(0), *(step(i, time=9000.5 + i, loss=-8.25) for i in range(1, num_steps + 5)))
+    num_behind = index.num_bytes_behind(run)
+    index.refresh(run)
+    assert_same_as_the_record(index, run)
+    assert num_behind == run.metrics_file.stat().st_size
+
+
 def test_of_a_step_that_was_recorded_twice_the_later_record_counts(index, run):
     append(run, step(1), step(2), step(2, loss=7.0), step(3))
     index.refresh(run)

@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import httpx
@@ -212,6 +213,16 @@ def test_notes_and_tags_are_written_and_shown(runs_dir, client):
     eventually(lambda: run_of(client, name)["tags"] == ["good"])
     assert json.loads((runs_dir / name / "annotations.json").read_text())["note"] == "<b>best</b>"
     assert ask(client, "run", name=name)["note"] == "<b>best</b>"
+
+
+def test_of_changes_that_come_at_once_none_is_lost(runs_dir, client):
+    for name in names(client):
+        changes = {"note": "mine"}, {"tags": ["yours"]}, {"is_archived": True}
+        with ThreadPoolExecutor() as senders:
+            sent = [senders.submit(client.patch, "/api/run", params={"name": name}, json=c) for c in changes]
+        assert [one.result().status_code for one in sent] == [200, 200, 200]
+        written = json.loads((runs_dir / name / "annotations.json").read_text())
+        assert written == {"note": "mine", "tags": ["yours"], "is_archived": True}
 
 
 def test_nothing_is_written_without_origin_and_token(runs_dir, client):

@@ -5,8 +5,12 @@ They are people's words about a run, so they lie in its folder, in `annotations.
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Mapping
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -16,6 +20,7 @@ from atrium.tracking.atomic import explained, write_json
 FILE_NAME = "annotations.json"
 MAX_NOTE, MAX_TAG, MAX_TAGS = 20_000, 60, 50
 """The most characters of a note and of a tag, and the most tags of a run."""
+_WRITING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +69,38 @@ def changed(before: Annotations, changes: object) -> Annotations:
     return after
 
 
+def annotate(folder: Path, changes: object) -> Annotations:
+    """Change what the folder holds now, and give what it holds then; who comes meanwhile waits.
+
+    Raises `RunFolderError` for what `changed` refuses, and where the file cannot be read or written: what
+    people wrote into a file that is damaged is not replaced.
+    """
+    with explained("annotate", folder), _alone(folder):
+        before, problem = read_annotations(folder)
+        if problem is not None:
+            raise RunFolderError(f"{folder}: {problem}, so it is left as it is; repair or remove it first")
+        after = changed(before, changes)
+        write_annotations(folder, after)
+    return after
+
+
 def write_annotations(folder: Path, annotations: Annotations) -> None:
     """Replace the folder's annotations as a whole. Raises `RunFolderError` where they cannot be written."""
     with explained("annotate", folder):
         write_json(folder / FILE_NAME, asdict(annotations))
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep out other requests, and other dashboards by a lock on the folder itself."""
+    with _WRITING:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # some network file systems have no locks for folders
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
 
 def _text(value: object, what: str, most: int) -> str:

@@ -40,7 +40,7 @@ def compare_answer(watcher: Watcher, request: ComparisonRequest) -> Answer:
     compared, with the reason.
     """
     entries = [watcher.scan.entry(name) for name in dict.fromkeys(request.runs)]
-    state = tuple((entry.signature, watcher.num_indexed(entry)) for entry in entries)
+    state = tuple((entry.signature, watcher.indexed(entry)) for entry in entries)
     return _answered(watcher, request, state)
 
 

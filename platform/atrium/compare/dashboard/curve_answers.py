@@ -80,7 +80,7 @@ def quantities_answer(watcher: Watcher, names: Iterable[str]) -> Answer:
 def curves_answer(watcher: Watcher, request: CurveRequest) -> Answer:
     """The curves of each quantity asked for. Raises `RunFolderError` for an unknown run."""
     entries = list(_entries(watcher, request.runs))
-    state = tuple((entry.signature, watcher.num_indexed(entry)) for entry in entries)
+    state = tuple((entry.signature, watcher.indexed(entry)) for entry in entries)
     return _drawn(watcher, request, state)
 
 

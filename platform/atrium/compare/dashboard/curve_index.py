@@ -1,8 +1,9 @@
 """The columnar index of curves: one Arrow file per run in `runs/.cache/`, mapped into memory when read.
 
 It holds what `metrics.jsonl` holds and can be deleted at any time: it is brought up to date from where it
-ends, and rebuilt where the run was cut back (a resume rewrites `metrics.jsonl`, which then is another
-file). An index file is replaced as a whole, so a reader never sees half of one, whoever else writes it.
+ends, and rebuilt where the run was cut back. The bytes before its end tell, of which it keeps a checksum: a
+resume rewrites `metrics.jsonl`, and the new file may be longer and have the inode of an earlier one. An
+index file is replaced as a whole, so a reader never sees half of one, whoever else writes it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import io
 import math
 import secrets
+import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -26,23 +30,25 @@ from atrium.tracking.run_folder import RunFolder
 
 Column = NDArray[np.float64]
 
-FORMAT = "1"
+FORMAT = "2"
 _STEP, _TIME = "step", "time"
 _FEW_BYTES = 200_000
 _MAX_PART_BYTES = 64_000_000
+_NUM_CHECKED_BYTES = 4096
+"""So many bytes tell two records apart: each of their lines says when it was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveTable:
     """Columns [N] by name, `step` and `time` among them, NaN where a step did not record a quantity.
 
-    `inode` and `offset` say which file was read how far; `num_unreadable` counts lines that hold no step.
-    Steps increase.
+    `offset` says how far the file was read, and `checksum` is of the bytes before that; `num_unreadable`
+    counts lines that hold no step. Steps increase.
     """
 
     columns: Mapping[str, Column] = field(default_factory=dict)
-    inode: int = 0
     offset: int = 0
+    checksum: int = 0
     num_unreadable: int = 0
 
     @property
@@ -78,28 +84,23 @@ class CurveIndex:
     def num_bytes_behind(self, run: RunFolder) -> int:
         """How many bytes of the run's metrics are not indexed; 0 where there are none."""
         try:
-            stat = run.metrics_file.stat()
+            size = run.metrics_file.stat().st_size
         except OSError:
             return 0
-        table = self.read(run)
-        if table is None or _is_another_file(table, stat.st_ino, stat.st_size):
-            return stat.st_size
-        return stat.st_size - table.offset
+        num_known = 0
+        if (table := self.read(run)) is not None:
+            with suppress(OSError), run.metrics_file.open("rb") as file:  # `refresh` says why
+                num_known = table.offset if _goes_on(file, table) else 0
+        return size - num_known
 
     def refresh(self, run: RunFolder) -> bool:
         """Index what the run has recorded since; False where nothing whole was added.
 
         Raises `OSError` where the metrics cannot be read or the index not written.
         """
-        stat = run.metrics_file.stat()
         table = self.read(run)
-        if table is None or _is_another_file(table, stat.st_ino, stat.st_size):
-            table = CurveTable(inode=stat.st_ino)
-            is_new = True
-        else:
-            is_new = False
-        grown = read_on(run.metrics_file, table)
-        if grown.offset == table.offset and not is_new:
+        grown = read_on(run.metrics_file, table or CurveTable())
+        if grown is table:
             return False
         _write(self.path_of(run), grown)
         return True
@@ -132,8 +133,11 @@ def recorded_curves(run: RunFolder) -> CurveTable:
 
 
 def read_on(path: Path, table: CurveTable) -> CurveTable:
-    """The table with the whole lines that the file holds beyond `table.offset`."""
+    """The table with the whole lines that the file holds beyond it, or of all of them in another file."""
     with path.open("rb") as file:
+        if not _goes_on(file, table):
+            table = CurveTable()
+        before = table
         file.seek(table.offset)
         while data := file.read(_MAX_PART_BYTES):
             whole = data[: data.rfind(b"\n") + 1]
@@ -142,7 +146,7 @@ def read_on(path: Path, table: CurveTable) -> CurveTable:
             columns, num_lines = _parse(whole)
             table = _appended(table, columns, num_bytes=len(whole), num_lines=num_lines)
             file.seek(table.offset)
-    return table
+        return table if table is before else replace(table, checksum=_checksum(file, table.offset))
 
 
 def _parse(whole: bytes) -> tuple[dict[str, Column], int]:
@@ -199,14 +203,22 @@ def _appended(
         joined = {name: column[order] for name, column in joined.items()}
     return CurveTable(
         columns=joined,
-        inode=table.inode,
         offset=table.offset + num_bytes,
         num_unreadable=table.num_unreadable + num_lines - int(num_added),
     )
 
 
-def _is_another_file(table: CurveTable, inode: int, size: int) -> bool:
-    return table.inode != inode or size < table.offset
+def _goes_on(file: BinaryIO, table: CurveTable) -> bool:
+    """Whether the file begins with what the table was read from."""
+    return _checksum(file, table.offset) == table.checksum
+
+
+def _checksum(file: BinaryIO, end: int) -> int:
+    """Of the last bytes before `end`; 0 where there are none, -1 where the file is shorter."""
+    start = max(end - _NUM_CHECKED_BYTES, 0)
+    file.seek(start)
+    data = file.read(end - start)
+    return zlib.crc32(data) if len(data) == end - start else -1
 
 
 def _open(path: Path) -> CurveTable:
@@ -217,8 +229,8 @@ def _open(path: Path) -> CurveTable:
         raise ValueError(f"{path} has another format")
     return CurveTable(
         columns={name: _as_array(arrow.column(name)) for name in arrow.column_names},
-        inode=int(about[b"inode"]),
         offset=int(about[b"offset"]),
+        checksum=int(about[b"checksum"]),
         num_unreadable=int(about[b"num_unreadable"]),
     )
 
@@ -233,8 +245,8 @@ def _write(path: Path, table: CurveTable) -> None:
     """Replace the file. It is not flushed to disk: an index that a crash damages is made again."""
     about = {
         "format": FORMAT,
-        "inode": str(table.inode),
         "offset": str(table.offset),
+        "checksum": str(table.checksum),
         "num_unreadable": str(table.num_unreadable),
     }
     arrow = pa.table({name: pa.array(column) for name, column in table.columns.items()})

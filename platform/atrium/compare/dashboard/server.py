@@ -19,7 +19,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingRes
 from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
 
-from atrium.compare.dashboard.annotations import changed, write_annotations
+from atrium.compare.dashboard.annotations import annotate
 from atrium.compare.dashboard.curve_answers import (
     METHODS,
     CurveRequest,
@@ -223,7 +223,7 @@ def _add_sweeps(app: FastAPI, watcher: Watcher) -> None:
 
 def _add_writing(app: FastAPI, watcher: Watcher) -> None:
     @app.patch("/api/run")
-    async def annotate(request: Request, name: str) -> Response:
+    async def write(request: Request, name: str) -> Response:
         body = b""
         async for part in request.stream():
             body += part
@@ -234,8 +234,7 @@ def _add_writing(app: FastAPI, watcher: Watcher) -> None:
             changes = json.loads(body)
         except (ValueError, RecursionError):
             return JSONResponse({"error": "the request holds no JSON"}, status_code=400)
-        after = changed(entry.annotations, changes)
-        await run_in_threadpool(write_annotations, entry.folder.path, after)
+        after = await run_in_threadpool(annotate, entry.folder.path, changes)
         return _json({"note": after.note, "tags": after.tags, "is_archived": after.is_archived})
 
 

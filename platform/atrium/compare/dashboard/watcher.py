@@ -62,10 +62,10 @@ class Watcher:
         """Why curves of a run cannot be indexed, or None where all can."""
         return next(iter(dict(self._unindexed).values()), None)
 
-    def num_indexed(self, entry: RunEntry) -> int:
-        """How many bytes of the run's metrics are indexed, -1 where it is not; changes with every refresh."""
+    def indexed(self, entry: RunEntry) -> tuple[int, int] | None:
+        """Which bytes of the run's metrics are indexed: their number and checksum; None where none are."""
         table = self.index.read(entry.folder)
-        return -1 if table is None else table.offset
+        return None if table is None else (table.offset, table.checksum)
 
     def is_pending(self, name: str) -> bool:
         """Whether curves of the run wait to be indexed."""

@@ -1,5 +1,7 @@
 // Talking to the server: queries, annotations, and news.
 
+import { follow } from "./news.js";
+
 const token = document.querySelector("meta[name=atrium-token]").content;
 
 /** The answer to a query. Parameters may be lists; what is null or empty is left out. */
@@ -32,8 +34,12 @@ async function answer(response) {
 
 /** Call with the server's state whenever it changes, and with null while it cannot be reached. */
 export function listen(onstate) {
-  const events = new EventSource("/api/events");
-  events.onmessage = (message) => onstate(JSON.parse(message.data));
-  events.onerror = () => onstate(null);
-  addEventListener("pagehide", () => events.close());
+  if (typeof SharedWorker === "undefined") {
+    const events = follow(onstate);
+    addEventListener("pagehide", () => events.close());
+    return;
+  }
+  const { port } = new SharedWorker("/static/news_worker.js", { type: "module" });
+  port.onmessage = ({ data }) => onstate(data);
+  addEventListener("pagehide", ({ persisted }) => { if (!persisted) port.postMessage("closes"); });
 }

@@ -19,7 +19,9 @@ const sight = new IntersectionObserver((entries) => {
 const waiting = new Set();
 const FRAME_MS = 30;
 let frame = 0;
-// Tooltips may leave their card. In a box of their own they do not make the page lay itself out again.
+// Tooltips may leave their card. In a box of their own they do not make the page lay itself out again. It
+// covers the window: ECharts measures the box to find out where in it a point of a chart lies.
+const TIP_GAP = 14;
 const tips = document.body.appendChild(el("div", { class: "tips" }));
 
 function drawSoon(figure) {
@@ -49,6 +51,7 @@ export class Figure {
     this.chart = null;
     this.place = el("div", { class: "plot", role: "img", "aria-label": title, style: { height: `${height}px` } });
     this.place.figure = this;
+    this.hint = el("button", { type: "button", class: "small zoomed", hidden: true, onclick: () => this.unzoom() }, "Double-click to show all");
     this.note = el("p", { class: "note" });
     this.heading = el("h3", {}, title);
     this.subtitle = el("p", { class: "sub" }, subtitle);
@@ -60,7 +63,7 @@ export class Figure {
             type: "button", class: "small", "data-export": kind, title: `Save as ${kind.toUpperCase()}`,
             onclick: () => this.save(kind),
           }, kind.toUpperCase())))),
-      this.place, this.note);
+      el("div", { class: "plotted" }, this.place, this.hint), this.note);
     this.isSeen = false;
     this.isStale = false;
     this.distance = 0;
@@ -91,6 +94,7 @@ export class Figure {
     this.drawn = null;
     delete this.element.dataset.drawn;
     this.chart?.clear();
+    this.hint.hidden = true;
     fill(this.note, reason);
     this.note.hidden = false;
   }
@@ -106,15 +110,18 @@ export class Figure {
     const isNew = !this.chart;
     if (isNew) {
       this.chart = echarts.init(this.place, null, { renderer: "canvas" });
-      if (this.linked) { this.chart.group = this.linked; echarts.connect(this.linked); }
+      if (this.linked) { this.chart.group = this.linked; echarts.connect(this.linked); shareOnlyX(this.chart); }
+      this.chart.on("datazoom", () => this.showHint());
       this.place.addEventListener("dblclick", () => this.unzoom());
       this.place.addEventListener("pointerenter", () => this.dragToZoom());
     }
     const zoom = isNew ? null : this.chart.getOption()?.dataZoom?.map(({ start, end }) => ({ start, end }));
     const option = complete(this.drawn.option(theme()), theme());
+    option.tooltip.position = (point, _data, _box, _item, { contentSize }) => besidePoint(point, contentSize, this.place);
     if (option.zooms && zoom) zoom.forEach((part, at) => Object.assign(option.dataZoom?.[at] ?? {}, part));
     this.zooms = Boolean(option.zooms);
     this.chart.setOption(option, { notMerge: true, lazyUpdate: false });
+    this.showHint();
     this.isReady = false;
     if (this.place.matches(":hover")) this.dragToZoom();
   }
@@ -126,8 +133,14 @@ export class Figure {
     this.chart.dispatchAction({ type: "takeGlobalCursor", key: "dataZoomSelect", dataZoomSelectActive: true, escapeConnect: true });
   }
 
+  /** Show all of this figure and of those linked to it. */
   unzoom() {
     this.chart.dispatchAction({ type: "dataZoom", batch: [0, 1].map((at) => ({ dataZoomIndex: at, start: 0, end: 100 })) });
+  }
+
+  /** Say how to get back, while a part is shown. */
+  showHint() {
+    this.hint.hidden = !this.chart.getOption().dataZoom?.some(({ start, end }) => start > 0 || end < 100);
   }
 
   resize() {
@@ -175,6 +188,29 @@ export class Figure {
       download(`${name}.png`, picture, "image/png");
     }
   }
+}
+
+/** Linked charts share the range in x alone: what is in range in one may be off the scale of another. */
+function shareOnlyX(chart) {
+  const asAction = chart.makeActionFromEvent;
+  chart.makeActionFromEvent = (event) => {
+    const action = asAction.call(chart, event);
+    return action.batch ? { ...action, batch: action.batch.filter(({ dataZoomId }) => !dataZoomId?.includes("yAxis")) } : action;
+  };
+}
+
+/** Where in the chart a tooltip stands: below the point at its right, or on the other side where there is no room. */
+function besidePoint([x, y], [width, height], place) {
+  const { left, top, right } = place.getBoundingClientRect();
+  const bar = document.querySelector(".bar").offsetHeight;
+  // Of linked figures each shows one, so a tooltip stays in its own where it can.
+  return [beside(left + x, width, 0, right) - left, beside(top + y, height, bar, innerHeight) - top];
+}
+
+function beside(point, size, start, end) {
+  const after = point + TIP_GAP;
+  const isOut = point > end; // of a linked figure out of sight, whose tooltip stays there too
+  return isOut || after + size <= end ? after : Math.max(point - TIP_GAP - size, start);
 }
 
 /** The tooltip's content as elements, so that no label is ever read as HTML. */
