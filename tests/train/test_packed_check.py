@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from atrium.assemble.policies import build_updater
+from atrium.config.compose import compose
 from atrium.errors import ConfigError
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import build_tokenizer
 from atrium.train import logprobs, packed_attention
+from atrium.train.faults import FaultHandling
 from atrium.train.logprobs import PolicyForward
 from atrium.train.packing import pack
 
@@ -18,7 +21,7 @@ TOKENS = list(range(32))
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 
 
-def build_model(initializer_range=0.02, **changes):
+def policy_of(initializer_range=0.02):
     architecture = {
         "model_type": "qwen3",
         "vocab_size": 64,
@@ -30,7 +33,11 @@ def build_model(initializer_range=0.02, **changes):
         "intermediate_size": 96,
         "initializer_range": initializer_range,
     }
-    return build_random_policy(architecture | changes, tokenizer=build_tokenizer(), seed=0).model
+    return build_random_policy(architecture, tokenizer=build_tokenizer(), seed=0)
+
+
+def build_model(**settings):
+    return policy_of(**settings).model
 
 
 def check(model, precision):
@@ -147,3 +154,11 @@ def test_positions_that_are_off_by_one_are_refused(monkeypatch, precision, step)
     monkeypatch.setattr(logprobs, "pack", packing_shifted_by(step))
     with pytest.raises(ConfigError, match="computes something else on packed tokens"):
         check(build_model(initializer_range=0.1), precision)
+
+
+def test_a_run_is_checked_on_32_different_tokens(monkeypatch):
+    read = []
+    monkeypatch.setattr(PolicyForward, "check", lambda self, token_ids: read.extend(token_ids))
+    build_updater(compose(["debug=tiny_steps"]), policy_of(), None, {}, FaultHandling())
+    assert len(read) == len(set(read)) == 32
+    assert 0 <= min(read) <= max(read) < 64
