@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import copy
-import math
 
 import numpy as np
 import pytest
 import torch
-from tests.rollout.conftest import PAD, VOCABULARY, build_model
+from tests.rollout.conftest import PAD, VOCABULARY, build_model, logit_rounding
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -38,18 +37,8 @@ def test_fused_steps_equal_those_of_the_module_in_double_precision_up_to_roundin
             token_N = module.logit_NV.argmax(-1)
             module.step(token_N)
             fused.step(token_N)
-            bound = _rounding(model.config) * float(module.logit_NV.abs().max())
+            bound = logit_rounding(model.config) * float(module.logit_NV.abs().max())
             torch.testing.assert_close(fused.logit_NV.double(), module.logit_NV, atol=bound, rtol=0.0)
-
-
-def _rounding(config):
-    """What float32 loses of a logit, relative to the largest, whatever the order of its sums.
-
-    A sum of n products is wrong by about sqrt(n) roundings. Six products of a layer follow each other
-    (states, scores, mixed values, output, gate, down), and then the head; each adds its own.
-    """
-    width = max(config.hidden_size, config.intermediate_size, config.num_attention_heads * config.head_dim)
-    return (6 * config.num_hidden_layers + 1) * math.sqrt(width) * torch.finfo(torch.float32).eps
 
 
 def test_a_plain_float32_model_has_a_fused_form():
