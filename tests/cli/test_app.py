@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -34,17 +33,14 @@ def test_help_lists_the_commands(argv, capsys):
     assert max(len(line) for line in printed.splitlines()) <= 110
 
 
-def test_help_imports_nothing_heavy_and_answers_at_once():
+def test_help_imports_nothing_heavy():
     program = (
         "import sys; from atrium.cli import main; code = main(['--help']);"
         "heavy = {'torch', 'transformers', 'hydra', 'pydantic', 'numpy', 'rich'} & set(sys.modules);"
         "sys.exit(f'imported: {heavy}' if heavy else code)"
     )
-    start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    # Measured below 0.1 s; the bound is for machines that are busy.
-    assert time.monotonic() - start < 5
 
 
 def test_it_runs_as_a_module():

@@ -52,7 +52,7 @@ def test_it_serves_until_it_is_interrupted(tmp_path):
     try:
         lines = [process.stdout.readline() for _ in range(3)]
         address = re.search(r"http://127\.0\.0\.1:\d+/", "".join(lines))[0]
-        for _ in range(200):
+        for _ in range(1000):
             try:
                 page = urllib.request.urlopen(address, timeout=30).read()
                 break

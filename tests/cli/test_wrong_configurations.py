@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections import namedtuple
 
 import pytest
@@ -200,12 +199,10 @@ SUBPROCESSES = [
 
 
 @pytest.mark.parametrize(("argv", "said"), SUBPROCESSES, ids=[" ".join(s[0]) for s in SUBPROCESSES])
-def test_the_installed_command_refuses_quickly_and_without_a_traceback(argv, said, tmp_path):
-    # The bound is generous for machines that are busy; an import of torch or transformers breaks it.
+def test_the_installed_command_refuses_without_a_traceback_and_loads_no_torch(argv, said, tmp_path):
     program = (
         f"import sys; from atrium.cli import main; code = main({argv!r}); assert 'torch' not in sys.modules"
     )
-    start = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", f"{program}; assert 'torch' not in sys.modules; sys.exit(code)"],
         cwd=tmp_path,
@@ -218,4 +215,3 @@ def test_the_installed_command_refuses_quickly_and_without_a_traceback(argv, sai
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert said in done.stderr
-    assert time.monotonic() - start < 20

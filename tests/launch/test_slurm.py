@@ -123,7 +123,7 @@ def test_a_grid_is_one_array_that_is_followed_to_its_end(cluster, capsys):
         "experiment_name=grid",
     ]
     assert main(grid) == 3
-    ending.join(10)
+    ending.join(100)
     said = capsys.readouterr()
     assert "job 12_0 is submitted, its log is" in said.out
     assert "job 12_0 ended\n" in said.out

@@ -121,6 +121,7 @@ def run_case(case, config, ranks):
     output = updater.step(
         rows, objective.initial_state(), step=1, measurements=measurements, trace=True
     )  # fmt: skip
+    assert all(parameter.grad is None for parameter in model.parameters())
     values = {quantity.name: value for quantity, value in measurements.values().items()}
     histogram = measurements.ratio_histogram()
     weights = torch.cat([whole(value.detach()).flatten() for value in model.parameters()])

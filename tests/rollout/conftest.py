@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,24 +43,40 @@ def build_tokenizer():
     )
 
 
+SETTINGS = {
+    "vocab_size": len(VOCABULARY),
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "intermediate_size": 48,
+    "max_position_embeddings": CONTEXT_LENGTH,
+    "initializer_range": 0.3,
+    "tie_word_embeddings": True,
+    "pad_token_id": PAD,
+    "eos_token_id": STOPS[0],
+    "bos_token_id": None,
+}
+
+
 def build_model(seed, **changes):
     torch.manual_seed(seed)
-    settings = {
-        "vocab_size": len(VOCABULARY),
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "intermediate_size": 48,
-        "max_position_embeddings": CONTEXT_LENGTH,
-        "initializer_range": 0.3,
-        "tie_word_embeddings": True,
-        "pad_token_id": PAD,
-        "eos_token_id": STOPS[0],
-        "bos_token_id": None,
-    }
-    return Qwen3ForCausalLM(Qwen3Config(**(settings | changes))).eval()
+    return Qwen3ForCausalLM(Qwen3Config(**(SETTINGS | changes))).eval()
+
+
+def logit_rounding(config):
+    """What float32 loses of a logit, relative to the largest, whatever the order of its sums.
+
+    A sum of n products is wrong by about sqrt(n) roundings. Six products of a layer follow each other
+    (states, scores, mixed values, output, gate, down), and then the head; each adds its own.
+    """
+    width = max(config.hidden_size, config.intermediate_size, config.num_attention_heads * config.head_dim)
+    return (6 * config.num_hidden_layers + 1) * math.sqrt(width) * torch.finfo(torch.float32).eps
+
+
+LOGPROB_ROUNDING = 2 * 10.0 * logit_rounding(Qwen3Config(**SETTINGS))
+"""The same for a log-probability, the difference of two numbers of the size of logits, which are below 10."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import torch
 from scipy.stats import chisquare
 from tests.rollout.conftest import (
     CONTEXT_LENGTH,
+    LOGPROB_ROUNDING,
     STOPS,
     build_model,
     generate,
@@ -46,7 +47,7 @@ def assert_equal(some, others):
     assert len(some) == len(others)
     for one, other in zip(some, others, strict=True):
         assert one.token_ids.tolist() == other.token_ids.tolist()
-        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=2e-5)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, rtol=0.0, atol=LOGPROB_ROUNDING)
         assert (one.text, one.finish_reason) == (other.text, other.finish_reason)
 
 
@@ -227,7 +228,7 @@ def test_logprobs_are_those_of_the_distribution_that_was_sampled_from(engine, po
             token_T = torch.tensor(completion.token_ids, dtype=torch.int64)
             reference_T = reference_TV.gather(-1, token_T[:, None])[:, 0].numpy()
             assert np.isfinite(reference_T).all(), "a token was drawn that has probability 0"
-            np.testing.assert_allclose(completion.logprobs, reference_T, atol=1e-5)
+            np.testing.assert_allclose(completion.logprobs, reference_T, rtol=0.0, atol=LOGPROB_ROUNDING)
             if sampling.temperature == 0:
                 assert token_T.tolist() == reference_TV.argmax(-1).tolist()
             num_cut += int(torch.isinf(reference_TV).sum())
@@ -308,9 +309,8 @@ def test_new_weights_are_really_used(engine, policy, tokenizer):
             reference_TV = reference_logprobs(
                 other, request.prompt_token_ids, completion.token_ids, TEMPERATURE_1
             )
-            np.testing.assert_allclose(
-                completion.logprobs, reference_TV.gather(-1, token_T1)[:, 0].numpy(), atol=1e-5
-            )
+            reference_T = reference_TV.gather(-1, token_T1)[:, 0].numpy()
+            np.testing.assert_allclose(completion.logprobs, reference_T, rtol=0.0, atol=LOGPROB_ROUNDING)
 
 
 def test_weights_without_the_tied_head_are_refused_by_name(engine, tokenizer):

@@ -9,7 +9,14 @@ import threading
 import numpy as np
 import pytest
 import torch
-from tests.rollout.conftest import build_model, generate, paged_engine, requests_for, transformers_engine
+from tests.rollout.conftest import (
+    LOGPROB_ROUNDING,
+    build_model,
+    generate,
+    paged_engine,
+    requests_for,
+    transformers_engine,
+)
 
 from atrium.errors import EngineError
 from atrium.rollout.engine import GenerationRequest, SamplingParams
@@ -33,7 +40,7 @@ def _nothing_is_left_running():
 def assert_equal(some, others):
     for one, other in zip(sum(some, ()), sum(others, ()), strict=True):
         assert one.token_ids.tolist() == other.token_ids.tolist()
-        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=2e-5)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, rtol=0.0, atol=LOGPROB_ROUNDING)
         assert (one.text, one.finish_reason) == (other.text, other.finish_reason)
 
 

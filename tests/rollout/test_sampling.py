@@ -150,7 +150,11 @@ def test_the_distribution_is_the_reference_whatever_the_dtype(settings, dtype):
     assert logprob_NV.dtype == torch.float32
     for row, logits in zip(logprob_NV, logits_NV, strict=True):
         expected = reference_distribution(logits.float(), params(**settings))
-        torch.testing.assert_close(row.double(), expected, atol=1e-5, rtol=0)
+        # A few float32 roundings of the largest number: the division, the exponentials' sum, the difference.
+        bound = (
+            8 * torch.finfo(torch.float32).eps * max(1.0, float(expected[expected.isfinite()].abs().max()))
+        )
+        torch.testing.assert_close(row.double(), expected, atol=bound, rtol=0)
 
 
 def test_ties_with_the_last_of_top_k_stay():

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.rollout.conftest import (
     CONTEXT_LENGTH,
+    LOGPROB_ROUNDING,
     VOCABULARY,
     Policy,
     build_model,
@@ -53,14 +54,13 @@ def forwards(policy):
     handle.remove()
 
 
-def assert_logprobs_match(model, requests, groups, sampling, atol=1e-5):
+def assert_logprobs_match(model, requests, groups, sampling, atol=LOGPROB_ROUNDING):
     for request, group in zip(requests, groups, strict=True):
         for completion in group:
             token_T1 = torch.tensor(completion.token_ids, dtype=torch.int64)[:, None]
             reference_TV = reference_logprobs(model, request.prompt_token_ids, completion.token_ids, sampling)
-            np.testing.assert_allclose(
-                completion.logprobs, reference_TV.gather(-1, token_T1)[:, 0].numpy(), atol=atol
-            )
+            reference_T = reference_TV.gather(-1, token_T1)[:, 0].numpy()
+            np.testing.assert_allclose(completion.logprobs, reference_T, rtol=0.0, atol=atol)
 
 
 @pytest.mark.parametrize("max_batch_tokens", [1, 37, 100, 250, 1000])
@@ -70,7 +70,7 @@ def test_results_do_not_depend_on_the_waves(policy, tokenizer, max_batch_tokens)
     waves = generate(transformers_engine(policy, max_batch_tokens), requests, SAMPLING)
     for one, other in zip(sum(whole, ()), sum(waves, ()), strict=True):
         assert one.token_ids.tolist() == other.token_ids.tolist()
-        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=2e-5)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, rtol=0.0, atol=LOGPROB_ROUNDING)
 
 
 def test_a_wave_holds_no_more_than_its_tokens(policy, tokenizer, forwards):

@@ -53,7 +53,7 @@ def stopped_by(storage, definition, disturb):
     def execute(run, watch):
         if len(runs.calls) == 1:
             disturb()
-            for step in range(1, 500):
+            for step in range(1, 5000):
                 watch.stepped(step, {})  # a long run, in which the heartbeat notices
                 slow.wait(0.02)
         return runs(run, watch)
@@ -132,6 +132,6 @@ def test_a_lock_is_free_when_its_holder_is_gone(journal):
     time.sleep(0.05)
     assert got.is_alive()
     first.release()
-    got.join(10)
+    got.join(100)
     assert not got.is_alive()
     second.release()

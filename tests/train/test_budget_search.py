@@ -19,14 +19,14 @@ def _search(capacity, **bounds):
     return largest_budget(fits, **bounds), tried
 
 
-def test_what_fits_at_once_is_taken_whole():
-    assert _search(20_000, longest=512, largest=16_384) == (16_384, [16_384])
+def test_what_fits_at_once_with_its_margin_is_taken_whole():
+    assert _search(20_000, longest=512, largest=16_384) == (16_384, [18_205])
 
 
-@pytest.mark.parametrize("capacity", [600, 1000, 3000, 9999, 16_000])
+@pytest.mark.parametrize("capacity", [600, 1000, 3000, 9999, 16_000, 16_384, 18_204])
 def test_less_memory_gives_nearly_all_that_fits_less_a_margin(capacity):
     found, tried = _search(capacity, longest=512, largest=16_384)
-    assert 0.75 * capacity <= found <= capacity or found == 512
+    assert 0.75 * capacity <= found <= 0.9 * capacity or found == 512
     assert len(tried) < 12
 
 
@@ -56,6 +56,19 @@ def test_a_try_computes_as_many_positions_and_leaves_weights_and_gradients_alone
     assert seen == [95]  # without the last token of each of five rows
     assert all(a.equal(b) for a, b in zip(before, model.parameters(), strict=True))
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_try_is_a_pass_behind_others_whose_gradient_is_there(make):
+    model = make.tiny_policy().model
+    next(model.parameters()).requires_grad_(False)
+    held = []
+
+    def look(*_):
+        held.append([parameter.grad is not None for parameter in model.parameters()])
+
+    model.get_input_embeddings().register_forward_hook(look)
+    assert update_fits(PolicyForward(model, temperature=1.0), 100, longest=20, reserved_bytes=0)
+    assert held == [[parameter.requires_grad for parameter in model.parameters()]]
 
 
 def test_what_is_reserved_has_to_fit_too_and_other_errors_are_no_lack_of_memory(make):

@@ -36,6 +36,7 @@ def gradients(model, forward, rows):
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)
 def test_compiled_blocks_give_the_values_and_gradients_of_plain_ones_at_any_length(make):
     model = model_of()
     compiled = make.forward(model, compiled=CompiledBlocks(model))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.rollout.conftest import PAD, Policy, build_model, build_tokenizer
+from tests.rollout.conftest import PAD, Policy, build_model, build_tokenizer, logit_rounding
 from torch.utils.flop_counter import FlopCounterMode
 
 from atrium.models import kept_products
@@ -21,7 +21,6 @@ from atrium.train.memory_plan import MemorySettings, ModelDimensions, kept_bytes
 PROMPTS = ([5, 6, 7, 8], [9], [10, 11, 12, 13, 14, 15])
 GROUP_SIZE = 5
 FOR_UPDATE = SamplingParams(max_new_tokens=24, for_update=True)
-AGREE = {"atol": 2e-5, "rtol": 2e-4}
 
 
 class Sampled:
@@ -94,10 +93,12 @@ def assert_equal_to_computed(sampled, parts, *, most=0.4):
     """Gradients with what is kept are those without, and the forward pass has made few of the products."""
     known, few = sampled.gradients(parts, kept=True)
     computed, all_ = sampled.gradients(parts, kept=False)
+    # Forwards and backwards, on both sides.
+    bound = (
+        4 * logit_rounding(sampled.model.config) * max(float(one.abs().max()) for one in computed.values())
+    )
     for name, gradient in computed.items():
-        torch.testing.assert_close(
-            known[name], gradient, **AGREE, msg=lambda text, name=name: f"{name}: {text}"
-        )
+        assert (known[name] - gradient).abs().max() < bound, name
     assert few < most * all_
 
 

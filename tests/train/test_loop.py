@@ -90,7 +90,7 @@ class Scene:
 
 @pytest.fixture
 def scene(make, tmp_path):
-    with GraderPool(num_workers=1, timeout_s=5.0, memory_limit_mb=512) as grader:
+    with GraderPool(num_workers=1, timeout_s=60.0, memory_limit_mb=512) as grader:
         yield partial(build_scene, make, tmp_path, grader)
 
 

@@ -186,6 +186,7 @@ def test_a_model_that_does_not_say_its_blocks_is_refused(make, monkeypatch):
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_compiled_blocks_compute_again_to_the_numbers_of_plain_ones(make, rows):
     model = model_of("llama")

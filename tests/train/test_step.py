@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from atrium.errors import TrainingDivergedError
-from atrium.train.optimizer import OptimizerSettings
+from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
 
 METHODS = [
     ("algorithm=grpo",),
@@ -40,10 +40,6 @@ MIXED = ((1, 0, 0), (1, 1, 1), (0, 1), (0, 0, 0))
 
 def _weights(model):
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
-def _gradient(model):
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
 def _trained(make, overrides, rows, **settings):
@@ -325,8 +321,21 @@ def test_the_gradient_is_that_of_the_loss_that_is_reported(make):
         with torch.no_grad():
             model.get_parameter(name)[0, 0] += shift
         updater = make.updater(make.objective("algorithm=dr_grpo"), model, num_epochs=2, optimizer=STILL)
+        seen = []
+        model.get_parameter(name).register_post_accumulate_grad_hook(lambda own: seen.append(own.grad[0, 0]))
         _, named = make.step(updater, rows)
-        return named["objective/loss"], float(model.get_parameter(name).grad[0, 0])
+        return named["objective/loss"], float(seen[-1])
 
     slope = (at(1e-6)[0] - at(-1e-6)[0]) / 2e-6
     assert slope == pytest.approx(at(0.0)[1], rel=1e-5)
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_no_gradient_is_left_when_a_step_is_over(make, offload):
+    model = make.exact_model(seed=3)
+    updater = make.updater(make.objective("algorithm=grpo"), model, num_minibatches=2)
+    updater.optimizer = PolicyOptimizer(model, updater.optimizer.settings, offload=offload)
+    before = _weights(model)
+    make.step(updater, _stale_rows(make))
+    assert not _weights(model).equal(before)
+    assert all(parameter.grad is None for parameter in model.parameters())

@@ -198,6 +198,13 @@ def _is_base_reference(config: RunConfig, policy: Policy) -> bool:
     return config.algorithm.reference.kind == "frozen" and has_lora(policy.model)
 
 
+def _different_tokens(policy: Policy) -> list[int]:
+    """Some 32 tokens from all over the vocabulary."""
+    vocabulary_size = policy.model.config.get_text_config().vocab_size
+    num = min(32, policy.context_length, vocabulary_size)
+    return [number * vocabulary_size // num for number in range(num)]
+
+
 def build_updater(
     config: RunConfig,
     policy: Policy,
@@ -216,7 +223,7 @@ def build_updater(
     objective = build_objective(config.algorithm, config.divergence, config.regularizer)
     meter = _divergence_meter(objective.divergence)
     forward = _forward(config, policy.model, meter, sharded=spread.policy, kept=kept)
-    forward.check([policy.pad_token_id, *policy.stop_token_ids])
+    forward.check(_different_tokens(policy))
     optimizer = PolicyOptimizer(
         policy.model,
         OptimizerSettings(

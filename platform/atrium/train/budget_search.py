@@ -1,11 +1,13 @@
 """Finding how many tokens a micro-batch may have: forward and backward passes that are tried for memory.
 
 Rows of the greatest length stand for the worst micro-batch. Nothing is timed, and no weight changes. What an
-update needs besides, such as an optimiser's state that its first step makes, is held while passes are tried.
+update needs besides is held while passes are tried: the gradient that earlier micro-batches left, and what is
+made later, such as an optimiser's state.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -18,7 +20,7 @@ from atrium.train.logprobs import PolicyForward
 from atrium.train.out_of_memory import is_out_of_memory, release_memory
 
 _MARGIN = 0.9
-"""The share of what fits that is taken: allocations are never twice the same."""
+"""The share of what fits that is taken, one row excepted: allocations are never twice the same."""
 
 _NUM_PROMPT_TOKENS = 2
 _FIRST_TOKEN = 1
@@ -27,15 +29,16 @@ _FIRST_TOKEN = 1
 def largest_budget(fits: Callable[[int], bool], *, longest: int, largest: int) -> int | None:
     """Tokens that fit, with a margin, at most `largest`; None where not even one row of `longest` does.
 
-    Tried are `largest` first, which often fits, and then halves of what is left, to an eighth. A result below
-    a row's own length means micro-batches of single rows.
+    Tried are `largest` with its margin first, which often fits, then halves of what is left, to an eighth.
     """
-    largest = max(longest, largest)
-    if fits(largest):
+    if largest <= longest:
+        return longest if fits(longest) else None
+    high = math.ceil(largest / _MARGIN)
+    if fits(high):
         return largest
-    if largest == longest or not fits(longest):
+    if not fits(longest):
         return None
-    low, high = longest, largest
+    low = longest
     while high - low > max(1, low // 8):
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
@@ -47,6 +50,7 @@ def update_fits(forward: PolicyForward, num_tokens: int, *, longest: int, reserv
     device = next(forward.model.parameters()).device
     try:
         reserved = torch.empty(reserved_bytes, dtype=torch.uint8, device=device)
+        _make_gradients(forward.model)
         _pass(forward, worst_rows(num_tokens, longest=longest, device=device))
         del reserved
     except (RuntimeError, MemoryError) as error:
@@ -90,6 +94,13 @@ def worst_rows(num_tokens: int, *, longest: int, device: torch.device) -> Rollou
 def _pass(forward: PolicyForward, rows: RolloutRows) -> None:
     policy = forward(rows, entropy="value")
     (policy.logprob_BT * rows.batch.mask_BT).sum().backward()
+
+
+def _make_gradients(model: nn.Module) -> None:
+    """What is there from the second micro-batch on, to which a pass adds its own."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def _forget_gradients(model: nn.Module) -> None:

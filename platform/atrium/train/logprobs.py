@@ -40,6 +40,12 @@ if TYPE_CHECKING:  # a run on one process loads nothing of torch.distributed
 
 _Tensors = tuple[Tensor | None, ...]
 
+_PACKED_ERROR, _HALF_PACKED_ERROR = 1e-3, 0.05
+"""What a packed state may differ by, relative to its norm, in single and in half precision.
+
+Rounding was 1e-6 and 0.01 in 28 random and 30 pretrained layers; wrong masks and positions give .06 to 1.
+"""
+
 
 class PolicyForward:
     """The forward pass of training: rows in, `PolicyTokens` out.
@@ -183,19 +189,20 @@ class PolicyForward:
         return compute() if self._sharded is None else self._sharded.run(compute)
 
     def check(self, token_ids: list[int]) -> None:
-        """Raise `ConfigError` unless this pass computes what the whole model does on the given tokens.
+        """Raise `ConfigError` unless this pass computes what the whole model does on some different tokens.
 
         Some architectures scale or cap logits behind the head, or attend in ways of their own; training
         on other log-probabilities than the engine's would be silent.
         """
-        device = self._device
         name = type(self.model).__name__
-        token_BL = torch.tensor([token_ids, token_ids[:2] + token_ids[:1:-1]], device=device)
+        num_prompt = len(token_ids) // 2
+        again = token_ids[:num_prompt] + token_ids[: num_prompt - 1 : -1]
+        token_BL = torch.tensor([token_ids, again], device=self._device)
         with torch.no_grad():
-            logits, headed, state_BLD, packed_BTD = self._run(lambda: self._both_ways(token_BL))
+            logits, headed, state_BTD, packed_BTD = self._run(lambda: self._both_ways(token_BL, num_prompt))
         assert logits is not None
         assert headed is not None
-        assert state_BLD is not None
+        assert state_BTD is not None
         if not torch.allclose(logits.float(), headed.float(), atol=1e-4, rtol=1e-4):
             raise ConfigError(
                 f"model of type {name} changes its logits behind the LM head, which training does not "
@@ -203,24 +210,26 @@ class PolicyForward:
             )
         if packed_BTD is None:
             return
-        tolerance = 1e-3 if self._dtype == torch.float32 else 0.1
-        expected_BTD = state_BLD[:, 1:-1]
-        if not torch.allclose(packed_BTD.float(), expected_BTD.float(), atol=tolerance, rtol=tolerance):
+        error = _typical_error(packed_BTD, state_BTD)
+        allowed = _HALF_PACKED_ERROR if self._dtype.itemsize == 2 else _PACKED_ERROR
+        if not error <= allowed:  # which NaN is not either
             raise ConfigError(
-                f"model of type {name} computes something else on packed tokens; set compute.packing=false"
+                f"model of type {name} computes something else on packed tokens: its states differ by "
+                f"{error:.1%}, allowed is {allowed:.1%}; set compute.packing=false"
             )
 
-    def _both_ways(self, token_BL: Tensor) -> _Tensors:
-        """Logits of the whole model, those of its head on its last states, the states, and packed ones."""
+    def _both_ways(self, token_BL: Tensor, num_prompt: int) -> _Tensors:
+        """Logits of the whole model, those of its head on its last states, and these states, also packed."""
         whole = self.model(input_ids=token_BL, use_cache=False)
-        state_BLD = self._base(input_ids=token_BL, use_cache=False).last_hidden_state
+        headed = self._head(self._base(input_ids=token_BL, use_cache=False).last_hidden_state)
+        lengths = np.full(2, num_prompt), np.full(2, token_BL.shape[1]), np.zeros(2, dtype=np.int64)
         packed_BTD = None
-        if self.packing:
-            lengths = np.full(2, 2), np.full(2, token_BL.shape[1]), np.zeros(2, dtype=np.int64)
-            packing = pack(token_BL, *lengths, padded=self._pads)
-            with self._autocast():
+        with self._autocast():
+            state_BLD: Tensor = self._base(input_ids=token_BL, use_cache=False).last_hidden_state
+            if self.packing:
+                packing = pack(token_BL, *lengths, padded=self._pads)
                 packed_BTD = self._packed(packing)[packing.predicting_BT]
-        return whole.logits, self._head(state_BLD), state_BLD, packed_BTD
+        return whole.logits, headed, state_BLD[:, num_prompt - 1 : -1], packed_BTD
 
     def _states(self, rows: RolloutRows) -> tuple[Tensor, Tensor]:
         """Last states [N, D], and which of them predict the completion tokens [B, T]."""
@@ -297,3 +306,15 @@ def _predicting_columns(rows: RolloutRows) -> Tensor:
 def _spread(value_M: Tensor, mask_BT: Tensor) -> Tensor:
     """The values of unmasked tokens at their places [B, T], 0 elsewhere."""
     return value_M.new_zeros(mask_BT.shape).masked_scatter(mask_BT, value_M)
+
+
+def _typical_error(found_BTD: Tensor, expected_BTD: Tensor) -> float:
+    """How far a row's states are off, relative to each one's norm: the median over tokens, of the worse row.
+
+    No single token decides: pretrained models let activations of a few grow a thousand times and fall again,
+    which leaves of these tokens little but rounding.
+    """
+    expected_BTD = expected_BTD.float()
+    difference_BT = (found_BTD.float() - expected_BTD).norm(dim=-1)
+    error_BT = difference_BT / expected_BTD.norm(dim=-1).clamp(min=torch.finfo(torch.float32).tiny)
+    return float(error_BT.median(dim=1).values.max())

@@ -202,6 +202,7 @@ class PolicyUpdater:
             norm = self.optimizer.clip_gradient()
             if is_made := math.isfinite(norm):
                 learning_rate = self.optimizer.step(current.number)
+                self.optimizer.zero_grad()  # what comes next, such as sampling, has its memory
         if not is_made:
             self._skip(chosen, norm, current)
             return False
@@ -218,13 +219,13 @@ class PolicyUpdater:
     def _accumulate(self, rows: RolloutRows, minibatch: NDArray[np.int64], current: _Step) -> UpdateSums:
         """Leave the minibatch's gradient in the parameters; what was measured on the way."""
         seen, num_positions, budget = UpdateSums(), 0, current.budget
+        self.optimizer.zero_grad()  # of passes that lacked memory
         policy = None
         if self.objective.needs.prepare_pass:
             policy = without_gradient(rows, self.forward, budget)
         prepared = self.objective.prepare(rows.batch, policy, current.state)
         if self.objective.entropy is not None:
             current.measurements.add(metrics.ENTROPY_COEFFICIENT, prepared.entropy_coefficient)
-        self.optimizer.zero_grad()
         for number, (micro, counts) in enumerate(budget.split(self.forward, rows, _trained_rows(rows))):
             micro_rows = rows.select(micro)
             budget.phase = "the forward pass of an update"
