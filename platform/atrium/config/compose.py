@@ -99,6 +99,7 @@ def config_from_hydra(composed: DictConfig, *, machine: Machine | None = None) -
     assert isinstance(raw, dict)
     if "hydra" in raw:
         _check_hydra_node(composed)
+        _check_method_file(OmegaConf.select(composed, "hydra.runtime.choices.algorithm"))
     own = OmegaConf.masked_copy(composed, [str(key) for key in raw if key != "hydra"])
     _refuse_code_in(OmegaConf.to_container(own, resolve=False))
     machine = machine or this_machine()
@@ -172,6 +173,22 @@ def _check_hydra_node(composed: DictConfig) -> None:
                 f"hydra.{key}={shown(raw.get(name))}: Hydra's own settings are fixed; "
                 f"allowed is {shown(expected)}; remove it from the configuration files"
             )
+
+
+def _check_method_file(method: str | None) -> None:
+    if method is not None:
+        text = (conf_folder() / "algorithm" / f"{method}.yaml").read_text(encoding="utf-8")
+        check_method_name(method, yaml.safe_load(text) or {})
+
+
+def check_method_name(method: str, own: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` unless a method's file has its own name: runs would be recorded as its parent's."""
+    if own.get("name") != method:
+        given = f"name: {own['name']}" if "name" in own else "no line `name:` of its own"
+        raise ConfigError(
+            f"conf/algorithm/{method}.yaml: {given}, so that its runs would be recorded as another method's; "
+            f"allowed is name: {method}"
+        )
 
 
 def _refuse_code_in(node: object, key: str = "") -> None:
