@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from atrium.errors import TrainingDivergedError
+from atrium.objective.state_divergences import STATE_DIVERGENCES
+from atrium.train.divergence_meter import DivergenceMeter
 from atrium.train.optimizer import OptimizerSettings
 
 METHODS = [
@@ -181,6 +183,21 @@ def test_engine_and_recomputed_behavior_agree_where_the_engine_is_exact(make):
     engine, _ = _trained(make, ("algorithm=atr",), rows, **settings)
     recomputed, _ = _trained(make, ("algorithm=atr",), rows, behavior_logprobs="recompute", **settings)
     assert (engine - recomputed).abs().max() < 1e-13
+
+
+def test_a_divergence_of_the_likeliest_token_is_measured_at_the_sampled_one(make):
+    """With one token beside the rest, half the L1 distance is how far the sampled token's probability moved."""
+    model, rows = make.exact_model(seed=3), make.rows(make.groups())
+    forward = make.forward(model, meter=DivergenceMeter(STATE_DIVERGENCES["total_variation"], 1))
+    with torch.no_grad():
+        rows = replace(rows, behavior_state_BTD=forward.states(rows))
+        forward.freeze_behavior_head()
+        before_BT = forward(rows, entropy="none").logprob_BT.exp()
+        for parameter in model.parameters():
+            parameter.mul_(1.3)
+        after = forward(rows, entropy="none")
+    moved_BT = torch.where(rows.batch.mask_BT, (after.logprob_BT.exp() - before_BT).abs(), 0.0)
+    torch.testing.assert_close(after.divergence_BT.double(), moved_BT, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("behavior", ["engine", "recompute"])
