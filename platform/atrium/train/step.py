@@ -19,6 +19,7 @@ from atrium import metrics
 from atrium.metrics import Quantity
 from atrium.objective.batch import PolicyTokens
 from atrium.objective.objective import Objective, ObjectiveState
+from atrium.objective.selection import keyed_anew
 from atrium.rollout.collate import RolloutRows
 from atrium.seeding import derive_seed
 from atrium.train.faults import NO_FAULTS, FaultHandling, SkippedUpdate, UpdateState, unfinite_parameters
@@ -190,8 +191,9 @@ class PolicyUpdater:
 
     def _update(self, rows: RolloutRows, minibatch: NDArray[np.int64], current: _Step) -> bool:
         """One optimiser update on one minibatch; whether it was made."""
-        chosen, measurements, budget = rows.select(minibatch), current.measurements, current.budget
         current.num_attempts += 1
+        chosen = self._chosen(rows, minibatch, current)
+        measurements, budget = current.measurements, current.budget
         budget.phase = "an update"
         seen = budget.fit(lambda: self._accumulate(chosen, minibatch, current))
         self._count_positions(chosen, seen, current)
@@ -214,6 +216,13 @@ class PolicyUpdater:
         measurements.add(metrics.LEARNING_RATE, learning_rate)
         current.num_tokens += int(chosen.num_completion_tokens_B.sum())
         return True
+
+    def _chosen(self, rows: RolloutRows, minibatch: NDArray[np.int64], current: _Step) -> RolloutRows:
+        """The rows of a minibatch, with keys of this update for its random choices."""
+        chosen = rows.select(minibatch)
+        update = derive_seed(self.settings.seed, "update", current.number, current.num_attempts)
+        key_B = keyed_anew(chosen.batch.sample_key_B, update)
+        return chosen.with_batch(replace(chosen.batch, sample_key_B=key_B))
 
     def _accumulate(self, rows: RolloutRows, minibatch: NDArray[np.int64], current: _Step) -> UpdateSums:
         """Leave the minibatch's gradient in the parameters; what was measured on the way."""
