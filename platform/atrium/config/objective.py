@@ -104,7 +104,7 @@ class OffPolicyMaskConfig(Section):
 
     kind: Literal["off_policy_mask"]
     delta: Positive
-    """The bound on the completion's mean log(behavior / policy)."""
+    """The bound on the completion's mean log(rollout / policy), by the engine's log-probabilities."""
 
 
 class FutureRatioConfig(Section):
