@@ -28,7 +28,7 @@ def check_objective(
     stays_at_behavior = num_updates_per_batch == 1 and not anchors_to_stored
     _check_regularizer(algorithm, regularizer, stays_at_behavior=stays_at_behavior)
     _check_token_weight(algorithm, regularizer)
-    _check_idle(algorithm, regularizer)
+    _check_filter(algorithm, regularizer)
 
 
 def _check_groups(algorithm: AlgorithmConfig, group_size: int) -> None:
@@ -117,18 +117,41 @@ def _check_token_weight(algorithm: AlgorithmConfig, regularizer: RegularizerConf
         )
 
 
-def _check_idle(algorithm: AlgorithmConfig, regularizer: RegularizerConfig) -> None:
+def _check_filter(algorithm: AlgorithmConfig, regularizer: RegularizerConfig) -> None:
     filters = algorithm.group_filter
-    if filters.kind == "skip" and regularizer != RegularizerConfig():
+    trained_by = _trains_on_equal_rewards(algorithm, regularizer) if filters.kind == "skip" else None
+    if trained_by is not None:
         raise ConfigError(
-            "algorithm.group_filter.kind=skip leaves out groups that the regularizer would train on; "
+            f"algorithm.group_filter.kind=skip leaves out groups that {trained_by} would train on; "
             "choose kind=keep, or kind=drop to leave them out of the means too"
+        )
+    if filters.judge != "reward" and filters.kind in ("keep", "skip"):
+        why = "looks at no group" if filters.kind == "keep" else "leaves out groups without a gradient only"
+        raise ConfigError(
+            f"algorithm.group_filter.judge={filters.judge} does not go with "
+            f"algorithm.group_filter.kind={filters.kind}, which {why}; choose judge=reward, or kind=resample"
         )
     if filters.max_num_rounds > 1 and filters.kind != "resample":
         raise ConfigError(
             f"algorithm.group_filter.max_num_rounds={filters.max_num_rounds} has no effect with "
             f"algorithm.group_filter.kind={filters.kind}; choose kind=resample"
         )
+
+
+def _trains_on_equal_rewards(algorithm: AlgorithmConfig, regularizer: RegularizerConfig) -> str | None:
+    """What gives a group whose rewards are all equal a gradient; None where nothing does."""
+    advantage = algorithm.advantage
+    if regularizer != RegularizerConfig():
+        return "the regularizer"
+    if algorithm.surrogate.kind == "implicit_reward_regression":
+        return f"algorithm.surrogate.kind={algorithm.surrogate.kind}"
+    if advantage.baseline not in ("group_mean", "leave_one_out"):
+        return f"algorithm.advantage.baseline={advantage.baseline}"
+    if advantage.offset != 0.0:
+        return f"algorithm.advantage.offset={advantage.offset:g}"
+    if advantage.scale == "token_std":
+        return "algorithm.advantage.scale=token_std, which shifts every advantage by their mean,"
+    return None
 
 
 def objective_notes(
