@@ -31,6 +31,45 @@ def check_objective(
     _check_filter(algorithm, regularizer)
 
 
+def check_behavior(
+    algorithm: AlgorithmConfig, *, behavior_logprobs: str, sampled_elsewhere: str | None
+) -> None:
+    """Raise `ConfigError` where a part compares behavior and rollout policy, and they are the same numbers.
+
+    `behavior_logprobs` is the setting of that name; `sampled_elsewhere` the setting by which the weights that
+    sampled are not those that the step begins with, or None.
+    """
+    compared = compared_policies(algorithm)
+    if compared is None:
+        return
+    part, remedy = compared
+    if sampled_elsewhere is not None:
+        raise ConfigError(
+            f"{part} compares the trainer's log-probabilities with the engine's by the weights that sampled, "
+            f"which the trainer does not have with {sampled_elsewhere}; choose {remedy}, or rollout.lag=0 "
+            "without stored rollouts"
+        )
+    if behavior_logprobs == "engine":
+        raise ConfigError(
+            "compute.behavior_logprobs=engine takes the engine's log-probabilities for the trainer's, and "
+            f"{part}, which compares the two, has no effect; choose compute.behavior_logprobs=auto, "
+            f"or {remedy}"
+        )
+
+
+def compared_policies(algorithm: AlgorithmConfig) -> tuple[str, str] | None:
+    """The setting that compares behavior and rollout policy, and what to choose instead; None if none does."""
+    gate, weight = algorithm.ratio.gate, algorithm.ratio.weight
+    if algorithm.correction.kind != "none":
+        return f"algorithm.correction.kind={algorithm.correction.kind}", "algorithm.correction.kind=none"
+    if gate.anchor != weight.anchor and "none" not in (gate.level, weight.level):
+        return (
+            f"algorithm.ratio.gate.anchor={gate.anchor} beside algorithm.ratio.weight.anchor={weight.anchor}",
+            f"algorithm.ratio.gate.anchor={weight.anchor}",
+        )
+    return None
+
+
 def _check_groups(algorithm: AlgorithmConfig, group_size: int) -> None:
     advantage = algorithm.advantage
     grouped = advantage.baseline in ("group_mean", "leave_one_out") or advantage.scale == "group_std"
