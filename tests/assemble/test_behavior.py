@@ -1,4 +1,4 @@
-"""Parts that compare the trainer's log-probabilities with the engine's act or are refused, never silently 1."""
+"""Parts that compare the trainer's log-probabilities with the engine's act or are refused, never silent."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def check_behavior(
 
 
 def compared_policies(algorithm: AlgorithmConfig) -> tuple[str, str] | None:
-    """The setting that compares behavior and rollout policy, and what to choose instead; None if none does."""
+    """The setting that compares behavior and rollout policy and what to choose instead; None if none does."""
     gate, weight = algorithm.ratio.gate, algorithm.ratio.weight
     if algorithm.correction.kind != "none":
         return f"algorithm.correction.kind={algorithm.correction.kind}", "algorithm.correction.kind=none"
