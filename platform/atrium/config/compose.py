@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import YAMLError
 
-from atrium.config.consistency import check_consistency
+from atrium.config.consistency import check_consistency, check_method
 from atrium.config.machine import Machine, engine_choice, resolve_auto, this_machine
 from atrium.config.messages import config_error
 from atrium.config.nearest import shown
@@ -111,25 +111,30 @@ def to_json(config: RunConfig) -> str:
     return json.dumps(config.model_dump(mode="json"), indent=2) + "\n"
 
 
-def from_json(text: str) -> RunConfig:
-    """The configuration that `to_json` wrote; `ConfigError` where the text is not one."""
+def from_json(text: str, *, trains: bool = True) -> RunConfig:
+    """The configuration that `to_json` wrote; `ConfigError` where the text is not one. See `validated`."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the stored configuration is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError("the stored configuration is not a JSON object")
-    return validated(data)
+    return validated(data, trains=trains)
 
 
-def validated(data: Mapping[str, Any]) -> RunConfig:
-    """The configuration that plain data holds; `ConfigError` names the first wrong setting."""
+def validated(data: Mapping[str, Any], *, trains: bool = True) -> RunConfig:
+    """The configuration that plain data holds; `ConfigError` names the first wrong setting.
+
+    Where nothing trains by it, the method of a run from before a rule was made is not held against the rule.
+    """
     try:
         # Through JSON, in which a list may stand for a tuple and text for an enumeration.
         config = RunConfig.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
         raise config_error(error, RunConfig, data) from error
     check_consistency(config)
+    if trains:
+        check_method(config)
     return config
 
 

@@ -24,7 +24,7 @@ from atrium.errors import ConfigError
 
 
 def check_consistency(config: RunConfig) -> None:
-    """Raise `ConfigError` for the first combination that is impossible or idle."""
+    """Raise `ConfigError` for the first combination that is impossible or idle, the method's apart."""
     _check_minibatches(config)
     _check_model(config)
     _check_lengths(config)
@@ -39,6 +39,10 @@ def check_consistency(config: RunConfig) -> None:
     _check_bank(config)
     _check_mirrors(config)
     _check_vllm(config)
+
+
+def check_method(config: RunConfig) -> None:
+    """Raise `ConfigError` for the first combination of the method's parts that is impossible or idle."""
     check_objective(
         config.algorithm,
         config.divergence,

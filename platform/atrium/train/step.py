@@ -17,7 +17,7 @@ from torch import Tensor
 
 from atrium import metrics
 from atrium.metrics import Quantity
-from atrium.objective.batch import PolicyTokens
+from atrium.objective.batch import Batch, PolicyTokens
 from atrium.objective.objective import Objective, ObjectiveState
 from atrium.objective.selection import keyed_anew
 from atrium.rollout.collate import RolloutRows
@@ -191,9 +191,8 @@ class PolicyUpdater:
 
     def _update(self, rows: RolloutRows, minibatch: NDArray[np.int64], current: _Step) -> bool:
         """One optimiser update on one minibatch; whether it was made."""
+        chosen, measurements, budget = rows.select(minibatch), current.measurements, current.budget
         current.num_attempts += 1
-        chosen = self._chosen(rows, minibatch, current)
-        measurements, budget = current.measurements, current.budget
         budget.phase = "an update"
         seen = budget.fit(lambda: self._accumulate(chosen, minibatch, current))
         self._count_positions(chosen, seen, current)
@@ -217,20 +216,13 @@ class PolicyUpdater:
         current.num_tokens += int(chosen.num_completion_tokens_B.sum())
         return True
 
-    def _chosen(self, rows: RolloutRows, minibatch: NDArray[np.int64], current: _Step) -> RolloutRows:
-        """The rows of a minibatch, with keys of this update for its random choices."""
-        chosen = rows.select(minibatch)
-        update = derive_seed(self.settings.seed, "update", current.number, current.num_attempts)
-        key_B = keyed_anew(chosen.batch.sample_key_B, update)
-        return chosen.with_batch(replace(chosen.batch, sample_key_B=key_B))
-
     def _accumulate(self, rows: RolloutRows, minibatch: NDArray[np.int64], current: _Step) -> UpdateSums:
         """Leave the minibatch's gradient in the parameters; what was measured on the way."""
         seen, num_positions, budget = UpdateSums(), 0, current.budget
         policy = None
         if self.objective.needs.prepare_pass:
             policy = without_gradient(rows, self.forward, budget)
-        prepared = self.objective.prepare(rows.batch, policy, current.state)
+        prepared = self.objective.prepare(self._keyed(rows.batch, current), policy, current.state)
         if self.objective.entropy is not None:
             current.measurements.add(metrics.ENTROPY_COEFFICIENT, prepared.entropy_coefficient)
         self.optimizer.zero_grad()
@@ -253,6 +245,11 @@ class PolicyUpdater:
             if (traces := current.traces) is not None:
                 write_traces(traces, minibatch[micro], policy, output, update=current.num_attempts)
         return replace(seen, num_positions=sum(self.ranks.gather(num_positions)))
+
+    def _keyed(self, batch: Batch, current: _Step) -> Batch:
+        """The batch with keys of this update for the objective's random choices."""
+        update = derive_seed(self.settings.seed, "update", current.number, current.num_attempts)
+        return replace(batch, sample_key_B=keyed_anew(batch.sample_key_B, update))
 
     def _skip(self, rows: RolloutRows, norm: float, current: _Step) -> None:
         """Forget the gradient, and have the fault handled."""
