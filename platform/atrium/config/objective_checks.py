@@ -34,7 +34,7 @@ def check_objective(
 def check_behavior(
     algorithm: AlgorithmConfig, *, behavior_logprobs: str, sampled_elsewhere: str | None
 ) -> None:
-    """Raise `ConfigError` where a part compares behavior and rollout policy, and they are the same numbers.
+    """Raise `ConfigError` where a part compares behavior and rollout policy by numbers that are not there.
 
     `behavior_logprobs` is the setting of that name; `sampled_elsewhere` the setting by which the weights that
     sampled are not those that the step begins with, or None.

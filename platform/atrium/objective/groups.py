@@ -17,7 +17,8 @@ class GroupFilter:
         `keep`: they are trained on like any other.
         `skip`: they are not computed; means still count their tokens and rows, so the gradient is that
         of `keep` wherever equal rewards have none.
-        `drop`: they are not computed and count nowhere; means are over what remains.
+        `drop`: they are not computed and count nowhere; means are over what remains. What gradient they have
+        under other baselines than the group's is lost.
         `resample`: they are dropped, and more prompts are sampled until the batch is full (DAPO, arXiv
         2503.14476, section 3.2).
     max_num_rounds
