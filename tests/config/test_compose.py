@@ -212,6 +212,16 @@ def test_an_experiment_of_ones_own_is_a_file(own_conf):
     assert (config.experiment_name, config.num_steps) == ("mine", 5)
 
 
+@pytest.mark.parametrize("name", ["", "name: dapo\n"])
+def test_a_method_file_that_would_be_recorded_as_another_method_is_refused(own_conf, name):
+    text = f"# Mine.\ndefaults:\n  - dapo\n  - _self_\n{name}reduction: {{kind: token_mean}}\n"
+    (own_conf / "algorithm" / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"^conf/algorithm/mine\.yaml: .*; allowed is name: mine$"):
+        compose(["algorithm=mine"])
+    (own_conf / "algorithm" / "mine.yaml").write_text(f"{text}name: mine\n".replace("name: dapo\n", ""))
+    assert compose(["algorithm=mine"]).algorithm.name == "mine"
+
+
 @pytest.mark.parametrize("text", ["[1, 2]\n", "num_steps: [\n", "defaults:\n  - nowhere\n"])
 def test_a_file_that_cannot_be_read_is_one_line(own_conf, text):
     (own_conf / "experiment" / "mine.yaml").write_text(text)

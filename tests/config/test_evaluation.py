@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from atrium.config.compose import compose
+from atrium.config.compose import compose, from_json
 from atrium.config.evaluation import (
     SECTIONS,
     EvaluatedCheckpoint,
@@ -88,6 +88,22 @@ def test_stored_rollouts_answer_no_benchmark():
     with pytest.raises(ConfigError, match="stored rollouts answer no benchmark"):
         compose_evaluation(bank)
     assert of_checkpoint(trained=bank).config.rollout.engine == "transformers"
+
+
+def test_a_run_whose_method_would_be_refused_today_can_still_be_evaluated():
+    record = compose(["algorithm=gvpo"]).model_dump(mode="json")
+    record["algorithm"]["group_filter"] = {
+        "kind": "skip",
+        "max_num_rounds": 1,
+    }  # as an older version wrote it
+    text = json.dumps(record)
+    with pytest.raises(ConfigError, match=r"group_filter\.kind=skip"):
+        from_json(text)
+    trained = from_json(text, trains=False)
+    assert trained.algorithm.group_filter.judge == "reward"
+    settings = checkpoint_evaluation(trained, CHECKPOINT, policy=Path("/runs/policy"), overrides=[])
+    stored = stored_evaluation(json.dumps(settings.as_record()), Path("/runs/evaluations/one"))
+    assert stored.config.algorithm == trained.algorithm
 
 
 def test_what_is_stored_gives_the_same_settings_where_the_folder_lies_now():

@@ -89,6 +89,12 @@ def test_rpg_has_the_optimizer_of_its_appendix():
     assert (optimizer.weight_decay, optimizer.max_grad_norm, optimizer.num_warmup_steps) == (0.1, 1.0, 10)
 
 
+@pytest.mark.parametrize("name", [name for name in SOURCES if name.startswith("rpg_")])
+def test_dynamic_sampling_of_rpg_judges_correctness(name):
+    filters = compose([f"experiment={name}"]).algorithm.group_filter
+    assert (filters.kind, filters.judge) == ("resample", "correctness")
+
+
 def test_a_model_too_large_for_the_machine_is_refused_before_it_is_loaded(with_a_gpu):
     overrides = ["model=qwen3_8b", "model.weights=random", "dataset=math", "benchmark=math_suite"]
     config = compose(overrides, machine=with_a_gpu)

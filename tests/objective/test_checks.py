@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
+import torch
 
 from atrium.config.objective_checks import check_objective, objective_notes
 from atrium.errors import ConfigError
@@ -99,6 +102,22 @@ CASES = [
         {},
         ["group_filter.kind=skip", "regularizer"],
     ),
+    *(
+        (preset_name, ["+algorithm.group_filter={kind:skip}"], {}, ["group_filter.kind=skip", trained_by])
+        for preset_name, trained_by in (
+            ("gvpo", "algorithm.surrogate.kind=implicit_reward_regression"),
+            ("asymre", "algorithm.advantage.offset=-0.1"),
+            ("reinforce_plus_plus_baseline", "algorithm.advantage.scale=token_std"),
+        )
+    ),
+    (
+        "grpo",
+        ["+algorithm.group_filter={kind:skip}", "algorithm.advantage.baseline=batch_mean"],
+        {},
+        ["group_filter.kind=skip", "algorithm.advantage.baseline=batch_mean"],
+    ),
+    ("dapo", ["algorithm.group_filter.kind=skip"], {}, ["judge=correctness", "kind=skip"]),
+    ("dapo", ["algorithm.group_filter.kind=keep"], {}, ["judge=correctness", "kind=keep"]),
     ("grpo", ["+algorithm.group_filter={kind:keep,max_num_rounds:3}"], {}, ["max_num_rounds=3", "kind=keep"]),
     (
         "grpo",
@@ -141,6 +160,30 @@ def test_a_wrong_combination_is_one_line_that_names_both_settings(
 def test_every_preset_passes(presets, compose_method):
     for name in presets:
         check(compose_method(name))
+
+
+SKIPPED = [
+    # preset, overrides; whether equal rewards have no gradient, so that the groups may be left out
+    *((name, (), True) for name in ("atr", "gspo", "dcpo", "vespo", "clip_cov", "lite_ppo", "reinforce")),
+    ("grpo", ("algorithm.advantage.baseline=leave_one_out",), True),
+    ("grpo", ("+algorithm.advantage.returns=token",), True),
+    *((name, (), False) for name in ("gvpo", "asymre", "reinforce_plus_plus_baseline", "grpo_kl")),
+    ("grpo", ("algorithm.advantage.baseline=batch_mean",), False),
+    ("grpo", ("algorithm.advantage.baseline=none",), False),
+]
+
+
+@pytest.mark.parametrize(("preset_name", "overrides", "is_idle"), SKIPPED)
+def test_groups_may_be_skipped_exactly_where_equal_rewards_have_no_gradient(
+    compose_method, make_case, step, preset_name, overrides, is_idle
+):
+    skips = compose_method(preset_name, *overrides, "+algorithm.group_filter={kind:skip}")
+    with nullcontext() if is_idle else pytest.raises(ConfigError, match="skip leaves out groups that"):
+        check(skips)
+    reward_B = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.5]).double()
+    result = step(skips.objective, make_case(7, num_groups=3, reward_B=reward_B))
+    assert bool((result.gradient_BT[:4] == 0.0).all()) is is_idle
+    assert (result.gradient_BT[4:] != 0.0).any()
 
 
 def test_one_update_per_batch_is_noted_where_a_trust_region_waits(compose_method):

@@ -188,6 +188,9 @@ def test_bapo_finds_the_first_window_with_enough_positive_signal(shift):
 # Divergences of whole distributions.
 
 
+TOKENS_N = torch.arange(37) % 11
+
+
 def logits(seed, num=37, vocabulary=11):
     return 2 * torch.randn(
         num, vocabulary, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
@@ -214,7 +217,12 @@ def test_chunks_do_not_matter_and_a_rest_bucket_only_loses(measure, top_k):
 
     def run(chunk_size, k):
         return divergence_by_chunks(
-            anchor.__getitem__, policy.__getitem__, 37, divergence=divergence, top_k=k, chunk_size=chunk_size
+            anchor.__getitem__,
+            policy.__getitem__,
+            TOKENS_N,
+            divergence=divergence,
+            top_k=k,
+            chunk_size=chunk_size,
         )
 
     torch.testing.assert_close(run(5, top_k), run(1000, top_k), rtol=1e-6, atol=1e-7)
@@ -223,19 +231,25 @@ def test_chunks_do_not_matter_and_a_rest_bucket_only_loses(measure, top_k):
     if top_k in (11, 50):
         torch.testing.assert_close(run(8, top_k), whole, rtol=1e-5, atol=1e-6)
     assert run(4, top_k).shape == (37,)
-    assert divergence_by_chunks(anchor.__getitem__, policy.__getitem__, 0, divergence=divergence).shape == (
-        0,
-    )
+    none_N = TOKENS_N[:0]
+    empty = divergence_by_chunks(anchor.__getitem__, policy.__getitem__, none_N, divergence=divergence)
+    assert empty.shape == (0,)
 
 
 def test_a_rest_bucket_holds_what_is_left():
     anchor = logits(4).log_softmax(-1)
-    token_NK = top_tokens(anchor, 3)
+    token_NK = top_tokens(anchor, 3, anchor.argmax(-1))
     buckets = with_rest(anchor, token_NK)
     torch.testing.assert_close(buckets.exp().sum(-1), torch.ones(37, dtype=torch.float64))
     assert (buckets[:, :3].min(dim=-1).values >= anchor.sort(descending=True).values[:, 3]).all()
-    all_tokens = top_tokens(anchor, 11)
+    all_tokens = top_tokens(anchor, 11, TOKENS_N)
     assert with_rest(anchor, all_tokens)[:, -1].isneginf().all()
+
+
+def test_the_sampled_token_takes_the_place_of_the_last_of_the_top_tokens():
+    anchor = torch.tensor([[0.0, 3.0, 1.0, 2.0]]).expand(4, 4)
+    chosen = top_tokens(anchor, 2, torch.arange(4))
+    assert chosen.tolist() == [[1, 0], [1, 3], [1, 2], [1, 3]]
 
 
 def test_state_divergences_say_what_they_need():

@@ -152,6 +152,24 @@ def test_the_off_policy_mask_drops_far_rows_with_a_negative_advantage(make_case)
     assert torch.equal(factor_BT[:, 0] == 0, (mean_B > delta) & (advantage_BT[:, 0] < 0))
 
 
+def test_the_off_policy_mask_judges_by_what_the_engine_sampled_with(compose_method, make_case, step):
+    """The recomputed policy is the current one; the engine's is `distance` nats per known token above it."""
+    current = make_case(5).on_policy()
+    mask_BT = current.batch.mask_BT
+    unknown_BT = torch.zeros_like(mask_BT)
+    unknown_BT[::2, 0] = True
+    known_frac_B = (mask_BT & ~unknown_BT).sum(dim=1) / mask_BT.sum(dim=1)
+    for distance in (0.4, 0.6, 2.0):
+        rollout_BT = (current.policy.logprob_BT + distance).masked_fill(unknown_BT, torch.nan)
+        case = replace(current, batch=replace(current.batch, rollout_logprob_BT=rollout_BT))
+        details = step(compose_method("dsv32_mask").objective, case).output.details
+        far_B = distance * known_frac_B > 0.5
+        expected_BT = mask_BT & (details.advantage_BT < 0.0) & far_B[:, None]
+        dropped_BT = mask_BT & (details.advantage_BT != 0.0) & (details.coefficient_BT == 0.0)
+        assert torch.equal(dropped_BT, expected_BT)
+        assert bool(expected_BT.any()) is (distance > 0.5)
+
+
 def test_future_ratio_is_the_bounded_exponential_of_discounted_log_ratios(make_case):
     case = make_case(6)
     mask_BT = case.batch.mask_BT

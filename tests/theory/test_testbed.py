@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ def test_a_completions_tokens_have_the_probabilities_of_their_distributions():
     policy = Tabular.random(1, 3, vocabulary=2)
     next_BTV = policy.next_logprob_BTV()
     tokens_BT = torch.tensor([[row >> 2 & 1, row >> 1 & 1, row & 1] for row in range(8)])
+    assert torch.equal(policy.token_BT(), tokens_BT)
     found_BT = next_BTV.gather(-1, tokens_BT[:, :, None])[:, :, 0]
     torch.testing.assert_close(found_BT, policy.logprob_BT(), rtol=0.0, atol=0.0)
 
@@ -87,3 +89,19 @@ def test_an_objective_gets_what_it_needs_and_no_more(name):
     batch = batch_of(rows, behavior=behavior, reward_B=rows.double(), group_B=torch.tensor([0, 0, 1, 1]))
     torch.testing.assert_close(batch.behavior_logprob_BT, behavior.logprob_BT()[rows])
     assert torch.equal(batch.reference_logprob_BT, batch.behavior_logprob_BT)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("dppo_top_k_tv", 0.29),
+        ("dppo_top_k_kl", 0.01 * math.log(0.01 / 0.30) + 0.69 * math.log(0.69 / 0.40)),
+    ],
+)
+def test_a_top_k_divergence_sees_an_unlikely_sampled_token_move(name, expected):
+    before, after = [0.30, 0.25, 0.22, 0.22, 0.01], [0.30, 0.25, 0.075, 0.075, 0.30]
+    behavior, policy = (Tabular((torch.tensor(p, dtype=torch.float64).log(),)) for p in (before, after))
+    objective = configured(read_preset(name)).objective
+    objective = replace(objective, divergence=replace(objective.divergence, top_k=2))
+    tokens = tokens_of(policy, torch.tensor([4]), objective, behavior)
+    assert tokens.divergence_BT.item() == pytest.approx(expected)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from atrium.config.presets import read_preset
 from atrium.data.problems import ProblemStream
 from atrium.errors import Interrupted, TrainingDivergedError
 from atrium.grading.pool import GraderPool
@@ -17,7 +18,7 @@ from atrium.models.policy import write_policy
 from atrium.objective.groups import GroupFilter
 from atrium.objective.objective import ObjectiveState
 from atrium.objective.references import ReferenceState
-from atrium.records import Problem
+from atrium.records import FinishReason, Problem, VerdictKind
 from atrium.rollout.engine import SamplingParams
 from atrium.rollout.scripted_engine import ScriptedCompletion, ScriptedEngine
 from atrium.seeding import derive_seed
@@ -98,6 +99,15 @@ def _following(rule):
     return "algorithm=grpo_kl", f"algorithm.reference={rule}"
 
 
+def _correct(problem_id, sample_index, step, verdict, completion):
+    return float(verdict.is_correct)
+
+
+def _penalised(problem_id, sample_index, step, verdict, completion):
+    """Correctness less a penalty of the completion's own, so that hardly any two rewards are equal."""
+    return float(verdict.is_correct) - 0.01 * sample_index
+
+
 def build_scene(
     make,
     folder,
@@ -109,6 +119,7 @@ def build_scene(
     keep_best=False,
     scores=(),
     silent=(),
+    reward=_correct,
     group_filter=None,
     stop_after=None,
     rollouts_at=(),
@@ -163,7 +174,7 @@ def build_scene(
             encode=encode,
             engine=engine,
             grader=grader,
-            reward=lambda problem_id, sample, step, verdict, completion: float(verdict.is_correct),
+            reward=reward,
             group_filter=group_filter or GroupFilter(),
             sampling=SamplingParams(max_new_tokens=20),
             num_prompts=NUM_PROMPTS,
@@ -295,6 +306,49 @@ def test_resampling_replaces_each_group_without_a_signal_until_the_batch_is_full
     wanted = [problem.problem_id for problem in stream.take(3, 2)][:num_kept]
     assert [group.problem.problem_id for group in groups] == wanted
     assert named.get("optimizer/num_updates", 0) == (num_kept > 0)
+
+
+@pytest.mark.parametrize("preset", ["dapo", "fipo", "eighty_twenty"])
+def test_dynamic_sampling_replaces_groups_that_are_all_right_whatever_their_penalties(scene, preset):
+    stream = ProblemStream(PROBLEMS, seed=0)
+    solved = [problem.problem_id for problem in stream.take(0, 3)]
+    played = scene(
+        num_steps=1,
+        silent=solved,
+        reward=_penalised,
+        group_filter=GroupFilter(**read_preset(preset).algorithm.group_filter.model_dump()),
+        rollouts_at=(1,),
+    )
+    played.play()
+    groups, _ = played.diary.rollouts[1]
+    assert [group.problem.problem_id for group in groups] == [
+        problem.problem_id for problem in stream.take(3, 2)
+    ]
+    for group in groups:
+        assert 0 < sum(rollout.verdict.is_correct for rollout in group.rollouts) < GROUP_SIZE
+
+
+def test_an_answer_that_was_cut_off_is_not_correct_to_the_filter_where_it_is_not_to_the_reward(make):
+    (group,) = make.groups(rewards=((1, 0, 0),))
+    right = replace(group.rollouts[0].verdict, kind=VerdictKind.CORRECT)
+    whole, cut, _ = (replace(rollout, verdict=right) for rollout in group.rollouts)
+    cut = replace(cut, completion=replace(cut.completion, finish_reason=FinishReason.LENGTH))
+    collector = RolloutCollector(
+        stream=ProblemStream(PROBLEMS, seed=0),
+        encode=None,
+        engine=None,
+        grader=None,
+        reward=_correct,
+        group_filter=GroupFilter(kind="drop", judge="correctness"),
+        sampling=SamplingParams(max_new_tokens=20),
+        num_prompts=1,
+        group_size=2,
+        seed=0,
+    )
+    both = replace(group, rollouts=(whole, cut))
+    assert not collector.keeps(both)
+    assert replace(collector, require_stop=True).keeps(both)
+    assert not replace(collector, require_stop=True).keeps(replace(group, rollouts=(cut, cut)))
 
 
 def test_rollouts_are_traced_only_where_the_tracker_wants_them(scene):

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from atrium.errors import TrainingDivergedError
+from atrium.objective.state_divergences import STATE_DIVERGENCES
+from atrium.train.divergence_meter import DivergenceMeter
 from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
 
 METHODS = [
@@ -179,6 +181,21 @@ def test_engine_and_recomputed_behavior_agree_where_the_engine_is_exact(make):
     assert (engine - recomputed).abs().max() < 1e-13
 
 
+def test_a_divergence_of_the_likeliest_token_is_measured_at_the_sampled_one(make):
+    """With one token beside the rest, half the L1 distance is how far the sampled one's probability moved."""
+    model, rows = make.exact_model(seed=3), make.rows(make.groups())
+    forward = make.forward(model, meter=DivergenceMeter(STATE_DIVERGENCES["total_variation"], 1))
+    with torch.no_grad():
+        rows = replace(rows, behavior_state_BTD=forward.states(rows))
+        forward.freeze_behavior_head()
+        before_BT = forward(rows, entropy="none").logprob_BT.exp()
+        for parameter in model.parameters():
+            parameter.mul_(1.3)
+        after = forward(rows, entropy="none")
+    moved_BT = torch.where(rows.batch.mask_BT, (after.logprob_BT.exp() - before_BT).abs(), 0.0)
+    torch.testing.assert_close(after.divergence_BT.double(), moved_BT, rtol=1e-3, atol=1e-6)
+
+
 @pytest.mark.parametrize("behavior", ["engine", "recompute"])
 def test_one_update_per_batch_needs_no_behavior_pass_and_has_a_ratio_of_exactly_one(make, behavior):
     model = make.tiny_policy().model
@@ -188,6 +205,24 @@ def test_one_update_per_batch_needs_no_behavior_pass_and_has_a_ratio_of_exactly_
     assert named["objective/ratio_max"] == named["objective/ratio_min"] == 1.0
     assert named["objective/kl_k3"] == named["objective/clip_high_frac"] == 0.0
     assert named["optimizer/grad_norm"] > 0.0
+
+
+def test_tokens_are_drawn_anew_in_every_update(make):
+    overrides = ("algorithm=clip_cov", "algorithm.token_weight={frac: 0.3, lower: -99.0, upper: 99.0}")
+
+    def norms(step, num_epochs):
+        updater = make.updater(
+            make.objective(*overrides), make.exact_model(seed=3), num_epochs=num_epochs, optimizer=STILL
+        )
+        rows = make.rows(make.groups(), model=make.exact_model(seed=3))
+        _, named = make.step(updater, rows, step=step)
+        return named["optimizer/grad_norm"], named["optimizer/grad_norm_max"]
+
+    mean, largest = norms(step=1, num_epochs=2)
+    assert largest > 1.001 * mean, "both updates of a step dropped the same tokens"
+    (first, _), (again, _), (later, _) = (norms(step=step, num_epochs=1) for step in (1, 1, 2))
+    assert again == first
+    assert abs(later / first - 1.0) > 1e-3, "two steps on equal rows dropped the same tokens"
 
 
 def test_the_reference_runs_only_where_the_objective_needs_it(make):

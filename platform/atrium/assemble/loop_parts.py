@@ -10,6 +10,7 @@ from atrium.assemble.policies import mismatch_bound
 from atrium.assemble.recording import EvaluationPlan, JudgedBenchmark, Recorder
 from atrium.assemble.task import Task, evaluated_benchmark
 from atrium.config.schema import RunConfig
+from atrium.config.tasks import CorrectnessRewardConfig
 from atrium.data.problems import ProblemStream
 from atrium.grading.grader import Grader
 from atrium.models.policy import Policy
@@ -88,4 +89,5 @@ def collector(
         group_size=rollout.group_size,
         seed=config.seed,
         ranks=ranks,
+        require_stop=isinstance(config.reward, CorrectnessRewardConfig) and config.reward.require_stop,
     )

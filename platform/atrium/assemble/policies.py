@@ -14,6 +14,7 @@ from atrium.assemble.objective import build_objective
 from atrium.assemble.paged import build_paged_engine
 from atrium.assemble.vllm import build_vllm_engine, check_vllm_memory, check_vllm_split
 from atrium.config.models import HubModelConfig, TinyModelConfig
+from atrium.config.objective_checks import compared_policies
 from atrium.config.rollouts import PagedRolloutConfig, VllmRolloutConfig
 from atrium.config.schema import RunConfig
 from atrium.errors import CheckpointError
@@ -259,11 +260,16 @@ def _reads_stored(config: RunConfig) -> bool:
 
 
 def _behavior_logprobs(config: RunConfig) -> Literal["engine", "recompute"]:
-    """Whose numbers are the behavior policy's; `auto` takes the engine's where the trainer's are the same."""
+    """Whose numbers are the behavior policy's.
+
+    `auto` takes the engine's where the trainer's are the same, unless a part of the method compares the two.
+    """
     if config.compute.behavior_logprobs != "auto":
         return config.compute.behavior_logprobs
-    is_exact = config.compute.dtype == "float32" and config.rollout.engine != "bank"
-    return "engine" if (config.anchors_to_stored if _reads_stored(config) else is_exact) else "recompute"
+    if _reads_stored(config):
+        return "engine" if config.anchors_to_stored else "recompute"
+    is_exact = config.compute.dtype == "float32" and compared_policies(config.algorithm) is None
+    return "engine" if is_exact else "recompute"
 
 
 def _reference_forward(

@@ -109,7 +109,7 @@ def _of_run(folder: RunFolder, arguments: argparse.Namespace, overrides: list[st
     policy = folder.checkpoint_path(step) / POLICY_FOLDER
     check_policy(policy)
     try:
-        trained = from_json(folder.config_file.read_text(encoding="utf-8"))
+        trained = from_json(folder.config_file.read_text(encoding="utf-8"), trains=False)
     except ConfigError as error:
         raise RunFolderError(f"--run {folder.name}: {error}") from error
     trained = trained.model_copy(update={"runs_dir": _runs_dir(arguments, overrides, folder)})

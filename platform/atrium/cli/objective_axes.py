@@ -150,7 +150,8 @@ def _groups(preset: Preset) -> str:
     if groups.kind == "keep":
         return ""
     rounds = f", {groups.max_num_rounds} rounds" if groups.max_num_rounds > 1 else ""
-    return f"{groups.kind} groups without signal{rounds}"
+    which = "without signal" if groups.judge == "reward" else "all right or all wrong"
+    return f"{groups.kind} groups {which}{rounds}"
 
 
 def _reference(preset: Preset) -> str:

@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import YAMLError
 
-from atrium.config.consistency import check_consistency
+from atrium.config.consistency import check_consistency, check_method
 from atrium.config.machine import Machine, engine_choice, resolve_auto, this_machine
 from atrium.config.messages import config_error
 from atrium.config.nearest import shown
@@ -99,6 +99,7 @@ def config_from_hydra(composed: DictConfig, *, machine: Machine | None = None) -
     assert isinstance(raw, dict)
     if "hydra" in raw:
         _check_hydra_node(composed)
+        _check_method_file(OmegaConf.select(composed, "hydra.runtime.choices.algorithm"))
     own = OmegaConf.masked_copy(composed, [str(key) for key in raw if key != "hydra"])
     _refuse_code_in(OmegaConf.to_container(own, resolve=False))
     machine = machine or this_machine()
@@ -110,25 +111,30 @@ def to_json(config: RunConfig) -> str:
     return json.dumps(config.model_dump(mode="json"), indent=2) + "\n"
 
 
-def from_json(text: str) -> RunConfig:
-    """The configuration that `to_json` wrote; `ConfigError` where the text is not one."""
+def from_json(text: str, *, trains: bool = True) -> RunConfig:
+    """The configuration that `to_json` wrote; `ConfigError` where the text is not one. See `validated`."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the stored configuration is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError("the stored configuration is not a JSON object")
-    return validated(data)
+    return validated(data, trains=trains)
 
 
-def validated(data: Mapping[str, Any]) -> RunConfig:
-    """The configuration that plain data holds; `ConfigError` names the first wrong setting."""
+def validated(data: Mapping[str, Any], *, trains: bool = True) -> RunConfig:
+    """The configuration that plain data holds; `ConfigError` names the first wrong setting.
+
+    Where nothing trains by it, the method of a run from before a rule was made is not held against the rule.
+    """
     try:
         # Through JSON, in which a list may stand for a tuple and text for an enumeration.
         config = RunConfig.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
         raise config_error(error, RunConfig, data) from error
     check_consistency(config)
+    if trains:
+        check_method(config)
     return config
 
 
@@ -172,6 +178,22 @@ def _check_hydra_node(composed: DictConfig) -> None:
                 f"hydra.{key}={shown(raw.get(name))}: Hydra's own settings are fixed; "
                 f"allowed is {shown(expected)}; remove it from the configuration files"
             )
+
+
+def _check_method_file(method: str | None) -> None:
+    if method is not None:
+        text = (conf_folder() / "algorithm" / f"{method}.yaml").read_text(encoding="utf-8")
+        check_method_name(method, yaml.safe_load(text) or {})
+
+
+def check_method_name(method: str, own: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` unless a method's file has its own name: runs would be recorded as its parent's."""
+    if own.get("name") != method:
+        given = f"name: {own['name']}" if "name" in own else "no line `name:` of its own"
+        raise ConfigError(
+            f"conf/algorithm/{method}.yaml: {given}, so that its runs would be recorded as another method's; "
+            f"allowed is name: {method}"
+        )
 
 
 def _refuse_code_in(node: object, key: str = "") -> None:

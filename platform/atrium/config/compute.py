@@ -67,7 +67,8 @@ class ComputeConfig(Section):
     profile_step: Count | None = None
     """The step that torch's profiler traces into the run folder; null for none."""
     behavior_logprobs: Literal["auto", "engine", "recompute"]
-    """Whose log-probabilities anchor the ratio: the engine's, or a pass of the trainer's own."""
+    """Whose log-probabilities anchor the ratio: the engine's, or a pass of the trainer's own; auto for the
+    engine's where both are the same and no part of the method compares them."""
     num_processes: Count = 1
     """Processes of the run on each node, one per GPU where there are any; above 1, torchrun starts them."""
     num_nodes: Count = 1

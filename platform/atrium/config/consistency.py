@@ -9,7 +9,7 @@ from __future__ import annotations
 from atrium.config.compute import check_processes
 from atrium.config.machine import torch_has_cuda
 from atrium.config.models import HubModelConfig, TinyModelConfig
-from atrium.config.objective_checks import check_objective
+from atrium.config.objective_checks import check_behavior, check_objective
 from atrium.config.rollouts import BankRolloutConfig, PagedRolloutConfig, VllmRolloutConfig
 from atrium.config.schema import RunConfig
 from atrium.config.tasks import (
@@ -24,7 +24,7 @@ from atrium.errors import ConfigError
 
 
 def check_consistency(config: RunConfig) -> None:
-    """Raise `ConfigError` for the first combination that is impossible or idle."""
+    """Raise `ConfigError` for the first combination that is impossible or idle, the method's apart."""
     _check_minibatches(config)
     _check_model(config)
     _check_lengths(config)
@@ -39,6 +39,10 @@ def check_consistency(config: RunConfig) -> None:
     _check_bank(config)
     _check_mirrors(config)
     _check_vllm(config)
+
+
+def check_method(config: RunConfig) -> None:
+    """Raise `ConfigError` for the first combination of the method's parts that is impossible or idle."""
     check_objective(
         config.algorithm,
         config.divergence,
@@ -47,6 +51,18 @@ def check_consistency(config: RunConfig) -> None:
         group_size=config.rollout.group_size,
         anchors_to_stored=config.anchors_to_stored,
     )
+    check_behavior(
+        config.algorithm,
+        behavior_logprobs=config.compute.behavior_logprobs,
+        sampled_elsewhere=_sampled_elsewhere(config),
+    )
+
+
+def _sampled_elsewhere(config: RunConfig) -> str | None:
+    """The setting by which other weights have sampled than those that a step begins with."""
+    if isinstance(config.rollout, BankRolloutConfig):
+        return "rollout.engine=bank"
+    return f"rollout.lag={config.rollout.lag}" if config.rollout.lag else None
 
 
 def _check_mirrors(config: RunConfig) -> None:

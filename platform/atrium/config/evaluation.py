@@ -116,7 +116,7 @@ def checkpoint_evaluation(
         data["rollout"] = wanted["rollout"]
     for override in _checked(overrides):
         _copy(wanted, data, override)
-    config = validated(data)
+    config = validated(data, trains=False)
     _check_engine(config)
     check_alone(config.compute, "an evaluation is one process")
     return EvaluationSettings(config=config, checkpoint=checkpoint)
@@ -138,7 +138,8 @@ def stored_evaluation(text: str, folder: Path) -> EvaluationSettings:
         )
     checkpoint = data.get("checkpoint")
     sections = {key: data.get(key) for key in SECTIONS}
-    config = validated({**data.get(_UNREAD, {}), **sections, "runs_dir": str(folder.parents[1])})
+    data = {**data.get(_UNREAD, {}), **sections, "runs_dir": str(folder.parents[1])}
+    config = validated(data, trains=False)
     return EvaluationSettings(
         config=config, checkpoint=None if checkpoint is None else EvaluatedCheckpoint(**checkpoint)
     )

@@ -104,7 +104,7 @@ class OffPolicyMaskConfig(Section):
 
     kind: Literal["off_policy_mask"]
     delta: Positive
-    """The bound on the completion's mean log(behavior / policy)."""
+    """The bound on the completion's mean log(rollout / policy), by the engine's log-probabilities."""
 
 
 class FutureRatioConfig(Section):
@@ -203,9 +203,12 @@ class GroupFilterConfig(Section):
     """Which groups train."""
 
     kind: Literal["keep", "skip", "drop", "resample"] = "keep"
-    """What happens to groups whose rewards are all equal; see `atrium.objective.groups`."""
+    """What happens to groups whose completions are all equal in what is judged: they are trained on, not
+    computed but counted, left out, or replaced by other prompts' groups."""
     max_num_rounds: Annotated[int, Field(ge=1)] = 1
     """For resample: the most prompts sampled per step, in multiples of rollout.num_prompts."""
+    judge: Literal["reward", "correctness"] = "reward"
+    """What has to differ within a group: its rewards, penalties included, or whether answers are correct."""
 
 
 class NoReferenceConfig(Section):

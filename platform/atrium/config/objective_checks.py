@@ -28,7 +28,46 @@ def check_objective(
     stays_at_behavior = num_updates_per_batch == 1 and not anchors_to_stored
     _check_regularizer(algorithm, regularizer, stays_at_behavior=stays_at_behavior)
     _check_token_weight(algorithm, regularizer)
-    _check_idle(algorithm, regularizer)
+    _check_filter(algorithm, regularizer)
+
+
+def check_behavior(
+    algorithm: AlgorithmConfig, *, behavior_logprobs: str, sampled_elsewhere: str | None
+) -> None:
+    """Raise `ConfigError` where a part compares behavior and rollout policy by numbers that are not there.
+
+    `behavior_logprobs` is the setting of that name; `sampled_elsewhere` the setting by which the weights that
+    sampled are not those that the step begins with, or None.
+    """
+    compared = compared_policies(algorithm)
+    if compared is None:
+        return
+    part, remedy = compared
+    if sampled_elsewhere is not None:
+        raise ConfigError(
+            f"{part} compares the trainer's log-probabilities with the engine's by the weights that sampled, "
+            f"which the trainer does not have with {sampled_elsewhere}; choose {remedy}, or rollout.lag=0 "
+            "without stored rollouts"
+        )
+    if behavior_logprobs == "engine":
+        raise ConfigError(
+            "compute.behavior_logprobs=engine takes the engine's log-probabilities for the trainer's, and "
+            f"{part}, which compares the two, has no effect; choose compute.behavior_logprobs=auto, "
+            f"or {remedy}"
+        )
+
+
+def compared_policies(algorithm: AlgorithmConfig) -> tuple[str, str] | None:
+    """The setting that compares behavior and rollout policy and what to choose instead; None if none does."""
+    gate, weight = algorithm.ratio.gate, algorithm.ratio.weight
+    if algorithm.correction.kind != "none":
+        return f"algorithm.correction.kind={algorithm.correction.kind}", "algorithm.correction.kind=none"
+    if gate.anchor != weight.anchor and "none" not in (gate.level, weight.level):
+        return (
+            f"algorithm.ratio.gate.anchor={gate.anchor} beside algorithm.ratio.weight.anchor={weight.anchor}",
+            f"algorithm.ratio.gate.anchor={weight.anchor}",
+        )
+    return None
 
 
 def _check_groups(algorithm: AlgorithmConfig, group_size: int) -> None:
@@ -117,18 +156,41 @@ def _check_token_weight(algorithm: AlgorithmConfig, regularizer: RegularizerConf
         )
 
 
-def _check_idle(algorithm: AlgorithmConfig, regularizer: RegularizerConfig) -> None:
+def _check_filter(algorithm: AlgorithmConfig, regularizer: RegularizerConfig) -> None:
     filters = algorithm.group_filter
-    if filters.kind == "skip" and regularizer != RegularizerConfig():
+    trained_by = _trains_on_equal_rewards(algorithm, regularizer) if filters.kind == "skip" else None
+    if trained_by is not None:
         raise ConfigError(
-            "algorithm.group_filter.kind=skip leaves out groups that the regularizer would train on; "
+            f"algorithm.group_filter.kind=skip leaves out groups that {trained_by} would train on; "
             "choose kind=keep, or kind=drop to leave them out of the means too"
+        )
+    if filters.judge != "reward" and filters.kind in ("keep", "skip"):
+        why = "looks at no group" if filters.kind == "keep" else "leaves out groups without a gradient only"
+        raise ConfigError(
+            f"algorithm.group_filter.judge={filters.judge} does not go with "
+            f"algorithm.group_filter.kind={filters.kind}, which {why}; choose judge=reward, or kind=resample"
         )
     if filters.max_num_rounds > 1 and filters.kind != "resample":
         raise ConfigError(
             f"algorithm.group_filter.max_num_rounds={filters.max_num_rounds} has no effect with "
             f"algorithm.group_filter.kind={filters.kind}; choose kind=resample"
         )
+
+
+def _trains_on_equal_rewards(algorithm: AlgorithmConfig, regularizer: RegularizerConfig) -> str | None:
+    """What gives a group whose rewards are all equal a gradient; None where nothing does."""
+    advantage = algorithm.advantage
+    if regularizer != RegularizerConfig():
+        return "the regularizer"
+    if algorithm.surrogate.kind == "implicit_reward_regression":
+        return f"algorithm.surrogate.kind={algorithm.surrogate.kind}"
+    if advantage.baseline not in ("group_mean", "leave_one_out"):
+        return f"algorithm.advantage.baseline={advantage.baseline}"
+    if advantage.offset != 0.0:
+        return f"algorithm.advantage.offset={advantage.offset:g}"
+    if advantage.scale == "token_std":
+        return "algorithm.advantage.scale=token_std, which shifts every advantage by their mean,"
+    return None
 
 
 def objective_notes(

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from atrium.config.compose import conf_folder
+from atrium.config.compose import check_method_name, conf_folder
 from atrium.config.messages import config_error
 from atrium.config.nearest import shown, suggestion
 from atrium.config.objective import AlgorithmConfig, DivergenceConfig, RegularizerConfig
@@ -79,13 +79,15 @@ def names(group: str) -> tuple[str, ...]:
 
 def read_preset(name: str) -> Preset:
     """The method of `conf/algorithm/NAME.yaml`. Raises `ConfigError` where there is none or it is wrong."""
+    file = read_part("algorithm", name)
+    check_method_name(name, file.settings)
     merged = _merged("algorithm", name)
     defaults = {group: _default_option(group) for group in ("divergence", "regularizer")}
     choices = {**defaults, **merged.choices}
     regularizer = _merged("regularizer", choices["regularizer"]).settings
     settings, references = _resolved(merged.settings, choices)
     return Preset(
-        file=read_part("algorithm", name),
+        file=file,
         parent=merged.parent,
         parts={group: read_part(group, option) for group, option in choices.items()},
         algorithm=_validated(AlgorithmConfig, settings, f"algorithm={name}"),

@@ -35,7 +35,8 @@ class Batch:
     group_B
         Int64; rows with equal values answer one prompt. Any values; groups need not be contiguous.
     sample_key_B
-        Int64; a key per row for random choices, independent of the row's place in the batch.
+        Int64; a key per row for random choices, independent of the row's place in the batch. Each update is
+        prepared with new ones, made of these.
     rollout_logprob_BT
         Log-probabilities, in nats, of the engine that sampled the tokens.
     behavior_logprob_BT

@@ -152,9 +152,9 @@ def divergence_estimate(estimator: str, log_ratio_BT: Tensor) -> Tensor:
 class StateDivergence(Divergence):
     """KL(anchor || policy) or total variation of the next-token distribution, within a budget.
 
-    Over the whole vocabulary (TR-PPO's state KL, arXiv 1903.07940), or over the anchor's `top_k` tokens
-    and one bucket for the rest (DPPO, arXiv 2602.04879). The value arrives as `divergence_BT`; see
-    `atrium.objective.state_divergences`.
+    Over the whole vocabulary (TR-PPO's state KL, arXiv 1903.07940), or over the anchor's `top_k` tokens,
+    the sampled one among them, and one bucket for the rest (DPPO, arXiv 2602.04879). The value arrives as
+    `divergence_BT`; see `atrium.objective.state_divergences`.
     """
 
     measure: Literal["kl", "total_variation"]

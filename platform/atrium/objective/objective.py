@@ -195,7 +195,8 @@ class Objective:
 
         token_log_BT = token_log_ratio("behavior", logprob_BT, batch)
         correction_BT = self.correction.factor(_log_mismatch(logprob_BT, batch), batch.mask_BT)
-        weighting_BT = self.token_weight.factor(prepared.token_weight_BT, token_log_BT, batch)
+        weighted_log_BT = token_log_ratio(self.token_weight.anchor, logprob_BT, batch)
+        weighting_BT = self.token_weight.factor(prepared.token_weight_BT, weighted_log_BT, batch)
         weighs_policy = self.token_weight.weighs == "surrogate"
         for factor_BT in (correction_BT, weighting_BT if weighs_policy else None):
             if factor_BT is not None:

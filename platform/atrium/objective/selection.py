@@ -41,6 +41,11 @@ def uniform(sample_key_B: Tensor, num_tokens: int, purpose: int) -> Tensor:
     return ((_mixed(row_B1 + position_T) >> 11) & (2**53 - 1)).double() / 2**53
 
 
+def keyed_anew(sample_key_B: Tensor, occasion: int) -> Tensor:
+    """Keys [B] of the same rows for choices on another occasion, independent of those on every other."""
+    return _mixed(_mixed(sample_key_B.to(torch.int64)) + occasion)
+
+
 def token_mean(value_BT: Tensor, mask_BT: Tensor, sum_over_ranks: Sum) -> tuple[Tensor, Tensor]:
     """The mean over all ranks' unmasked tokens, and how many there are."""
     total = neutral(value_BT, mask_BT).double().sum()

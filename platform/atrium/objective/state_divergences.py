@@ -36,16 +36,23 @@ def with_rest(logprob_NV: Tensor, token_NK: Tensor) -> Tensor:
     return torch.cat([chosen_NK, others_NV.logsumexp(dim=-1, keepdim=True)], dim=-1)
 
 
-def top_tokens(logprob_NV: Tensor, top_k: int) -> Tensor:
-    """The indices [N, K] of each position's most likely tokens; all of them where V <= `top_k`."""
-    return logprob_NV.topk(min(top_k, logprob_NV.shape[-1]), dim=-1).indices
+def top_tokens(logprob_NV: Tensor, top_k: int, token_N: Tensor) -> Tensor:
+    """The indices [N, K] of each position's most likely tokens; all of them where V <= `top_k`.
+
+    The sampled token, `token_N`, stands in place of the last of them where it is not among them, as DPPO has
+    it: in the bucket of the rest its own probability could move unseen.
+    """
+    top_NK = logprob_NV.topk(min(top_k, logprob_NV.shape[-1]), dim=-1).indices
+    is_there_N = (top_NK == token_N[..., None]).any(dim=-1)
+    last_N = torch.where(is_there_N, top_NK[..., -1], token_N)
+    return torch.cat([top_NK[..., :-1], last_N[..., None]], dim=-1)
 
 
 @torch.no_grad()
 def divergence_by_chunks(
     anchor_logits: Callable[[slice], Tensor],
     policy_logits: Callable[[slice], Tensor],
-    num_positions: int,
+    token_N: Tensor,
     *,
     divergence: DistributionDivergence,
     top_k: int | None = None,
@@ -57,16 +64,19 @@ def divergence_by_chunks(
     ----------
     anchor_logits, policy_logits
         Give the logits [n, V] of the positions of a slice; any shift of a position's logits is the same.
+    token_N
+        The sampled tokens.
     top_k
-        Compare the anchor's `top_k` tokens and a bucket of the rest; None compares the whole vocabulary.
+        Compare the anchor's `top_k` tokens, the sampled one among them, and a bucket of the rest; None
+        compares the whole vocabulary.
     """
     found = []
-    for start in range(0, num_positions, chunk_size):
-        positions = slice(start, min(start + chunk_size, num_positions))
+    for start in range(0, len(token_N), chunk_size):
+        positions = slice(start, min(start + chunk_size, len(token_N)))
         anchor_NV = anchor_logits(positions).float().log_softmax(dim=-1)
         policy_NV = policy_logits(positions).float().log_softmax(dim=-1)
         if top_k is not None:
-            token_NK = top_tokens(anchor_NV, top_k)
+            token_NK = top_tokens(anchor_NV, top_k, token_N[positions])
             anchor_NV, policy_NV = with_rest(anchor_NV, token_NK), with_rest(policy_NV, token_NK)
         found.append(divergence(anchor_NV, policy_NV))
     return torch.cat(found) if found else torch.zeros(0)

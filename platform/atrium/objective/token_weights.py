@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from atrium.objective.batch import Batch, Needs, PolicyTokens, Sum, neutral, row_mean
+from atrium.objective.ratios import Anchor
 from atrium.objective.selection import largest, token_mean, uniform
 
 _CLIP_COV = 1  # purposes of random choices; distinct choices are independent
@@ -29,9 +30,13 @@ class SelectionInputs:
 
 
 class TokenWeight:
-    """A weighting of tokens. By default every token counts the same; `weighs` says whose terms it scales."""
+    """A weighting of tokens. By default every token counts the same.
+
+    `anchor` is the policy that log-ratios are taken against, `weighs` says whose terms it scales.
+    """
 
     needs: ClassVar[Needs] = Needs()
+    anchor: ClassVar[Anchor] = "behavior"
     weighs: ClassVar[Literal["surrogate", "penalty"]] = "surrogate"
 
     def prepare(self, inputs: SelectionInputs, sum_over_ranks: Sum) -> Tensor | None:
@@ -39,7 +44,7 @@ class TokenWeight:
         return None
 
     def factor(self, prepared_BT: Tensor | None, log_ratio_BT: Tensor, batch: Batch) -> Tensor | None:
-        """The factor [B, T], or None for 1 everywhere; `log_ratio_BT` is that of single tokens."""
+        """The factor [B, T], or None for 1 everywhere; `log_ratio_BT` is log(policy / `anchor`) of tokens."""
         return prepared_BT
 
 
@@ -109,17 +114,20 @@ class TopCovariancePenalty(TokenWeight):
 
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyMask(TokenWeight):
-    """Drop rows with a negative advantage and a mean of log(behavior / policy) above `delta`.
+    """Drop rows with a negative advantage and a mean of log(rollout / policy) above `delta`.
 
-    Source: DeepSeek-V3.2, arXiv 2512.02556.
+    Source: DeepSeek-V3.2, arXiv 2512.02556, eq. 9, which takes the sampling probabilities that the engine
+    returned. A token whose sampling probability is unknown (NaN) adds 0 to the mean.
     """
 
     delta: float
+    anchor: ClassVar[Anchor] = "rollout"
 
     def factor(self, prepared_BT: Tensor | None, log_ratio_BT: Tensor, batch: Batch) -> Tensor:
         """0 at dropped rows, 1 elsewhere."""
         assert batch.advantage_BT is not None, "`score` comes first"
-        far_B = row_mean(-log_ratio_BT, batch.mask_BT) > self.delta
+        known_BT = torch.where(log_ratio_BT.isnan(), 0.0, log_ratio_BT)
+        far_B = row_mean(-known_BT, batch.mask_BT) > self.delta
         dropped_BT = far_B[:, None] & (batch.advantage_BT < 0.0)
         return (~dropped_BT).to(log_ratio_BT.dtype)
 

@@ -77,6 +77,12 @@ class Tabular:
             )
         return torch.stack(columns, dim=1)
 
+    def token_BT(self) -> Tensor:
+        """The tokens of every completion."""
+        completion_B1 = torch.arange(self.num_completions)[:, None]
+        after_T = torch.arange(self.num_tokens).flip(0)
+        return completion_B1 // self.vocabulary**after_T % self.vocabulary
+
     def logprob_BT(self) -> Tensor:
         """Log-probabilities of every completion's tokens, in nats."""
         columns = []
@@ -166,6 +172,6 @@ def _state_divergence_BT(divergence: object, behavior: Tabular, policy: Tabular)
     assert isinstance(divergence, StateDivergence), "only a state divergence needs distributions"
     anchor_BTV, policy_BTV = behavior.next_logprob_BTV(), policy.next_logprob_BTV()
     if divergence.top_k is not None:
-        token_BTK = top_tokens(anchor_BTV, divergence.top_k)
+        token_BTK = top_tokens(anchor_BTV, divergence.top_k, policy.token_BT())
         anchor_BTV, policy_BTV = with_rest(anchor_BTV, token_BTK), with_rest(policy_BTV, token_BTK)
     return STATE_DIVERGENCES[divergence.measure](anchor_BTV, policy_BTV)

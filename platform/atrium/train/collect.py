@@ -52,7 +52,8 @@ class RolloutCollector:
     """Everything that turns the next problems of a stream into graded groups.
 
     The prompts are dealt over the engines of the `ranks`; each engine's share is sampled and graded, and then
-    every rank has all groups.
+    every rank has all groups. With `require_stop` an answer that was cut off is not correct to the group
+    filter, as it is not to the reward.
     """
 
     stream: ProblemStream
@@ -66,21 +67,32 @@ class RolloutCollector:
     group_size: int
     seed: int
     ranks: Ranks = Ranks()
+    require_stop: bool = False
 
     def collect(self, step: int, cursor: int, measurements: Measurements) -> Collected:
-        """The step's groups. With `resample`, each group without a signal is replaced by the next prompt's.
+        """The step's groups. With `resample`, each group that is not kept is replaced by the next prompt's.
 
-        What is sampled depends on the rewards alone, not on which completions are finished first.
+        What is sampled depends on what is judged alone, not on which completions are finished first.
         """
         replaces = self.group_filter.kind == "resample"
         limit = self.num_prompts * (self.group_filter.max_num_rounds if replaces else 1)
         groups = self._sample(step, cursor, limit, measurements)
-        kept = tuple(group for group in groups if self._keeps(group))
-        trains = tuple(self.group_filter.computes(_rewards(group)) for group in kept)
+        kept = tuple(group for group in groups if self.keeps(group))
+        trains = tuple(self.group_filter.computes(self._judged(group)) for group in kept)
         return Collected(groups=kept, trains=trains, cursor=cursor + len(groups))
 
-    def _keeps(self, group: RolloutGroup) -> bool:
-        return self.group_filter.keeps(_rewards(group))
+    def keeps(self, group: RolloutGroup) -> bool:
+        """Whether the group filter lets a group train."""
+        return self.group_filter.keeps(self._judged(group))
+
+    def _judged(self, group: RolloutGroup) -> tuple[float, ...]:
+        if self.group_filter.judge == "reward":
+            return _rewards(group)
+        return tuple(float(self._is_correct(rollout)) for rollout in group.rollouts)
+
+    def _is_correct(self, rollout: Rollout) -> bool:
+        is_cut_off = rollout.completion.finish_reason is FinishReason.LENGTH
+        return rollout.verdict.is_correct and not (self.require_stop and is_cut_off)
 
     def _sample(self, step: int, cursor: int, limit: int, measurements: Measurements) -> list[RolloutGroup]:
         """The groups of `num_prompts` prompts, and of one more for each that is not kept, up to `limit`.
@@ -196,7 +208,7 @@ class _Round:
 
     def _keep(self, place: int, group: RolloutGroup) -> None:
         self._groups[place] = group
-        self._num_rejected += not self._collector.group_filter.keeps(_rewards(group))
+        self._num_rejected += not self._collector.keeps(group)
 
     def groups(self) -> list[RolloutGroup]:
         """All groups, in the order of the stream."""

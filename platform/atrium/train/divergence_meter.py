@@ -30,15 +30,20 @@ class DivergenceMeter:
         self._behavior_head = copy.deepcopy(head).requires_grad_(False)
 
     def measure(
-        self, behavior_state_ND: Tensor, state_ND: Tensor, head: nn.Module, temperature: float
+        self,
+        behavior_state_ND: Tensor,
+        state_ND: Tensor,
+        token_N: Tensor,
+        head: nn.Module,
+        temperature: float,
     ) -> Tensor:
-        """The divergence [N] at positions with these behavior states and, without gradient, states."""
+        """The divergence [N] at sampled tokens with these behavior states and, without gradient, states."""
         behavior_head = self._behavior_head
         assert behavior_head is not None, "the head is frozen in the behavior pass"
         return divergence_by_chunks(
             lambda positions: tempered_logits(behavior_head, behavior_state_ND[positions], temperature),
             lambda positions: tempered_logits(head, state_ND[positions], temperature),
-            len(state_ND),
+            token_N,
             divergence=self.divergence,
             top_k=self.top_k,
         )

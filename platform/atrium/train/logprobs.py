@@ -133,7 +133,7 @@ class PolicyForward:
             if self._meter is not None and rows.behavior_state_BTD is not None:
                 behavior_MD = rows.behavior_state_BTD[mask_BT]
                 divergence_M = self._meter.measure(
-                    behavior_MD, state_MD.detach(), self._head, self.temperature
+                    behavior_MD, state_MD.detach(), token_M, self._head, self.temperature
                 )
         return logprob_M, entropy_M, divergence_M
 

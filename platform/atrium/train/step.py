@@ -17,8 +17,9 @@ from torch import Tensor
 
 from atrium import metrics
 from atrium.metrics import Quantity
-from atrium.objective.batch import PolicyTokens
+from atrium.objective.batch import Batch, PolicyTokens
 from atrium.objective.objective import Objective, ObjectiveState
+from atrium.objective.selection import keyed_anew
 from atrium.rollout.collate import RolloutRows
 from atrium.seeding import derive_seed
 from atrium.train.faults import NO_FAULTS, FaultHandling, SkippedUpdate, UpdateState, unfinite_parameters
@@ -223,7 +224,7 @@ class PolicyUpdater:
         policy = None
         if self.objective.needs.prepare_pass:
             policy = without_gradient(rows, self.forward, budget)
-        prepared = self.objective.prepare(rows.batch, policy, current.state)
+        prepared = self.objective.prepare(self._keyed(rows.batch, current), policy, current.state)
         if self.objective.entropy is not None:
             current.measurements.add(metrics.ENTROPY_COEFFICIENT, prepared.entropy_coefficient)
         for number, (micro, counts) in enumerate(budget.split(self.forward, rows, _trained_rows(rows))):
@@ -245,6 +246,11 @@ class PolicyUpdater:
             if (traces := current.traces) is not None:
                 write_traces(traces, minibatch[micro], policy, output, update=current.num_attempts)
         return replace(seen, num_positions=sum(self.ranks.gather(num_positions)))
+
+    def _keyed(self, batch: Batch, current: _Step) -> Batch:
+        """The batch with keys of this update for the objective's random choices."""
+        update = derive_seed(self.settings.seed, "update", current.number, current.num_attempts)
+        return replace(batch, sample_key_B=keyed_anew(batch.sample_key_B, update))
 
     def _skip(self, rows: RolloutRows, norm: float, current: _Step) -> None:
         """Forget the gradient, and have the fault handled."""
