@@ -52,9 +52,7 @@ class Arms:
     notes: tuple[str, ...]
 
 
-def group_runs(
-    folders: Sequence[RunFolder], by: Sequence[str] = (), *, at_last_step: bool = True
-) -> Arms:
+def group_runs(folders: Sequence[RunFolder], by: Sequence[str] = (), *, at_last_step: bool = True) -> Arms:
     """Group runs by the settings given, or by all that tell methods apart.
 
     Runs of unequal length are other arms where each is taken `at_last_step`, and not at an equal cost.
