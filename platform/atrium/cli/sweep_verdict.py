@@ -88,22 +88,20 @@ def _verdict(runs: Sequence[FinalRun], names: Mapping[str, str]) -> Answer:
 
 def _compared(runs: Sequence[FinalRun], *, diverged_are_wrong: bool = False) -> Comparison:
     """Both arms on the seeds that they share; the runs are in the order of seeds."""
-    import numpy as np
-
     from atrium.compare.statistics import compare_arms
 
-    def value_SP(role: str, benchmark: str) -> Any:  # noqa: ANN401 - NumPy is not loaded where types are
-        rows = []
-        for run in runs:
-            if run.role == role and run.result is not None:
-                scores = run.result.outcome[benchmark]
-                if diverged_are_wrong and run.has_diverged:
-                    scores = always_wrong(scores)
-                rows.append(scores["problem_means"])
-        return np.array(rows)
+    def shares(run: FinalRun, benchmark: str) -> Sequence[float]:
+        assert run.result is not None
+        scores = run.result.outcome[benchmark]
+        is_wrong = diverged_are_wrong and run.has_diverged
+        shares_P: Sequence[float] = (always_wrong(scores) if is_wrong else scores)["problem_means"]
+        return shares_P
 
-    arms = [[value_SP(role, name) for name in _benchmarks(runs)] for role in (BASELINE, WINNER)]
-    return compare_arms(*arms)
+    baseline, winner = (
+        [[shares(run, name) for run in runs if run.role == role] for name in _benchmarks(runs)]
+        for role in (BASELINE, WINNER)
+    )
+    return compare_arms(baseline, winner)
 
 
 def _benchmarks(runs: Sequence[FinalRun]) -> list[str]:
