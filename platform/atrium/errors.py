@@ -45,6 +45,16 @@ class EngineError(AtriumError):
     """An engine failed, or generated from other weights or another distribution than the policy's."""
 
 
+class PolicyDivergedError(EngineError):
+    """The policy's logits are not finite, so that nothing can be sampled from it any more."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the model's logits are not finite, so nothing can be sampled: its weights have diverged; resume "
+            "from an earlier checkpoint with a lower learning rate"
+        )
+
+
 class TrainingDivergedError(AtriumError):
     """The loss or its gradient is not finite, or a bound that the settings name was crossed."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 
 import pytest
@@ -13,6 +14,7 @@ import yaml
 from atrium.cli import main, train
 from atrium.config.compose import compose, to_json
 from atrium.errors import DataError, Interrupted
+from atrium.tracking.provenance import DataProvenance, collect_provenance
 from atrium.tracking.run_folder import RunFolder
 
 
@@ -129,6 +131,24 @@ def test_a_multirun_begins_every_job_and_writes_only_below_the_runs(begun, tmp_p
     assert "run 2 of 2: seed=3 algorithm=grpo" in printed.out
     assert printed.err == ""
     assert all(path.startswith("runs/.cache/multirun/") for path in _written(tmp_path))
+
+
+def test_each_run_of_a_multirun_records_a_command_that_repeats_it(begun, monkeypatch):
+    configs, _ = begun
+    commands = []
+
+    def begin(config, overrides):
+        configs.append(config)
+        commands.append(shlex.split(collect_provenance(DataProvenance())["command"]))
+
+    monkeypatch.setattr(train, "_train", begin)
+    assert main(["train", "--multirun", "seed=3,4", "algorithm=grpo", "model.kind=tiny"]) == 0
+    first = list(configs)
+    for words in commands:
+        assert words[:2] == ["atrium", "train"], words
+        assert main(words[1:]) == 0
+    assert [config.seed for config in first] == [3, 4]
+    assert configs == first * 2
 
 
 def test_a_multirun_goes_on_after_an_error_and_ends_with_its_code(begun, capsys):

@@ -66,7 +66,15 @@ class ScriptedRuns:
             pass_at_k=value,
             curve=tuple(curve),
             problem_means=means,
-            test={"arithmetic-test": {"mean_at_k": value, "pass_at_k": value, "problem_means": list(means)}},
+            test={
+                "arithmetic-test": {
+                    "step": len(curve),
+                    "mean_at_k": value,
+                    "pass_at_k": value,
+                    "problem_means": list(means),
+                }
+            },
+            collapse="",
             num_tokens=100 * num_steps,
         )
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 
 import pytest
 
-from atrium.assemble.sweeping import execute
+from atrium.assemble.sweeping import execute, read_result
+from atrium.evaluation.results import summarize
+from atrium.records import FinishReason, Problem, VerdictKind
 from atrium.sweep.definition import PrunerConfig
 from atrium.sweep.plan import trial_config
 from atrium.sweep.pruning import RunWatch
@@ -14,7 +18,10 @@ from atrium.sweep.runner import TrialRun
 from atrium.tracking.find import list_runs
 from atrium.tracking.reader import read_overview
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import read_status
+from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
+from atrium.tracking.status import RunState, read_status
+from atrium.tracking.tracker import EvaluatedSample
+from atrium.train.optimizer import PolicyOptimizer
 
 OVERRIDES = (
     "experiment=stress",
@@ -32,10 +39,10 @@ def runs_dir(tmp_path_factory):
     return tmp_path_factory.mktemp("execute") / "runs"
 
 
-def trial_run(runs_dir, seed, *, trial=0, run=None, begun=None):
+def trial_run(runs_dir, seed, *, trial=0, run=None, begun=None, lines=OVERRIDES):
     return TrialRun(
-        config=trial_config(OVERRIDES, name="small", runs_dir=str(runs_dir), seed=seed),
-        overrides=(*OVERRIDES, f"seed={seed}"),
+        config=trial_config(lines, name="small", runs_dir=str(runs_dir), seed=seed),
+        overrides=(*lines, f"seed={seed}"),
         label={
             "sweep": "small",
             "stage": "search",
@@ -121,3 +128,74 @@ def test_a_run_that_was_cut_short_goes_on_in_its_folder_and_ends_the_same(two_se
         assert result.run == begun[0]
         assert result.curve == two_seeds[0].curve
         assert result.problem_means == two_seeds[0].problem_means
+
+
+def test_a_run_that_diverges_is_evaluated_where_it_stopped(runs_dir, monkeypatch):
+    """By the weights that its last finite update left, after the first of the two updates of step 2."""
+    made, norms = PolicyOptimizer.clip_gradient, itertools.count(1)
+
+    def blown_up(optimizer):
+        return made(optimizer) if next(norms) <= 3 else math.inf
+
+    monkeypatch.setattr(PolicyOptimizer, "clip_gradient", blown_up)
+    lines = (
+        *OVERRIDES,
+        "optimizer.max_skipped_updates=0",
+        "optimizer.num_minibatches=2",
+        "optimizer.num_epochs=1",
+    )
+    result = execute(trial_run(runs_dir, 0, trial=7, lines=lines), RunWatch(NEVER, on_step=quiet))
+    assert result.reason.startswith("it diverged: the gradient of step 2 is not finite")
+    assert result.test["arithmetic-test"]["step"] == 2
+    assert result.state == "diverged"
+    assert result.step == 1
+    assert len(result.outcome["arithmetic-test"]["problem_means"]) == 8
+
+
+def test_a_run_whose_policy_blows_up_is_always_wrong(runs_dir):
+    lines = (*OVERRIDES, "optimizer.learning_rate=1e18", "optimizer.num_warmup_steps=0")
+    result = execute(trial_run(runs_dir, 0, trial=8, lines=lines), RunWatch(NEVER, on_step=quiet))
+    assert result.state == "diverged"
+    assert "logits are not finite" in result.reason
+    assert result.outcome["arithmetic-test"]["problem_means"] == [0.0] * 8
+
+
+@pytest.mark.parametrize(
+    ("no_signal", "correct", "is_right_after", "said"),
+    [
+        (1.0, 0.25, True, "in its last 10 steps all rewards of every group were equal"),
+        (0.5, 0.5, False, "its score on test problems fell from 100.0 % to 0.0 %"),
+        (1.0, 1.0, True, ""),
+    ],
+)
+def test_a_result_says_whether_the_run_collapsed(tmp_path, no_signal, correct, is_right_after, said):
+    folder = RunFolder.create(tmp_path / "runs", "small", "atr", 0)
+    tracker = RunFolderTracker(folder, RunFolderSettings())
+    tracker.begin(step=0, num_steps=12)
+    for step in range(13):
+        if step:
+            tracker.log_metrics(step, {"rollout/no_signal_frac": no_signal, "rollout/correct_frac": correct})
+        if step in (0, 12):
+            answers = [answer(number, is_correct=step == 0 or is_right_after) for number in range(8)]
+            results = summarize(answers, num_samples=1, pass_at=[1])
+            tracker.log_evaluation(step=step, benchmark="exam", samples=answers, results=results)
+    tracker.end(RunState.FINISHED)
+    result = read_result(folder, 0)
+    assert result.collapse.startswith(said)
+    assert bool(result.collapse) == bool(said)
+    assert result.outcome["exam"]["mean_at_k"] == is_right_after
+
+
+def answer(number, *, is_correct):
+    return EvaluatedSample(
+        problem=Problem(problem_id=f"p{number}", question=f"{number}+1=", answer=str(number + 1)),
+        sample_index=0,
+        text="\\boxed{5}",
+        verdict=VerdictKind.CORRECT if is_correct else VerdictKind.INCORRECT,
+        reason="compared",
+        extracted="5",
+        is_correct=is_correct,
+        num_tokens=7,
+        finish_reason=FinishReason.STOP,
+        logprob_sum=-1.25,
+    )

@@ -11,7 +11,7 @@ import json
 import pytest
 from tests.sweep.conftest import ScriptedRuns
 
-from atrium.cli.sweep_report import list_sweeps, report, verdict_of
+from atrium.cli.sweep_report import list_sweeps, report
 from atrium.compare.sweep_figures import draw_sweep_figures
 from atrium.config.compose import compose
 from atrium.config.experiment_file import expand_experiment_files
@@ -110,9 +110,8 @@ def test_tables_hold_every_trial_and_every_point(written):
     assert {row["stage"] for row in points} == {"search", "baseline"}
 
 
-def test_the_verdict_waits_for_all_fresh_seeds_and_uses_test_problems(finished):
-    _, studies = finished
-    verdict = verdict_of(studies)
+def test_the_verdict_is_about_all_fresh_seeds_and_test_problems(written):
+    verdict = written[1]["verdict"]
     assert verdict["seeds"] == [70, 71, 72, 73, 74]
     assert verdict["benchmarks"] == ["arithmetic-test"]
 

@@ -155,6 +155,12 @@ def test_a_run_that_collapses_ends_its_trial(sweep, define, metrics, said):
         assert [result.state for result in trial.results.values()] == ["finished", "pruned"]
 
 
+def test_a_task_that_is_solved_is_no_collapse(sweep, define):
+    solved = {"rollout/no_signal_frac": 1.0, "rollout/correct_frac": 1.0, "objective/entropy": 1e-9}
+    runs = ScriptedRuns(by_delta, metrics=lambda config, step: solved)
+    assert ends(sweep(define(pruner={"collapse_steps": 2}), runs)) == ["COMPLETE"] * 3
+
+
 def test_a_setting_that_cannot_be_run_fails_alone(sweep, define):
     def score(config):
         if config.divergence.delta > 0.1:

@@ -506,6 +506,19 @@ def test_updates_skipped_in_a_row_are_counted_across_checkpoints(scene):
         played.play(checkpoint.state)
 
 
+def test_a_run_that_diverges_is_evaluated_by_its_last_finite_weights(scene):
+    played = scene(num_steps=5)
+    calls = itertools.count(1)
+    played.run.updater.faults = FaultHandling(max_skipped=0)
+    next(played.policy.model.parameters()).register_hook(
+        lambda gradient: gradient * (torch.nan if next(calls) > 1 else 1.0)
+    )
+    with pytest.raises(TrainingDivergedError, match="the gradient of step 2 is not finite"):
+        played.play()
+    assert played.diary.events[-2:] == ["weights 2", "evaluate 2 final"]
+    assert all(value.isfinite().all() for value in played.weights().values())
+
+
 def test_the_phases_of_a_step_and_what_is_left_add_up_to_it(scene):
     played = scene(num_steps=2, evaluate_every=1)
     played.play()

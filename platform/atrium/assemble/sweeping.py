@@ -16,16 +16,18 @@ import numpy as np
 
 from atrium.assemble.graders import build_grader
 from atrium.assemble.training import run_training
-from atrium.errors import Pruned, TrainingDivergedError
+from atrium.compare.failures import fell_below_start
+from atrium.errors import PolicyDivergedError, Pruned, TrainingDivergedError
 from atrium.metrics import NUM_TOKENS
 from atrium.sweep.pruning import VALIDATION_SUFFIX, RunWatch
-from atrium.sweep.results import FINISHED, PRUNED, SeedResult
+from atrium.sweep.results import DIVERGED, FINISHED, PRUNED, SeedResult
 from atrium.sweep.runner import TrialRun
 from atrium.sweep.setup import join
 from atrium.sweep.storage import SweepStorage
 from atrium.sweep.worker import SweepWorker
 from atrium.tracking.atomic import write_json
-from atrium.tracking.reader import EvaluationPoint, read_evaluations, read_metrics, read_object
+from atrium.tracking.diagnosis import COLLAPSE_STEPS, collapsed
+from atrium.tracking.reader import EvaluationPoint, MetricTable, read_evaluations, read_metrics, read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.sample_files import read_samples
 from atrium.tracking.status import RunState, StatusUnreadableError, read_status
@@ -37,26 +39,29 @@ def execute(run: TrialRun, watch: RunWatch) -> SeedResult:
     """Train one run of a trial to its end, and read what came out."""
     folder = _begun(run) or _new(run)
     run.on_begun(folder.name)
-    reason = None
+    state, reason = FINISHED, None
     if _state(folder) not in (RunState.FINISHED, RunState.PRUNED):
         config = run.config.model_copy(update={"resume": str(folder.path)})
         try:
             with build_grader(config.grader, config.model) as grader:
                 run_training(config, grader, run.overrides, watch)
         except Pruned as decision:
-            reason = str(decision)
-        except TrainingDivergedError as error:
-            reason = f"it diverged: {error}"
+            state, reason = PRUNED, str(decision)
+        except (TrainingDivergedError, PolicyDivergedError) as error:
+            state, reason = DIVERGED, f"it diverged: {error}"
     elif _state(folder) == RunState.PRUNED:
-        reason = read_status(folder.status_file).error or "pruned"
-    return read_result(folder, run.config.seed, reason=reason)
+        state, reason = PRUNED, read_status(folder.status_file).error or "pruned"
+    return read_result(folder, run.config.seed, state=state, reason=reason)
 
 
-def read_result(folder: RunFolder, seed: int, *, reason: str | None = None) -> SeedResult:
-    """What a run's folder says about it; `reason` where it was stopped early."""
+def read_result(
+    folder: RunFolder, seed: int, *, state: str = FINISHED, reason: str | None = None
+) -> SeedResult:
+    """What a run's folder says about it; `reason` where it ended before its last step."""
     evaluations = read_evaluations(folder)
     curves = [points for name, points in evaluations.items() if name.endswith(VALIDATION_SUFFIX)]
     validation = curves[0] if curves else ()
+    tests = {name: points for name, points in evaluations.items() if not name.endswith(VALIDATION_SUFFIX)}
     last = validation[-1] if validation else None
     metrics = read_metrics(folder)
     tail = max(len(metrics.steps) // 4, 1)
@@ -66,7 +71,7 @@ def read_result(folder: RunFolder, seed: int, *, reason: str | None = None) -> S
         wall_s = 0.0
     return SeedResult(
         seed=seed,
-        state=FINISHED if reason is None else PRUNED,
+        state=state,
         run=folder.name,
         reason=reason,
         step=int(metrics.steps[-1]) if len(metrics.steps) else 0,
@@ -81,13 +86,30 @@ def read_result(folder: RunFolder, seed: int, *, reason: str | None = None) -> S
         problem_means=problem_means(folder, last) if last else (),
         test={
             name: {**_scores(points[-1]), "problem_means": list(problem_means(folder, points[-1]))}
-            for name, points in evaluations.items()
-            if not name.endswith(VALIDATION_SUFFIX)
+            for name, points in tests.items()
         },
+        collapse=collapsed(_last_steps(metrics)) or _fall(folder, tests) or "",
         metrics={name: _mean(values[-tail:].tolist()) for name, values in metrics.columns.items()},
         num_tokens=int(np.nansum(metrics.columns.get(NUM_TOKENS.name, np.zeros(0)))),
         wall_s=wall_s,
     )
+
+
+def _last_steps(metrics: MetricTable) -> list[dict[str, float]]:
+    """The last recorded steps, as many as a collapse is judged by."""
+    names = metrics.columns
+    rows = zip(*(metrics.columns[name][-COLLAPSE_STEPS:].tolist() for name in names), strict=True)
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _fall(folder: RunFolder, tests: Mapping[str, Sequence[EvaluationPoint]]) -> str | None:
+    """Why a run counts as collapsed by its scores on test problems, None where it does not."""
+    pairs = [(points[0], points[-1]) for points in tests.values() if points[0].step == 0 < points[-1].step]
+    before, after = ([problem_means(folder, pair[side]) for pair in pairs] for side in (0, 1))
+    if not fell_below_start(before, after):
+        return None
+    scores = [100 * sum(_mean(one) for one in values) / len(values) for values in (before, after)]
+    return f"its score on test problems fell from {scores[0]:.1f} % to {scores[1]:.1f} %"
 
 
 def problem_means(folder: RunFolder, point: EvaluationPoint) -> tuple[float, ...]:

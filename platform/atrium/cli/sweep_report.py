@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atrium.cli.runs_command import standard_output
 from atrium.cli.sweep_table import trials_table
+from atrium.cli.sweep_verdict import arm_sentence, verdict_of
 from atrium.sweep.claims import Claims, this_worker
 from atrium.sweep.definition import SweepDefinition
-from atrium.sweep.final import BASELINE, WINNER, best_trial
+from atrium.sweep.final import best_trial
 from atrium.sweep.plan import Stage
-from atrium.sweep.report import analysis, curves_csv, final_values, trials_csv, winner_yaml
+from atrium.sweep.report import analysis, curves_csv, trials_csv, winner_yaml
 from atrium.sweep.setup import join, known_storage, open_studies, report_folder, sweep_names
 from atrium.sweep.snapshot import STATE_FILE, snapshot, sweep_folder, write_state
 from atrium.sweep.storage import SweepStorage
@@ -35,7 +35,7 @@ def report(runs_dir: str, name: str, url: str | None = None) -> int:
         studies = open_studies(storage, definition)
         state = snapshot(studies, Claims(storage, name, this_worker()), created)
         content = analysis(studies, state)
-        content["verdict"] = verdict_of(studies)
+        content["verdict"], content["no_verdict"] = verdict_of(studies)
     content["sentences"] = sentences(definition, content)
     with explained("write the report of sweep", folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,54 +61,6 @@ def list_sweeps(runs_dir: str) -> int:
     return 0
 
 
-def verdict_of(studies: SweepStudies) -> dict[str, Any] | None:
-    """Winner against baseline on fresh seeds and test problems; None before all of them have run."""
-    if Stage.FINAL not in studies.stages:
-        return None
-    trials = studies.trials(Stage.FINAL)
-    if not trials or not all(trial.has_ended for trial in trials):
-        return None
-    values = final_values(trials)
-    benchmarks = sorted(values[WINNER].keys() & values[BASELINE].keys())
-    seeds = sorted(
-        set.intersection(*(set(values[role][name]) for role in (WINNER, BASELINE) for name in benchmarks))
-        if benchmarks
-        else set()
-    )
-    if not seeds:
-        return None
-    from atrium.compare.statistics import compare_arms, verdict
-
-    arms = [
-        [[values[role][name][seed] for seed in seeds] for name in benchmarks] for role in (BASELINE, WINNER)
-    ]
-    comparison = compare_arms(*arms)
-    labels = {trial.planned.labels[0]: ", ".join(trial.planned.labels[1:]) for trial in trials}
-    said = verdict(
-        comparison,
-        baseline_name=f"the baseline ({labels[BASELINE]})",
-        candidate_name=f"the winner ({labels[WINNER]})",
-    )
-    return {
-        "benchmarks": benchmarks,
-        "seeds": seeds,
-        "kind": str(said.kind),
-        "words": said.words,
-        "comparison": _plain(asdict(comparison)),
-    }
-
-
-def _plain(value: object) -> object:
-    """Numbers and texts, whatever types the statistics use."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return value
-
-
 def sentences(definition: SweepDefinition, content: Mapping[str, Any]) -> list[str]:
     """What may be said, and what may not, in words."""
     said = []
@@ -123,10 +75,15 @@ def sentences(definition: SweepDefinition, content: Mapping[str, Any]) -> list[s
     verdict = content["verdict"]
     if verdict is not None:
         tuned = "tuned with as many settings" if content["baseline_is_tuned"] else "which was not tuned"
+        seeds = ", ".join(str(seed) for seed in verdict["seeds"])
         said.append(
             f"on test problems, with {len(verdict['seeds'])} fresh seeds, against the baseline ({tuned}): "
-            f"{verdict['words']}"
+            f"{verdict['words']} (seeds {seeds})"
         )
+        said += [arm_sentence(arm) for arm in verdict["arms"]]
+        said += [f"left out: {one}" for one in verdict["left_out"]]
+    elif content["no_verdict"] is not None:
+        said.append(f"no verdict: {content['no_verdict']}")
     elif definition.final is not None:
         said.append("winner and baseline have not met on fresh seeds yet, so nothing is decided")
     else:

@@ -104,7 +104,7 @@ def trials_table(state: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) 
     doing = {(worker["stage"], worker["trial"]): worker for worker in state["workers"]}
     for trial in trials:
         worker = doing.get((trial["stage"], trial["number"]))
-        done = sum(seed["state"] == "finished" for seed in trial["seeds"])
+        done = sum(seed["state"] in ("finished", "diverged") for seed in trial["seeds"])
         seeds = f"{done}/{trial['num_seeds']}"
         if worker is not None:
             seeds += f", seed {worker['seed']}: step {worker['step']}/{worker['num_steps']}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from atrium.cli.app import loading, one_line
-from atrium.cli.hydra_flags import parse_flags, run_hydra
+from atrium.cli.hydra_flags import PROGRAM, parse_flags, run_hydra
 from atrium.cli.launching import is_started_here, print_script, start, submit
 from atrium.config.compose import compose, compose_all, config_from_hydra, from_json, hydra_lines
 from atrium.config.experiment_file import expand_experiment_files
@@ -156,6 +156,8 @@ def _train_many(overrides: Sequence[str]) -> int:
     def train(composed: DictConfig) -> None:
         lines, _ = jobs[len(codes)]
         sys.stdout.write(f"run {len(codes) + 1} of {len(jobs)}: {' '.join(lines)}\n")
+        # What a run records as its command: this job alone, and not Hydra's way to it.
+        sys.argv = [PROGRAM, "train", *lines]
         try:
             config = config_from_hydra(composed)
             if is_started_here(config):

@@ -14,6 +14,7 @@ from atrium.compare.dashboard.settings import ABSENT, SEED, flattened, label, me
 from atrium.compare.dashboard.trust_region import window_in_use
 from atrium.errors import ConfigError
 from atrium.tracking.find import started
+from atrium.tracking.method_settings import LENGTH
 from atrium.tracking.reader import read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.windows import Window
@@ -26,7 +27,10 @@ _RELATIVE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """Runs that differ in their seeds alone, by seed; `window` is None where the divergence has none."""
+    """Runs that differ in their seeds alone, by seed; `window` is None where the divergence has none.
+
+    `settings` lack the runs' length where it tells no methods apart.
+    """
 
     name: str
     runs: Mapping[int, RunFolder]
@@ -48,14 +52,15 @@ class Arms:
     notes: tuple[str, ...]
 
 
-def group_runs(folders: Sequence[RunFolder], by: Sequence[str] = ()) -> Arms:
+def group_runs(folders: Sequence[RunFolder], by: Sequence[str] = (), *, at_last_step: bool = True) -> Arms:
     """Group runs by the settings given, or by all that tell methods apart.
 
+    Runs of unequal length are other arms where each is taken `at_last_step`, and not at an equal cost.
     Of several runs of one arm with one seed the latest counts, which is noted. Raises `ConfigError` where a
     key of `by` is no setting of these runs, or a run's configuration cannot be read.
     """
     configs, settings = _read(folders)
-    keys = list(by) or method_keys(list(settings.values()))
+    keys = list(by) or method_keys(list(settings.values()), at_last_step=at_last_step)
     known = {key for flat in settings.values() for key in flat}
     for key in by:
         if key not in known:
@@ -73,7 +78,8 @@ def group_runs(folders: Sequence[RunFolder], by: Sequence[str] = ()) -> Arms:
         runs = _by_seed(group, settings, names[values], notes)
         first = group[0].name
         window, _ = window_in_use(configs[first].get("divergence"))
-        arms.append(Arm(name=names[values], runs=runs, settings=settings[first], window=window))
+        kept = {key: value for key, value in settings[first].items() if at_last_step or key != LENGTH}
+        arms.append(Arm(name=names[values], runs=runs, settings=kept, window=window))
     return Arms(arms=tuple(arms), keys=tuple(keys), notes=tuple(notes))
 
 
@@ -81,7 +87,7 @@ def are_same_method(one: Arm, other: Arm) -> bool:
     """Whether two arms have equal windows and are equal in everything else that makes a method."""
     if one.window is None or other.window is None or not _equal(one.window, other.window):
         return False
-    keys = method_keys([one.settings, other.settings])
+    keys = method_keys([one.settings, other.settings], at_last_step=True)
     return all(key.startswith(_SAME_BY_WINDOW) or key == "divergence" for key in keys)
 
 

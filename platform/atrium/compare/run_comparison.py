@@ -106,7 +106,7 @@ def compare_runs(
     Raises `ConfigError` where there are fewer than two arms or a name fits nothing, `RunFolderError` where
     runs lack what a comparison needs.
     """
-    grouped = _with_baseline(group_runs(folders, by), baseline)
+    grouped = _with_baseline(group_runs(folders, by, at_last_step=at is At.LAST), baseline)
     runs = {folder.name: read_evaluated_run(folder) for arm in grouped.arms for folder in arm.runs.values()}
     chosen = _benchmarks(list(runs.values()), benchmarks)
     notes = list(grouped.notes)

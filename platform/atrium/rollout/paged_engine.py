@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.continuous_batching import ContinuousBatchingManager
 
-from atrium.errors import EngineError
+from atrium.errors import EngineError, PolicyDivergedError
 from atrium.records import Completion, FinishReason
 from atrium.rollout.engine import Generation, GenerationRequest, SamplingParams
 from atrium.rollout.paged_draw import SeededDraw
@@ -214,10 +214,7 @@ class PagedEngine:
         for output, text, is_stopped in zip(outputs, texts, stopped, strict=True):
             logprobs = run.draw.logprobs(int(output.request_id), len(output.generated_tokens))
             if not np.isfinite(logprobs).all():
-                raise EngineError(
-                    "the model's logits are not finite, so nothing can be sampled: its weights have "
-                    "diverged; resume from an earlier checkpoint with a lower learning rate"
-                )
+                raise PolicyDivergedError
             completion = Completion(
                 token_ids=np.array(output.generated_tokens, dtype=np.int32),
                 logprobs=logprobs,

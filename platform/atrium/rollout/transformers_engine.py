@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from atrium.errors import EngineError
+from atrium.errors import EngineError, PolicyDivergedError
 from atrium.models.kept_products import KeptProducts
 from atrium.models.qwen3 import has_fused_form
 from atrium.records import Completion, FinishReason, Logprobs, TokenIds
@@ -274,10 +274,7 @@ class _Wave:
         token_FT = self._token_TN[: self._num_steps, place_F].T.to(torch.int32).cpu().numpy()
         logprob_FT = self._logprob_TN[: self._num_steps, place_F].T.cpu().numpy()
         if not np.isfinite(logprob_FT).all():
-            raise EngineError(
-                "the model's logits are not finite, so nothing can be sampled: its weights have "
-                "diverged; resume from an earlier checkpoint with a lower learning rate"
-            )
+            raise PolicyDivergedError
         stopped_F = stopped_N[place_F].tolist()
         samples = []
         for index, (place, stopped) in enumerate(zip(place_F.tolist(), stopped_F, strict=True)):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from atrium.errors import EngineError
+from atrium.errors import EngineError, PolicyDivergedError
 from atrium.records import Completion, FinishReason
 
 
@@ -38,10 +38,7 @@ def completions_of(
                 "go on from the last checkpoint with --resume"
             )
         if not np.isfinite(logprobs).all():
-            raise EngineError(
-                "the model's logits are not finite, so nothing can be sampled: its weights have "
-                "diverged; resume from an earlier checkpoint with a lower learning rate"
-            )
+            raise PolicyDivergedError
         completions.append(
             Completion(
                 token_ids=np.array(output.token_ids, dtype=np.int32),

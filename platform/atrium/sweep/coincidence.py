@@ -21,9 +21,9 @@ from atrium.config.objective_divergences import (
     WindowConfig,
 )
 from atrium.config.schema import RunConfig
+from atrium.tracking.method_settings import method_of
 from atrium.windows import UNBOUNDED, Window, window
 
-_NOT_THE_METHOD = ("seed", "experiment_name", "runs_dir", "resume", "tracking", "checkpoint")
 _DIGITS = 10
 
 
@@ -63,8 +63,11 @@ def trust_region_is_idle(config: RunConfig) -> bool:
 
 
 def method_key(config: RunConfig) -> str:
-    """16 hex digits that two configurations share exactly where they describe the same method."""
-    data = config.model_dump(mode="json", exclude=set(_NOT_THE_METHOD))
+    """16 hex digits that two configurations share exactly where they describe the same method.
+
+    Lengths tell methods apart, since a sweep compares runs at their last step.
+    """
+    data: dict[str, Any] = method_of(config.model_dump(mode="json"), at_last_step=True)
     algorithm: dict[str, Any] = data["algorithm"]
     del algorithm["name"], algorithm["on_policy"]
     bounds = window_of(config.divergence)

@@ -153,7 +153,8 @@ class PrunerConfig(Section):
     p_value: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
     """Below which a trial counts as worse than the best; a stopping rule, no claim."""
     collapse_steps: Count | None = 10
-    """Steps without any group whose rewards differ, or without entropy, after which a run is stopped."""
+    """Steps without any group whose rewards differ, or without entropy, after which a run is stopped; not
+    where all answers are right, and never on the fresh seeds of `final`."""
     min_entropy: Annotated[float, Field(ge=0.0)] = 1e-4
     """Nats per token below which entropy counts as gone."""
 

@@ -1,15 +1,42 @@
-"""The last stage: which settings meet on fresh seeds, one trial per setting and seed."""
+"""The last stage: which settings meet on fresh seeds, one trial per setting and seed, and what came out.
+
+Every planned seed counts or is named with the reason why it cannot: a verdict about the runs that went well
+would be one about survivors.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+from optuna.trial import TrialState
 
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.plan import PlannedTrial
+from atrium.sweep.results import DIVERGED, RUNNING, SeedResult
 from atrium.sweep.study import Trial
 
 WINNER, BASELINE = "winner", "baseline"
+ROLES = (WINNER, BASELINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalRun:
+    """One arm's run on one fresh seed: its `result`, or None and the reason.
+
+    `is_excused` says that the run may be left out: it failed before its end, and the reason is known.
+    """
+
+    role: str
+    seed: int
+    result: SeedResult | None
+    reason: str | None
+    is_excused: bool = False
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether its outcome is that of the policy that it diverged to."""
+        return self.result is not None and self.result.state == DIVERGED
 
 
 def best_trial(trials: Sequence[Trial], direction: str) -> Trial | None:
@@ -32,3 +59,47 @@ def plan_final(
         for seed in definition.final.seeds
         for role, trial in ((WINNER, winner), (BASELINE, other))
     ]
+
+
+def final_runs(definition: SweepDefinition, trials: Sequence[Trial]) -> list[FinalRun]:
+    """What became of every planned seed of either arm, once all trials have ended."""
+    assert definition.final is not None
+    found = {(trial.planned.labels[0], seed): trial for trial in trials for seed in trial.seeds}
+    return [
+        _final_run(role, seed, found.get((role, seed))) for seed in definition.final.seeds for role in ROLES
+    ]
+
+
+def refusal(runs: Sequence[FinalRun]) -> str | None:
+    """Why there can be no verdict; None where every planned seed counts, or may be left out."""
+    for run in runs:
+        if run.result is None and not run.is_excused:
+            return (
+                f"seed {run.seed} of the {run.role} has no outcome on test problems "
+                f"({run.reason or 'no reason is recorded'}), and without it a verdict would be about "
+                "the seeds that went well; sweep again under another name"
+            )
+    outcomes = [run.result.outcome for run in runs if run.result is not None]
+    exams = [{name: len(one["problem_means"]) for name, one in outcome.items()} for outcome in outcomes]
+    if any(exam != exams[0] for exam in exams):
+        return "not all of its runs were evaluated on the same test problems; sweep again under another name"
+    if not paired_seeds(runs):
+        return "no seed has an outcome of both; the failures are listed with the trials"
+    return None
+
+
+def paired_seeds(runs: Sequence[FinalRun]) -> list[int]:
+    """The seeds on which both arms have an outcome, in their order."""
+    missing = {run.seed for run in runs if run.result is None}
+    return [seed for seed in dict.fromkeys(run.seed for run in runs) if seed not in missing]
+
+
+def _final_run(role: str, seed: int, trial: Trial | None) -> FinalRun:
+    if trial is None:
+        return FinalRun(role=role, seed=seed, result=None, reason="it was not planned")
+    result = trial.results.get(seed)
+    if trial.state is TrialState.COMPLETE and result is not None and result.outcome:
+        return FinalRun(role=role, seed=seed, result=result, reason=result.reason)
+    has_ended = result is not None and result.state != RUNNING
+    is_excused = trial.state is TrialState.FAIL and trial.reason is not None and not has_ended
+    return FinalRun(role=role, seed=seed, result=None, reason=trial.reason, is_excused=is_excused)

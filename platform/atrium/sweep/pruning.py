@@ -13,8 +13,9 @@ import optuna
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 
 from atrium.errors import Pruned
-from atrium.metrics import ENTROPY, GRAD_NORM, NO_SIGNAL_FRAC, REWARD
+from atrium.metrics import ENTROPY, GRAD_NORM, REWARD
 from atrium.sweep.definition import PrunerConfig
+from atrium.tracking.diagnosis import is_solved, is_stuck
 
 _MIN_PAIRS = 10
 VALIDATION_SUFFIX = "-validation"
@@ -95,9 +96,10 @@ class RunWatch:
         for quantity in (REWARD, ENTROPY, GRAD_NORM):
             if math.isnan(metrics.get(quantity.name, 0.0)):
                 raise Pruned(f"it collapsed: {quantity.name} is not a number at step {step}")
-        without_signal = metrics.get(NO_SIGNAL_FRAC.name, 0.0) >= 1.0
-        self._num_without_signal = self._num_without_signal + 1 if without_signal else 0
-        without_entropy = metrics.get(ENTROPY.name, math.inf) < self._config.min_entropy
+        # A task that is solved leaves neither a signal nor entropy, and is no collapse.
+        self._num_without_signal = self._num_without_signal + 1 if is_stuck(metrics) else 0
+        is_low = metrics.get(ENTROPY.name, math.inf) < self._config.min_entropy
+        without_entropy = is_low and not is_solved(metrics)
         self._num_without_entropy = self._num_without_entropy + 1 if without_entropy else 0
         if self._num_without_signal >= limit:
             raise Pruned(f"it collapsed: for {limit} steps all rewards of every group were equal")

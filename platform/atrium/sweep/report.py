@@ -20,7 +20,7 @@ from optuna.trial import TrialState
 
 from atrium.sweep import space as spaces
 from atrium.sweep.definition import SweepDefinition
-from atrium.sweep.final import BASELINE, WINNER, best_trial
+from atrium.sweep.final import best_trial
 from atrium.sweep.plan import Stage, stage_space
 from atrium.sweep.results import Mean, mean_over_seeds
 from atrium.sweep.study import SweepStudies, Trial
@@ -165,19 +165,6 @@ def importances(studies: SweepStudies) -> dict[str, float] | None:
 def pareto_numbers(study: optuna.Study) -> list[int]:
     """The trials that no other beats in every objective."""
     return sorted(trial.number for trial in study.best_trials)
-
-
-def final_values(trials: Sequence[Trial]) -> dict[str, dict[str, dict[int, tuple[float, ...]]]]:
-    """By role (`winner`, `baseline`), test benchmark and seed: the share correct of each problem."""
-    values: dict[str, dict[str, dict[int, tuple[float, ...]]]] = {WINNER: {}, BASELINE: {}}
-    for trial in trials:
-        if trial.state is not TrialState.COMPLETE:
-            continue
-        role = trial.planned.labels[0]
-        for result in trial.results.values():
-            for benchmark, scores in result.test.items():
-                values[role].setdefault(benchmark, {})[result.seed] = tuple(scores["problem_means"])
-    return values
 
 
 def winner_yaml(definition: SweepDefinition, trial: Trial) -> str:

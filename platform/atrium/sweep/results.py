@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-FINISHED, PRUNED, RUNNING, FAILED = "finished", "pruned", "running", "failed"
+FINISHED, DIVERGED, PRUNED, RUNNING = "finished", "diverged", "pruned", "running"
 """States of one seed of a trial."""
 
 
@@ -23,7 +23,8 @@ class SeedResult:
     Shares lie in [0, 1]. `mean_at_k`, `pass_at_k` and `curve` (step, Mean@K, Pass@K) are measured on
     validation problems; `problem_means` holds their Mean@K problem by problem, in the benchmark's order.
     `test` is the last result on each other benchmark, with `problem_means` of its own. `metrics` are
-    means over the last quarter of the steps.
+    means over the last quarter of the steps. `collapse` says why the run counts as collapsed; it is empty
+    where it does not, and None where nobody looked.
     """
 
     seed: int
@@ -37,9 +38,23 @@ class SeedResult:
     curve: tuple[tuple[int, float, float], ...] = ()
     problem_means: tuple[float, ...] = ()
     test: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    collapse: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     num_tokens: int = 0
     wall_s: float = 0.0
+
+    @property
+    def outcome(self) -> Mapping[str, Mapping[str, Any]]:
+        """The test results where the run stopped: after its last step, or in the one where it diverged.
+
+        A run that diverged has none only where its policy can answer nothing any more: it is always wrong.
+        """
+        if self.state == DIVERGED:
+            return {
+                name: scores if scores["step"] > self.step else always_wrong(scores)
+                for name, scores in self.test.items()
+            }
+        return {name: scores for name, scores in self.test.items() if scores["step"] == self.step}
 
     def objective(self, metric: str) -> float | None:
         """The value of an objective, None where the run did not measure it."""
@@ -55,6 +70,16 @@ class SeedResult:
             case "kl":
                 return self.metrics.get("objective/kl_k3")
         raise ValueError(metric)
+
+
+def always_wrong(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """The test results of a policy that answers the same problems, and none of them right."""
+    return {
+        **scores,
+        "mean_at_k": 0.0,
+        "pass_at_k": 0.0,
+        "problem_means": [0.0] * len(scores["problem_means"]),
+    }
 
 
 def as_record(result: SeedResult) -> dict[str, Any]:

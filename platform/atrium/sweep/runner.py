@@ -20,7 +20,7 @@ from atrium.sweep.claims import Claims
 from atrium.sweep.plan import PlannedTrial, Stage, planned_trial, stage_space, trial_config
 from atrium.sweep.pruning import RunWatch, is_worse, trial_report
 from atrium.sweep.pulse import Pulse
-from atrium.sweep.results import FINISHED, PRUNED, SeedResult, objective_means
+from atrium.sweep.results import DIVERGED, FINISHED, PRUNED, SeedResult, objective_means
 from atrium.sweep.study import SweepStudies, Trial
 from atrium.tracking.run_folder import RunFolder
 
@@ -142,12 +142,14 @@ class TrialRunner:
         results: list[SeedResult] = []
         for seed in trial.seeds:
             done = trial.results.get(seed)
-            if done is None or done.state != FINISHED:
+            if done is None or done.state not in (FINISHED, DIVERGED):
                 done = self._run_seed(handle, trial, planned, config.model_copy(update={"seed": seed}))
                 self._studies.store_result(handle, done)
                 self._pulse.write_state()
             results.append(done)
-            reason = done.reason if done.state == PRUNED else self._worse_than_best(trial, results)
+            # On fresh seeds a run counts however it ended, or the verdict would be about survivors.
+            stops = (PRUNED,) if trial.stage is Stage.FINAL else (PRUNED, DIVERGED)
+            reason = done.reason if done.state in stops else self._worse_than_best(trial, results)
             if reason is not None:
                 self.end(trial, TrialState.PRUNED, reason=reason)
                 return
@@ -188,9 +190,14 @@ class TrialRunner:
             raise RuntimeError(f"the run of {trial.resource} with seed {seed} failed") from error
 
     def _watch(self, handle: optuna.trial.Trial, trial: Trial, seed: int) -> RunWatch:
-        """What follows the run; its curve is compared where it is the trial's first seed."""
+        """What follows the run; its curve is compared where it is the trial's first seed.
+
+        Nothing stops a run on fresh seeds.
+        """
         pruner = self._definition.pruner
-        compared = seed == trial.seeds[0] and trial.stage is not Stage.FINAL and pruner.curve != "none"
+        if trial.stage is Stage.FINAL:
+            return RunWatch(pruner.model_copy(update={"collapse_steps": None}), on_step=self._on_step)
+        compared = seed == trial.seeds[0] and pruner.curve != "none"
         report = trial_report(handle, self._definition.objectives[0].metric)
 
         def reported(step: int, results: Mapping[str, object]) -> bool:
@@ -230,7 +237,9 @@ class TrialRunner:
         metrics = ["mean_at_k"] if final else [one.metric for one in self._definition.objectives]
         means = objective_means([_on_test(one) for one in results] if final else results, metrics)
         if means is None:
-            self.end(trial, TrialState.FAIL, reason="its runs did not measure the objective")
+            reasons = [one.reason for one in results if one.reason]
+            reason = reasons[0] if reasons else "its runs did not measure the objective"
+            self.end(trial, TrialState.FAIL, reason=reason)
             return
         self.end(
             trial,
@@ -242,7 +251,7 @@ class TrialRunner:
 
 def _on_test(result: SeedResult) -> SeedResult:
     """A result with the scores of test problems, averaged over benchmarks, in validation's place."""
-    scores = [float(score["mean_at_k"]) for score in result.test.values()]
+    scores = [float(score["mean_at_k"]) for score in result.outcome.values()]
     mean = sum(scores) / len(scores) if scores else None
     return SeedResult(seed=result.seed, state=result.state, mean_at_k=mean)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -17,7 +17,7 @@ from typing import Protocol
 from torch import Tensor
 
 from atrium import metrics
-from atrium.errors import Interrupted
+from atrium.errors import Interrupted, PolicyDivergedError, TrainingDivergedError
 from atrium.metrics import Quantity
 from atrium.rollout.collate import RolloutRows, collate
 from atrium.rollout.engine import Engine
@@ -109,7 +109,8 @@ class Training:
 def train(run: Training, state: TrainingState) -> TrainingState:
     """Train from `state` to the last step; the state at the end.
 
-    Raises `Interrupted` when asked to stop, after a checkpoint of the last whole step.
+    Raises `Interrupted` when asked to stop, after a checkpoint of the last whole step, and
+    `TrainingDivergedError` after an evaluation of what it diverged to.
     """
     settings, peak = run.settings, PeakMemory(run.settings.device)
     run_started = time.perf_counter() - state.wall_s
@@ -119,8 +120,12 @@ def train(run: Training, state: TrainingState) -> TrainingState:
     ahead = run.ahead
     while state.step < settings.num_steps:
         step = state.step + 1
-        with run.profiler.watch(step) if run.profiler else nullcontext():
-            state, measurements, ahead = _stepped(run, state, ahead, peak)
+        try:
+            with run.profiler.watch(step) if run.profiler else nullcontext():
+                state, measurements, ahead = _stepped(run, state, ahead, peak)
+        except TrainingDivergedError:
+            _evaluate_diverged(run, state)
+            raise
         now = time.perf_counter()
         state = replace(state, wall_s=now - run_started)
         measurements.add(metrics.CHECKPOINT_S, checkpoint_s)
@@ -273,6 +278,20 @@ def _evaluated(
     if value is None or (state.best_value is not None and value <= state.best_value):
         return state
     return replace(state, best_step=state.step, best_value=value)
+
+
+def _evaluate_diverged(run: Training, state: TrainingState) -> None:
+    """Evaluate the policy that the step after `state` stopped at, so that the run has an outcome.
+
+    Its weights are finite, since updates without a finite gradient are skipped before they change them. Where
+    its logits are not, it can answer nothing.
+    """
+    step = state.step + 1
+    run.updater.faults.on_message(f"training diverged in step {step}; what is left is evaluated")
+    _enter(run, step, "evaluation")
+    run.engine.update_weights(run.weights(), state.weight_version + 1)
+    with suppress(PolicyDivergedError), memory_explained("evaluation", _ENGINE_ADVICE):
+        run.evaluate(step, final=True)
 
 
 def _evaluates(settings: LoopSettings, step: int) -> bool:

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
+from atrium.tracking.method_settings import tells_methods_apart
+
 Settings = Mapping[str, str]
 """Settings by dotted key. Every value is a string: what JSON writes for it, without quotes."""
 
-BOOKKEEPING = ("runs_dir", "experiment_name", "resume", "tracking", "checkpoint", "compute", "num_steps")
-"""Settings that say where, how long or on what a run was made; they make no method."""
 SEED = "seed"
 ABSENT = "null"
 
@@ -72,9 +72,9 @@ def differing(runs: Sequence[Settings]) -> list[str]:
     return [key for key in keys if len(values(key)) > 1]
 
 
-def method_keys(runs: Sequence[Settings]) -> list[str]:
-    """The keys in which the runs differ other than by seed, place and length: what tells methods apart."""
-    return [key for key in differing(runs) if key != SEED and key.partition(".")[0] not in BOOKKEEPING]
+def method_keys(runs: Sequence[Settings], *, at_last_step: bool = False) -> list[str]:
+    """The keys in which the runs' methods differ; their lengths count where each is taken `at_last_step`."""
+    return [key for key in differing(runs) if tells_methods_apart(key, at_last_step=at_last_step)]
 
 
 def grouped(runs: Mapping[str, Settings], keys: Iterable[str]) -> dict[str, list[str]]:

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from atrium.tracking.method_settings import method_of
 from atrium.tracking.reader import read_object, setting
 from atrium.tracking.run_folder import RunFolder
 
-_NOT_THE_METHOD = ("seed", "runs_dir", "resume", "tracking", "checkpoint", "compute", "num_steps")
 _FILES = ("config.json", "overrides.yaml", "provenance.json", "summary.json", "log.txt", "sweep.json")
 
 
@@ -88,8 +88,7 @@ def small_files(folder: Path) -> list[tuple[Path, str]]:
 def _group(config: Mapping[str, object], sweep: object) -> tuple[str, str]:
     if isinstance(sweep, str) and sweep:
         return f"sweep {sweep}", f"sweep {sweep}"
-    method = {key: value for key, value in config.items() if key not in _NOT_THE_METHOD}
-    digest = hashlib.sha256(json.dumps(method, sort_keys=True).encode()).hexdigest()[:6]
+    digest = hashlib.sha256(json.dumps(method_of(config), sort_keys=True).encode()).hexdigest()[:6]
     words = [setting(config, "algorithm.name"), setting(config, "divergence.kind")]
     name = " ".join(str(word) for word in dict.fromkeys(words) if word is not None)
     return f"{name} {digest}".strip(), f"{name} {digest} (seeds)".strip()

@@ -1,0 +1,40 @@
+"""How often an arm's runs fail: rates with exact intervals, and what counts as a score that collapsed.
+
+Sources: the exact interval of a share, Clopper and Pearson 1934.
+
+Axes: P problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import betaincinv
+
+from atrium.compare.crossed import Bounds, crossed_mean
+
+
+def exact_interval(count: int, num: int, *, confidence: float = 0.95) -> Bounds:
+    """The Clopper-Pearson interval of a share of which `count` in `num` were seen; it never covers less."""
+    if not 0 <= count <= num or num < 1:
+        raise ValueError(f"{count} of {num} is no share")
+    tail = (1.0 - confidence) / 2.0
+    low = float(betaincinv(count, num - count + 1, tail)) if count else 0.0
+    high = float(betaincinv(count + 1, num - count, 1.0 - tail)) if count < num else 1.0
+    return Bounds(low, high)
+
+
+def fell_below_start(before: Sequence[ArrayLike], after: Sequence[ArrayLike]) -> bool:
+    """Whether a run's score is below its own start by more than the interval of their difference.
+
+    Both are shares `value_P` by benchmark, of the same problems in the same order. The interval is over
+    problems, at 95 %. A fall by the same on every problem leaves none, and counts.
+    """
+    gaps = [np.subtract(end_P, start_P)[None, :] for start_P, end_P in zip(before, after, strict=True)]
+    if not gaps or any(gap.shape[1] < 2 for gap in gaps):
+        return False
+    difference = crossed_mean(gaps)
+    known = difference.another_exam
+    return (difference.value if known is None else known.interval.high) < 0.0

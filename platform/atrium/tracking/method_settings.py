@@ -1,0 +1,36 @@
+"""Which of a run's settings are its method, and which say where, how long or for which seed it ran.
+
+The one list of its kind: sweeps merge equal methods by it, comparisons group runs into arms, and trackers
+group runs that differ in their seeds alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_NOT_THE_METHOD = {"seed", "experiment_name", "runs_dir", "resume", "tracking", "checkpoint", "compute"}
+_CHANGES_NUMBERS = {"compute.dtype", "compute.behavior_logprobs"}
+"""Settings of these sections that change what is computed by more than the order of sums."""
+LENGTH = "num_steps"
+
+
+def tells_methods_apart(key: str, *, at_last_step: bool = False) -> bool:
+    """Whether runs that differ in the setting of this dotted name are other methods.
+
+    `at_last_step` says that runs are compared where each ended, so that their lengths tell them apart, too.
+    """
+    if key == LENGTH:
+        return at_last_step
+    return key in _CHANGES_NUMBERS or key.partition(".")[0] not in _NOT_THE_METHOD
+
+
+def method_of(config: Mapping[str, object], *, at_last_step: bool = False) -> dict[str, object]:
+    """The settings of a recorded configuration that make the method, nested as they were recorded."""
+    method: dict[str, object] = {}
+    for section, value in config.items():
+        if tells_methods_apart(section, at_last_step=at_last_step):
+            method[section] = value
+        elif isinstance(value, Mapping):
+            kept = {name: one for name, one in value.items() if f"{section}.{name}" in _CHANGES_NUMBERS}
+            method |= {section: kept} if kept else {}
+    return method
