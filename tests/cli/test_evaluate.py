@@ -21,7 +21,13 @@ BENCHMARK, STEP = "arithmetic-test", 2
 def runs_dir(tmp_path_factory):
     """Where a run of two steps has been trained."""
     runs_dir = tmp_path_factory.mktemp("evaluated") / "runs"
-    settings = ("debug=tiny_steps", f"num_steps={STEP}", "tracking.figures=false", "tracking.progress=off")
+    settings = (
+        "debug=tiny_steps",
+        "seed=1",
+        f"num_steps={STEP}",
+        "tracking.figures=false",
+        "tracking.progress=off",
+    )
     assert main(["train", *settings, f"runs_dir={runs_dir}", "experiment_name=trained"]) == 0
     return runs_dir
 
@@ -62,7 +68,8 @@ def test_a_checkpoint_gets_the_rows_and_scores_that_its_run_gave_it(evaluate, tr
     assert (settings["prompt_template"], settings["thinking"], settings["seed"]) == ("question", False, 0)
     assert len(settings["prompt_template_hash"]) == 64
     config = json.loads(folder.config_file.read_text())
-    assert (config["kind"], config["checkpoint"]) == ("evaluation", {"run": trained.name, "step": STEP})
+    checkpoint = {"run": trained.name, "step": STEP, "seed": 1}
+    assert (config["kind"], config["checkpoint"]) == ("evaluation", checkpoint)
     summary = json.loads(folder.summary_file.read_text())
     last = summary["evaluations"][BENCHMARK]["last"]
     assert last.keys() >= {"mean_at_k", "interval_sampling", "maj_at_k", "truncated_frac"}
@@ -157,7 +164,7 @@ def test_a_path_into_a_run_means_that_run(evaluate, trained):
     for path in (policy, policy.parent, trained.path):
         _, printed = evaluate("model=hub", f"model.source={path}", "--cfg")
         config = json.loads(printed)
-        assert config["checkpoint"] == {"run": trained.name, "step": STEP}
+        assert config["checkpoint"] == {"run": trained.name, "step": STEP, "seed": 1}
         assert config["model"]["prompt"] == "question"
 
 

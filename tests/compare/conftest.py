@@ -23,11 +23,28 @@ DIVERGENCES = {
 
 @pytest.fixture
 def make_run(tmp_path, monkeypatch):
-    """Make a run whose evaluations have the counts given: {(benchmark, step): [correct per problem]}."""
+    """Make a run whose evaluations have the counts given: {(benchmark, step): [correct per problem]}.
+
+    It ends in `state`, which may be one that only readers conclude, after step `until` of `num_steps`. With
+    `draws="shared"` its evaluations say nothing of their draws, as those from before they did.
+    """
     # Nothing here is about the loss of power, and flushing a busy disk takes most of a run's time.
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
-    def make(algorithm, seed, counts, *, k=4, experiment="study", num_steps=4, step_tokens=100, **settings):
+    def make(
+        algorithm,
+        seed,
+        counts,
+        *,
+        k=4,
+        experiment="study",
+        num_steps=4,
+        step_tokens=100,
+        state=RunState.FINISHED,
+        until=None,
+        draws="keyed",
+        **settings,
+    ):
         folder = RunFolder.create(tmp_path / "runs", experiment, algorithm, seed)
         config = {
             "seed": seed,
@@ -37,6 +54,7 @@ def make_run(tmp_path, monkeypatch):
             "algorithm": {"name": algorithm, "on_policy": {"law": "exact"}},
             "divergence": DIVERGENCES.get(algorithm, DIVERGENCES["grpo"]),
             "optimizer": {"learning_rate": 3e-4},
+            "evaluation": {"seed": 0},
             **settings,
         }
         folder.write_config(config)
@@ -46,7 +64,7 @@ def make_run(tmp_path, monkeypatch):
         )
         tracker = RunFolderTracker(folder, RunFolderSettings())
         tracker.begin(step=0, num_steps=num_steps)
-        for step in range(num_steps + 1):
+        for step in range((num_steps if until is None else until) + 1):
             if step:
                 tracker.log_metrics(
                     step,
@@ -56,8 +74,14 @@ def make_run(tmp_path, monkeypatch):
                 if at == step:
                     answers = _samples(count_P, k)
                     results = summarize(answers, num_samples=k, pass_at=[1, k])
+                    if draws == "keyed":
+                        results["draws"] = {"evaluation_seed": 0, "run_seed": seed if step else None}
                     tracker.log_evaluation(step=step, benchmark=benchmark, samples=answers, results=results)
-        tracker.end(RunState.FINISHED)
+        if state is RunState.KILLED:
+            status = json.loads(folder.status_file.read_text())
+            folder.status_file.write_text(json.dumps(status | {"pid": 2**22 + 1}))
+        elif state is not RunState.RUNNING:
+            tracker.end(state, "as the test wants")
         return folder
 
     return make

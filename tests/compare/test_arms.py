@@ -66,7 +66,7 @@ def test_of_two_runs_with_one_seed_the_latest_counts_and_this_is_said(make_run):
     runs = [make_run("atr", 0, COUNTS) for _ in range(2)]
     grouped = group_runs(runs)
     assert len(grouped.arms[0].runs) == 1
-    assert "counts, not the earlier" in grouped.notes[0]
+    assert grouped.notes[0].endswith(f"{runs[1].name} counts, not {runs[0].name}")
 
 
 def test_a_run_without_readable_settings_is_named(make_run):

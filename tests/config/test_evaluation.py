@@ -17,7 +17,7 @@ from atrium.config.evaluation import (
 )
 from atrium.errors import ConfigError, RunFolderError
 
-CHECKPOINT = EvaluatedCheckpoint(run="quickstart/one", step=40)
+CHECKPOINT = EvaluatedCheckpoint(run="quickstart/one", step=40, seed=3)
 
 
 def of_checkpoint(*overrides, trained=()):
@@ -110,12 +110,22 @@ def test_what_is_stored_gives_the_same_settings_where_the_folder_lies_now():
     settings = of_checkpoint("evaluation.num_samples=2", trained=("algorithm=dr_grpo", "seed=3"))
     record = settings.as_record()
     assert record["kind"] == "evaluation"
-    assert record["checkpoint"] == {"run": "quickstart/one", "step": 40}
+    assert record["checkpoint"] == {"run": "quickstart/one", "step": 40, "seed": 3}
     assert not {"algorithm", "optimizer", "divergence", "seed"} & record.keys()
     assert record.keys() >= set(SECTIONS)
     again = stored_evaluation(json.dumps(record), Path("/else/where/evaluations/x"))
     assert again.checkpoint == CHECKPOINT
     assert again.config == settings.config.model_copy(update={"runs_dir": "/else/where"})
+
+
+def test_draws_are_keyed_by_the_seed_of_the_run_that_trained_the_policy_and_of_no_other():
+    settings = of_checkpoint(trained=("seed=3",))
+    assert settings.run_seed == 3
+    assert compose_evaluation([]).run_seed is None
+    record = settings.as_record()
+    del record["checkpoint"]["seed"]
+    begun_before = stored_evaluation(json.dumps(record), Path("/else/where/evaluations/x"))
+    assert begun_before.run_seed is None, "what was begun with shared draws goes on with them"
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", json.dumps(compose([]).model_dump(mode="json"))])

@@ -202,7 +202,7 @@ def test_results_are_broken_down_by_metadata_in_natural_order(grader):
     assert results["num_problems"] == 5
 
 
-def test_seeds_depend_on_benchmark_problem_and_sample_only(grader):
+def test_seeds_do_not_depend_on_what_else_is_evaluated(grader):
     everything = TableEngine(first_correct(lambda prompt: 0))
     last_only = TableEngine(first_correct(lambda prompt: 0))
     evaluate(benchmark(), engine=everything, grader=grader, encode=encode, seed=7)
@@ -216,6 +216,22 @@ def test_seeds_depend_on_benchmark_problem_and_sample_only(grader):
     assert everything.seeds[2].items() <= last_only.seeds[2].items()
     assert everything.seeds[2][1] == derive_seed(7, "evaluation", "sums", "p2", 1)
     assert len({seed for seeds in everything.seeds.values() for seed in seeds.values()}) == 12
+
+
+def test_seeds_of_runs_share_no_draws_and_equal_ones_share_all(grader):
+    def draws(**seeds):
+        engine = TableEngine(first_correct(lambda prompt: 0))
+        found = evaluate(benchmark(), engine=engine, grader=grader, encode=encode, **seeds)
+        drawn = {seed for by_sample in engine.seeds.values() for seed in by_sample.values()}
+        return drawn, found.results["draws"]
+
+    shared, recorded = draws(seed=7)
+    assert recorded == {"evaluation_seed": 7, "run_seed": None}
+    first, recorded = draws(seed=7, run_seed=0)
+    assert recorded == {"evaluation_seed": 7, "run_seed": 0}
+    assert first == draws(seed=7, run_seed=0)[0]
+    others = [shared, draws(seed=7, run_seed=1)[0], draws(seed=8, run_seed=0)[0]]
+    assert all(not first & other for other in others)
 
 
 def test_progress_counts_samples_and_tokens_and_ends_complete(grader):

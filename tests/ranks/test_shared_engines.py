@@ -217,6 +217,7 @@ def evaluated(engine, grader, ranks, num_problems):
         engine=engine,
         encode=encode,
         seed=0,
+        run_seed=0,
         wave_size=None,
         recorder=record,
         ranks=ranks,

@@ -207,6 +207,7 @@ def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count:
         grader=grader,
         encode=parts.encode,
         seed=settings.config.evaluation.seed,
+        run_seed=settings.run_seed,
         wave_size=wave_size(settings.config, parts.policy),
         watch=Watch(on_progress=_ProgressLine(display), on_finished=keep, finished=finished),
     )

@@ -2,7 +2,8 @@
 
 Its samples are cached under a hash of everything that they depend on: the weights, the problems and their
 prompts, how answers are sampled and graded, the seed of evaluations, the software. A cached one is
-summarised and recorded as if it had just been sampled. The runs of a sweep share it.
+summarised and recorded as if it had just been sampled. The runs of a sweep share it, and so do all seeds:
+it is one draw, so nothing about its noise follows from how a gain over it varies between seeds.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ class SharedFirstEvaluation(EvaluationPlan):
         if self.ranks.from_first(bool(finished)):
             outcome = None
             if self.ranks.is_first:
-                outcome = self._outcome(benchmark, grader, Watch(finished=finished))
+                outcome = self._outcome(benchmark, grader, Watch(finished=finished), step)
             return self._recorded(judged, step, outcome)
-        outcome = self._sampled(judged)
+        outcome = self._sampled(judged, step)
         if outcome is not None:
             with explained("cache the first evaluation in", path.parent):
                 write_evaluation(path, step, outcome.samples)

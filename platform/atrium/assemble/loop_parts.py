@@ -57,6 +57,7 @@ def evaluation_plan(
         engine=engine,
         encode=task.encoder(policy.tokenizer),
         seed=config.evaluation.seed,
+        run_seed=config.seed,
         wave_size=wave_size(config, policy),
         recorder=recorder,
         ranks=ranks,

@@ -88,7 +88,8 @@ class EvaluationPlan:
     """What a run evaluates: validation problems each time, test problems before and after training.
 
     The best checkpoint is chosen on validation, so results on test stay clean of that choice. Problems are
-    dealt over the `ranks`, each of which learns the outcome.
+    dealt over the `ranks`, each of which learns the outcome. Before training all seeds share their draws;
+    afterwards those are keyed by `run_seed` too, so that the noise of sampling is independent over seeds.
     """
 
     validation: JudgedBenchmark
@@ -96,6 +97,7 @@ class EvaluationPlan:
     engine: Engine
     encode: Callable[[Problem], TokenIds]
     seed: int
+    run_seed: int
     wave_size: WaveSize | None
     recorder: Recorder
     ranks: Ranks = Ranks()
@@ -109,29 +111,39 @@ class EvaluationPlan:
         return value
 
     def _evaluate(self, judged: JudgedBenchmark, step: int) -> float:
-        return self._recorded(judged, step, self._sampled(judged))
+        return self._recorded(judged, step, self._sampled(judged, step))
 
-    def _sampled(self, judged: JudgedBenchmark) -> Evaluation | None:
+    def _sampled(self, judged: JudgedBenchmark, step: int) -> Evaluation | None:
         """The outcome, on the rank that records it."""
         return evaluated_together(
             judged.benchmark,
-            lambda part, watch: self._outcome(part, judged.grader, watch),
+            lambda part, watch: self._outcome(part, judged.grader, watch, step),
             lambda part: sample_only(
-                part, engine=self.engine, encode=self.encode, seed=self.seed, wave_size=self.wave_size
+                part,
+                engine=self.engine,
+                encode=self.encode,
+                seed=self.seed,
+                run_seed=self._run_seed(step),
+                wave_size=self.wave_size,
             ),
             self.ranks,
         )
 
-    def _outcome(self, benchmark: Benchmark, grader: Grader, watch: Watch) -> Evaluation:
+    def _outcome(self, benchmark: Benchmark, grader: Grader, watch: Watch, step: int) -> Evaluation:
         return evaluate(
             benchmark,
             engine=self.engine,
             grader=grader,
             encode=self.encode,
             seed=self.seed,
+            run_seed=self._run_seed(step),
             wave_size=self.wave_size,
             watch=watch,
         )
+
+    def _run_seed(self, step: int) -> int | None:
+        """What keys the draws besides `seed`; nothing before training, where all runs are one policy."""
+        return self.run_seed if step > 0 else None
 
     def _recorded(self, judged: JudgedBenchmark, step: int, outcome: Evaluation | None) -> float:
         """Record the outcome where it is; Mean@K everywhere."""

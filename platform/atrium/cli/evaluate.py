@@ -113,7 +113,7 @@ def _of_run(folder: RunFolder, arguments: argparse.Namespace, overrides: list[st
     except ConfigError as error:
         raise RunFolderError(f"--run {folder.name}: {error}") from error
     trained = trained.model_copy(update={"runs_dir": _runs_dir(arguments, overrides, folder)})
-    checkpoint = EvaluatedCheckpoint(run=folder.name, step=step)
+    checkpoint = EvaluatedCheckpoint(run=folder.name, step=step, seed=trained.seed)
     return checkpoint_evaluation(trained, checkpoint, policy=policy.absolute(), overrides=overrides)
 
 

@@ -17,6 +17,7 @@ from atrium.tracking.find import started
 from atrium.tracking.method_settings import LENGTH
 from atrium.tracking.reader import read_object
 from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.status import RunState, StatusUnreadableError, read_status
 from atrium.windows import Window
 
 _SAYS_MOST = ("algorithm.name", "divergence.kind", "divergence.delta", "regularizer.kl.kind", "model.kind")
@@ -56,8 +57,9 @@ def group_runs(folders: Sequence[RunFolder], by: Sequence[str] = (), *, at_last_
     """Group runs by the settings given, or by all that tell methods apart.
 
     Runs of unequal length are other arms where each is taken `at_last_step`, and not at an equal cost.
-    Of several runs of one arm with one seed the latest counts, which is noted. Raises `ConfigError` where a
-    key of `by` is no setting of these runs, or a run's configuration cannot be read.
+    Of several runs of one arm with one seed the latest finished one counts, or the latest where none
+    finished, which is noted. Raises `ConfigError` where a key of `by` is no setting of these runs, or a run's
+    configuration cannot be read.
     """
     configs, settings = _read(folders)
     keys = list(by) or method_keys(list(settings.values()), at_last_step=at_last_step)
@@ -140,13 +142,20 @@ def _by_seed(
     notes: list[str],
 ) -> dict[int, RunFolder]:
     runs: dict[int, RunFolder] = {}
-    for folder in sorted(group, key=started):
+    for folder in sorted(group, key=lambda folder: (_is_finished(folder), started(folder))):
         text = settings[folder.name].get(SEED, "")
         seed = int(text) if text.lstrip("-").isdecimal() else 0
         if seed in runs:
-            notes.append(f"{name}, seed {seed}: {folder.name} counts, not the earlier {runs[seed].name}")
+            notes.append(f"{name}, seed {seed}: {folder.name} counts, not {runs[seed].name}")
         runs[seed] = folder
     return runs
+
+
+def _is_finished(folder: RunFolder) -> bool:
+    try:
+        return read_status(folder.status_file).state == RunState.FINISHED
+    except StatusUnreadableError:
+        return False
 
 
 def _names(keys: Sequence[str], groups: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str]:

@@ -1,8 +1,9 @@
 """From run folders to outcomes: what each run's checkpoint did on each problem of a benchmark.
 
-An evaluation's Parquet file holds a row per problem and sample; `read_answers` counts them. `evaluation_at`
+An evaluation's Parquet file holds a row per problem and sample; `read_answers` counts them. `evaluations_at`
 says which of a run's evaluations a comparison uses: its last, or the one at equal steps, equal generated
-tokens or equal wall-clock. `outcome_table` lines runs up on the problems that all of them answered.
+tokens or equal wall-clock, and never the one before training. `outcome_table` lines runs up on the problems
+that all of them answered.
 
 Axes: S seeds (one run each), P problems, K samples per problem.
 """
@@ -22,7 +23,7 @@ from atrium.compare.dashboard.curve_index import recorded_curves
 from atrium.compare.dashboard.curves import Axis, at_steps
 from atrium.errors import RunFolderError
 from atrium.evaluation.estimates import pass_at_k
-from atrium.tracking.reader import EvaluationPoint, read_evaluations
+from atrium.tracking.reader import EvaluationPoint, read_evaluations, read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.sample_files import read_samples
 
@@ -79,16 +80,19 @@ class OutcomeTable:
 class EvaluatedRun:
     """A run's evaluations by benchmark, and what training had cost at each: tokens generated, seconds.
 
-    `cost` holds, for each axis that the run recorded, the value at each evaluated step.
+    `evaluations` of a run that trained leaves out step 0, which is no outcome of training. `cost` holds, for
+    each axis that the run recorded, the value at each evaluated step.
     """
 
     folder: RunFolder
+    config: Mapping[str, object]
     evaluations: Mapping[str, tuple[EvaluationPoint, ...]]
     cost: Mapping[At, Mapping[int, float]]
 
 
 def read_evaluated_run(folder: RunFolder) -> EvaluatedRun:
     """The evaluations of a run, and their cost. Raises `OSError` where its files cannot be read."""
+    config, _ = read_object(folder.config_file)
     evaluations = read_evaluations(folder)
     steps = sorted({point.step for points in evaluations.values() for point in points})
     columns = recorded_curves(folder).columns
@@ -97,7 +101,16 @@ def read_evaluated_run(folder: RunFolder) -> EvaluatedRun:
         values = at_steps(np.array(steps, dtype=np.float64), columns, axis)
         if values is not None:
             cost[at] = dict(zip(steps, values.tolist(), strict=True))
-    return EvaluatedRun(folder=folder, evaluations=evaluations, cost=cost)
+    first = 0 if config.get("kind") == "evaluation" else 1
+    after = {
+        name: tuple(point for point in points if point.step >= first) for name, points in evaluations.items()
+    }
+    return EvaluatedRun(
+        folder=folder,
+        config=config,
+        evaluations={name: points for name, points in after.items() if points},
+        cost=cost,
+    )
 
 
 def evaluations_at(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict[str, int]:
@@ -114,7 +127,7 @@ def evaluations_at(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict
         shared = set.intersection(*(set(evaluated) for evaluated in steps.values()))
         if not shared:
             raise RunFolderError(
-                f"no step at which all runs evaluated {benchmark}; --at last takes their last"
+                f"no step after 0 at which all runs evaluated {benchmark}; --at last takes their last"
             )
         return dict.fromkeys(steps, max(shared))
     costs = {run.folder.name: _costs(run, benchmark, at) for run in runs}
@@ -181,7 +194,7 @@ def _counted(folder: RunFolder, benchmark: str, step: int, _changed: int) -> Ans
 def _steps(run: EvaluatedRun, benchmark: str) -> list[int]:
     points = run.evaluations.get(benchmark)
     if not points:
-        raise RunFolderError(f"{run.folder.name} has no evaluation of {benchmark}")
+        raise RunFolderError(f"{run.folder.name} has no evaluation of {benchmark} that counts")
     return [point.step for point in points]
 
 

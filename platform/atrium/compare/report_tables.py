@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from atrium.compare.arm_pairs import MACRO, MEAN, Pair
+from atrium.compare.counted_runs import left_out_words
 from atrium.compare.crossed import Bounds, CrossedMean, Uncertainty
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
 from atrium.compare.statistics import points, rounded_up
@@ -81,7 +82,8 @@ def note_lines(comparison: RunsComparison) -> list[str]:
         lines.append(
             f"one seed ({', '.join(single)}): the comparison is about these checkpoints, not about methods"
         )
-    return [*lines, *comparison.notes]
+    left_out = left_out_words(comparison.left_out)
+    return [*([left_out] if left_out else []), *lines, *comparison.notes]
 
 
 def signed(share: float) -> str:

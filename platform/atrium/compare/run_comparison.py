@@ -8,14 +8,16 @@ corrected in families of their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 
 from atrium.compare.arm_pairs import MACRO, MEAN, PASS, Pair, compare_pairs, values_of
 from atrium.compare.arms import Arm, Arms, are_same_method, group_runs
+from atrium.compare.counted_runs import MOST_NAMED, VALIDATION, LeftOut, counted_runs, left_out_words
 from atrium.compare.crossed import CrossedMean, crossed_mean
+from atrium.compare.draws import draws_notes
 from atrium.compare.outcomes import (
     At,
     EvaluatedRun,
@@ -23,14 +25,12 @@ from atrium.compare.outcomes import (
     evaluations_at,
     outcome_table,
     read_answers,
-    read_evaluated_run,
 )
 from atrium.compare.statistics import SHARES
 from atrium.errors import ConfigError
 from atrium.tracking.run_folder import RunFolder
 
 MEASURES = (MEAN, PASS)
-_VALIDATION = "validation"
 _UNEQUAL = 0.1
 """By what share costs may differ between runs that are compared at an equal cost without a note."""
 
@@ -57,7 +57,8 @@ class RunsComparison:
     """Everything that `atrium compare` shows. `k` is that of Pass@k; `mean_k` None where runs differ in K.
 
     `benchmarks` lists those compared, without the macro average, which exists for two or more. `outcomes` by
-    benchmark and arm are on the problems that all runs answered, seeds ascending.
+    benchmark and arm are on the problems that all runs answered, seeds ascending. `left_out` are the runs
+    that were given and do not count.
     """
 
     arms: tuple[ArmScores, ...]
@@ -70,6 +71,7 @@ class RunsComparison:
     num_problems: Mapping[str, int]
     outcomes: Mapping[str, Mapping[str, OutcomeTable]]
     effect: float
+    left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...]
 
     @property
@@ -101,26 +103,30 @@ def compare_runs(
     effect: float = 0.02,
     seed: int = 0,
 ) -> RunsComparison:
-    """Compare runs, grouped into arms.
+    """Compare runs, grouped into arms; those that do not count or lack the common benchmark are left out.
 
     Raises `ConfigError` where there are fewer than two arms or a name fits nothing, `RunFolderError` where
     runs lack what a comparison needs.
     """
-    grouped = _with_baseline(group_runs(folders, by, at_last_step=at is At.LAST), baseline)
-    runs = {folder.name: read_evaluated_run(folder) for arm in grouped.arms for folder in arm.runs.values()}
-    chosen = _benchmarks(list(runs.values()), benchmarks)
+    at_last_step = at is At.LAST
+
+    def can_compare(some: Sequence[RunFolder]) -> bool:
+        return len(group_runs(some, by, at_last_step=at_last_step).arms) > 1
+
+    counted = counted_runs(folders, benchmarks, at, can_compare=can_compare)
+    chosen = counted.benchmarks
+    arms = group_runs([run.folder for run in counted.runs], by, at_last_step=at_last_step)
+    grouped = _with_baseline(arms, baseline, counted.left_out)
+    used = {folder.name for arm in grouped.arms for folder in arm.runs.values()}
+    runs = {run.folder.name: run for run in counted.runs if run.folder.name in used}
     notes = list(grouped.notes)
-    if any(_VALIDATION in name for name in chosen):
-        notes.append(
-            "validation problems: best checkpoints and sweeps are chosen on them, verdicts need test ones"
-        )
     steps = {name: evaluations_at(list(runs.values()), name, at) for name in chosen}
     tables = {name: _tables(grouped, steps[name], name, notes) for name in chosen}
     all_k = {num for by_arm in tables.values() for table in by_arm.values() for num in table.num_samples_S}
     k = min(all_k)
-    if len(all_k) > 1:
-        notes.append(f"runs were evaluated with {min(all_k)} to {max(all_k)} samples per problem")
+    _note_problems(chosen, all_k, notes)
     _note_costs(list(runs.values()), steps, at, notes)
+    notes += draws_notes(grouped.arms, runs, steps)
     pairs = [
         pair
         for measure in MEASURES
@@ -129,7 +135,7 @@ def compare_runs(
     ]
     return RunsComparison(
         arms=tuple(_arm_scores(arm, tables, k, runs, steps) for arm in grouped.arms),
-        benchmarks=tuple(chosen),
+        benchmarks=chosen,
         pairs=tuple(pairs),
         same_methods=_same_methods(grouped.arms),
         at=at,
@@ -138,18 +144,20 @@ def compare_runs(
         num_problems={name: len(next(iter(tables[name].values())).problem_ids) for name in chosen},
         outcomes=tables,
         effect=effect,
+        left_out=counted.left_out,
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def _with_baseline(grouped: Arms, baseline: str | None) -> Arms:
+def _with_baseline(grouped: Arms, baseline: str | None, left_out: Sequence[LeftOut]) -> Arms:
     """The arms with the baseline first."""
     arms = list(grouped.arms)
+    others = f"; {left_out_words(left_out, MOST_NAMED)}" if left_out else ""
     if len(arms) < 2:
         names = ", ".join(folder.path.name for arm in arms for folder in arm.runs.values())
         raise ConfigError(
             f"a comparison needs two arms, but these runs differ in no setting besides the seed: {names}; "
-            "name runs that differ, or compare checkpoints with --by seed"
+            f"name runs that differ, or compare checkpoints with --by seed{others}"
         )
     if baseline is not None:
         found = [
@@ -158,25 +166,10 @@ def _with_baseline(grouped: Arms, baseline: str | None) -> Arms:
             if baseline == arm.name or any(run.name.endswith(baseline) for run in arm.runs.values())
         ]
         if len(found) != 1:
-            raise ConfigError(
-                f"--baseline {baseline}: fits {len(found)} arms; they are {', '.join(a.name for a in arms)}"
-            )
+            names = ", ".join(arm.name for arm in arms)
+            raise ConfigError(f"--baseline {baseline}: fits {len(found)} arms; they are {names}{others}")
         arms = [found[0], *(arm for arm in arms if arm is not found[0])]
     return Arms(arms=tuple(arms), keys=grouped.keys, notes=grouped.notes)
-
-
-def _benchmarks(runs: Sequence[EvaluatedRun], wanted: Sequence[str]) -> list[str]:
-    """Those that all runs evaluated: the test problems, or, where there are none, validation problems."""
-    shared = [name for name in runs[0].evaluations if all(name in run.evaluations for run in runs)]
-    known = ", ".join(shared) or "none"
-    for name in wanted:
-        if name not in shared:
-            raise ConfigError(f"--benchmark {name}: not all runs evaluated it; those of all are: {known}")
-    if wanted:
-        return list(dict.fromkeys(wanted))
-    if not shared:
-        raise ConfigError("the runs share no evaluated benchmark; `atrium show RUN` says what each has")
-    return [name for name in shared if _VALIDATION not in name] or shared
 
 
 def _tables(
@@ -236,6 +229,16 @@ def _arm_scores(
 def _span(values: Sequence[float | None]) -> tuple[float, float] | None:
     known = [value for value in values if value is not None]
     return (min(known), max(known)) if len(known) == len(values) else None
+
+
+def _note_problems(benchmarks: Sequence[str], all_k: Set[int], notes: list[str]) -> None:
+    """Say where the problems are not those that verdicts need, or were answered unequally often."""
+    if any(VALIDATION in name for name in benchmarks):
+        notes.append(
+            "validation problems: best checkpoints and sweeps are chosen on them, verdicts need test ones"
+        )
+    if len(all_k) > 1:
+        notes.append(f"runs were evaluated with {min(all_k)} to {max(all_k)} samples per problem")
 
 
 def _note_costs(

@@ -47,10 +47,14 @@ _UNREAD = "not_read"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedCheckpoint:
-    """The run and the step that the evaluated policy comes from."""
+    """The run and the step that the evaluated policy comes from.
+
+    `seed` is the run's, which keys the answers' draws; None in records from before it did.
+    """
 
     run: str
     step: int
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,11 @@ class EvaluationSettings:
     def step(self) -> int:
         """The training step of the policy, 0 where no run of Atrium made it."""
         return 0 if self.checkpoint is None else self.checkpoint.step
+
+    @property
+    def run_seed(self) -> int | None:
+        """What keys the draws besides `evaluation.seed`: the run's seed for a policy that it has trained."""
+        return self.checkpoint.seed if self.checkpoint is not None and self.step > 0 else None
 
     def as_record(self) -> dict[str, object]:
         """What `config.json` of an evaluation holds."""

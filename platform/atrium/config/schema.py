@@ -76,7 +76,8 @@ class EvaluationConfig(Section):
     pass_at: tuple[Count, ...] | None = None
     """The k of Pass@k, each at most num_samples; null for the powers of two up to it, and itself."""
     seed: Seed = 0
-    """The start of the answers' randomness; not the run's, so that all its seeds sit the same exam."""
+    """The start of the answers' randomness. Once a run has trained, its own seed keys the draws too: equal
+    seeds of two methods share them, different seeds share none."""
 
 
 class CheckpointConfig(Section):

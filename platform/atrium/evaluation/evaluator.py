@@ -3,8 +3,8 @@
 The same code evaluates inside training and from the command line. It holds no policy and writes nothing:
 an engine samples, a grader grades while the engine goes on sampling, and the caller records what comes
 back: at the end, and problem by problem where an interruption must lose nothing. A sample's seed depends
-on the benchmark, the problem and the sample's index only, so evaluating more often, or more problems,
-changes no other random choice.
+on the seed of evaluations, the run's seed, the benchmark, the problem and the sample's index only, so
+evaluating more often, or more problems, changes no other random choice.
 
 An engine's batch can change the last bits of a log-probability. Where a rule cuts the work into waves, a
 wave is the unit that is finished, so that an evaluation which was interrupted and one which was not take
@@ -115,6 +115,7 @@ def evaluate(
     grader: Grader,
     encode: Callable[[Problem], TokenIds],
     seed: int,
+    run_seed: int | None = None,
     wave_size: WaveSize | None = WaveSize(),
     watch: Watch | None = None,
 ) -> Evaluation:
@@ -125,7 +126,10 @@ def evaluate(
     encode
         A problem's prompt as token ids.
     seed
-        Evaluations with equal seeds draw equal samples from equal weights.
+        The seed of evaluations: equal ones draw equal samples from equal weights.
+    run_seed
+        The seed of the run that trained these weights. Runs with different seeds share no draws, so that
+        their sampling noise is independent; None for the draws of weights that no run has trained.
     wave_size
         How much the engine gets at a time. None gives it all, for an engine that fills its batch by itself;
         each problem is then finished on its own.
@@ -152,7 +156,8 @@ def evaluate(
     }
     for wave in _waves(benchmark, encode, wave_size):
         due = [index for index in wave if index in prompts]
-        for index, sample_index, completion in _sampled(benchmark, due, prompts, engine=engine, seed=seed):
+        sampled = _sampled(benchmark, due, prompts, engine=engine, seed=seed, run_seed=run_seed)
+        for index, sample_index, completion in sampled:
             is_whole = work.add(index, sample_index, completion)
             if wave_size is None and is_whole:
                 work.hand_over([index])
@@ -168,6 +173,7 @@ def evaluate(
         majority_P=majority_P,
         breakdown_by=benchmark.breakdown_by,
     )
+    results["draws"] = {"evaluation_seed": seed, "run_seed": run_seed}
     return Evaluation(benchmark=benchmark.name, samples=samples, results=results)
 
 
@@ -177,12 +183,13 @@ def sample_only(
     engine: Engine,
     encode: Callable[[Problem], TokenIds],
     seed: int,
+    run_seed: int | None = None,
     wave_size: WaveSize | None,
 ) -> None:
     """Sample what `evaluate` does, and drop it: for a process that shares its engine with one that grades."""
     prompts = {index: encode(problem) for index, problem in enumerate(benchmark.problems)}
     for wave in _waves(benchmark, encode, wave_size):
-        for _ in _sampled(benchmark, wave, prompts, engine=engine, seed=seed):
+        for _ in _sampled(benchmark, wave, prompts, engine=engine, seed=seed, run_seed=run_seed):
             pass
 
 
@@ -211,19 +218,19 @@ def _sampled(
     *,
     engine: Engine,
     seed: int,
+    run_seed: int | None,
 ) -> Iterator[tuple[int, int, Completion]]:
     """Each sample of the due problems as it is finished: the problem's place, the sample's, and it.
 
     A request holds one sample, so that none waits for its problem's others; checks the engine's promise.
     """
+    key = (benchmark.name,) if run_seed is None else (run_seed, benchmark.name)
     places = [(index, sample_index) for index in due for sample_index in range(benchmark.num_samples)]
     requests = [
         GenerationRequest(
             prompt_token_ids=prompts[index],
             sample_seeds=(
-                derive_seed(
-                    seed, "evaluation", benchmark.name, benchmark.problems[index].problem_id, sample_index
-                ),
+                derive_seed(seed, "evaluation", *key, benchmark.problems[index].problem_id, sample_index),
             ),
         )
         for index, sample_index in places

@@ -114,8 +114,13 @@ def write_run(
     ability=0.5,
     text=HOSTILE,
     state=None,
+    until=None,
+    benchmark="sums",
 ):
-    """One run with metrics at every step, rollouts at 1 and every 4, evaluations at both ends."""
+    """One run with metrics at every step, rollouts at 1 and every 4, evaluations at both ends.
+
+    It stops after step `until` where that is given.
+    """
     rng = np.random.default_rng([seed, len(algorithm)])
     folder = RunFolder.create(runs_dir, experiment, algorithm, seed)
     folder.write_config(
@@ -131,7 +136,7 @@ def write_run(
     folder.write_overrides([f"algorithm={algorithm}"])
     tracker = RunFolderTracker(folder, RunFolderSettings(rollouts_every_num_steps=4))
     tracker.begin(step=0, num_steps=num_steps)
-    for step in range(num_steps + 1):
+    for step in range((num_steps if until is None else until) + 1):
         if step:
             log_step(tracker, rng, step)
             if tracker.wants_rollouts(step):
@@ -140,7 +145,8 @@ def write_run(
                 tracker.log_rollouts(step, groups, {key: TRACES[key[1]] for key in keys})
         if step in (0, num_steps):
             samples, results = evaluated(rng, ability if step else 0.2, text)
-            tracker.log_evaluation(step=step, benchmark="sums", samples=samples, results=results)
+            results["draws"] = {"evaluation_seed": 0, "run_seed": seed if step else None}
+            tracker.log_evaluation(step=step, benchmark=benchmark, samples=samples, results=results)
     tracker.end(state or RunState.FINISHED)
     return folder
 

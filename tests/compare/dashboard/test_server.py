@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.status import RunState
 
 
 @pytest.fixture
@@ -150,6 +151,21 @@ def test_what_cannot_be_compared_is_explained(client):
     one = names(client)[0]
     assert ask(client, "compare", run=one)["reason"]
     assert "at one of" in ask(client, "compare", run=one, at="noon")["reason"]
+
+
+def test_runs_that_did_not_end_or_lack_the_benchmark_are_left_out_with_the_reason(runs_dir, client, make_run):
+    whole = ask(client, "compare", run=indexed(client))
+    failed = make_run(runs_dir, "atr", 5, state=RunState.FAILED, until=3)
+    elsewhere = make_run(runs_dir, "atr", 6, benchmark="products")
+    eventually(lambda: len(names(client)) == 6)
+    answer = ask(client, "compare", run=indexed(client))
+    assert "reason" not in answer, answer["reason"]
+    assert [arm["scores"] for arm in answer["arms"]] == [arm["scores"] for arm in whole["arms"]]
+    reasons = {one["name"]: one["reason"] for one in answer["left_out"]}
+    assert reasons == {
+        failed.name: "failed at step 3 of 8",
+        elsewhere.name: "has no score on sums, only on products",
+    }
 
 
 def test_arms_with_equal_windows_are_said_to_be_the_same(runs_dir, client, make_run):

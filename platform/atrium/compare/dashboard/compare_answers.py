@@ -36,23 +36,22 @@ class ComparisonRequest:
 def compare_answer(watcher: Watcher, request: ComparisonRequest) -> Answer:
     """A whole comparison, kept until one of its runs changes.
 
-    Runs that were never evaluated are left out and named. Raises `AtriumError` where the others cannot be
-    compared, with the reason.
+    Runs that do not count are left out, each with the reason. Raises `AtriumError` where the others cannot be
+    compared.
     """
     entries = [watcher.scan.entry(name) for name in dict.fromkeys(request.runs)]
-    state = tuple((entry.signature, watcher.indexed(entry)) for entry in entries)
+    state = tuple((entry.signature, entry.overview.state, watcher.indexed(entry)) for entry in entries)
     return _answered(watcher, request, state)
 
 
 @lru_cache(maxsize=64)
 def _answered(watcher: Watcher, request: ComparisonRequest, _state: tuple[object, ...]) -> Answer:
     entries = {name: watcher.scan.entry(name) for name in request.runs}
-    evaluated = [entry for entry in entries.values() if entry.overview.scores and entry.settings]
-    if not evaluated:
-        raise RunFolderError("none of these runs has been evaluated yet, so there is nothing to compare")
-
+    unread = {name: "; ".join(entry.problems) for name, entry in entries.items() if not entry.settings}
+    if len(unread) == len(entries):
+        raise RunFolderError("the settings of these runs cannot be read, so there is nothing to compare")
     compared = compare_runs(
-        [entry.folder for entry in evaluated],
+        [entry.folder for name, entry in entries.items() if name not in unread],
         by=request.by,
         baseline=request.baseline,
         at=_point(request.at),
@@ -61,7 +60,10 @@ def _answered(watcher: Watcher, request: ComparisonRequest, _state: tuple[object
     )
     return {
         **_about(compared),
-        "left_out": [name for name, entry in entries.items() if entry not in evaluated],
+        "left_out": [
+            *({"name": name, "reason": reason} for name, reason in unread.items()),
+            *({"name": one.name, "reason": one.reason} for one in compared.left_out),
+        ],
         "arms": [_arm(one) for one in compared.arms],
         "pairs": [_pair(pair, request.effect) for pair in compared.pairs],
         "over_k": {name: _over_k(by_arm, compared.k) for name, by_arm in compared.outcomes.items()},

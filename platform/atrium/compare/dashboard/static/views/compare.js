@@ -86,7 +86,7 @@ export async function show(root, context) {
         el("p", { class: "muted" }, "Their windows [l, u] are equal and so is everything else: what differs between them is chance."))),
       pairs.map((pair) => verdictBox(pair, answer, pairs.length < 3)),
       answer.notes.length + answer.left_out.length > 0 && el("section", { class: "card pad" }, el("h3", {}, "To keep in mind"),
-        el("ul", { style: { margin: "6px 0 0", paddingLeft: "18px" } }, [...answer.notes, ...(answer.left_out.length ? [`not evaluated, so left out: ${answer.left_out.map(shortName).join(", ")}`] : [])].map((note) => el("li", {}, note)))),
+        el("ul", { style: { margin: "6px 0 0", paddingLeft: "18px" } }, [...answer.notes, ...answer.left_out.map(({ name, reason }) => `left out: ${shortName(name)} (${reason})`)].map((note) => el("li", {}, note)))),
       scoreTable(answer, colour));
     const grid = el("div", { class: "figures two" });
     body.append(grid);

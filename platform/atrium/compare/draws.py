@@ -1,0 +1,76 @@
+"""Which random draws evaluations were sampled with, and what a comparison has to say about them.
+
+Draws are keyed by the seed of evaluations and, once a run has trained, by the run's seed. Equal seeds of two
+arms then share random numbers, and the noise of sampling is independent over seeds. Records from before a
+run's seed keyed draws name none: all their seeds shared one stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from atrium.compare.arms import Arm, pair_seeds
+from atrium.compare.outcomes import EvaluatedRun
+from atrium.tracking.reader import setting
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What keyed an evaluation's draws; `run_seed` is None where all seeds share one stream."""
+
+    evaluation_seed: object
+    run_seed: object
+
+    def __str__(self) -> str:
+        return f"evaluation.seed={self.evaluation_seed} " + (
+            "for all seeds alike" if self.run_seed is None else f"with the run's seed {self.run_seed}"
+        )
+
+
+def draws_of(run: EvaluatedRun, benchmark: str, step: int) -> Draws:
+    """The draws of one evaluation, as it recorded them or as they were before it did."""
+    for point in run.evaluations[benchmark]:
+        if point.step == step and isinstance(point.results.get("draws"), Mapping):
+            results = point.results
+            return Draws(setting(results, "draws.evaluation_seed"), setting(results, "draws.run_seed"))
+    return Draws(setting(run.config, "evaluation.seed"), None)
+
+
+def draws_notes(
+    arms: Sequence[Arm], runs: Mapping[str, EvaluatedRun], steps: Mapping[str, Mapping[str, int]]
+) -> list[str]:
+    """Where the seeds of an arm share draws, and where equal seeds of two arms do not.
+
+    `steps` are the evaluated ones by benchmark and run. The first arm is the baseline.
+    """
+    notes: dict[str, None] = {}
+    for benchmark, used in steps.items():
+        draws = {name: draws_of(run, benchmark, used[name]) for name, run in runs.items()}
+        for arm in arms:
+            own = [draws[folder.name] for folder in arm.runs.values()]
+            if len(set(map(str, own))) < len(own):
+                notes[_shared(arm)] = None
+        for candidate in arms[1:]:
+            for seed, other in pair_seeds(arms[0], candidate)[0]:
+                one, two = draws[arms[0].runs[seed].name], draws[candidate.runs[other].name]
+                if seed == other and one != two:
+                    notes[_unpaired(arms[0], candidate, seed, one, two)] = None
+                    break
+    return list(notes)
+
+
+def _shared(arm: Arm) -> str:
+    # A correlation of .67 between five seeds makes an interval 2.7 times too narrow.
+    return (
+        f"{arm.name}: its seeds were evaluated with the same random draws, so their noise is not independent "
+        "and intervals over them are up to three times too narrow; `atrium evaluate --run RUN` evaluates a "
+        "checkpoint with draws of its own seed"
+    )
+
+
+def _unpaired(one: Arm, two: Arm, seed: int, draws: Draws, others: Draws) -> str:
+    return (
+        f"{one.name} and {two.name}: equal seeds were evaluated with different random draws (seed {seed}: "
+        f"{draws}; {others}), so pairing them shares no sampling noise"
+    )
