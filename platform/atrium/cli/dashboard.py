@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
         parser.error(f"argument --port: {arguments.port} is no port (0 to 65535)")
     if not arguments.host.strip():
         parser.error(
-            "argument --host: an empty name means every address of this machine; give the one you mean"
+            "argument --host: an empty one means every address of this machine; name one"
         )
     port = _free_port(arguments.host, arguments.port)
     _serve(

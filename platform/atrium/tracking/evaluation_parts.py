@@ -64,7 +64,7 @@ class EvaluationParts:
             write_evaluation(path, self._step, samples)
 
     def remove(self) -> None:
-        """Delete the parts, once the whole file is there; an earlier process may have deleted them already."""
+        """Delete the parts, where there still are any, once the whole file is there."""
         if not self._whole.is_file():
             return
         remove(self._folder)
