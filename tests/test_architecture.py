@@ -23,7 +23,8 @@ OPEN_TO_ALL = {"records", "errors", "metrics", "seeding"}
 """Importable from everywhere; they import nothing of the rest."""
 
 _RECORD = ("run_folder", "layout", "reader", "find", "atomic", "status", "json_lines", "sample_files")
-RUN_FOLDER = {f"tracking.{name}" for name in _RECORD}
+_RULES = ("diagnosis",)
+RUN_FOLDER = {f"tracking.{name}" for name in (*_RECORD, *_RULES)}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "windows": set(),
