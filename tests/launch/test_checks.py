@@ -23,6 +23,7 @@ from atrium.launch import gpus
             ["compute.num_nodes=2", "compute.rendezvous=8.8.8.8:29500"],
             "compute.rendezvous=8.8.8.8:29500: 8.8.8.8 is a public address",
         ),
+        (["compute.num_nodes=2", "compute.rendezvous=localhost:99999"], "allowed is 1 to 65535"),
         (["compute.allow_public_rendezvous=true"], "has no effect: one node meets nobody"),
         (["compute.num_processes=0"], "compute.num_processes=0"),
         (["compute.timeout_s=0"], "compute.timeout_s=0"),

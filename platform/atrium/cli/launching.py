@@ -116,7 +116,7 @@ def launch(config: RunConfig, overrides: Sequence[str]) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(compute.num_threads))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if compute.num_nodes == 1 and sys.platform == "linux":
-        # Both listen on an address of the host, which the network would see.
+        # Else both listen on an address of the host, which the network sees.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     rendezvous = os.environ.get(RENDEZVOUS_VARIABLE, compute.rendezvous)

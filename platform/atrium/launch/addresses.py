@@ -17,8 +17,10 @@ _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def check_rendezvous(rendezvous: str, *, allow_public: bool) -> None:
-    """Raise `ConfigError` where `rendezvous`, host:port, is an address that the internet reaches."""
-    host = rendezvous.rpartition(":")[0]
+    """Raise `ConfigError` where `rendezvous`, host:port, has no such port or an address that is public."""
+    host, _, port = rendezvous.rpartition(":")
+    if not 0 < int(port) < 65_536:
+        raise ConfigError(f"compute.rendezvous={rendezvous}: {port} is no port; allowed is 1 to 65535")
     public = [address for _, address in _addresses(host) if ipaddress.ip_address(address).is_global]
     if public and not allow_public:
         raise ConfigError(
@@ -49,7 +51,7 @@ def _addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
     """The addresses that a name stands for here; none where nobody knows it."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):
         return []
     return [(family, str(place[0])) for family, _, _, _, place in found]
 
