@@ -150,7 +150,7 @@ def test_rollouts_hold_what_the_objective_saw(folder):
 
 def test_the_summary_has_exactly_its_keys(folder):
     summary = json.loads(folder.summary_file.read_text())
-    assert set(summary) == {"evaluations", "num_steps", "num_tokens", "wall_s", "status"}
+    assert set(summary) == {"evaluations", "num_steps", "num_tokens", "wall_s", "status", "findings"}
     assert (summary["num_steps"], summary["status"]) == (3, "finished")
     assert summary["num_tokens"] == sum(record["rollout/num_tokens"] for record in _records(folder))
     assert set(summary["evaluations"]) == set(BENCHMARKS)

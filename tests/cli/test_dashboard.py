@@ -25,6 +25,13 @@ def test_a_port_that_is_none_is_refused(tmp_path):
         main(["--runs-dir", str(tmp_path), "--port", "70000"])
 
 
+@pytest.mark.parametrize("host", ["", " "])
+def test_an_empty_host_is_refused_as_it_means_every_address(tmp_path, monkeypatch, host):
+    monkeypatch.setattr("uvicorn.Server.run", lambda server: None)  # else a server that starts runs for ever
+    with pytest.raises(ConfigError, match="means every address of this machine"):
+        main(["--runs-dir", str(tmp_path), "--host", host])
+
+
 def test_help_says_what_it_writes(capsys):
     assert main(["--help"]) == 0
     assert "its only writes are notes" in capsys.readouterr().out

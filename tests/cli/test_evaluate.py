@@ -13,6 +13,7 @@ from atrium.tracking.find import find_run, list_runs
 from atrium.tracking.json_lines import read_json_lines
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.sample_files import read_samples, write_evaluation
+from atrium.tracking.status import read_status
 
 BENCHMARK, STEP = "arithmetic-test", 2
 
@@ -137,19 +138,22 @@ def _without_time(text):
     return [json.loads(line) | {"time": 0} for line in text.splitlines()]
 
 
-def test_a_suite_gets_scores_for_each_benchmark_and_their_macro_average(evaluate, tmp_path):
+def suite_of(folder):
+    """The settings of a suite of three small benchmarks, whose files lie in `folder`."""
     lines = []
     for name in ("aime24", "aime25", "aime26"):
-        file = tmp_path / f"{name}.jsonl"
+        file = folder / f"{name}.jsonl"
         rows = [{"id": f"{name}-{n}", "problem": f"{n}+{n}=", "answer": str(2 * n)} for n in range(1, 4)]
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         member = f"benchmark.members.{name}"
         lines += [f"{member}.source={file}", f"{member}.files=[]", f"{member}.revision=null"]
         lines += [f"{member}.expected_num_rows=3", f"{member}.expected_num_problems=3"]
         lines += [f"{member}.fields.question=[problem]", f"{member}.fields.answer=[answer]"]
-    folder, printed = evaluate(
-        "--run", "last", "benchmark=aime_all", *lines, "evaluation.max_new_tokens=5000"
-    )
+    return ["benchmark=aime_all", *lines]
+
+
+def test_a_suite_gets_scores_for_each_benchmark_and_their_macro_average(evaluate, tmp_path):
+    folder, printed = evaluate("--run", "last", *suite_of(tmp_path), "evaluation.max_new_tokens=5000")
     summary = json.loads(folder.summary_file.read_text())
     assert summary["evaluations"].keys() == {"aime24", "aime25", "aime26"}
     macro = summary["macro_average"]
@@ -157,6 +161,27 @@ def test_a_suite_gets_scores_for_each_benchmark_and_their_macro_average(evaluate
     assert (macro["num_benchmarks"], macro["mean_at_k"]) == (3, pytest.approx(sum(means) / 3))
     assert "macro average over 3 benchmarks" in printed
     assert "not evaluation.max_new_tokens=5000" in folder.log_file.read_text()
+
+
+@pytest.mark.parametrize("num_done", [1, 3])
+def test_a_suite_goes_on_after_any_of_its_benchmarks_and_a_finished_one_stays_finished(
+    evaluate, runs_dir, tmp_path, num_done
+):
+    folder, _ = evaluate("--run", "last", *suite_of(tmp_path), "tracking.figures=false")
+    names = ("aime24", "aime25", "aime26")
+    rows = [rows_of(folder, name) for name in names]
+    scores = _without_time(folder.evaluations_file.read_text())
+    if num_done < len(names):  # as a process leaves it that died between two benchmarks
+        for name in names[num_done:]:
+            folder.evaluation_path(name, STEP).unlink()
+        done = folder.evaluations_file.read_text().splitlines(keepends=True)[:num_done]
+        folder.evaluations_file.write_text("".join(done))
+        for file in (folder.summary_file, folder.status_file):
+            file.unlink()
+    code = main(["evaluate", "--runs-dir", str(runs_dir), "--resume", folder.path.name])
+    assert (code, read_status(folder.status_file).state) == (0, "finished")
+    assert [rows_of(folder, name) for name in names] == rows
+    assert _without_time(folder.evaluations_file.read_text()) == scores
 
 
 def test_a_path_into_a_run_means_that_run(evaluate, trained):

@@ -117,6 +117,7 @@ def test_auto_becomes_a_value_that_fits_model_and_machine(quickstart):
         "num_processes": 1,
         "num_nodes": 1,
         "rendezvous": None,
+        "allow_public_rendezvous": False,
         "max_restarts": 0,
         "timeout_s": 1800.0,
         "slurm": None,

@@ -19,6 +19,12 @@ from atrium.launch import gpus
         (["compute=multi_node"], "compute.num_nodes=2 needs a place where the nodes meet"),
         (["compute.rendezvous=here:1"], "compute.rendezvous=here:1 has no effect: one node meets nobody"),
         (["compute.rendezvous=here", "compute.num_nodes=2"], "compute.rendezvous"),
+        (
+            ["compute.num_nodes=2", "compute.rendezvous=8.8.8.8:29500"],
+            "compute.rendezvous=8.8.8.8:29500: 8.8.8.8 is a public address",
+        ),
+        (["compute.num_nodes=2", "compute.rendezvous=localhost:99999"], "allowed is 1 to 65535"),
+        (["compute.allow_public_rendezvous=true"], "has no effect: one node meets nobody"),
         (["compute.num_processes=0"], "compute.num_processes=0"),
         (["compute.timeout_s=0"], "compute.timeout_s=0"),
     ],

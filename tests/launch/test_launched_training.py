@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -125,3 +126,30 @@ def test_ranks_end_with_their_launcher(tmp_path):
     state = concluded_state(read_status(run.folder.status_file))
     assert state in (RunState.INTERRUPTED, RunState.FAILED, RunState.KILLED)
     assert run.folder.checkpoint_steps()
+
+
+def listening(pid):
+    """The addresses at which a process and all that it started listen just now."""
+    found = set()
+    try:
+        process = psutil.Process(pid)
+        for one in [process, *process.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                places = one.net_connections(kind="tcp")
+                found |= {place.laddr.ip for place in places if place.status == psutil.CONN_LISTEN}
+    except psutil.NoSuchProcess:
+        pass
+    return found
+
+
+def test_nothing_of_a_run_of_two_processes_listens_beyond_the_loopback(tmp_path):
+    run = Launched(tmp_path, num_steps=3)
+    found = set()
+
+    def has_ended():
+        found.update(listening(run.process.pid))
+        return run.process.poll() is not None
+
+    run.until(has_ended, "its end")
+    assert run.process.returncode == 0, run.log.read_text()
+    assert found == {"127.0.0.1"}

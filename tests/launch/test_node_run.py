@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
+from datetime import timedelta
 
 import psutil
 import pytest
@@ -40,6 +42,11 @@ def say(text):
 def stop(number, frame):
     say("error: stopped after step 3")
     sys.exit(130)
+if what == "listeners":
+    import psutil
+    own = [c for pid in (os.getppid(), os.getpid()) for c in psutil.Process(pid).net_connections(kind="tcp")]
+    listening = [list(c.laddr) for c in own if c.status == psutil.CONN_LISTEN]
+    (run / f"listeners-{rank}.json").write_text(json.dumps(listening))
 if what == "kill" and rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 if what == "kill":
@@ -92,6 +99,41 @@ def test_every_rank_is_started_once_and_knows_its_place(folder, launch):
             "WORLD_SIZE": "2",
             "LOCAL_WORLD_SIZE": "2",
         }
+
+
+def listeners(pids):
+    """Where processes listen: the address and port of each TCP socket."""
+    found = (place for pid in pids for place in psutil.Process(pid).net_connections(kind="tcp"))
+    return {tuple(place.laddr) for place in found if place.status == psutil.CONN_LISTEN}
+
+
+def test_on_one_machine_every_store_listens_on_the_loopback_alone(folder, launch):
+    others = listeners([os.getpid()])  # what earlier tests opened
+    settings = NodeSettings(num_processes=2)
+    meeting = Meeting(settings)
+    opened = listeners([os.getpid()]) - others
+    assert {host for host, _ in opened} == {"127.0.0.1"}
+    assert meeting.store.port in {port for _, port in opened}
+    launch("listeners")
+    seen_by_rank = {tuple(place) for place in json.loads((folder.path / "listeners-0.json").read_text())}
+    assert seen_by_rank > opened
+    assert {host for host, _ in seen_by_rank - others} == {"127.0.0.1"}
+
+
+def test_the_store_of_several_nodes_listens_at_the_address_that_was_named_alone():
+    others = listeners([os.getpid()])
+    port = free_port()
+    settings = NodeSettings(num_processes=1, num_nodes=2, rendezvous=f"127.0.0.1:{port}")
+    first, second = Meeting(settings), Meeting(settings)
+    assert listeners([os.getpid()]) - others == {("127.0.0.1", port)}
+    assert (first.is_first(), second.is_first()) == (True, False)
+
+
+def test_a_rendezvous_that_nobody_can_reach_is_said_in_one_line(monkeypatch):
+    monkeypatch.setattr("atrium.launch.agent._STORE_TIMEOUT", timedelta(seconds=1))
+    nowhere = "no.such.host.invalid:29500"
+    with pytest.raises(ConfigError, match=f"compute.rendezvous={nowhere}: cannot be reached"):
+        Meeting(NodeSettings(num_processes=1, num_nodes=2, rendezvous=nowhere))
 
 
 def test_a_killed_rank_ends_the_run_which_names_it_and_leaves_no_process(folder, launch):
@@ -175,8 +217,6 @@ def test_the_last_words_of_a_rank_are_its_error_or_the_end_of_its_traceback(tmp_
 
 
 def free_port():
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         return probe.getsockname()[1]

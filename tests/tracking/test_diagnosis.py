@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atrium.tracking.diagnosis import COLLAPSE_STEPS, collapsed
+from atrium.tracking.diagnosis import NUM_STEPS, collapsed
 
 STUCK = {"rollout/no_signal_frac": 1.0, "rollout/correct_frac": 0.25}
 SOLVED = {"rollout/no_signal_frac": 1.0, "rollout/correct_frac": 1.0}
@@ -10,7 +10,7 @@ LEARNS = {"rollout/no_signal_frac": 0.5, "rollout/correct_frac": 0.5}
 
 
 def test_a_run_that_ends_without_any_signal_has_collapsed():
-    assert "in its last 10 steps" in collapsed([LEARNS] * 3 + [STUCK] * COLLAPSE_STEPS)
+    assert "in its last 10 steps" in collapsed([LEARNS] * 3 + [STUCK] * NUM_STEPS)
 
 
 def test_a_run_that_has_solved_its_task_has_not_collapsed():

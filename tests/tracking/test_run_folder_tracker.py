@@ -210,7 +210,7 @@ def test_a_folder_that_cannot_be_written_is_one_line_at_the_start(tmp_path):
 def test_the_summary_has_the_promised_form(folder, record):
     record(folder).end(RunState.FINISHED)
     summary = json.loads(folder.summary_file.read_text())
-    assert set(summary) == {"evaluations", "num_steps", "num_tokens", "wall_s", "status"}
+    assert set(summary) == {"evaluations", "num_steps", "num_tokens", "wall_s", "status", "findings"}
     assert set(summary["evaluations"]) == {"test", "validation"}
     keys = {
         "step",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from atrium.assemble.shared_evaluation import evaluated_together
@@ -12,6 +12,7 @@ from atrium.evaluation.evaluator import Benchmark, Evaluation, WaveSize, evaluat
 from atrium.grading.grader import Grader
 from atrium.records import Problem, RolloutGroup, TokenIds
 from atrium.rollout.engine import Engine
+from atrium.tracking.diagnosis import Notes
 from atrium.tracking.terminal import ProgressDisplay
 from atrium.tracking.tracker import EvaluatedSample, RatioHistogram, TokenTrace, Tracker
 from atrium.train.ranks import Ranks
@@ -31,6 +32,7 @@ class Recorder:
 
     tracker: RunTracker
     display: ProgressDisplay
+    notes: Notes = field(default_factory=Notes, kw_only=True)
 
     def begin(self, title: str, *, step: int, num_steps: int) -> None:
         """Training goes on after `step`."""
@@ -42,9 +44,11 @@ class Recorder:
         return self.tracker.wants_rollouts(step)
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record and show the metrics of one step."""
+        """Record and show the metrics of one step, and say what goes wrong."""
         self.tracker.log_metrics(step, metrics)
         self.display.step(step, metrics)
+        for note in self.notes.after(step, metrics):
+            self.display.message(f"note: {note}")
 
     def log_ratios(self, step: int, histogram: RatioHistogram) -> None:
         """Record how the ratios of one step are distributed."""

@@ -26,7 +26,7 @@ from atrium.sweep.setup import join
 from atrium.sweep.storage import SweepStorage
 from atrium.sweep.worker import SweepWorker
 from atrium.tracking.atomic import write_json
-from atrium.tracking.diagnosis import COLLAPSE_STEPS, collapsed
+from atrium.tracking.diagnosis import NUM_STEPS, collapsed
 from atrium.tracking.reader import EvaluationPoint, MetricTable, read_evaluations, read_metrics, read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.sample_files import read_samples
@@ -98,7 +98,7 @@ def read_result(
 def _last_steps(metrics: MetricTable) -> list[dict[str, float]]:
     """The last recorded steps, as many as a collapse is judged by."""
     names = metrics.columns
-    rows = zip(*(metrics.columns[name][-COLLAPSE_STEPS:].tolist() for name in names), strict=True)
+    rows = zip(*(metrics.columns[name][-NUM_STEPS:].tolist() for name in names), strict=True)
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 

@@ -43,6 +43,8 @@ def main(argv: list[str]) -> int:
         )
     if not 0 <= arguments.port < 65_536:
         parser.error(f"argument --port: {arguments.port} is no port (0 to 65535)")
+    if not arguments.host.strip():
+        parser.error("argument --host: an empty one means every address of this machine; name one")
     port = _free_port(arguments.host, arguments.port)
     _serve(
         runs_dir,

@@ -16,6 +16,7 @@ from atrium.config.compose import to_json
 from atrium.config.machine import num_usable_cores, visible_gpus
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
+from atrium.launch.addresses import check_rendezvous
 from atrium.launch.gpus import gpu_models
 from atrium.launch.rank_logs import ranks_dir
 from atrium.launch.slurm import JobSettings, Submission, check_settings, job_script, raise_for
@@ -115,8 +116,12 @@ def launch(config: RunConfig, overrides: Sequence[str]) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(compute.num_threads))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if compute.num_nodes == 1 and sys.platform == "linux":
-        # gloo listens on the address of the host's name, which the network would see.
+        # Else both listen on an address of the host, which the network sees.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    rendezvous = os.environ.get(RENDEZVOUS_VARIABLE, compute.rendezvous)
+    if rendezvous is not None:
+        check_rendezvous(rendezvous, allow_public=compute.allow_public_rendezvous)
     # Only now: it loads torch, and most mistakes have been found without it.
     from atrium.launch.agent import Meeting, NodeSettings
     from atrium.launch.supervisor import NodeRun, agreed_folder
@@ -124,7 +129,7 @@ def launch(config: RunConfig, overrides: Sequence[str]) -> None:
     settings = NodeSettings(
         num_processes=compute.num_processes,
         num_nodes=compute.num_nodes,
-        rendezvous=os.environ.get(RENDEZVOUS_VARIABLE, compute.rendezvous),
+        rendezvous=rendezvous,
         max_restarts=compute.max_restarts,
         timeout_s=compute.timeout_s,
     )

@@ -27,19 +27,21 @@ from atrium.metrics import (
     STEP_S,
     TRUNCATED_FRAC,
 )
-from atrium.tracking.end_summary import INTERVAL_NOTE, cell, curves_table, heading
+from atrium.tracking.end_summary import INTERVAL_NOTE, cell, curves_table, heading, print_findings
 from atrium.tracking.find import find_run
 from atrium.tracking.formatting import age, printable, share, span
 from atrium.tracking.reader import (
     EvaluationPoint,
     RunOverview,
     read_evaluations,
+    read_findings,
     read_metrics,
     read_object,
     read_overview,
     setting,
 )
 from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.status import RunState
 
 _SHOWN_CURVES = tuple(
     quantity.name
@@ -109,6 +111,7 @@ def _print_heading(run: RunOverview, console: Console) -> None:
         console.print(Text(printable(line), "dim"), soft_wrap=True)
     for note in (*run.problems, *([status.error] if status.error else [])):
         console.print(Text(printable(note), "yellow"), soft_wrap=True)
+    print_findings(read_findings(run.folder, is_over=run.state is not RunState.RUNNING), console)
 
 
 def _print_settings(run: RunOverview, console: Console) -> None:

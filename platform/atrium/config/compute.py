@@ -75,6 +75,8 @@ class ComputeConfig(Section):
     """Machines that share the run; the command is given on each, or once with slurm."""
     rendezvous: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$")] | None = None
     """Where the nodes meet: host:port of one of them; null on one node, and with slurm."""
+    allow_public_rendezvous: bool = False
+    """Whether several nodes may meet at a public address: whoever reaches it can run code in the run."""
     max_restarts: CountOrZero = 0
     """How often processes that died are started again by themselves, from the last checkpoint."""
     timeout_s: Positive = 1800.0
@@ -112,6 +114,7 @@ ONE_PROCESS: Mapping[str, object] = {
     "num_processes": 1,
     "num_nodes": 1,
     "rendezvous": None,
+    "allow_public_rendezvous": False,
     "max_restarts": 0,
     "slurm": None,
 }
@@ -130,6 +133,11 @@ def check_processes(compute: ComputeConfig, rollout: SamplingSection) -> None:
         raise ConfigError(
             f"compute.rendezvous={compute.rendezvous} has no effect: {why}; allowed is null"
             + (", or compute.num_nodes of at least 2" if compute.num_nodes == 1 else "")
+        )
+    if compute.allow_public_rendezvous and compute.num_nodes == 1:
+        raise ConfigError(
+            "compute.allow_public_rendezvous=true has no effect: one node meets nobody; allowed is false, or "
+            "compute.num_nodes of at least 2"
         )
     num_prompts, shared = rollout.num_prompts, rollout.ranks_per_engine
     if compute.num_processes % shared:

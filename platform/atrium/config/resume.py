@@ -27,6 +27,7 @@ MAY_CHANGE = (
     "compute.num_processes",
     "compute.num_nodes",
     "compute.rendezvous",
+    "compute.allow_public_rendezvous",
     "compute.max_restarts",
     "compute.timeout_s",
     "compute.slurm",

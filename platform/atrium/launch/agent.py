@@ -22,12 +22,15 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SubprocessContext
-from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
+from torch.distributed.elastic.rendezvous.api import RendezvousError
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend, create_backend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
-from atrium.errors import ConfigError
+from atrium.errors import ConfigError, RankError
+from atrium.launch.addresses import LOOPBACK
 from atrium.launch.rank_logs import last_words, rank_log, size_of
+from atrium.launch.single_node import SingleNode, store_at
 
 ATTEMPT_VARIABLE = "ATRIUM_ATTEMPT"
 """Tells ranks apart from those before them, which used the same store; equal on all nodes of an attempt."""
@@ -73,28 +76,7 @@ class Meeting:
 
     def __init__(self, settings: NodeSettings) -> None:
         self._settings = settings
-        alone = settings.rendezvous is None
-        self._parameters = RendezvousParameters(
-            backend="c10d",
-            endpoint=settings.rendezvous or "localhost:0",
-            run_id="atrium",
-            min_nodes=settings.num_nodes,
-            max_nodes=settings.num_nodes,
-            # Else ranks look for the host's own name, which containers often cannot resolve.
-            local_addr="localhost" if alone else None,
-            join_timeout=int(settings.timeout_s) + 1,
-            last_call_timeout=_LAST_CALL_S,
-            read_timeout=int(_STORE_TIMEOUT.total_seconds()),
-            **({"is_host": True} if alone else {}),
-        )
-        try:
-            self._backend, self.store = create_backend(self._parameters)
-        except (RuntimeError, ValueError, OSError) as error:
-            raise ConfigError(
-                f"compute.rendezvous={settings.rendezvous}: cannot be reached within "
-                f"{_STORE_TIMEOUT.total_seconds():g} s; see that the host is one of the nodes, that the "
-                "command runs there too, and that the port is open between them"
-            ) from error
+        self.store, self._handler = _alone() if settings.rendezvous is None else _met(settings)
         self.store.set_timeout(timedelta(seconds=settings.timeout_s))
 
     def is_first(self) -> bool:
@@ -106,13 +88,48 @@ class Meeting:
         return WorkerSpec(
             role="atrium",
             local_world_size=self._settings.num_processes,
-            rdzv_handler=create_handler(self.store, self._backend, self._parameters),
+            rdzv_handler=self._handler,
             entrypoint=command[0],
             args=tuple(command[1:]),
             max_restarts=self._settings.max_restarts,
             monitor_interval=_MONITOR_INTERVAL_S,
-            local_addr=self._parameters.local_addr,
         )
+
+
+def _alone() -> tuple[Store, RendezvousHandler]:
+    """Where the ranks of the only node meet."""
+    store = store_at(LOOPBACK, 0, _STORE_TIMEOUT)
+    if store is None:
+        raise RankError(f"no port of {LOOPBACK} is free for the ranks to meet at")
+    return store, SingleNode(store)
+
+
+def _met(settings: NodeSettings) -> tuple[Store, RendezvousHandler]:
+    """Where several nodes meet; the one whose address it is keeps the store."""
+    parameters = RendezvousParameters(
+        backend="c10d",
+        endpoint=str(settings.rendezvous),
+        run_id="atrium",
+        min_nodes=settings.num_nodes,
+        max_nodes=settings.num_nodes,
+        join_timeout=int(settings.timeout_s) + 1,
+        last_call_timeout=_LAST_CALL_S,
+        read_timeout=int(_STORE_TIMEOUT.total_seconds()),
+    )
+    host, _, port = parameters.endpoint.rpartition(":")
+    try:
+        store: Store | None = store_at(host, int(port), _STORE_TIMEOUT)
+        if store is not None:
+            backend = C10dRendezvousBackend(store, parameters.run_id)
+        else:
+            backend, store = create_backend(parameters)
+    except (RuntimeError, ValueError, OSError, RendezvousError) as error:
+        raise ConfigError(
+            f"compute.rendezvous={settings.rendezvous}: cannot be reached within "
+            f"{_STORE_TIMEOUT.total_seconds():g} s; see that the host is one of the nodes, that the "
+            "command runs there too, and that the port is open between them"
+        ) from error
+    return store, create_handler(store, backend, parameters)
 
 
 class NodeAgent(LocalElasticAgent):

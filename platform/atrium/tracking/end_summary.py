@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atrium.metrics import CATALOGUE, ENTROPY, LENGTH_MEAN, NUM_TOKENS, REWARD
+from atrium.tracking.diagnosis import Finding
 from atrium.tracking.find import short_name
 from atrium.tracking.formatting import duration, number, printable, share, span, sparkline
 from atrium.tracking.reader import (
@@ -20,6 +21,7 @@ from atrium.tracking.reader import (
     RunOverview,
     Scores,
     read_evaluations,
+    read_findings,
     read_metrics,
     read_overview,
     scores_of,
@@ -52,6 +54,13 @@ def print_summary(folder: RunFolder, console: Console | None = None) -> None:
         line = Text.assemble((f"  {label:<12}", "cyan"), printable(text), (f"   {meaning}", "dim"))
         line.rstrip()
         console.print(line, soft_wrap=True)
+    print_findings(read_findings(folder), console)  # the last lines, which are read first
+
+
+def print_findings(findings: Iterable[Finding], console: Console) -> None:
+    """Print what went wrong in a run, one line for each."""
+    for finding in findings:
+        console.print(Text(printable(finding.text), style="yellow"), soft_wrap=True)
 
 
 def heading(run: RunOverview, metrics: MetricTable) -> Text:

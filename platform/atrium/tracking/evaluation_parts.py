@@ -64,11 +64,13 @@ class EvaluationParts:
             write_evaluation(path, self._step, samples)
 
     def remove(self) -> None:
-        """Delete the parts, once the whole file is there."""
-        if self._whole.is_file():
-            remove(self._folder)
-            if not any(self._folder.parent.iterdir()):
-                remove(self._folder.parent)
+        """Delete the parts, where there still are any, once the whole file is there."""
+        if not self._whole.is_file():
+            return
+        remove(self._folder)
+        parts = self._folder.parent
+        if parts.is_dir() and not any(parts.iterdir()):
+            remove(parts)
 
 
 def _sample_of(row: Row, known: Mapping[str, Problem], path: Path) -> EvaluatedSample:

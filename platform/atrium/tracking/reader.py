@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from atrium.tracking.diagnosis import Finding, diagnose
 from atrium.tracking.json_lines import Record, read_json_lines
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import (
@@ -144,8 +145,8 @@ def read_metrics(folder: RunFolder) -> MetricTable:
     Raises `OSError` where the file exists and cannot be read.
     """
     lines = read_json_lines(folder.metrics_file)
-    by_step = {step: record for record in lines.records if (step := _integer(record.get("step"))) is not None}
-    steps = sorted(by_step)
+    by_step = _by_step(lines.records)
+    steps = list(by_step)
     names = dict.fromkeys(name for step in steps for name in by_step[step])
     columns = {
         name: np.array([_number(by_step[step].get(name)) for step in steps], dtype=np.float64)
@@ -158,6 +159,25 @@ def read_metrics(folder: RunFolder) -> MetricTable:
         columns=columns,
         num_unreadable=lines.num_unreadable + len(lines.records) - len(by_step),
     )
+
+
+def read_findings(folder: RunFolder, *, is_over: bool = True) -> tuple[Finding, ...]:
+    """What the metrics of a run say went wrong; see `diagnosis`.
+
+    Raises `OSError` where the file exists and cannot be read.
+    """
+    by_step = _by_step(read_json_lines(folder.metrics_file).records)
+    steps = [
+        (step, {name: _number(value) for name, value in record.items() if name not in ("step", "time")})
+        for step, record in by_step.items()
+    ]
+    return diagnose(steps, is_over=is_over)
+
+
+def _by_step(records: Iterable[Record]) -> dict[int, Record]:
+    """Records of steps in order; where a step was recorded twice, the later record counts."""
+    found = {step: record for record in records if (step := _integer(record.get("step"))) is not None}
+    return dict(sorted(found.items()))
 
 
 def read_evaluations(folder: RunFolder) -> dict[str, tuple[EvaluationPoint, ...]]:

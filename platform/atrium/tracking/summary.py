@@ -8,7 +8,7 @@ import numpy as np
 
 from atrium.metrics import NUM_TOKENS
 from atrium.tracking.atomic import write_json
-from atrium.tracking.reader import EvaluationPoint, read_evaluations, read_metrics, scores_of
+from atrium.tracking.reader import EvaluationPoint, read_evaluations, read_findings, read_metrics, scores_of
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunStatus, StatusUnreadableError, read_status
 
@@ -29,7 +29,8 @@ def summarize(folder: RunFolder) -> dict[str, object]:
     """The content of `summary.json`, from what the folder holds.
 
     `best` is the evaluation with the highest Mean@k of the same benchmark, and says in `selected_on` what
-    it was chosen on: a best on test problems is an optimistic number, a verdict uses `last`.
+    it was chosen on: a best on test problems is an optimistic number, a verdict uses `last`. `findings` say
+    what went wrong, by the rules of `diagnosis`.
     """
     try:
         status = read_status(folder.status_file)
@@ -51,6 +52,7 @@ def summarize(folder: RunFolder) -> dict[str, object]:
         "num_tokens": int(np.nansum(tokens)),
         "wall_s": status.wall_s,
         "status": str(status.state),
+        "findings": [asdict(finding) for finding in read_findings(folder)],
     }
 
 

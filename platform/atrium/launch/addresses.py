@@ -1,0 +1,63 @@
+"""At which addresses the processes of a run meet, and which of them the rest of the world can reach.
+
+Whoever reaches torchrun's store can run code in the run: torchrun unpickles what stands there, and it asks
+nobody for a password.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+
+from atrium.errors import ConfigError
+
+LOOPBACK = "127.0.0.1"
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+def check_rendezvous(rendezvous: str, *, allow_public: bool) -> None:
+    """Raise `ConfigError` where `rendezvous`, host:port, has no such port or an address that is public."""
+    host, _, port = rendezvous.rpartition(":")
+    if not 0 < int(port) < 65_536:
+        raise ConfigError(f"compute.rendezvous={rendezvous}: {port} is no port; allowed is 1 to 65535")
+    public = [address for _, address in _addresses(host) if ipaddress.ip_address(address).is_global]
+    if public and not allow_public:
+        raise ConfigError(
+            f"compute.rendezvous={rendezvous}: {public[0]} is a public address, and whoever reaches the port "
+            "can run code in the run; name an address of the nodes' own network, or set "
+            "compute.allow_public_rendezvous=true where a firewall keeps others out"
+        )
+
+
+def listen(host: str, port: int) -> socket.socket | None:
+    """A socket that listens at this address alone; None where it is taken, or another machine's.
+
+    None also where this machine knows itself by that name on its loopback only, where others do not reach it.
+    """
+    is_loopback_meant = host == "localhost" or _is_loopback(host)
+    for family, address in _addresses(host):
+        if _is_loopback(address) and not is_loopback_meant:
+            continue
+        try:
+            return socket.create_server((address, port), family=family)
+        except OSError as error:
+            if error.errno not in _NOT_HERE:
+                return None
+    return None
+
+
+def _addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
+    """The addresses that a name stands for here; none where nobody knows it."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return [(family, str(place[0])) for family, _, _, _, place in found]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
