@@ -14,7 +14,7 @@ from pathlib import Path
 
 from atrium.cli.app import loading
 from atrium.cli.runs_command import CommandParser, files_explained
-from atrium.config.compose import compose, from_json
+from atrium.config.compose import compose, compose_notes, from_json
 from atrium.config.evaluation import (
     EvaluatedCheckpoint,
     EvaluationSettings,
@@ -61,6 +61,8 @@ def main(argv: Sequence[str]) -> int:
     if arguments.cfg:
         sys.stdout.write(json.dumps(settings.as_record(), indent=2) + "\n")
     else:
+        for note in compose_notes(settings.config, overrides):
+            sys.stdout.write(f"note: {note}\n")
         _evaluate(settings, overrides, resume)
     return 0
 
