@@ -1,7 +1,7 @@
 """Every command of the README and the docs, composed for several machines, and its numbers judged.
 
-Commands are read from the pages, so a new one is picked up by itself. What cannot fit a machine has to be refused in one
-line that names the memory.
+Commands are read from the pages, so a new one is picked up by itself. What cannot fit a machine has to be
+refused in one line that names the memory.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def atrium_words(command):
     """The arguments of `atrium` that a command comes to, or None where it calls another program."""
     words = shlex.split(command)
     if words[0] == "make":
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))
+        }
         planned = subprocess.run(
             ["make", "--dry-run", *words[1:]],
             cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60, check=True,
@@ -86,10 +88,14 @@ TRAINING = [
     if words and words[0] in ("train", "memory", "config") and not set(ON_RUNS) & set(words)
 ]
 EVALUATING = [
-    command for command, words in COMMANDS if words and words[0] == "evaluate" and not set(ON_RUNS) & set(words)
+    command
+    for command, words in COMMANDS
+    if words and words[0] == "evaluate" and not set(ON_RUNS) & set(words)
 ]
 SWEEPING = [
-    command for command, words in COMMANDS if words and words[0] == "sweep" and words[1] not in ("report", "worker")
+    command
+    for command, words in COMMANDS
+    if words and words[0] == "sweep" and words[1] not in ("report", "worker")
 ]
 
 
@@ -171,7 +177,9 @@ def test_a_documented_run_composes_with_sensible_numbers_and_fits_or_is_refused(
         if atrium_words(command)[0] != "train":
             continue
         if is_too_large:
-            with pytest.raises(ConfigError, match=r"takes at least [\d.]+ GB of .*memory.*and there are") as error:
+            with pytest.raises(
+                ConfigError, match=r"takes at least [\d.]+ GB of .*memory.*and there are"
+            ) as error:
                 train._check_machine(config)
             assert app.one_line(error.value) == str(error.value)
         else:

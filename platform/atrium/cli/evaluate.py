@@ -14,7 +14,7 @@ from pathlib import Path
 
 from atrium.cli.app import loading
 from atrium.cli.runs_command import CommandParser, files_explained
-from atrium.config.compose import compose, compose_notes, from_json
+from atrium.config.compose import compose, from_json
 from atrium.config.evaluation import (
     EvaluatedCheckpoint,
     EvaluationSettings,
@@ -61,8 +61,6 @@ def main(argv: Sequence[str]) -> int:
     if arguments.cfg:
         sys.stdout.write(json.dumps(settings.as_record(), indent=2) + "\n")
     else:
-        for note in compose_notes(settings.config, overrides):
-            sys.stdout.write(f"note: {note}\n")
         _evaluate(settings, overrides, resume)
     return 0
 
@@ -163,9 +161,11 @@ def _evaluate(settings: EvaluationSettings, overrides: Sequence[str], resume: Pa
     # Only now: these need numpy and torch, and most mistakes have been found without them.
     from atrium.cli.evaluate_summary import print_evaluation
     from atrium.cli.preflight import check_before_run
-    from atrium.cli.train import set_threads
+    from atrium.cli.train import print_notes, set_threads
 
     check_before_run(settings.config)
+    if resume is None:
+        print_notes(settings.config, overrides)
     set_threads(settings.config)
     with loading():
         from atrium.assemble.evaluation import run_evaluation

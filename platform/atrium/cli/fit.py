@@ -1,7 +1,7 @@
 """Whether a language model's training can fit this machine's memory at all, before anything is loaded.
 
-The least that a step needs, by the plan of `atrium memory`: the trained state, what the engine takes, and an update
-on one row at a time with activations computed again. What passes may still not fit; what is refused cannot.
+The least that a step needs, by the plan of `atrium memory`: the trained state, what the engine takes, and
+an update on one short row with activations computed again. What passes may still not fit; what is refused cannot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GB = 1e9
 
 
 def device_bytes(config: RunConfig) -> int | None:
-    """The memory that one process may use: of its GPU, or its share of the machine's. None where it is not known."""
+    """The memory that one process may use: its GPU's, or its share of the machine's. None where not known."""
     compute = config.compute
     if compute.slurm is not None:
         return None  # another machine runs it
@@ -64,7 +64,8 @@ def _advice(config: RunConfig, held: list[MemoryItem]) -> str:
         return f"what takes less: {', '.join([*adapters, 'a GPU'])}, or a smaller model"
     settings = dict.fromkeys(name for item in held[:3] for name in item.lowered_by.split(", "))
     lowered = [name for name in settings if name.startswith(("rollout.", "optimizer=", "compute.offload"))]
-    return f"what takes less: {', '.join([*lowered, *adapters, 'compute=node on more GPUs'])}, or a smaller model"
+    less = ", ".join([*lowered, *adapters, "compute=node on more GPUs"])
+    return f"what takes less: {less}, or a smaller model"
 
 
 def _dimensions(model: HubModelConfig) -> ModelDimensions | None:

@@ -59,9 +59,9 @@ def main(argv: Sequence[str]) -> int:
             config = _continued(run, overrides)
         else:
             config = _new(overrides) if file is None else _repeated(file, overrides)
-            if file is None and not is_shown_only:
-                _print_notes(config, overrides)
         _check_machine(config)
+        if run is None and file is None and not is_shown_only:
+            print_notes(config, overrides)
         if is_shown_only:
             print_script(config)
         elif is_started_here(config):
@@ -115,7 +115,8 @@ def _new(overrides: Sequence[str]) -> RunConfig:
     return config
 
 
-def _print_notes(config: RunConfig, overrides: Sequence[str]) -> None:
+def print_notes(config: RunConfig, overrides: Sequence[str]) -> None:
+    """Say what the user should know about settings that are not wrong."""
     for note in compose_notes(config, overrides):
         sys.stdout.write(f"note: {note}\n")
 
@@ -164,7 +165,7 @@ def _train_many(overrides: Sequence[str]) -> int:
         lines, config = jobs[len(codes)]
         sys.stdout.write(f"run {len(codes) + 1} of {len(jobs)}: {' '.join(lines)}\n")
         try:
-            _print_notes(config, lines)
+            print_notes(config, lines)
             if is_started_here(config):
                 _train(config, lines)
             else:

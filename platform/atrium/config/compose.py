@@ -186,8 +186,8 @@ def _composition_error(overrides: Sequence[Override], error: Exception) -> Confi
             return ConfigError(f"{shown(line)}: there is no such key to delete; allowed is {key}=null")
     if missing := _NO_RECIPE.search(said):
         return ConfigError(
-            f"model={missing[1]}: there is no conf/recipe/{missing[1]}.yaml, which says at what scale the model is "
-            "trained; write one (defaults: [direct], or [thinking]), or choose one with recipe=NAME"
+            f"model={missing[1]}: there is no conf/recipe/{missing[1]}.yaml, which says at what scale "
+            "the model is trained; write one (defaults: [direct], or [thinking]), or choose one with recipe=NAME"
         )
     return ConfigError(f"the configuration cannot be composed: {said}")
 

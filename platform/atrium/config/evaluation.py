@@ -25,7 +25,7 @@ EXPERIMENT = "evaluations"
 """The folder below runs_dir that evaluations are filed in, unless experiment_name says otherwise."""
 
 HUB_SAMPLING = "literature"
-"""The option of the group `evaluation` for models from the Hub, unless one is chosen: its length limit counts."""
+"""The option of the group `evaluation` whose length limit models from the Hub have, unless one is chosen."""
 
 SECTIONS = (
     "experiment_name",
@@ -83,7 +83,7 @@ def compose_evaluation(overrides: Sequence[str]) -> EvaluationSettings:
     config = compose(lines)
     is_chosen = any(override.key_or_group == "evaluation" for override in parsed)
     if isinstance(config.model, HubModelConfig) and not is_chosen:
-        # The literature's length; the sampling that the model's authors evaluate with, which its recipe holds.
+        # The literature's length, and the sampling of the model's authors, which its recipe holds.
         own = config.evaluation
         sampling = [f"evaluation.temperature={own.temperature}", f"evaluation.top_p={own.top_p}"]
         config = compose([f"evaluation={HUB_SAMPLING}", *sampling, *lines])

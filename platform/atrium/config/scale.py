@@ -1,7 +1,7 @@
-"""The scale that a model is trained at: which recipe a Hub source gets, and what cannot be meant for its size.
+"""The scale a model is trained at: which recipe a Hub source gets, and what cannot be meant for its size.
 
-`conf/recipe` has a file for every model of `conf/model`. A source that one of those describes is that model; any
-other gets the generic recipe for its size. Nothing here asks the Hub or loads torch.
+`conf/recipe` has a file for every model of `conf/model`. A source that one of those describes is that model;
+any other gets the generic recipe for its size. Nothing here asks the Hub or loads torch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RATE, _ROLLOUT_TOKENS, _EVALUATION_TOKENS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceChoice:
-    """What `model=hub` with a typed source stands for: groups and their options, and the reason for the user."""
+    """What `model=hub` with a typed source stands for: options by group, and the reason for the user."""
 
     options: Mapping[str, str]
     note: str
@@ -59,8 +59,8 @@ def choose_by_source(overrides: Sequence[Override], conf: Path) -> SourceChoice 
     if described is not None:
         return SourceChoice(
             options={"model": described},
-            note=f"model.source={name} is what conf/model/{described}.yaml describes, so model={described} is "
-            "used, with its prompt and its recipe",
+            note=f"model.source={name} is what conf/model/{described}.yaml describes, so model={described} "
+            "is used, with its prompt and its recipe",
         )
     if "recipe" in typed:
         return None
@@ -92,7 +92,9 @@ def count_parameters(architecture: Mapping[str, object] | None) -> int | None:
     Norms and biases, less than a thousandth, are left out. None where the keys are not all there.
     """
     names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    sizes = [value for name in names if isinstance(value := (architecture or {}).get(name), int) and value > 0]
+    sizes = [
+        value for name in names if isinstance(value := (architecture or {}).get(name), int) and value > 0
+    ]
     if architecture is None or len(sizes) < len(names):
         return None
     vocabulary, hidden, feed_forward, layers, heads = sizes
@@ -134,7 +136,7 @@ def scale_notes(config: RunConfig, overrides: Sequence[Override], conf: Path) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Doubt:
-    """A setting that destroys pretrained weights or shows nothing of them, what it does, and what would not."""
+    """A setting that destroys pretrained weights or shows nothing of them, and what would not."""
 
     key: str
     value: float
@@ -159,7 +161,7 @@ def _doubts(config: RunConfig, overrides: Sequence[Override]) -> list[_Doubt]:
             _Doubt(
                 key=_RATE,
                 value=rate,
-                effect=f"destroys a pretrained model of {size / 1e9:.1f} billion parameters that are all trained",
+                effect=f"destroys a pretrained model whose {size / 1e9:.1f} billion parameters are all trained",
                 allowed=f"less than {DESTRUCTIVE_RATE:g}, such as 1e-6, adapters (model.lora)",
                 is_typed=_RATE in typed,
             )
