@@ -129,7 +129,7 @@ def test_parameters_are_not_guessed_where_keys_are_missing():
 @pytest.mark.parametrize(
     ("experiment", "message"),
     [
-        ("stress", r"^optimizer\.learning_rate=0\.0005 destroys a pretrained model whose 1\.7 billion"),
+        ("stress", r"^optimizer\.learning_rate=0\.0005 destroys a pretrained model of 1\.7 billion"),
         ("brief", r"^rollout\.max_new_tokens=256 cuts off a model that thinks"),
     ],
 )
@@ -151,6 +151,11 @@ def test_a_scale_that_cannot_be_meant_is_an_error_unless_it_is_typed(
     notes = compose_notes(compose(typed), typed)
     assert len(notes) == 3
     assert all(note.endswith("it was typed, so it is taken") for note in notes)
+
+
+def test_a_language_model_is_debugged_in_seconds_with_few_tokens():
+    config = compose([*QWEN, "model.weights=random", "debug=tiny_steps"])
+    assert (config.num_steps, config.rollout.max_new_tokens, config.evaluation.max_new_tokens) == (3, 64, 64)
 
 
 def test_a_stored_configuration_of_any_scale_can_be_read():

@@ -164,7 +164,7 @@ def _evaluate(settings: EvaluationSettings, overrides: Sequence[str], resume: Pa
     from atrium.cli.train import print_notes, set_threads
 
     check_before_run(settings.config)
-    if resume is None:
+    if resume is None and settings.checkpoint is None:
         print_notes(settings.config, overrides)
     set_threads(settings.config)
     with loading():

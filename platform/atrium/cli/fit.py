@@ -1,7 +1,8 @@
 """Whether a language model's training can fit this machine's memory at all, before anything is loaded.
 
 The least that a step needs, by the plan of `atrium memory`: the trained state, what the engine takes, and
-an update on one short row with activations computed again. What passes may still not fit; what is refused cannot.
+an update on one short row with activations computed again. What passes may still not fit; what is
+refused cannot.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def device_bytes(config: RunConfig) -> int | None:
         return None  # another machine runs it
     if compute.device == "cpu":
         limit_mb = provenance.memory_limit_mb()
-        total = psutil.virtual_memory().total
+        total = int(psutil.virtual_memory().total)
         return min(total, total if limit_mb is None else limit_mb << 20) // compute.num_processes
     sizes = [int(size[0]) << 20 for gpu in provenance.gpus() if (size := re.match(r"\d+", gpu["memory"]))]
     return min(sizes, default=None)

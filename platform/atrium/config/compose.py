@@ -185,9 +185,10 @@ def _composition_error(overrides: Sequence[Override], error: Exception) -> Confi
         if override.is_delete() and "Could not delete" in said and f"'{key}'" in said:
             return ConfigError(f"{shown(line)}: there is no such key to delete; allowed is {key}=null")
     if missing := _NO_RECIPE.search(said):
+        model = missing[1]
         return ConfigError(
-            f"model={missing[1]}: there is no conf/recipe/{missing[1]}.yaml, which says at what scale "
-            "the model is trained; write one (defaults: [direct], or [thinking]), or choose one with recipe=NAME"
+            f"model={model}: there is no conf/recipe/{model}.yaml, which says at what scale it is trained; "
+            "write one (defaults: [direct], or [thinking]), or choose one with recipe=NAME"
         )
     return ConfigError(f"the configuration cannot be composed: {said}")
 

@@ -161,7 +161,7 @@ def _doubts(config: RunConfig, overrides: Sequence[Override]) -> list[_Doubt]:
             _Doubt(
                 key=_RATE,
                 value=rate,
-                effect=f"destroys a pretrained model whose {size / 1e9:.1f} billion parameters are all trained",
+                effect=f"destroys a pretrained model of {size / 1e9:.1f} billion parameters, all trained",
                 allowed=f"less than {DESTRUCTIVE_RATE:g}, such as 1e-6, adapters (model.lora)",
                 is_typed=_RATE in typed,
             )
