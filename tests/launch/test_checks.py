@@ -30,7 +30,7 @@ from atrium.launch import gpus
     ],
 )
 def test_wrong_processes_are_one_line(tmp_path, capsys, settings, said):
-    assert main(["train", *settings, "debug=none", f"runs_dir={tmp_path}"]) == 2
+    assert main(["train", *settings, "debug=null", f"runs_dir={tmp_path}"]) == 2
     errors = capsys.readouterr().err
     assert said in errors
     assert errors.count("\n") == 1

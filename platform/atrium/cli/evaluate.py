@@ -161,9 +161,11 @@ def _evaluate(settings: EvaluationSettings, overrides: Sequence[str], resume: Pa
     # Only now: these need numpy and torch, and most mistakes have been found without them.
     from atrium.cli.evaluate_summary import print_evaluation
     from atrium.cli.preflight import check_before_run
-    from atrium.cli.train import set_threads
+    from atrium.cli.train import print_notes, set_threads
 
     check_before_run(settings.config)
+    if resume is None and settings.checkpoint is None:
+        print_notes(settings.config, overrides)
     set_threads(settings.config)
     with loading():
         from atrium.assemble.evaluation import run_evaluation

@@ -60,6 +60,7 @@ def sweep_definition(wanted: str, options: Mapping[str, str], overrides: Sequenc
 
 def run_sweep(definition: SweepDefinition, storage: str | None, num_workers: int) -> int:
     """Run a sweep to its end with workers of this machine, and report on it."""
+    from atrium.cli.fit import check_fit, device_bytes
     from atrium.cli.preflight import check_before_run, check_offload, check_optimizer
     from atrium.cli.sweep_report import report
 
@@ -70,6 +71,7 @@ def run_sweep(definition: SweepDefinition, storage: str | None, num_workers: int
     check_before_run(config)
     check_optimizer(config.optimizer.kind)
     check_offload(config.compute)
+    check_fit(config, device_bytes(config))
     folder = sweep_folder(definition.runs_dir, definition.name)
     opened = SweepStorage(storage_url(storage, folder))
     sys.stdout.write(f"sweep {definition.name}: {definition.question}\n")

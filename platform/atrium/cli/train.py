@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from atrium.cli.app import loading, one_line
 from atrium.cli.hydra_flags import PROGRAM, parse_flags, run_hydra
 from atrium.cli.launching import is_started_here, print_script, start, submit
-from atrium.config.compose import compose, compose_all, config_from_hydra, from_json, hydra_lines
+from atrium.config.compose import compose, compose_all, compose_notes, from_json, hydra_lines
 from atrium.config.experiment_file import expand_experiment_files
 from atrium.config.machine import engine_choice, this_machine
 from atrium.config.nearest import shown
@@ -60,6 +60,8 @@ def main(argv: Sequence[str]) -> int:
         else:
             config = _new(overrides) if file is None else _repeated(file, overrides)
         _check_machine(config)
+        if run is None and file is None and not is_shown_only:
+            print_notes(config, overrides)
         if is_shown_only:
             print_script(config)
         elif is_started_here(config):
@@ -113,6 +115,12 @@ def _new(overrides: Sequence[str]) -> RunConfig:
     return config
 
 
+def print_notes(config: RunConfig, overrides: Sequence[str]) -> None:
+    """Say what the user should know about settings that are not wrong."""
+    for note in compose_notes(config, overrides):
+        sys.stdout.write(f"note: {note}\n")
+
+
 def _repeated(file: str, overrides: Sequence[str]) -> RunConfig:
     """The stored configuration of a run, for a new run that repeats it."""
     if overrides:
@@ -153,13 +161,13 @@ def _train_many(overrides: Sequence[str]) -> int:
         return 0
     codes: list[int] = []
 
-    def train(composed: DictConfig) -> None:
-        lines, _ = jobs[len(codes)]
+    def train(_: DictConfig) -> None:
+        lines, config = jobs[len(codes)]
         sys.stdout.write(f"run {len(codes) + 1} of {len(jobs)}: {' '.join(lines)}\n")
         # What a run records as its command: this job alone, and not Hydra's way to it.
         sys.argv = [PROGRAM, "train", *lines]
         try:
-            config = config_from_hydra(composed)
+            print_notes(config, lines)
             if is_started_here(config):
                 _train(config, lines)
             else:
@@ -179,12 +187,14 @@ def _train_many(overrides: Sequence[str]) -> int:
 def _check_machine(config: RunConfig) -> None:
     # Only now: it needs numpy, and most mistakes have been found without it.
     from atrium.cli.checkpoint_check import check_checkpoint_model
+    from atrium.cli.fit import check_fit, device_bytes
     from atrium.cli.preflight import check_before_run, check_offload, check_optimizer
 
     check_before_run(config)
     check_optimizer(config.optimizer.kind)
     check_offload(config.compute)
     check_checkpoint_model(config)
+    check_fit(config, device_bytes(config))
 
 
 def _train(config: RunConfig, overrides: Sequence[str]) -> None:

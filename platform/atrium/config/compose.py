@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,15 +31,18 @@ from atrium.config.overrides import (
     NO_CALLS,
     calls_something,
     for_hydra,
+    is_null_group,
     parse_overrides,
     read_groups,
 )
+from atrium.config.scale import check_scale, choose_by_source, scale_notes
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
 
 CONFIG_NAME = "config"
 HYDRA_VERSION_BASE = "1.3"
 
+_NO_RECIPE = re.compile(r"Could not find 'recipe/([\w-]+)'")
 _PACKAGE = Path(__file__).parents[1]
 _NO_LOGGING = {"version": 1, "root": None, "disable_existing_loggers": False}
 _CORE_PLUGINS = "hydra._internal.core_plugins"
@@ -79,8 +83,15 @@ def compose(overrides: Sequence[str] = (), *, machine: Machine | None = None) ->
 
     `machine` is what `auto` is resolved for; this machine by default.
     """
-    check_overrides(overrides)
-    return config_from_hydra(_compose(overrides), machine=machine)
+    checked = check_overrides(overrides)
+    config = config_from_hydra(_compose(overrides), machine=machine)
+    check_scale(config, checked)
+    return config
+
+
+def compose_notes(config: RunConfig, overrides: Sequence[str]) -> list[str]:
+    """What the user should know about `config`, which `compose(overrides)` gave, in a line each."""
+    return scale_notes(config, check_overrides(overrides), conf_folder())
 
 
 def compose_all(overrides: Sequence[str]) -> list[tuple[tuple[str, ...], RunConfig]]:
@@ -139,9 +150,24 @@ def validated(data: Mapping[str, Any], *, trains: bool = True) -> RunConfig:
 
 
 def hydra_lines(overrides: Sequence[str]) -> list[str]:
-    """Checked overrides in the form in which Hydra accepts every setting; sweeps are left as they are."""
+    """Checked overrides in the form in which Hydra accepts every setting; sweeps are left as they are.
+
+    A source that a model file describes becomes that model, any other gets the recipe for its size.
+    """
     groups = read_groups(conf_folder())
-    return [for_hydra(override, groups) for override in parse_overrides(overrides, groups, allow_sweeps=True)]
+    checked = parse_overrides(overrides, groups, allow_sweeps=True)
+    choice = choose_by_source(checked, conf_folder())
+    options = {} if choice is None else choice.options
+    # Hydra takes no null for a group; those that may be null are so as shipped.
+    kept = [
+        override
+        for override in checked
+        if override.key_or_group not in options and not is_null_group(override, groups)
+    ]
+    return [
+        *(f"{group}={option}" for group, option in options.items()),
+        *(for_hydra(override, groups) for override in kept),
+    ]
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:
@@ -164,6 +190,12 @@ def _composition_error(overrides: Sequence[Override], error: Exception) -> Confi
             return ConfigError(f"{shown(line)}: {key} is there already; allowed is {key}=VALUE")
         if override.is_delete() and "Could not delete" in said and f"'{key}'" in said:
             return ConfigError(f"{shown(line)}: there is no such key to delete; allowed is {key}=null")
+    if missing := _NO_RECIPE.search(said):
+        model = missing[1]
+        return ConfigError(
+            f"model={model}: there is no conf/recipe/{model}.yaml, which says at what scale it is trained; "
+            "write one (defaults: [direct], or [thinking]), or choose one with recipe=NAME"
+        )
     return ConfigError(f"the configuration cannot be composed: {said}")
 
 

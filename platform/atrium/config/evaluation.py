@@ -25,7 +25,7 @@ EXPERIMENT = "evaluations"
 """The folder below runs_dir that evaluations are filed in, unless experiment_name says otherwise."""
 
 HUB_SAMPLING = "literature"
-"""The option of the group `evaluation` for models from the Hub, unless one is chosen."""
+"""The option of the group `evaluation` whose length limit models from the Hub have, unless one is chosen."""
 
 SECTIONS = (
     "experiment_name",
@@ -92,7 +92,10 @@ def compose_evaluation(overrides: Sequence[str]) -> EvaluationSettings:
     config = compose(lines)
     is_chosen = any(override.key_or_group == "evaluation" for override in parsed)
     if isinstance(config.model, HubModelConfig) and not is_chosen:
-        config = compose([f"evaluation={HUB_SAMPLING}", *lines])
+        # The literature's length, and the sampling of the model's authors, which its recipe holds.
+        own = config.evaluation
+        sampling = [f"evaluation.temperature={own.temperature}", f"evaluation.top_p={own.top_p}"]
+        config = compose([f"evaluation={HUB_SAMPLING}", *sampling, *lines])
     _check_engine(config)
     check_alone(config.compute, "an evaluation is one process")
     return EvaluationSettings(config=config)
@@ -113,7 +116,8 @@ def checkpoint_evaluation(
                 "and model.thinking"
             )
     # The run's own model need not be one of the shipped ones, and what fits it is checked in the end.
-    wanted = compose(["model=hub", "model.source=checkpoint", *overrides]).model_dump(mode="json")
+    length = f"rollout.max_new_tokens={trained.rollout.max_new_tokens}"  # which evaluations follow
+    wanted = compose(["model=hub", "model.source=checkpoint", length, *overrides]).model_dump(mode="json")
     data = trained.model_dump(mode="json")
     own = {"source": str(policy), "prompt": trained.model.prompt, "thinking": trained.model.thinking}
     data["model"] = {**wanted["model"], **own}

@@ -29,6 +29,8 @@ NO_CALLS = (
     "allowed is a plain value or another key, such as ${rollout.group_size}"
 )
 Groups = Mapping[str, tuple[str, ...]]
+MAY_BE_NULL = frozenset({"evaluation", "experiment", "debug"})
+"""Groups of differences, which are null as shipped; every other part is there exactly once."""
 
 
 def read_groups(conf: Path) -> dict[str, tuple[str, ...]]:
@@ -70,6 +72,12 @@ def for_hydra(override: Override, groups: Groups) -> str:
     line = override.input_line or ""
     is_setting = override.type is OverrideType.CHANGE and override.key_or_group not in groups
     return f"++{line}" if is_setting else line
+
+
+def is_null_group(override: Override, groups: Groups) -> bool:
+    """Whether the override chooses none of a group's options: `experiment=null`."""
+    is_one = override.key_or_group in groups and not override.is_sweep_override()
+    return is_one and override.type is OverrideType.CHANGE and override.value() is None
 
 
 def _refuse_code(line: str) -> None:
@@ -139,6 +147,10 @@ def _check_shape(override: Override, groups: Groups, *, allow_sweeps: bool) -> N
 
 def _check_option(override: Override, options: Sequence[str]) -> None:
     group = override.key_or_group
+    if group in MAY_BE_NULL and not override.is_sweep_override():
+        if override.value() is None:
+            return
+        options = ("null", *options)
     for option in _values(override):
         if not isinstance(option, str) or option not in options:
             near = suggestion(option, options) if isinstance(option, str) else ""

@@ -1,0 +1,201 @@
+"""The scale a model is trained at: which recipe a Hub source gets, and what cannot be meant for its size.
+
+`conf/recipe` has a file for every model of `conf/model`. A source that one of those describes is that model;
+any other gets the generic recipe for its size. Nothing here asks the Hub or loads torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from hydra.core.override_parser.types import Override
+
+from atrium.config.models import HubModelConfig
+from atrium.config.schema import RunConfig
+from atrium.errors import ConfigError
+
+LARGE_MODEL = 500_000_000
+"""Parameters from which on a model is fine-tuned at about 1e-6."""
+SMALL_MODEL = 10_000_000
+"""Parameters below which a model is a toy, as the built-in one is."""
+DESTRUCTIVE_RATE = 1e-4
+"""The learning rate from which on full fine-tuning destroys a large model."""
+FEWEST_THINKING_TOKENS = 1024
+"""A model that thinks ends in fewer tokens than this only by being cut off."""
+
+_RATE, _ROLLOUT_TOKENS, _EVALUATION_TOKENS = (
+    "optimizer.learning_rate",
+    "rollout.max_new_tokens",
+    "evaluation.max_new_tokens",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceChoice:
+    """What `model=hub` with a typed source stands for: options by group, and the reason for the user."""
+
+    options: Mapping[str, str]
+    note: str
+
+
+def choose_by_source(overrides: Sequence[Override], conf: Path) -> SourceChoice | None:
+    """The model file that describes a typed `model.source`, or the generic recipe for its size.
+
+    None where no such choice is to be made: another model or several, an architecture of one's own, a recipe
+    that was typed.
+    """
+    typed = {override.key_or_group: override for override in overrides}
+    model, source = typed.get("model"), typed.get("model.source")
+    if model is None or source is None or model.is_sweep_override() or source.is_sweep_override():
+        return None
+    name = source.value()
+    if model.value() != "hub" or "model.architecture" in typed or not isinstance(name, str):
+        return None
+    described = _describing_file(name, conf)
+    if described is not None:
+        return SourceChoice(
+            options={"model": described},
+            note=f"model.source={name} is what conf/model/{described}.yaml describes, so model={described} "
+            "is used, with its prompt and its recipe",
+        )
+    if "recipe" in typed:
+        return None
+    size = count_parameters(_read_architecture(name))
+    if size is None:
+        return SourceChoice(
+            options={},
+            note=f"model.source={name}: no file of conf/model describes it and its size is not known yet, so "
+            "recipe=hub is used, which suits 500M parameters and more; choose another with recipe=NAME",
+        )
+    recipe = generic_recipe(size)
+    return SourceChoice(
+        options={"recipe": recipe},
+        note=f"model.source={name}: no file of conf/model describes it; with {size:,} parameters it gets "
+        f"recipe={recipe}",
+    )
+
+
+def generic_recipe(num_parameters: int) -> str:
+    """The recipe of a model of this size that no file describes."""
+    if num_parameters < SMALL_MODEL:
+        return "hub_below_10m"
+    return "hub_below_500m" if num_parameters < LARGE_MODEL else "hub"
+
+
+def count_parameters(architecture: Mapping[str, object] | None) -> int | None:
+    """The parameters of a dense decoder with gated feed-forward layers, from the keys of its config.json.
+
+    Norms and biases, less than a thousandth, are left out. None where the keys are not all there.
+    """
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    sizes = [
+        value for name in names if isinstance(value := (architecture or {}).get(name), int) and value > 0
+    ]
+    if architecture is None or len(sizes) < len(names):
+        return None
+    vocabulary, hidden, feed_forward, layers, heads = sizes
+    groups, head = architecture.get("num_key_value_heads"), architecture.get("head_dim")
+    key_heads = groups if isinstance(groups, int) else heads
+    head_size = head if isinstance(head, int) else hidden // heads
+    attention = 2 * hidden * head_size * (heads + key_heads)
+    embeddings = vocabulary * hidden * (1 if architecture.get("tie_word_embeddings") else 2)
+    return layers * (attention + 3 * hidden * feed_forward) + embeddings
+
+
+def known_architecture(model: HubModelConfig) -> Mapping[str, object] | None:
+    """The keys of the model's config.json, where its file or a local folder has them."""
+    return _read_architecture(model.source) if model.architecture is None else model.architecture
+
+
+def check_scale(config: RunConfig, overrides: Sequence[Override]) -> None:
+    """Raise `ConfigError` for a scale that cannot be meant for pretrained weights, unless it was typed."""
+    for doubt in _doubts(config, overrides):
+        if not doubt.is_typed:
+            raise ConfigError(
+                f"{doubt.key}={doubt.value:g} {doubt.effect}; allowed is {doubt.allowed}, or to type "
+                f"{doubt.key}={doubt.value:g} where it is meant"
+            )
+
+
+def scale_notes(config: RunConfig, overrides: Sequence[Override], conf: Path) -> list[str]:
+    """What the user should know about the scale: how it was chosen, and what was typed against the odds."""
+    choice = choose_by_source(overrides, conf)
+    return [
+        *([] if choice is None else [choice.note]),
+        *(
+            f"{doubt.key}={doubt.value:g} {doubt.effect}; it was typed, so it is taken"
+            for doubt in _doubts(config, overrides)
+            if doubt.is_typed
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Doubt:
+    """A setting that destroys pretrained weights or shows nothing of them, and what would not."""
+
+    key: str
+    value: float
+    effect: str
+    allowed: str
+    is_typed: bool
+
+
+def _doubts(config: RunConfig, overrides: Sequence[Override]) -> list[_Doubt]:
+    model = config.model
+    is_debugged = any(
+        override.key_or_group == "debug" and override.value() is not None for override in overrides
+    )
+    if not isinstance(model, HubModelConfig) or model.weights == "random" or is_debugged:
+        return []
+    # What an experiment file of one's own says stands among the overrides, too.
+    typed = {override.key_or_group for override in overrides}
+    doubts = []
+    size, rate = count_parameters(known_architecture(model)), config.optimizer.learning_rate
+    if model.lora is None and size is not None and size >= LARGE_MODEL and rate >= DESTRUCTIVE_RATE:
+        doubts.append(
+            _Doubt(
+                key=_RATE,
+                value=rate,
+                effect=f"destroys a pretrained model of {size / 1e9:.1f} billion parameters, all trained",
+                allowed=f"less than {DESTRUCTIVE_RATE:g}, such as 1e-6, adapters (model.lora)",
+                is_typed=_RATE in typed,
+            )
+        )
+    lengths = {_ROLLOUT_TOKENS: config.rollout.max_new_tokens}
+    lengths[_EVALUATION_TOKENS] = config.evaluation.max_new_tokens
+    for key, length in lengths.items():
+        if model.thinking and length < FEWEST_THINKING_TOKENS:
+            follows = key == _EVALUATION_TOKENS and length == lengths[_ROLLOUT_TOKENS]
+            doubts.append(
+                _Doubt(
+                    key=key,
+                    value=length,
+                    effect="cuts off a model that thinks (model.thinking=true) before it answers",
+                    allowed=f"at least {FEWEST_THINKING_TOKENS}",
+                    is_typed=key in typed or (follows and _ROLLOUT_TOKENS in typed),
+                )
+            )
+    return doubts
+
+
+def _describing_file(source: str, conf: Path) -> str | None:
+    for path in sorted((conf / "model").glob("*.yaml")):
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        described = settings.get("source") if isinstance(settings, Mapping) else None
+        if isinstance(described, str) and described.casefold() == source.casefold():
+            return path.stem
+    return None
+
+
+def _read_architecture(source: str) -> Mapping[str, object] | None:
+    """A local folder's config.json, or None where there is none that can be read."""
+    try:
+        data = json.loads((Path(source).expanduser() / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return data if isinstance(data, Mapping) else None

@@ -1,0 +1,212 @@
+"""Every command of the README and the docs, composed for several machines, and its numbers judged.
+
+Commands are read from the pages, so a new one is picked up by itself. What cannot fit a machine has to be
+refused in one line that names the memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from atrium.cli import app, train
+from atrium.cli.hydra_flags import parse_flags
+from atrium.cli.sweep_run import sweep_definition
+from atrium.config import compose as composition
+from atrium.config.compose import check_overrides, compose
+from atrium.config.evaluation import compose_evaluation
+from atrium.config.experiment_file import expand_experiment_files
+from atrium.config.machine import Machine
+from atrium.errors import ConfigError
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+GB = 10**9
+MACHINES = {  # the machine, the memory of its processors and of each GPU
+    "no GPU": (Machine(num_cores=4, requested_threads=None, has_cuda=False), 16 * GB, None),
+    "24 GB": (_one := Machine(num_cores=16, requested_threads=None, has_cuda=True, has_vllm=True, num_gpus=1),
+              128 * GB, 24 * GB),
+    "80 GB": (_one, 128 * GB, 80 * GB),
+    "8 x 80 GB": (Machine(num_cores=96, requested_threads=None, has_cuda=True, has_vllm=True, num_gpus=8),
+                  1024 * GB, 80 * GB),
+}  # fmt: skip
+TOO_LARGE = {
+    ("atr MODEL=qwen3_1_7b", "no GPU"), ("atr MODEL=qwen3_1_7b", "24 GB"),
+    ("EXPERIMENT=atr_qwen3_1_7b", "no GPU"), ("EXPERIMENT=atr_qwen3_1_7b", "24 GB"),
+    ("atr MODEL=qwen3_8b", "no GPU"), ("atr MODEL=qwen3_8b", "24 GB"), ("atr MODEL=qwen3_8b", "80 GB"),
+}  # fmt: skip
+MADE_BY_ANOTHER_COMMAND = {
+    "runs/sweeps/delta/report/winner.yaml": "defaults: [stress]\nnum_steps: 20\n",
+    "mine.jsonl": '{"question": "1+1", "answer": "2"}\n',
+}
+# What any sensible training of a language model stays within; whole weights, and adapters.
+RATES = {False: (1e-7, 1e-5), True: (1e-6, 1e-4)}
+SHORTEST = {False: 512, True: 1024}
+"""New tokens that a worked solution takes at least, and one after a thought."""
+
+
+def documented_commands():
+    """The lines that begin with `$` in the pages' blocks of code, without their comments, each once."""
+    found = {}
+    for page in PAGES:
+        blocks = re.findall(r"^```.*?^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for line in re.findall(r"^\$ (.*)$", "\n".join(blocks).replace("\\\n", " "), flags=re.MULTILINE):
+            found[shlex.join(shlex.split(line, comments=True))] = None
+    return list(found)
+
+
+@functools.cache
+def atrium_words(command):
+    """The arguments of `atrium` that a command comes to, or None where it calls another program."""
+    words = shlex.split(command)
+    if words[0] == "make":
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))
+        }
+        planned = subprocess.run(
+            ["make", "--dry-run", *words[1:]],
+            cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        *_, last = planned.stdout.replace("\\\n", " ").strip().splitlines()
+        words = shlex.split(last)
+    return words[1:] if Path(words[0]).name == "atrium" else None
+
+
+COMMANDS = [(command, atrium_words(command)) for command in documented_commands()]
+ON_RUNS = ("--resume", "--run")
+"""Flags that take a run's stored settings instead of composing any."""
+TRAINING = [
+    command
+    for command, words in COMMANDS
+    if words and words[0] in ("train", "memory", "config") and not set(ON_RUNS) & set(words)
+]
+EVALUATING = [
+    command
+    for command, words in COMMANDS
+    if words and words[0] == "evaluate" and not set(ON_RUNS) & set(words)
+]
+SWEEPING = [
+    command
+    for command, words in COMMANDS
+    if words and words[0] == "sweep" and words[1] not in ("report", "worker")
+]
+
+
+@functools.cache
+def _as_files_have_it(*lines):
+    return _COMPOSE(lines)
+
+
+_COMPOSE = composition._compose
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """A folder that has what other commands make, and composition by Hydra once for all machines."""
+    for name, text in MADE_BY_ANOTHER_COMMAND.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(composition, "_compose", lambda lines: _as_files_have_it(*lines))
+
+
+@pytest.fixture
+def on(monkeypatch):
+    """A function that makes this process see a machine, and returns what settings are resolved for."""
+
+    def see(name):
+        machine, memory, gpu_memory = MACHINES[name]
+        gpus = [{"name": "a GPU", "memory": f"{gpu_memory >> 20} MiB", "driver": "1"}] if gpu_memory else []
+        monkeypatch.setattr("atrium.config.consistency.torch_has_cuda", lambda: True)
+        monkeypatch.setattr("atrium.cli.preflight.check_vllm", lambda device: None)
+        monkeypatch.setattr("atrium.tracking.provenance.gpus", lambda: gpus * machine.num_gpus)
+        monkeypatch.setattr("atrium.tracking.provenance.memory_limit_mb", lambda: None)
+        monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=memory, available=memory))
+        return machine
+
+    return see
+
+
+def jobs_of(command):
+    """The overrides of every run that a command starts; seeds only repeat what is composed."""
+    own = ("--profile", "--print-script")
+    arguments = [word for word in atrium_words(command)[1:] if word not in own]
+    overrides = parse_flags(expand_experiment_files(arguments)).overrides
+    overrides = [line for line in overrides if not re.match(r"seed=.*,", line)]
+    return composition._jobs(check_overrides(overrides, allow_sweeps=True))
+
+
+def judge(config, typed):
+    """Assert that numbers which nobody typed are in the range in which such a model learns."""
+    model, rollout, evaluation = config.model, config.rollout, config.evaluation
+    if model.kind == "tiny":
+        assert 1e-4 <= config.optimizer.learning_rate <= 1e-3
+        assert 32 <= rollout.max_new_tokens <= 96
+        return
+    if model.weights == "random":
+        return
+    slowest, fastest = RATES[model.lora is not None]
+    assert "optimizer.learning_rate" in typed or slowest <= config.optimizer.learning_rate <= fastest
+    shortest = SHORTEST[model.thinking]
+    assert "rollout.max_new_tokens" in typed or shortest <= rollout.max_new_tokens <= 16_384
+    assert {"rollout.max_new_tokens", "evaluation.max_new_tokens"} & typed or (
+        shortest <= evaluation.max_new_tokens <= 32_768
+    )
+    assert "rollout.group_size" in typed or 4 <= rollout.group_size <= 64
+    assert "rollout.num_prompts" in typed or 32 <= rollout.num_prompts <= 1024
+    assert "num_steps" in typed or 100 <= config.num_steps <= 2000
+    context = (model.architecture or {}).get("max_position_embeddings", 2**20)
+    assert rollout.max_new_tokens < context
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("command", TRAINING)
+def test_a_documented_run_composes_with_sensible_numbers_and_fits_or_is_refused(command, machine, on):
+    seen = on(machine)
+    is_too_large = any(part in command and name == machine for part, name in TOO_LARGE)
+    for lines in jobs_of(command):
+        config = compose(lines, machine=seen)
+        judge(config, {override.key_or_group for override in check_overrides(lines)})
+        if atrium_words(command)[0] != "train":
+            continue
+        if is_too_large:
+            with pytest.raises(
+                ConfigError, match=r"takes at least [\d.]+ GB of .*memory.*and there are"
+            ) as error:
+                train._check_machine(config)
+            assert app.one_line(error.value) == str(error.value)
+        else:
+            train._check_machine(config)
+
+
+@pytest.mark.parametrize("command", EVALUATING)
+def test_a_documented_evaluation_samples_long_enough_answers(command):
+    [lines] = [atrium_words(command)[1:]]
+    config = compose_evaluation(lines).config
+    if config.model.kind != "tiny":
+        assert config.evaluation.max_new_tokens >= 2048
+        assert 0.5 <= config.evaluation.temperature <= 1.0
+
+
+@pytest.mark.parametrize("command", SWEEPING)
+def test_the_base_of_a_documented_sweep_composes_with_sensible_numbers(command, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    _, name, *settings = atrium_words(command)
+    options = dict(setting.split("=", 1) for setting in settings)
+    base = sweep_definition(name, options, []).base
+    judge(compose(base, machine=MACHINES["80 GB"][0]), set())
+
+
+def test_commands_of_each_kind_are_found_and_each_refusal_belongs_to_one():
+    assert len(TRAINING) >= 10
+    assert EVALUATING
+    assert SWEEPING
+    for part, _ in TOO_LARGE:
+        assert any(part in command for command in TRAINING), part
