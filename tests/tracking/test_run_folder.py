@@ -30,10 +30,13 @@ HOSTILE_NAMES = [
 
 
 def content(folder):
+    """What the run goes on with, without what was set aside."""
     return {
-        str(path.relative_to(folder.path)): path.read_bytes()
+        name: path.read_bytes()
         for path in folder.path.rglob("*")
-        if path.is_file() and path.name != "status.json"
+        if path.is_file()
+        and path.name != "status.json"
+        and not (name := str(path.relative_to(folder.path))).startswith("set-aside/")
     }
 
 
