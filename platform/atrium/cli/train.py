@@ -90,6 +90,8 @@ def _go_back(config: RunConfig, step: int) -> None:
     from atrium.cli.checkpoint_check import go_back
 
     assert config.resume is not None
+    if os.environ.get("RANK", "0") != "0":
+        return  # the first of the processes that torchrun started goes back for all
     if (aside := go_back(config.resume, step)) is not None:
         sys.stdout.write(f"back to step {step}: what came later is kept in {aside}\n")
 
