@@ -68,7 +68,8 @@ def split_lines(path: Path, wanted: Callable[[Record], bool]) -> tuple[bytes, by
         data = path.read_bytes()
     except FileNotFoundError:
         return b"", b""
-    kept, cut = [], []
+    kept: list[bytes] = []
+    cut: list[bytes] = []
     for line in io.BytesIO(data):
         record = decode_line(line) if line.endswith(b"\n") else None
         (kept if record is not None and wanted(record) else cut).append(line)

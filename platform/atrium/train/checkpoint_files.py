@@ -68,7 +68,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     """The content of `state.json`; `CheckpointError` where it is none, or of another format."""
     with _damage_named(folder):
         try:
-            state = json.loads((folder / STATE).read_bytes())
+            state: dict[str, Any] = json.loads((folder / STATE).read_bytes())
         except ValueError as error:
             raise ValueError(f"{STATE}: {error}") from error
         files = state.get("files") if isinstance(state, dict) else None
@@ -108,7 +108,9 @@ def _damage_named(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         name = Path(error.filename).name if error.filename else "a file"
-        raise CheckpointError(f"checkpoint {folder} is damaged ({name}: {error.strerror})") from error
+        is_gone = isinstance(error, FileNotFoundError | NotADirectoryError)
+        what = "is damaged" if is_gone else "cannot be read"
+        raise CheckpointError(f"checkpoint {folder} {what} ({name}: {error.strerror})") from error
     except ValueError as error:
         raise CheckpointError(f"checkpoint {folder} is damaged ({error})") from error
 
