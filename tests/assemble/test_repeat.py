@@ -147,14 +147,6 @@ def test_a_failing_step_is_recorded_and_can_be_resumed(runs, undisturbed, same_r
     same_record(folder, undisturbed, step=4)
 
 
-def test_a_damaged_newest_checkpoint_is_trained_again(runs, undisturbed, same_record):
-    folder = runs.train(*FULL, "experiment_name=damaged", "num_steps=3", "optimizer.schedule=constant")
-    other = runs.train(*FULL, "experiment_name=whole", "num_steps=3", "optimizer.schedule=constant")
-    (folder.checkpoint_path(3) / "optimizer.safetensors").unlink()
-    runs.resume(folder)
-    same_record(folder, other, step=3)
-
-
 def test_the_same_seed_gives_the_same_run(runs, undisturbed, same_record):
     same_record(runs.train(*FULL, "experiment_name=again"), undisturbed, step=4)
 

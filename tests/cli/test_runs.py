@@ -471,6 +471,21 @@ def test_clean_follows_no_link_out_of_the_runs_folder(runs_dir, run, atrium, tmp
     assert not (runs_dir / ".cache" / "linked").is_symlink()
 
 
+@pytest.mark.parametrize("linked", ["experiment", "run", "checkpoints"])
+def test_clean_deletes_nothing_that_lies_outside_the_runs_folder_behind_a_link(run, atrium, tmp_path, linked):
+    place = {"experiment": run.path.parent, "run": run.path, "checkpoints": run.checkpoints_dir}[linked]
+    outside = tmp_path / "outside"
+    place.rename(outside)
+    place.symlink_to(outside)
+    before = everything(outside)
+    code, out, _ = atrium("clean", "--yes")
+    assert code == 0
+    assert everything(outside) == before
+    assert out.count("kept: it lies in ") == 2
+    assert "0 B freed" in out
+    assert out.count("kept: it lies in ") == atrium("clean")[1].count("kept: it lies in ")
+
+
 def test_clean_does_not_take_the_caches_of_a_folder_that_is_no_runs_folder(tmp_path, atrium):
     (tmp_path / ".cache" / "of_other_programs").mkdir(parents=True)
     assert atrium("clean", "--yes", "--runs-dir", str(tmp_path))[1] == "nothing to clean\n"

@@ -47,6 +47,16 @@ OVERRIDES = [
     (["seed=-1"], "seed=-1", "at least 0"),
     (["divergence.kind=kl4"], "divergence.kind=kl4", "did you mean kl3?"),
     (["experiment_name=a/b"], "experiment_name=a/b", "letters, digits"),
+    (["experiment_name=sweeps"], "experiment_name=sweeps", "any name but sweeps"),
+    # Waits that would not fit into 31 bits of milliseconds.
+    (["grader.timeout_s=3e6"], "grader.timeout_s=3000000.0", "at most 259200"),
+    (["compute.timeout_s=3e6"], "compute.timeout_s=3000000.0", "at most 259200"),
+    (
+        ["rollout=transformers_paged", "rollout.step_timeout_s=3e6"],
+        "rollout.step_timeout_s",
+        "at most 259200",
+    ),
+    (["compute=slurm", "compute.slurm.signal_lead_s=65536"], "compute.slurm.signal_lead_s", "at most 65535"),
     (["runs_dir="], 'runs_dir=""', "text that is not empty"),
     # Missing.
     (["model=hub"], "model.source is missing", "Qwen/Qwen3-0.6B"),

@@ -72,10 +72,7 @@ def new_run(runs_dir, name, num_ranks, *more):
 def resumed(folder, copy, *, step, num_ranks):
     """A copy of a run that goes on from a step's checkpoint, and its end."""
     shutil.copytree(folder.path, copy)
-    for path in (copy / "checkpoints").glob("step-*"):
-        if int(path.name.removeprefix("step-")) > step:
-            shutil.rmtree(path)
-    train(num_ranks, "--resume", str(copy), f"runs_dir={copy.parents[1]}")
+    train(num_ranks, "--resume", str(copy), "--from-step", str(step), f"runs_dir={copy.parents[1]}")
     return RunFolder(copy)
 
 
@@ -146,6 +143,23 @@ def test_a_run_on_two_ranks_is_that_of_one_process_in_one_ordinary_folder(alone,
     for rank in range(2):
         lines = (together.path / "ranks" / f"rank-{rank}.jsonl").read_text(encoding="utf-8").splitlines()
         assert [json.loads(line)["step"] for line in lines] == list(range(1, NUM_STEPS + 1))
+
+
+def test_what_two_ranks_saved_is_verified_before_they_go_on(together, runs_dir):
+    copy = RunFolder(shutil.copytree(together.path, runs_dir / "resumed" / "flipped"))
+    file = copy.checkpoint_path(NUM_STEPS) / "optimizer.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    before = copy.metrics_file.read_bytes()
+    command = torchrun(2, "-m", "atrium", "train", "--resume", str(copy.path), f"runs_dir={runs_dir}")
+    done = subprocess.run(
+        command, env=environment(), cwd=REPOSITORY, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode != 0
+    assert f"step-{NUM_STEPS:06d} is damaged (optimizer.safetensors is not what was written" in done.stderr
+    assert "--from-step " in done.stderr
+    assert copy.metrics_file.read_bytes() == before
 
 
 @pytest.mark.parametrize("num_ranks", [1, 4])

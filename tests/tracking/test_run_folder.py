@@ -30,10 +30,13 @@ HOSTILE_NAMES = [
 
 
 def content(folder):
+    """What the run goes on with, without what was set aside."""
     return {
-        str(path.relative_to(folder.path)): path.read_bytes()
+        name: path.read_bytes()
         for path in folder.path.rglob("*")
-        if path.is_file() and path.name != "status.json"
+        if path.is_file()
+        and path.name != "status.json"
+        and not (name := str(path.relative_to(folder.path))).startswith("set-aside/")
     }
 
 
@@ -60,6 +63,16 @@ def test_names_that_are_no_plain_folder_names_are_refused_and_make_nothing(tmp_p
     for experiment, algorithm in ((name, "atr"), ("quickstart", name)):
         with pytest.raises(ConfigError, match="becomes a folder's name"):
             RunFolder.create(runs, experiment, algorithm, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["sweeps", "Sweeps", "reports", "mlflow.db"])
+def test_experiments_cannot_have_names_under_which_no_command_finds_runs(tmp_path, name):
+    with pytest.raises(
+        ConfigError, match=f"experiment_name={name}: .*allowed is any name but sweeps"
+    ) as error:
+        RunFolder.create(tmp_path / "runs", name, "atr", 0)
+    assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -133,6 +146,22 @@ def test_truncation_leaves_what_a_run_to_that_step_would_have_left(tmp_path, rec
     for name, data in wanted.items():
         assert without_times(name, after[name]) == without_times(name, data)
         assert before[name].startswith(after[name])  # not rewritten with other times or digits
+
+
+def test_truncation_sets_aside_all_that_it_takes(folder, record):
+    record(folder).end(RunState.FINISHED)
+    for step in (3, 6):
+        folder.checkpoint_path(step).mkdir(parents=True)
+    (folder.checkpoints_dir / "best.json").write_text('{"step": 6}')
+    before = content(folder)
+    aside = folder.truncate_after(3)
+    assert (folder.checkpoint_steps(), folder.best_checkpoint_step()) == ((3,), None)
+    assert (aside / "checkpoints" / "step-000006").is_dir()
+    after = content(folder)
+    taken = {str(path.relative_to(aside)): path.read_bytes() for path in aside.rglob("*") if path.is_file()}
+    for name, data in before.items():
+        assert after.get(name, b"") + taken.get(name, b"") == data
+    assert folder.truncate_after(3) is None
 
 
 def test_truncation_rewinds_the_status_and_drops_the_summary(folder, record):

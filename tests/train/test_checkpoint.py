@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import shutil
+import subprocess
 from dataclasses import fields
 from functools import partial
 
@@ -98,11 +99,8 @@ def test_the_policy_is_a_plain_transformers_folder_without_pickles(tmp_path, mak
     model = AutoModelForCausalLM.from_pretrained(path / "policy")
     assert all(value.equal(model.state_dict()[name]) for name, value in policy.model.state_dict().items())
     assert AutoTokenizer.from_pretrained(path / "policy").encode("1+2=") == policy.tokenizer.encode("1+2=")
-    assert {file.suffix for file in tmp_path.rglob("*") if file.is_file()} <= {
-        ".safetensors",
-        ".json",
-        ".jinja",
-    }
+    kinds = {file.suffix or file.name for file in tmp_path.rglob("*") if file.is_file()}
+    assert kinds <= {".safetensors", ".json", ".jinja", "SHA256SUMS"}
 
 
 def _operations(monkeypatch, crash_at):
@@ -141,9 +139,14 @@ def test_a_crash_at_any_file_operation_leaves_a_whole_checkpoint(tmp_path, monke
                 finished = len(counted) < crash_at
             except PowerCut:
                 pass
-        latest = latest_checkpoint(folder)
-        assert latest.state.step in (1, 2), counted
-        _check_whole(latest)
+        try:
+            latest = latest_checkpoint(folder)
+            assert latest.state.step in (1, 2), counted
+            _check_whole(latest)
+        except CheckpointError:
+            # What was damaged before may still stand there, and only that.
+            if not damaged or (folder / "step-000002" / "optimizer.safetensors").stat().st_size:
+                raise
         _save(folder, 3, keep_last=1, best_step=3)
         assert sorted(path.name for path in folder.iterdir()) == ["best.json", "step-000003"]
     assert {"mkdir", "rename", "replace", "unlink", "rmdir", "fsync", "save_file"} <= set(counted)
@@ -151,18 +154,87 @@ def test_a_crash_at_any_file_operation_leaves_a_whole_checkpoint(tmp_path, monke
 
 @pytest.mark.parametrize("damage", ["state.json", "optimizer.safetensors", "policy/model.safetensors"])
 @pytest.mark.parametrize("how", ["missing", "cut", "empty"])
-def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, damage, how):
-    _save(tmp_path, 1)
-    file = _save(tmp_path, 2) / damage
+def test_a_damaged_newest_checkpoint_is_refused_and_the_way_back_is_named(tmp_path, damage, how):
+    checkpoints = tmp_path / "run" / "checkpoints"
+    checkpoints.parent.mkdir()
+    _save(checkpoints, 1)
+    file = _save(checkpoints, 2) / damage
     if how == "missing":
         file.unlink()
     else:
         file.write_bytes(file.read_bytes()[:-1] if how == "cut" else b"")
-    latest = latest_checkpoint(tmp_path)
-    assert latest.state.step == 1
-    _check_whole(latest)
-    with pytest.raises(CheckpointError, match=r"step-000002 is damaged"):
-        load_checkpoint(tmp_path / "step-000002")
+    with pytest.raises(CheckpointError) as refusal:
+        latest_checkpoint(checkpoints)
+    said = str(refusal.value)
+    assert f"step-000002 is damaged ({damage.rpartition('/')[2]}" in said.replace("policy/", "")
+    assert f"`atrium train --resume {tmp_path}/run --from-step 1` goes back to step 1" in said
+    assert "\n" not in said
+    _check_whole(load_checkpoint(checkpoints / "step-000001"))
+
+
+def _flip(file, at):
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("at", [0, 20, -1])
+@pytest.mark.parametrize("name", ["state.json", "optimizer.safetensors", "policy/model.safetensors"])
+def test_a_flipped_bit_in_any_file_is_noticed_and_the_file_named(tmp_path, name, at):
+    path = _save(tmp_path, 1)
+    _flip(path / name, at)
+    with pytest.raises(CheckpointError, match=f"step-000001 is damaged .{name}"):
+        load_checkpoint(path)
+
+
+def test_damage_to_the_digests_themselves_is_noticed(tmp_path):
+    path = _save(tmp_path, 1)
+    digests = path / "SHA256SUMS"
+    lines = digests.read_text().splitlines(keepends=True)
+    for content in ("".join(lines[1:]), "".join(lines).upper(), "no digests\n"):
+        digests.write_text(content)
+        with pytest.raises(CheckpointError, match=r"damaged .SHA256SUMS"):
+            load_checkpoint(path)
+    digests.unlink()
+    with pytest.raises(CheckpointError, match=r"damaged .SHA256SUMS: No such file"):
+        load_checkpoint(path)
+
+
+def test_the_digests_are_those_that_sha256sum_reads(tmp_path):
+    path = _save(tmp_path, 1)
+    command = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
+    checked = subprocess.run(command, cwd=path, capture_output=True, text=True, check=True)
+    assert len(checked.stdout.splitlines()) == len([file for file in path.rglob("*") if file.is_file()]) - 1
+
+
+def _without_digests(path):
+    """The checkpoint as versions before digests wrote it."""
+    (path / "SHA256SUMS").unlink()
+    record = json.loads((path / "state.json").read_text())
+    del record["digests"]
+    (path / "state.json").write_text(json.dumps(record))
+    return path
+
+
+def test_a_checkpoint_of_a_version_without_digests_is_read_and_known_as_such(tmp_path):
+    assert load_checkpoint(_save(tmp_path, 1)).is_verified
+    loaded = load_checkpoint(_without_digests(_save(tmp_path, 2)))
+    assert not loaded.is_verified
+    _check_whole(loaded)
+
+
+def test_a_broken_header_is_named_without_digests_too(tmp_path):
+    path = _without_digests(_save(tmp_path, 1))
+    file = path / "policy" / "model.safetensors"
+    file.write_bytes(b"\xff" * file.stat().st_size)
+    with pytest.raises(CheckpointError, match=r"damaged .policy/model\.safetensors: "):
+        load_checkpoint(path)
+
+
+def test_checkpoints_that_cannot_be_listed_are_an_error_and_not_none(tmp_path):
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "not_mounted")
+    with pytest.raises(CheckpointError, match="cannot be listed"):
+        latest_checkpoint(tmp_path / "checkpoints")
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "nonsense", '{"files": []}', '{"files": {}, "state": {}}'])
@@ -172,16 +244,16 @@ def test_a_state_that_is_no_state_is_an_error_of_one_line(tmp_path, text):
     with pytest.raises(CheckpointError) as error:
         load_checkpoint(path)
     assert "\n" not in str(error.value)
-    assert latest_checkpoint(tmp_path) is None
 
 
 @pytest.mark.parametrize("key", ["state", "files"])
 def test_an_incomplete_record_is_damage(tmp_path, key):
-    path = _save(tmp_path, 1)
+    path = _without_digests(_save(tmp_path, 1))
     record = json.loads((path / "state.json").read_text())
     del record[key]
     (path / "state.json").write_text(json.dumps(record))
-    assert latest_checkpoint(tmp_path) is None
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_checkpoint(path)
 
 
 def test_an_optimizer_state_that_is_no_safetensors_is_damage(tmp_path):
@@ -235,7 +307,6 @@ def test_a_new_checkpoint_is_kept_before_damaged_later_ones(tmp_path):
     for step in (2, 4):
         _save(tmp_path, step, keep_last=2)
     (tmp_path / "step-000004" / "state.json").unlink()
-    assert latest_checkpoint(tmp_path).state.step == 2
     _save(tmp_path, 3, keep_last=1)
     assert latest_checkpoint(tmp_path).state.step == 3
     assert _names(tmp_path) == ["step-000003"]

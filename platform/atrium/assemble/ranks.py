@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,14 +17,18 @@ from torch import Tensor
 
 from atrium.assemble.recording import Recorder
 from atrium.config.schema import RunConfig
-from atrium.errors import AtriumError, ConfigError, EngineError
+from atrium.errors import AtriumError, CheckpointError, ConfigError, EngineError
 from atrium.models.policy import Policy, write_policy
 from atrium.models.policy_files import write_policy_files
+from atrium.tracking.atomic import explained
 from atrium.tracking.layout import RunLayout
+from atrium.tracking.reader import read_metrics, read_overview
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.silent_tracker import SilentTracker
+from atrium.tracking.status import RunState
 from atrium.tracking.terminal import progress_display
 from atrium.train.checkpoint import Checkpoint, CheckpointStore, latest_checkpoint, load_checkpoint
+from atrium.train.checkpoint_files import going_back
 from atrium.train.rank_report import RankReport
 from atrium.train.ranks import Ranks, Spread
 from atrium.train.reference import MovingReference
@@ -121,19 +125,44 @@ def agreed_folder(folder: RunFolder | None, ranks: Ranks) -> RunFolder:
     return folder if folder is not None else RunFolder(Path(path))
 
 
-def rewound(config: RunConfig, folder: RunFolder, ranks: Ranks) -> Checkpoint | None:
-    """The checkpoint that a resumed run goes on from, with everything recorded after it dropped."""
+def rewound(
+    config: RunConfig, folder: RunFolder, ranks: Ranks, say: Callable[[str], None]
+) -> Checkpoint | None:
+    """The checkpoint that a resumed run goes on from, with everything recorded after it set aside.
+
+    Raises `CheckpointError`, and changes nothing, where the newest one is damaged or gone.
+    """
     if config.resume is None:
         return None
     checkpoint, path = None, None
     if ranks.is_first:
         checkpoint = latest_checkpoint(folder.checkpoints_dir, with_tensors=ranks.is_alone)
-        folder.truncate_after(checkpoint.state.step if checkpoint else -1)
+        _check_newest(config, folder, checkpoint)
+        if checkpoint is not None and not checkpoint.is_verified:
+            say(f"{checkpoint.path.name} was written without digests: only sizes and headers were checked")
+        if (aside := folder.truncate_after(checkpoint.state.step if checkpoint else -1)) is not None:
+            say(f"what was recorded after the last checkpoint is kept in {aside}")
         path = None if checkpoint is None else str(checkpoint.path)
     path = ranks.from_first(path)
     if ranks.is_first or path is None:
         return checkpoint
-    return load_checkpoint(Path(path), with_tensors=False)
+    return load_checkpoint(Path(path), with_tensors=False, digests=False)
+
+
+def _check_newest(config: RunConfig, folder: RunFolder, newest: Checkpoint | None) -> None:
+    """Raise `CheckpointError` where a later checkpoint than `newest` must have been written, and is gone."""
+    with explained("read", folder.metrics_file):
+        recorded = max(read_metrics(folder).steps.tolist(), default=0)
+    step, every = newest.state.step if newest else 0, config.checkpoint.every_num_steps
+    # Several ranks write a checkpoint while they train on, until the next one is due.
+    num_unsaved = 0 if read_overview(folder).state is RunState.FINISHED else 2 * every
+    if recorded > step + num_unsaved:
+        has = f"its newest checkpoint is of step {step}" if newest else "it has no checkpoint"
+        raise CheckpointError(
+            f"{folder.path} has recorded {recorded} steps and writes a checkpoint every {every}, but {has}: "
+            "what came later was removed or is not mounted; nothing was changed; bring it back, or "
+            f"{going_back(folder.path, step)}"
+        )
 
 
 def silent_recorder(folder: RunLayout, ranks: Ranks) -> Recorder:

@@ -77,15 +77,16 @@ def run_training(
         config = fixed_for_ranks(config, ranks)
         folder = agreed_folder(_open_folder(config, overrides) if ranks.is_first else None, ranks)
         if not ranks.is_first:
-            checkpoint = rewound(config, folder, ranks)
+            silent = silent_recorder(folder, ranks)
+            checkpoint = rewound(config, folder, ranks, silent.display.message)
             with explained_by(ranks):
-                _train(config, folder, checkpoint, silent_recorder(folder, ranks), grader, stack, ranks)
+                _train(config, folder, checkpoint, silent, grader, stack, ranks)
             return folder.path
         stack.enter_context(folder.lock())
-        folder.write_config({**config.model_dump(mode="json"), "resume": None})
-        checkpoint = rewound(config, folder, ranks)
         display = progress_display(config.tracking.progress, folder.append_log)
         stack.callback(display.close)
+        checkpoint = rewound(config, folder, ranks, display.message)
+        folder.write_config({**config.model_dump(mode="json"), "resume": None})
         tracker = RunFolderTracker(
             folder,
             RunFolderSettings(

@@ -42,7 +42,7 @@ def parse_flags(argv: Sequence[str]) -> argparse.Namespace:
     parser = _Parser(parents=[get_args_parser()], add_help=False)
     flags, unknown = parser.parse_known_intermixed_args(list(argv))
     if unknown:
-        own = ("--resume", "--profile", "--print-script")
+        own = ("--resume", "--from-step", "--profile", "--print-script")
         known = [*(name for name in parser._option_string_actions if name.startswith("--")), *own]
         raise ConfigError(
             f"atrium train {shown(unknown[0])}: there is no such flag{suggestion(unknown[0], known)} "

@@ -18,6 +18,7 @@ from atrium.data.sources import is_local
 from atrium.errors import ConfigError, MissingDependencyError, RunFolderError
 from atrium.rollout.vllm_environment import CPU_HEAD_SIZES, check_vllm
 from atrium.rollout.vllm_split import VOCABULARY_UNIT, SplitShape, check_split
+from atrium.tracking.layout import check_experiment
 
 MIN_FREE_MB = 100
 _SHAPE_KEYS = {
@@ -34,6 +35,8 @@ _OPTIMIZER_PACKAGES = {
 
 def check_before_run(config: RunConfig) -> None:
     """Raise `RunFolderError` or `ConfigError` where the run could not start or not be recorded."""
+    if config.resume is None:
+        check_experiment(config.experiment_name)
     _check_runs_dir(Path(config.runs_dir))
     _check_prompt(config.model.prompt, thinking=config.model.thinking)
     _check_problem_sources(config)

@@ -1,8 +1,8 @@
 """`atrium clean`: what the runs folder can spare, listed first and deleted only with `--yes`.
 
-It never touches a run that is running, a folder that another process has locked, nor anything outside the
-runs folder: links are removed, not followed. A killed run that can be resumed is kept unless `--killed`
-asks for it.
+It never touches a run that is running, a folder that another process has locked, nor anything that lies
+outside the runs folder, behind a link: links are removed, not followed. A killed run that can be resumed is
+kept unless `--killed` asks for it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main_clean(argv: list[str]) -> int:
     chosen = {name for name in ("caches", "checkpoints", "killed") if getattr(arguments, name)}
     with files_explained():
         spare = list(find_spare(Path(arguments.runs_dir), chosen))
-        _report(spare, delete=arguments.yes)
+        _report(spare, Path(arguments.runs_dir), delete=arguments.yes)
     return 0
 
 
@@ -99,22 +99,27 @@ def _killed(run: RunOverview, *, with_resumable: bool) -> Iterator[Spare]:
     yield Spare(path=path, what=what, num_bytes=_size(path), run=run.folder)
 
 
-def _report(spare: Sequence[Spare], *, delete: bool) -> None:
+def _report(spare: Sequence[Spare], runs_dir: Path, *, delete: bool) -> None:
     console = standard_output()
     if not spare:
         console.print("nothing to clean")
         return
     freed = 0
     for item in spare:
-        note = item.what
-        if delete:
-            kept = _delete(item)
-            freed += 0 if kept else item.num_bytes
-            note = f"kept: {kept}" if kept else f"deleted ({item.what})"
+        kept = _elsewhere(item.path, runs_dir) or (_delete(item) if delete else None)
+        freed += 0 if kept else item.num_bytes
+        note = f"kept: {kept}" if kept else f"deleted ({item.what})" if delete else item.what
         console.print(Text(f"{size(item.num_bytes):>8}  {printable(str(item.path))}  {note}"), soft_wrap=True)
-    total = size(sum(item.num_bytes for item in spare))
-    said = f"{size(freed)} freed" if delete else f"{total} in all; `atrium clean --yes` deletes them"
-    console.print(said)
+    said = "freed" if delete else "in all; `atrium clean --yes` deletes them"
+    console.print(f"{size(freed)} {said}")
+
+
+def _elsewhere(path: Path, runs_dir: Path) -> str | None:
+    """The reason why a path has to stay whose folder is not in `runs_dir`, wherever links lead; else None."""
+    folder = path.parent.resolve()
+    if folder.is_relative_to(runs_dir.resolve()):
+        return None
+    return f"it lies in {folder}, outside {runs_dir}"
 
 
 def _delete(item: Spare) -> str | None:

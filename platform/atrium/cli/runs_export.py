@@ -13,6 +13,7 @@ from atrium.tracking.find import TRAINED, find_run
 from atrium.tracking.formatting import size
 from atrium.tracking.layout import folder_size, step_name
 from atrium.tracking.run_folder import RunFolder
+from atrium.train.checkpoint_files import DIGESTS, STATE, check_files
 
 POLICY_FOLDER = "policy"
 _ADAPTER_FOLDER = "adapter"
@@ -91,13 +92,15 @@ def chosen_step(folder: RunFolder, *, best: bool, step: int | None) -> int:
 
 
 def check_policy(source: Path) -> None:
-    """Raise `CheckpointError` unless the folder holds a whole policy."""
+    """Raise `CheckpointError` unless a checkpoint's folder holds a whole policy, as it was written."""
     has_weights = any(any(source.glob(pattern)) for pattern in _WEIGHTS)
     if not (source / "config.json").is_file() or not has_weights:
         raise CheckpointError(
             f"{source} is not a complete policy (config.json and weights); choose another checkpoint with "
             "--step N"
         )
+    if any((source.parent / name).exists() for name in (STATE, DIGESTS)):  # else it is a policy alone
+        check_files(source.parent, below=f"{POLICY_FOLDER}/")
 
 
 def _adapter_of(policy: Path, run: str) -> Path:

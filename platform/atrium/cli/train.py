@@ -28,6 +28,7 @@ from atrium.errors import AtriumError, ConfigError, Interrupted, RunFolderError
 from atrium.rollout.vllm_environment import set_environment
 
 _RESUME = "resume"
+_FROM_STEP = "from-step"
 _FROM_CONFIG = "from-config"
 _PRINT_SCRIPT = "--print-script"
 _PROFILED_STEP = 2
@@ -35,10 +36,13 @@ _PROFILED_STEP = 2
 
 def main(argv: Sequence[str]) -> int:
     """Train as `argv` says, or show what was asked for; the exit code, or an `AtriumError`."""
+    from_step, argv = _take_step(argv)
     run, arguments = _take(_RESUME, _profiled(expand_experiment_files(argv)))
     file, arguments = _take(_FROM_CONFIG, arguments)
     is_shown_only = _PRINT_SCRIPT in arguments
     arguments = [argument for argument in arguments if argument != _PRINT_SCRIPT]
+    if from_step is not None and run is None:
+        raise ConfigError(f"--{_FROM_STEP} {from_step}: goes back in a run; allowed is with --{_RESUME} RUN")
     flags = parse_flags(arguments)
     overrides: list[str] = flags.overrides
     is_shown = flags.help or flags.hydra_help or flags.cfg or flags.info
@@ -59,16 +63,39 @@ def main(argv: Sequence[str]) -> int:
             config = _continued(run, overrides)
         else:
             config = _new(overrides) if file is None else _repeated(file, overrides)
-        _check_machine(config)
+        _check_machine(config, from_step)
         if run is None and file is None and not is_shown_only:
             print_notes(config, overrides)
         if is_shown_only:
             print_script(config)
-        elif is_started_here(config):
+            return 0
+        if from_step is not None:
+            _go_back(config, from_step)
+        if is_started_here(config):
             _train(config, overrides)
         else:
             start(config, overrides, argv)
     return 0
+
+
+def _take_step(argv: Sequence[str]) -> tuple[int | None, list[str]]:
+    """The step to go back to, and the arguments without it, which are what processes are started with."""
+    text, rest = _take(_FROM_STEP, argv, "a step that has a checkpoint, or 0 for the start")
+    if text is None:
+        return None, rest
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(f"--{_FROM_STEP} {text}: allowed is the number of a step")
+    return int(text), rest
+
+
+def _go_back(config: RunConfig, step: int) -> None:
+    from atrium.cli.checkpoint_check import go_back
+
+    assert config.resume is not None
+    if os.environ.get("RANK", "0") != "0":
+        return  # the first of the processes that torchrun started goes back for all
+    if (aside := go_back(config.resume, step)) is not None:
+        sys.stdout.write(f"back to step {step}: what came later is kept in {aside}\n")
 
 
 def _profiled(argv: Sequence[str]) -> list[str]:
@@ -76,7 +103,9 @@ def _profiled(argv: Sequence[str]) -> list[str]:
     return [f"compute.profile_step={_PROFILED_STEP}" if word == "--profile" else word for word in argv]
 
 
-def _take(name: str, argv: Sequence[str]) -> tuple[str | None, list[str]]:
+def _take(
+    name: str, argv: Sequence[str], allowed: str = "one of what `atrium runs` lists"
+) -> tuple[str | None, list[str]]:
     """The value of `--NAME VALUE`, `--NAME=VALUE` or `NAME=VALUE`, and the arguments without it."""
     found: str | None = None
     rest: list[str] = []
@@ -88,9 +117,7 @@ def _take(name: str, argv: Sequence[str]) -> tuple[str | None, list[str]]:
             continue
         found = value if has_value else next(arguments, "")
         if not found or found.startswith("-"):
-            raise ConfigError(
-                f"{argument}: nothing is named; allowed is --{name} with one of what `atrium runs` lists"
-            )
+            raise ConfigError(f"{argument}: nothing is named; allowed is --{name} with {allowed}")
     return (None if found == "null" else found), rest
 
 
@@ -184,7 +211,7 @@ def _train_many(overrides: Sequence[str]) -> int:
     return max(codes, default=0)
 
 
-def _check_machine(config: RunConfig) -> None:
+def _check_machine(config: RunConfig, from_step: int | None = None) -> None:
     # Only now: it needs numpy, and most mistakes have been found without it.
     from atrium.cli.checkpoint_check import check_checkpoint_model
     from atrium.cli.fit import check_fit, device_bytes
@@ -193,7 +220,7 @@ def _check_machine(config: RunConfig) -> None:
     check_before_run(config)
     check_optimizer(config.optimizer.kind)
     check_offload(config.compute)
-    check_checkpoint_model(config)
+    check_checkpoint_model(config, from_step)
     check_fit(config, device_bytes(config))
 
 

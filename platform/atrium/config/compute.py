@@ -9,7 +9,7 @@ from pydantic import Field
 
 from atrium.config.base import Section
 from atrium.config.machine import LARGE_BATCH_TOKENS
-from atrium.config.ranges import Count, CountOrZero, Positive, Text
+from atrium.config.ranges import Count, CountOrZero, Text, Wait
 from atrium.config.rollouts import SamplingSection
 from atrium.errors import ConfigError
 
@@ -29,7 +29,7 @@ class SlurmConfig(Section):
     """Gigabytes of main memory on each node."""
     cpus_per_node: Count | None = None
     """CPU cores on each node."""
-    signal_lead_s: Count = 120
+    signal_lead_s: Annotated[int, Field(ge=1, le=65_535)] = 120
     """Seconds before the end of its time in which a job is told to save a checkpoint."""
     max_requeues: CountOrZero = 3
     """How often a job that ran out of time is submitted again by itself; preemption is not counted."""
@@ -79,7 +79,7 @@ class ComputeConfig(Section):
     """Whether several nodes may meet at a public address: whoever reaches it can run code in the run."""
     max_restarts: CountOrZero = 0
     """How often processes that died are started again by themselves, from the last checkpoint."""
-    timeout_s: Positive = 1800.0
+    timeout_s: Wait = 1800.0
     """Seconds in one phase after which a process counts as hung, and the run ends."""
     slurm: SlurmConfig | None = None
     """The SLURM job that the run is submitted as; null runs it here."""

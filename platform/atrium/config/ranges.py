@@ -16,6 +16,8 @@ Frac = Annotated[float, Field(ge=0.0, le=1.0)]
 """A share or a probability."""
 Positive = Annotated[float, Field(gt=0.0)]
 """A quantity above 0."""
+Wait = Annotated[float, Field(gt=0.0, le=3 * 86_400.0)]
+"""Seconds that something is waited for, at most three days: systems count 2^31 milliseconds, 24.8 days."""
 NonNegative = Annotated[float, Field(ge=0.0)]
 """A quantity of at least 0."""
 Text = Annotated[str, Field(min_length=1)]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from atrium.config.base import Section
-from atrium.config.ranges import Count, Positive, Text
+from atrium.config.ranges import Count, Positive, Text, Wait
 
 
 class SamplingSection(Section):
@@ -68,9 +68,9 @@ class VllmRolloutConfig(SamplingSection):
     """What is done with vLLM's memory during updates: 1 keeps the weights on the host, 2 drops them."""
     num_speculative_tokens: Count | None
     """Tokens that are guessed from repetitions in the text and checked in one step; null for off."""
-    start_timeout_s: Positive
+    start_timeout_s: Wait
     """How long vLLM may take to start, compilation included."""
-    step_timeout_s: Positive
+    step_timeout_s: Wait
     """How long one decoding step or one weight update may take."""
     tensor_parallel: Count = 1
     """Consecutive processes of a node that share one vLLM, whose weights and cache are split over them."""
@@ -97,7 +97,7 @@ class PagedRolloutConfig(SamplingSection):
     attention: Literal["sdpa", "paged|eager", "flash_attention_2", "flash_attention_3"]
     """The attention implementation of transformers; the first two compute every completion's attention to
     all of the cache and mask it."""
-    step_timeout_s: Positive
+    step_timeout_s: Wait
     """How long one decoding step may take."""
 
 

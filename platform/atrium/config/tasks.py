@@ -8,7 +8,7 @@ from pydantic import Field
 
 from atrium.config.base import Section
 from atrium.config.problem_sets import ComparisonConfig, ProblemSetConfig
-from atrium.config.ranges import Count, CountOrZero, FolderName, Positive, Seed
+from atrium.config.ranges import Count, CountOrZero, FolderName, Positive, Seed, Wait
 
 
 class ArithmeticDatasetConfig(Section):
@@ -95,7 +95,7 @@ class GraderPoolConfig(Section):
 
     num_workers: Count
     """Worker processes; they start only when an answer needs more than comparing text."""
-    timeout_s: Positive
+    timeout_s: Wait
     """Seconds after which a worker is killed and the verdict is that it timed out."""
     memory_limit_mb: Annotated[int, Field(ge=256)]
     """Address space of one worker, in megabytes."""

@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atrium.errors import RunFolderError
-from atrium.tracking.layout import steps_in
+from atrium.tracking.layout import SWEEPS_DIR, steps_in
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import StatusUnreadableError, read_status
 
 _START = re.compile(r"(\d{8}-\d{6})-")
 _MAX_NAMED = 5
-_SWEEPS = "sweeps"
-"""The folder in which sweeps keep their own files; their runs lie elsewhere, as all runs do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ def list_runs(runs_dir: Path | str) -> list[RunFolder]:
     """
     found: list[RunFolder] = []
     for path in _folders(Path(runs_dir)):
-        if path.name == _SWEEPS:
+        if path.name == SWEEPS_DIR:
             continue
         folder = RunFolder(path)
         if folder.looks_like_run():

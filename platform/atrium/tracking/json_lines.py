@@ -8,6 +8,7 @@ objects.
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 from collections.abc import Callable
@@ -61,26 +62,33 @@ def read_json_lines(path: Path, offset: int = 0) -> JsonLines:
     )
 
 
-def keep_lines(path: Path, wanted: Callable[[Record], bool]) -> None:
-    """Rewrite the file with the wanted objects only, their bytes unchanged; broken lines go."""
+def split_lines(path: Path, wanted: Callable[[Record], bool]) -> tuple[bytes, bytes]:
+    """The lines of the wanted objects, and all others: unwanted, broken, or without an end."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return
-    kept = []
-    for line in data.split(b"\n")[:-1]:
-        record = decode_line(line)
-        if record is not None and wanted(record):
-            kept.append(line + b"\n")
-    if (remaining := b"".join(kept)) != data:
+        return b"", b""
+    kept: list[bytes] = []
+    cut: list[bytes] = []
+    for line in io.BytesIO(data):
+        record = decode_line(line) if line.endswith(b"\n") else None
+        (kept if record is not None and wanted(record) else cut).append(line)
+    return b"".join(kept), b"".join(cut)
+
+
+def keep_lines(path: Path, wanted: Callable[[Record], bool]) -> None:
+    """Rewrite the file with the wanted objects only, their bytes unchanged; broken lines go."""
+    kept, cut = split_lines(path, wanted)
+    if cut:
         with replacing(path) as temporary:
-            temporary.write_bytes(remaining)
+            temporary.write_bytes(kept)
 
 
 class JsonLinesWriter:
     """Appends to one file, after cutting off a last line that an earlier writer left without its end."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         data = path.read_bytes()
         self._end = data.rfind(b"\n") + 1
@@ -111,6 +119,15 @@ class JsonLinesWriter:
         """Write what is pending and flush the file to disk."""
         self.flush()
         os.fsync(self._descriptor)
+
+    def is_in_place(self) -> bool:
+        """Whether the file that is written is still the one at its path, neither removed nor moved."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True  # whoever writes next says what is wrong
 
     def close(self) -> None:
         """Close the file; what is still pending is lost. Harmless when called twice."""

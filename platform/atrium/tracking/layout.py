@@ -12,6 +12,10 @@ from pathlib import Path
 from atrium.errors import ConfigError
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,99}")
+SWEEPS_DIR = "sweeps"
+"""The folder of runs_dir in which sweeps keep their own files; their runs lie elsewhere, as all runs do."""
+_TAKEN = (SWEEPS_DIR, "reports", "mlflow.db")
+"""What lies in runs_dir beside the folders of experiments: nothing looks for runs there."""
 _STEP_NAME = re.compile(r"step-(\d{1,12})(?:\.parquet)?")
 
 
@@ -32,6 +36,16 @@ def check_name(name: str, what: str) -> None:
         raise ConfigError(
             f"{what} is {name!r}; it becomes a folder's name: a letter or digit first, then letters, "
             "digits and any of . _ + = -, at most 100 characters"
+        )
+
+
+def check_experiment(name: str) -> None:
+    """Raise `ConfigError` unless `name` is one that a new experiment's folder in runs_dir can have."""
+    check_name(name, "experiment_name")
+    if name.lower() in _TAKEN:  # some file systems do not tell upper from lower case
+        raise ConfigError(
+            f"experiment_name={name}: runs_dir keeps something else under that name, and no command finds "
+            f"runs there; allowed is any name but {', '.join(_TAKEN)}"
         )
 
 
@@ -122,6 +136,16 @@ class RunLayout:
         return self.path / "checkpoints"
 
     @property
+    def best_file(self) -> Path:
+        """The step of the best checkpoint that is kept, `checkpoints/best.json`."""
+        return self.checkpoints_dir / "best.json"
+
+    @property
+    def set_aside_dir(self) -> Path:
+        """What the run no longer goes on from, one folder for each time that it went back."""
+        return self.path / "set-aside"
+
+    @property
     def figures_dir(self) -> Path:
         """Figures as PNG."""
         return self.path / "figures"
@@ -156,7 +180,7 @@ class RunLayout:
     def best_checkpoint_step(self) -> int | None:
         """The step that `checkpoints/best.json` names, or None where it names none."""
         try:
-            content = json.loads((self.checkpoints_dir / "best.json").read_bytes())
+            content = json.loads(self.best_file.read_bytes())
         except (OSError, ValueError, RecursionError):
             return None
         step = content.get("step") if isinstance(content, dict) else None

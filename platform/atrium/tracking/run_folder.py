@@ -17,12 +17,14 @@ from pathlib import Path
 
 from atrium.errors import ConfigError, RunFolderError
 from atrium.tracking.atomic import TEMPORARY_PREFIX, explained, write_json, write_text
-from atrium.tracking.json_lines import Record, keep_lines
-from atrium.tracking.layout import RunLayout, check_name, steps_in
+from atrium.tracking.json_lines import Record
+from atrium.tracking.layout import RunLayout, check_experiment, check_name, steps_in
 from atrium.tracking.lock import RunLock
 from atrium.tracking.redaction import find_secret, redact
+from atrium.tracking.set_aside import SetAside
 from atrium.tracking.status import (
     FORMAT_VERSION,
+    RunState,
     StatusUnreadableError,
     StatusWriter,
     read_status,
@@ -38,10 +40,10 @@ class RunFolder(RunLayout):
     def create(cls, runs_dir: Path | str, experiment: str, algorithm: str, seed: int) -> RunFolder:
         """Make a new, empty run folder whose status says that this process runs it.
 
-        Raises `ConfigError` for names that are no plain folder names, and `RunFolderError` where the
-        folder cannot be made.
+        Raises `ConfigError` for names that are no plain folder names or that are taken, and
+        `RunFolderError` where the folder cannot be made.
         """
-        check_name(experiment, "experiment_name")
+        check_experiment(experiment)
         check_name(algorithm, "algorithm.name")
         parent = Path(runs_dir) / experiment
         start = time.strftime("%Y%m%d-%H%M%S")
@@ -139,33 +141,45 @@ class RunFolder(RunLayout):
                 f"{FORMAT_VERSION}); update Atrium to continue or change it"
             )
 
-    def truncate_after(self, step: int) -> None:
-        """Drop metrics, rollouts, evaluations and results of later steps, before training resumes.
+    def truncate_after(self, step: int) -> Path | None:
+        """Set aside all that belongs to later steps, before training resumes; the folder that it lies in.
 
-        A step of -1 drops all, those made before training too.
+        That is checkpoints, metrics, rollouts, evaluations and the summary. A step of -1 takes all, what was
+        made before training too. None is returned where there was nothing to take.
         What remains is unchanged to the bit. Raises `RunFolderError` where the folder cannot be changed.
         """
         self.require_known_format()
+        aside = SetAside(self, max(step, 0))
 
         def is_kept(record: Record) -> bool:
             recorded = record.get("step")
             return isinstance(recorded, int) and recorded <= step
 
         with explained("cut back", self.path):
-            keep_lines(self.metrics_file, is_kept)
-            keep_lines(self.ratios_file, is_kept)
-            keep_lines(self.evaluations_file, is_kept)
+            # The newest checkpoint first and lines after all of them: whatever ends this process, no
+            # checkpoint is left whose steps are not recorded.
+            self._set_steps_aside(aside, self.checkpoints_dir, step)
+            if (best := self.best_checkpoint_step()) is not None and best > step:
+                aside.move(self.best_file)
+            for file in (self.metrics_file, self.ratios_file, self.evaluations_file):
+                aside.cut_lines(file, is_kept)
             folders = [self.rollouts_dir]
             if self.evaluations_dir.is_dir():
                 folders += [path for path in self.evaluations_dir.iterdir() if path.is_dir()]
             for folder in folders:
-                for recorded, path in steps_in(folder):
-                    if recorded > step:
-                        path.unlink()
+                self._set_steps_aside(aside, folder, step)
                 _drop_temporary_files(folder)
             _drop_temporary_files(self.path)
-            self.summary_file.unlink(missing_ok=True)
+            if self.summary_file.exists():
+                aside.move(self.summary_file)
             self._rewind_status(step)
+        return aside.folder
+
+    @staticmethod
+    def _set_steps_aside(aside: SetAside, folder: Path, step: int) -> None:
+        for recorded, path in reversed(steps_in(folder)):
+            if recorded > step:
+                aside.move(path)
 
     def _rewind_status(self, step: int) -> None:
         try:
@@ -173,7 +187,9 @@ class RunFolder(RunLayout):
         except StatusUnreadableError:
             return
         if status.step > step:
-            write_json(self.status_file, asdict(replace(status, step=max(step, 0))))
+            # What was finished is not any more; it may be a while until training goes on.
+            state = RunState.INTERRUPTED if status.state == RunState.FINISHED else status.state
+            write_json(self.status_file, asdict(replace(status, step=max(step, 0), state=state)))
 
 
 def _drop_temporary_files(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 A full disk does not stop training: lines that find no room wait in memory and are written when there is
 some, files of samples are left out, and either is reported once. Only `sync`, which a checkpoint waits
-for, insists.
+for, insists. A folder that is removed or moved ends the run: nothing would find what is written then.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from atrium.errors import RunFolderError
 from atrium.records import RolloutGroup
 from atrium.tracking.atomic import explained
 from atrium.tracking.json_lines import JsonLinesWriter, Record, keep_lines, read_json_lines
@@ -66,6 +67,7 @@ class RunFolderTracker:
 
     def begin(self, *, step: int, num_steps: int) -> None:
         """Say that training goes on after `step` (0 at the start) up to `num_steps`."""
+        self._require_folder()
         with explained("write", self.folder.status_file):
             self._status.begin(step=step, num_steps=num_steps)
 
@@ -78,6 +80,7 @@ class RunFolderTracker:
         """Record the metrics of one step; `ValueError` unless steps increase."""
         if step <= self._last_step:
             raise ValueError(f"step {step} comes after step {self._last_step}, which is recorded")
+        self._require_folder()
         self._last_step = step
         values = {name: float(value) for name, value in metrics.items()}
         self._append(self._metrics, {"step": step, "time": _now(), **values}, "metrics")
@@ -106,6 +109,7 @@ class RunFolderTracker:
         """Record a step's rollouts where its turn has come (see `wants_rollouts`)."""
         if not self.wants_rollouts(step):
             return
+        self._require_folder()
         from atrium.tracking.sample_files import write_rollouts  # pyarrow costs 0.3 s
 
         try:
@@ -126,6 +130,7 @@ class RunFolderTracker:
         from atrium.tracking.sample_files import write_evaluation  # pyarrow costs 0.3 s
 
         check_name(benchmark, "the benchmark's name")
+        self._require_folder()
         try:
             write_evaluation(self.folder.evaluation_path(benchmark, step), step, samples)
             if (benchmark, step) in self._evaluated:
@@ -141,13 +146,22 @@ class RunFolderTracker:
 
         Raises `RunFolderError` where there is no room: a checkpoint must not outrun its metrics.
         """
+        self._require_folder()
         with explained("write the metrics of", self.folder.path):
             self._metrics.sync()
             self._evaluations.sync()
             self._ratios.sync()
 
     def end(self, state: RunState, error: str | None = None) -> None:
-        """Write the summary and how the run ended, and close all files."""
+        """Write the summary and how the run ended, and close all files.
+
+        Raises `RunFolderError` where a run would end as finished whose folder is gone.
+        """
+        if not self._metrics.is_in_place():
+            if state is RunState.FINISHED:
+                self._require_folder()
+            self.close()
+            return
         try:
             self._metrics.sync()
             self._evaluations.sync()
@@ -163,6 +177,13 @@ class RunFolderTracker:
         self._metrics.close()
         self._evaluations.close()
         self._ratios.close()
+
+    def _require_folder(self) -> None:
+        if not self._metrics.is_in_place():
+            raise RunFolderError(
+                f"{self.folder.metrics_file} was removed or moved while the run wrote it, so it ends; if "
+                "its folder was moved, move it back, and `atrium train --resume` goes on"
+            )
 
     def _append(self, writer: JsonLinesWriter, record: Record, what: str) -> None:
         try:

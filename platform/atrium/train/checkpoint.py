@@ -2,21 +2,19 @@
 
 `checkpoints/step-000040/` holds `policy/` (a transformers folder), `optimizer.safetensors`,
 `reference.safetensors` where the reference moves, `ahead.json` and `ahead.safetensors` where the next
-batch is sampled already, and `state.json`, which lists every file with its size.
+batch is sampled already, `state.json`, which lists every file with its size, and the digests of them all.
 A checkpoint is written under a temporary name, flushed to the disk and renamed, so a folder with the
-final name is whole; a damaged one (a bad disk, a careless hand) is noticed by its sizes and passed over.
+final name is whole; a damaged one (a bad disk, a careless hand) is noticed by its digests and refused.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -25,10 +23,17 @@ from torch import Tensor
 from atrium.errors import CheckpointError
 from atrium.objective.objective import ObjectiveState
 from atrium.train.ahead import Ahead, read_ahead, write_ahead
+from atrium.train.checkpoint_files import (
+    DIGESTS,
+    FORMAT_VERSION,
+    STATE,
+    check_files,
+    checkpoint_paths,
+    read_state,
+    way_back,
+    write_digests,
+)
 from atrium.train.faults import UpdateState
-
-FORMAT_VERSION = 1
-_NAME = re.compile(r"step-(\d{6,})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +58,17 @@ class TrainingState:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint as read from disk. `policy` is its transformers folder."""
+    """A checkpoint as read from disk. `policy` is its transformers folder.
+
+    `is_verified` says whether its files were compared with digests; early versions wrote none.
+    """
 
     path: Path
     state: TrainingState
     optimizer: dict[str, Tensor]
     reference: dict[str, Tensor] | None
     ahead: Ahead | None = None
+    is_verified: bool = True
 
     @property
     def policy(self) -> Path:
@@ -115,9 +124,9 @@ class CheckpointStore:
                 self._prepare(partial)
             write(partial)
             _write_state(partial, state)
+            write_digests(partial)
             _flush(partial)
-            shutil.rmtree(path, ignore_errors=True)
-            partial.rename(path)
+            self._set_in_place(partial, path)
             _flush_folder(self.folder)
             self._name_best(state.best_step)
         except Exception as error:
@@ -141,7 +150,17 @@ class CheckpointStore:
     @staticmethod
     def _prepare(partial: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        partial.parent.mkdir(exist_ok=True)  # without parents: a run folder that is gone is not made anew
+        partial.mkdir()
+
+    @staticmethod
+    def _set_in_place(partial: Path, path: Path) -> None:
+        """Give a whole checkpoint its name; an older one goes as a whole, never half deleted."""
+        if path.exists():
+            replaced = partial.with_suffix(".replaced.partial")
+            shutil.rmtree(replaced, ignore_errors=True)
+            path.rename(replaced)
+        partial.rename(path)
 
     def _name_best(self, step: int | None) -> None:
         """Say in `best.json` which checkpoint is the best, if it is kept; the first policy has none."""
@@ -163,32 +182,29 @@ class CheckpointStore:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def checkpoint_paths(folder: Path) -> list[Path]:
-    """The checkpoint folders in order of their steps."""
-    if not folder.is_dir():
-        return []
-    named = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted((int(match[1]), path) for match, path in named)]
-
-
 def latest_checkpoint(folder: Path, *, with_tensors: bool = True) -> Checkpoint | None:
-    """The newest good checkpoint of a folder of checkpoints, or None. Damaged ones are passed over."""
-    for path in reversed(checkpoint_paths(folder)):
-        try:
-            return load_checkpoint(path, with_tensors=with_tensors)
-        except CheckpointError:
-            continue
-    return None
+    """The newest checkpoint of a folder of checkpoints, or None where there is none.
+
+    Raises `CheckpointError` where it cannot be used: only a person may say that the run goes back further.
+    """
+    paths = checkpoint_paths(folder)
+    if not paths:
+        return None
+    try:
+        return load_checkpoint(paths[-1], with_tensors=with_tensors)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; nothing was changed; {way_back(folder)}") from error
 
 
-def load_checkpoint(path: Path, *, with_tensors: bool = True) -> Checkpoint:
+def load_checkpoint(path: Path, *, with_tensors: bool = True, digests: bool = True) -> Checkpoint:
     """Read a checkpoint; raises `CheckpointError` where it is missing or not whole.
 
     Without tensors, those of optimiser and reference stay on the disk, for ranks that read their shards.
+    Without `digests`, only sizes are compared, for ranks beside the one that has verified the files.
     """
-    record = _read_state(path)
+    is_verified = check_files(path, digests=digests)
     try:
-        state = dict(record["state"])
+        state = dict(read_state(path)["state"])
         objective = ObjectiveState.from_record(state.pop("objective"))
         update = UpdateState(**state.pop("update", {}))
         training_state = TrainingState(objective=objective, update=update, **state)
@@ -197,8 +213,15 @@ def load_checkpoint(path: Path, *, with_tensors: bool = True) -> Checkpoint:
         reference = load_file(reference_file) if with_tensors and reference_file.exists() else None
         ahead = read_ahead(path)
     except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
-        raise CheckpointError(f"checkpoint {path} is damaged ({error}); resume from another one") from error
-    return Checkpoint(path=path, state=training_state, optimizer=optimizer, reference=reference, ahead=ahead)
+        raise CheckpointError(f"checkpoint {path} is damaged ({error})") from error
+    return Checkpoint(
+        path=path,
+        state=training_state,
+        optimizer=optimizer,
+        reference=reference,
+        ahead=ahead,
+        is_verified=is_verified,
+    )
 
 
 def _read_optimizer(path: Path) -> dict[str, Tensor]:
@@ -212,32 +235,19 @@ def _name(step: int) -> str:
     return f"step-{step:06d}"
 
 
-def _read_state(path: Path) -> dict[str, Any]:
-    try:
-        record: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        files: dict[str, int] = record["files"]
-        wrong = [name for name, size in files.items() if (path / name).stat().st_size != size]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"checkpoint {path} is damaged ({error}); resume from another one") from error
-    if record.get("format_version") != FORMAT_VERSION:
-        raise CheckpointError(
-            f"checkpoint {path} has format {record.get('format_version')}, this Atrium reads {FORMAT_VERSION}"
-        )
-    if wrong:
-        raise CheckpointError(
-            f"checkpoint {path} is damaged ({wrong[0]} has another size than it was written with)"
-        )
-    return record
-
-
 def _write_state(folder: Path, state: TrainingState) -> None:
     files = {
         str(path.relative_to(folder)): path.stat().st_size
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-    record = {"format_version": FORMAT_VERSION, "state": asdict(state), "files": files}
-    (folder / "state.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+    record = {
+        "format_version": FORMAT_VERSION,
+        "state": asdict(state),
+        "files": files,
+        "digests": DIGESTS,
+    }
+    (folder / STATE).write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
 def _write_best(folder: Path, step: int) -> None:

@@ -1,0 +1,143 @@
+"""The files of a checkpoint: their SHA-256 digests, and what is wrong where one is not as it was written.
+
+`SHA256SUMS` is written last and covers every other file; `sha256sum --check` reads it. Early checkpoints
+have none: of their files, sizes and the headers of safetensors are checked. Nothing here loads torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from atrium.errors import CheckpointError
+
+FORMAT_VERSION = 1
+STATE = "state.json"
+DIGESTS = "SHA256SUMS"
+_NAME = re.compile(r"step-(\d{6,})")
+_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
+
+
+def checkpoint_paths(folder: Path) -> list[Path]:
+    """The checkpoint folders in order of their steps; `CheckpointError` where they cannot be listed."""
+    if not os.path.lexists(folder):  # a link that leads nowhere is an error
+        return []
+    try:
+        named = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+    except OSError as error:
+        raise CheckpointError(f"the checkpoints in {folder} cannot be listed ({error.strerror})") from error
+    return [path for _, path in sorted((int(match[1]), path) for match, path in named)]
+
+
+def write_digests(folder: Path) -> None:
+    """Write the digests of all files below the folder."""
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    lines = [f"{_digest(folder / name)}  {name}\n" for name in names]
+    (folder / DIGESTS).write_text("".join(lines), encoding="utf-8")
+
+
+def check_files(folder: Path, *, below: str = "", digests: bool = True) -> bool:
+    """Raise `CheckpointError` for the first file that is not as it was written; whether digests said so.
+
+    `below` confines this to names that begin so. Without `digests`, only sizes are compared.
+    """
+    state = read_state(folder)
+    with _damage_named(folder):
+        expected = _read_digests(folder, state)
+        for name, digest in sorted(expected.items() if digests else ()):
+            if name.startswith(below) and _digest(folder / name) != digest:
+                raise ValueError(f"{name} is not what was written: its SHA-256 differs from {DIGESTS}")
+        for name, size in state["files"].items():
+            if (folder / name).stat().st_size != size:
+                raise ValueError(f"{name} has another size than it was written with")
+            if not expected and name.endswith(".safetensors"):
+                _check_header(folder, name)
+    return bool(expected)
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The content of `state.json`; `CheckpointError` where it is none, or of another format."""
+    with _damage_named(folder):
+        try:
+            state: dict[str, Any] = json.loads((folder / STATE).read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{STATE}: {error}") from error
+        files = state.get("files") if isinstance(state, dict) else None
+        if not isinstance(files, dict):
+            raise ValueError(f"{STATE} lists no files")  # noqa: TRY004 - of the content, not of a caller
+    if (version := state.get("format_version")) != FORMAT_VERSION:
+        raise CheckpointError(f"checkpoint {folder} has format {version}, this Atrium reads {FORMAT_VERSION}")
+    return state
+
+
+def way_back(folder: Path) -> str:
+    """The command that goes back to the newest whole checkpoint in a run's `folder` of them, but the last."""
+    step = 0
+    for path in reversed(checkpoint_paths(folder)[:-1]):
+        try:
+            check_files(path)
+        except CheckpointError:
+            continue
+        step = int(path.name.removeprefix("step-"))
+        break
+    return going_back(folder.parent, step)
+
+
+def going_back(run: Path, step: int) -> str:
+    """How to go back in a run on purpose."""
+    where = f"step {step}" if step else "the start"
+    return (
+        f"`atrium train --resume {shlex.quote(str(run))} --from-step {step}` goes back to {where} and sets "
+        "what came later aside"
+    )
+
+
+@contextmanager
+def _damage_named(folder: Path) -> Iterator[None]:
+    """Turn what is found wrong with a file into a `CheckpointError`."""
+    try:
+        yield
+    except OSError as error:
+        name = Path(error.filename).name if error.filename else "a file"
+        is_gone = isinstance(error, FileNotFoundError | NotADirectoryError)
+        what = "is damaged" if is_gone else "cannot be read"
+        raise CheckpointError(f"checkpoint {folder} {what} ({name}: {error.strerror})") from error
+    except ValueError as error:
+        raise CheckpointError(f"checkpoint {folder} is damaged ({error})") from error
+
+
+def _read_digests(folder: Path, state: dict[str, Any]) -> dict[str, str]:
+    """The digests by name; none for a checkpoint that was written without."""
+    path = folder / DIGESTS
+    if "digests" not in state and not path.exists():
+        return {}
+    digests = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if (match := _LINE.fullmatch(line)) is None:
+            raise ValueError(f"{DIGESTS} holds a line that is none of its own: {line[:80]!r}")
+        digests[match[2]] = match[1]
+    if missing := sorted({STATE, *state["files"]} - digests.keys()):
+        raise ValueError(f"{DIGESTS} lacks {missing[0]}")
+    return digests
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_header(folder: Path, name: str) -> None:
+    try:
+        with safe_open(folder / name, framework="numpy"):
+            pass
+    except SafetensorError as error:
+        raise ValueError(f"{name}: {error}") from error

@@ -1,0 +1,54 @@
+"""A run folder that goes while the run is writing it: the run ends, says so, and makes no second folder."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from atrium.errors import RunFolderError
+from atrium.tracking.json_lines import read_json_lines
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.run_folder_tracker import RunFolderTracker
+from atrium.tracking.status import RunState, read_status
+
+
+def _losing(monkeypatch, step, lose):
+    """Call `lose` with the run's folder once the metrics of `step` are recorded."""
+    log_metrics = RunFolderTracker.log_metrics
+
+    def log_and_lose(tracker, number, metrics):
+        log_metrics(tracker, number, metrics)
+        if number == step:
+            lose(tracker.folder.path)
+
+    monkeypatch.setattr(RunFolderTracker, "log_metrics", log_and_lose)
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_run_whose_folder_is_removed_fails_with_one_line_and_makes_none_anew(runs, monkeypatch, step):
+    _losing(monkeypatch, step, shutil.rmtree)
+    with pytest.raises(RunFolderError, match=r"metrics\.jsonl was removed or moved") as error:
+        runs.train("num_steps=3", f"experiment_name=removed_{step}")
+    assert "\n" not in str(error.value)
+    assert list((runs.runs_dir / f"removed_{step}").iterdir()) == []
+
+
+def test_a_run_whose_folder_is_moved_goes_on_once_it_is_moved_back(runs, monkeypatch, tmp_path, same_record):
+    undisturbed = runs.train("num_steps=3", "experiment_name=unmoved")
+    places = []
+
+    def move(path):
+        places.append(path)
+        path.rename(tmp_path / "elsewhere")
+
+    with monkeypatch.context() as patched:
+        _losing(patched, 2, move)
+        with pytest.raises(RunFolderError, match="move it back"):
+            runs.train("num_steps=3", "experiment_name=moved")
+    assert not places[0].exists()
+    assert len(read_json_lines(tmp_path / "elsewhere" / "metrics.jsonl").records) == 2
+    (tmp_path / "elsewhere").rename(places[0])
+    folder = runs.resume(RunFolder(places[0]))
+    assert read_status(folder.status_file).state == RunState.FINISHED
+    same_record(folder, undisturbed, step=3)
