@@ -11,11 +11,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hydra
 import yaml
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -26,6 +26,7 @@ from atrium.config.consistency import check_consistency, check_method
 from atrium.config.machine import Machine, engine_choice, resolve_auto, this_machine
 from atrium.config.messages import config_error
 from atrium.config.nearest import shown
+from atrium.config.new_kinds import stale_keys, typed_kinds
 from atrium.config.overrides import (
     FORBIDDEN_KEY,
     NO_CALLS,
@@ -164,18 +165,34 @@ def hydra_lines(overrides: Sequence[str]) -> list[str]:
         for override in checked
         if override.key_or_group not in options and not is_null_group(override, groups)
     ]
-    return [
+    lines = [
         *(f"{group}={option}" for group, option in options.items()),
         *(for_hydra(override, groups) for override in kept),
     ]
+    return [*lines, *(f"~{key}" for key in _left_by_typed_kinds(checked))]
+
+
+def _left_by_typed_kinds(checked: Sequence[Override]) -> list[str]:
+    """The keys that belong to kinds which were typed over."""
+    if any(override.is_sweep_override() for override in checked):
+        return []  # each job of a multirun is composed by itself
+    typed = {
+        override.key_or_group: override.value()
+        for override in checked
+        if override.type in (OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD)
+    }
+    if not (kinds := typed_kinds(typed)):
+        return []
+    others = [override.input_line or "" for override in checked if override.key_or_group not in kinds]
+    before = OmegaConf.to_container(_compose(others), resolve=False)
+    return stale_keys(typed, cast("dict[str, Any]", before))
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:
+    lines = hydra_lines(overrides)  # before Hydra is begun: a kind that is typed makes it compose twice
     try:
         with hydra.initialize_config_dir(str(conf_folder()), version_base=HYDRA_VERSION_BASE):
-            composed: DictConfig = hydra.compose(
-                CONFIG_NAME, overrides=hydra_lines(overrides), return_hydra_config=True
-            )
+            composed: DictConfig = hydra.compose(CONFIG_NAME, overrides=lines, return_hydra_config=True)
             return composed
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError, KeyError) as error:
         raise _composition_error(check_overrides(overrides), error) from error

@@ -72,7 +72,10 @@ def _line(key: str, details: Sequence[ErrorDetails], model: type[BaseModel], dat
         return f"{key} is missing; allowed is {', '.join(_tags_at(first['loc'], model))}"
     if first["type"] == "missing" or value is _ABSENT:
         meaning = _description(first["loc"], model)
-        return f"{key} is missing" + (f": {meaning}" if meaning else f"; give {key}=VALUE")
+        text = f"{key} is missing" + (f": {meaning}" if meaning else f"; give {key}=VALUE")
+        parent, _, _ = key.rpartition(".")
+        is_kind = parent and "." not in parent and len(sections_at([parent], model)) > 1
+        return text + (f" ({parent}=OPTION exchanges the whole part)" if is_kind else "")
     allowed = list(dict.fromkeys(_allowed(detail) for detail in details))
     if key in AUTO_KEYS and "auto" not in allowed:
         allowed.append("auto")
@@ -178,9 +181,14 @@ def _section_at(location: Sequence[int | str], model: type[BaseModel]) -> tuple[
 
 def _tags_at(location: Sequence[int | str], model: type[BaseModel]) -> list[str]:
     """The tags that the section at a location may have."""
+    return [tag for section in sections_at(location, model) for tag in _kinds(section)]
+
+
+def sections_at(location: Sequence[int | str], model: type[BaseModel]) -> list[type[BaseModel]]:
+    """The sections that may stand at a location: one for each kind. None where no section does."""
     section, _ = _section_at(location[:-1], model)
-    field = section.model_fields[str(location[-1])]
-    return [tag for one in _sections(field.annotation) for tag in _kinds(one)]
+    field = section.model_fields.get(str(location[-1]))
+    return list(_sections(field.annotation)) if field is not None else []
 
 
 def _sections(annotation: object) -> Iterator[type[BaseModel]]:

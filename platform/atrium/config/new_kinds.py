@@ -1,0 +1,65 @@
+"""A kind that is typed begins its section anew: what a file said of the old kind does not pass to the new.
+
+`algorithm=atr divergence.kind=ratio` would otherwise read KL3's budget as a clip range. Settings that all
+kinds of a section share by declaration (a grader's workers, a rollout's lengths) stay; of the others only what
+was typed counts, and what is then missing is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from atrium.config.messages import DISCRIMINATORS, sections_at
+from atrium.config.schema import RunConfig
+from atrium.section import Section
+
+_UNDECIDED = "auto"
+
+
+def typed_kinds(typed: Mapping[str, object]) -> dict[str, object]:
+    """The typed settings that choose the kind of a section, by key."""
+    return {key: value for key, value in typed.items() if "." in key and _last(key) in DISCRIMINATORS}
+
+
+def stale_keys(typed: Mapping[str, object], before: Mapping[str, Any]) -> list[str]:
+    """The keys that typed kinds leave behind in `before`, which is composed without them."""
+    return [
+        key for chosen, value in typed_kinds(typed).items() for key in _stale(chosen, value, typed, before)
+    ]
+
+
+def _stale(
+    chosen: str, value: object, typed: Mapping[str, object], before: Mapping[str, Any]
+) -> Iterator[str]:
+    parent, _, name = chosen.rpartition(".")
+    section = _select(before, parent.split("."))
+    old = section.get(name)
+    if old in (None, _UNDECIDED, value):
+        return
+    shared = _shared_settings(sections_at(parent.split("."), RunConfig))
+    for setting in section:
+        key = f"{parent}.{setting}"
+        is_typed = any(other == key or other.startswith(f"{key}.") for other in typed)
+        if setting != name and setting not in shared and not is_typed:
+            yield key
+
+
+def _shared_settings(kinds: Sequence[type[BaseModel]]) -> set[str]:
+    """The settings that a common base of all kinds declares."""
+    bases = set.intersection(*(set(kind.__mro__) for kind in kinds)) if kinds else set()
+    return {name for base in bases if issubclass(base, Section) for name in base.model_fields}
+
+
+def _select(data: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
+    for part in path:
+        data = data.get(part) or {}
+        if not isinstance(data, Mapping):
+            return {}
+    return data
+
+
+def _last(key: str) -> str:
+    return key.rpartition(".")[2]
