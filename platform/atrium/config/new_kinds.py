@@ -1,8 +1,8 @@
 """A kind that is typed begins its section anew: what a file said of the old kind does not pass to the new.
 
 `algorithm=atr divergence.kind=ratio` would otherwise read KL3's budget as a clip range. Settings that all
-kinds of a section share by declaration (a grader's workers, a rollout's lengths) stay; of the others only what
-was typed counts, and what is then missing is asked for.
+kinds of a section share by declaration (a grader's workers, a rollout's lengths) stay; of the others only
+what was typed counts, and what is then missing is asked for.
 """
 
 from __future__ import annotations
