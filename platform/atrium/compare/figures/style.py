@@ -1,4 +1,4 @@
-"""How figures look and are saved: colours, axes, and each picture as PNG and SVG.
+"""How figures look and are saved: colours, axes, and each figure as PNG and SVG.
 
 Matplotlib's object interface with the Agg canvas only: no pyplot, no global state, no display.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from atrium.tracking.atomic import explained, replacing
 
@@ -27,16 +27,20 @@ ON_WHITE: dict[str, object] = {"facecolor": "white", "edgecolor": "none", "alpha
 """The box behind text that lines run under."""
 
 
-def new_figure(inches: tuple[float, float], cache_dir: Path) -> Figure:
-    """An empty white figure; matplotlib's caches go below `cache_dir` unless the environment says where."""
+def use_cache(cache_dir: Path) -> None:
+    """Let matplotlib keep its caches below this folder, unless the environment says where."""
     os.environ.setdefault("MPLCONFIGDIR", str(cache_dir.absolute() / "matplotlib"))
     with explained("use the cache", cache_dir):
         Path(os.environ["MPLCONFIGDIR"]).mkdir(parents=True, exist_ok=True)
+
+
+def new_figure(inches: tuple[float, float], layout: Literal["constrained"] | None = None) -> Figure:
+    """An empty white figure."""
     # Matplotlib costs 0.4 s and reads MPLCONFIGDIR when it is imported.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=inches, dpi=_DPI, facecolor="white")
+    figure = Figure(figsize=inches, dpi=_DPI, facecolor="white", layout=layout)
     FigureCanvasAgg(figure)
     return figure
 
@@ -69,6 +73,18 @@ def spread(values: Sequence[float], *, gap: float, least: float) -> list[float]:
     return placed
 
 
+def literal(text: str) -> str:
+    """Text in which matplotlib finds no formulas."""
+    return text.replace("$", r"\$")
+
+
+def save_png(figure: Figure, folder: Path, name: str) -> Path:
+    """Write NAME.png into a folder that is there."""
+    with replacing(path := folder / f"{name}.png") as temporary:
+        figure.savefig(temporary, format="png")
+    return path
+
+
 def save_both(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
     """Write NAME.png and NAME.svg into a folder, which is made; equal figures give equal files.
 
@@ -76,11 +92,10 @@ def save_both(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
     """
     from matplotlib import rc_context
 
-    paths = folder / f"{name}.png", folder / f"{name}.svg"
+    svg = folder / f"{name}.svg"
     with explained("draw into", folder), rc_context({"svg.hashsalt": "atrium"}):
         folder.mkdir(parents=True, exist_ok=True)
-        for path in paths:
-            with replacing(path) as temporary:
-                kind = path.suffix.removeprefix(".")
-                figure.savefig(temporary, format=kind, metadata={"Date": None} if kind == "svg" else None)
-    return paths
+        png = save_png(figure, folder, name)
+        with replacing(svg) as temporary:
+            figure.savefig(temporary, format="svg", metadata={"Date": None})
+    return png, svg
