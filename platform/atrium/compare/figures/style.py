@@ -5,10 +5,15 @@ Matplotlib's object interface with the Agg canvas only: no pyplot, no global sta
 
 from __future__ import annotations
 
+import io
 import os
+import re
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from atrium.tracking.atomic import explained, replacing
 
@@ -22,16 +27,28 @@ BLACK, GREY, FAINT = "#1B1D20", "#5F6368", "#E3E5E8"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY, BLACK, GREY)
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_EDGE = "#B8BCC2"
+_VARIABLES = {
+    BLACK.lower(): "--ink",
+    GREY.lower(): "--dim",
+    FAINT.lower(): "--line",
+    _EDGE.lower(): "--line",
+    BLUE.lower(): "--accent",
+}
+"""What a page's style sheet calls these colours, which it has for a dark look too."""
+_TIP = "tip: "
 _DPI = 144
 ON_WHITE: dict[str, object] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0}
 """The box behind text that lines run under."""
 
 
 def use_cache(cache_dir: Path) -> None:
-    """Let matplotlib keep its caches below this folder, unless the environment says where."""
-    os.environ.setdefault("MPLCONFIGDIR", str(cache_dir.absolute() / "matplotlib"))
-    with explained("use the cache", cache_dir):
-        Path(os.environ["MPLCONFIGDIR"]).mkdir(parents=True, exist_ok=True)
+    """Let matplotlib keep its caches below this folder, if it can be made and the environment names none."""
+    folder = cache_dir.absolute() / "matplotlib"
+    with suppress(OSError):
+        if "MPLCONFIGDIR" not in os.environ:
+            folder.mkdir(parents=True, exist_ok=True)
+            os.environ["MPLCONFIGDIR"] = str(folder)
 
 
 def new_figure(inches: tuple[float, float], layout: Literal["constrained"] | None = None) -> Figure:
@@ -56,7 +73,7 @@ def style(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
-        axes.spines[side].set_color("#B8BCC2")
+        axes.spines[side].set_color(_EDGE)
 
 
 def line_style(index: int) -> tuple[str, str]:
@@ -71,6 +88,30 @@ def spread(values: Sequence[float], *, gap: float, least: float) -> list[float]:
         placed[index] = least = max(placed[index], least)
         least += gap
     return placed
+
+
+def tip(text: str) -> str:
+    """The name of an artist over which a browser shows this text (`gid`), in figures of `inline_svg`."""
+    return _TIP + text
+
+
+def inline_svg(figure: Figure, label: str) -> str:
+    """The figure as an element of an HTML page, whose style sheet gives neutral colours and the accent."""
+    from matplotlib import rc_context
+
+    file, nothing = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    # No two figures of a page may share the names of what they refer to: they are hashes salted by the label.
+    settings: Any = {"svg.hashsalt": label, "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}
+    with rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # the browser has fonts of its own
+        figure.savefig(file, format="svg", transparent=True, metadata=nothing)
+    text = file.getvalue()
+    text = text[text.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
+    text = re.sub(rf'<g id="{_TIP}([^"]*)"([^>]*)>', r"<g\2><title>\1</title>", text)
+    text = re.sub(r'<g id="[^"]*"', "<g", text)
+    for colour, variable in _VARIABLES.items():
+        text = re.sub(f"(fill|stroke): {colour}", rf"\1: var({variable})", text)
+    return text
 
 
 def literal(text: str) -> str:
