@@ -137,6 +137,13 @@ def test_each_module_imports_only_what_its_layer_may(module):
     assert not forbidden, f"{module} imports {forbidden}; {part!r} may import {MAY_IMPORT[part]}"
 
 
+def test_nothing_but_the_command_line_imports_the_dashboard():
+    dashboard = "atrium.compare.dashboard"
+    outside = {m for m in modules() if not f"{m}.".startswith(f"{dashboard}.") and part_of(m) != "cli"}
+    found = {m for m in outside if any(f"{d}.".startswith(f"{dashboard}.") for d in dependencies(m))}
+    assert not found, f"{found} import the dashboard; what others read belongs to atrium.compare itself"
+
+
 def test_the_table_itself_keeps_training_evaluation_and_configuration_apart():
     assert not any(name.startswith("evaluation") for name in MAY_IMPORT["train"])
     assert not any(name.startswith("train") for name in MAY_IMPORT["evaluation"])

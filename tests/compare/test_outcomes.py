@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from atrium.compare.dashboard.curve_index import index_of
+from atrium.compare.curve_index import index_of
 from atrium.compare.outcomes import At, evaluations_at, outcome_table, read_answers, read_evaluated_run
 from atrium.errors import RunFolderError
 

@@ -12,7 +12,7 @@ import pytest
 from tests.sweep.conftest import ScriptedRuns
 
 from atrium.cli.sweep_report import list_sweeps, report
-from atrium.compare.sweep_figures import draw_sweep_figures
+from atrium.compare.figures.sweeps import draw_sweep_figures
 from atrium.config.compose import compose
 from atrium.config.experiment_file import expand_experiment_files
 from atrium.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atrium.compare.arms import group_runs
-from atrium.compare.dashboard.settings import method_keys
+from atrium.compare.run_settings import method_keys
 from atrium.config.compose import compose
 from atrium.sweep.coincidence import method_key
 from atrium.tracking.mirrors.description import describe_run

@@ -28,7 +28,7 @@ from atrium.assemble.evaluated_policy import (
 from atrium.assemble.graders import BenchmarkGraders, build_grader, grader_version
 from atrium.assemble.policies import build_engine
 from atrium.assemble.task import evaluated_benchmark
-from atrium.compare.pass_at_k_figures import draw_pass_at_k
+from atrium.compare.figures.pass_at_k import draw_pass_at_k
 from atrium.config.evaluation import EvaluationSettings
 from atrium.config.models import TinyModelConfig
 from atrium.config.schema import RunConfig

@@ -35,7 +35,7 @@ from atrium.assemble.stopping import stop_requests
 from atrium.assemble.task import Task, build_task, data_provenance, require_same_data
 from atrium.assemble.trained_models import fitting_updater, trained_models
 from atrium.assemble.watching import step_profiler
-from atrium.compare.figures import draw_figures
+from atrium.compare.figures.runs import draw_figures
 from atrium.config.schema import RunConfig
 from atrium.errors import Interrupted, Pruned
 from atrium.grading.grader import Grader

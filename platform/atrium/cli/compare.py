@@ -138,6 +138,7 @@ def _write(
     folders: Sequence[RunFolder],
 ) -> list[Path]:
     """Write the report's three files; their paths."""
+    from atrium.compare.figures.style import use_cache
     from atrium.compare.report_markup import document_latex, document_markdown
     from atrium.compare.report_page import html_page
     from atrium.tracking.atomic import write_text
@@ -151,6 +152,7 @@ def _write(
         out, stem = Path(arguments.out), "comparison"
     else:
         out, stem = Path(arguments.runs_dir) / "reports", _stem([arm.arm.name for arm in comparison.arms])
+    use_cache(Path(arguments.runs_dir) / ".cache")
     contents = {
         out / f"{stem}.html": html_page(comparison, tables, made=made),
         out / f"{stem}.md": document_markdown(comparison, tables),

@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     parser.add_runs_dir()
     if (arguments := parser.parse(argv)) is None:
         return 0
-    from atrium.compare.run_differences import run_differences  # numpy, for the dashboard's settings
+    from atrium.compare.run_differences import run_differences  # numpy
 
     with files_explained():
         one, other = (find_run(arguments.runs_dir, name) for name in (arguments.first, arguments.second))

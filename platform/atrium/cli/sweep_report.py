@@ -107,7 +107,7 @@ def _score(one: Mapping[str, Any]) -> str:
 
 def _write(folder: Path, studies: SweepStudies, content: dict[str, Any]) -> list[Path]:
     """Write figures, tables and the winner; the paths of what a person would open."""
-    from atrium.compare.sweep_figures import draw_sweep_figures
+    from atrium.compare.figures.sweeps import draw_sweep_figures
 
     figures = draw_sweep_figures(content, folder, folder.parents[2] / ".cache")
     content["figures"] = [f"report/{path.name}" for path in figures]

@@ -15,7 +15,7 @@ from atrium.tracking.atomic import standard_json
 
 if TYPE_CHECKING:
     from atrium.cli.theory_findings import Findings
-    from atrium.compare.theory_figures import MethodWindow
+    from atrium.compare.figures.methods import MethodWindow
 
 DEFAULT = ("grpo", "clip_higher", "atr", "cispo", "sapo", "gvpo")
 """Plain clipping, a wider one, KL3, a clipped weight, a soft gate, a regression."""
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
 
 def method_window(preset: Preset) -> MethodWindow:
     """A method's window, by the behavior probability where it depends on it."""
-    from atrium.compare.theory_figures import MethodWindow
+    from atrium.compare.figures.methods import MethodWindow
 
     divergence = preset.divergence
     by_probability = [divergence.window_at(q) for q in _PROBABILITIES]
@@ -94,19 +94,18 @@ def _described(findings: Findings, windows: Sequence[MethodWindow]) -> dict[str,
 
 def _draw(findings: Findings, windows: Sequence[MethodWindow], folder: Path) -> list[Path]:
     """The pictures of what was computed."""
-    from atrium.compare import outcome_figures as outcomes
-    from atrium.compare import theory_figures as figures
+    from atrium.compare.figures import methods, policies
 
-    canvas = figures.Canvas(folder, _CACHE)
+    canvas = methods.Canvas(folder, _CACHE)
     drawn: list[Path] = []
     if findings.curves:
-        drawn += figures.draw_gradients(findings.curves, canvas)
+        drawn += methods.draw_gradients(findings.curves, canvas)
     if windows:
-        drawn += figures.draw_method_windows(windows, canvas)
+        drawn += methods.draw_method_windows(windows, canvas)
     if findings.courses:
-        drawn += outcomes.draw_updates(findings.courses, findings.bin_edges, canvas)
+        drawn += policies.draw_updates(findings.courses, findings.bin_edges, canvas)
     if findings.biases:
-        drawn += outcomes.draw_bias(findings.biases, findings.faithfulness, canvas)
+        drawn += policies.draw_bias(findings.biases, findings.faithfulness, canvas)
     if findings.regression is not None:
-        drawn += outcomes.draw_regression(findings.regression, canvas)
+        drawn += policies.draw_regression(findings.regression, canvas)
     return drawn

@@ -13,7 +13,7 @@ from rich.text import Text
 from atrium.cli.number_table import print_table
 from atrium.cli.objective_axes import interval
 from atrium.cli.theory_findings import Findings
-from atrium.compare.theory_figures import MethodWindow
+from atrium.compare.figures.methods import MethodWindow
 from atrium.theory.results import (
     CoefficientCurves,
     Equivalence,

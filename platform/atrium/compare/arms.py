@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from atrium.compare.dashboard.settings import ABSENT, SEED, flattened, label, method_keys
-from atrium.compare.dashboard.trust_region import window_in_use
+from atrium.compare.run_settings import ABSENT, SEED, flattened, label, method_keys
+from atrium.compare.trust_region import window_in_use
 from atrium.errors import ConfigError
 from atrium.tracking.find import started
 from atrium.tracking.method_settings import LENGTH

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atrium.compare.crossed import Values
-from atrium.compare.dashboard.curve_index import recorded_curves
-from atrium.compare.dashboard.curves import Axis, at_steps
+from atrium.compare.curve_index import recorded_curves
+from atrium.compare.curves import Axis, at_steps
 from atrium.errors import RunFolderError
 from atrium.evaluation.estimates import pass_at_k
 from atrium.tracking.reader import EvaluationPoint, read_evaluations, read_object

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from atrium.compare.report_figures import differences_svg, pass_at_k_svg, scores_svg
-from atrium.compare.report_outcomes import grid_svg, plane_svg, without_point
+from atrium.compare.figures.reports import (
+    differences_svg,
+    grid_svg,
+    pass_at_k_svg,
+    plane_svg,
+    scores_svg,
+    without_point,
+)
 from atrium.compare.report_tables import (
     EQUAL_WINDOWS,
     READING,
@@ -18,10 +24,10 @@ from atrium.compare.run_comparison import RunsComparison
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2128; --dim: #5f6773; --paper: #ffffff; --card: #f6f7f9;
-  --line: #dfe3e8; --accent: #0b6bb5; --better: #17794a; --worse: #b3381e; --band: #e9edf2; }
+  --line: #dfe3e8; --accent: #0b6bb5; --better: #17794a; --worse: #b3381e; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e9ee; --dim: #9aa4b2; --paper: #14171c;
   --card: #1c2027; --line: #303742; --accent: #62b0ee;
-  --better: #5cc78f; --worse: #f08a6c; --band: #232a34; } }
+  --better: #5cc78f; --worse: #f08a6c; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
@@ -41,18 +47,7 @@ th, td { padding: 6px 10px; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; padding-left: 0; font-weight: 600; }
 td.words, th.words { text-align: left; min-width: 240px; }
 svg { width: 100%; height: auto; background: var(--card); border-radius: 8px; }
-svg text { fill: var(--ink); font: 13px system-ui, sans-serif; } svg .name { text-anchor: end; }
-svg .tick { fill: var(--dim); text-anchor: middle; font-size: 12px; }
-svg .label { fill: var(--dim); text-anchor: middle; }
-svg .grid { stroke: var(--line); } svg .zero { stroke: var(--dim); stroke-dasharray: 4 3; }
-svg .thin { stroke: var(--accent); stroke-width: 2; } svg .thick { stroke: var(--accent); stroke-width: 7;
-  stroke-opacity: .45; } svg .mark { fill: var(--accent); } svg .mean { stroke: var(--ink); stroke-width: 2; }
-svg .undetected { fill: var(--band); } svg .seed { stroke: var(--accent); stroke-width: 1.6; }
-svg .curve { fill: none; stroke-width: 2.2; } svg .dotted { stroke-width: 1.4; stroke-dasharray: 2 4; }
-svg .cell { fill: var(--accent); } svg .hue0 { stroke: #0072b2; } svg .hue1 { stroke: #d55e00; }
-svg .hue2 { stroke: #009e73; } svg .hue3 { stroke: #cc79a7; } svg .hue4 { stroke: #e69f00; }
-svg .hue5 { stroke: #56b4e9; }
-svg .seed.mean { fill: var(--accent); fill-opacity: .55; } svg .seed.pass { fill: none; }
+svg text { fill: var(--ink); font-family: system-ui, sans-serif !important; }
 .caption, .notes { color: var(--dim); font-size: 13.5px; } .notes { padding-left: 18px; }
 @media print { main { max-width: none; padding: 0; } }
 """

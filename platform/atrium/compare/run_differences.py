@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from atrium.compare.dashboard.settings import flattened
+from atrium.compare.run_settings import flattened
 from atrium.tracking.reader import read_object
 from atrium.tracking.run_folder import RunFolder
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atrium.compare.pictures import (
+from atrium.compare.figures.style import (
     BLACK,
     BLUE,
     GREY,
@@ -25,6 +25,7 @@ from atrium.compare.pictures import (
     save_both,
     spread,
     style,
+    use_cache,
 )
 from atrium.windows import RatioDivergence, Window
 
@@ -62,7 +63,8 @@ def draw_windows(panels: Sequence[BudgetedDivergence], folder: Path, cache_dir: 
     """Draw D(w), the budget and the feasible ratios of every divergence; the PNG and the SVG."""
     num_rows = -(-len(panels) // _NUM_COLUMNS)
     width, height = _PANEL_INCHES
-    figure = new_figure((_NUM_COLUMNS * width, num_rows * height + 0.75), cache_dir)
+    use_cache(cache_dir)
+    figure = new_figure((_NUM_COLUMNS * width, num_rows * height + 0.75))
     total = num_rows * height + 0.75
     grid = figure.subplots(
         num_rows,
@@ -118,7 +120,8 @@ def _draw_panel(axes: Axes, panel: BudgetedDivergence, window: Window, span: tup
 
 def draw_plane(plane: Plane, folder: Path, cache_dir: Path) -> tuple[Path, Path]:
     """Draw the plane of windows, whole and around a clip range; the PNG and the SVG."""
-    figure = new_figure((13.2, 6.0), cache_dir)
+    use_cache(cache_dir)
+    figure = new_figure((13.2, 6.0))
     margins = {"left": 0.05, "right": 0.99, "top": 0.87, "bottom": 0.1, "wspace": 0.12}
     whole, near = figure.subplots(1, 2, gridspec_kw=margins)
     clip = plane.clip

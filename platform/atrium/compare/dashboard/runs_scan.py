@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from atrium.compare.dashboard.annotations import FILE_NAME, Annotations, read_annotations
-from atrium.compare.dashboard.settings import Settings, flattened
+from atrium.compare.run_settings import Settings, flattened
 from atrium.errors import RunFolderError
 from atrium.tracking.find import list_runs, started
 from atrium.tracking.reader import EvaluationPoint, RunOverview, read_evaluations, read_object, read_overview

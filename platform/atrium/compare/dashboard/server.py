@@ -19,25 +19,25 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingRes
 from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
 
+from atrium.compare.curves import Axis, Band
 from atrium.compare.dashboard.annotations import annotate
-from atrium.compare.dashboard.curve_answers import (
+from atrium.compare.dashboard.curve_queries import (
     METHODS,
     CurveRequest,
     curves_answer,
     quantities_answer,
 )
-from atrium.compare.dashboard.curves import Axis, Band
 from atrium.compare.dashboard.guard import Guard, host_names
 from atrium.compare.dashboard.plain_json import encoded
-from atrium.compare.dashboard.run_answers import run_answer, runs_answer, sparks_answer, state_answer
+from atrium.compare.dashboard.run_queries import run_answer, runs_answer, sparks_answer, state_answer
 from atrium.compare.dashboard.samples import TRAINING, Filter
-from atrium.compare.dashboard.sweep_answers import sweep_answer, sweeps_answer
+from atrium.compare.dashboard.sweep_queries import sweep_answer, sweeps_answer
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.errors import AtriumError
 
 STATIC = Path(__file__).with_name("static")
 VIEWS = ("runs", "curves", "compare", "trust-region", "rollouts", "sweeps")
-_HEAVY = "atrium.compare.dashboard.compare_answers"
+_HEAVY = "atrium.compare.dashboard.compare_queries"
 """It loads SciPy, for which the table of runs does not wait."""
 _TOKEN_PLACE, _DRAWING_PLACE = "{{token}}", "{{drawing}}"
 _DRAWING = "".join(
@@ -163,7 +163,7 @@ def _add_comparison(app: FastAPI, watcher: Watcher) -> None:
         benchmark: Names = [],  # noqa: B006
         effect: Annotated[float, Query(gt=0.0, le=1.0)] = 0.02,
     ) -> Response:
-        from atrium.compare.dashboard.compare_answers import ComparisonRequest, compare_answer
+        from atrium.compare.dashboard.compare_queries import ComparisonRequest, compare_answer
 
         request = ComparisonRequest(
             runs=tuple(run),
@@ -182,7 +182,7 @@ def _add_comparison(app: FastAPI, watcher: Watcher) -> None:
 def _add_run_views(app: FastAPI, watcher: Watcher) -> None:
     @app.get("/api/trust-region")
     def trust_region(run: str, step: int | None = None) -> Response:
-        from atrium.compare.dashboard.run_view_answers import trust_region_answer
+        from atrium.compare.dashboard.run_view_queries import trust_region_answer
 
         return _json(trust_region_answer(watcher, run, step))
 
@@ -197,7 +197,7 @@ def _add_run_views(app: FastAPI, watcher: Watcher) -> None:
         min_tokens: int = 0,
         max_tokens: int | None = None,
     ) -> Response:
-        from atrium.compare.dashboard.run_view_answers import samples_answer
+        from atrium.compare.dashboard.run_view_queries import samples_answer
 
         wanted = Filter(
             verdict=verdict, problem_id=problem, text=text, min_tokens=min_tokens, max_tokens=max_tokens
@@ -206,7 +206,7 @@ def _add_run_views(app: FastAPI, watcher: Watcher) -> None:
 
     @app.get("/api/sample")
     def sample(run: str, source: str, step: int, problem: str, index: int) -> Response:
-        from atrium.compare.dashboard.run_view_answers import sample_answer
+        from atrium.compare.dashboard.run_view_queries import sample_answer
 
         return _json(sample_answer(watcher, run, source, step, problem, index))
 

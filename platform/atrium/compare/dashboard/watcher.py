@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from atrium.compare.dashboard.curve_index import index_of
+from atrium.compare.curve_index import index_of
 from atrium.compare.dashboard.runs_scan import OUTSIDE, RunEntry, RunsScan
 
 _REST_S = 5.0

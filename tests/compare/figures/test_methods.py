@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from atrium.compare import pictures
-from atrium.compare.outcome_figures import draw_bias, draw_regression, draw_updates
-from atrium.compare.pictures import COLOURS, DASHES, line_style, spread
-from atrium.compare.theory_figures import Canvas, MethodWindow, draw_gradients, draw_method_windows
+from atrium.compare.figures import style
+from atrium.compare.figures.methods import Canvas, MethodWindow, draw_gradients, draw_method_windows
+from atrium.compare.figures.policies import draw_bias, draw_regression, draw_updates
+from atrium.compare.figures.style import COLOURS, DASHES, line_style, spread
 from atrium.compare.window_figures import BudgetedDivergence, Plane, draw_plane, draw_windows
 from atrium.errors import RunFolderError
 from atrium.theory.results import (
@@ -120,7 +120,7 @@ PICTURES = {
 @pytest.fixture(autouse=True)
 def _coarse(monkeypatch):
     """Fewer pixels: drawing takes a fraction of the time."""
-    monkeypatch.setattr(pictures, "_DPI", 40)
+    monkeypatch.setattr(style, "_DPI", 40)
 
 
 @pytest.mark.parametrize("name", PICTURES)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from atrium.compare.dashboard.trust_region import RatioCounts, counts_of_record, evenly_chosen, no_counts
+from atrium.compare.trust_region import RatioCounts, counts_of_record, evenly_chosen, no_counts
 from atrium.tracking.json_lines import decode_line
 
 _MAX_LINES = 300

@@ -7,22 +7,31 @@ a sweep has no data for (a curve without a numeric setting, a plane without wind
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atrium.compare.figures import BLUE, GREEN, GREY, ORANGE, PURPLE
-from atrium.tracking.atomic import explained, replacing
+from atrium.compare.figures.style import (
+    BLUE,
+    GREY,
+    ORANGE,
+    PURPLE,
+    line_style,
+    literal,
+    new_figure,
+    save_both,
+    style,
+    use_cache,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Report = Mapping[str, Any]
-_INCHES, _DPI = (7.2, 4.4), 144
+_INCHES = (7.2, 4.4)
 _MAX_RANKED, _MAX_LEARNING = 20, 8
 _INFINITE_UPPER = 3.0
 """Where windows without an upper bound are drawn."""
@@ -33,15 +42,12 @@ def draw_sweep_figures(report: Report, folder: Path, cache_dir: Path) -> list[Pa
 
     Raises `RunFolderError` where they cannot be written.
     """
-    os.environ.setdefault("MPLCONFIGDIR", str(cache_dir.absolute() / "matplotlib"))
+    use_cache(cache_dir)
     drawn = []
-    with explained("draw the figures of the sweep in", folder):
-        Path(os.environ["MPLCONFIGDIR"]).mkdir(parents=True, exist_ok=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, draw in FIGURES.items():
-            figure = _figure()
-            if draw(figure, report):
-                drawn.append(_save(figure, folder / name))
+    for name, draw in FIGURES.items():
+        figure = new_figure(_INCHES, layout="constrained")
+        if draw(figure, report):
+            drawn.append(save_both(figure, folder, name)[0])
     return drawn
 
 
@@ -67,7 +73,7 @@ def draw_curve(figure: Figure, report: Report) -> bool:
             axes.set_xticks(x, [f"{value:.2g}" for value in x], rotation=45)
             axes.minorticks_off()
         title = "search" if curve["stage"] == "search" else "the baseline's own search"
-        _label(axes, title, curve["key"], "% of validation problems")
+        style(axes, title=title, x=literal(curve["key"]), y="% of validation problems")
     places[0].legend(frameon=False, fontsize=8)
     note = "dotted: before training" if report["start"] is not None else ""
     _title(figure, report, note)
@@ -91,7 +97,7 @@ def draw_plane(figure: Figure, report: Report) -> bool:
     axes.plot(edge, 2.0 - edge, color=GREY, linewidth=1.0, label="|w - 1| = constant")
     axes.plot(edge, 1.0 / edge, color=GREY, linewidth=1.0, linestyle="--", label="u = 1/l")
     axes.legend(frameon=False, fontsize=8)
-    _label(axes, "Windows of the ratio", "lower bound l", "upper bound u")
+    style(axes, title="Windows of the ratio", x="lower bound l", y="upper bound u")
     unbounded = "no upper bound: drawn at 3" if any(one["window"][1] is None for one in trials) else ""
     _title(figure, report, unbounded)
     return True
@@ -115,10 +121,10 @@ def draw_ranking(figure: Figure, report: Report) -> bool:
         axes.scatter(marks, [place] * len(marks), color=colour, alpha=0.35, s=18, zorder=2)
         _horizontal_whisker(axes, place, one["mean_at_k"], colour)
         suffix = "" if one["state"] == "complete" else f" ({one['state']})"
-        names.append(_literal(_shortened(" = ".join(one["labels"])) + suffix))
+        names.append(literal(_shortened(" = ".join(one["labels"])) + suffix))
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.invert_yaxis()
-    _label(axes, "Settings, best first", f"Mean@{trials[0]['k']}, % of validation problems", "")
+    style(axes, title="Settings, best first", x=f"Mean@{trials[0]['k']}, % of validation problems")
     figure.set_figheight(max(3.0, 1.6 + 0.32 * len(names)))
     _title(figure, report, "dots: seeds; bars: 95 % over seeds")
     return True
@@ -139,7 +145,7 @@ def draw_front(figure: Figure, report: Report) -> bool:
         axes.scatter([x], [y], color=colour, s=45, zorder=3)
         axes.annotate(str(one["number"]), (x, y), xytext=(5, 4), textcoords="offset points", fontsize=7)
     names = [f"{one['metric']} ({one['direction']})" for one in objectives]
-    _label(axes, "Two objectives", names[1], names[0])
+    style(axes, title="Two objectives", x=names[1], y=names[0])
     _title(figure, report, "orange: no other trial is better in both")
     return True
 
@@ -156,15 +162,14 @@ def draw_learning(figure: Figure, report: Report) -> bool:
             100 * _average([point[1] for curve in curves for point in curve if point[0] == step])
             for step in steps
         ]
-        label = _literal(_shortened(" = ".join(trials[number]["labels"])))
-        axes.plot(steps, means, marker="o", markersize=3, color=_COLOURS[place % 5], label=label,
-                  linestyle="-" if place < 5 else "--")  # fmt: skip
+        label = literal(_shortened(" = ".join(trials[number]["labels"])))
+        colour, dashes = line_style(place)
+        axes.plot(steps, means, marker="o", markersize=3, color=colour, linestyle=dashes, label=label)
     if not order:
         return False
     axes.legend(frameon=False, fontsize=7)
-    _label(
-        axes, f"Learning, the best {len(order)} settings", "training step", "Mean@K, % of validation problems"
-    )
+    title = f"Learning, the best {len(order)} settings"
+    style(axes, title=title, x="training step", y="Mean@K, % of validation problems")
     _title(figure, report, "mean over seeds")
     return True
 
@@ -199,29 +204,9 @@ def _span(score: Mapping[str, Any]) -> tuple[float, float]:
     return max(100 * low, 0.0), min(100 * high, 100.0)
 
 
-def _figure() -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=_INCHES, dpi=_DPI, facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _label(axes: Axes, title: str, x: str, y: str) -> None:
-    axes.set_title(title, fontsize=10, loc="left")
-    axes.set_xlabel(_literal(x), fontsize=9, color=GREY)
-    axes.set_ylabel(_literal(y), fontsize=9, color=GREY)
-    axes.tick_params(labelsize=8, colors=GREY)
-    axes.grid(visible=True, color="#E3E5E8", linewidth=0.7)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-
-
 def _title(figure: Figure, report: Report, note: str) -> None:
     figure.suptitle(
-        _literal(f"{report['state']['name']}" + (f" ({note})" if note else "")), fontsize=10, color=GREY
+        literal(f"{report['state']['name']}" + (f" ({note})" if note else "")), fontsize=10, color=GREY
     )
 
 
@@ -233,22 +218,6 @@ def _shortened(text: str) -> str:
     return text if len(text) <= 48 else text[:45] + "..."
 
 
-def _literal(text: str) -> str:
-    """Text in which matplotlib finds no formulas."""
-    return text.replace("$", r"\$")
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    """Both formats; SVG without the date, so that equal data give equal files."""
-    png = path.with_suffix(".png")
-    with replacing(png) as temporary:
-        figure.savefig(temporary, format="png")
-    with replacing(path.with_suffix(".svg")) as temporary:
-        figure.savefig(temporary, format="svg", metadata={"Date": None})
-    return png
-
-
-_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, GREY)
 FIGURES: Mapping[str, Callable[[Figure, Report], bool]] = {
     "curve": draw_curve,
     "plane": draw_plane,

@@ -7,7 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from atrium.compare.dashboard.ratio_records import ratios_of
 from atrium.compare.dashboard.samples import (
     TRAINING,
     Filter,
@@ -17,7 +16,9 @@ from atrium.compare.dashboard.samples import (
     sources,
     token_texts,
 )
-from atrium.compare.dashboard.trust_region import (
+from atrium.compare.dashboard.watcher import Watcher
+from atrium.compare.ratio_records import ratios_of
+from atrium.compare.trust_region import (
     SIGNS,
     RatioCounts,
     count_ratios,
@@ -26,7 +27,6 @@ from atrium.compare.dashboard.trust_region import (
     no_counts,
     window_in_use,
 )
-from atrium.compare.dashboard.watcher import Watcher
 from atrium.errors import RunFolderError
 from atrium.tracking.reader import setting
 

@@ -1,4 +1,4 @@
-"""Pictures of what methods do to a policy: where probability goes, how gradients are biased, GVPO's optimum.
+"""Figures of what methods do to a policy: where probability goes, how gradients are biased, GVPO's optimum.
 
 Every function takes the findings of `atrium.theory` as plain numbers and writes one PNG and one SVG.
 """
@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from atrium.compare.pictures import BLUE, GREEN, GREY, MARKERS, ORANGE, PURPLE, line_style, style
-from atrium.compare.theory_figures import WITH_LEGEND, Canvas, Paths, draw_legend
+from atrium.compare.figures.methods import WITH_LEGEND, Canvas, Paths, draw_legend
+from atrium.compare.figures.style import BLUE, GREEN, GREY, MARKERS, ORANGE, PURPLE, line_style, style
 from atrium.theory.results import EstimatorBias, Faithfulness, RegressionFindings, UpdateCourse
 
 if TYPE_CHECKING:

@@ -10,7 +10,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atrium.compare.pictures import BLACK, BLUE, GREEN, ORANGE, new_figure, save_both, style
+from atrium.compare.figures.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    literal,
+    new_figure,
+    save_both,
+    style,
+    use_cache,
+)
 from atrium.tracking.layout import step_name
 from atrium.tracking.reader import EvaluationPoint, read_evaluations, setting
 from atrium.tracking.run_folder import RunFolder
@@ -28,25 +38,26 @@ def draw_pass_at_k(folder: RunFolder) -> tuple[Path, ...]:
     Evaluations of one sample per problem have no curve and are left out. Raises `RunFolderError` where
     files cannot be read or written.
     """
+    use_cache(folder.cache_dir)
     drawn: list[Path] = []
     for benchmark, points in read_evaluations(folder).items():
         point = points[-1]
         if point.k is None or point.k < 2 or not _numbers(point.results, "curve.pass_at_k"):
             continue
-        figure = pass_at_k_figure(point, folder.cache_dir)
+        figure = pass_at_k_figure(point)
         name = f"pass_at_k-{benchmark}-{step_name(point.step)}"
         drawn += save_both(figure, folder.figures_dir, name)
     return tuple(drawn)
 
 
-def pass_at_k_figure(point: EvaluationPoint, cache_dir: Path) -> Figure:
+def pass_at_k_figure(point: EvaluationPoint) -> Figure:
     """The curves of one evaluation over k = 1..K, with 95 % intervals over problems where recorded."""
-    figure = new_figure(_INCHES, cache_dir)
+    figure = new_figure(_INCHES)
     figure.subplots_adjust(left=0.11, right=0.97, bottom=0.13, top=0.88)
     axes = figure.add_subplot()
     results = point.results
     num = "" if point.num_problems is None else f", {point.num_problems} problems"
-    title = f"{point.benchmark}{num}, {point.k} samples each".replace("$", r"\$")
+    title = literal(f"{point.benchmark}{num}, {point.k} samples each")
     style(axes, title=title, x="number of samples k", y="%")
     curves = (("Pass@k", "pass_at_k", "pass_at", BLUE), ("Pass^k", "pass_hat_k", "pass_hat", GREEN))
     for label, curve, by_k, colour in curves:

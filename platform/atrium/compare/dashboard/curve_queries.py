@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atrium.compare.dashboard.curves import (
+from atrium.compare.curves import (
     Axis,
     Band,
     Column,
@@ -23,8 +23,8 @@ from atrium.compare.dashboard.curves import (
     group_curve,
 )
 from atrium.compare.dashboard.runs_scan import RunEntry
-from atrium.compare.dashboard.settings import grouped, method_keys
 from atrium.compare.dashboard.watcher import Watcher
+from atrium.compare.run_settings import grouped, method_keys
 from atrium.metrics import CATALOGUE
 from atrium.tracking.reader import EvaluationPoint
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from atrium.compare.dashboard import curve_index
-from atrium.compare.dashboard.curve_index import CurveIndex
+from atrium.compare import curve_index
+from atrium.compare.curve_index import CurveIndex
 from atrium.tracking.reader import read_metrics
 from atrium.tracking.run_folder import RunFolder
 

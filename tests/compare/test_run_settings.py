@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from atrium.compare.dashboard.settings import differing, flattened, grouped, label, method_keys
+from atrium.compare.run_settings import differing, flattened, grouped, label, method_keys
 
 
 def test_settings_are_flat_text_as_json_writes_it():

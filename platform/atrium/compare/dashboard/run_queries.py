@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from atrium.compare.dashboard.runs_scan import RunEntry
-from atrium.compare.dashboard.settings import differing, method_keys
 from atrium.compare.dashboard.watcher import Watcher
+from atrium.compare.run_settings import differing, method_keys
 from atrium.metrics import REWARD
 from atrium.tracking.reader import EvaluationPoint, Scores, read_object, setting
 

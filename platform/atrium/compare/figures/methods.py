@@ -1,4 +1,4 @@
-"""Pictures of what a method does to one token: the gradient it gets, and the window it may move in.
+"""Figures of what a method does to one token: the gradient it gets, and the window it may move in.
 
 Every function takes the findings of `atrium.theory` as plain numbers and writes one PNG and one SVG.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atrium.compare.pictures import (
+from atrium.compare.figures.style import (
     BLACK,
     BLUE,
     GREY,
@@ -21,6 +21,7 @@ from atrium.compare.pictures import (
     new_figure,
     save_both,
     style,
+    use_cache,
 )
 from atrium.theory.results import (
     CoefficientCurves,
@@ -65,7 +66,8 @@ class Canvas:
         before: float = 0.75,
     ) -> tuple[Figure, list[Axes]]:
         """A figure with a grid of panels, row by row; `above` and `before` are margins in inches."""
-        figure = new_figure(inches, self.cache_dir)
+        use_cache(self.cache_dir)
+        figure = new_figure(inches)
         margins = {
             "left": before / inches[0],
             "right": 1.0 - 0.15 / inches[0],

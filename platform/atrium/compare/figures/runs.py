@@ -1,12 +1,7 @@
-"""Figures of one run as PNG, drawn from its run folder: reward, entropy, length, clip shares, evaluation.
-
-Matplotlib's object interface with the Agg canvas only: no pyplot, no global state, no display. Its caches
-go to `runs/.cache/`, unless the environment names another place.
-"""
+"""Figures of one run as PNG, drawn from its run folder: reward, entropy, length, clip shares, evaluation."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -16,8 +11,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from atrium.compare.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    literal,
+    new_figure,
+    save_png,
+    style,
+    use_cache,
+)
 from atrium.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD
-from atrium.tracking.atomic import explained, replacing
+from atrium.tracking.atomic import explained
 from atrium.tracking.reader import (
     EvaluationPoint,
     MetricTable,
@@ -32,10 +39,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which people with any colour vision tell apart.
-BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#5F6368"
 _BENCHMARK_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, GREY)
-_SINGLE_INCHES, _COMBINED_INCHES, _DPI = (6.4, 3.6), (12.0, 6.2), 144
+_SINGLE_INCHES, _COMBINED_INCHES = (6.4, 3.6), (12.0, 6.2)
 _FEW_STEPS = 20
 
 
@@ -54,14 +59,13 @@ def draw_figures(folder: RunFolder) -> tuple[Path, ...]:
     A quantity that the run did not record is named as missing in its place. Raises `RunFolderError` where
     the files cannot be read or written.
     """
-    os.environ.setdefault("MPLCONFIGDIR", str(folder.cache_dir.absolute() / "matplotlib"))
+    use_cache(folder.cache_dir)
     with explained("draw the figures of", folder.path):
-        Path(os.environ["MPLCONFIGDIR"]).mkdir(parents=True, exist_ok=True)
         folder.figures_dir.mkdir(exist_ok=True)
         curves = read_curves(folder)
-        drawn = [_save(draw_combined(curves), folder.figures_dir / "curves.png")]
+        drawn = [save_png(draw_combined(curves), folder.figures_dir, "curves")]
         for name, draw in PANELS.items():
-            drawn.append(_save(draw_single(curves, draw), folder.figures_dir / f"{name}.png"))
+            drawn.append(save_png(draw_single(curves, draw), folder.figures_dir, name))
     return tuple(drawn)
 
 
@@ -78,7 +82,7 @@ def read_curves(folder: RunFolder) -> RunCurves:
 
 def draw_combined(curves: RunCurves) -> Figure:
     """All panels in one figure, as a README shows them."""
-    figure = _figure(_COMBINED_INCHES)
+    figure = new_figure(_COMBINED_INCHES)
     places = figure.subplot_mosaic(
         [["e", "e", "r"], ["n", "l", "c"]],
         gridspec_kw={
@@ -92,17 +96,17 @@ def draw_combined(curves: RunCurves) -> Figure:
     )
     for place, draw in zip("ernlc", _COMBINED_ORDER, strict=True):
         draw(places[place], curves)
-    figure.suptitle(_literal(curves.title), fontsize=13, fontweight="bold")
+    figure.suptitle(literal(curves.title), fontsize=13, fontweight="bold")
     return figure
 
 
 def draw_single(curves: RunCurves, draw: Callable[[Axes, RunCurves], None]) -> Figure:
     """One panel as a figure of its own."""
-    figure = _figure(_SINGLE_INCHES)
+    figure = new_figure(_SINGLE_INCHES)
     # Fixed margins: matplotlib's automatic layouts take half of the time that a figure takes.
     figure.subplots_adjust(left=0.11, right=0.97, bottom=0.14, top=0.84)
     draw(figure.add_subplot(), curves)
-    figure.suptitle(_literal(curves.title), fontsize=9, color=GREY)
+    figure.suptitle(literal(curves.title), fontsize=9, color=GREY)
     return figure
 
 
@@ -118,24 +122,24 @@ def moving_mean(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
 
 
 def _draw_reward(axes: Axes, curves: RunCurves) -> None:
-    _label(axes, "Reward", "mean per completion")
+    style(axes, title="Reward", x="training step", y="mean per completion")
     _draw_only_curve(axes, curves.metrics, REWARD.name, BLUE)
 
 
 def _draw_entropy(axes: Axes, curves: RunCurves) -> None:
-    _label(axes, "Policy entropy", "nats per token")
+    style(axes, title="Policy entropy", x="training step", y="nats per token")
     _draw_only_curve(axes, curves.metrics, ENTROPY.name, PURPLE)
     axes.set_ylim(bottom=0.0)
 
 
 def _draw_length(axes: Axes, curves: RunCurves) -> None:
-    _label(axes, "Completion length", "tokens")
+    style(axes, title="Completion length", x="training step", y="tokens")
     _draw_only_curve(axes, curves.metrics, LENGTH_MEAN.name, GREEN)
     axes.set_ylim(bottom=0.0)
 
 
 def _draw_clip_shares(axes: Axes, curves: RunCurves) -> None:
-    _label(axes, "Clipped tokens", "% whose gradient is cut")
+    style(axes, title="Clipped tokens", x="training step", y="% whose gradient is cut")
     for quantity, colour, text in (
         (CLIP_HIGH_FRAC, ORANGE, "high side (A > 0)"),
         (CLIP_LOW_FRAC, BLUE, "low side (A < 0)"),
@@ -151,21 +155,21 @@ def _draw_clip_shares(axes: Axes, curves: RunCurves) -> None:
 def _draw_evaluation(axes: Axes, curves: RunCurves) -> None:
     ks = {point.k for points in curves.evaluations.values() for point in points}
     k = "K" if len(ks) != 1 or None in ks else str(ks.pop())
-    _label(axes, f"Held-out problems: Mean@{k} and Pass@{k}", "%")
+    style(axes, title=f"Held-out problems: Mean@{k} and Pass@{k}", x="training step", y="%")
     if not curves.evaluations:
         _say_missing(axes)
         return
     for index, (benchmark, points) in enumerate(curves.evaluations.items()):
         colour = _BENCHMARK_COLOURS[index % len(_BENCHMARK_COLOURS)]
-        name = _literal(benchmark)
+        name = literal(benchmark)
         _draw_mean(axes, points, colour, f"{name}, Mean@{k} with 95 % over problems")
         # Between two points nothing was measured, so no line joins them.
-        style = "--o" if len(points) > 2 else "o"
+        marks = "--o" if len(points) > 2 else "o"
         steps, passed = [p.step for p in points], [_percent(p.pass_at_k) for p in points]
         axes.plot(
             steps,
             passed,
-            style,
+            marks,
             color=colour,
             markerfacecolor="white",
             markersize=4.5,
@@ -221,46 +225,12 @@ def _draw_curve(
     axes.set_title(f"thick: mean of {width} steps", fontsize=7.5, loc="right", color=GREY)
 
 
-def _figure(inches: tuple[float, float]) -> Figure:
-    # Matplotlib costs 0.4 s and reads MPLCONFIGDIR when it is imported.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=inches, dpi=_DPI, facecolor="white")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _label(axes: Axes, title: str, unit: str) -> None:
-    axes.set_title(title, fontsize=11, loc="left")
-    axes.set_xlabel("training step", fontsize=9, color=GREY)
-    axes.set_ylabel(unit, fontsize=9, color=GREY)
-    axes.tick_params(labelsize=8, colors=GREY)
-    axes.grid(visible=True, color="#E3E5E8", linewidth=0.7)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color("#B8BCC2")
-
-
 def _say_missing(axes: Axes) -> None:
     axes.text(0.5, 0.5, "not recorded", color=GREY, ha="center", transform=axes.transAxes)
 
 
 def _percent(value: float | None) -> float:
     return float("nan") if value is None else 100.0 * value
-
-
-def _literal(text: str) -> str:
-    """Text in which matplotlib finds no formulas."""
-    return text.replace("$", r"\$")
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png")
-    return path
 
 
 PANELS: dict[str, Callable[[Axes, RunCurves], None]] = {

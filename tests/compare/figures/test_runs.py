@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from atrium.compare.figures import PANELS, draw_combined, draw_figures, moving_mean, read_curves
+from atrium.compare.figures.runs import PANELS, draw_combined, draw_figures, moving_mean, read_curves
 from atrium.errors import RunFolderError
 from atrium.tracking.run_folder import RunFolder
 
@@ -183,7 +183,7 @@ def test_figures_use_no_global_state_no_torch_and_no_place_outside_the_runs_fold
     code = (
         "import sys\nfrom pathlib import Path\n"
         "from atrium.tracking.run_folder import RunFolder\n"
-        "from atrium.compare.figures import draw_figures\n"
+        "from atrium.compare.figures.runs import draw_figures\n"
         "assert 'matplotlib' not in sys.modules\n"
         "draw_figures(RunFolder(Path(sys.argv[1])))\n"
         "assert 'torch' not in sys.modules\nassert 'matplotlib.pyplot' not in sys.modules\n"

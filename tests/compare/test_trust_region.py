@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from atrium.compare.dashboard.ratio_records import ratios_of
-from atrium.compare.dashboard.trust_region import (
+from atrium.compare.ratio_records import ratios_of
+from atrium.compare.trust_region import (
     count_ratios,
     counts_of,
     counts_of_record,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from atrium.compare.dashboard.curves import (
+from atrium.compare.curves import (
     Axis,
     Band,
     Curve,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from atrium.compare.pass_at_k_figures import draw_pass_at_k, pass_at_k_figure
+from atrium.compare.figures.pass_at_k import draw_pass_at_k, pass_at_k_figure
 from atrium.tracking.reader import read_evaluations
 from atrium.tracking.run_folder import RunFolder
 
@@ -56,7 +56,7 @@ def test_the_latest_evaluation_of_each_benchmark_becomes_a_picture_and_a_drawing
 
 def test_every_k_is_drawn_as_recorded(folder):
     record(folder)
-    figure = pass_at_k_figure(read_evaluations(folder)["aime24"][-1], folder.cache_dir)
+    figure = pass_at_k_figure(read_evaluations(folder)["aime24"][-1])
     (axes,) = figure.axes
     lines = {line.get_label(): line for line in axes.lines}
     for label, curve in (

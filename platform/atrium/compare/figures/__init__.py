@@ -1,0 +1,1 @@
+"""Figures of runs, evaluations, sweeps and methods, drawn by matplotlib in one style."""
