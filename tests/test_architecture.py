@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tracking": set(),
     "sweep": {"config", "method", "windows"} | RUN_FOLDER,
     "launch": RUN_FOLDER,
-    "compare": {"windows", "evaluation.estimates", "theory.results"} | RUN_FOLDER,
+    "compare": {"method", "windows", "evaluation.estimates", "theory.results"} | RUN_FOLDER,
     "__main__": {"cli"},
 }
 """What each part may import besides itself and what is open to all: packages, or single modules."""

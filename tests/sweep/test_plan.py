@@ -6,7 +6,7 @@ import pytest
 
 from atrium.config.compose import compose
 from atrium.errors import ConfigError
-from atrium.sweep.coincidence import method_key, window_of
+from atrium.sweep.coincidence import method_key
 from atrium.sweep.files import find_definition, read_definition, shipped_names, tiny
 from atrium.sweep.plan import Stage, plan_stage
 from atrium.sweep.study import stages_of
@@ -126,7 +126,7 @@ def test_the_name_of_a_method_does_not_tell_methods_apart_but_its_settings_do():
     other = compose(["algorithm=grpo", "divergence=kl3", "divergence.delta=0.06"])
     assert method_key(atr) == method_key(grpo)
     assert method_key(grpo) != method_key(other)
-    assert window_of(compose(["algorithm=grpo", "divergence=state_kl"]).divergence) is None
+    assert compose(["algorithm=grpo", "divergence=state_kl"]).divergence.fixed_window() is None
 
 
 def test_a_path_that_is_no_sweep_and_a_name_that_is_none_are_said(tmp_path):

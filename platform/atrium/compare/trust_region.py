@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from atrium import windows
 from atrium.errors import RunFolderError
+from atrium.method.divergences import Divergence
 from atrium.windows import Window
 
 Counts = NDArray[np.float64]
@@ -132,7 +132,7 @@ def window_in_use(divergence: object) -> tuple[Window | None, str]:
         return None, "the run's configuration cannot be read"
     kind = str(divergence.get("kind"))
     try:
-        found = _constant_window(kind, divergence)
+        found = Divergence.of(**divergence).fixed_window()
     except (KeyError, TypeError, ValueError, ArithmeticError):
         return None, f"the settings of {kind} cannot be read"
     if found is None:
@@ -145,28 +145,6 @@ def evenly_chosen(steps: Sequence[int], num: int) -> list[int]:
     if len(steps) <= num:
         return list(steps)
     return [steps[round(place)] for place in np.linspace(0, len(steps) - 1, num)]
-
-
-def _constant_window(kind: str, settings: Mapping[str, object]) -> Window | None:
-    def value(key: str) -> float:
-        found = settings[key]
-        if not isinstance(found, int | float):
-            raise TypeError(key)
-        return float(found)
-
-    match kind:
-        case "none":
-            return windows.UNBOUNDED
-        case "asymmetric_ratio":
-            return Window(max(0.0, 1.0 - value("epsilon_low")), 1.0 + value("epsilon_high"))
-        case "window":
-            return Window(value("lower"), value("upper"))
-        case "alpha":
-            return windows.window("alpha", value("delta"), alpha=value("alpha"))
-        case _ if kind in windows.DIVERGENCES:
-            return windows.window(kind, value("delta"))
-        case _:
-            return None
 
 
 def _fine_edges() -> NDArray[np.float64]:

@@ -48,6 +48,10 @@ class Divergence(Axis, axis=True):
         """The window that is the same for all tokens, or None; BAPO's is where its search starts."""
         return None
 
+    def fixed_window(self) -> Window | None:
+        """The window of every token of every minibatch; None where bounds move, or where there are none."""
+        return self.window()
+
     def window_at(self, probability: float) -> Window | None:
         """The window of a token whose behavior probability lies in (0, 1); None where there is none."""
         if not 0.0 < probability < 1.0:
@@ -248,6 +252,9 @@ class BalancedWindow(Divergence):
     def window(self) -> Window:
         """Where the search starts."""
         return Window(self.lower, self.upper)
+
+    def fixed_window(self) -> None:
+        """None: every minibatch has its own."""
 
     @property
     def candidates(self) -> list[tuple[float, float]]:

@@ -13,16 +13,10 @@ from typing import Any
 
 from atrium.config.schema import RunConfig
 from atrium.method.checks import objective_notes
-from atrium.method.divergences import BalancedWindow, Divergence
 from atrium.tracking.method_settings import method_of
 from atrium.windows import Window
 
 _DIGITS = 10
-
-
-def window_of(divergence: Divergence) -> Window | None:
-    """The constant window of a divergence, or None where it has none."""
-    return None if isinstance(divergence, BalancedWindow) else divergence.window()
 
 
 def as_pair(window: Window | None) -> list[float | None] | None:
@@ -52,7 +46,7 @@ def method_key(config: RunConfig) -> str:
     data: dict[str, Any] = method_of(config.model_dump(mode="json"), at_last_step=True)
     algorithm: dict[str, Any] = data["algorithm"]
     del algorithm["name"], algorithm["on_policy"]
-    bounds = window_of(config.divergence)
+    bounds = config.divergence.fixed_window()
     if trust_region_is_idle(config):
         data["divergence"] = "idle"
     elif bounds is not None:

@@ -15,7 +15,7 @@ from atrium.config.compose import compose
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
 from atrium.sweep import space as spaces
-from atrium.sweep.coincidence import as_pair, method_key, trust_region_is_idle, window_of
+from atrium.sweep.coincidence import as_pair, method_key, trust_region_is_idle
 from atrium.sweep.definition import Scalar, SpaceConfig, SweepDefinition
 
 
@@ -91,7 +91,7 @@ def planned_trial(
         overrides=(*base, *spaces.overrides_of(settings)),
         labels=(label or label_of(assignment),),
         key=method_key(config),
-        window=as_pair(window_of(config.divergence)),
+        window=as_pair(config.divergence.fixed_window()),
     )
 
 

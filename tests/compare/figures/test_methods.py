@@ -11,7 +11,7 @@ from atrium.compare.figures import style
 from atrium.compare.figures.methods import Canvas, MethodWindow, draw_gradients, draw_method_windows
 from atrium.compare.figures.policies import draw_bias, draw_regression, draw_updates
 from atrium.compare.figures.style import COLOURS, DASHES, line_style, spread
-from atrium.compare.window_figures import BudgetedDivergence, Plane, draw_plane, draw_windows
+from atrium.compare.figures.windows import BudgetedDivergence, Plane, draw_plane, draw_windows
 from atrium.errors import RunFolderError
 from atrium.theory.results import (
     CoefficientCurves,
