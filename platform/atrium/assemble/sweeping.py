@@ -19,6 +19,7 @@ from atrium.assemble.training import run_training
 from atrium.compare.failures import fell_below_start
 from atrium.errors import PolicyDivergedError, Pruned, TrainingDivergedError
 from atrium.metrics import NUM_TOKENS
+from atrium.processes import stop_requests
 from atrium.sweep.pruning import VALIDATION_SUFFIX, RunWatch
 from atrium.sweep.results import DIVERGED, FINISHED, PRUNED, SeedResult
 from atrium.sweep.runner import TrialRun
@@ -173,11 +174,7 @@ def work(url: str, name: str, runs_dir: str | None, parent: int | None, say: Cal
     storage = SweepStorage(url)
     definition, created = join(storage, name, runs_dir)
     asked: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, _: asked.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
+    with stop_requests(asked.append, [signal.SIGINT, signal.SIGTERM]):
         SweepWorker(
             storage,
             definition,
@@ -187,6 +184,3 @@ def work(url: str, name: str, runs_dir: str | None, parent: int | None, say: Cal
             created=created,
             parent=parent,
         ).work()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -14,7 +14,7 @@ from atrium.config.schema import EvaluationConfig, RunConfig
 from atrium.config.tasks import RewardConfig
 from atrium.data.problem_sets import Origin
 from atrium.data.problems import Dataset
-from atrium.data.prompts import ChatTokenizer, PromptTemplate, encode_prompt, find_prompt_template
+from atrium.data.prompts import PromptTemplate, find_prompt_template
 from atrium.errors import DataError
 from atrium.evaluation.evaluator import Benchmark
 from atrium.grading.rewards import REWARDS, OverlongPenalty, RewardFunction
@@ -38,17 +38,6 @@ class Task:
     template: PromptTemplate
     reward: RewardFunction
     max_new_tokens: int
-
-    def encoder(self, tokenizer: ChatTokenizer) -> Callable[[Problem], TokenIds]:
-        """A function from a problem to its prompt's tokens, which encodes each question once."""
-        known: dict[str, TokenIds] = {}
-
-        def encode(problem: Problem) -> TokenIds:
-            if problem.question not in known:
-                known[problem.question] = encode_prompt(tokenizer, problem, self.template)
-            return known[problem.question]
-
-        return encode
 
     def fitting_problems(
         self,

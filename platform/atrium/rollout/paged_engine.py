@@ -36,8 +36,8 @@ from atrium.rollout.paged_start import (
     stop,
 )
 from atrium.rollout.sampling import check_requests
-from atrium.rollout.vllm_watchdog import Watchdog
 from atrium.rollout.weights import load_weights
+from atrium.watchdog import Watchdog
 
 # How often a wait looks whether a step was made.
 _POLL_S = 0.05
