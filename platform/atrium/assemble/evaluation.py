@@ -67,7 +67,7 @@ def run_evaluation(
         folder.write_config(settings.as_record())
         display = progress_display(config.tracking.progress, folder.append_log)
         stack.callback(display.close)
-        tracker = RunFolderTracker(folder, RunFolderSettings(), on_problem=display.message)
+        tracker = RunFolderTracker(folder, RunFolderSettings(), log=display.message)
         with _end_recorded(tracker):
             evaluations = _evaluate_all(settings, folder, tracker, display, stack)
         _write_summary(folder, evaluations)
@@ -149,7 +149,7 @@ def _evaluate_all(
         config.dataset,
         grader=config.grader,
         cache_dir=folder.cache_dir,
-        on_message=display.message,
+        log=display.message,
     )
     template = find_prompt_template(config.model.prompt)
     _record_provenance(config, folder, loaded, template)

@@ -166,7 +166,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-def work(url: str, name: str, runs_dir: str | None, parent: int | None, say: Callable[[str], None]) -> None:
+def work(url: str, name: str, runs_dir: str | None, parent: int | None, log: Callable[[str], None]) -> None:
     """Join a sweep as a worker of this process until nothing is left to do.
 
     Ctrl-C and SIGTERM stop it after the step in progress, with a checkpoint; it then raises `Interrupted`.
@@ -180,7 +180,7 @@ def work(url: str, name: str, runs_dir: str | None, parent: int | None, say: Cal
             definition,
             execute,
             should_stop=lambda: bool(asked),
-            say=say,
+            log=log,
             created=created,
             parent=parent,
         ).work()

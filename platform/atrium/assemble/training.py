@@ -95,7 +95,7 @@ def run_training(
                 rollouts_every_num_steps=config.tracking.rollouts_every_num_steps,
                 rollouts_max_mb=config.tracking.rollouts_max_mb,
             ),
-            on_problem=display.message,
+            log=display.message,
         )
         mirrors = MirrorProcesses(folder, configured_mirrors(config.tracking), display.message)
         recorder = ObservedRecorder(tracker, display, MirroredRun(mirrors, observer))

@@ -31,15 +31,15 @@ _PREPARATION_TIMEOUTS, _LEAST_TIMEOUT_S = 6, 60.0
 
 
 class NodeRun:
-    """The ranks of one node. `say` shows a line to the person who started it."""
+    """The ranks of one node. `log` shows a line to the person who started it."""
 
     def __init__(
-        self, folder: RunFolder, settings: NodeSettings, meeting: Meeting, say: Callable[[str], None]
+        self, folder: RunFolder, settings: NodeSettings, meeting: Meeting, log: Callable[[str], None]
     ) -> None:
         self._folder = folder
         self._settings = settings
         self._meeting = meeting
-        self._say = say
+        self._log = log
         self._cause: AtriumError | None = None
         self._hung: str | None = None
         self._asked: list[int] = []
@@ -92,10 +92,12 @@ class NodeRun:
         if isinstance(cause, ConfigError | Interrupted) or self._asked or num_restarts_left == 0:
             return False
         number = self._settings.max_restarts - num_restarts_left + 1
-        self._tell(
+        text = (
             f"{cause}; all ranks start again from the last checkpoint "
             f"({number} of {self._settings.max_restarts} times)"
         )
+        self._log(text)
+        self._folder.append_log(text)
         self._hung = None
         return True
 
@@ -118,10 +120,6 @@ class NodeRun:
             text = f"{cause}; the logs of all ranks are in {ranks_dir(self._folder.path)}, and "
             cause = RankError(f"{text}`atrium train --resume {self._folder.path.name}` goes on")
         return cause
-
-    def _tell(self, text: str) -> None:
-        self._say(text)
-        self._folder.append_log(text)
 
 
 class HangClock:

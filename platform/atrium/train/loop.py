@@ -288,7 +288,7 @@ def _evaluate_diverged(run: Training, state: TrainingState) -> None:
     its logits are not, it can answer nothing.
     """
     step = state.step + 1
-    run.updater.faults.on_message(f"training diverged in step {step}; what is left is evaluated")
+    run.updater.faults.log(f"training diverged in step {step}; what is left is evaluated")
     _enter(run, step, "evaluation")
     run.engine.update_weights(run.weights(), state.weight_version + 1)
     with suppress(PolicyDivergedError), memory_explained("evaluation", _ENGINE_ADVICE):
