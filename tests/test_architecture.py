@@ -19,7 +19,7 @@ import yaml
 REPOSITORY = Path(__file__).resolve().parents[1]
 SOURCE_ROOT = REPOSITORY / "platform"
 
-OPEN_TO_ALL = {"records", "errors", "metrics", "seeding", "section"}
+OPEN_TO_ALL = {"records", "errors", "metrics", "seeding", "section", "processes", "nested", "watchdog"}
 """Importable from everywhere; they import nothing of the rest."""
 
 _RECORD = ("run_folder", "layout", "reader", "find", "atomic", "status", "json_lines", "sample_files")

@@ -123,7 +123,7 @@ def settled(runs, tmp_path, monkeypatch):
         policy = build_policy(config, runs.runs_dir / ".cache", progress_display("off", lambda line: None))
         updater = build_updater(config, policy, None, {}, FaultHandling())
         said = []
-        updater = settled_budget(config, updater, folder, longest=40, on_message=said.append)
+        updater = settled_budget(config, updater, folder, longest=40, log=said.append)
         stored = from_json(folder.config_file.read_text()).compute
         return updater, stored, said, tries
 

@@ -7,36 +7,37 @@ import signal
 
 import pytest
 
-from atrium.assemble.stopping import STOP_SIGNALS, stop_requests
+from atrium.assemble.stopping import StopRequests
 from atrium.errors import Interrupted
+from atrium.processes import STOP_SIGNALS, stop_requests
 from atrium.tracking.terminal import progress_display
 
 
 @pytest.fixture
-def display():
+def should_stop():
     shown = progress_display("off", lambda line: None)
-    yield shown
+    yield StopRequests(shown)
     shown.close()
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_a_signal_before_the_first_step_ends_the_run_as_interrupted(display, number):
-    with pytest.raises(Interrupted, match="before the first step"), stop_requests(display):
+def test_a_signal_before_the_first_step_ends_the_run_as_interrupted(should_stop, number):
+    with pytest.raises(Interrupted, match="before the first step"), stop_requests(should_stop.ask):
         os.kill(os.getpid(), number)
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_a_signal_while_it_steps_waits_for_the_step(display, number):
-    with stop_requests(display) as should_stop:
+def test_a_signal_while_it_steps_waits_for_the_step(should_stop, number):
+    with stop_requests(should_stop.ask):
         should_stop.begin_steps()
         assert not should_stop()
         os.kill(os.getpid(), number)
         assert should_stop()
 
 
-def test_a_second_ctrl_c_stops_at_once_and_the_handlers_are_put_back(display):
+def test_a_second_ctrl_c_stops_at_once_and_the_handlers_are_put_back(should_stop):
     before = signal.getsignal(signal.SIGINT)
-    with stop_requests(display) as should_stop:
+    with stop_requests(should_stop.ask):
         should_stop.begin_steps()
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):

@@ -86,7 +86,7 @@ def test_a_benchmark_loads_the_same_without_a_run(load, sums, tmp_path):
     for overrides in ([], [*_file(sums, "num_test=6"), "benchmark=held_out"]):
         config = compose(overrides)
         (loaded,) = load_benchmarks(
-            config.benchmark, config.dataset, grader=config.grader, cache_dir=tmp_path, on_message=pytest.fail
+            config.benchmark, config.dataset, grader=config.grader, cache_dir=tmp_path, log=pytest.fail
         )
         task, _ = load(*overrides)
         assert loaded == task.benchmarks[0]
@@ -165,7 +165,7 @@ def test_a_suite_is_its_members_each_by_its_own_name(tmp_path, sums):
     )
     said: list[str] = []
     loaded = load_benchmarks(
-        config.benchmark, config.dataset, grader=config.grader, cache_dir=tmp_path, on_message=said.append
+        config.benchmark, config.dataset, grader=config.grader, cache_dir=tmp_path, log=said.append
     )
     assert [(part.name, len(part.problems)) for part in loaded] == [
         ("aime24", 1),
@@ -238,7 +238,7 @@ def test_a_benchmark_of_the_hub_reads_a_local_copy(tmp_path, benchmark, file, nu
         config.dataset,
         grader=config.grader,
         cache_dir=tmp_path,
-        on_message=lambda line: None,
+        log=lambda line: None,
     )
     assert (loaded.name, len(loaded.problems)) == (benchmark, num_problems)
     assert loaded.origin.num_unreadable == loaded.origin.num_instructions == 0
@@ -263,7 +263,7 @@ def test_math_is_trained_on_without_what_is_in_math500(tmp_path):
         config.dataset,
         grader=config.grader,
         cache_dir=tmp_path,
-        on_message=lambda line: None,
+        log=lambda line: None,
         benchmarks={"math500": held},
     )
     assert (len(loaded.splits.train), len(loaded.splits.validation)) == (300, 500)

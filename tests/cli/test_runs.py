@@ -16,7 +16,6 @@ import atrium as atrium_package
 from atrium.cli.app import main
 from atrium.cli.runs_doctor import requirements, unmet
 from atrium.cli.runs_samples import spread
-from atrium.cli.runs_show import flattened
 from atrium.config.compose import compose
 from atrium.metrics import is_repeatable
 from atrium.records import FinishReason, Problem, VerdictKind
@@ -284,11 +283,6 @@ def test_samples_are_spread_evenly():
     assert spread(list("abcdefghij"), 2) == ["c", "h"]
     assert spread(list("abc"), 5) == ["a", "b", "c"]
     assert spread([], 3) == []
-
-
-def test_settings_are_compared_by_dotted_key():
-    nested = {"a": {"b": 1, "c": {"d": None}}, "e": {}, "f": [1]}
-    assert flattened(nested) == {"a.b": 1, "a.c.d": None, "e": {}, "f": [1]}
 
 
 # atrium rerun

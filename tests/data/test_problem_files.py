@@ -34,7 +34,7 @@ def read(tmp_path):
             replace(settings, **changes),
             cache_dir=tmp_path,
             read_box=partial(extract_answer, thinking=False),
-            on_message=pytest.fail,
+            log=pytest.fail,
         )
 
     return read_rows

@@ -37,7 +37,7 @@ def fetch(hub, tmp_path):
         }
         messages = []
         loaded = read_problem_set(
-            ProblemFiles(**settings), cache_dir=tmp_path, read_box=_no_box, on_message=messages.append
+            ProblemFiles(**settings), cache_dir=tmp_path, read_box=_no_box, log=messages.append
         )
         return loaded, messages
 
@@ -179,9 +179,7 @@ def test_a_local_file_or_folder_needs_no_hub(hub, fetch, tmp_path):
         assert loaded.origin.revision is None
     assert not hub.requests
     with pytest.raises(DataError, match=r"there is no file other\.jsonl in it; it has mine\.jsonl"):
-        locate_files(
-            str(tmp_path / "own"), ["other.jsonl"], revision=None, cache_dir=tmp_path, on_message=print
-        )
+        locate_files(str(tmp_path / "own"), ["other.jsonl"], revision=None, cache_dir=tmp_path, log=print)
 
 
 def test_paths_and_hub_ids_are_told_apart():

@@ -73,7 +73,7 @@ def test_all_ranks_run_equally_many_micro_batches_and_each_row_counts_once(max_t
     rows, forward = rows_of(random_groups(longest=30)), forward_of(exact_model())
     subset = np.arange(1, rows.batch.num_rows)
     budgets = [
-        MicroBatchBudget(max_tokens=max_tokens, shrinks=False, on_message=print, ranks=Member(rank, 4))
+        MicroBatchBudget(max_tokens=max_tokens, shrinks=False, log=print, ranks=Member(rank, 4))
         for rank in range(4)
     ]
     parts = [list(budget.split(forward, rows, subset)) for budget in budgets]
@@ -87,7 +87,7 @@ def test_a_single_row_leaves_the_other_ranks_one_that_does_not_count():
     rows, forward = rows_of(random_groups(rewards=((1,),))), forward_of(exact_model())
     parts = [
         list(
-            MicroBatchBudget(max_tokens=99, shrinks=False, on_message=print, ranks=Member(rank, 3)).split(
+            MicroBatchBudget(max_tokens=99, shrinks=False, log=print, ranks=Member(rank, 3)).split(
                 forward, rows, np.array([0])
             )
         )
@@ -159,7 +159,7 @@ def test_a_rank_that_is_slow_for_five_steps_is_named_once():
     told = []
     slow = {"rollout_s": 9.0, "wait_s": 0.0, "peak_mb": 1.0}
     quick = {"rollout_s": 1.0, "wait_s": 8.0, "peak_mb": 2.0}
-    report = RankReport(Member(0, 3), on_message=told.append)
+    report = RankReport(Member(0, 3), log=told.append)
     for step in range(1, 9):
         measurements = Measurements()
         measurements.add(metrics.ROLLOUT_S, 1.0)

@@ -114,7 +114,7 @@ def run_case(case, config, ranks):
             }
         ),
         reference_forward=_forward(reference, ranks, passes, None),
-        faults=FaultHandling(max_skipped=9, on_message=told.append),
+        faults=FaultHandling(max_skipped=9, log=told.append),
         ranks=ranks,
     )
     measurements = Measurements()

@@ -84,15 +84,15 @@ HANGING = """
 import time
 from pathlib import Path
 import sys
-from atrium.rollout.vllm_watchdog import Watchdog, hangs_told
+from atrium.watchdog import Watchdog, on_hang
 def fail(message):
     raise OSError("the disk is full")
 watchdog = Watchdog()
 with watchdog.bounded("a quick thing", 30.0):
     pass
-with hangs_told(Path(sys.argv[2]).write_text):
+with on_hang(Path(sys.argv[2]).write_text):
     pass
-with hangs_told(fail), hangs_told(Path(sys.argv[1]).write_text):
+with on_hang(fail), on_hang(Path(sys.argv[1]).write_text):
     with watchdog.bounded("a step that hangs", 0.1):
         time.sleep(60)
 """

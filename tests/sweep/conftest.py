@@ -125,5 +125,5 @@ def sweep(journal):
 
 def new_worker(storage, definition, execute, *, should_stop=lambda: False):
     return SweepWorker(
-        storage, definition, execute, should_stop=should_stop, say=lambda line: None, interval_s=0.2
+        storage, definition, execute, should_stop=should_stop, log=lambda line: None, interval_s=0.2
     )

@@ -110,7 +110,7 @@ def test_the_size_cap_holds_and_what_remains_spans_the_run(folder, groups):
 def test_rollouts_of_one_step_that_exceed_the_cap_are_left_out_and_told_once(folder, groups):
     told = []
     settings = RunFolderSettings(rollouts_every_num_steps=1, rollouts_max_mb=1e-6)
-    tracker = RunFolderTracker(folder, settings, on_problem=told.append)
+    tracker = RunFolderTracker(folder, settings, log=told.append)
     for step in range(1, 4):
         tracker.log_rollouts(step, groups(), {})
     tracker.close()
@@ -179,7 +179,7 @@ def test_a_full_disk_stops_no_step_is_told_once_and_made_up_for(
 ):
     told = []
     settings = RunFolderSettings(rollouts_every_num_steps=1)
-    tracker = RunFolderTracker(folder, settings, on_problem=told.append)
+    tracker = RunFolderTracker(folder, settings, log=told.append)
     tracker.begin(step=0, num_steps=10)
     tracker.log_metrics(1, {"rollout/reward": 0.5})
     with no_room_beyond(folder.metrics_file.stat().st_size):

@@ -33,7 +33,7 @@ def _poison(model, calls, value=torch.nan):
 
 def _handling(folder=None, *, max_skipped):
     messages = []
-    return FaultHandling(max_skipped=max_skipped, folder=folder, on_message=messages.append), messages
+    return FaultHandling(max_skipped=max_skipped, folder=folder, log=messages.append), messages
 
 
 def _step(updater, rows, *, step=1, carried=None, trace=False):

@@ -17,7 +17,7 @@ def _work():
 
 def test_the_chosen_step_is_traced_and_its_operations_are_named(tmp_path):
     messages = []
-    profiler = StepProfiler(step=2, folder=tmp_path / "profile", on_message=messages.append)
+    profiler = StepProfiler(step=2, folder=tmp_path / "profile", log=messages.append)
     with profiler.watch(1):
         _work()
     assert not (tmp_path / "profile").exists()
@@ -34,7 +34,7 @@ def test_the_chosen_step_is_traced_and_its_operations_are_named(tmp_path):
 def test_a_folder_that_cannot_be_written_is_said_and_stops_nothing(tmp_path):
     (tmp_path / "file").write_text("")
     messages = []
-    with StepProfiler(step=1, folder=tmp_path / "file" / "profile", on_message=messages.append).watch(1):
+    with StepProfiler(step=1, folder=tmp_path / "file" / "profile", log=messages.append).watch(1):
         _work()
     assert len(messages) == 1
     assert "could not be written" in messages[0]

@@ -38,7 +38,7 @@ class StoredReward:
 
 
 def read_bank(
-    config: RunConfig, problems: Sequence[Problem], on_message: Callable[[str], None]
+    config: RunConfig, problems: Sequence[Problem], log: Callable[[str], None]
 ) -> list[StoredCompletion] | None:
     """The stored completions of a run with a bank, before any model is loaded; None for other engines.
 
@@ -56,7 +56,7 @@ def read_bank(
             "no reward; give the column reward, or choose rollout.rewards=regrade"
         )
     num_covered = len({one.problem.problem_id for one in stored})
-    on_message(
+    log(
         f"stored: {len(stored):,} completions of {num_covered:,} of {len(problems):,} training problems, on "
         f"which the run trains; {_anchored(config, stored)}; SHA-256 of the files {_digest(files)}"
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from atrium.assemble.datasets import load_dataset
-from atrium.assemble.problem_sets import Message, load_problem_set
+from atrium.assemble.problem_sets import load_problem_set
 from atrium.config.problem_sets import ComparisonConfig
 from atrium.config.tasks import (
     ArithmeticBenchmarkConfig,
@@ -20,6 +20,7 @@ from atrium.config.tasks import (
 )
 from atrium.data.problem_sets import Origin
 from atrium.data.problems import Dataset
+from atrium.data.sources import Log
 from atrium.errors import ConfigError
 from atrium.records import Problem
 
@@ -53,7 +54,7 @@ def load_benchmarks(
     *,
     grader: GraderConfig,
     cache_dir: Path,
-    on_message: Message,
+    log: Log,
 ) -> tuple[LoadedBenchmark, ...]:
     """The benchmarks that the group names, in its order; `dataset` is read only for its own test problems.
 
@@ -61,11 +62,9 @@ def load_benchmarks(
     test problems.
     """
     if isinstance(benchmark, ArithmeticBenchmarkConfig | HeldOutBenchmarkConfig):
-        return (_held_out(benchmark, dataset, grader=grader, cache_dir=cache_dir, on_message=on_message),)
+        return (_held_out(benchmark, dataset, grader=grader, cache_dir=cache_dir, log=log),)
     members = benchmark.members.values() if isinstance(benchmark, SuiteBenchmarkConfig) else (benchmark,)
-    return tuple(
-        _load(member, grader=grader, cache_dir=cache_dir, on_message=on_message) for member in members
-    )
+    return tuple(_load(member, grader=grader, cache_dir=cache_dir, log=log) for member in members)
 
 
 def is_held_out(benchmark: BenchmarkConfig) -> bool:
@@ -85,9 +84,9 @@ def _held_out(
     *,
     grader: GraderConfig,
     cache_dir: Path,
-    on_message: Message,
+    log: Log,
 ) -> LoadedBenchmark:
-    loaded = load_dataset(dataset, grader=grader, cache_dir=cache_dir, on_message=on_message)
+    loaded = load_dataset(dataset, grader=grader, cache_dir=cache_dir, log=log)
     if loaded.splits.test is None:
         raise ConfigError(
             f"benchmark.kind={benchmark.kind}: the dataset holds out no test problems; set dataset.num_test, "
@@ -97,19 +96,19 @@ def _held_out(
 
 
 def _load(
-    settings: ProblemsBenchmarkConfig, *, grader: GraderConfig, cache_dir: Path, on_message: Message
+    settings: ProblemsBenchmarkConfig, *, grader: GraderConfig, cache_dir: Path, log: Log
 ) -> LoadedBenchmark:
     loaded = load_problem_set(
         settings,
         comparison=settings.grader,
         grader=grader,
         cache_dir=cache_dir,
-        on_message=on_message,
+        log=log,
     )
     problems, origin = loaded.problems[: settings.num_problems], loaded.origin
     if len(problems) < len(loaded.problems):
         text = f"only the first {len(problems)} of {len(loaded.problems)} problems are taken"
-        on_message(f"{settings.name}: {text}")
+        log(f"{settings.name}: {text}")
         origin = replace(origin, num_problems=len(problems), warnings=(*origin.warnings, text))
     return LoadedBenchmark(
         dataset=Dataset(name=settings.name, problems=problems),

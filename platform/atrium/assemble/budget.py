@@ -35,7 +35,7 @@ def settled_budget(
     folder: RunFolder,
     *,
     longest: int,
-    on_message: Callable[[str], None],
+    log: Callable[[str], None],
     ranks: Ranks = ALONE,
 ) -> PolicyUpdater:
     """The updater as it is from here on, which the run's record then holds.
@@ -48,9 +48,9 @@ def settled_budget(
     if "auto" not in (compute.recompute_activations, compute.micro_batch_tokens):
         return updater
     if compute.recompute_activations == "auto":
-        updater = _fitting_blocks(config, updater, longest, on_message, ranks)
+        updater = _fitting_blocks(config, updater, longest, log, ranks)
     if compute.micro_batch_tokens == "auto":
-        updater = _fitting_micro_batches(config, updater, folder, longest, on_message)
+        updater = _fitting_micro_batches(config, updater, folder, longest, log)
         compute = compute.model_copy(update={"micro_batch_tokens": updater.settings.micro_batch_tokens})
     if ranks.is_first:
         settled = compute.model_copy(update={"recompute_activations": updater.forward.recomputes})
@@ -60,7 +60,7 @@ def settled_budget(
 
 
 def _fitting_blocks(
-    config: RunConfig, updater: PolicyUpdater, longest: int, on_message: Callable[[str], None], ranks: Ranks
+    config: RunConfig, updater: PolicyUpdater, longest: int, log: Callable[[str], None], ranks: Ranks
 ) -> PolicyUpdater:
     """The updater, with activations computed again where an update is predicted not to fit otherwise."""
     is_needed = None
@@ -72,7 +72,7 @@ def _fitting_blocks(
         )
     if not ranks.from_first(is_needed):
         return updater
-    on_message("updates compute activations again: with them kept, an update is predicted not to fit memory")
+    log("updates compute activations again: with them kept, an update is predicted not to fit memory")
     return replace(updater, forward=updater.forward.recomputing())
 
 
@@ -87,15 +87,15 @@ def _fitting_micro_batches(
     updater: PolicyUpdater,
     folder: RunFolder,
     longest: int,
-    on_message: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> PolicyUpdater:
     """The updater with micro-batches of as many tokens as fit, with activations kept if a row then does."""
-    found = _kept_or_found(config, updater, folder, longest, on_message)
+    found = _kept_or_found(config, updater, folder, longest, log)
     if found is None and _may_recompute(config, updater):
         updater = replace(updater, forward=updater.forward.recomputing())
-        found = _kept_or_found(config, updater, folder, longest, on_message)
+        found = _kept_or_found(config, updater, folder, longest, log)
         if found is not None:
-            on_message(f"updates compute activations again: a row of {longest} tokens does not fit otherwise")
+            log(f"updates compute activations again: a row of {longest} tokens does not fit otherwise")
     if found is None:
         again = "" if updater.forward.recomputes else "set compute.recompute_activations=true, "
         raise MemoryExhaustedError(
@@ -111,18 +111,18 @@ def _kept_or_found(
     updater: PolicyUpdater,
     folder: RunFolder,
     longest: int,
-    on_message: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> int | None:
     """The tokens that were found for such a run before, or that are found now; None if no row fits."""
     path = folder.cache_dir / _CACHE
     key, cache = _key(config, updater, longest), _read_cache(path)
     if (found := cache.get(key)) is not None:
-        on_message(f"micro-batches of {found} tokens, as found before for this model on this kind of device")
+        log(f"micro-batches of {found} tokens, as found before for this model on this kind of device")
         return found
     if (found := _found(config, updater, longest)) is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps({**cache, key: found}, indent=1) + "\n")
-        on_message(f"micro-batches of {found} tokens, by trying what fits into memory")
+        log(f"micro-batches of {found} tokens, by trying what fits into memory")
     return found
 
 

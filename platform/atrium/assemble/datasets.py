@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from atrium.assemble.problem_sets import Message, load_problem_set
+from atrium.assemble.problem_sets import load_problem_set
 from atrium.config.tasks import ArithmeticDatasetConfig, DatasetConfig, GraderConfig
 from atrium.data.arithmetic import ArithmeticSettings, arithmetic_splits
 from atrium.data.problem_sets import Origin
+from atrium.data.sources import Log
 from atrium.data.splits import Splits, split_problems, without_overlap
 from atrium.errors import DataError
 from atrium.records import Problem
@@ -28,7 +29,7 @@ def load_dataset(
     *,
     grader: GraderConfig,
     cache_dir: Path,
-    on_message: Message,
+    log: Log,
     benchmarks: Mapping[str, Sequence[Problem]] | None = None,
 ) -> LoadedDataset:
     """The dataset's parts; problems that one of `benchmarks` has too are in none of them.
@@ -40,15 +41,13 @@ def load_dataset(
         return LoadedDataset(
             splits=splits, origin=Origin(source="arithmetic", num_problems=len(splits.train))
         )
-    loaded = load_problem_set(
-        dataset, comparison=None, grader=grader, cache_dir=cache_dir, on_message=on_message
-    )
+    loaded = load_problem_set(dataset, comparison=None, grader=grader, cache_dir=cache_dir, log=log)
     problems, origin = loaded.problems, loaded.origin
     for name, held in (benchmarks or {}).items():
         problems, num_dropped = without_overlap(problems, {problem.question for problem in held})
         if num_dropped:
             text = f"{num_dropped} problems are also in the benchmark {name}, dropped"
-            on_message(f"{dataset.name}: {text}")
+            log(f"{dataset.name}: {text}")
             origin = replace(
                 origin,
                 num_overlapping=origin.num_overlapping + num_dropped,

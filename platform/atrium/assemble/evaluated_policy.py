@@ -11,7 +11,6 @@ import torch
 from atrium.assemble.policies import build_policy, own_storage
 from atrium.config.models import TinyModelConfig
 from atrium.config.schema import RunConfig
-from atrium.data.prompts import PromptTemplate, encode_prompt
 from atrium.errors import ConfigError
 from atrium.evaluation.evaluator import Benchmark, WaveSize
 from atrium.models.policy import Policy, load_policy
@@ -47,18 +46,6 @@ def load_evaluated_policy(config: RunConfig, cache_dir: Path, display: ProgressD
         )
     own_storage(policy.model)
     return policy
-
-
-def prompt_encoder(policy: Policy, template: PromptTemplate) -> Callable[[Problem], TokenIds]:
-    """A function from a problem to its prompt's tokens, which encodes each question once."""
-    known: dict[str, TokenIds] = {}
-
-    def encode(problem: Problem) -> TokenIds:
-        if problem.question not in known:
-            known[problem.question] = encode_prompt(policy.tokenizer, problem, template)
-        return known[problem.question]
-
-    return encode
 
 
 def fitted_benchmark(

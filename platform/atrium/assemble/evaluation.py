@@ -14,17 +14,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 import torch
 
 from atrium.assemble.benchmarks import LoadedBenchmark, load_benchmarks
-from atrium.assemble.evaluated_policy import (
-    fitted_benchmark,
-    load_evaluated_policy,
-    prompt_encoder,
-    wave_size,
-)
+from atrium.assemble.evaluated_policy import fitted_benchmark, load_evaluated_policy, wave_size
 from atrium.assemble.graders import BenchmarkGraders, build_grader, grader_version
 from atrium.assemble.policies import build_engine
 from atrium.assemble.task import evaluated_benchmark
@@ -32,16 +26,16 @@ from atrium.compare.figures.pass_at_k import draw_pass_at_k
 from atrium.config.evaluation import EvaluationSettings
 from atrium.config.models import TinyModelConfig
 from atrium.config.schema import RunConfig
-from atrium.data.prompts import PromptTemplate, find_prompt_template
+from atrium.data.prompts import PromptTemplate, find_prompt_template, prompt_encoder
 from atrium.errors import Interrupted
 from atrium.evaluation.collection import Progress, Watch
 from atrium.evaluation.evaluator import Benchmark, Evaluation, evaluate
 from atrium.evaluation.results import summarize_all
 from atrium.grading.grader import Grader
 from atrium.models.policy import Policy
+from atrium.processes import stop_requests
 from atrium.records import Problem, TokenIds
 from atrium.rollout.engine import Engine
-from atrium.rollout.vllm_watchdog import hangs_told
 from atrium.tracking.atomic import explained, write_json
 from atrium.tracking.end_summary import name_to_type
 from atrium.tracking.evaluation_parts import EvaluationParts
@@ -53,6 +47,7 @@ from atrium.tracking.status import RunState
 from atrium.tracking.summary import summarize
 from atrium.tracking.terminal import ProgressDisplay, progress_display
 from atrium.tracking.tracker import EvaluatedSample
+from atrium.watchdog import on_hang
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+=-]+")
 
@@ -72,7 +67,7 @@ def run_evaluation(
         folder.write_config(settings.as_record())
         display = progress_display(config.tracking.progress, folder.append_log)
         stack.callback(display.close)
-        tracker = RunFolderTracker(folder, RunFolderSettings(), on_problem=display.message)
+        tracker = RunFolderTracker(folder, RunFolderSettings(), log=display.message)
         with _end_recorded(tracker):
             evaluations = _evaluate_all(settings, folder, tracker, display, stack)
         _write_summary(folder, evaluations)
@@ -108,22 +103,21 @@ def _open_folder(settings: EvaluationSettings, overrides: Sequence[str], resume:
 def _end_recorded(tracker: RunFolderTracker) -> Iterator[None]:
     """Write into the folder how the evaluation ended; SIGTERM ends it as Ctrl-C does, at once."""
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def stop(number: int) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        with hangs_told(partial(tracker.end, RunState.FAILED)):
-            yield
-    except KeyboardInterrupt as interrupt:
-        resume = f"atrium evaluate --resume {name_to_type(tracker.folder)}"
-        tracker.end(RunState.INTERRUPTED, f"stopped; `{resume}` goes on")
-        raise Interrupted(f"stopped; every finished problem is recorded, `{resume}` goes on") from interrupt
-    except BaseException as failure:
-        tracker.end(RunState.FAILED, str(failure) or type(failure).__name__)
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with stop_requests(stop, [signal.SIGTERM]):
+        try:
+            with on_hang(partial(tracker.end, RunState.FAILED)):
+                yield
+        except KeyboardInterrupt as interrupt:
+            resume = f"atrium evaluate --resume {name_to_type(tracker.folder)}"
+            tracker.end(RunState.INTERRUPTED, f"stopped; `{resume}` goes on")
+            said = f"stopped; every finished problem is recorded, `{resume}` goes on"
+            raise Interrupted(said) from interrupt
+        except BaseException as failure:
+            tracker.end(RunState.FAILED, str(failure) or type(failure).__name__)
+            raise
     tracker.end(RunState.FINISHED)
 
 
@@ -155,7 +149,7 @@ def _evaluate_all(
         config.dataset,
         grader=config.grader,
         cache_dir=folder.cache_dir,
-        on_message=display.message,
+        log=display.message,
     )
     template = find_prompt_template(config.model.prompt)
     _record_provenance(config, folder, loaded, template)
@@ -174,7 +168,7 @@ def _evaluate_all(
         policy=policy,
         engine=engine,
         template=template,
-        encode=prompt_encoder(policy, template),
+        encode=prompt_encoder(policy.tokenizer, template),
     )
     count = _Count(tracker, sum(len(one.problems) for one in loaded))
     return [_evaluate_one(parts, one, graders.of(one), count) for one in loaded]

@@ -12,6 +12,7 @@ from atrium.assemble.task import Task, evaluated_benchmark
 from atrium.config.schema import RunConfig
 from atrium.config.tasks import CorrectnessRewardConfig
 from atrium.data.problems import ProblemStream
+from atrium.data.prompts import prompt_encoder
 from atrium.grading.grader import Grader
 from atrium.models.policy import Policy
 from atrium.records import Problem, TokenIds
@@ -54,7 +55,7 @@ def evaluation_plan(
         validation=validation,
         tests=tuple(tests),
         engine=engine,
-        encode=task.encoder(policy.tokenizer),
+        encode=prompt_encoder(policy.tokenizer, task.template),
         seed=config.evaluation.seed,
         run_seed=config.seed,
         wave_size=wave_size(config, policy),

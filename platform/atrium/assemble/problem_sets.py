@@ -6,7 +6,7 @@ loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -16,12 +16,11 @@ from atrium.config.problem_sets import ComparisonConfig, FieldsConfig, ProblemSe
 from atrium.config.tasks import GraderConfig
 from atrium.data.problem_files import Fields, ProblemFiles
 from atrium.data.problem_sets import ProblemSet, read_problem_set
+from atrium.data.sources import Log
 from atrium.errors import DataError
 from atrium.grading.extraction import extract_answer
 from atrium.grading.pool import GraderPool
 from atrium.records import Problem, Verdict
-
-Message = Callable[[str], None]
 
 _MAX_LISTED = 5
 
@@ -32,22 +31,22 @@ def load_problem_set(
     comparison: ComparisonConfig | None,
     grader: GraderConfig,
     cache_dir: Path,
-    on_message: Message,
+    log: Log,
 ) -> ProblemSet:
     """The problems of the settings' files, without those whose gold cannot be graded where so set.
 
-    Golds are graded with `comparison`, or where it is None as `grader` does. Every warning is also told to
-    `on_message`. Raises `DataError` where the data are missing or not what is declared.
+    Golds are graded with `comparison`, or where it is None as `grader` does. `log` gets every warning, too.
+    Raises `DataError` where the data are missing or not what is declared.
     """
     loaded = read_problem_set(
         _problem_files(settings),
         cache_dir=cache_dir,
         read_box=partial(extract_answer, thinking=False),
-        on_message=on_message,
+        log=log,
     )
     graded = _with_sound_golds(loaded, settings, pool_settings(grader, comparison))
     for warning in graded.origin.warnings:
-        on_message(f"{settings.name}: {warning}")
+        log(f"{settings.name}: {warning}")
     return graded
 
 

@@ -126,7 +126,7 @@ def agreed_folder(folder: RunFolder | None, ranks: Ranks) -> RunFolder:
 
 
 def rewound(
-    config: RunConfig, folder: RunFolder, ranks: Ranks, say: Callable[[str], None]
+    config: RunConfig, folder: RunFolder, ranks: Ranks, log: Callable[[str], None]
 ) -> Checkpoint | None:
     """The checkpoint that a resumed run goes on from, with everything recorded after it set aside.
 
@@ -139,9 +139,9 @@ def rewound(
         checkpoint = latest_checkpoint(folder.checkpoints_dir, with_tensors=ranks.is_alone)
         _check_newest(config, folder, checkpoint)
         if checkpoint is not None and not checkpoint.is_verified:
-            say(f"{checkpoint.path.name} was written without digests: only sizes and headers were checked")
+            log(f"{checkpoint.path.name} was written without digests: only sizes and headers were checked")
         if (aside := folder.truncate_after(checkpoint.state.step if checkpoint else -1)) is not None:
-            say(f"what was recorded after the last checkpoint is kept in {aside}")
+            log(f"what was recorded after the last checkpoint is kept in {aside}")
         path = None if checkpoint is None else str(checkpoint.path)
     path = ranks.from_first(path)
     if ranks.is_first or path is None:
@@ -183,7 +183,7 @@ def silent_recorder(folder: RunLayout, ranks: Ranks) -> Recorder:
 def rank_report(folder: RunLayout, ranks: Ranks, recorder: Recorder) -> RankReport:
     """What says how the ranks differ."""
     file = folder.path / "ranks" / f"rank-{ranks.rank}.jsonl"
-    return RankReport(ranks, file=None if ranks.is_alone else file, on_message=recorder.display.message)
+    return RankReport(ranks, file=None if ranks.is_alone else file, log=recorder.display.message)
 
 
 def spread(config: RunConfig, policy: Policy, reference: MovingReference | None, ranks: Ranks) -> Spread:

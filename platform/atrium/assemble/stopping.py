@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 
 from atrium.errors import Interrupted
 from atrium.tracking.terminal import ProgressDisplay
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""What asks a run to stop; SLURM announces with the last two that a job's time ends."""
 
 
 class StopRequests:
@@ -29,7 +23,7 @@ class StopRequests:
         """From here on a signal is answered after the step at hand."""
         self._has_steps = True
 
-    def ask(self, number: int, frame: FrameType | None) -> None:
+    def ask(self, number: int) -> None:
         """Take a signal; raises `Interrupted` before the steps, `KeyboardInterrupt` on a second Ctrl-C."""
         if not self._has_steps:
             raise Interrupted("stopped before the first step of this session")
@@ -37,15 +31,3 @@ class StopRequests:
             raise KeyboardInterrupt
         self._is_asked = True
         self._display.message("stopping after this step; Ctrl-C again stops at once")
-
-
-@contextmanager
-def stop_requests(display: ProgressDisplay) -> Iterator[StopRequests]:
-    """Listen for the signals inside the block."""
-    requests = StopRequests(display)
-    before = {number: signal.signal(number, requests.ask) for number in STOP_SIGNALS}
-    try:
-        yield requests
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -19,6 +19,7 @@ from atrium.assemble.training import run_training
 from atrium.compare.failures import fell_below_start
 from atrium.errors import PolicyDivergedError, Pruned, TrainingDivergedError
 from atrium.metrics import NUM_TOKENS
+from atrium.processes import stop_requests
 from atrium.sweep.pruning import VALIDATION_SUFFIX, RunWatch
 from atrium.sweep.results import DIVERGED, FINISHED, PRUNED, SeedResult
 from atrium.sweep.runner import TrialRun
@@ -165,7 +166,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-def work(url: str, name: str, runs_dir: str | None, parent: int | None, say: Callable[[str], None]) -> None:
+def work(url: str, name: str, runs_dir: str | None, parent: int | None, log: Callable[[str], None]) -> None:
     """Join a sweep as a worker of this process until nothing is left to do.
 
     Ctrl-C and SIGTERM stop it after the step in progress, with a checkpoint; it then raises `Interrupted`.
@@ -173,20 +174,13 @@ def work(url: str, name: str, runs_dir: str | None, parent: int | None, say: Cal
     storage = SweepStorage(url)
     definition, created = join(storage, name, runs_dir)
     asked: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, _: asked.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
+    with stop_requests(asked.append, [signal.SIGINT, signal.SIGTERM]):
         SweepWorker(
             storage,
             definition,
             execute,
             should_stop=lambda: bool(asked),
-            say=say,
+            log=log,
             created=created,
             parent=parent,
         ).work()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

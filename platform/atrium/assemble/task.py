@@ -14,7 +14,7 @@ from atrium.config.schema import EvaluationConfig, RunConfig
 from atrium.config.tasks import RewardConfig
 from atrium.data.problem_sets import Origin
 from atrium.data.problems import Dataset
-from atrium.data.prompts import ChatTokenizer, PromptTemplate, encode_prompt, find_prompt_template
+from atrium.data.prompts import PromptTemplate, find_prompt_template
 from atrium.errors import DataError
 from atrium.evaluation.evaluator import Benchmark
 from atrium.grading.rewards import REWARDS, OverlongPenalty, RewardFunction
@@ -39,22 +39,11 @@ class Task:
     reward: RewardFunction
     max_new_tokens: int
 
-    def encoder(self, tokenizer: ChatTokenizer) -> Callable[[Problem], TokenIds]:
-        """A function from a problem to its prompt's tokens, which encodes each question once."""
-        known: dict[str, TokenIds] = {}
-
-        def encode(problem: Problem) -> TokenIds:
-            if problem.question not in known:
-                known[problem.question] = encode_prompt(tokenizer, problem, self.template)
-            return known[problem.question]
-
-        return encode
-
     def fitting_problems(
         self,
         encode: Callable[[Problem], TokenIds],
         context_length: int,
-        on_message: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> tuple[Problem, ...]:
         """The training problems whose prompts leave room for a completion; says how many do not.
 
@@ -75,7 +64,7 @@ class Task:
             raise DataError(f"dataset '{self.train.name}': all prompts {what}; lower rollout.max_new_tokens")
         if len(fitting) < len(problems):
             num_long = len(problems) - len(fitting)
-            on_message(f"{self.train.name}: {num_long} of {len(problems)} prompts {what}, left out")
+            log(f"{self.train.name}: {num_long} of {len(problems)} prompts {what}, left out")
         return fitting
 
     @property
@@ -87,7 +76,7 @@ class Task:
         }
 
 
-def build_task(config: RunConfig, cache_dir: Path, on_message: Callable[[str], None]) -> Task:
+def build_task(config: RunConfig, cache_dir: Path, log: Callable[[str], None]) -> Task:
     """The task that the configuration describes, its problems fetched and checked."""
     benchmarks: tuple[LoadedBenchmark, ...] = ()
     if not is_held_out(config.benchmark):
@@ -96,14 +85,14 @@ def build_task(config: RunConfig, cache_dir: Path, on_message: Callable[[str], N
             config.dataset,
             grader=config.grader,
             cache_dir=cache_dir,
-            on_message=on_message,
+            log=log,
         )
     loaded = load_dataset(
         config.dataset,
         grader=config.grader,
         benchmarks={benchmark.name: benchmark.problems for benchmark in benchmarks},
         cache_dir=cache_dir,
-        on_message=on_message,
+        log=log,
     )
     splits = loaded.splits
     if splits.test is not None and is_held_out(config.benchmark):

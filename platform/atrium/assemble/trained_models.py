@@ -64,8 +64,8 @@ def fitting_updater(
     ranks: Ranks,
 ) -> PolicyUpdater:
     """What updates the policy, with micro-batches that fit; `longest` is the longest prompt in tokens."""
-    say, limit_mb = recorder.display.message, config.compute.memory_limit_mb
-    faults = fault_handling(config, folder if ranks.is_first else None, say)
+    log, limit_mb = recorder.display.message, config.compute.memory_limit_mb
+    faults = fault_handling(config, folder if ranks.is_first else None, log)
     updater = build_updater(
         config, policy, models.reference, models.optimizer_state, faults, ranks, models.spread
     )
@@ -74,4 +74,4 @@ def fitting_updater(
     if limit_mb is not None:
         updater = replace(updater, memory_limit=MemoryLimit(config.compute.device, limit_mb))
     longest_row = min(policy.context_length, longest + config.rollout.max_new_tokens)
-    return settled_budget(config, updater, folder, longest=longest_row, on_message=say, ranks=ranks)
+    return settled_budget(config, updater, folder, longest=longest_row, log=log, ranks=ranks)

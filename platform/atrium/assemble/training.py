@@ -31,18 +31,19 @@ from atrium.assemble.ranks import (
     silent_recorder,
 )
 from atrium.assemble.recording import EvaluationPlan, Recorder
-from atrium.assemble.stopping import stop_requests
+from atrium.assemble.stopping import StopRequests
 from atrium.assemble.task import Task, build_task, data_provenance, require_same_data
 from atrium.assemble.trained_models import fitting_updater, trained_models
 from atrium.assemble.watching import step_profiler
 from atrium.compare.figures.runs import draw_figures
 from atrium.config.schema import RunConfig
+from atrium.data.prompts import prompt_encoder
 from atrium.errors import Interrupted, Pruned
 from atrium.grading.grader import Grader
 from atrium.method.checks import objective_notes
 from atrium.models.policy import Policy
+from atrium.processes import stop_requests
 from atrium.rollout.stored_rollouts import StoredCompletion
-from atrium.rollout.vllm_watchdog import hangs_told
 from atrium.tracking.end_summary import print_summary
 from atrium.tracking.mirrors.process import MirrorProcesses
 from atrium.tracking.provenance import collect_provenance
@@ -55,6 +56,7 @@ from atrium.train.loop import Training, train
 from atrium.train.memory import keep_freed_memory
 from atrium.train.overlap import Overlap
 from atrium.train.ranks import Ranks
+from atrium.watchdog import on_hang
 
 
 def run_training(
@@ -93,7 +95,7 @@ def run_training(
                 rollouts_every_num_steps=config.tracking.rollouts_every_num_steps,
                 rollouts_max_mb=config.tracking.rollouts_max_mb,
             ),
-            on_problem=display.message,
+            log=display.message,
         )
         mirrors = MirrorProcesses(folder, configured_mirrors(config.tracking), display.message)
         recorder = ObservedRecorder(tracker, display, MirroredRun(mirrors, observer))
@@ -124,7 +126,7 @@ def _open_folder(config: RunConfig, overrides: Sequence[str]) -> RunFolder:
 def _end_recorded(tracker: RunFolderTracker) -> Iterator[None]:
     """Write into the folder how the run ended."""
     try:
-        with hangs_told(partial(tracker.end, RunState.FAILED)):
+        with on_hang(partial(tracker.end, RunState.FAILED)):
             yield
     except (Interrupted, KeyboardInterrupt) as stop:
         tracker.end(RunState.INTERRUPTED, str(stop) or "stopped at once")
@@ -149,7 +151,8 @@ def _train(
 ) -> None:
     """Build the parts of the run and let the loop drive them."""
     display = recorder.display
-    should_stop = stack.enter_context(stop_requests(display))
+    should_stop = StopRequests(display)
+    stack.enter_context(stop_requests(should_stop.ask))
     with ranks.first_alone("loading the data"):
         task = build_task(config, folder.cache_dir, display.message)
     stored = read_bank(config, task.train.problems, display.message)
@@ -199,7 +202,7 @@ def _assembled(
 ) -> Training:
     """The loop's parts."""
     models = trained_models(config, checkpoint, recorder, policy, ranks)
-    engine, encode = models.engine, task.encoder(policy.tokenizer)
+    engine, encode = models.engine, prompt_encoder(policy.tokenizer, task.template)
     problems = task.fitting_problems(encode, policy.context_length, recorder.display.message)
     collected = collector(
         config, task, problems, encode=encode, engine=engine, grader=graders.own, ranks=ranks

@@ -10,20 +10,16 @@ from atrium.train.faults import FaultHandling
 from atrium.train.profile import StepProfiler
 
 
-def fault_handling(
-    config: RunConfig, folder: RunLayout | None, on_message: Callable[[str], None]
-) -> FaultHandling:
+def fault_handling(config: RunConfig, folder: RunLayout | None, log: Callable[[str], None]) -> FaultHandling:
     """What is done about updates without a finite gradient; without a folder, none of them is kept."""
     return FaultHandling(
         max_skipped=config.optimizer.max_skipped_updates,
         folder=None if folder is None else folder.faults_dir,
-        on_message=on_message,
+        log=log,
     )
 
 
-def step_profiler(
-    config: RunConfig, folder: RunLayout, on_message: Callable[[str], None]
-) -> StepProfiler | None:
+def step_profiler(config: RunConfig, folder: RunLayout, log: Callable[[str], None]) -> StepProfiler | None:
     """The profiler of the step that is asked for, or None."""
     step = config.compute.profile_step
-    return None if step is None else StepProfiler(step=step, folder=folder.profile_dir, on_message=on_message)
+    return None if step is None else StepProfiler(step=step, folder=folder.profile_dir, log=log)

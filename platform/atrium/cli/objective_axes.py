@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from atrium.config.presets import PartFile, Preset
 from atrium.method.divergences import Divergence
 from atrium.method.regularizers import EntropyBonus, KLPenalty
+from atrium.nested import flattened
 from atrium.windows import Window
 
 _BASELINES = {
@@ -43,7 +44,7 @@ def settings(preset: Preset) -> dict[str, object]:
     }
     found: dict[str, object] = {}
     for name, section in sections.items():
-        found |= _flattened(section.model_dump(mode="json"), f"{name}.")
+        found |= flattened(section.model_dump(mode="json"), f"{name}.")
     for key, source in preset.references.items():
         found[f"algorithm.{key}"] = source
     del found["algorithm.name"]
@@ -172,16 +173,6 @@ def _on_policy(preset: Preset) -> str:
     law = preset.algorithm.on_policy
     scale = f" {law.scale:g}" if law.scale is not None else ""
     return f"{law.law}{scale}" + (f": {law.reason}" if law.reason else "")
-
-
-def _flattened(values: Mapping[str, object], prefix: str) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            found |= _flattened(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
 
 
 def _value(value: object) -> str:

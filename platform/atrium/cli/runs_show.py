@@ -27,6 +27,7 @@ from atrium.metrics import (
     STEP_S,
     TRUNCATED_FRAC,
 )
+from atrium.nested import flattened
 from atrium.tracking.end_summary import INTERVAL_NOTE, cell, curves_table, heading, print_findings
 from atrium.tracking.find import find_run
 from atrium.tracking.formatting import age, printable, share, span
@@ -139,17 +140,6 @@ def _print_settings(run: RunOverview, console: Console) -> None:
         default = f"default {_shown(theirs[key])}" if key in theirs else "not in the defaults"
         table.add_row(cell(key), cell(_shown(value)), Text(printable(default), "dim"))
     console.print(Padding(table, (0, 0, 0, 2), expand=False))
-
-
-def flattened(settings: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Nested settings by dotted key; empty sections are values."""
-    found: dict[str, object] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            found.update(flattened(value, f"{prefix}{key}."))
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
 
 
 def _default_settings() -> tuple[Mapping[str, object] | None, str]:

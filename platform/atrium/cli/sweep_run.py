@@ -12,16 +12,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from atrium.cli.sweep_table import SweepDisplay, sweep_display
 from atrium.config.compute import check_alone
 from atrium.config.machine import num_usable_cores, visible_gpus
 from atrium.errors import ConfigError, Interrupted, SweepError
+from atrium.processes import stop_requests
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.files import find_definition, read_definition, tiny, validated_definition
 from atrium.sweep.plan import trial_config
@@ -142,7 +141,8 @@ class _Worker:
 
 def _supervise(name: str, workers: Sequence[_Worker], folder: Path) -> None:
     """Start the workers and show how the sweep stands until all have ended."""
-    with _stop_requests() as asked, sweep_display(name) as display:
+    asked: list[int] = []
+    with stop_requests(asked.append, [signal.SIGINT, signal.SIGTERM]), sweep_display(name) as display:
         try:
             for worker in workers:
                 worker.start()
@@ -182,21 +182,6 @@ def _replace_killed(workers: Sequence[_Worker], display: SweepDisplay) -> None:
         if code is not None and code < 0 and worker.num_starts <= _MAX_RESTARTS:
             display.message(f"worker {worker.number} was killed by signal {-code}; another takes its place")
             worker.start()
-
-
-@contextmanager
-def _stop_requests() -> Iterator[list[int]]:
-    asked: list[int] = []
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _one_gpu(index: int) -> dict[str, str]:

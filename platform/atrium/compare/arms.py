@@ -10,9 +10,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from atrium.compare.run_settings import ABSENT, SEED, flattened, label, method_keys
+from atrium.compare.run_settings import ABSENT, SEED, label, method_keys
 from atrium.compare.trust_region import window_in_use
 from atrium.errors import ConfigError
+from atrium.nested import flattened_text
 from atrium.tracking.find import started
 from atrium.tracking.method_settings import LENGTH
 from atrium.tracking.reader import read_object
@@ -132,7 +133,7 @@ def _read(
         if problem:
             raise ConfigError(f"{folder.name} cannot be compared: {problem}")
         configs[folder.name] = as_trained(configs[folder.name])
-    return configs, {name: flattened(config) for name, config in configs.items()}
+    return configs, {name: flattened_text(config) for name, config in configs.items()}
 
 
 def _by_seed(

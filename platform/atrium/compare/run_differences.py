@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from atrium.compare.run_settings import flattened
+from atrium.nested import flattened_text
 from atrium.tracking.reader import read_object
 from atrium.tracking.run_folder import RunFolder
 
@@ -46,7 +46,7 @@ def run_differences(one: RunFolder, other: RunFolder) -> RunDifferences:
         provenance, without_provenance = read_object(folder.provenance_file)
         problems += [f"{folder.name}: {text}" for text in (without_config, without_provenance) if text]
         contents.append((config, provenance))
-    recorded = [flattened(provenance) for _, provenance in contents]
+    recorded = [flattened_text(provenance) for _, provenance in contents]
     changes = [flat.pop(_DIFF, "") for flat in recorded]
     of_code, of_environment = (
         [{k: v for k, v in flat.items() if (k.partition(".")[0] == _CODE) is wanted} for flat in recorded]
@@ -56,7 +56,7 @@ def run_differences(one: RunFolder, other: RunFolder) -> RunDifferences:
         changes[0].splitlines(), changes[1].splitlines(), one.name, other.name, lineterm="", n=2
     )
     return RunDifferences(
-        settings=_between([flattened(config) for config, _ in contents]),
+        settings=_between([flattened_text(config) for config, _ in contents]),
         code=_between(of_code),
         environment=_between(of_environment),
         code_diff=tuple(lines) if changes[0] != changes[1] else (),

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from atrium.tracking.method_settings import tells_methods_apart
 
 Settings = Mapping[str, str]
-"""Settings by dotted key. Every value is a string: what JSON writes for it, without quotes."""
+"""Settings by dotted key, every value as text (`nested.flattened_text`)."""
 
 SEED = "seed"
 ABSENT = "null"
-
-
-def flattened(settings: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    """Nested settings by dotted key, in their order; empty sections are values."""
-    found: dict[str, str] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            found.update(flattened(value, f"{prefix}{key}."))
-        else:
-            found[f"{prefix}{key}"] = _text(value)
-    return found
 
 
 def _is_elsewhere(key: str, run: Settings, runs: Sequence[Settings]) -> bool:
@@ -42,14 +30,6 @@ def _dots(key: str) -> list[int]:
 def _sections(keys: tuple[str, ...]) -> frozenset[str]:
     """The sections in which the keys lie; most runs have the same keys."""
     return frozenset(key[:place] for key in keys for place in _dots(key))
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return json.dumps(value)
-    return repr(value)  # what JSON writes, ten times faster; tables flatten thousands of numbers
 
 
 def differing(runs: Sequence[Settings]) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from atrium.data.fields import BoxReader
 from atrium.data.problem_files import ProblemFiles, Reading
 from atrium.data.rows import read_rows
-from atrium.data.sources import Message, locate_files
+from atrium.data.sources import Log, locate_files
 from atrium.records import Problem
 
 
@@ -51,9 +51,7 @@ class ProblemSet:
     origin: Origin
 
 
-def read_problem_set(
-    wanted: ProblemFiles, *, cache_dir: Path, read_box: BoxReader, on_message: Message
-) -> ProblemSet:
+def read_problem_set(wanted: ProblemFiles, *, cache_dir: Path, read_box: BoxReader, log: Log) -> ProblemSet:
     """Fetch the files, and read their problems.
 
     `read_box` gives the content of a text's last box. Raises `DataError` where the data are not there or
@@ -64,7 +62,7 @@ def read_problem_set(
         wanted.files,
         revision=wanted.revision,
         cache_dir=cache_dir,
-        on_message=on_message,
+        log=log,
     )
     reading = Reading(wanted, read_box)
     for path in located.paths:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -113,6 +113,18 @@ def encode_prompt(tokenizer: ChatTokenizer, problem: Problem, template: PromptTe
             "choose one without a system turn, such as user_boxed"
         ) from error
     return np.asarray(token_ids, dtype=np.int32)
+
+
+def prompt_encoder(tokenizer: ChatTokenizer, template: PromptTemplate) -> Callable[[Problem], TokenIds]:
+    """A function from a problem to its prompt's tokens, which encodes each question once."""
+    known: dict[str, TokenIds] = {}
+
+    def encode(problem: Problem) -> TokenIds:
+        if problem.question not in known:
+            known[problem.question] = encode_prompt(tokenizer, problem, template)
+        return known[problem.question]
+
+    return encode
 
 
 def find_prompt_template(name: str) -> PromptTemplate:

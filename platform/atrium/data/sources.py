@@ -24,7 +24,7 @@ _MAX_LISTED = 8
 _LOCAL_COPY = "give a local copy with source=PATH"
 _NOT_REACHED = "is not in the local cache, and the Hub cannot be reached (or HF_HUB_OFFLINE is set)"
 
-Message = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class LocatedFiles:
 
 
 def locate_files(
-    source: str, files: Sequence[str], *, revision: str | None, cache_dir: Path, on_message: Message
+    source: str, files: Sequence[str], *, revision: str | None, cache_dir: Path, log: Log
 ) -> LocatedFiles:
     """The files of a local path or of a Hub dataset, downloaded where they are not in the cache.
 
@@ -49,7 +49,7 @@ def locate_files(
         return _local_files(source, path, files)
     if not _HUB_ID.fullmatch(source):
         raise DataError(f"source={source}: there is no such file, and it is no Hub id (owner/name)")
-    return _hub_files(source, files, revision=revision, cache_dir=cache_dir, on_message=on_message)
+    return _hub_files(source, files, revision=revision, cache_dir=cache_dir, log=log)
 
 
 def is_local(source: str) -> bool:
@@ -74,23 +74,21 @@ def _local_files(source: str, path: Path, files: Sequence[str]) -> LocatedFiles:
 
 
 def _hub_files(
-    source: str, files: Sequence[str], *, revision: str | None, cache_dir: Path, on_message: Message
+    source: str, files: Sequence[str], *, revision: str | None, cache_dir: Path, log: Log
 ) -> LocatedFiles:
     names, commit = tuple(files), revision
     if not names:
         names, commit = _files_on_hub(source, revision, cache_dir)
     paths: list[Path] = []
     for name in names:
-        path = _downloaded(source, name, revision=commit, cache_dir=cache_dir, on_message=on_message)
+        path = _downloaded(source, name, revision=commit, cache_dir=cache_dir, log=log)
         # The first file says which commit a branch means; the others must not be of a newer one.
         commit = _commit_of(path, name) or commit
         paths.append(path)
     return LocatedFiles(paths=tuple(paths), names=names, revision=commit)
 
 
-def _downloaded(
-    source: str, name: str, *, revision: str | None, cache_dir: Path, on_message: Message
-) -> Path:
+def _downloaded(source: str, name: str, *, revision: str | None, cache_dir: Path, log: Log) -> Path:
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     options: dict[str, Any] = {
@@ -100,7 +98,7 @@ def _downloaded(
     }
     cached = try_to_load_from_cache(source, name, **options)
     if not isinstance(cached, str):
-        on_message(f"fetching {name} of {source} from {_endpoint() or 'the Hugging Face Hub'}")
+        log(f"fetching {name} of {source} from {_endpoint() or 'the Hugging Face Hub'}")
     try:
         return Path(hf_hub_download(source, name, endpoint=_endpoint(), **options))
     except Exception as error:  # the library lets its HTTP client's errors through, whichever that is

@@ -82,11 +82,11 @@ class Submission:
         commands: Sequence[Sequence[str]],
         settings: JobSettings,
         cache_dir: Path,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         submitit = _submitit()
         self._settings = settings
-        self._say = say
+        self._log = log
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
         self.folder = (cache_dir / "slurm" / name).absolute()
         self.folder.mkdir(parents=True)
@@ -130,7 +130,7 @@ class Submission:
         with self._executor.batch():
             begun = [self._executor.submit(task) for task in waiting]
         for job in begun:
-            self._say(f"job {job.job_id} is submitted, its log is {job.paths.stdout}")
+            self._log(f"job {job.job_id} is submitted, its log is {job.paths.stdout}")
         self.jobs += begun
 
     def _look(self, number: int, said: dict[int, str], codes: dict[int, int]) -> None:
@@ -145,10 +145,10 @@ class Submission:
             codes[number] = int(code)
             cause = last_words(Path(job.paths.stdout)) or f"it said nothing, and its state is {job.state}"
             words = "" if code == "0" else f" with exit code {code}: {cause}"
-            self._say(f"job {job.job_id} ended{words}{f' (run {run})' if run else ''}")
+            self._log(f"job {job.job_id} ended{words}{f' (run {run})' if run else ''}")
         elif said.get(number) != state:
             said[number] = state
-            self._say(f"job {job.job_id} is {state}")
+            self._log(f"job {job.job_id} is {state}")
 
     def _cancel(self) -> str:
         ids = sorted({job.job_id.partition("_")[0] for job in self.jobs})

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
+from atrium.processes import is_alive
 
 RUN_FILE_VARIABLE = "ATRIUM_RUN_FILE"
 """Names the file that the run's folder is written into, so that a job that is queued again finds it."""
@@ -60,7 +60,7 @@ class RunJob:
         from submitit.helpers import DelayedSubmission
 
         self._process.send_signal(signal.SIGTERM)
-        while _runs(self._process.pid):
+        while is_alive(self._process.pid):
             time.sleep(_POLL_S)
         return DelayedSubmission(RunJob(self.arguments, self.run_file, self.exit_file))
 
@@ -72,10 +72,3 @@ class RunJob:
             return ["--resume", Path(self.run_file).read_text(encoding="utf-8")]
         except FileNotFoundError:
             return list(self.arguments)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False

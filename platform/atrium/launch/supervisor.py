@@ -10,10 +10,8 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
@@ -21,11 +19,9 @@ from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 from atrium.errors import AtriumError, ConfigError, Interrupted, RankError
 from atrium.launch.agent import Meeting, NodeAgent, NodeSettings, RankFailure, signal_name
 from atrium.launch.rank_logs import ranks_dir
+from atrium.processes import stop_requests
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState, StatusUnreadableError, StatusWriter, read_status
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""What asks a launched run to stop after its step; SLURM sends the last two."""
 
 _USER_MISTAKE, _INTERRUPTED = 2, 130
 _POLL_S = 0.2
@@ -35,15 +31,15 @@ _PREPARATION_TIMEOUTS, _LEAST_TIMEOUT_S = 6, 60.0
 
 
 class NodeRun:
-    """The ranks of one node. `say` shows a line to the person who started it."""
+    """The ranks of one node. `log` shows a line to the person who started it."""
 
     def __init__(
-        self, folder: RunFolder, settings: NodeSettings, meeting: Meeting, say: Callable[[str], None]
+        self, folder: RunFolder, settings: NodeSettings, meeting: Meeting, log: Callable[[str], None]
     ) -> None:
         self._folder = folder
         self._settings = settings
         self._meeting = meeting
-        self._say = say
+        self._log = log
         self._cause: AtriumError | None = None
         self._hung: str | None = None
         self._asked: list[int] = []
@@ -58,7 +54,7 @@ class NodeRun:
         agent = NodeAgent(self._meeting.spec(list(command)), self._folder.path, self._on_failure)
         results: list[RunResult | Exception] = []
         thread = threading.Thread(target=_run_agent, args=(agent, results), daemon=True)
-        with _signals(self._asked):
+        with stop_requests(self._asked.append):
             thread.start()
             self._watch(agent, thread)
         result = results[0] if results else Interrupted("stopped before any rank was started")
@@ -96,10 +92,12 @@ class NodeRun:
         if isinstance(cause, ConfigError | Interrupted) or self._asked or num_restarts_left == 0:
             return False
         number = self._settings.max_restarts - num_restarts_left + 1
-        self._tell(
+        text = (
             f"{cause}; all ranks start again from the last checkpoint "
             f"({number} of {self._settings.max_restarts} times)"
         )
+        self._log(text)
+        self._folder.append_log(text)
         self._hung = None
         return True
 
@@ -122,10 +120,6 @@ class NodeRun:
             text = f"{cause}; the logs of all ranks are in {ranks_dir(self._folder.path)}, and "
             cause = RankError(f"{text}`atrium train --resume {self._folder.path.name}` goes on")
         return cause
-
-    def _tell(self, text: str) -> None:
-        self._say(text)
-        self._folder.append_log(text)
 
 
 class HangClock:
@@ -199,21 +193,6 @@ def _run_agent(agent: NodeAgent, results: list[RunResult | Exception]) -> None:
         results.append(agent.run())
     except Exception as error:  # what a thread meets is raised by the one that waits for it
         results.append(error)
-
-
-@contextmanager
-def _signals(asked: list[int]) -> Iterator[None]:
-    """Collect the signals that ask to stop."""
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-
-    before = {number: signal.signal(number, ask) for number in STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def agreed_folder(meeting: Meeting, make: Callable[[], Path], fingerprint: str) -> Path:

@@ -32,8 +32,8 @@ from atrium.rollout.sampling import check_requests
 from atrium.rollout.vllm_environment import check_speculation, check_vllm, set_environment
 from atrium.rollout.vllm_outputs import completions_of
 from atrium.rollout.vllm_start import VllmSettings, explanation, sampling_parameters, start_vllm
-from atrium.rollout.vllm_watchdog import Watchdog
 from atrium.rollout.weights import check_weights
+from atrium.watchdog import Watchdog
 
 
 @dataclass(frozen=True, slots=True)

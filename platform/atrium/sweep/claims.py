@@ -21,6 +21,7 @@ import optuna
 import psutil
 from optuna.trial import TrialState
 
+from atrium.processes import is_alive
 from atrium.sweep.storage import SweepStorage
 
 DEAD_AFTER_S = 60.0
@@ -105,7 +106,7 @@ class Claims:
         if worker.has_ended:
             return False
         if worker.host == self._me.host:
-            return _process_lives(worker.pid, worker.pid_started)
+            return is_alive(worker.pid, worker.pid_started)
         beat, since = self._last_seen.setdefault(worker.worker, (worker.beat, self._clock()))
         if beat != worker.beat:
             self._last_seen[worker.worker] = (worker.beat, self._clock())
@@ -173,16 +174,3 @@ class Claims:
         """The tickets of a resource in the order of their numbers."""
         trials = sorted(self._study.get_trials(deepcopy=False), key=lambda trial: trial.number)
         return [trial.user_attrs for trial in trials if trial.user_attrs.get("resource") == resource]
-
-
-def _process_lives(pid: int, started: float) -> bool:
-    """Whether the very process that began at `started` still runs."""
-    try:
-        process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        return abs(float(process.create_time()) - started) < 60.0
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        return True

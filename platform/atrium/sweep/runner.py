@@ -62,7 +62,7 @@ class TrialRunner:
         execute: Execute,
         *,
         should_stop: Callable[[], bool],
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         self._studies = studies
         self._definition = studies.definition
@@ -70,7 +70,7 @@ class TrialRunner:
         self._pulse = pulse
         self._execute = execute
         self._should_stop = should_stop
-        self._say = say
+        self._log = log
 
     def run(self, trial: Trial, find_twin: Callable[[Trial, PlannedTrial], Trial | None]) -> None:
         """Run a claimed trial to its end."""
@@ -82,7 +82,7 @@ class TrialRunner:
                 if (twin := find_twin(trial, planned)) is not None:
                     self._copy(trial, twin)
                     return
-            self._say(f"{trial.resource}: {', '.join(planned.labels)}")
+            self._log(f"{trial.resource}: {', '.join(planned.labels)}")
             self._run_seeds(handle, trial, planned)
         except ConfigError as error:
             self.end(trial, TrialState.FAIL, reason=str(error))
@@ -112,10 +112,10 @@ class TrialRunner:
     ) -> None:
         """End a trial, unless another worker has taken it over."""
         if not self._claims.is_mine(trial.resource):
-            self._say(f"{trial.resource} was taken over by another worker, which ends it")
+            self._log(f"{trial.resource} was taken over by another worker, which ends it")
             return
         if state is not TrialState.COMPLETE:
-            self._say(f"{trial.resource} {state.name.lower()}: {attributes.get('reason')}")
+            self._log(f"{trial.resource} {state.name.lower()}: {attributes.get('reason')}")
         self._studies.end(trial, state, values=values, attributes=attributes)
         self._pulse.beat(stage=None, trial=None, seed=None)
         self._pulse.write_state()
@@ -129,7 +129,7 @@ class TrialRunner:
 
     def _copy(self, trial: Trial, twin: Trial) -> None:
         """End a trial as the one of the same method ended."""
-        self._say(f"{trial.resource} is the same method as {twin.resource}, which is not run again")
+        self._log(f"{trial.resource} is the same method as {twin.resource}, which is not run again")
         errors = {} if twin.standard_errors is None else {"standard_errors": list(twin.standard_errors)}
         reason = twin.reason or f"the same method as trial {twin.number}"
         self.end(trial, twin.state, values=twin.values, coincides_with=twin.number, reason=reason, **errors)

@@ -25,7 +25,7 @@ POLL_S = 1.0
 
 
 class SweepWorker:
-    """Works on a sweep until nothing is left. `say` is told what happens, one line at a time."""
+    """Works on a sweep until nothing is left. `log` is told what happens, one line at a time."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class SweepWorker:
         execute: Execute,
         *,
         should_stop: Callable[[], bool],
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         created: float | None = None,
         dead_after_s: float = DEAD_AFTER_S,
         interval_s: float = INTERVAL_S,
@@ -54,7 +54,7 @@ class SweepWorker:
             interval_s=interval_s,
         )
         self._runner = TrialRunner(
-            self._studies, self._claims, self._pulse, execute, should_stop=should_stop, say=say
+            self._studies, self._claims, self._pulse, execute, should_stop=should_stop, log=log
         )
 
     def work(self) -> None:

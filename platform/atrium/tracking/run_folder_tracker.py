@@ -39,19 +39,19 @@ class RunFolderSettings:
 class RunFolderTracker:
     """Writes what a run observes into its folder; implements `Tracker`.
 
-    `on_problem` is told, once per kind, what could not be recorded; without it, `log.txt` is. Raises
-    `RunFolderError` where the folder cannot be written at the start.
+    `log`, by default `log.txt`, gets what could not be recorded, once per kind. Raises `RunFolderError`
+    where the folder cannot be written at the start.
     """
 
     def __init__(
         self,
         folder: RunFolder,
         settings: RunFolderSettings,
-        on_problem: Callable[[str], None] | None = None,
+        log: Callable[[str], None] | None = None,
     ) -> None:
         self.folder = folder
         self._settings = settings
-        self._on_problem = on_problem
+        self._log = log or self.folder.append_log
         self._reported: set[str] = set()
         with explained("write into", folder.path):
             self._metrics = JsonLinesWriter(folder.metrics_file)
@@ -210,17 +210,16 @@ class RunFolderTracker:
             files[step].unlink()
             del sizes[step]
         if newest not in sizes:
-            self._tell("rollouts", f"rollouts of one step exceed {self._settings.rollouts_max_mb} MB")
+            self._log_once("rollouts", f"rollouts of one step exceed {self._settings.rollouts_max_mb} MB")
 
     def _report(self, what: str, error: OSError) -> None:
-        self._tell(what, f"{what} cannot be written: {error.strerror or error}; training goes on")
+        self._log_once(what, f"{what} cannot be written: {error.strerror or error}; training goes on")
 
-    def _tell(self, what: str, text: str) -> None:
+    def _log_once(self, what: str, text: str) -> None:
         if what in self._reported:
             return
         self._reported.add(what)
-        tell = self._on_problem or self.folder.append_log
-        tell(text)
+        self._log(text)
 
 
 def step_to_drop(steps: tuple[int, ...]) -> int:

@@ -22,13 +22,11 @@ from typing import Any
 
 import psutil
 
+from atrium.processes import is_alive
 from atrium.tracking.atomic import write_json
 
 FORMAT_VERSION = 1
 """The format of run folders that this version writes, and the newest that it reads in full."""
-
-CLOCK_TOLERANCE_S = 60.0
-"""How far two readings of one process's start may differ when the clock was set in between."""
 
 BEAT_S = 15.0
 """Seconds between two writes of a status that is kept up to date while nothing happens."""
@@ -123,22 +121,7 @@ def concluded_state(status: RunStatus, *, clock: Callable[[], float] = time.time
     if status.host != socket.gethostname():
         is_silent = status.beat_s > 0.0 and clock() - status.updated > LOST_AFTER_S + status.beat_s
         return RunState.LOST if is_silent else state
-    return state if _is_alive(status.pid, status.pid_started) else RunState.KILLED
-
-
-def _is_alive(pid: int, started: float) -> bool:
-    """Whether the very process `pid` that began at `started` still runs."""
-    if not 0 < pid < 2**31:
-        return False
-    try:
-        process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        return abs(float(process.create_time()) - started) < CLOCK_TOLERANCE_S
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        return True
+    return state if is_alive(status.pid, status.pid_started) else RunState.KILLED
 
 
 class StatusWriter:

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
-import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -23,6 +22,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from atrium.errors import ConfigError, RankError
+from atrium.processes import is_alive
 from atrium.train.ranks import Ranks
 
 _T = TypeVar("_T")
@@ -189,7 +189,7 @@ class ConnectedRanks(Ranks):
         if failure := self._told("failed", rank):
             return f"failed in {phase}: {failure}", int(number or 0)
         host, _, pid = self._told("process", rank).partition(" ")
-        if host == socket.gethostname() and not _is_alive(int(pid)):
+        if host == socket.gethostname() and not is_alive(int(pid)):
             return f"is gone (killed, or out of memory) in {phase}", int(number or 0)
         return "", int(number or 0)
 
@@ -262,15 +262,6 @@ def _is_of_connection(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(
         word in text for word in ("gloo", "nccl", "connection closed", "connection reset", "broken pipe")
     )
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        return True
 
 
 def _first_line(error: BaseException) -> str:

@@ -71,7 +71,7 @@ class FaultHandling:
 
     max_skipped: int = 0
     folder: Path | None = None
-    on_message: Callable[[str], None] = lambda _: None
+    log: Callable[[str], None] = lambda _: None
 
     def handle(self, skipped: SkippedUpdate, num_in_a_row: int) -> None:
         """Keep and report one, the last of `num_in_a_row`; `TrainingDivergedError` where that is too many."""
@@ -85,7 +85,7 @@ class FaultHandling:
                 f"{what}){row}; lower optimizer.learning_rate or set a tighter algorithm.log_ratio_limit; "
                 f"{kept}; the last checkpoint is intact"
             )
-        self.on_message(
+        self.log(
             f"{what}); update {skipped.update} is skipped, {num_in_a_row} of at most {self.max_skipped} "
             f"in a row; {kept}"
         )

@@ -22,11 +22,12 @@ from atrium.metrics import Quantity
 from atrium.rollout.collate import RolloutRows, collate
 from atrium.rollout.engine import Engine
 from atrium.tracking.tracker import Tracker
-from atrium.train.ahead import Ahead, check_mismatch, measure_mismatch, staleness
+from atrium.train.ahead import Ahead
 from atrium.train.checkpoint import CheckpointStore, TrainingState
 from atrium.train.collect import Collected, RolloutCollector
 from atrium.train.measurements import Measurements
 from atrium.train.memory import PeakMemory
+from atrium.train.mismatch import check_mismatch, measure_mismatch, staleness
 from atrium.train.out_of_memory import memory_explained
 from atrium.train.overlap import Overlap
 from atrium.train.profile import StepProfiler
@@ -287,7 +288,7 @@ def _evaluate_diverged(run: Training, state: TrainingState) -> None:
     its logits are not, it can answer nothing.
     """
     step = state.step + 1
-    run.updater.faults.on_message(f"training diverged in step {step}; what is left is evaluated")
+    run.updater.faults.log(f"training diverged in step {step}; what is left is evaluated")
     _enter(run, step, "evaluation")
     run.engine.update_weights(run.weights(), state.weight_version + 1)
     with suppress(PolicyDivergedError), memory_explained("evaluation", _ENGINE_ADVICE):

@@ -87,7 +87,7 @@ class MicroBatchBudget:
 
     max_tokens: int
     shrinks: bool
-    on_message: Callable[[str], None]
+    log: Callable[[str], None]
     phase: str = "an update"
     ranks: Ranks = Ranks()
     limit: AbstractContextManager[object] = nullcontext()
@@ -148,7 +148,7 @@ class MicroBatchBudget:
             # Only here, behind the handler, are the tensors of the failed pass free.
             self.max_tokens = max(1, min(self.max_tokens, self._num_tokens) // 2)
             release_memory()
-            self.on_message(
+            self.log(
                 f"out of memory in {self.phase} ({asked}): repeated, and from here on "
                 f"micro-batches have at most {self.max_tokens} tokens"
             )

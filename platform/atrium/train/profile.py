@@ -21,11 +21,11 @@ _NUM_LISTED = 100
 
 @dataclass(frozen=True, kw_only=True)
 class StepProfiler:
-    """Traces the step with the number `step` into `folder`; the operations go to `on_message`."""
+    """Traces the step with the number `step` into `folder`; the operations go to `log`."""
 
     step: int
     folder: Path
-    on_message: Callable[[str], None]
+    log: Callable[[str], None]
 
     @contextmanager
     def watch(self, step: int) -> Iterator[None]:
@@ -52,11 +52,11 @@ class StepProfiler:
             )
             path.with_name(f"step-{self.step:06d}.txt").write_text(table, encoding="utf-8")
         except OSError as error:
-            self.on_message(f"the profile of step {self.step} could not be written to {path} ({error})")
+            self.log(f"the profile of step {self.step} could not be written to {path} ({error})")
             return
-        self.on_message(f"step {self.step} was profiled: {path} opens in ui.perfetto.dev")
+        self.log(f"step {self.step} was profiled: {path} opens in ui.perfetto.dev")
         for line in top_operations(averages, on_cuda=on_cuda):
-            self.on_message(line)
+            self.log(line)
 
 
 def top_operations(averages: EventList, *, on_cuda: bool) -> list[str]:

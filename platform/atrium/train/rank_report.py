@@ -22,13 +22,13 @@ _NUM_SLOW_STEPS = 5
 class RankReport:
     """Adds to a step's measurements how the ranks differ; nothing on one process.
 
-    `file` takes a line per step of this rank's own numbers. Stragglers are told to `on_message`, each once
-    until it has kept up again.
+    `file` takes a line per step of this rank's own numbers. `log` gets a line per straggler, again
+    only once that rank has kept up.
     """
 
     ranks: Ranks = Ranks()
     file: Path | None = None
-    on_message: Callable[[str], None] = lambda _: None
+    log: Callable[[str], None] = lambda _: None
     _waited_s: float = field(default=0.0, init=False)
     _num_slow: dict[int, int] = field(default_factory=dict, init=False)
 
@@ -63,7 +63,7 @@ class RankReport:
         for rank, taken_s in enumerate(rollout_s):
             self._num_slow[rank] = self._num_slow.get(rank, 0) + 1 if taken_s > _SLOW * usual else 0
             if self._num_slow[rank] == _NUM_SLOW_STEPS:
-                self.on_message(
+                self.log(
                     f"rank {rank} is slow: in each of the last {_NUM_SLOW_STEPS} steps it sampled more than "
                     f"{_SLOW:g} times as long as the median rank (step {step}: {taken_s:.1f} s against "
                     f"{usual:.1f} s); look at what else runs on its machine, and at its GPU's clock"

@@ -146,7 +146,7 @@ class PolicyUpdater:
         return MicroBatchBudget(
             max_tokens=carried.micro_batch_tokens or self.settings.micro_batch_tokens,
             shrinks=self.settings.shrinks,
-            on_message=self.faults.on_message,
+            log=self.faults.log,
             ranks=self.ranks,
             limit=self.memory_limit,
             recomputes=self.forward.recomputes,

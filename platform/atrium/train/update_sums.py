@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from atrium import metrics
-from atrium.objective.batch import PolicyTokens, neutral
+from atrium.objective.batch import PolicyTokens
 from atrium.objective.diagnostics import Sums
 from atrium.objective.objective import LossOutput
 from atrium.rollout.collate import RolloutRows
+from atrium.train.mismatch import mismatch_sums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +42,5 @@ def micro_batch_sums(
     if with_mismatch:
         # Before the first update of a step the trainer's weights are those that sampled, stored rows aside.
         mask_BT = rows.batch.mask_BT & rows.live_B[:, None]
-        gap_BT = neutral(policy.logprob_BT.detach() - rows.batch.rollout_logprob_BT, mask_BT).double()
-        count = mask_BT.sum()
-        sums[metrics.MISMATCH_MEAN] = (gap_BT.abs().sum(), count)
-        sums[metrics.MISMATCH_MAX] = (gap_BT.abs().max(), count)
-        sums[metrics.MISMATCH_KL] = ((torch.expm1(gap_BT) - gap_BT).sum(), count)
+        sums |= mismatch_sums(policy.logprob_BT.detach(), rows.batch.rollout_logprob_BT, mask_BT)
     return sums

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from atrium.compare.dashboard.annotations import FILE_NAME, Annotations, read_annotations
-from atrium.compare.run_settings import Settings, flattened
+from atrium.compare.run_settings import Settings
 from atrium.errors import RunFolderError
+from atrium.nested import flattened_text
 from atrium.tracking.find import list_runs, started
 from atrium.tracking.reader import EvaluationPoint, RunOverview, read_evaluations, read_object, read_overview
 from atrium.tracking.run_folder import RunFolder
@@ -111,7 +112,7 @@ class RunsScan:
         num_tokens = summary.get("num_tokens")
         return RunEntry(
             overview=overview,
-            settings=flattened(overview.config),
+            settings=flattened_text(overview.config),
             annotations=annotations,
             started=overview.status.started or started(folder),
             num_tokens=num_tokens if isinstance(num_tokens, int) else None,

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from atrium.nested import flattened_text
 from atrium.tracking.method_settings import method_of
 from atrium.tracking.reader import read_object, setting
 from atrium.tracking.run_folder import RunFolder
@@ -57,23 +58,12 @@ def describe_run(folder: RunFolder, started: float) -> RunDescription:
         name=folder.path.name,
         experiment=folder.name.partition("/")[0],
         folder=folder.path.absolute(),
-        parameters=flat_settings(config),
+        parameters=flattened_text(config),
         tags={key: str(value) for key, value in found.items() if value is not None},
         group=group,
         group_name=group_name,
         started=started,
     )
-
-
-def flat_settings(config: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    """Nested settings by dotted key, as text."""
-    found: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            found.update(flat_settings(value, f"{prefix}{key}."))
-        else:
-            found[f"{prefix}{key}"] = value if isinstance(value, str) else json.dumps(value)
-    return found
 
 
 def small_files(folder: Path) -> list[tuple[Path, str]]:

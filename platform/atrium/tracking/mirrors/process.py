@@ -21,10 +21,10 @@ SWITCH = "ATRIUM_MIRRORS"
 
 
 class MirrorProcesses:
-    """The mirrors of one run. `say` receives what people should know, each problem once."""
+    """The mirrors of one run. `log` receives what people should know, each problem once."""
 
-    def __init__(self, folder: RunFolder, kinds: Sequence[str], say: Callable[[str], None]) -> None:
-        self._folder, self._say = folder, say
+    def __init__(self, folder: RunFolder, kinds: Sequence[str], log: Callable[[str], None]) -> None:
+        self._folder, self._log = folder, log
         self._kinds = () if os.environ.get(SWITCH) == "off" else tuple(kinds)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._seen: dict[str, int] = {}
@@ -51,9 +51,9 @@ class MirrorProcesses:
             self._pass_on(kind)
             delivered = read_delivered(self._folder, kind)
             if delivered.problem is not None:
-                self._say(f"{kind}: not delivered yet; {self._command(kind)} delivers it later")
+                self._log(f"{kind}: not delivered yet; {self._command(kind)} delivers it later")
             elif delivered.final_state is None:
-                self._say(
+                self._log(
                     f"{kind}: the rest is delivered in the background within {LINGER_S:.0f} s; "
                     f"{self._command(kind)} makes sure of it"
                 )
@@ -67,7 +67,7 @@ class MirrorProcesses:
             try:
                 self._processes[kind] = _DETACHED[id(self), kind] = self._started(kind)
             except OSError as error:
-                self._say(
+                self._log(
                     f"{kind}: its process cannot start ({error.strerror}); training goes on, and "
                     f"{self._command(kind)} delivers it later"
                 )
@@ -89,7 +89,7 @@ class MirrorProcesses:
     def _pass_on(self, kind: str) -> None:
         if (code := self._processes[kind].poll()) and kind not in self._ended:
             self._ended.add(kind)
-            self._say(
+            self._log(
                 f"{kind}: its process ended early (code {code}, see {log_file(self._folder)}); training goes "
                 f"on, and {self._command(kind)} delivers it later"
             )
@@ -99,7 +99,7 @@ class MirrorProcesses:
         self._seen[kind] = changed
         problem = read_delivered(self._folder, kind).problem
         if problem is not None and kind not in self._troubled:
-            self._say(f"{problem}; training goes on, and what is missed is delivered later")
+            self._log(f"{problem}; training goes on, and what is missed is delivered later")
         (self._troubled.discard if problem is None else self._troubled.add)(kind)
 
 

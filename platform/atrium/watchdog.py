@@ -2,7 +2,7 @@
 
 A thread watches the deadline of the one wait that is going on. Nothing in Python can end a call that never
 returns from C, so a wait that has passed its deadline ends the process, after one line that says what was
-waited for, on the terminal and to whoever asked to be told (`hangs_told`), such as the run's record.
+waited for, on the terminal and to every handler (`on_hang`), such as the run's record.
 Processes that a run starts end with it, and its last checkpoint stays as it is.
 """
 
@@ -16,20 +16,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 _LOOK_EVERY_S = 0.5
-# How long those who are told may take: they may hang on what the process hangs on.
-_TELL_S = 10.0
-# For the process as a whole, as its end is.
-_told: list[Callable[[str], None]] = []
+# How long handlers may take: they may hang on what the process hangs on.
+_HANDLERS_S = 10.0
+# Of the process as a whole, as its end is.
+_handlers: list[Callable[[str], None]] = []
 
 
 @contextmanager
-def hangs_told(tell: Callable[[str], None]) -> Iterator[None]:
-    """Within the body, have `tell` called with one line before a wait that is too long ends the process."""
-    _told.append(tell)
+def on_hang(handle: Callable[[str], None]) -> Iterator[None]:
+    """Within the body, call `handle` with one line before a wait that is too long ends the process."""
+    _handlers.append(handle)
     try:
         yield
     finally:
-        _told.remove(tell)
+        _handlers.remove(handle)
 
 
 class Watchdog:
@@ -70,14 +70,14 @@ def _end(message: str) -> None:
     """End the process with the message."""
     sys.stderr.write(f"\nerror: {message}\n")
     sys.stderr.flush()
-    threads = [threading.Thread(target=_tell, args=(tell, message), daemon=True) for tell in _told]
+    threads = [threading.Thread(target=_call, args=(handle, message), daemon=True) for handle in _handlers]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(_TELL_S)
+        thread.join(_HANDLERS_S)
     os._exit(1)
 
 
-def _tell(tell: Callable[[str], None], message: str) -> None:
+def _call(handle: Callable[[str], None], message: str) -> None:
     with suppress(Exception):  # the process ends in any case, and has said why
-        tell(message)
+        handle(message)

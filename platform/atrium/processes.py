@@ -1,0 +1,41 @@
+"""Processes of this machine: whether one still lives, and the signals that ask this one to stop."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import psutil
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""What asks a run to stop; SLURM announces with the last two that a job's time ends."""
+
+CLOCK_TOLERANCE_S = 60.0
+"""How far two readings of one process's start may differ when the clock was set in between."""
+
+
+def is_alive(pid: int, started: float | None = None) -> bool:
+    """Whether process `pid` runs and, where `started` is given, is the one that began then."""
+    if not 0 < pid < 2**31:
+        return False
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return started is None or abs(float(process.create_time()) - started) < CLOCK_TOLERANCE_S
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
+@contextmanager
+def stop_requests(ask: Callable[[int], None], signals: Sequence[int] = STOP_SIGNALS) -> Iterator[None]:
+    """Within the body, call `ask` with each of these signals that arrives."""
+    before = {number: signal.signal(number, lambda number, _: ask(number)) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

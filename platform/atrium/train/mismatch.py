@@ -1,0 +1,61 @@
+"""How far the engine that samples and the trainer are apart: in log-probabilities, and in updates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from atrium import metrics
+from atrium.errors import EngineError
+from atrium.objective.batch import neutral
+from atrium.objective.diagnostics import Sums
+from atrium.records import RolloutGroup
+from atrium.rollout.collate import RolloutRows
+from atrium.train.logprobs import PolicyForward
+from atrium.train.measurements import Measurements
+
+
+def mismatch_sums(logprob_BT: Tensor, rollout_logprob_BT: Tensor, mask_BT: Tensor) -> Sums:
+    """The differences of the trainer's and the engine's log-probabilities over the unmasked tokens."""
+    gap_BT = neutral(logprob_BT - rollout_logprob_BT, mask_BT).double()
+    count = mask_BT.sum()
+    return {
+        metrics.MISMATCH_MEAN: (gap_BT.abs().sum(), count),
+        metrics.MISMATCH_MAX: (gap_BT.abs().max(), count),
+        metrics.MISMATCH_KL: ((torch.expm1(gap_BT) - gap_BT).sum(), count),
+    }
+
+
+def measure_mismatch(
+    forward: PolicyForward, rows: RolloutRows, micro_batch_tokens: int, measurements: Measurements
+) -> None:
+    """Compare the sampled log-probabilities with the trainer's, on one micro-batch of the rows."""
+    part = forward.split(rows, np.arange(len(rows.num_tokens_B)), micro_batch_tokens)[0]
+    some = rows.select(part)
+    with torch.no_grad():
+        logprob_BT = forward(some, entropy="none").logprob_BT
+    measurements.add_sums(mismatch_sums(logprob_BT, some.batch.rollout_logprob_BT, some.batch.mask_BT))
+
+
+def check_mismatch(measured: Mapping[str, float], bound: float | None, step: int) -> None:
+    """Raise `EngineError` where engine and trainer differ by more than `bound` nats on average."""
+    mean = measured.get(metrics.MISMATCH_MEAN.name)
+    if bound is None or mean is None or mean <= bound:
+        return
+    raise EngineError(
+        f"step {step}: on the engine's own samples its log-probabilities differ from the trainer's by "
+        f"{mean:.3g} nats on average (at most {measured[metrics.MISMATCH_MAX.name]:.3g}), more than "
+        f"rollout.max_mismatch={bound:g}: it samples from other weights or in another precision than is "
+        "trained; compare compute.dtype and rollout.kv_cache_dtype, or raise the bound; the last checkpoint "
+        "is intact"
+    )
+
+
+def staleness(groups: Sequence[RolloutGroup], weight_version: int) -> tuple[float, int]:
+    """Updates between sampling and now, summed over the run's own completions, and their number."""
+    completions = [rollout.completion for group in groups for rollout in group.rollouts]
+    ages = [weight_version - one.weight_version for one in completions if not one.is_stored]
+    return sum(ages), len(ages)
