@@ -14,7 +14,8 @@ from collections import namedtuple
 
 import pytest
 
-from atrium.cli import main, train
+from atrium.cli import main
+from atrium.cli.train import command as train
 
 DiskUsage = namedtuple("DiskUsage", "total used free")
 
