@@ -20,7 +20,7 @@ import psutil
 from atrium.config.compute import ComputeConfig
 from atrium.config.models import HubModelConfig, ModelConfig, TinyModelConfig
 from atrium.config.problem_sets import ProblemSetConfig
-from atrium.config.rollouts import PagedRolloutConfig, VllmRolloutConfig
+from atrium.config.rollouts import VllmRolloutConfig
 from atrium.config.scale import count_parameters, known_architecture
 from atrium.config.schema import RunConfig
 from atrium.config.tasks import SuiteBenchmarkConfig
@@ -81,8 +81,6 @@ def check_before_run(config: RunConfig) -> None:
         _check_split(config.model, config.rollout.tensor_parallel)
         if config.compute.device == "cpu":
             _check_vllm_on_cpu(config.model, config.rollout)
-    if isinstance(config.rollout, PagedRolloutConfig):
-        _check_flash_attention(config.rollout, config.compute.device, config.compute.dtype)
 
 
 def check_optimizer(kind: str) -> None:
@@ -194,15 +192,6 @@ def _check_split(model: ModelConfig, tensor_parallel: int) -> None:
         check_split(SplitShape(**sizes), tensor_parallel)
 
 
-def _check_flash_attention(rollout: PagedRolloutConfig, device: str, dtype: str) -> None:
-    """Its kernels are for bfloat16 on GPUs."""
-    if rollout.attention.startswith("flash") and (device != "cuda" or dtype != "bfloat16"):
-        raise ConfigError(
-            f"rollout.attention={rollout.attention} computes in bfloat16 on a GPU, and "
-            f"compute.device={device}, compute.dtype={dtype}; allowed is rollout.attention=sdpa"
-        )
-
-
 def device_bytes(config: RunConfig) -> int | None:
     """The memory that one process may use: its GPU's, or its share of the machine's. None where not known."""
     compute = config.compute
@@ -297,7 +286,7 @@ def _least(config: RunConfig, model: ModelDimensions, num_bytes: int) -> MemoryS
 def _engine_bytes(config: RunConfig, model: ModelDimensions, num_bytes: int) -> int:
     """What an engine with memory of its own takes: what it is given, or else its weights."""
     rollout = config.rollout
-    if not isinstance(rollout, VllmRolloutConfig | PagedRolloutConfig):
+    if not isinstance(rollout, VllmRolloutConfig):
         return 0
     if rollout.kv_cache_mb is None and isinstance(rollout, VllmRolloutConfig):
         return int(rollout.gpu_memory_fraction * num_bytes)
