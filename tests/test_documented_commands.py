@@ -16,9 +16,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from atrium.cli import app, train
-from atrium.cli.hydra_flags import parse_flags
-from atrium.cli.sweep_run import sweep_definition
+from atrium.cli import app
+from atrium.cli.sweep.run import sweep_definition
+from atrium.cli.train import command as train
+from atrium.cli.train.hydra_flags import parse_flags
 from atrium.config import compose as composition
 from atrium.config.compose import check_overrides, compose
 from atrium.config.evaluation import compose_evaluation
@@ -125,7 +126,7 @@ def on(monkeypatch):
         machine, memory, gpu_memory = MACHINES[name]
         gpus = [{"name": "a GPU", "memory": f"{gpu_memory >> 20} MiB", "driver": "1"}] if gpu_memory else []
         monkeypatch.setattr("atrium.config.consistency.torch_has_cuda", lambda: True)
-        monkeypatch.setattr("atrium.cli.preflight.check_vllm", lambda device: None)
+        monkeypatch.setattr("atrium.cli.train.checks.check_vllm", lambda device: None)
         monkeypatch.setattr("atrium.tracking.provenance.gpus", lambda: gpus * machine.num_gpus)
         monkeypatch.setattr("atrium.tracking.provenance.memory_limit_mb", lambda: None)
         monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=memory, available=memory))

@@ -13,7 +13,7 @@ from atrium.assemble.datasets import load_dataset
 from atrium.assemble.graders import BenchmarkGraders, grader_version
 from atrium.assemble.problem_sets import unreadable_golds
 from atrium.assemble.task import Task, build_task
-from atrium.cli.preflight import check_before_run
+from atrium.cli.train.checks import check_before_run
 from atrium.config.compose import compose, from_json, to_json
 from atrium.errors import ConfigError, DataError
 from atrium.grading.pool import GraderPool

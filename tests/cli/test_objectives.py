@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from atrium.cli import main
-from atrium.cli.methods_page import deviation, methods_page, papers, places
+from atrium.cli.methods.page import deviation, methods_page, papers, places
 from atrium.config.presets import names, read_presets
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "methods.md"

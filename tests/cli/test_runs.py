@@ -14,8 +14,8 @@ import pytest
 
 import atrium as atrium_package
 from atrium.cli.app import main
-from atrium.cli.runs_doctor import requirements, unmet
-from atrium.cli.runs_samples import spread
+from atrium.cli.doctor import requirements, unmet
+from atrium.cli.runs.show import spread
 from atrium.config.compose import compose
 from atrium.metrics import is_repeatable
 from atrium.records import FinishReason, Problem, VerdictKind
@@ -540,7 +540,7 @@ def test_doctor_answers_where_packages_are_missing_and_says_which(tmp_path):
     source = str(Path(atrium_package.__file__).parents[1])
     code = (
         f"import sys; sys.path.insert(0, {source!r})\n"
-        "from atrium.cli.runs import main_doctor; sys.exit(main_doctor([]))"
+        "from atrium.cli.doctor import main_doctor; sys.exit(main_doctor([]))"
     )
     done = subprocess.run(
         [sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path

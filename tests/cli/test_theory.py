@@ -7,7 +7,7 @@ import json
 import pytest
 
 from atrium.cli import main
-from atrium.cli.theory import DEFAULT, method_window
+from atrium.cli.methods.theory import DEFAULT, method_window
 from atrium.config.presets import names, read_preset
 
 

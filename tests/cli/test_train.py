@@ -11,7 +11,8 @@ import sys
 import pytest
 import yaml
 
-from atrium.cli import main, train
+from atrium.cli import main
+from atrium.cli.train import command as train
 from atrium.config.compose import compose, to_json
 from atrium.errors import DataError, Interrupted
 from atrium.tracking.provenance import DataProvenance, collect_provenance

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from atrium.cli import main
-from atrium.cli.window_rows import coinciding, families, matches, named_arms, same
+from atrium.cli.methods.window_rows import coinciding, families, matches, named_arms, same
 from atrium.config.presets import read_presets
 from atrium.windows import Window, budget_for_lower, budget_for_upper, window
 

@@ -14,7 +14,8 @@ from collections import namedtuple
 
 import pytest
 
-from atrium.cli import main, train
+from atrium.cli import main
+from atrium.cli.train import command as train
 
 DiskUsage = namedtuple("DiskUsage", "total used free")
 
@@ -52,7 +53,7 @@ OVERRIDES = [
     (["grader.timeout_s=3e6"], "grader.timeout_s=3000000.0", "at most 259200"),
     (["compute.timeout_s=3e6"], "compute.timeout_s=3000000.0", "at most 259200"),
     (
-        ["rollout=transformers_paged", "rollout.step_timeout_s=3e6"],
+        ["rollout=vllm_cpu", "rollout.step_timeout_s=3e6"],
         "rollout.step_timeout_s",
         "at most 259200",
     ),

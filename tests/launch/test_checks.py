@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from atrium.cli import launching, main
+from atrium.cli import main
+from atrium.cli.train import launching
 from atrium.config.compose import compose
 from atrium.errors import ConfigError, RunFolderError
 from atrium.launch import gpus

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from atrium.cli import main
-from atrium.cli.sweep_run import sweep_definition
-from atrium.cli.sweep_table import live_view, value_text, window_text
+from atrium.cli.sweep.run import sweep_definition
+from atrium.cli.sweep.table import live_view, value_text, window_text
 from atrium.errors import ConfigError
 
 
@@ -100,5 +100,5 @@ def test_the_table_shows_means_with_errors_windows_and_who_works_on_what():
 
 
 def test_the_command_itself_loads_no_torch():
-    code = "import sys, atrium.cli.sweep_run, atrium.cli.sweep_report; assert 'torch' not in sys.modules"
+    code = "import sys, atrium.cli.sweep.run, atrium.cli.sweep.report; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -11,7 +11,7 @@ import json
 import pytest
 from tests.sweep.conftest import ScriptedRuns
 
-from atrium.cli.sweep_report import list_sweeps, report
+from atrium.cli.sweep.report import list_sweeps, report
 from atrium.compare.figures.sweeps import draw_sweep_figures
 from atrium.config.compose import compose
 from atrium.config.experiment_file import expand_experiment_files

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.sweep.conftest import ScriptedRuns, new_worker
 
-from atrium.cli.sweep_report import report
+from atrium.cli.sweep.report import report
 from atrium.errors import ConfigError
 from atrium.sweep.files import validated_definition
 from atrium.sweep.setup import prepare

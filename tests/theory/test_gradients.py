@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atrium.cli.theory_findings import configured
+from atrium.cli.methods.theory_findings import configured
 from atrium.config.presets import names, read_preset
 from atrium.method.divergences import ExplicitWindow
 from atrium.objective.objective import Objective

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atrium.cli.theory_findings import configured
+from atrium.cli.methods.theory_findings import configured
 from atrium.config.presets import read_preset
 from atrium.objective.objective import Objective
 from atrium.theory.testbed import Tabular, batch_of, kl, relative_error, tokens_of, total_variation

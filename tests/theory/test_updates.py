@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atrium.cli.theory_findings import configured
+from atrium.cli.methods.theory_findings import configured
 from atrium.config.presets import names, read_preset
 from atrium.theory.updates import BIN_EDGES, UpdateSetting, update_course
 

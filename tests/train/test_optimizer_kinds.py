@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from atrium.cli import main
-from atrium.cli.preflight import check_offload, check_optimizer
+from atrium.cli.train.checks import check_offload, check_optimizer
 from atrium.config.compose import compose
 from atrium.errors import ConfigError, MissingDependencyError
 from atrium.train import optimizer_kinds

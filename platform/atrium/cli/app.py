@@ -110,23 +110,37 @@ def _help() -> str:
 
 
 COMMANDS: Mapping[str, Command] = {
-    "train": Command("atrium.cli.train", "main", "Train a policy, or continue a run"),
+    "train": Command("atrium.cli.train.command", "main", "Train a policy, or continue a run"),
     "evaluate": Command("atrium.cli.evaluate", "main", "Evaluate a model or a checkpoint on benchmarks"),
-    "config": Command("atrium.cli.config", "main", "Print the complete configuration that settings give"),
+    "config": Command(
+        "atrium.cli.train.command", "main_config", "Print the complete configuration that settings give"
+    ),
     "memory": Command("atrium.cli.memory", "main", "Predict what settings need of memory, by phase"),
-    "runs": Command("atrium.cli.runs", "main_runs", "List the runs"),
-    "show": Command("atrium.cli.runs", "main_show", "Show a run's settings, curves and samples"),
+    "runs": Command("atrium.cli.runs.listing", "main_runs", "List the runs"),
+    "show": Command("atrium.cli.runs.show", "main_show", "Show a run's settings, curves and samples"),
     "compare": Command("atrium.cli.compare", "main", "Say which differences between runs are real"),
     "dashboard": Command("atrium.cli.dashboard", "main", "See and compare runs in a browser, live"),
-    "sync": Command("atrium.cli.sync", "main", "Bring runs to MLflow or W&B, whatever they missed"),
-    "diff": Command("atrium.cli.diff", "main", "List where two runs differ: settings, code, environment"),
-    "rerun": Command("atrium.cli.runs", "main_rerun", "Repeat a run with its own settings"),
-    "export": Command("atrium.cli.runs", "main_export", "Write a run's policy as a transformers folder"),
-    "clean": Command("atrium.cli.runs", "main_clean", "Delete what runs can spare, after saying what"),
-    "sweep": Command("atrium.cli.sweep", "main", "Run many settings with seeds, and say which is best"),
-    "objectives": Command("atrium.cli.objectives", "main", "Show methods as choices on axes, side by side"),
-    "windows": Command("atrium.cli.windows", "main", "Show the ratios that divergences allow, and draw them"),
-    "theory": Command("atrium.cli.theory", "main", "Show what theorems say about methods, and draw it"),
-    "doctor": Command("atrium.cli.runs", "main_doctor", "Check this machine, say what is missing for what"),
+    "sync": Command("atrium.cli.runs.sync", "main", "Bring runs to MLflow or W&B, whatever they missed"),
+    "diff": Command(
+        "atrium.cli.compare", "main_diff", "List where two runs differ: settings, code, environment"
+    ),
+    "rerun": Command("atrium.cli.train.command", "main_rerun", "Repeat a run with its own settings"),
+    "export": Command(
+        "atrium.cli.runs.export", "main_export", "Write a run's policy as a transformers folder"
+    ),
+    "clean": Command("atrium.cli.runs.clean", "main_clean", "Delete what runs can spare, after saying what"),
+    "sweep": Command(
+        "atrium.cli.sweep.command", "main", "Run many settings with seeds, and say which is best"
+    ),
+    "objectives": Command(
+        "atrium.cli.methods.objectives", "main", "Show methods as choices on axes, side by side"
+    ),
+    "windows": Command(
+        "atrium.cli.methods.windows", "main", "Show the ratios that divergences allow, and draw them"
+    ),
+    "theory": Command(
+        "atrium.cli.methods.theory", "main", "Show what theorems say about methods, and draw it"
+    ),
+    "doctor": Command("atrium.cli.doctor", "main_doctor", "Check this machine, say what is missing for what"),
 }
 COMPLETION = Command("atrium.cli.completion", "main", "Shell completion, as Hydra has it")

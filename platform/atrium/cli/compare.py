@@ -1,11 +1,13 @@
-"""`atrium compare`: which differences between runs are real, as tables, an HTML page, Markdown and LaTeX."""
+"""`atrium compare` and `atrium diff`: which differences between runs are real, and where two runs differ."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from atrium.compare.report_tables import ReportTable
     from atrium.compare.run_comparison import RunsComparison
+    from atrium.compare.run_differences import RunDifferences
 
 _AT = ("last", "steps", "tokens", "wall_clock")
 _MAX_NAME, _MAX_RUNS_NAMED = 60, 12
@@ -31,6 +34,8 @@ stands for all of its runs.
   atrium compare my_experiment               all its runs, by the settings in which they differ
   atrium compare my_experiment --by algorithm.name --baseline grpo --at tokens
 """
+_MAX_LINES = 60
+_LINE_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def main(argv: list[str]) -> int:
@@ -167,3 +172,74 @@ def _write(
 def _stem(names: Sequence[str]) -> str:
     text = re.sub(r"[^A-Za-z0-9._=-]+", "-", "-vs-".join(names)).strip("-.")[:_MAX_NAME]
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{text or 'comparison'}"
+
+
+def main_diff(argv: list[str]) -> int:
+    """Print where two runs differ; always 0, as a difference is no failure."""
+    parser = CommandParser(
+        "diff", "List where two runs differ: settings, code (commit and uncommitted changes), environment."
+    )
+    for place in ("first", "second"):
+        parser.add_argument(place, metavar="RUN", help="a run's name as `atrium runs` prints it, or its end")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--all", action="store_true", help="all lines of a long difference in code")
+    parser.add_runs_dir()
+    if (arguments := parser.parse(argv)) is None:
+        return 0
+    from atrium.compare.run_differences import run_differences  # numpy, for the dashboard's settings
+
+    with files_explained():
+        one, other = (find_run(arguments.runs_dir, name) for name in (arguments.first, arguments.second))
+        found = run_differences(one, other)
+    if arguments.json:
+        sys.stdout.write(json.dumps(_describe_differences(found), indent=2, ensure_ascii=False) + "\n")
+    else:
+        _print_differences(found, (one.name, other.name), standard_output(), show_all=arguments.all)
+    return 0
+
+
+def _describe_differences(found: RunDifferences) -> dict[str, object]:
+    return {
+        "settings": found.settings,
+        "code": found.code,
+        "environment": found.environment,
+        "code_diff": list(found.code_diff),
+        "problems": list(found.problems),
+    }
+
+
+def _print_differences(
+    found: RunDifferences, names: tuple[str, str], console: Console, *, show_all: bool
+) -> None:
+    from rich.text import Text
+
+    sections = {"settings": found.settings, "code": found.code, "environment": found.environment}
+    for title, differences in sections.items():
+        if differences:
+            _print_differing(title, differences, names, console)
+    if found.code_diff:
+        console.print(Text("uncommitted changes", "bold cyan"))
+        shown = found.code_diff if show_all else found.code_diff[:_MAX_LINES]
+        for line in shown:
+            console.print(Text(printable(line), _LINE_STYLES.get(line[:1], "")), soft_wrap=True)
+        if more := len(found.code_diff) - len(shown):
+            console.print(f"… {more} more lines; --all shows them")
+    if found.is_empty:
+        console.print("nothing that was recorded differs")
+    for problem in found.problems:
+        console.print(Text(printable(problem), "yellow"), soft_wrap=True)
+
+
+def _print_differing(
+    title: str, differences: Mapping[str, tuple[str, str]], names: tuple[str, str], console: Console
+) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in (title, *names):
+        table.add_column(Text(printable(name)), overflow="fold", max_width=60)
+    for key, values in differences.items():
+        table.add_row(*(Text(printable(cell)) for cell in (key, *values)))
+    console.print(table)
+    console.print()

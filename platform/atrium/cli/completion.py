@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
         if command not in _WITH_OVERRIDES:
             return 0
         os.environ["COMP_LINE"] = f"{program} {rest}"
-    from atrium.cli.hydra_flags import run_hydra
+    from atrium.cli.train.hydra_flags import run_hydra
 
     run_hydra(["--shell-completion"], argv)
     return 0

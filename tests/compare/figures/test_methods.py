@@ -7,9 +7,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from atrium.compare.figures import style
-from atrium.compare.figures.methods import Canvas, MethodWindow, draw_gradients, draw_method_windows
-from atrium.compare.figures.policies import draw_bias, draw_regression, draw_updates
+from atrium.compare.figures import style as pictures
+from atrium.compare.figures.methods import (
+    MethodWindow,
+    draw_bias,
+    draw_gradients,
+    draw_method_windows,
+    draw_regression,
+    draw_updates,
+)
 from atrium.compare.figures.style import COLOURS, DASHES, line_style, spread
 from atrium.compare.figures.windows import BudgetedDivergence, Plane, draw_plane, draw_windows
 from atrium.errors import RunFolderError
@@ -86,33 +92,31 @@ WINDOWS = [
     ),
 ]
 PICTURES = {
-    "theory-gradients": lambda canvas: draw_gradients([curve(f"m{i}") for i in range(10)], canvas),
-    "theory-windows": lambda canvas: draw_method_windows(WINDOWS, canvas),
-    "theory-updates": lambda canvas: draw_updates(
+    "theory-gradients": lambda *where: draw_gradients([curve(f"m{i}") for i in range(10)], *where),
+    "theory-windows": lambda *where: draw_method_windows(WINDOWS, *where),
+    "theory-updates": lambda *where: draw_updates(
         {"random rewards": [course("a"), course("b")], "true rewards": [course("a"), course("b")]},
         (0.0, 0.1, 1.0),
-        canvas,
+        *where,
     ),
-    "theory-bias": lambda canvas: draw_bias(
-        biases(), [Faithfulness(name="a", distance_kl=(0.0, 1.0), cosine=(1.0, -0.2))], canvas
+    "theory-bias": lambda *where: draw_bias(
+        biases(), [Faithfulness(name="a", distance_kl=(0.0, 1.0), cosine=(1.0, -0.2))], *where
     ),
-    "theory-gvpo": lambda canvas: draw_regression(regression(), canvas),
-    "windows": lambda canvas: draw_windows(
+    "theory-gvpo": lambda *where: draw_regression(regression(), *where),
+    "windows": lambda *where: draw_windows(
         [
             BudgetedDivergence(title=kind, function=DIVERGENCES[kind], delta=0.6)
             for kind in ("kl3", "k1_signed", "chi2", "ratio", "jensen_shannon")
         ],
-        canvas.folder,
-        canvas.cache_dir,
+        *where,
     ),
-    "plane": lambda canvas: draw_plane(
+    "plane": lambda *where: draw_plane(
         Plane(
             families={**DIVERGENCES, "alpha = 1": divergence("alpha", alpha=1.0)},
             points={"clip": Window(0.8, 1.2), "wide": Window(0.0, 5.0), "free": UNBOUNDED},
             clip=Window(0.8, 1.28),
         ),
-        canvas.folder,
-        canvas.cache_dir,
+        *where,
     ),
 }
 
@@ -120,12 +124,12 @@ PICTURES = {
 @pytest.fixture(autouse=True)
 def _coarse(monkeypatch):
     """Fewer pixels: drawing takes a fraction of the time."""
-    monkeypatch.setattr(style, "_DPI", 40)
+    monkeypatch.setattr(pictures, "_DPI", 40)
 
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_is_a_png_and_an_svg(name, tmp_path):
-    paths = PICTURES[name](Canvas(tmp_path / "figures", tmp_path / "cache"))
+    paths = PICTURES[name](tmp_path / "figures", tmp_path / "cache")
     assert paths == (tmp_path / "figures" / f"{name}.png", tmp_path / "figures" / f"{name}.svg")
     assert paths[0].read_bytes().startswith(b"\x89PNG")
     assert ElementTree.parse(paths[1]).getroot().tag.endswith("svg")
@@ -133,14 +137,14 @@ def test_a_picture_is_a_png_and_an_svg(name, tmp_path):
 
 
 def test_equal_numbers_give_equal_files(tmp_path):
-    first, second = (PICTURES["plane"](Canvas(tmp_path / side, tmp_path / "cache")) for side in ("a", "b"))
+    first, second = (PICTURES["plane"](tmp_path / side, tmp_path / "cache") for side in ("a", "b"))
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RunFolderError, match="cannot draw into") as caught:
-        PICTURES["theory-gvpo"](Canvas(tmp_path / "file", tmp_path / "cache"))
+        PICTURES["theory-gvpo"](tmp_path / "file", tmp_path / "cache")
     assert "\n" not in str(caught.value)
 
 

@@ -1,21 +1,19 @@
-"""Figures of what a method does to one token: the gradient it gets, and the window it may move in.
-
-Every function takes the findings of `atrium.theory` as plain numbers and writes one PNG and one SVG.
-"""
+"""Pictures of what `atrium theory` finds, one per finding; each is a PNG and an SVG."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atrium.compare.figures.style import (
-    BLACK,
     BLUE,
+    COLOURS,
     GREY,
-    ON_WHITE,
+    MARKERS,
     ORANGE,
     line_style,
     new_figure,
@@ -25,7 +23,11 @@ from atrium.compare.figures.style import (
 )
 from atrium.theory.results import (
     CoefficientCurves,
+    EstimatorBias,
+    Faithfulness,
     Numbers,
+    RegressionFindings,
+    UpdateCourse,
 )
 from atrium.windows import Window
 
@@ -34,9 +36,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Paths = tuple[Path, Path]
-_REACH, _LOG_REACH = (0.0, 2.0), (-0.9, 0.9)  # of the axes of w and log w
-WITH_LEGEND = 1.1  # inches above the panels
-_NAMES = 1.5  # inches before them
+_PANEL_INCHES = (4.8, 4.4)
+_LEAST_ERROR = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,138 +50,137 @@ class MethodWindow:
     by_probability: tuple[Window, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Canvas:
-    """Where pictures go, and where matplotlib keeps its caches."""
-
-    folder: Path
-    cache_dir: Path
-
-    def panels(
-        self,
-        inches: tuple[float, float],
-        num_rows: int,
-        num_columns: int,
-        *,
-        above: float = 0.8,
-        before: float = 0.75,
-    ) -> tuple[Figure, list[Axes]]:
-        """A figure with a grid of panels, row by row; `above` and `before` are margins in inches."""
-        use_cache(self.cache_dir)
-        figure = new_figure(inches)
-        margins = {
-            "left": before / inches[0],
-            "right": 1.0 - 0.15 / inches[0],
-            "bottom": 0.55 / inches[1],
-            "top": 1.0 - above / inches[1],
-            "wspace": 0.24,
-            "hspace": 0.42,
-        }
-        grid = figure.subplots(num_rows, num_columns, squeeze=False, gridspec_kw=margins)
-        return figure, list(grid.flat)
-
-    def save(self, figure: Figure, name: str, title: str) -> Paths:
-        """The figure under its title."""
-        figure.suptitle(title, fontsize=13, fontweight="bold", y=1.0 - 0.1 / figure.get_figheight())
-        return save_both(figure, self.folder, name)
-
-
-def draw_gradients(curves: Sequence[CoefficientCurves], canvas: Canvas) -> Paths:
+def draw_gradients(curves: Sequence[CoefficientCurves], folder: Path, cache_dir: Path) -> Paths:
     """Each method's coefficient on a token's gradient against the ratio, relative to that at w = 1."""
-    figure, panels = canvas.panels((12.6, 5.2), 1, 2, above=WITH_LEGEND)
-    for axes, title, side in zip(panels, ("advantage above 0", "advantage below 0"), (0, 1), strict=True):
+    figure, panels = _panels("What a token's gradient is multiplied by", 1, 2, cache_dir)
+    for side, axes in enumerate(panels):
         for index, curve in enumerate(curves):
-            colour, dashes = line_style(index)
             values = (curve.raised, curve.lowered)[side]
             scale = abs(curve.at_one[side]) or 1.0
-            relative = [value / scale for value in values]
-            axes.plot(curve.ratio, relative, color=colour, linestyle=dashes, linewidth=1.9, label=curve.name)
-        axes.axvline(1.0, color=GREY, linewidth=0.7)
-        axes.axhline(0.0, color=GREY, linewidth=0.7)
-        style(axes, title=title, x="ratio w", y="coefficient / |coefficient at w = 1|" if side == 0 else "")
-    panels[0].set_ylim(-0.6, 2.6)
-    panels[1].set_ylim(-2.6, 0.6)
-    draw_legend(figure, panels[0], len(curves))
-    return canvas.save(figure, "theory-gradients", "What a token's gradient is multiplied by")
+            _draw_line(axes, curve.ratio, [value / scale for value in values], index, curve.name)
+        title = ("advantage above 0", "advantage below 0")[side]
+        style(axes, title=title, x="ratio w", y="coefficient / |coefficient at w = 1|")
+        axes.set_ylim(*((-0.6, 2.6), (-2.6, 0.6))[side])
+    _draw_legend(panels[0])
+    return save_both(figure, folder, "theory-gradients")
 
 
-def draw_method_windows(windows: Sequence[MethodWindow], canvas: Canvas) -> Paths:
-    """Each method's window, on a linear and a log axis; by the token's probability where that matters."""
-    by_token = any(method.by_probability for method in windows)
-    height = 1.4 + max(0.36 * len(windows), 2.6)
-    figure, panels = canvas.panels((16.8 if by_token else 12.6, height), 1, 2 + by_token, before=_NAMES)
-    for axes, is_log in zip(panels, (False, True), strict=False):
+def draw_method_windows(windows: Sequence[MethodWindow], folder: Path, cache_dir: Path) -> Paths:
+    """Each method's bounds on a linear and a log axis; a window by the token's probability is a bar per q."""
+    figure, panels = _panels("Windows and their asymmetry", 1, 2, cache_dir)
+    for axes, is_log in zip(panels, (False, True), strict=True):
+        low, high = (-0.9, 0.9) if is_log else (0.0, 2.0)
+        centre = 0.0 if is_log else 1.0
         for row, method in enumerate(windows):
-            _draw_bar(axes, row, method, is_log=is_log)
-        axes.set_yticks(range(len(windows)), [] if is_log else [method.name for method in windows])
+            found = method.by_probability or (() if method.constant is None else (method.constant,))
+            for window in found:
+                lower, upper = (_log(bound) if is_log else bound for bound in (window.lower, window.upper))
+                alpha = 1.0 / len(found)
+                for bound, colour in ((max(lower, low), ORANGE), (min(upper, high), BLUE)):
+                    axes.barh(row, bound - centre, left=centre, color=colour, height=0.5, alpha=alpha)
+        axes.set_yticks(range(len(windows)), [method.name for method in windows])
         axes.set_ylim(len(windows) - 0.4, -0.6)
-        axes.axvline(0.0 if is_log else 1.0, color=GREY, linewidth=0.8)
-        axes.set_xlim(*(_LOG_REACH if is_log else _REACH))
-        title = (
-            "log w: how far it reaches on either side" if is_log else "w: how far it reaches on either side"
-        )
-        style(axes, title=title, x="log w" if is_log else "ratio w")
-    if by_token:
-        _draw_by_probability(panels[2], windows)
-    return canvas.save(figure, "theory-windows", "Windows and their asymmetry")
+        axes.set_xlim(low, high)
+        style(axes, title="how far it reaches on either side", x="log w" if is_log else "ratio w")
+    return save_both(figure, folder, "theory-windows")
 
 
-def _draw_bar(axes: Axes, row: int, method: MethodWindow, *, is_log: bool) -> None:
-    window, centre = method.constant, 0.0 if is_log else 1.0
-    if window is None or window.is_unbounded:
-        text = "by the token's probability" if method.by_probability else "no window on the ratio"
-        axes.text(centre, row, f"  {text}", va="center", fontsize=8, color=GREY)
-        return
-    bounds = [window.lower, window.upper]
-    if is_log:
-        bounds = [-math.inf if window.lower == 0.0 else math.log(window.lower), math.log(window.upper)]
-    reach = _LOG_REACH if is_log else _REACH
-    for bound, colour, side in zip(bounds, (ORANGE, BLUE), ("right", "left"), strict=True):
-        end = min(max(bound, reach[0]), reach[1])
-        axes.barh(row, end - centre, left=centre, color=colour, height=0.5)
-        text = f"{bound - centre:+.4g}" if math.isfinite(bound) else "no bound"
-        is_cut = end != bound or abs(end - reach[0]) < 0.1
-        gap = 0.012 * (reach[1] - reach[0]) * (1.0 if (side == "left") != is_cut else -1.0)
-        alignment = {"left": "right", "right": "left"}[side] if is_cut else side
-        axes.text(end + gap, row, text, va="center", ha=alignment, fontsize=8, color=BLACK, bbox=ON_WHITE)
+def draw_updates(
+    courses: Mapping[str, Sequence[UpdateCourse]],
+    bin_edges: Sequence[float],
+    folder: Path,
+    cache_dir: Path,
+) -> Paths:
+    """For each kind of reward: entropy, KL and moved probability while one batch is used again and again."""
+    title = "Where probability goes when a batch is used several times"
+    figure, panels = _panels(title, len(courses), 3, cache_dir)
+    bins = [f"{100 * low:g}–{100 * high:g} %" for low, high in pairwise(bin_edges)]
+    updates = "updates on one batch"
+    for row, (rewards, found) in enumerate(courses.items()):
+        entropy, distance, mass = panels[3 * row : 3 * row + 3]
+        for index, course in enumerate(found):
+            for axes, values in ((entropy, course.entropy_change), (distance, course.kl)):
+                _draw_line(axes, range(len(values) + 1), [0.0, *values], index, course.name)
+            _draw_line(mass, range(len(bins)), course.mass_change, index, course.name)
+        mass.set_xticks(range(len(bins)), bins)
+        style(entropy, title=f"{rewards}: entropy change", x=updates, y="nats per completion")
+        style(distance, title=f"{rewards}: KL(behavior ‖ policy)", x=updates)
+        style(mass, title=f"{rewards}: probability moved", x="behavior probability of the completion")
+    _draw_legend(panels[0])
+    return save_both(figure, folder, "theory-updates")
 
 
-def _draw_by_probability(axes: Axes, windows: Sequence[MethodWindow]) -> None:
-    for index, method in enumerate(windows):
-        _draw_bounds(axes, method, index)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_ylim(0.2, 12.0)
-    axes.set_yticks([0.25, 0.5, 1.0, 2.0, 4.0, 8.0], ["0.25", "0.5", "1", "2", "4", "8"])
-    axes.axhline(1.0, color=GREY, linewidth=0.8)
-    style(axes, title="both bounds, by the token's behavior probability", x="behavior probability q", y="w")
-    axes.legend(frameon=False, fontsize=8, loc="upper right")
-
-
-def _draw_bounds(axes: Axes, method: MethodWindow, index: int) -> None:
-    colour, dashes = line_style(index)
-    probabilities = method.probabilities
-    windows = method.by_probability or (method.constant,) * len(probabilities)
-    if not probabilities or any(window is None or window.is_unbounded for window in windows):
-        return
-    for side, name in enumerate(("lower", "upper")):
-        values = [getattr(window, name) for window in windows]
-        if all(value == 0.0 or math.isinf(value) for value in values):
-            continue
-        label = method.name if side == 1 else None
-        axes.plot(probabilities, values, color=colour, linestyle=dashes, linewidth=1.7, label=label)
-
-
-def draw_legend(figure: Figure, axes: Axes, num_entries: int) -> None:
-    """One legend for all panels, under the title."""
-    handles, labels = axes.get_legend_handles_labels()
-    top = 1.0 - 0.4 / figure.get_figheight()
-    figure.legend(
-        handles,
-        labels,
-        loc="upper center",
-        ncols=min(num_entries, 8),
-        frameon=False,
-        fontsize=9,
-        bbox_to_anchor=(0.5, top),
+def draw_bias(
+    biases: Sequence[EstimatorBias], methods: Sequence[Faithfulness], folder: Path, cache_dir: Path
+) -> Paths:
+    """Errors of KL estimators at token and sequence level, and how well methods follow the true gradient."""
+    figure, panels = _panels("Token level against sequence level", 1, 3, cache_dir)
+    lengths = sorted({bias.num_tokens for bias in biases})
+    names = list(dict.fromkeys(bias.name for bias in biases))
+    for axes, where in zip(panels, ("on-policy", "off-policy"), strict=False):
+        for num_tokens, marker, colour in zip(lengths, MARKERS, COLOURS, strict=False):
+            found = [
+                b for b in biases if b.num_tokens == num_tokens and b.is_on_policy == (where == "on-policy")
+            ]
+            rows = [names.index(bias.name) for bias in found]
+            errors = [bias.token_error for bias in found]
+            axes.plot(errors, rows, marker, color=colour, label=f"token level, T = {num_tokens}")
+            if num_tokens == lengths[-1]:
+                errors = [bias.sequence_error for bias in found]
+                axes.plot(
+                    errors, rows, "|", color=GREY, markersize=13, label=f"sequence level, T = {num_tokens}"
+                )
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        style(axes, title=f"KL penalties, {where}", x="relative error of the expected gradient")
+    for index, method in enumerate(methods):
+        _draw_line(panels[2], method.distance_kl, method.cosine, index, method.name)
+    style(
+        panels[2], title="cosine with the true reward gradient", x="KL(behavior ‖ policy) along that gradient"
     )
+    for axes in panels[1:]:
+        axes.legend(frameon=False, fontsize=8)
+    return save_both(figure, folder, "theory-bias")
+
+
+def draw_regression(findings: RegressionFindings, folder: Path, cache_dir: Path) -> Paths:
+    """GVPO: its optimum under several samplers, beside one that moves; and its steps on the frontier."""
+    figure, (errors, frontier) = _panels("GVPO: one optimum, whatever the sampler", 1, 2, cache_dir)
+    for index, objective in enumerate(dict.fromkeys(optimum.objective for optimum in findings.optima)):
+        found = [optimum for optimum in findings.optima if optimum.objective == objective]
+        samplers = [optimum.sampler.replace(" ", "\n", 1) for optimum in found]
+        sizes = [max(optimum.max_difference, _LEAST_ERROR) for optimum in found]
+        errors.plot(samplers, sizes, MARKERS[index], color=COLOURS[index], label=objective)
+    errors.set_yscale("log")
+    style(errors, title="distance of the optimum from π*, by sampler", y="largest difference in probability")
+    steps = findings.steps
+    frontier.plot(steps.frontier_kl, steps.frontier_reward, color=GREY, label="best reward at a KL")
+    frontier.plot(steps.kl, steps.reward, "o", color=BLUE, label=f"GVPO after 1 to {len(steps.kl)} steps")
+    style(frontier, title="a larger KL allowance, same frontier", x="KL(policy ‖ first policy)", y="E[R]")
+    for axes in (errors, frontier):
+        axes.legend(frameon=False, fontsize=8)
+    return save_both(figure, folder, "theory-gvpo")
+
+
+def _panels(title: str, num_rows: int, num_columns: int, cache_dir: Path) -> tuple[Figure, list[Axes]]:
+    """A titled figure with a grid of panels, row by row."""
+    width, height = _PANEL_INCHES
+    use_cache(cache_dir)
+    figure = new_figure((num_columns * width, num_rows * height + 0.4), "constrained")
+    figure.suptitle(title, fontsize=13, fontweight="bold")
+    return figure, list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
+
+
+def _draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], index: int, name: str) -> None:
+    colour, dashes = line_style(index)
+    axes.plot(x, y, color=colour, linestyle=dashes, linewidth=1.8, label=name)
+
+
+def _draw_legend(axes: Axes) -> None:
+    """One legend for all panels, below them."""
+    handles, labels = axes.get_legend_handles_labels()
+    axes.figure.legend(handles, labels, loc="outside lower center", ncols=8, frameon=False, fontsize=9)
+
+
+def _log(bound: float) -> float:
+    return math.log(bound) if bound else -math.inf

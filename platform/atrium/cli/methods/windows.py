@@ -13,11 +13,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from atrium.cli import window_rows
+from atrium.cli.methods import window_rows
+from atrium.cli.methods.axes import interval, window_text
+from atrium.cli.methods.window_rows import PROBABILITIES, Arm, Match
 from atrium.cli.number_table import print_table
-from atrium.cli.objective_axes import interval, window_text
 from atrium.cli.runs_command import CommandParser, standard_output
-from atrium.cli.window_rows import PROBABILITIES, Arm, Match
 from atrium.config.presets import read_presets
 from atrium.errors import ConfigError
 from atrium.tracking.atomic import standard_json

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from atrium.cli.methods_page import methods_page
-from atrium.cli.objective_axes import axes, settings, window_text
+from atrium.cli.methods.axes import axes, settings, window_text
+from atrium.cli.methods.page import methods_page
 from atrium.cli.runs_command import CommandParser, standard_output
 from atrium.config.presets import Preset, read_preset, read_presets
 from atrium.errors import RunFolderError

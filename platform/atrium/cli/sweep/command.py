@@ -80,7 +80,7 @@ def _no_overrides(overrides: Sequence[str], allowed: Sequence[str]) -> None:
 def _run(wanted: str, arguments: Sequence[str]) -> int:
     options, overrides = _options(arguments, _OWN)
     num_workers = _count(options.get("workers", "1"), "workers")
-    from atrium.cli.sweep_run import run_sweep, sweep_definition
+    from atrium.cli.sweep.run import run_sweep, sweep_definition
 
     definition = sweep_definition(wanted, options, overrides)
     return run_sweep(definition, options.get("storage"), num_workers)
@@ -113,7 +113,7 @@ def _report(name: str, arguments: Sequence[str]) -> int:
     allowed = ("storage", "runs_dir")
     options, overrides = _options(arguments, allowed)
     _no_overrides(overrides, allowed)
-    from atrium.cli.sweep_report import report
+    from atrium.cli.sweep.report import report
 
     runs_dir = options.get("runs_dir", "runs")
     return report(runs_dir, name, _known_url(name, runs_dir, options.get("storage")))
@@ -132,7 +132,7 @@ def _known_url(name: str, runs_dir: str, wanted: str | None) -> str:
 def _list(arguments: Sequence[str]) -> int:
     options, overrides = _options(arguments, ("runs_dir",))
     _no_overrides(overrides, ("runs_dir",))
-    from atrium.cli.sweep_report import list_sweeps
+    from atrium.cli.sweep.report import list_sweeps
 
     return list_sweeps(options.get("runs_dir", "runs"))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atrium.cli.objective_axes import kind_text, settings
+from atrium.cli.methods.axes import kind_text, settings
 from atrium.config.presets import Preset, divergence_from, names, read_divergence
 from atrium.errors import ConfigError
 from atrium.method.divergences import AlphaDivergence, BudgetDivergence, Divergence

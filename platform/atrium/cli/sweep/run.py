@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from atrium.cli.sweep_table import SweepDisplay, sweep_display
+from atrium.cli.sweep.table import SweepDisplay, sweep_display
 from atrium.config.compute import check_alone
 from atrium.config.machine import num_usable_cores, visible_gpus
 from atrium.errors import ConfigError, Interrupted, SweepError
@@ -59,9 +59,14 @@ def sweep_definition(wanted: str, options: Mapping[str, str], overrides: Sequenc
 
 def run_sweep(definition: SweepDefinition, storage: str | None, num_workers: int) -> int:
     """Run a sweep to its end with workers of this machine, and report on it."""
-    from atrium.cli.fit import check_fit, device_bytes
-    from atrium.cli.preflight import check_before_run, check_offload, check_optimizer
-    from atrium.cli.sweep_report import report
+    from atrium.cli.sweep.report import report
+    from atrium.cli.train.checks import (
+        check_before_run,
+        check_fit,
+        check_offload,
+        check_optimizer,
+        device_bytes,
+    )
 
     config = trial_config(
         definition.base, name=definition.name, runs_dir=definition.runs_dir, seed=definition.seeds[0]

@@ -1,4 +1,4 @@
-"""`atrium train`: from a command line to a run, with everything checked before torch is loaded.
+"""`atrium train`, `config` and `rerun`: from a command line to a run, all checked before torch is loaded.
 
 The syntax is Hydra's. One run is composed and started here; `--multirun`, `--cfg`, `--info`, `--help` and
 shell completion are Hydra's own.
@@ -15,9 +15,10 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from atrium.cli.app import loading, one_line
-from atrium.cli.hydra_flags import PROGRAM, parse_flags, run_hydra
-from atrium.cli.launching import is_started_here, print_script, start, submit
-from atrium.config.compose import compose, compose_all, compose_notes, from_json, hydra_lines
+from atrium.cli.runs_command import CommandParser, files_explained
+from atrium.cli.train.hydra_flags import PROGRAM, parse_flags, run_hydra
+from atrium.cli.train.launching import is_started_here, print_script, start, submit
+from atrium.config.compose import compose, compose_all, compose_notes, from_json, hydra_lines, to_json
 from atrium.config.experiment_file import expand_experiment_files
 from atrium.config.machine import engine_choice, this_machine
 from atrium.config.nearest import shown
@@ -26,12 +27,20 @@ from atrium.config.rollouts import VllmRolloutConfig
 from atrium.config.schema import RunConfig
 from atrium.errors import AtriumError, ConfigError, Interrupted, RunFolderError
 from atrium.rollout.vllm_environment import set_environment
+from atrium.tracking.find import TRAINED, find_run
 
 _RESUME = "resume"
 _FROM_STEP = "from-step"
 _FROM_CONFIG = "from-config"
 _PRINT_SCRIPT = "--print-script"
 _PROFILED_STEP = 2
+_CONFIG_HELP = """\
+Usage: atrium config [OVERRIDES]
+
+Prints the configuration that `atrium train OVERRIDES` would run, as it is stored in the record of a
+run: validated, every default filled in, every `auto` replaced by what it means on this machine.
+`atrium train OVERRIDES --cfg job` prints it as the files have it.
+"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -78,6 +87,32 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def main_config(argv: Sequence[str]) -> int:
+    """Print the configuration of the overrides `argv`, or raise `ConfigError`."""
+    if {"-h", "--help"} & set(argv):
+        sys.stdout.write(_CONFIG_HELP)
+        return 0
+    sys.stdout.write(to_json(compose(argv)))
+    return 0
+
+
+def main_rerun(argv: list[str]) -> int:
+    """Train a new run with the stored settings of another."""
+    parser = CommandParser(
+        "rerun",
+        "Train a new run with the settings of another, its seed included. On the same machine and with\n"
+        "the same code it repeats the other's metrics bit for bit, times excepted.",
+    )
+    parser.add_run()
+    if (arguments := parser.parse(argv)) is None:
+        return 0
+    with files_explained():
+        folder = find_run(arguments.runs_dir, arguments.run, last=TRAINED)
+        if not folder.config_file.is_file():
+            raise RunFolderError(f"{folder.path} has no config.json, so its settings are not known")
+    return main([f"--{_FROM_CONFIG}", str(folder.config_file)])
+
+
 def _take_step(argv: Sequence[str]) -> tuple[int | None, list[str]]:
     """The step to go back to, and the arguments without it, which are what processes are started with."""
     text, rest = _take(_FROM_STEP, argv, "a step that has a checkpoint, or 0 for the start")
@@ -89,7 +124,7 @@ def _take_step(argv: Sequence[str]) -> tuple[int | None, list[str]]:
 
 
 def _go_back(config: RunConfig, step: int) -> None:
-    from atrium.cli.checkpoint_check import go_back
+    from atrium.cli.train.checks import go_back
 
     assert config.resume is not None
     if os.environ.get("RANK", "0") != "0":
@@ -156,8 +191,6 @@ def _repeated(file: str, overrides: Sequence[str]) -> RunConfig:
 
 
 def _continued(run: str, overrides: Sequence[str]) -> RunConfig:
-    from atrium.tracking.find import TRAINED, find_run
-
     runs_dir = compose([line for line in overrides if line.startswith("runs_dir=")]).runs_dir
     try:
         folder = find_run(runs_dir, run, last=TRAINED)
@@ -213,9 +246,14 @@ def _train_many(overrides: Sequence[str]) -> int:
 
 def _check_machine(config: RunConfig, from_step: int | None = None) -> None:
     # Only now: it needs numpy, and most mistakes have been found without it.
-    from atrium.cli.checkpoint_check import check_checkpoint_model
-    from atrium.cli.fit import check_fit, device_bytes
-    from atrium.cli.preflight import check_before_run, check_offload, check_optimizer
+    from atrium.cli.train.checks import (
+        check_before_run,
+        check_checkpoint_model,
+        check_fit,
+        check_offload,
+        check_optimizer,
+        device_bytes,
+    )
 
     check_before_run(config)
     check_optimizer(config.optimizer.kind)

@@ -1,0 +1,1 @@
+"""The commands over the runs folder: list, show, export, clean, sync."""

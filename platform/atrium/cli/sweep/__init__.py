@@ -1,0 +1,1 @@
+"""`atrium sweep`: run one, watch it, report on it."""

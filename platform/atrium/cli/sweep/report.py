@@ -1,0 +1,294 @@
+"""`atrium sweep report` and `atrium sweep list`: what a sweep says, on screen and in its folder.
+
+The verdict compares winner and baseline on fresh seeds, whatever became of the runs. A run that diverged is
+counted twice: by the score of the policy that it diverged to, and as a policy that is always wrong. What is
+said holds under both, or says that it depends on these runs.
+
+Axes: S seeds, P problems.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atrium.cli.runs_command import standard_output
+from atrium.cli.sweep.table import trials_table
+from atrium.sweep.claims import Claims, this_worker
+from atrium.sweep.definition import SweepDefinition
+from atrium.sweep.final import (
+    BASELINE,
+    ROLES,
+    WINNER,
+    FinalRun,
+    best_trial,
+    final_runs,
+    paired_seeds,
+    refusal,
+)
+from atrium.sweep.plan import Stage
+from atrium.sweep.report import analysis, curves_csv, trials_csv, winner_yaml
+from atrium.sweep.results import always_wrong
+from atrium.sweep.setup import join, known_storage, open_studies, report_folder, sweep_names
+from atrium.sweep.snapshot import STATE_FILE, snapshot, sweep_folder, write_state
+from atrium.sweep.storage import SweepStorage
+from atrium.sweep.study import SweepStudies
+from atrium.tracking.atomic import explained, write_json, write_text
+from atrium.tracking.reader import read_object
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from atrium.compare.crossed import CrossedMean
+    from atrium.compare.statistics import Comparison
+
+Answer = dict[str, Any]
+
+
+def report(runs_dir: str, name: str, url: str | None = None) -> int:
+    """Write a sweep's report, and say the main things."""
+    storage = SweepStorage(url or known_storage(runs_dir, name))
+    definition, created = join(storage, name, runs_dir)
+    folder = report_folder(runs_dir, name)
+    with storage.explained():
+        studies = open_studies(storage, definition)
+        state = snapshot(studies, Claims(storage, name, this_worker()), created)
+        content = analysis(studies, state)
+        content["verdict"], content["no_verdict"] = verdict_of(studies)
+    content["sentences"] = sentences(definition, content)
+    with explained("write the report of sweep", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_state(folder.parent, state)
+        written = _write(folder, studies, content)
+    _show(standard_output(), content, written)
+    return 0
+
+
+def list_sweeps(runs_dir: str) -> int:
+    """Say which sweeps there are and how they stand."""
+    names = sweep_names(runs_dir)
+    if not names:
+        sys.stdout.write(f"there are no sweeps in {runs_dir}; `atrium sweep --help` says how to make one\n")
+    for name in names:
+        state, _ = read_object(sweep_folder(runs_dir, name) / STATE_FILE)
+        stages = state.get("stages")
+        counts = ", ".join(
+            f"{stage['name']} {stage['num_ended']} of {stage['num_trials'] or '?'}"
+            for stage in (stages if isinstance(stages, list) else [])
+        )
+        sys.stdout.write(f"{name}  {state.get('state', 'unknown')}  {counts}\n")
+    return 0
+
+
+def sentences(definition: SweepDefinition, content: Mapping[str, Any]) -> list[str]:
+    """What may be said, and what may not, in words."""
+    said = []
+    best = content["best"]
+    if best is not None:
+        said.append(
+            f"best on validation: {' = '.join(best['labels'])} at {_score(best)}, from "
+            f"{len(content['ranking'])} settings; chosen as the highest, so its own number flatters it"
+        )
+    merged = [one for one in content["ranking"] if len(one["labels"]) > 1]
+    said += [f"{' and '.join(one['labels'])} are the same method and were run once" for one in merged]
+    verdict = content["verdict"]
+    if verdict is not None:
+        tuned = "tuned with as many settings" if content["baseline_is_tuned"] else "which was not tuned"
+        seeds = ", ".join(str(seed) for seed in verdict["seeds"])
+        said.append(
+            f"on test problems, with {len(verdict['seeds'])} fresh seeds, against the baseline ({tuned}): "
+            f"{verdict['words']} (seeds {seeds})"
+        )
+        said += [arm_sentence(arm) for arm in verdict["arms"]]
+        said += [f"left out: {one}" for one in verdict["left_out"]]
+    elif content["no_verdict"] is not None:
+        said.append(f"no verdict: {content['no_verdict']}")
+    elif definition.final is not None:
+        said.append("winner and baseline have not met on fresh seeds yet, so nothing is decided")
+    else:
+        said.append("no comparison on fresh seeds was asked for, so differences here decide nothing")
+    if content["importances"]:
+        shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in content["importances"].items())
+        said.append(f"share of the differences that each parameter explains: {shares}")
+    if content["pareto"]:
+        said.append(f"no other trial is better in every objective than: {content['pareto']}")
+    return said
+
+
+def _score(one: Mapping[str, Any]) -> str:
+    mean = one["mean_at_k"]
+    text = f"Mean@{one['k']} {100 * mean['value']:.1f} %"
+    if mean["interval"] is None:
+        return f"{text} (one seed)"
+    low, high = mean["interval"]
+    return f"{text} [{100 * max(low, 0):.1f}, {100 * min(high, 1):.1f}] over {one['num_seeds']} seeds"
+
+
+def _write(folder: Path, studies: SweepStudies, content: dict[str, Any]) -> list[Path]:
+    """Write figures, tables and the winner; the paths of what a person would open."""
+    from atrium.compare.figures.sweeps import draw_sweep_figures
+
+    figures = draw_sweep_figures(content, folder, folder.parents[2] / ".cache")
+    content["figures"] = [f"report/{path.name}" for path in figures]
+    write_text(folder / "trials.csv", trials_csv(content["ranking"]))
+    written = [*figures, folder / "trials.csv"]
+    if content["curves"]:
+        write_text(folder / "curve.csv", curves_csv(content["curves"]))
+        written.append(folder / "curve.csv")
+    definition = studies.definition
+    winner = best_trial(studies.trials(Stage.SEARCH), definition.objectives[0].direction)
+    if winner is not None and len(definition.objectives) == 1:
+        write_text(folder / "winner.yaml", winner_yaml(definition, winner))
+        written.append(folder / "winner.yaml")
+    write_json(folder / "report.json", content)
+    return written
+
+
+def _show(console: Console, content: Mapping[str, Any], written: Sequence[Path]) -> None:
+    state = content["state"]
+    order = {one["number"]: place for place, one in enumerate(content["ranking"])}
+    trials = [one for one in state["trials"] if one["stage"] != "final"]
+    trials.sort(key=lambda one: (one["stage"] != "search", order.get(one["number"], 0)))
+    console.print(f"sweep {state['name']}  {state['state']}")
+    console.print(trials_table(state, trials))
+    for sentence in content["sentences"]:
+        console.print(f"  {sentence}", soft_wrap=True)
+    console.print()
+    for path in written:
+        console.print(f"  {path}", soft_wrap=True)
+    winner = [path for path in written if path.name == "winner.yaml"]
+    if winner:
+        console.print(f"  make train EXPERIMENT={winner[0]}", soft_wrap=True)
+
+
+def verdict_of(studies: SweepStudies) -> tuple[Answer | None, str | None]:
+    """The verdict and None, or None and why there is none; both None where no comparison was asked for."""
+    if Stage.FINAL not in studies.stages:
+        return None, None
+    trials = studies.trials(Stage.FINAL)
+    if studies.num_planned(Stage.FINAL) is None or not all(trial.has_ended for trial in trials):
+        return None, "winner and baseline have not met on all fresh seeds yet, so nothing is decided"
+    if not trials:
+        return None, "winner and baseline are the same method, or no setting of one of them was completed"
+    runs = final_runs(studies.definition, trials)
+    if (why_not := refusal(runs)) is not None:
+        return None, why_not
+    labels = {trial.planned.labels[0]: ", ".join(trial.planned.labels[1:]) for trial in trials}
+    return _verdict(runs, {role: f"the {role} ({labels[role]})" for role in ROLES}), None
+
+
+def arm_sentence(arm: Mapping[str, Any]) -> str:
+    """An arm's mean, and how many of its runs diverged and collapsed."""
+    mean = f"{arm['name']} scores {100 * arm['mean_at_k']:.1f} % on average over {arm['num_seeds']} seeds"
+    return f"{mean}; {_rate_words('diverged', arm['diverged'])}; {_rate_words('collapsed', arm['collapsed'])}"
+
+
+def _verdict(runs: Sequence[FinalRun], names: Mapping[str, str]) -> Answer:
+    from atrium.compare.statistics import verdict
+
+    seeds = paired_seeds(runs)
+    counted = [run for run in runs if run.seed in seeds]
+    diverged = [run for run in counted if run.has_diverged]
+    comparison = _compared(counted)
+    said = verdict(comparison, baseline_name=names[BASELINE], candidate_name=names[WINNER])
+    kind, words, as_wrong = str(said.kind), said.words, None
+    if diverged:
+        as_wrong = _compared(counted, diverged_are_wrong=True)
+        other = verdict(as_wrong, baseline_name=names[BASELINE], candidate_name=names[WINNER])
+        listed = ", ".join(f"{run.seed} of the {run.role}" for run in diverged)
+        if other.kind == said.kind:
+            words += f"; so it is if the seeds that diverged ({listed}) count as always wrong: {other.words}"
+        else:
+            kind = "depends_on_diverged"
+            words = (
+                f"it depends on the seeds that diverged ({listed}): by the policies that they diverged to, "
+                f"{words}; if these count as always wrong, {other.words}"
+            )
+    return {
+        "benchmarks": _benchmarks(counted),
+        "seeds": seeds,
+        "kind": kind,
+        "words": words,
+        "arms": [
+            _arm(names[role], [run for run in runs if run.role == role], mean)
+            for role, mean in ((WINNER, comparison.candidate), (BASELINE, comparison.baseline))
+        ],
+        "left_out": [
+            f"seed {run.seed} of both, since that of the {run.role} failed: {run.reason}"
+            for run in runs
+            if run.result is None
+        ],
+        "comparison": _plain(asdict(comparison)),
+        "comparison_if_wrong": None if as_wrong is None else _plain(asdict(as_wrong)),
+    }
+
+
+def _compared(runs: Sequence[FinalRun], *, diverged_are_wrong: bool = False) -> Comparison:
+    """Both arms on the seeds that they share; the runs are in the order of seeds."""
+    from atrium.compare.statistics import compare_arms
+
+    def shares(run: FinalRun, benchmark: str) -> Sequence[float]:
+        assert run.result is not None
+        scores = run.result.outcome[benchmark]
+        is_wrong = diverged_are_wrong and run.has_diverged
+        shares_P: Sequence[float] = (always_wrong(scores) if is_wrong else scores)["problem_means"]
+        return shares_P
+
+    baseline, winner = (
+        [[shares(run, name) for run in runs if run.role == role] for name in _benchmarks(runs)]
+        for role in (BASELINE, WINNER)
+    )
+    return compare_arms(baseline, winner)
+
+
+def _benchmarks(runs: Sequence[FinalRun]) -> list[str]:
+    return sorted(next(run.result for run in runs if run.result is not None).outcome)
+
+
+def _arm(name: str, runs: Sequence[FinalRun], mean: CrossedMean) -> Answer:
+    """The mean over the seeds that are compared, and rates over all runs that have an outcome."""
+    results = [run.result for run in runs if run.result is not None]
+    collapsed = None
+    if all(result.collapse is not None for result in results):
+        collapsed = _rate([result.seed for result in results if result.collapse], len(results))
+    return {
+        "name": name,
+        "mean_at_k": mean.value,
+        "num_seeds": mean.num_seeds,
+        "diverged": _rate([run.seed for run in runs if run.has_diverged], len(results)),
+        "collapsed": collapsed,
+        "reasons": {str(result.seed): why for result in results if (why := result.reason or result.collapse)},
+    }
+
+
+def _rate(seeds: Sequence[int], num_runs: int) -> Answer:
+    from atrium.compare.failures import exact_interval
+
+    return {
+        "seeds": list(seeds),
+        "num_runs": num_runs,
+        "rate": len(seeds) / num_runs,
+        "interval": list(exact_interval(len(seeds), num_runs)),
+    }
+
+
+def _rate_words(what: str, rate: Mapping[str, Any] | None) -> str:
+    if rate is None:
+        return f"how many {what} was not recorded"
+    low, high = rate["interval"]
+    named = f", seeds {', '.join(str(seed) for seed in rate['seeds'])}" if rate["seeds"] else ""
+    return f"{len(rate['seeds'])} of {rate['num_runs']} {what} ({100 * low:.1f} to {100 * high:.1f} %{named})"
+
+
+def _plain(value: object) -> object:
+    """Numbers and texts, whatever types the statistics use."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return value

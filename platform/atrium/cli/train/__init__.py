@@ -1,0 +1,1 @@
+"""`atrium train`: the command, its checks, and how its processes start."""
