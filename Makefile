@@ -117,9 +117,8 @@ theory: install ## Show and draw what the theorems say about methods: make theor
 memory: install ## Predict what settings need of memory: make memory MODEL=qwen3_1_7b
 	@$(ATRIUM) memory $(call setting,ALG,algorithm=) $(model) $(ARGS)
 
-docs: install ## Write what is generated of docs anew from the files of conf
+docs: install ## Write docs/methods.md anew from the files of conf
 	@$(ATRIUM) objectives --markdown --out docs/methods.md
-	@$(ATRIUM) memory --scaling docs/scaling.md
 
 ##@ Development
 #  TESTS        what `make test` runs, e.g. TESTS=tests/evaluation

@@ -17,7 +17,6 @@ import record
 import workload
 
 if TYPE_CHECKING:
-    from atrium.models.kept_products import KeptProducts
     from atrium.models.policy import Policy
     from atrium.records import Completion, RolloutGroup
     from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
@@ -26,36 +25,24 @@ if TYPE_CHECKING:
 start_up = record.StartUp()
 
 
-def build_updater(args: argparse.Namespace, policy: Policy, kept: KeptProducts | None) -> PolicyUpdater:
+def build_updater(args: argparse.Namespace, policy: Policy) -> PolicyUpdater:
     """One update per batch with AdamW, as the workload asks."""
     import torch
 
-    from atrium.objective.advantages import Advantage
-    from atrium.objective.divergences import ratio_window
+    from atrium.config.presets import read_preset
+    from atrium.method.reductions import TokenMean
     from atrium.objective.objective import Objective
-    from atrium.objective.ratios import Ratio
-    from atrium.objective.reductions import TokenMean
-    from atrium.objective.surrogates import Clip
     from atrium.train.logprobs import PolicyForward
     from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
     from atrium.train.step import PolicyUpdater, UpdateSettings
 
     longest = args.max_new_tokens + 64
     return PolicyUpdater(
-        objective=Objective(
-            advantage=Advantage(baseline="group_mean", scale="group_std"),
-            gate=Ratio(),
-            weight=Ratio(),
-            divergence=ratio_window(delta=0.2),
-            surrogate=Clip(),
-            gradient="pathwise",
-            reduction=TokenMean(),
-        ),
+        objective=Objective(read_preset("grpo").method.with_parts(reduction=TokenMean())),
         forward=PolicyForward(
             policy.model,
             temperature=1.0,
             autocast_dtype=torch.bfloat16 if args.dtype == "mixed" else None,
-            kept=kept,
         ),
         optimizer=PolicyOptimizer(
             policy.model,
@@ -142,9 +129,7 @@ def run_steps(
     from atrium.rollout.engine import SamplingParams
     from atrium.train.measurements import Measurements
 
-    sampling = SamplingParams(
-        max_new_tokens=args.max_new_tokens, ignore_stop=not args.free_length, for_update=True
-    )
+    sampling = SamplingParams(max_new_tokens=args.max_new_tokens, ignore_stop=not args.free_length)
     rewards = workload.Rewards(args.reward, args.seed)
     problems = workload.read_problems(args.data, args.prompts * args.steps)
     state = updater.objective.initial_state()
@@ -186,7 +171,6 @@ def main() -> None:
     workload.prepare_environment(args.threads)
     import torch
 
-    from atrium.models.kept_products import KeptProducts, pays_to_keep
     from atrium.models.policy import load_policy
     from atrium.rollout.transformers_engine import TransformersEngine
     from atrium.train.memory import keep_freed_memory
@@ -197,16 +181,14 @@ def main() -> None:
     start_up.imported()
     dtype = torch.bfloat16 if args.dtype == "bf16" else torch.float32
     policy = load_policy(args.model, dtype=dtype, device="cpu")
-    kept = KeptProducts() if pays_to_keep(policy.model) else None
     engine = TransformersEngine(
         model=policy.model,
         tokenizer=policy.tokenizer,
         stop_token_ids=policy.stop_token_ids,
         pad_token_id=policy.pad_token_id,
         context_length=policy.context_length,
-        kept=kept,
     )
-    updater = build_updater(args, policy, kept)
+    updater = build_updater(args, policy)
     times = record.StepTimes()
     start_up.ready()
     num_tokens: list[Any] = list(run_steps(args, policy, updater, engine, times))

@@ -14,15 +14,15 @@ import argparse
 import functools
 import itertools
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pairs
 import record
 import updates
 
 if TYPE_CHECKING:
+    from atrium.method.divergences import Divergence
     from atrium.models.policy import Policy
-    from atrium.objective.regions import Divergence
     from atrium.rollout.collate import RolloutRows
     from atrium.train.step import PolicyUpdater
 
@@ -71,10 +71,9 @@ def parser() -> argparse.ArgumentParser:
 
 def divergence_of(arm: str) -> Divergence:
     """The divergence of an arm."""
-    from atrium.objective.divergences import DIVERGENCES
+    from atrium.method.divergences import Divergence
 
-    settings: dict[str, Any] = {**ARMS[arm]}
-    return DIVERGENCES[arm.removesuffix("_again")](**settings)
+    return Divergence.of(arm.removesuffix("_again"), **ARMS[arm])
 
 
 def rows_of(policy: Policy, args: argparse.Namespace) -> RolloutRows:
@@ -96,17 +95,13 @@ def updater_of(arm: str, policy: Policy, args: argparse.Namespace) -> PolicyUpda
     """GRPO's clip with that trust region, on a copy of the policy."""
     import copy
 
-    from atrium.objective.divergences import StateDivergence
-    from atrium.objective.state_divergences import STATE_DIVERGENCES
-    from atrium.train.divergence_meter import DivergenceMeter
+    from atrium.train.divergence_meter import meter_of
 
-    divergence, meter = divergence_of(arm), None
-    if isinstance(divergence, StateDivergence):
-        meter = DivergenceMeter(STATE_DIVERGENCES[divergence.measure], divergence.top_k)
+    divergence = divergence_of(arm)
     return updates.build_updater(
         copy.deepcopy(policy.model),
         divergence=divergence,
-        meter=meter,
+        meter=meter_of(divergence),
         num_minibatches=args.minibatches,
         seed=args.seed,
     )

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from atrium.objective.regions import Divergence
+    from atrium.method.divergences import Divergence
     from atrium.rollout.collate import RolloutRows
     from atrium.train.divergence_meter import DivergenceMeter
     from atrium.train.step import PolicyUpdater
@@ -114,26 +115,16 @@ def build_updater(
     """GRPO's clip, or another trust region, with AdamW at a rate that leaves the policy nearly the same."""
     import torch
 
-    from atrium.objective.advantages import Advantage
-    from atrium.objective.divergences import ratio_window
+    from atrium.config.presets import read_preset
+    from atrium.method.reductions import TokenMean
     from atrium.objective.objective import Objective
-    from atrium.objective.ratios import Ratio
-    from atrium.objective.reductions import TokenMean
-    from atrium.objective.surrogates import Clip
     from atrium.train.logprobs import PolicyForward
     from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
     from atrium.train.step import PolicyUpdater, UpdateSettings
 
+    method = read_preset("grpo").method.with_parts(reduction=TokenMean())
     return PolicyUpdater(
-        objective=Objective(
-            advantage=Advantage(baseline="group_mean", scale="group_std"),
-            gate=Ratio(),
-            weight=Ratio(),
-            divergence=ratio_window(delta=0.2) if divergence is None else divergence,
-            surrogate=Clip(),
-            gradient="pathwise",
-            reduction=TokenMean(),
-        ),
+        objective=Objective(method if divergence is None else replace(method, divergence=divergence)),
         forward=PolicyForward(
             model,
             temperature=1.0,

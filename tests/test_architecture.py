@@ -19,7 +19,7 @@ import yaml
 REPOSITORY = Path(__file__).resolve().parents[1]
 SOURCE_ROOT = REPOSITORY / "platform"
 
-OPEN_TO_ALL = {"records", "errors", "metrics", "seeding", "processes", "nested", "watchdog"}
+OPEN_TO_ALL = {"records", "errors", "metrics", "seeding", "section", "nested", "processes", "watchdog"}
 """Importable from everywhere; they import nothing of the rest."""
 
 _RECORD = ("run_folder", "layout", "reader", "find", "atomic", "status", "json_lines", "sample_files")
@@ -28,15 +28,17 @@ RUN_FOLDER = {f"tracking.{name}" for name in (*_RECORD, *_RULES)}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "windows": set(),
-    "config": {"windows"},
-    "objective": {"windows"},
-    "theory": {"objective"},
+    "method": {"windows"},
+    "config": {"method"},
+    "objective": {"method"},
+    "theory": {"objective", "method"},
     "grading": set(),
     "data": set(),
     "models": {"data"},
     "rollout": {"data", "models", "objective.batch"},
     "train": {
         "objective",
+        "method",
         "grading",
         "data",
         "models",
@@ -46,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "evaluation": {"grading", "data", "rollout.engine", "tracking.tracker"},
     "tracking": set(),
-    "sweep": {"config", "windows"} | RUN_FOLDER,
+    "sweep": {"config", "method", "windows"} | RUN_FOLDER,
     "launch": RUN_FOLDER,
     "compare": {"windows", "evaluation.estimates", "theory.results"} | RUN_FOLDER,
     "__main__": {"cli"},
@@ -56,7 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 COMPOSITION = {"assemble", "cli"}
 """The only parts that may import everything, and so the only ones where config meets implementations."""
 
-NEVER_TORCH = {"config", "windows", "grading", "compare", "tracking", "sweep"} | OPEN_TO_ALL
+NEVER_TORCH = {"config", "method", "windows", "grading", "compare", "tracking", "sweep"} | OPEN_TO_ALL
 
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 45

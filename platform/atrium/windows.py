@@ -24,7 +24,16 @@ _LOG_RATIO_BRACKET = 700.0  # exp(700) is the last power that float64 holds
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The ratios w with lower <= w <= upper. `lower` 0 or `upper` infinity: that side never binds."""
+    """The ratios w with lower <= w <= upper. `lower` 0 or `upper` infinity: that side never binds.
+
+    Examples
+    --------
+    ATR's window is the asymmetric clip range that its budget stands for (arXiv 2602.05494, Theorem 4.2):
+
+    >>> atr = window("kl3", 0.02314)
+    >>> f"[{atr.lower:.4f}, {atr.upper:.4f}]"
+    '[0.8000, 1.2308]'
+    """
 
     lower: float
     upper: float

@@ -15,6 +15,10 @@ FILES = (Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yam
 PRESETS = sorted({path.stem for path in FILES} - {"gvpo_offpolicy"})  # needs stored rollouts: `test_bank`
 
 
+JUDGE_CORRECTNESS = ("dapo", "eighty_twenty", "fipo")
+"""Their groups train where some answers are right and some wrong; the debug model's are all wrong."""
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_trains_for_three_steps(runs, preset):
     folder = runs.train(
@@ -22,6 +26,7 @@ def test_every_preset_trains_for_three_steps(runs, preset):
         f"experiment_name=preset-{preset}",
         "evaluation.every_num_steps=3",
         "checkpoint.every_num_steps=3",
+        *(["algorithm.group_filter.judge=reward"] if preset in JUDGE_CORRECTNESS else []),
     )
     records = read_json_lines(folder.metrics_file).records
     assert [record["step"] for record in records] == [1, 2, 3]

@@ -10,7 +10,6 @@ import torch
 from atrium.assemble.memory import configured_architecture, dimensions_of, planned_memory
 from atrium.cli import main
 from atrium.config.compose import compose
-from atrium.models import kept_products
 from atrium.models.architecture import random_architecture
 from atrium.models.lora import LoraSettings, add_lora
 from atrium.models.policy import build_random_policy
@@ -109,9 +108,8 @@ def test_weights_gradients_and_optimiser_state_are_exact():
     assert sizes["AdamW's state"] == _bytes(optimizer.state().values())
 
 
-def test_bounds_are_those_of_the_modules_that_keep_them():
+def test_the_bound_on_logits_is_that_of_the_module_that_computes_them():
     assert memory_plan._CHUNK_LOGITS == token_logprobs._CHUNK_NUMBERS
-    assert memory_plan._MOST_KEPT == kept_products.MAX_BYTES
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -298,18 +296,3 @@ def test_wrong_arguments_are_said_in_one_line(capsys):
     assert "at least 1" in capsys.readouterr().err
     assert main(["memory", "compute.micro_batch_token=3"]) == 2
     assert "micro_batch_tokens" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("overrides", "is_there"),
-    [
-        (("model.hidden_size=256", "optimizer.num_minibatches=1"), True),
-        (("model.hidden_size=256",), False),
-        (("optimizer.num_minibatches=1",), False),
-    ],
-)
-def test_products_are_kept_for_the_only_update_of_a_wide_model_on_a_cpu(overrides, is_there):
-    items = planned_memory(compose(list(overrides)), num_prompt_tokens=16)
-    kept = [item for item in items if item.name == "products kept for the update"]
-    assert bool(kept) == is_there
-    assert all(0 < item.num_bytes <= 2**30 for item in kept)

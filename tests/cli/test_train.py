@@ -144,7 +144,7 @@ def test_each_run_of_a_multirun_records_a_command_that_repeats_it(begun, monkeyp
     monkeypatch.setattr(train, "_train", begin)
     assert main(["train", "--multirun", "seed=3,4", "algorithm=grpo", "model.kind=tiny"]) == 0
     first = list(configs)
-    for words in commands:
+    for words in commands[:2]:  # the runs that follow record commands of their own
         assert words[:2] == ["atrium", "train"], words
         assert main(words[1:]) == 0
     assert [config.seed for config in first] == [3, 4]

@@ -61,11 +61,10 @@ def test_fewer_engines_than_processes_need_fewer_prompts():
     assert config.rollout.ranks_per_engine == 2
 
 
-@pytest.mark.parametrize("engine", ["transformers", "transformers_paged"])
-def test_other_engines_do_not_know_the_setting(engine):
-    assert compose([f"rollout={engine}"]).rollout.ranks_per_engine == 1
+def test_other_engines_do_not_know_the_setting():
+    assert compose(["rollout=transformers"]).rollout.ranks_per_engine == 1
     with pytest.raises(ConfigError, match="tensor_parallel"):
-        compose([f"rollout={engine}", "rollout.tensor_parallel=2"])
+        compose(["rollout=transformers", "rollout.tensor_parallel=2"])
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.scripted_engine import ScriptedCompletion, ScriptedEngine
 
 from atrium.errors import ConfigError, DataError, EngineError
 from atrium.evaluation.collection import Watch
 from atrium.evaluation.evaluator import Benchmark, WaveSize, evaluate
 from atrium.records import Completion, FinishReason, Problem, Verdict, VerdictKind
 from atrium.rollout.engine import Generation, SamplingParams
-from atrium.rollout.scripted_engine import ScriptedCompletion, ScriptedEngine
 from atrium.seeding import derive_seed
 
 

@@ -10,10 +10,10 @@ import hydra
 import pytest
 import torch
 from omegaconf import OmegaConf
-from pydantic import TypeAdapter
 
-from atrium.assemble.objective import build_objective
-from atrium.config.objective import AlgorithmConfig, DivergenceConfig, RegularizerConfig
+from atrium.config.presets import divergence_from
+from atrium.method.method import Algorithm, Method
+from atrium.method.regularizers import Regularizer
 from atrium.objective.batch import Batch, PolicyTokens
 from atrium.objective.objective import Objective
 
@@ -22,20 +22,16 @@ PRESETS = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml"))
 
 
 @dataclass(frozen=True)
-class Method:
-    """A preset: its three sections and the objective that they describe."""
-
-    algorithm: AlgorithmConfig
-    divergence: DivergenceConfig
-    regularizer: RegularizerConfig
+class Executed(Method):
+    """A method that is executed."""
 
     @property
     def objective(self) -> Objective:
-        return build_objective(self.algorithm, self.divergence, self.regularizer)
+        return Objective(self)
 
 
 @cache
-def composed(name: str, *overrides: str) -> Method:
+def composed(name: str, *overrides: str) -> Executed:
     """What `algorithm=name` and further overrides compose to, before checks of combinations."""
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         if overrides:
@@ -46,10 +42,10 @@ def composed(name: str, *overrides: str) -> Method:
                 ["+divergence=ratio", "+regularizer=none", "+rollout=transformers", f"+algorithm={name}"],
             )
         plain = OmegaConf.to_container(node, resolve=True)
-    return Method(
-        AlgorithmConfig.model_validate(plain["algorithm"]),
-        TypeAdapter(DivergenceConfig).validate_python(plain["divergence"]),
-        RegularizerConfig.model_validate(plain["regularizer"]),
+    return Executed(
+        Algorithm.model_validate(plain["algorithm"]),
+        divergence_from(plain["divergence"], name),
+        Regularizer.model_validate(plain["regularizer"]),
     )
 
 

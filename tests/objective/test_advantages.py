@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 import torch
 
-from atrium.objective.advantages import Advantage
+from atrium.method.advantages import Advantage
+from atrium.objective.advantages import compute_advantages
 from atrium.objective.batch import Batch, local_sum
 
 
@@ -27,7 +28,7 @@ def make_batch(reward_B, *, group_B=None, mask_BT=None):
 
 
 def of_rows(advantage, batch, penalty_BT=None):
-    return advantage(batch, penalty_BT, local_sum)[:, 0]
+    return compute_advantages(advantage, batch, penalty_BT, local_sum)[:, 0]
 
 
 GROUPED = {"reward_B": [1.0, 0.0, 0.0, 1.0, 3.0, 3.5], "group_B": [5, 5, 5, 5, 2, 2]}
@@ -79,8 +80,10 @@ def test_an_offset_is_part_of_the_baseline():
 def test_large_rewards_lose_nothing(baseline, scale):
     advantage = Advantage(baseline=baseline, scale=scale)
     small = [0.0, 1e-3, 2e-3, 5e-3]
-    near_zero_BT = advantage(make_batch(small), None, local_sum)
-    shifted_BT = advantage(make_batch([1e4 + reward for reward in small]), None, local_sum)
+    near_zero_BT = compute_advantages(advantage, make_batch(small), None, local_sum)
+    shifted_BT = compute_advantages(
+        advantage, make_batch([1e4 + reward for reward in small]), None, local_sum
+    )
     torch.testing.assert_close(shifted_BT, near_zero_BT, rtol=1e-7, atol=1e-8)
 
 
@@ -110,7 +113,7 @@ def test_token_returns_are_discounted_sums_of_reward_less_penalties():
     mask_BT = torch.tensor([[True, True, True], [True, True, False]])
     penalty_BT = torch.tensor([[0.1, 0.2, 0.3], [0.5, 0.25, torch.nan]], dtype=torch.float64)
     advantage = Advantage(baseline="none", returns="token", discount=0.5)
-    found_BT = advantage(make_batch([1.0, 2.0], mask_BT=mask_BT), penalty_BT, local_sum)
+    found_BT = compute_advantages(advantage, make_batch([1.0, 2.0], mask_BT=mask_BT), penalty_BT, local_sum)
     second = [2.0 - 0.25, -0.5 + 0.5 * (2.0 - 0.25)]
     first = [0.7, -0.2 + 0.35, -0.1 + 0.5 * 0.15]
     assert found_BT[0].tolist() == pytest.approx(first[::-1])
@@ -120,7 +123,7 @@ def test_token_returns_are_discounted_sums_of_reward_less_penalties():
 def test_whitening_runs_over_unmasked_tokens():
     mask_BT = torch.tensor([[True, True, True], [True, False, False]])
     advantage = Advantage(baseline="none", scale="token_std", epsilon=0.01)
-    found_BT = advantage(make_batch([1.0, 4.0], mask_BT=mask_BT), None, local_sum)
+    found_BT = compute_advantages(advantage, make_batch([1.0, 4.0], mask_BT=mask_BT), None, local_sum)
     values = torch.tensor([1.0, 1.0, 1.0, 4.0], dtype=torch.float64)
     expected = (values - values.mean()) * torch.rsqrt(values.var() + 0.01)
     torch.testing.assert_close(found_BT[mask_BT], expected, rtol=1e-12, atol=0.0)
@@ -140,5 +143,7 @@ def test_statistics_add_up_over_ranks(over_ranks, baseline, scale):
     whole = make_batch(**GROUPED)
     advantage = Advantage(baseline=baseline, scale=scale)
     halves = [whole.select(torch.arange(4)), whole.select(torch.arange(4, 6))]
-    parts = over_ranks([partial(advantage, half, None) for half in halves])
-    torch.testing.assert_close(torch.cat(parts), advantage(whole, None, local_sum), rtol=1e-12, atol=1e-14)
+    parts = over_ranks([partial(compute_advantages, advantage, half, None) for half in halves])
+    torch.testing.assert_close(
+        torch.cat(parts), compute_advantages(advantage, whole, None, local_sum), rtol=1e-12, atol=1e-14
+    )

@@ -7,8 +7,8 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from atrium.config.objective_checks import check_objective, objective_notes
 from atrium.errors import ConfigError
+from atrium.method.checks import check_objective, objective_notes
 
 REGRESSION = "algorithm.surrogate={kind:implicit_reward_regression,beta:0.1,gradient:pathwise}"
 CASES = [

@@ -7,14 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atrium.objective.corrections import MaskedImportance, SequenceRejection, TruncatedImportance
+from atrium.method.corrections import MaskedImportance, SequenceRejection, TruncatedImportance
+from atrium.objective.corrections import correct
 
 MASK_BT = torch.tensor([[True, True, True], [True, True, False], [False, False, False]])
 RATIO_BT = torch.tensor([[0.4, 1.0, 3.0], [2.0, 0.5, torch.nan], [torch.nan] * 3], dtype=torch.float64)
 
 
 def factors(correction):
-    return correction.factor(RATIO_BT.log(), MASK_BT)
+    return correct(correction, RATIO_BT.log(), MASK_BT)
 
 
 def test_truncated_importance_caps_the_ratio():
@@ -26,7 +27,7 @@ def test_truncated_importance_caps_the_ratio():
 def test_masked_importance_drops_what_lies_outside():
     chosen = MaskedImportance(lower=0.5, upper=2.0)
     assert factors(chosen)[MASK_BT].tolist() == pytest.approx([0.0, 1.0, 0.0, 2.0, 0.5])
-    kept = factors(replace(chosen, keep_weight=False))
+    kept = factors(chosen.model_copy(update={"keep_weight": False}))
     assert kept[MASK_BT].tolist() == [0.0, 1.0, 0.0, 1.0, 1.0]
 
 
@@ -39,15 +40,16 @@ def test_masked_importance_judges_rows_by_product_or_geometric_mean():
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 def test_sequence_rejection_compares_the_rows_mean_estimate(estimator):
-    log_ratio_BT = RATIO_BT.log()
+    log_ratio_BT = -RATIO_BT.log()  # so that every mean is positive, as bounds are
     estimate_BT = {
         "k1": -log_ratio_BT,
         "k2": 0.5 * log_ratio_BT**2,
-        "k3": RATIO_BT - 1 - log_ratio_BT,
+        "k3": 1 / RATIO_BT - 1 - log_ratio_BT,
     }[estimator]
     mean_B = [estimate_BT[row][MASK_BT[row]].mean().item() for row in range(2)]
     middle = 0.5 * (mean_B[0] + mean_B[1])
-    kept_B = factors(SequenceRejection(estimator=estimator, bound=middle))[:, 0].tolist()
+    rejection = SequenceRejection(estimator=estimator, bound=middle)
+    kept_B = correct(rejection, log_ratio_BT, MASK_BT)[:, 0].tolist()
     assert kept_B[:2] == [float(mean <= middle) for mean in mean_B]
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from atrium.objective import token_windows
-from atrium.objective.regions import Divergence
+from atrium.method.divergences import Divergence
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -49,13 +48,7 @@ def test_it_reports_every_arm_against_clipping(benchmark, monkeypatch, capsys):
 
 
 def test_it_covers_every_window_that_differs_from_token_to_token(benchmark):
-    per_token = {
-        value
-        for value in vars(token_windows).values()
-        if isinstance(value, type)
-        and issubclass(value, Divergence)
-        and value.__module__ == token_windows.__name__
-    }
+    per_token = {part for part in Divergence.values() if part.of_single_tokens}
     assert per_token == {type(benchmark.divergence_of(arm)) for arm in benchmark.ARMS} & per_token
     assert len(per_token) == 3
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from atrium import windows
-from atrium.objective.divergences import DIVERGENCES, BalancedWindow, SequenceMean, StateDivergence
-from atrium.objective.regions import RatioWindow, RegionInputs
+from atrium.method.divergences import BalancedWindow, BudgetDivergence, Divergence, SequenceMean
+from atrium.objective.divergences import RegionInputs, judge, prepare_bounds
 from atrium.objective.state_divergences import (
     STATE_DIVERGENCES,
     divergence_by_chunks,
@@ -20,7 +20,7 @@ from atrium.objective.state_divergences import (
 )
 
 
-def judge(divergence, ratio_BT, *, anchor_BT=None, mask_BT=None, bounds=None):
+def region_of(divergence, ratio_BT, *, anchor_BT=None, mask_BT=None, bounds=None):
     ratio_BT = torch.as_tensor(ratio_BT, dtype=torch.float64)
     anchor_BT = torch.full_like(ratio_BT, 0.1) if anchor_BT is None else anchor_BT
     inputs = RegionInputs(
@@ -30,22 +30,22 @@ def judge(divergence, ratio_BT, *, anchor_BT=None, mask_BT=None, bounds=None):
         mask_BT=torch.ones_like(ratio_BT, dtype=torch.bool) if mask_BT is None else mask_BT,
         bounds=bounds,
     )
-    return divergence.region(inputs)
+    return judge(divergence, inputs)
 
 
 @pytest.mark.parametrize("kind", sorted(windows.DIVERGENCES))
 def test_divergences_of_the_ratio_alone_become_one_class_with_bounds(kind):
-    built = DIVERGENCES[kind](delta=0.03)
-    assert type(built) is RatioWindow
-    assert built.constant_window == windows.window(kind, 0.03)
+    built = Divergence.of(kind, delta=0.03)
+    assert type(built) is BudgetDivergence
+    assert built.window() == windows.window(kind, 0.03)
     value = windows.DIVERGENCES[kind].value
     ratios = torch.linspace(0.3, 3.0, 500, dtype=torch.float64)[None]
     feasible = [value(ratio) <= 0.03 for ratio in ratios[0].tolist()]
-    assert judge(built, ratios).feasible_BT[0].tolist() == feasible
+    assert region_of(built, ratios).feasible_BT[0].tolist() == feasible
 
 
 def test_everything_is_feasible_without_a_divergence():
-    assert judge(DIVERGENCES["none"](), [[1e-30, 1.0, 1e30]]).feasible_BT.all()
+    assert region_of(Divergence.of("none"), [[1e-30, 1.0, 1e30]]).feasible_BT.all()
 
 
 def random_tokens(seed=0, shape=(60, 50)):
@@ -62,8 +62,8 @@ def random_tokens(seed=0, shape=(60, 50)):
 
 def test_binary_total_variation_bounds_the_change_of_probability():
     anchor_BT, policy_BT = random_tokens()
-    region = judge(
-        DIVERGENCES["binary_total_variation"](delta_low=0.1, delta_high=0.2),
+    region = region_of(
+        Divergence.of("binary_total_variation", delta_low=0.1, delta_high=0.2),
         policy_BT / anchor_BT,
         anchor_BT=anchor_BT,
     )
@@ -77,7 +77,7 @@ def test_binary_total_variation_bounds_the_change_of_probability():
 @pytest.mark.parametrize("delta", [1e-6, 0.05, 2.0])
 def test_binary_kl_bounds_solve_their_equation(delta):
     anchor_BT, policy_BT = random_tokens(1)
-    region = judge(DIVERGENCES["binary_kl"](delta=delta), policy_BT / anchor_BT, anchor_BT=anchor_BT)
+    region = region_of(Divergence.of("binary_kl", delta=delta), policy_BT / anchor_BT, anchor_BT=anchor_BT)
 
     def value(p):
         rest = (1 - anchor_BT) * (torch.log1p(-anchor_BT) - torch.log1p(-p))
@@ -99,17 +99,20 @@ def test_binary_kl_bounds_solve_their_equation(delta):
 @pytest.mark.parametrize("kind", ["binary_kl", "binary_total_variation", "dynamic_clip"])
 def test_token_windows_are_finite_in_float32_at_the_edges(kind):
     settings = {"binary_kl": {"delta": 0.05}, "binary_total_variation": {"delta_low": 0.1, "delta_high": 0.1}}
-    chosen = DIVERGENCES[kind](**settings.get(kind, {"epsilon_low": 0.16, "epsilon_high": 0.2, "cap": 10.0}))
+    chosen = Divergence.of(
+        kind, **settings.get(kind, {"epsilon_low": 0.16, "epsilon_high": 0.2, "cap": 10.0})
+    )
     logprob_BT = torch.tensor([[0.0, -1e-8, -1e-3, -20.0, -80.0, -120.0]])
     for log_ratio in (-20.0, 0.0, 20.0):
         ratio_BT = torch.full_like(logprob_BT, log_ratio).exp()
-        region = chosen.region(
+        region = judge(
+            chosen,
             RegionInputs(
                 ratio_BT=ratio_BT,
                 token_log_ratio_BT=ratio_BT.log(),
                 anchor_logprob_BT=logprob_BT,
                 mask_BT=torch.ones_like(logprob_BT, dtype=torch.bool),
-            )
+            ),
         )
         for bound in (region.lower, region.upper):
             assert not bound.isnan().any()
@@ -119,8 +122,8 @@ def test_token_windows_are_finite_in_float32_at_the_edges(kind):
 
 def test_dcpo_widens_for_unlikely_tokens():
     anchor_BT = torch.tensor([[0.9, 0.5, 0.01]], dtype=torch.float64)
-    region = judge(
-        DIVERGENCES["dynamic_clip"](epsilon_low=0.16, epsilon_high=0.2, cap=3.0),
+    region = region_of(
+        Divergence.of("dynamic_clip", epsilon_low=0.16, epsilon_high=0.2, cap=3.0),
         [[1.0, 1.0, 1.0]],
         anchor_BT=anchor_BT,
     )
@@ -141,7 +144,7 @@ def test_a_sequence_mean_judges_whole_rows_by_unmasked_tokens(estimator):
     }
     first = sum(estimates[estimator](w) for w in (0.5, 1.2)) / 2
     for delta, kept in ((first * 1.01, True), (first * 0.99, False)):
-        region = judge(SequenceMean(estimator=estimator, delta=delta), ratio_BT, mask_BT=mask_BT)
+        region = region_of(SequenceMean(estimator=estimator, delta=delta), ratio_BT, mask_BT=mask_BT)
         assert region.feasible_BT[0].tolist() == [kept] * 3
         assert region.feasible_BT[1].all()
 
@@ -178,10 +181,10 @@ def test_bapo_finds_the_first_window_with_enough_positive_signal(shift):
         anchor_logprob_BT=torch.zeros_like(ratio_BT),
         mask_BT=mask_BT,
     )
-    found = BAPO.prepare(inputs, torch.where(mask_BT, advantage_BT, torch.nan), lambda value: value)
+    found = prepare_bounds(BAPO, inputs, torch.where(mask_BT, advantage_BT, torch.nan), lambda value: value)
     expected = searched(ratio_BT, advantage_BT * mask_BT, BAPO)
     assert found.tolist() == pytest.approx(expected)
-    halves = judge(BAPO, ratio_BT, bounds=found)
+    halves = region_of(BAPO, ratio_BT, bounds=found)
     assert torch.equal(halves.feasible_BT, (ratio_BT >= found[0]) & (ratio_BT <= found[1]))
 
 
@@ -253,7 +256,7 @@ def test_the_sampled_token_takes_the_place_of_the_last_of_the_top_tokens():
 
 
 def test_state_divergences_say_what_they_need():
-    full, top = StateDivergence(measure="kl", delta=0.1), DIVERGENCES["top_k_kl"](delta=0.1, top_k=7)
+    full, top = Divergence.of("state_kl", delta=0.1), Divergence.of("top_k_kl", delta=0.1, top_k=7)
     assert (full.needs.distribution, full.needs.behavior_pass) == ("full", True)
     assert (top.needs.distribution, top.needs.top_k) == ("top_k", 7)
     assert (full.needs | top.needs).distribution == "full"

@@ -7,19 +7,18 @@ into an exact expectation. V is the vocabulary, T the length; T = 2 is autoregre
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 import torch
 
-from atrium.objective.advantages import Advantage
-from atrium.objective.reductions import GroupUnbiasedTokenSum
-from atrium.objective.regularizers import KLPenalty
-from atrium.objective.surrogates import SURROGATES
+from atrium.method.advantages import Advantage
+from atrium.method.reductions import GroupUnbiasedTokenSum
+from atrium.method.regularizers import KLPenalty
+from atrium.method.surrogates import ImplicitRewardRegression
+from atrium.objective.objective import Objective
 from atrium.theory.expectations import enumerated, group_loss, unclipped
 from atrium.theory.testbed import Tabular, kl, relative_error
 
-ImplicitRewardRegression = SURROGATES["implicit_reward_regression"]
 VOCABULARY = 3
 
 
@@ -196,14 +195,13 @@ def test_presets_that_declare_an_expectation_law_keep_it(presets, compose_method
 
 def gvpo_loss(policy, *, anchor, sampler_B, beta, group_size, num_tokens):
     """The expected loss over all groups of `group_size` completions, drawn independently by the sampler."""
-    chosen = replace(
-        unclipped(),
+    chosen = unclipped().method.with_parts(
         surrogate=ImplicitRewardRegression(beta=beta),
         reduction=GroupUnbiasedTokenSum(),
         advantage=Advantage(baseline="group_mean"),
     )
     return group_loss(
-        chosen,
+        Objective(chosen),
         policy,
         behavior=anchor,
         reward_B=rewards(num_tokens),

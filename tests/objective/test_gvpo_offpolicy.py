@@ -136,4 +136,7 @@ def test_the_optimum_of_grpo_moves_with_who_wrote_the_stored_half(compose_method
 
 def test_the_preset_composes_to_half_stored_groups_of_gvpo(compose_method):
     offpolicy = compose_method("gvpo_offpolicy", "+rollout.source=x")
-    assert offpolicy.objective == compose_method("gvpo").objective
+    gvpo = compose_method("gvpo").algorithm
+    of_the_file = {"name": gvpo.name, "on_policy": gvpo.on_policy}
+    assert offpolicy.algorithm.model_copy(update=of_the_file) == gvpo
+    assert offpolicy.divergence == compose_method("gvpo").divergence

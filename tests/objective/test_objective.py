@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from atrium import metrics
-from atrium.objective.batch import Needs
-from atrium.objective.objective import ObjectiveState
-from atrium.objective.regularizers import EntropyBonus
+from atrium.method.needs import Needs
+from atrium.method.regularizers import EntropyBonus, Regularizer
+from atrium.objective.divergences import judge
+from atrium.objective.objective import Objective, ObjectiveState
 
 
 def needs_of(compose_method, name, *overrides):
@@ -60,15 +61,16 @@ def test_a_missing_reference_or_behavior_is_said(compose_method, make_case, step
 
 
 def test_an_adaptive_entropy_bonus_grows_below_its_target_and_rests_above(compose_method):
-    objective = compose_method("grpo", "regularizer=entropy_adaptive").objective
+    method = compose_method("grpo", "regularizer=entropy_adaptive")
+    objective, bonus = method.objective, method.regularizer.entropy
     state = objective.initial_state()
     assert state == ObjectiveState(entropy_coefficient=0.01)
     low = objective.update_state(state, {metrics.ENTROPY.name: 0.15}, step=1)
     assert low.entropy_coefficient == pytest.approx(0.015)
-    assert objective.entropy.in_force(low.entropy_coefficient, low.last_entropy) == low.entropy_coefficient
+    assert bonus.in_force(low.entropy_coefficient, low.last_entropy) == low.entropy_coefficient
     high = objective.update_state(low, {metrics.ENTROPY.name: 0.7}, step=1)
     assert high.entropy_coefficient == pytest.approx(0.01)
-    assert objective.entropy.in_force(high.entropy_coefficient, high.last_entropy) == 0.0
+    assert bonus.in_force(high.entropy_coefficient, high.last_entropy) == 0.0
     for _ in range(5):
         high = objective.update_state(high, {metrics.ENTROPY.name: 0.7}, step=1)
     assert high.entropy_coefficient == 0.0
@@ -88,12 +90,13 @@ def test_a_fixed_entropy_bonus_keeps_its_coefficient():
 
 
 def test_an_entropy_bonus_pulls_on_entropy_by_the_reductions_factor(compose_method, make_case, step):
-    objective = compose_method("grpo", "regularizer=entropy_bonus").objective
+    method = compose_method("grpo", "regularizer=entropy_bonus")
+    objective = method.objective
     case = make_case(1)
     result = step(objective, case)
     factor_BT = result.prepared.row_factor_B[:, None] * case.batch.mask_BT
     torch.testing.assert_close(result.entropy_gradient_BT, -0.001 * factor_BT, rtol=1e-12, atol=0.0)
-    without = step(replace(objective, entropy=None), case)
+    without = step(Objective(replace(method, regularizer=Regularizer())), case)
     bonus = 0.001 * (factor_BT * case.policy.entropy_BT).sum()
     torch.testing.assert_close(result.loss, without.loss - bonus, rtol=1e-12, atol=1e-15)
 
@@ -135,22 +138,24 @@ def test_measurements_are_means_over_unmasked_tokens(compose_method, make_case, 
 
 def test_the_regularizers_part_of_the_loss_is_measured(compose_method, make_case, step):
     method, case = compose_method("grpo_kl"), make_case(3)
-    result, without = step(method.objective, case), step(replace(method.objective, kl=None), case)
+    result, without = (
+        step(method.objective, case),
+        step(Objective(replace(method, regularizer=Regularizer())), case),
+    )
     total, _ = result.output.sums[metrics.REGULARIZER]
     torch.testing.assert_close(total, result.loss - without.loss, rtol=1e-10, atol=1e-14)
 
 
 def test_a_constant_window_of_any_name_runs_the_code_of_plain_clipping(compose_method):
-    objectives = [
-        compose_method("grpo", f"divergence={kind}").objective
+    methods = [
+        compose_method("grpo", f"divergence={kind}")
         for kind in ("ratio", "kl3", "chi2", "hellinger", "jensen_shannon", "alpha", "k2", "none")
     ]
-    assert {type(objective.divergence) for objective in objectives} == {type(objectives[0].divergence)}
-    bare = {replace(objective, divergence=objectives[0].divergence) for objective in objectives}
-    assert len(bare) == 1
+    assert len({judge.dispatch(type(method.divergence)) for method in methods}) == 1
+    assert len({replace(method, divergence=methods[0].divergence) for method in methods}) == 1
 
 
-def test_axes_read_as_their_settings(compose_method):
-    shown = repr(compose_method("atr").objective)
-    for part in ("Advantage(baseline='group_mean'", "Window(lower=0.80", "Clip()", "level='token'"):
+def test_a_method_reads_as_its_settings(compose_method):
+    shown = repr(compose_method("atr"))
+    for part in ("Advantage(baseline='group_mean'", "BudgetDivergence(kind='kl3'", "Clip(", "level='token'"):
         assert part in shown

@@ -12,7 +12,9 @@ from functools import partial
 import pytest
 import torch
 
+from atrium.method.regularizers import Regularizer
 from atrium.objective.batch import PolicyTokens
+from atrium.objective.objective import Objective
 
 REGRESSION = "implicit_reward_regression"
 
@@ -182,7 +184,7 @@ def test_padding_does_not_matter(method, make_case, step):
 
 
 def test_no_advantage_and_no_regularizer_give_no_gradient(method, make_case, step):
-    objective = replace(method.objective, kl=None, entropy=None)
+    objective = Objective(replace(method, regularizer=Regularizer()))
     case = make_case(8)
     if method.algorithm.surrogate.kind == REGRESSION:  # its loss holds a KL, which is 0 at the anchor
         case = case.on_policy()
@@ -239,5 +241,5 @@ def test_equal_rewards_on_policy_pull_nowhere_without_a_regularizer(method, make
     pulls = bool(advantage.offset) or keeps_a_term_of_its_own(method)
     rewards = torch.full((16,), 9999.7, dtype=torch.float64)
     case = make_case(11, reward_B=rewards).on_policy()
-    objective = replace(method.objective, kl=None, entropy=None)
+    objective = Objective(replace(method, regularizer=Regularizer()))
     assert (step(objective, case).gradient_BT.abs().max() <= 1e-6) != pulls

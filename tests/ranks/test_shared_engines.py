@@ -18,8 +18,8 @@ from atrium.data.problems import ProblemStream
 from atrium.errors import EngineError, RankError
 from atrium.evaluation.evaluator import Benchmark
 from atrium.grading.pool import GraderPool
+from atrium.method.groups import GroupFilter
 from atrium.metrics import RANK_TOKENS_MAX, RANK_TOKENS_MIN
-from atrium.objective.groups import GroupFilter
 from atrium.records import Completion, FinishReason, Problem
 from atrium.rollout.engine import Generation, SamplingParams
 from atrium.train.collect import RolloutCollector

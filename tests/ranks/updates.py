@@ -17,10 +17,10 @@ import torch
 from safetensors.torch import save_file
 from tests.train.conftest import OPTIMIZER, exact_model, random_groups, rows_of
 
-from atrium.assemble.objective import build_objective
 from atrium.config.compose import compose, from_json, to_json
 from atrium.metrics import is_repeatable
 from atrium.models.shards import own_part, whole
+from atrium.objective.objective import Objective
 from atrium.train.faults import FaultHandling
 from atrium.train.logprobs import PolicyForward
 from atrium.train.measurements import Measurements
@@ -91,7 +91,7 @@ def compose_cases():
 
 def run_case(case, config, ranks):
     """The step's metrics, weights, gradient norm and traces, and which names were not finite."""
-    objective = build_objective(config.algorithm, config.divergence, config.regularizer)
+    objective = Objective(config.method)
     model, reference = exact_model(seed=3), exact_model(seed=4)
     groups = random_groups(**case.groups)
     rows = rows_of(groups, case.trains, model=exact_model(seed=3), spread=0.3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,13 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.scripted_engine import ScriptedCompletion, ScriptedEngine
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
-from atrium.rollout.paged_engine import PagedEngine
-from atrium.rollout.paged_start import PagedSettings
-from atrium.rollout.scripted_engine import ScriptedCompletion, ScriptedEngine
 from atrium.rollout.transformers_engine import TransformersEngine
 from atrium.seeding import derive_seed
 
@@ -111,23 +108,6 @@ def transformers_engine_without_fused_steps(policy):
     return transformers_engine(policy)
 
 
-def paged_engine(policy, **changes):
-    defaults = {
-        "context_length": policy.context_length,
-        "max_num_seqs": 64,
-        "kv_cache_mb": 16,
-        "page_size": 16,
-        "attention": "sdpa",
-        "step_timeout_s": 60.0,
-    }
-    return PagedEngine(
-        model=copy.deepcopy(policy.model),
-        tokenizer=policy.tokenizer,
-        stop_token_ids=policy.stop_token_ids,
-        settings=PagedSettings(**(defaults | changes)),
-    )
-
-
 VLLM_ENGINES = []
 
 
@@ -183,7 +163,6 @@ MODEL_ENGINES: dict[str, Callable[[Policy], Engine]] = {
     "transformers": transformers_engine,
     "transformers_in_small_waves": transformers_engine_in_small_waves,
     "transformers_without_fused_steps": transformers_engine_without_fused_steps,
-    "transformers_paged": paged_engine,
     "vllm": vllm_engine,
 }
 """Engines that sample from a model's distribution: the whole contract."""
@@ -194,7 +173,7 @@ ENGINES: dict[str, Callable[[Policy], Engine]] = {**MODEL_ENGINES, "scripted": s
 
 def _params(engines):
     """The names of engines; the one that needs software of its own is left to `make test-vllm`."""
-    marks = {"vllm": [pytest.mark.vllm], "transformers_paged": [pytest.mark.full]}
+    marks = {"vllm": [pytest.mark.vllm]}
     return [pytest.param(name, marks=marks.get(name, [])) for name in engines]
 
 

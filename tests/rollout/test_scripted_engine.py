@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.rollout.conftest import generate
+from tests.scripted_engine import ScriptedCompletion, ScriptedEngine, replay
 
 from atrium.errors import EngineError
 from atrium.records import FinishReason
 from atrium.rollout.engine import GenerationRequest, SamplingParams
-from atrium.rollout.scripted_engine import ScriptedCompletion, ScriptedEngine, replay
 
 STOP = 0
 

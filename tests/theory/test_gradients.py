@@ -9,7 +9,8 @@ import torch
 
 from atrium.cli.theory_findings import configured
 from atrium.config.presets import names, read_preset
-from atrium.objective.divergences import explicit_window
+from atrium.method.divergences import ExplicitWindow
+from atrium.objective.objective import Objective
 from atrium.theory.gradients import Method, coefficient_curves, equivalence
 
 RATIOS = (0.3, 0.79, 0.81, 1.0, 1.21, 1.25, 1.29, 2.4)
@@ -40,8 +41,8 @@ def test_theorem_4_1_holds_for_random_windows():
     grpo = configured(read_preset("grpo"))
     for seed in range(12):
         lower, upper = torch.rand(2, generator=generator).tolist()
-        window = explicit_window(lower=lower, upper=1.0 + 1.5 * upper)
-        method = Method(name="random", objective=replace(grpo.objective, divergence=window))
+        window = ExplicitWindow(lower=lower, upper=1.0 + 1.5 * upper)
+        method = Method(name="random", objective=Objective(replace(grpo.objective.method, divergence=window)))
         found = equivalence(method, num_tokens=1000, seed=seed)
         assert max(found.general_error, found.window_error) < 1e-12
         assert 0.0 < found.dropped_frac < 0.6
@@ -54,8 +55,10 @@ def test_a_constant_outside_the_region_changes_the_gradient_of_a_quarter_of_the_
 
 def test_theorem_4_2_makes_atr_its_asymmetric_clip_bit_for_bit():
     atr = configured(read_preset("atr"))
-    window = atr.objective.divergence.constant_window
-    clip = replace(atr.objective, divergence=explicit_window(lower=window.lower, upper=window.upper))
+    window = atr.objective.method.divergence.window()
+    clip = Objective(
+        replace(atr.objective.method, divergence=ExplicitWindow(lower=window.lower, upper=window.upper))
+    )
     twin = Method(name="atr", objective=clip)
     assert coefficient_curves(atr, RATIOS) == coefficient_curves(twin, RATIOS)
 

@@ -10,6 +10,7 @@ import torch
 
 from atrium.cli.theory_findings import configured
 from atrium.config.presets import read_preset
+from atrium.objective.objective import Objective
 from atrium.theory.testbed import Tabular, batch_of, kl, relative_error, tokens_of, total_variation
 
 
@@ -102,6 +103,7 @@ def test_a_top_k_divergence_sees_an_unlikely_sampled_token_move(name, expected):
     before, after = [0.30, 0.25, 0.22, 0.22, 0.01], [0.30, 0.25, 0.075, 0.075, 0.30]
     behavior, policy = (Tabular((torch.tensor(p, dtype=torch.float64).log(),)) for p in (before, after))
     objective = configured(read_preset(name)).objective
-    objective = replace(objective, divergence=replace(objective.divergence, top_k=2))
+    two = objective.method.divergence.model_copy(update={"top_k": 2})
+    objective = Objective(replace(objective.method, divergence=two))
     tokens = tokens_of(policy, torch.tensor([4]), objective, behavior)
     assert tokens.divergence_BT.item() == pytest.approx(expected)

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from atrium.assemble.objective import build_objective
 from atrium.config.compose import compose
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import TOKENS, TinySettings, build_tiny_policy, build_tokenizer
+from atrium.objective.objective import Objective
 from atrium.records import (
     Completion,
     FinishReason,
@@ -117,8 +117,7 @@ def forward_of(model, **settings):
 @cache
 def objective_of(*overrides):
     """The objective of `algorithm=...` and further overrides, as a run would have it."""
-    config = compose(["debug=tiny_steps", *overrides])
-    return build_objective(config.algorithm, config.divergence, config.regularizer)
+    return Objective(compose(["debug=tiny_steps", *overrides]).method)
 
 
 OPTIMIZER = OptimizerSettings(

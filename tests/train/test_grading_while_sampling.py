@@ -8,7 +8,7 @@ import numpy as np
 
 from atrium.data.problems import ProblemStream
 from atrium.grading.pool import GraderPool
-from atrium.objective.groups import GroupFilter
+from atrium.method.groups import GroupFilter
 from atrium.records import Completion, FinishReason, Problem
 from atrium.rollout.engine import Generation, SamplingParams
 from atrium.train.collect import RolloutCollector

@@ -9,18 +9,18 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from tests.scripted_engine import ScriptedCompletion, ScriptedEngine
 
 from atrium.config.presets import read_preset
 from atrium.data.problems import ProblemStream
 from atrium.errors import Interrupted, TrainingDivergedError
 from atrium.grading.pool import GraderPool
+from atrium.method.groups import GroupFilter
+from atrium.method.references import ReferenceState
 from atrium.models.policy import write_policy
-from atrium.objective.groups import GroupFilter
 from atrium.objective.objective import ObjectiveState
-from atrium.objective.references import ReferenceState
 from atrium.records import FinishReason, Problem, VerdictKind
 from atrium.rollout.engine import SamplingParams
-from atrium.rollout.scripted_engine import ScriptedCompletion, ScriptedEngine
 from atrium.seeding import derive_seed
 from atrium.train.checkpoint import CheckpointStore, TrainingState, latest_checkpoint
 from atrium.train.collect import RolloutCollector

@@ -147,7 +147,6 @@ def _key(config: RunConfig, updater: PolicyUpdater, longest: int) -> str:
     compute = config.compute
     device = compute.device
     memory = torch.cuda.get_device_properties(device) if device == "cuda" else None
-    takes_memory = config.rollout.engine in ("vllm", "transformers_paged")
     facts: Mapping[str, Any] = {
         "architecture": updater.forward.model.config.to_dict(),  # type: ignore[union-attr, operator]
         "trained": sum(one.numel() for one in updater.forward.model.parameters() if one.requires_grad),
@@ -155,7 +154,7 @@ def _key(config: RunConfig, updater: PolicyUpdater, longest: int) -> str:
         "compute": [compute.dtype, compute.packing, compute.memory_limit_mb, updater.forward.recomputes],
         "optimizer": [config.optimizer.kind, config.optimizer.num_minibatches],
         "rollout": [config.rollout.engine, config.rollout.num_prompts, config.rollout.group_size],
-        "engine": config.rollout.model_dump(mode="json") if takes_memory else None,
+        "engine": config.rollout.model_dump(mode="json") if config.rollout.engine == "vllm" else None,
         "parts": [config.divergence.kind, config.algorithm.reference.kind],
         "longest": longest,
         "torch": torch.__version__,

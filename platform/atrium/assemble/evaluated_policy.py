@@ -27,7 +27,7 @@ def wave_size(config: RunConfig, policy: Policy) -> WaveSize | None:
     A rule, not a measurement: it decides the last bits of log-probabilities, so it has to be the same for
     an evaluation that is resumed.
     """
-    if config.rollout.engine in ("vllm", "transformers_paged"):
+    if config.rollout.engine == "vllm":
         return None
     is_small = policy.num_parameters <= _SMALL_MODEL_PARAMETERS
     return WaveSize() if is_small else WaveSize(num_samples=_SAMPLES_OF_LARGE_MODELS)

@@ -15,7 +15,6 @@ from atrium.data.problems import ProblemStream
 from atrium.data.prompts import prompt_encoder
 from atrium.grading.grader import Grader
 from atrium.models.policy import Policy
-from atrium.objective.groups import GroupFilter
 from atrium.records import Problem, TokenIds
 from atrium.rollout.engine import Engine, SamplingParams
 from atrium.train.collect import RolloutCollector
@@ -83,10 +82,8 @@ def collector(
         engine=engine,
         grader=grader,
         reward=task.reward,
-        group_filter=GroupFilter(**config.algorithm.group_filter.model_dump()),
-        sampling=SamplingParams(
-            max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, for_update=True
-        ),
+        group_filter=config.algorithm.group_filter,
+        sampling=SamplingParams(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature),
         num_prompts=rollout.num_prompts,
         group_size=rollout.group_size,
         seed=config.seed,

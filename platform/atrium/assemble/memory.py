@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 
 from atrium.config.models import LoraConfig, TinyModelConfig
-from atrium.config.rollouts import PagedRolloutConfig, VllmRolloutConfig
+from atrium.config.rollouts import VllmRolloutConfig
 from atrium.config.schema import RunConfig
 from atrium.models.architecture import Architecture, hub_architecture, random_architecture
-from atrium.models.kept_products import MIN_HIDDEN_SIZE
 from atrium.models.lora import chosen_maps
 from atrium.models.tiny import TinySettings, tiny_architecture
 from atrium.train.memory_plan import (
@@ -134,25 +133,18 @@ def _settings(
         num_adapter_tensors=len(adapters),
         adapter_width=0 if lora is None else lora.rank * len(adapters) // 2,
         recomputes=compute.recompute_activations is True,
-        keeps_products=_keeps_products(config, architecture),
     )
-
-
-def _keeps_products(config: RunConfig, architecture: Architecture) -> bool:
-    is_fused = architecture.model_type == "qwen3" and config.compute.device == "cpu"
-    return config.repeats_sampling and is_fused and architecture.hidden_size >= MIN_HIDDEN_SIZE
 
 
 def _engine_bytes(config: RunConfig, architecture: Architecture, of: int | None) -> int:
     """What an engine with memory of its own takes: its weights and cache; 0 for another."""
     rollout = config.rollout
-    if not isinstance(rollout, VllmRolloutConfig | PagedRolloutConfig):
+    if not isinstance(rollout, VllmRolloutConfig):
         return 0
     item = _HALF if config.compute.dtype == "bfloat16" else _SINGLE
     weights = item * architecture.num_parameters // rollout.ranks_per_engine
     if rollout.kv_cache_mb is not None:
         return weights + (rollout.kv_cache_mb << 20)
-    assert isinstance(rollout, VllmRolloutConfig)
     return int(rollout.gpu_memory_fraction * (of or 0)) or weights
 
 
@@ -161,7 +153,7 @@ def _replica_bytes(config: RunConfig, architecture: Architecture) -> int:
 
     It cannot where the policy is spread over ranks, has adapters, or is updated meanwhile.
     """
-    if isinstance(config.rollout, VllmRolloutConfig | PagedRolloutConfig):
+    if isinstance(config.rollout, VllmRolloutConfig):
         return 0
     is_apart = config.compute.world_size > 1 or config.model.lora is not None or config.overlaps
     item = _HALF if config.optimizer.kind == "adamw_bf16" else _SINGLE  # as the policy's own

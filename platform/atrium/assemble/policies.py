@@ -10,15 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from atrium.assemble.datasets import arithmetic_settings
-from atrium.assemble.objective import build_objective
-from atrium.assemble.paged import build_paged_engine
 from atrium.assemble.vllm import build_vllm_engine, check_vllm_memory, check_vllm_split
 from atrium.config.models import HubModelConfig, TinyModelConfig
-from atrium.config.objective_checks import compared_policies
-from atrium.config.rollouts import PagedRolloutConfig, VllmRolloutConfig
+from atrium.config.rollouts import VllmRolloutConfig
 from atrium.config.schema import RunConfig
 from atrium.errors import CheckpointError
-from atrium.models.kept_products import KeptProducts
+from atrium.method.checks import compared_policies
 from atrium.models.lora import (
     ADAPTER_FOLDER,
     LoraSettings,
@@ -31,14 +28,12 @@ from atrium.models.lora import (
 from atrium.models.policy import Policy, build_random_policy, load_policy
 from atrium.models.tiny import TinySettings, build_tokenizer
 from atrium.models.warmup import WarmupSettings, warmed_up_policy
-from atrium.objective.divergences import StateDivergence
-from atrium.objective.regions import Divergence
-from atrium.objective.state_divergences import STATE_DIVERGENCES
+from atrium.objective.objective import Objective
 from atrium.rollout.engine import Engine
 from atrium.rollout.transformers_engine import TransformersEngine
 from atrium.tracking.terminal import ProgressDisplay
 from atrium.train.compiled_blocks import CompiledBlocks
-from atrium.train.divergence_meter import DivergenceMeter
+from atrium.train.divergence_meter import DivergenceMeter, meter_of
 from atrium.train.faults import FaultHandling
 from atrium.train.flops import peak_flops
 from atrium.train.logprobs import PolicyForward
@@ -149,14 +144,10 @@ def own_storage(model: nn.Module) -> None:
             parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
 
 
-def build_engine(
-    config: RunConfig, policy: Policy, *, shares_model: bool = True, kept: KeptProducts | None = None
-) -> Engine:
+def build_engine(config: RunConfig, policy: Policy, *, shares_model: bool = True) -> Engine:
     """The engine that samples from the policy; with `shares_model`, from the very module where it can."""
     if isinstance(config.rollout, VllmRolloutConfig):
         return build_vllm_engine(config, config.rollout, policy)
-    if isinstance(config.rollout, PagedRolloutConfig):
-        return build_paged_engine(config, config.rollout, policy)
     # Adapters would be multiplied at every token, so the engine decodes a copy with merged weights; and what
     # is sampled during an update needs the weights from before it.
     model = policy.model
@@ -169,7 +160,6 @@ def build_engine(
         pad_token_id=policy.pad_token_id,
         context_length=policy.context_length,
         max_batch_tokens=config.rollout.max_batch_tokens,
-        kept=kept,
     )
 
 
@@ -214,16 +204,14 @@ def build_updater(
     faults: FaultHandling,
     ranks: Ranks = ALONE,
     spread: Spread = WHOLE,
-    kept: KeptProducts | None = None,
 ) -> PolicyUpdater:
     """Objective, forward passes and optimiser; an empty state begins a new optimiser.
 
-    With several `ranks`, the models are `spread` over them already. What is `kept` is not computed again.
+    With several `ranks`, the models are `spread` over them already.
     """
     settings, compute = config.optimizer, config.compute
-    objective = build_objective(config.algorithm, config.divergence, config.regularizer)
-    meter = _divergence_meter(objective.divergence)
-    forward = _forward(config, policy.model, meter, sharded=spread.policy, kept=kept)
+    objective = Objective(config.method)
+    forward = _forward(config, policy.model, meter_of(config.divergence), sharded=spread.policy)
     forward.check(_different_tokens(policy))
     optimizer = PolicyOptimizer(
         policy.model,
@@ -286,19 +274,12 @@ def _peak_flops(device: str, dtype: str, num_devices: int) -> float | None:
     return None if peak is None else peak * num_devices
 
 
-def _divergence_meter(divergence: Divergence) -> DivergenceMeter | None:
-    if not isinstance(divergence, StateDivergence):
-        return None
-    return DivergenceMeter(STATE_DIVERGENCES[divergence.measure], divergence.top_k)
-
-
 def _forward(
     config: RunConfig,
     model: nn.Module,
     meter: DivergenceMeter | None = None,
     kind: type[PolicyForward] = PolicyForward,
     sharded: ShardedModel | None = None,
-    kept: KeptProducts | None = None,
 ) -> PolicyForward:
     is_half = config.compute.dtype == "bfloat16" and sharded is None  # shards are put together in that dtype
     return kind(
@@ -310,5 +291,4 @@ def _forward(
         packing=config.compute.packing,
         recomputes=config.compute.recompute_activations is True,
         compiled=CompiledBlocks(model) if config.compute.compile else None,
-        kept=kept,
     )

@@ -13,7 +13,6 @@ from atrium.assemble.ranks import read_spread, spread
 from atrium.assemble.recording import Recorder
 from atrium.assemble.watching import fault_handling
 from atrium.config.schema import RunConfig
-from atrium.models.kept_products import KeptProducts, pays_to_keep
 from atrium.models.policy import Policy
 from atrium.rollout.engine import Engine
 from atrium.rollout.vllm_engine import VllmEngine
@@ -27,13 +26,9 @@ from atrium.train.step import PolicyUpdater
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModels:
-    """What samples and what is trained, with a checkpoint's weights where there is one.
-
-    `kept` is where the engine leaves what the update need not compute.
-    """
+    """What samples and what is trained, with a checkpoint's weights where there is one."""
 
     engine: Engine
-    kept: KeptProducts | None
     reference: MovingReference | None
     spread: Spread
     optimizer_state: Mapping[str, Tensor]
@@ -49,18 +44,13 @@ def trained_models(
         if reference is not None and checkpoint.reference is not None:
             reference.load(checkpoint.reference)
     recorder.display.phase("starting the engine")
-    kept = KeptProducts() if config.repeats_sampling and pays_to_keep(policy.model) else None
-    engine = build_engine(config, policy, shares_model=ranks.is_alone, kept=kept)
+    engine = build_engine(config, policy, shares_model=ranks.is_alone)
     spread_models = spread(config, policy, reference, ranks)
     optimizer_state: Mapping[str, Tensor] = checkpoint.optimizer if checkpoint else {}
     if checkpoint is not None and not ranks.is_alone:
         optimizer_state = read_spread(checkpoint, policy, reference, ranks)
     return TrainedModels(
-        engine=engine,
-        kept=kept,
-        reference=reference,
-        spread=spread_models,
-        optimizer_state=optimizer_state,
+        engine=engine, reference=reference, spread=spread_models, optimizer_state=optimizer_state
     )
 
 
@@ -77,7 +67,7 @@ def fitting_updater(
     log, limit_mb = recorder.display.message, config.compute.memory_limit_mb
     faults = fault_handling(config, folder if ranks.is_first else None, log)
     updater = build_updater(
-        config, policy, models.reference, models.optimizer_state, faults, ranks, models.spread, models.kept
+        config, policy, models.reference, models.optimizer_state, faults, ranks, models.spread
     )
     if isinstance(models.engine, VllmEngine):
         models.engine.release_memory()  # as it is in updates

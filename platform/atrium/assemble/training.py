@@ -36,11 +36,11 @@ from atrium.assemble.task import Task, build_task, data_provenance, require_same
 from atrium.assemble.trained_models import fitting_updater, trained_models
 from atrium.assemble.watching import step_profiler
 from atrium.compare.figures import draw_figures
-from atrium.config.objective_checks import objective_notes
 from atrium.config.schema import RunConfig
 from atrium.data.prompts import prompt_encoder
 from atrium.errors import Interrupted, Pruned
 from atrium.grading.grader import Grader
+from atrium.method.checks import objective_notes
 from atrium.models.policy import Policy
 from atrium.processes import stop_requests
 from atrium.rollout.stored_rollouts import StoredCompletion

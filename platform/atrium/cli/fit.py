@@ -12,7 +12,7 @@ import re
 import psutil
 
 from atrium.config.models import HubModelConfig
-from atrium.config.rollouts import PagedRolloutConfig, VllmRolloutConfig
+from atrium.config.rollouts import VllmRolloutConfig
 from atrium.config.scale import count_parameters, known_architecture
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
@@ -117,7 +117,7 @@ def _least(config: RunConfig, model: ModelDimensions, num_bytes: int) -> MemoryS
 def _engine_bytes(config: RunConfig, model: ModelDimensions, num_bytes: int) -> int:
     """What an engine with memory of its own takes: what it is given, or else its weights."""
     rollout = config.rollout
-    if not isinstance(rollout, VllmRolloutConfig | PagedRolloutConfig):
+    if not isinstance(rollout, VllmRolloutConfig):
         return 0
     if rollout.kv_cache_mb is None and isinstance(rollout, VllmRolloutConfig):
         return int(rollout.gpu_memory_fraction * num_bytes)

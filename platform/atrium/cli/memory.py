@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -43,19 +42,11 @@ def main(argv: Sequence[str]) -> int:
         metavar="N",
         help=f"length of a prompt, which only the data knows (default: {_PROMPT_TOKENS})",
     )
-    parser.add_argument(
-        "--scaling", metavar="PAGE", help="write the tables of many GPUs into a page, as docs/scaling.md"
-    )
     parser.add_argument("--json", action="store_true", help="one JSON object, in bytes, instead of a table")
     if (arguments := parser.parse(list(argv))) is None:
         return 0
     if arguments.prompt_tokens < 1:
         raise ConfigError(f"--prompt-tokens {arguments.prompt_tokens}: allowed is a number of at least 1")
-    if arguments.scaling is not None:
-        from atrium.cli.scaling_page import write_tables
-
-        write_tables(Path(arguments.scaling))
-        return 0
     config = compose(arguments.overrides)
     # Only now: it loads torch, and most mistakes have been found without it.
     from atrium.assemble.memory import gpu_bytes, needs_recomputation, planned_memory

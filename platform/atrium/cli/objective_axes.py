@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 
 from pydantic import BaseModel
 
-from atrium.config.divergence_windows import constant_window, depends_on_probability
-from atrium.config.objective import AdvantageConfig, DivergenceConfig, EntropyConfig, KLConfig
 from atrium.config.presets import PartFile, Preset
+from atrium.method.divergences import Divergence
+from atrium.method.regularizers import EntropyBonus, KLPenalty
 from atrium.windows import Window
 
 _BASELINES = {
@@ -50,11 +50,11 @@ def settings(preset: Preset) -> dict[str, object]:
     return found | {group: part.name for group, part in _other_parts(preset).items()}
 
 
-def window_text(divergence: DivergenceConfig) -> str:
+def window_text(divergence: Divergence) -> str:
     """The window of a divergence, or why there is no single one."""
-    window = constant_window(divergence)
+    window = divergence.window()
     if window is None:
-        return "by token" if depends_on_probability(divergence) else "none"
+        return "by token" if divergence.of_single_tokens else "none"
     if window.is_unbounded:
         return "(0, ∞)"
     text = interval(window)
@@ -68,7 +68,7 @@ def interval(window: Window, digits: int = 4) -> str:
     return f"{low}, {high}"
 
 
-def divergence_text(divergence: DivergenceConfig) -> str:
+def divergence_text(divergence: Divergence) -> str:
     """A divergence with its budget or range, such as `kl3 delta=0.0231`."""
     return kind_text(divergence)
 
@@ -81,7 +81,7 @@ def kind_text(section: BaseModel, *without: str) -> str:
 
 
 def _advantage(preset: Preset) -> str:
-    advantage: AdvantageConfig = preset.algorithm.advantage
+    advantage = preset.algorithm.advantage
     offset = ""
     if advantage.offset:
         offset = f" {'-' if advantage.offset > 0 else '+'} {abs(advantage.offset):g}"
@@ -121,13 +121,13 @@ def _regularizer(preset: Preset) -> str:
     return "; ".join([*texts, *([_entropy(entropy)] if entropy is not None else [])])
 
 
-def _kl(kl: KLConfig) -> str:
+def _kl(kl: KLPenalty) -> str:
     corrected = "" if kl.correction == "none" else f", {kl.correction}"
     level = ", by sequence" if kl.level == "sequence" else ""
     return f"{kl.coefficient:g} {kl.estimator}({kl.anchor}) in the {kl.placement}{corrected}{level}"
 
 
-def _entropy(entropy: EntropyConfig) -> str:
+def _entropy(entropy: EntropyBonus) -> str:
     adaptive = f" up to {entropy.target:g} nats" if entropy.target is not None else ""
     return f"entropy bonus {entropy.coefficient:g}{adaptive}"
 

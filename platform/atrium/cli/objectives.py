@@ -15,7 +15,6 @@ from rich.text import Text
 from atrium.cli.methods_page import methods_page
 from atrium.cli.objective_axes import axes, settings, window_text
 from atrium.cli.runs_command import CommandParser, standard_output
-from atrium.config.divergence_windows import constant_window
 from atrium.config.presets import Preset, read_preset, read_presets
 from atrium.errors import RunFolderError
 from atrium.tracking.atomic import standard_json, write_text
@@ -70,7 +69,7 @@ def described(presets: Sequence[Preset]) -> dict[str, object]:
     """What `--json` says: every method, and the settings in which they differ."""
     methods: dict[str, object] = {}
     for preset in presets:
-        window = constant_window(preset.divergence)
+        window = preset.divergence.window()
         methods[preset.name] = {
             "header": preset.file.header,
             "builds_on": preset.parent,

@@ -10,7 +10,7 @@ from pathlib import Path
 from atrium.config.compute import ComputeConfig
 from atrium.config.models import HubModelConfig, ModelConfig, TinyModelConfig
 from atrium.config.problem_sets import ProblemSetConfig
-from atrium.config.rollouts import PagedRolloutConfig, VllmRolloutConfig
+from atrium.config.rollouts import VllmRolloutConfig
 from atrium.config.schema import RunConfig
 from atrium.config.tasks import SuiteBenchmarkConfig
 from atrium.data.prompts import find_prompt_template
@@ -47,8 +47,6 @@ def check_before_run(config: RunConfig) -> None:
         _check_split(config.model, config.rollout.tensor_parallel)
         if config.compute.device == "cpu":
             _check_vllm_on_cpu(config.model, config.rollout)
-    if isinstance(config.rollout, PagedRolloutConfig):
-        _check_flash_attention(config.rollout, config.compute.device, config.compute.dtype)
 
 
 def check_optimizer(kind: str) -> None:
@@ -158,12 +156,3 @@ def _check_split(model: ModelConfig, tensor_parallel: int) -> None:
         sizes = {name: size for name, key in _SHAPE_KEYS.items() if isinstance(size := known.get(key), int)}
     if len(sizes) == len(_SHAPE_KEYS):
         check_split(SplitShape(**sizes), tensor_parallel)
-
-
-def _check_flash_attention(rollout: PagedRolloutConfig, device: str, dtype: str) -> None:
-    """Its kernels are for bfloat16 on GPUs."""
-    if rollout.attention.startswith("flash") and (device != "cuda" or dtype != "bfloat16"):
-        raise ConfigError(
-            f"rollout.attention={rollout.attention} computes in bfloat16 on a GPU, and "
-            f"compute.device={device}, compute.dtype={dtype}; allowed is rollout.attention=sdpa"
-        )

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atrium.cli.runs_command import CommandParser, standard_output
-from atrium.config.divergence_windows import constant_window, depends_on_probability, window_at
 from atrium.config.presets import Preset, read_preset
 from atrium.tracking.atomic import standard_json
 
@@ -78,13 +77,13 @@ def method_window(preset: Preset) -> MethodWindow:
     from atrium.compare.theory_figures import MethodWindow
 
     divergence = preset.divergence
-    by_probability = [window_at(divergence, q) for q in _PROBABILITIES]
+    by_probability = [divergence.window_at(q) for q in _PROBABILITIES]
     found = tuple(window for window in by_probability if window is not None)
     return MethodWindow(
         name=preset.name,
-        constant=constant_window(divergence),
+        constant=divergence.window(),
         probabilities=_PROBABILITIES if found else (),
-        by_probability=found if depends_on_probability(divergence) else (),
+        by_probability=found if divergence.of_single_tokens else (),
     )
 
 

@@ -11,10 +11,9 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from atrium.assemble.objective import build_objective
-from atrium.config.divergence_windows import ratio_divergence
-from atrium.config.objective_divergences import AlphaDivergenceConfig, BudgetDivergenceConfig
 from atrium.config.presets import Preset
+from atrium.method.divergences import AlphaDivergence, BudgetDivergence
+from atrium.objective.objective import Objective
 from atrium.theory.bias import estimator_biases, faithfulness
 from atrium.theory.gradients import Method, coefficient_curves, equivalence
 from atrium.theory.implicit_reward import regression_findings
@@ -76,15 +75,15 @@ def configured(preset: Preset) -> Method:
     """The objective of a preset, and D(w) <= delta where its divergence is a function of the ratio."""
     divergence = preset.divergence
     is_feasible = None
-    if isinstance(divergence, BudgetDivergenceConfig | AlphaDivergenceConfig):
-        function, delta = ratio_divergence(divergence), divergence.delta
+    if isinstance(divergence, BudgetDivergence | AlphaDivergence):
+        function, delta = divergence.of_ratio, divergence.delta
 
         def is_feasible(ratio: float) -> bool:
             return function.value(ratio) <= delta
 
     return Method(
         name=preset.name,
-        objective=build_objective(preset.algorithm, divergence, preset.regularizer),
+        objective=Objective(preset.method),
         is_feasible=is_feasible,
     )
 

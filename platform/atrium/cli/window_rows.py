@@ -8,17 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from atrium.cli.objective_axes import kind_text, settings
-from atrium.config.divergence_windows import (
-    constant_window,
-    depends_on_probability,
-    ratio_divergence,
-    window_at,
-    with_budget,
-)
-from atrium.config.objective import DivergenceConfig
-from atrium.config.objective_divergences import AlphaDivergenceConfig, BudgetDivergenceConfig
 from atrium.config.presets import Preset, divergence_from, names, read_divergence
 from atrium.errors import ConfigError
+from atrium.method.divergences import AlphaDivergence, BudgetDivergence, Divergence
 from atrium.windows import RatioDivergence, Window
 
 EQUAL = 1e-12
@@ -31,30 +23,27 @@ class Arm:
     """A divergence at a budget. `name` is its file's, with the budget where that was asked for."""
 
     name: str
-    config: DivergenceConfig
+    config: Divergence
 
     @property
     def window(self) -> Window | None:
         """The window that holds for all tokens, if there is one."""
-        return constant_window(self.config)
+        return self.config.window()
 
     @property
     def function(self) -> RatioDivergence | None:
         """D(w), where the divergence is a function of the ratio with a budget."""
-        config = self.config
-        if isinstance(config, BudgetDivergenceConfig | AlphaDivergenceConfig):
-            return ratio_divergence(config)
-        return None
+        return self.config.of_ratio
 
     @property
     def delta(self) -> float | None:
         """The budget of `function`."""
         config = self.config
-        return config.delta if isinstance(config, BudgetDivergenceConfig | AlphaDivergenceConfig) else None
+        return config.delta if isinstance(config, BudgetDivergence | AlphaDivergence) else None
 
     def at(self, probability: float) -> Window | None:
         """The window of a token with this behavior probability."""
-        return window_at(self.config, probability)
+        return self.config.window_at(probability)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +66,7 @@ def arms_at(budget: float) -> list[Arm]:
     """Every kind of divergence that has a budget, at this one."""
     chosen: dict[str, Arm] = {}
     for arm in shipped_arms():
-        changed = with_budget(arm.config, budget)
+        changed = arm.config.with_budget(budget)
         if changed is not None and arm.config.kind not in chosen:
             chosen[arm.config.kind] = Arm(name=arm.config.kind, config=_divergence(changed, arm.name, budget))
     return list(chosen.values())
@@ -91,11 +80,11 @@ def named_arms(specs: Sequence[str], budget: float | None) -> list[Arm]:
         shipped = read_divergence(name)
         budgets = [parse_budget(text, spec) for text in texts.split(",")] if has_budgets else [budget]
         for value in budgets:
-            changed = with_budget(shipped, value) if value is not None else None
+            changed = shipped.with_budget(value) if value is not None else None
             if value is not None and changed is None:
                 raise ConfigError(
                     f"{spec}: divergence {name} has no budget; allowed is its name alone, or one of "
-                    f"{', '.join(arm.name for arm in shipped_arms() if with_budget(arm.config, 1.0))}"
+                    f"{', '.join(arm.name for arm in shipped_arms() if arm.config.with_budget(1.0))}"
                 )
             label = name if value is None else f"{name} {value:g}"
             config = shipped if changed is None else _divergence(changed, name, value)
@@ -116,7 +105,7 @@ def parse_budget(text: str, where: str) -> float:
     return value
 
 
-def _divergence(changed: dict[str, Any], name: str, budget: float | None) -> DivergenceConfig:
+def _divergence(changed: dict[str, Any], name: str, budget: float | None) -> Divergence:
     return divergence_from(changed, f"divergence={name} at budget {budget}")
 
 
@@ -138,8 +127,8 @@ def matches(clip: Window) -> list[Match]:
     return list(found.values())
 
 
-def _kind_name(config: DivergenceConfig) -> str:
-    return f"alpha (a = {config.alpha:g})" if isinstance(config, AlphaDivergenceConfig) else config.kind
+def _kind_name(config: Divergence) -> str:
+    return f"alpha (a = {config.alpha:g})" if isinstance(config, AlphaDivergence) else config.kind
 
 
 def coinciding(named: Iterable[tuple[str, Window | None]]) -> list[list[str]]:
@@ -167,7 +156,7 @@ def families(presets: Sequence[Preset]) -> list[list[Preset]]:
     """Methods that are equal but for their windows, where two or more are; each a list of points (l, u)."""
     found: dict[str, list[Preset]] = {}
     for preset in presets:
-        if constant_window(preset.divergence) is None or preset.divergence.kind == "balanced_window":
+        if preset.divergence.window() is None or preset.divergence.kind == "balanced_window":
             continue
         rest = {key: value for key, value in settings(preset).items() if not key.startswith(_NO_METHOD)}
         found.setdefault(repr(sorted(rest.items())), []).append(preset)
@@ -192,7 +181,7 @@ def described(arms: Sequence[Arm]) -> list[dict[str, object]]:
                 "curvature": None if arm.function is None else arm.function.curvature,
                 "by_probability": (
                     {f"{q:g}": _bounds(arm.at(q)) for q in PROBABILITIES}
-                    if depends_on_probability(arm.config)
+                    if arm.config.of_single_tokens
                     else None
                 ),
             }

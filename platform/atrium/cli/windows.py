@@ -18,7 +18,6 @@ from atrium.cli.number_table import print_table
 from atrium.cli.objective_axes import interval, window_text
 from atrium.cli.runs_command import CommandParser, standard_output
 from atrium.cli.window_rows import PROBABILITIES, Arm, Match
-from atrium.config.divergence_windows import depends_on_probability
 from atrium.config.presets import read_presets
 from atrium.errors import ConfigError
 from atrium.tracking.atomic import standard_json
@@ -110,7 +109,7 @@ def _print_arms(arms: Sequence[Arm], console: Console, where: str) -> None:
     rows = [_row(arm, arm.window) for arm in arms if arm.window is not None]
     if rows:
         print_table(console, titles, rows, dropped_first=("-log l", "log u", "1 - l", "u - 1"))
-    without = [arm.name for arm in arms if arm.window is None and not depends_on_probability(arm.config)]
+    without = [arm.name for arm in arms if arm.window is None and not arm.config.of_single_tokens]
     if without:
         text = f"no window on the ratio (whole distributions or completions): {', '.join(without)}"
         console.print(Text(text, "dim"), soft_wrap=True)
@@ -136,7 +135,7 @@ def _row(arm: Arm, window: Window) -> list[str]:
 
 
 def _print_by_probability(arms: Sequence[Arm], console: Console) -> None:
-    chosen = [arm for arm in arms if depends_on_probability(arm.config)]
+    chosen = [arm for arm in arms if arm.config.of_single_tokens]
     if not chosen:
         return
     _print_title("windows that depend on the token's behavior probability q", console)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -108,15 +109,10 @@ def compare_runs(
     Raises `ConfigError` where there are fewer than two arms or a name fits nothing, `RunFolderError` where
     runs lack what a comparison needs.
     """
-    at_last_step = at is At.LAST
-
-    def can_compare(some: Sequence[RunFolder]) -> bool:
-        return len(group_runs(some, by, at_last_step=at_last_step).arms) > 1
-
-    counted = counted_runs(folders, benchmarks, at, can_compare=can_compare)
+    group = partial(group_runs, by=by, at_last_step=at is At.LAST)
+    counted = counted_runs(folders, benchmarks, at, can_compare=lambda some: len(group(some).arms) > 1)
     chosen = counted.benchmarks
-    arms = group_runs([run.folder for run in counted.runs], by, at_last_step=at_last_step)
-    grouped = _with_baseline(arms, baseline, counted.left_out)
+    grouped = _with_baseline(group([run.folder for run in counted.runs]), baseline, counted.left_out)
     used = {folder.name for arm in grouped.arms for folder in arm.runs.values()}
     runs = {run.folder.name: run for run in counted.runs if run.folder.name in used}
     notes = list(grouped.notes)

@@ -7,11 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atrium.config.base import Section
 from atrium.config.machine import LARGE_BATCH_TOKENS
-from atrium.config.ranges import Count, CountOrZero, Text, Wait
 from atrium.config.rollouts import SamplingSection
 from atrium.errors import ConfigError
+from atrium.section import Count, CountOrZero, Section, Text, Wait
 
 
 class SlurmConfig(Section):

@@ -9,8 +9,7 @@ from __future__ import annotations
 from atrium.config.compute import check_processes
 from atrium.config.machine import torch_has_cuda
 from atrium.config.models import HubModelConfig, TinyModelConfig
-from atrium.config.objective_checks import check_behavior, check_objective
-from atrium.config.rollouts import BankRolloutConfig, PagedRolloutConfig, VllmRolloutConfig
+from atrium.config.rollouts import BankRolloutConfig, VllmRolloutConfig
 from atrium.config.schema import RunConfig
 from atrium.config.tasks import (
     ArithmeticBenchmarkConfig,
@@ -21,6 +20,7 @@ from atrium.config.tasks import (
     SuiteBenchmarkConfig,
 )
 from atrium.errors import ConfigError
+from atrium.method.checks import check_behavior, check_objective
 
 
 def check_consistency(config: RunConfig) -> None:
@@ -105,7 +105,7 @@ def _check_model(config: RunConfig) -> None:
 
 def _check_lengths(config: RunConfig) -> None:
     rollout = config.rollout
-    limit = None if isinstance(rollout, VllmRolloutConfig | PagedRolloutConfig) else rollout.max_batch_tokens
+    limit = None if isinstance(rollout, VllmRolloutConfig) else rollout.max_batch_tokens
     if limit is not None and limit <= config.rollout.max_new_tokens:
         raise ConfigError(
             f"rollout.max_batch_tokens={limit} does not hold one prompt and a completion of "
@@ -267,12 +267,11 @@ def _check_bank(config: RunConfig) -> None:
             f"rollout.stored_frac={rollout.stored_frac:g} of rollout.group_size={rollout.group_size} is no "
             f"whole number of completions; allowed is {shares}"
         )
-    regresses = config.algorithm.surrogate.kind == "implicit_reward_regression"
-    if regresses and config.compute.behavior_logprobs == "engine":
+    if config.algorithm.surrogate.regresses and config.compute.behavior_logprobs == "engine":
         raise ConfigError(
             "compute.behavior_logprobs=engine would compare the policy with whoever wrote the stored "
-            "completions, and algorithm.surrogate.kind=implicit_reward_regression compares it with itself "
-            "at the start of the step; choose compute.behavior_logprobs=recompute or auto"
+            f"completions, and algorithm.surrogate.kind={config.algorithm.surrogate.kind} compares it with "
+            "itself at the start of the step; choose compute.behavior_logprobs=recompute or auto"
         )
 
 
@@ -300,9 +299,9 @@ def _check_overlap(config: RunConfig) -> None:
 
 def _check_vllm(config: RunConfig) -> None:
     rollout = config.rollout
-    if not isinstance(rollout, VllmRolloutConfig | PagedRolloutConfig):
+    if not isinstance(rollout, VllmRolloutConfig):
         return
-    num_guessed = rollout.num_speculative_tokens if isinstance(rollout, VllmRolloutConfig) else None
+    num_guessed = rollout.num_speculative_tokens
     if num_guessed is not None and config.evaluation.top_p < 1.0:
         raise ConfigError(
             f"rollout.num_speculative_tokens={num_guessed}: vLLM guesses with wrong "

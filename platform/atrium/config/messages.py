@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from atrium.config.machine import AUTO_KEYS
 from atrium.config.nearest import nearest_key, shown, suggestion
 from atrium.errors import ConfigError
+from atrium.section import Axis
 
 DISCRIMINATORS = ("kind", "engine")
 """The keys by which sections of several kinds are told apart."""
@@ -67,6 +68,8 @@ def _line(key: str, details: Sequence[ErrorDetails], model: type[BaseModel], dat
     if first["type"].startswith("union_tag"):
         key = f"{key}.{_discriminator(first)}"
     value = _value_at(key, data)
+    if first["type"] == "union_tag_not_found":
+        return f"{key} is missing; allowed is {', '.join(_tags_at(first['loc'], model))}"
     if first["type"] == "missing" or value is _ABSENT:
         meaning = _description(first["loc"], model)
         return f"{key} is missing" + (f": {meaning}" if meaning else f"; give {key}=VALUE")
@@ -173,8 +176,17 @@ def _section_at(location: Sequence[int | str], model: type[BaseModel]) -> tuple[
     return section, tag
 
 
+def _tags_at(location: Sequence[int | str], model: type[BaseModel]) -> list[str]:
+    """The tags that the section at a location may have."""
+    section, _ = _section_at(location[:-1], model)
+    field = section.model_fields[str(location[-1])]
+    return [tag for one in _sections(field.annotation) for tag in _kinds(one)]
+
+
 def _sections(annotation: object) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and issubclass(annotation, Axis) and annotation.is_axis():
+        yield from annotation.values()
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) in (Annotated, Union, UnionType, dict):
         for part in get_args(annotation):

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from atrium.config.base import Section
-from atrium.config.ranges import Count, CountOrZero, Frac, Positive, Seed, Text
+from atrium.section import Count, CountOrZero, Frac, Positive, Section, Seed, Text
 
 
 class WarmupConfig(Section):

@@ -1,4 +1,4 @@
-"""The shipped methods and divergences as the files have them, read without Hydra: 60 presets in a moment.
+"""The shipped methods and divergences as the files have them, read without Hydra: all presets in a moment.
 
 What a preset means is what Hydra composes; this reader follows the few rules that the files of
 `conf/algorithm` use (a parent, `override` of another group, `_self_`, references to one other key), and a
@@ -19,8 +19,10 @@ from pydantic import BaseModel, ValidationError
 from atrium.config.compose import check_method_name, conf_folder
 from atrium.config.messages import config_error
 from atrium.config.nearest import shown, suggestion
-from atrium.config.objective import AlgorithmConfig, DivergenceConfig, RegularizerConfig
 from atrium.errors import ConfigError
+from atrium.method.divergences import Divergence
+from atrium.method.method import Algorithm, Method
+from atrium.method.regularizers import Regularizer
 
 _OVERRIDE = re.compile(r"override /(\w+)@_global_\.\w+")
 _REFERENCE = re.compile(r"\$\{(\w+)\.(\w+)\}")
@@ -61,10 +63,15 @@ class Preset:
     file: PartFile
     parent: str | None
     parts: Mapping[str, PartFile]
-    algorithm: AlgorithmConfig
-    divergence: DivergenceConfig
-    regularizer: RegularizerConfig
+    algorithm: Algorithm
+    divergence: Divergence
+    regularizer: Regularizer
     references: Mapping[str, str]
+
+    @property
+    def method(self) -> Method:
+        """The three sections as a method."""
+        return Method(self.algorithm, self.divergence, self.regularizer)
 
     @property
     def name(self) -> str:
@@ -90,9 +97,9 @@ def read_preset(name: str) -> Preset:
         file=file,
         parent=merged.parent,
         parts={group: read_part(group, option) for group, option in choices.items()},
-        algorithm=_validated(AlgorithmConfig, settings, f"algorithm={name}"),
+        algorithm=_validated(Algorithm, settings, f"algorithm={name}"),
         divergence=read_divergence(choices["divergence"]),
-        regularizer=_validated(RegularizerConfig, regularizer, f"regularizer={choices['regularizer']}"),
+        regularizer=_validated(Regularizer, regularizer, f"regularizer={choices['regularizer']}"),
         references=references,
     )
 
@@ -102,12 +109,12 @@ def read_presets() -> tuple[Preset, ...]:
     return tuple(read_preset(name) for name in names("algorithm"))
 
 
-def read_divergence(name: str) -> DivergenceConfig:
+def read_divergence(name: str) -> Divergence:
     """The divergence of `conf/divergence/NAME.yaml`; `ConfigError` where there is none or it is wrong."""
     return divergence_from(_merged("divergence", name).settings, f"divergence={name}")
 
 
-def divergence_from(settings: Mapping[str, Any], where: str) -> DivergenceConfig:
+def divergence_from(settings: Mapping[str, Any], where: str) -> Divergence:
     """The divergence that settings describe; `where` names them in the `ConfigError` if they are wrong."""
     return _validated(_AnyDivergence, {"divergence": settings}, where).divergence
 
@@ -134,7 +141,7 @@ def read_part(group: str, name: str) -> PartFile:
 
 
 class _AnyDivergence(BaseModel):
-    divergence: DivergenceConfig
+    divergence: Divergence
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from atrium.config.base import Section
-from atrium.config.ranges import Count, FolderName, Positive, Text
+from atrium.section import Count, FolderName, Positive, Section, Text
 
 
 def _as_paths(value: object) -> object:

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atrium.config.base import Section
-from atrium.config.ranges import Count, Positive, Text, Wait
+from atrium.section import Count, Positive, Section, Text, Wait
 
 
 class SamplingSection(Section):
@@ -81,26 +80,6 @@ class VllmRolloutConfig(SamplingSection):
         return self.tensor_parallel
 
 
-class PagedRolloutConfig(SamplingSection):
-    """Rollouts sampled by transformers' continuous batching, over a paged key-value cache."""
-
-    engine: Literal["transformers_paged"]
-    """Which engine samples."""
-    context_length: Count | None
-    """The most tokens that a prompt and its completion have together; null for all that the model allows."""
-    max_num_seqs: Count
-    """The most completions that are decoded at once; others wait."""
-    kv_cache_mb: Count
-    """Megabytes of the key-value cache at most; a call takes no more than its completions could fill."""
-    page_size: Annotated[int, Field(ge=4)]
-    """Tokens of a page of the cache; a prompt's full pages are computed once for its completions."""
-    attention: Literal["sdpa", "paged|eager", "flash_attention_2", "flash_attention_3"]
-    """The attention implementation of transformers; the first two compute every completion's attention to
-    all of the cache and mask it."""
-    step_timeout_s: Wait
-    """How long one decoding step may take."""
-
-
 class BankRolloutConfig(SamplingSection):
     """Rollouts read from disk, all of each group or a part; the transformers engine samples the rest."""
 
@@ -122,6 +101,6 @@ class BankRolloutConfig(SamplingSection):
 
 
 RolloutConfig = Annotated[
-    TransformersRolloutConfig | VllmRolloutConfig | PagedRolloutConfig | BankRolloutConfig,
+    TransformersRolloutConfig | VllmRolloutConfig | BankRolloutConfig,
     Field(discriminator="engine"),
 ]

@@ -11,21 +11,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atrium.config.base import Section
 from atrium.config.compute import ComputeConfig
 from atrium.config.models import ModelConfig
-from atrium.config.objective import AlgorithmConfig, DivergenceConfig, RegularizerConfig
-from atrium.config.ranges import (
-    Count,
-    CountOrZero,
-    FolderName,
-    NonNegative,
-    Positive,
-    Seed,
-    Text,
-)
 from atrium.config.rollouts import BankRolloutConfig, RolloutConfig, VllmRolloutConfig
 from atrium.config.tasks import BenchmarkConfig, DatasetConfig, GraderConfig, RewardConfig
+from atrium.method.divergences import Divergence
+from atrium.method.method import Algorithm, Method
+from atrium.method.regularizers import Regularizer
+from atrium.section import Count, CountOrZero, FolderName, NonNegative, Positive, Section, Seed, Text
 
 
 class AdamWConfig(Section):
@@ -172,12 +165,17 @@ class RunConfig(Section):
     """What is recorded."""
     compute: ComputeConfig
     """What it runs on."""
-    algorithm: AlgorithmConfig
+    algorithm: Algorithm
     """The method."""
-    divergence: DivergenceConfig
+    divergence: Divergence
     """Its trust region."""
-    regularizer: RegularizerConfig
+    regularizer: Regularizer
     """What else pulls on the policy."""
+
+    @property
+    def method(self) -> Method:
+        """The three sections that together are the method."""
+        return Method(self.algorithm, self.divergence, self.regularizer)
 
     @property
     def num_updates_per_batch(self) -> int:
@@ -194,15 +192,6 @@ class RunConfig(Section):
         return is_apart and self.compute.device == "cuda" and self.compute.world_size == 1
 
     @property
-    def repeats_sampling(self) -> bool:
-        """Whether the forward pass of updates computes what sampling has: one update, by the same module."""
-        rollout, compute = self.rollout, self.compute
-        is_same = rollout.engine == "transformers" and rollout.lag == 0 and self.model.lora is None
-        has_room = compute.memory_limit_mb is None and compute.recompute_activations is not True
-        in_one_way = compute.dtype == "float32" and compute.packing and compute.world_size == 1
-        return self.num_updates_per_batch == 1 and is_same and has_room and in_one_way
-
-    @property
     def anchors_to_stored(self) -> bool:
         """Whether ratios are taken against stored log-probabilities, so that they begin anywhere.
 
@@ -211,6 +200,6 @@ class RunConfig(Section):
         """
         if not isinstance(self.rollout, BankRolloutConfig) and self.rollout.lag == 0:
             return False
-        regresses = self.algorithm.surrogate.kind == "implicit_reward_regression"
+        regresses = self.algorithm.surrogate.regresses
         chosen = self.compute.behavior_logprobs
         return chosen == "engine" or (chosen == "auto" and not regresses)

@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atrium.config.base import Section
 from atrium.config.problem_sets import ComparisonConfig, ProblemSetConfig
-from atrium.config.ranges import Count, CountOrZero, FolderName, Positive, Seed, Wait
+from atrium.section import Count, CountOrZero, FolderName, Positive, Section, Seed, Wait
 
 
 class ArithmeticDatasetConfig(Section):

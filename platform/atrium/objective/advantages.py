@@ -6,107 +6,69 @@ Statistics are taken in float64 after subtracting one reward per group, so that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-from atrium.objective.batch import Batch, Needs, Sum, neutral
-
-Baseline = Literal["none", "group_mean", "leave_one_out", "batch_mean"]
-Scale = Literal["none", "group_std", "batch_std", "token_std"]
+from atrium.method.advantages import Advantage
+from atrium.objective.batch import Batch, Sum, neutral
 
 
-@dataclass(frozen=True, kw_only=True)
-class Advantage:
-    """(return - baseline - offset) / (scale + epsilon).
+def compute_advantages(
+    advantage: Advantage, batch: Batch, penalty_BT: Tensor | None, sum_over_ranks: Sum
+) -> Tensor:
+    """Advantages [B, T] in the log-probabilities' dtype, 0 at masked positions.
 
-    Attributes
+    Parameters
     ----------
-    baseline
-        `group_mean` (GRPO), `leave_one_out` (RLOO: the mean of the group's others), `batch_mean`, `none`.
-    offset
-        A constant added to the baseline (AsymRE's delta V, arXiv 2506.20520).
-    scale
-        `group_std` (GRPO), `batch_std` (the deviation of all rewards of the batch, Lite-PPO), `token_std`
-        (whitening over all tokens of the batch, REINFORCE++), `none` (Dr. GRPO).
-    ddof
-        1 divides a variance by n - 1 (verl, TRL), 0 by n. A group of one has deviation 0 under both.
-    epsilon
-        Added to the deviation; for `token_std` to the variance, as verl does.
-    returns
-        `sequence`: the row's reward at each of its tokens. `token`: the reward at the last token plus
-        per-token penalties, summed backwards with `discount` (REINFORCE++, arXiv 2501.03262).
+    batch
+        The rollout batch.
+    penalty_BT
+        What a regularizer placed in the reward takes off at each token, or None.
+    sum_over_ranks
+        Adds batch-wide sums over ranks.
     """
+    reward_B = batch.reward_B.double()
+    if advantage.returns == "sequence" and penalty_BT is not None:
+        reward_B = reward_B - neutral(penalty_BT.double(), batch.mask_BT).sum(dim=1)
+    centred_B = _centred(advantage.baseline, reward_B, batch.group_B, sum_over_ranks) - advantage.offset
+    if advantage.scale == "group_std":
+        centred_B = centred_B / (_group_std(reward_B, batch.group_B, advantage.ddof) + advantage.epsilon)
+    elif advantage.scale == "batch_std":
+        centred_B = centred_B / (_batch_std(reward_B, advantage.ddof, sum_over_ranks) + advantage.epsilon)
+    advantage_BT = centred_B[:, None] * batch.mask_BT
+    if advantage.returns == "token":
+        advantage_BT = _token_returns(centred_B, batch.mask_BT, penalty_BT, advantage.discount)
+    if advantage.scale == "token_std":
+        advantage_BT = _whiten(advantage_BT, batch.mask_BT, advantage.epsilon, sum_over_ranks)
+    return advantage_BT.to(batch.rollout_logprob_BT.dtype)
 
-    baseline: Baseline = "group_mean"
-    offset: float = 0.0
-    scale: Scale = "none"
-    ddof: Literal[0, 1] = 1
-    epsilon: float = 1e-6
-    returns: Literal["sequence", "token"] = "sequence"
-    discount: float = 1.0
 
-    @property
-    def needs(self) -> Needs:
-        """Group statistics need no minibatch of whole groups: they are taken on the rollout batch."""
-        return Needs()
+def _centred(baseline: str, reward_B: Tensor, group_B: Tensor, sum_over_ranks: Sum) -> Tensor:
+    if baseline == "none":
+        return reward_B
+    if baseline == "batch_mean":
+        total, count = _all_ranks(reward_B.sum(), reward_B.new_tensor(len(reward_B)), sum_over_ranks)
+        return reward_B - total / count.clamp(min=1.0)
+    shifted_B, mean_B, size_B = _group_moments(reward_B, group_B)
+    centred_B = shifted_B - mean_B
+    if baseline == "leave_one_out":
+        return centred_B * size_B / (size_B - 1.0).clamp(min=1.0)
+    return centred_B
 
-    def __call__(self, batch: Batch, penalty_BT: Tensor | None, sum_over_ranks: Sum) -> Tensor:
-        """Advantages [B, T] in the log-probabilities' dtype, 0 at masked positions.
 
-        Parameters
-        ----------
-        batch
-            The rollout batch.
-        penalty_BT
-            What a regularizer placed in the reward takes off at each token, or None.
-        sum_over_ranks
-            Adds batch-wide sums over ranks.
-        """
-        reward_B = batch.reward_B.double()
-        if self.returns == "sequence" and penalty_BT is not None:
-            reward_B = reward_B - neutral(penalty_BT.double(), batch.mask_BT).sum(dim=1)
-        centred_B = self._centred(reward_B, batch.group_B, sum_over_ranks) - self.offset
-        if self.scale == "group_std":
-            centred_B = centred_B / (_group_std(reward_B, batch.group_B, self.ddof) + self.epsilon)
-        elif self.scale == "batch_std":
-            centred_B = centred_B / (_batch_std(reward_B, self.ddof, sum_over_ranks) + self.epsilon)
-        advantage_BT = centred_B[:, None] * batch.mask_BT
-        if self.returns == "token":
-            advantage_BT = self._token_returns(centred_B, batch.mask_BT, penalty_BT)
-        if self.scale == "token_std":
-            advantage_BT = _whiten(advantage_BT, batch.mask_BT, self.epsilon, sum_over_ranks)
-        return advantage_BT.to(batch.rollout_logprob_BT.dtype)
-
-    def _centred(self, reward_B: Tensor, group_B: Tensor, sum_over_ranks: Sum) -> Tensor:
-        if self.baseline == "none":
-            return reward_B
-        if self.baseline == "batch_mean":
-            total, count = _all_ranks(reward_B.sum(), reward_B.new_tensor(len(reward_B)), sum_over_ranks)
-            return reward_B - total / count.clamp(min=1.0)
-        shifted_B, mean_B, size_B = _group_moments(reward_B, group_B)
-        centred_B = shifted_B - mean_B
-        if self.baseline == "leave_one_out":
-            return centred_B * size_B / (size_B - 1.0).clamp(min=1.0)
-        return centred_B
-
-    def _token_returns(self, reward_B: Tensor, mask_BT: Tensor, penalty_BT: Tensor | None) -> Tensor:
-        position_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
-        last_B = torch.where(mask_BT, position_T, -1).amax(dim=1) if mask_BT.numel() else reward_B.long()
-        token_reward_BT = (position_T == last_B[:, None]) * reward_B[:, None]
-        if penalty_BT is not None:
-            token_reward_BT = token_reward_BT - neutral(penalty_BT.double(), mask_BT)
-        returns_BT = torch.zeros_like(token_reward_BT)
-        running_B = torch.zeros_like(reward_B)
-        for position in reversed(range(mask_BT.shape[1])):
-            trained_B = mask_BT[:, position]
-            running_B = torch.where(
-                trained_B, token_reward_BT[:, position] + self.discount * running_B, running_B
-            )
-            returns_BT[:, position] = torch.where(trained_B, running_B, 0.0)
-        return returns_BT
+def _token_returns(reward_B: Tensor, mask_BT: Tensor, penalty_BT: Tensor | None, discount: float) -> Tensor:
+    position_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
+    last_B = torch.where(mask_BT, position_T, -1).amax(dim=1) if mask_BT.numel() else reward_B.long()
+    token_reward_BT = (position_T == last_B[:, None]) * reward_B[:, None]
+    if penalty_BT is not None:
+        token_reward_BT = token_reward_BT - neutral(penalty_BT.double(), mask_BT)
+    returns_BT = torch.zeros_like(token_reward_BT)
+    running_B = torch.zeros_like(reward_B)
+    for position in reversed(range(mask_BT.shape[1])):
+        trained_B = mask_BT[:, position]
+        running_B = torch.where(trained_B, token_reward_BT[:, position] + discount * running_B, running_B)
+        returns_BT[:, position] = torch.where(trained_B, running_B, 0.0)
+    return returns_BT
 
 
 def group_mean(value_B: Tensor, group_B: Tensor, counts_B: Tensor | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""What an objective is given, and what it declares that it needs. Tensors only; no tokens, no models.
+"""What an objective is given: rows of completions as tensors; no tokens, no models.
 
 Axes: B rows (completions), T completion tokens. Padding and other untrained positions are False in
 `mask_BT` and may hold anything, NaN included, in every other tensor.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Literal, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -48,6 +48,21 @@ class Batch:
         Filled in by `Objective.score`.
     trains_B
         False for rows that count in denominators but whose groups have no signal.
+
+    Examples
+    --------
+    Two completions of one prompt; the second has two tokens and a place that is padding:
+
+    >>> batch = Batch(
+    ...     mask_BT=torch.tensor([[True, True, True], [True, True, False]]),
+    ...     reward_B=torch.tensor([1.0, 0.0], dtype=torch.float64),
+    ...     group_B=torch.tensor([7, 7]),
+    ...     sample_key_B=torch.tensor([11, 12]),
+    ...     rollout_logprob_BT=torch.tensor([[-0.1, -0.7, -0.2], [-0.1, -1.2, torch.nan]]),
+    ...     trains_B=torch.tensor([True, True]),
+    ... )
+    >>> batch.num_rows, batch.select(torch.tensor([1]), num_tokens=2).rollout_logprob_BT
+    (2, tensor([[-0.1000, -1.2000]]))
     """
 
     mask_BT: Tensor
@@ -87,50 +102,6 @@ class PolicyTokens:
     logprob_BT: Tensor
     entropy_BT: Tensor | None = None
     divergence_BT: Tensor | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Needs:
-    """The passes and tensors that a part of an objective needs beyond the policy's log-probabilities.
-
-    Attributes
-    ----------
-    behavior_pass
-        Log-probabilities of the step's starting policy even when each batch is used for one update.
-    reference_pass
-        Log-probabilities of the reference policy.
-    prepare_pass
-        A gradient-free pass over the whole minibatch at the current parameters before its loss.
-    entropy
-        Entropy per token: not at all, as a value, or with its gradient.
-    whole_groups
-        Minibatches hold all rows of a group.
-    distribution
-        `PolicyTokens.divergence_BT`: not at all, over the vocabulary, or over the anchor's `top_k` tokens
-        and a bucket for the rest.
-    """
-
-    behavior_pass: bool = False
-    reference_pass: bool = False
-    prepare_pass: bool = False
-    entropy: Literal["none", "value", "gradient"] = "none"
-    whole_groups: bool = False
-    distribution: Literal["none", "full", "top_k"] = "none"
-    top_k: int = 0
-
-    def __or__(self, other: Needs) -> Needs:
-        """What both parts together need."""
-        order = ("none", "value", "gradient")
-        distributions = ("none", "top_k", "full")
-        return Needs(
-            behavior_pass=self.behavior_pass or other.behavior_pass,
-            reference_pass=self.reference_pass or other.reference_pass,
-            prepare_pass=self.prepare_pass or other.prepare_pass,
-            entropy=max(self.entropy, other.entropy, key=order.index),
-            whole_groups=self.whole_groups or other.whole_groups,
-            distribution=max(self.distribution, other.distribution, key=distributions.index),
-            top_k=max(self.top_k, other.top_k),
-        )
 
 
 def neutral(value_BT: Tensor, mask_BT: Tensor) -> Tensor:

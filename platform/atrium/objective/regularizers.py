@@ -1,4 +1,4 @@
-"""What else pulls on the policy: KL penalties by every estimator in use, and entropy bonuses.
+"""The KL penalties that pull on the policy, by every estimator in use: value and gradient of each.
 
 Each estimator is a pair of functions of the policy-to-anchor log-ratio x = log(pi / anchor), the
 importance weight w = pi / behavior and the density ratio v = anchor / behavior (1 where the anchor is the
@@ -16,16 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from atrium.objective.batch import Batch, Needs, neutral, num_tokens, row_sum
+from atrium.method.regularizers import Estimator, KLPenalty
+from atrium.objective.batch import Batch, neutral, num_tokens, row_sum
 from atrium.objective.ratios import anchor_logprob, bounded
-
-Placement = Literal["reward", "weight", "loss"]
-Correction = Literal["none", "weight", "detached_weight"]
 
 
 @dataclass(frozen=True)
@@ -40,9 +37,6 @@ class Penalty:
         if factor_BT is None:
             return self
         return Penalty(factor_BT * self.value_BT, factor_BT * self.coefficient_BT)
-
-
-Estimator = Callable[[Tensor, Tensor, Tensor], Penalty]
 
 
 def _k1(x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
@@ -81,7 +75,7 @@ def _urkl(x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
     return Penalty(w_BT * x_BT - w_BT + v_BT, w_BT * x_BT)
 
 
-KL_ESTIMATORS: dict[str, Estimator] = {
+KL_ESTIMATORS: dict[Estimator, Callable[[Tensor, Tensor, Tensor], Penalty]] = {
     "k1": _k1,  # x: unbiased for KL(pi || anchor); as a loss its gradient has mean zero
     "k1_absolute": _k1_absolute,  # |x|, not an estimate of a KL; KL-Cov's penalty (arXiv 2505.22617)
     "k2": _k2,  # x^2 / 2: biased value, exact gradient on-policy
@@ -94,117 +88,47 @@ KL_ESTIMATORS: dict[str, Estimator] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class KLPenalty:
-    """coefficient x KL between the policy and an anchor, estimated on the behavior policy's samples.
+def penalize(kl: KLPenalty, logprob_BT: Tensor, batch: Batch, limit: float | None) -> Penalty:
+    """The penalty [B, T] of tokens with these detached log-probabilities.
 
-    Attributes
-    ----------
-    estimator
-        A key of `KL_ESTIMATORS`.
-    coefficient
-        The beta of the papers, > 0.
-    anchor
-        `reference` (frozen or moving), `behavior` (the policy at the start of the step), or `rollout` (the
-        same by the engine's numbers).
-    placement
-        `loss`: added to the loss. `weight`: added to the advantage, before the surrogate's gate, so that
-        the coefficient of an open gate is w A - coefficient x dKL (RPG-REINFORCE, arXiv 2505.17508,
-        Algorithm 2). `reward`: subtracted from the reward without gradient, before advantages.
-    correction
-        For the k estimators: multiply by the importance weight, with or without its gradient.
-    level
-        `token`, or `sequence`: log-ratios summed over the row first.
-    log_ratio_limit
-        Bounds x, e.g. 10 in the authors' code of RPG; None uses the objective's own limit.
+    `limit` bounds log-ratios before they are exponentiated. A value of the sequence level is spread
+    over the row's tokens, so that a sum over tokens counts it once. Raises `ValueError` where the
+    reference's log-probabilities are needed and missing.
     """
-
-    estimator: str
-    coefficient: float
-    anchor: Literal["reference", "behavior", "rollout"]
-    placement: Placement
-    correction: Correction = "none"
-    level: Literal["token", "sequence"] = "token"
-    log_ratio_limit: float | None = None
-
-    @property
-    def needs(self) -> Needs:
-        """The reference pass for a reference anchor; the behavior pass for a placement in the reward."""
-        return Needs(reference_pass=self.anchor == "reference", behavior_pass=self.placement == "reward")
-
-    def at(self, logprob_BT: Tensor, batch: Batch, limit: float | None) -> Penalty:
-        """The penalty [B, T] of tokens with these detached log-probabilities.
-
-        `limit` bounds log-ratios before they are exponentiated. A value of the sequence level is spread
-        over the row's tokens, so that a sum over tokens counts it once. Raises `ValueError` where the
-        reference's log-probabilities are needed and missing.
-        """
-        behavior_BT = anchor_logprob("behavior", logprob_BT, batch)
-        anchor_BT = self._anchor(behavior_BT, batch)
-        x_BT = self._at_level(
-            logprob_BT - anchor_BT,
-            batch.mask_BT,
-            limit if self.log_ratio_limit is None else self.log_ratio_limit,
-        )
-        log_w_BT = self._at_level(logprob_BT - behavior_BT, batch.mask_BT, limit)
-        log_v_BT = self._at_level(anchor_BT - behavior_BT, batch.mask_BT, limit)
-        penalty = self.penalty(x_BT, log_w_BT.exp(), log_v_BT.exp())
-        if self.level == "token":
-            return penalty
-        return Penalty(penalty.value_BT / num_tokens(batch.mask_BT), penalty.coefficient_BT)
-
-    def _anchor(self, behavior_BT: Tensor, batch: Batch) -> Tensor:
-        if self.anchor == "behavior":
-            return behavior_BT
-        if self.anchor == "rollout":
-            return batch.rollout_logprob_BT
-        if batch.reference_logprob_BT is None:
-            raise ValueError("a KL penalty against the reference needs its log-probabilities")
-        return batch.reference_logprob_BT
-
-    def _at_level(self, log_ratio_BT: Tensor, mask_BT: Tensor, limit: float | None) -> Tensor:
-        if self.level == "sequence":
-            log_ratio_BT = row_sum(log_ratio_BT, mask_BT)[:, None].expand_as(log_ratio_BT)
-        return bounded(neutral(log_ratio_BT, mask_BT), limit)
-
-    def penalty(self, x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
-        """Value and coefficient [B, T], the penalty's own coefficient included."""
-        plain = KL_ESTIMATORS[self.estimator](x_BT, w_BT, v_BT)
-        value_BT, slope_BT = plain.value_BT, plain.coefficient_BT
-        if self.correction == "weight":
-            value_BT, slope_BT = w_BT * value_BT, w_BT * (slope_BT + value_BT)
-        elif self.correction == "detached_weight":
-            value_BT, slope_BT = w_BT * value_BT, w_BT * slope_BT
-        return Penalty(self.coefficient * value_BT, self.coefficient * slope_BT)
+    behavior_BT = anchor_logprob("behavior", logprob_BT, batch)
+    anchor_BT = _anchor(kl, behavior_BT, batch)
+    own_limit = limit if kl.log_ratio_limit is None else kl.log_ratio_limit
+    x_BT = _at_level(kl, logprob_BT - anchor_BT, batch.mask_BT, own_limit)
+    log_w_BT = _at_level(kl, logprob_BT - behavior_BT, batch.mask_BT, limit)
+    log_v_BT = _at_level(kl, anchor_BT - behavior_BT, batch.mask_BT, limit)
+    penalty = estimate_penalty(kl, x_BT, log_w_BT.exp(), log_v_BT.exp())
+    if kl.level == "token":
+        return penalty
+    return Penalty(penalty.value_BT / num_tokens(batch.mask_BT), penalty.coefficient_BT)
 
 
-@dataclass(frozen=True, kw_only=True)
-class EntropyBonus:
-    """coefficient x the policy's entropy at each token, added to the objective.
+def estimate_penalty(kl: KLPenalty, x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) -> Penalty:
+    """Value and coefficient [B, T], the penalty's own coefficient included."""
+    plain = KL_ESTIMATORS[kl.estimator](x_BT, w_BT, v_BT)
+    value_BT, slope_BT = plain.value_BT, plain.coefficient_BT
+    if kl.correction == "weight":
+        value_BT, slope_BT = w_BT * value_BT, w_BT * (slope_BT + value_BT)
+    elif kl.correction == "detached_weight":
+        value_BT, slope_BT = w_BT * value_BT, w_BT * slope_BT
+    return Penalty(kl.coefficient * value_BT, kl.coefficient * slope_BT)
 
-    With `target` the coefficient adapts: it grows by `step` after each step whose mean entropy is at most
-    the target, shrinks by it otherwise, never below 0, and applies only while entropy is at most the
-    target (Skywork-OR1, arXiv 2505.22312).
-    """
 
-    coefficient: float
-    target: float | None = None
-    step: float = 0.0
+def _anchor(kl: KLPenalty, behavior_BT: Tensor, batch: Batch) -> Tensor:
+    if kl.anchor == "behavior":
+        return behavior_BT
+    if kl.anchor == "rollout":
+        return batch.rollout_logprob_BT
+    if batch.reference_logprob_BT is None:
+        raise ValueError("a KL penalty against the reference needs its log-probabilities")
+    return batch.reference_logprob_BT
 
-    @property
-    def needs(self) -> Needs:
-        """The entropy with its gradient."""
-        return Needs(entropy="gradient")
 
-    def next_coefficient(self, coefficient: float, entropy: float) -> float:
-        """The coefficient after a step with this mean entropy."""
-        if self.target is None:
-            return coefficient
-        change = self.step if entropy <= self.target else -self.step
-        return max(0.0, coefficient + change)
-
-    def in_force(self, coefficient: float, entropy: float | None) -> float:
-        """The coefficient that applies in the next step, given the last step's mean entropy."""
-        if self.target is None or entropy is None or entropy <= self.target:
-            return coefficient
-        return 0.0
+def _at_level(kl: KLPenalty, log_ratio_BT: Tensor, mask_BT: Tensor, limit: float | None) -> Tensor:
+    if kl.level == "sequence":
+        log_ratio_BT = row_sum(log_ratio_BT, mask_BT)[:, None].expand_as(log_ratio_BT)
+    return bounded(neutral(log_ratio_BT, mask_BT), limit)

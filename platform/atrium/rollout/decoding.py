@@ -68,9 +68,6 @@ class Decoder:
             self._mask = self._mask[index_N]
             self._position = self._position[index_N]
 
-    def finish(self, place: int, token_ids: TokenIds) -> None:
-        """Be told that the row at `place` has its whole completion; it may stay in the batch all the same."""
-
     def step(self, token_N: Tensor) -> None:
         """Append one token to every row."""
         self._length += 1

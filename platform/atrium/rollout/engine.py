@@ -24,8 +24,6 @@ class SamplingParams:
     `top_p` 1 and `top_k` None leave the distribution whole, which on-policy training requires.
     `ignore_stop` samples exactly `max_new_tokens` tokens: the stop token is given probability 0, and
     log-probabilities are those of the distribution without it. Only benchmarks use it.
-    `for_update` says that an update will be made on the completions: an engine that shares the trainer's
-    weights may keep what it computes.
     """
 
     max_new_tokens: int
@@ -33,7 +31,6 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int | None = None
     ignore_stop: bool = False
-    for_update: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

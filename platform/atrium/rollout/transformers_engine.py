@@ -12,9 +12,8 @@ tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -22,7 +21,6 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from atrium.errors import EngineError, PolicyDivergedError
-from atrium.models.kept_products import KeptProducts
 from atrium.models.qwen3 import has_fused_form
 from atrium.records import Completion, FinishReason, Logprobs, TokenIds
 from atrium.rollout.decoding import Decoder, inference_mode, new_cache
@@ -67,7 +65,6 @@ class TransformersEngine:
         pad_token_id: int,
         context_length: int,
         max_batch_tokens: int | None = None,
-        kept: KeptProducts | None = None,
     ) -> None:
         new_cache(model, max_new_tokens=1)  # raises for a model whose cache cannot be shared
         self._model = model
@@ -76,7 +73,6 @@ class TransformersEngine:
         self._pad_token_id = pad_token_id
         self._context_length = context_length
         self._max_batch_tokens = max_batch_tokens
-        self._kept = kept
         self._weight_version = 0
 
     @property
@@ -100,9 +96,7 @@ class TransformersEngine:
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
         version = self._weight_version
-        decoder_type: Callable[..., Decoder] = Decoder
-        if has_fused_form(self._model):
-            decoder_type = partial(Qwen3Decoder, kept=self._kept if sampling.for_update else None)
+        decoder_type = Qwen3Decoder if has_fused_form(self._model) else Decoder
         unfinished: dict[int, dict[int, Completion]] = {}
         for index, request in enumerate(requests):
             if request.sample_seeds:
@@ -164,8 +158,6 @@ class TransformersEngine:
         tied weights stand under each of their names, with equal values.
         """
         load_weights(self._model, weights)
-        if self._kept is not None:
-            self._kept.clear()
         self._weight_version = version
 
     def close(self) -> None:
@@ -276,12 +268,10 @@ class _Wave:
         if not np.isfinite(logprob_FT).all():
             raise PolicyDivergedError
         stopped_F = stopped_N[place_F].tolist()
-        samples = []
-        for index, (place, stopped) in enumerate(zip(place_F.tolist(), stopped_F, strict=True)):
-            token_T = token_FT[index].copy()
-            self._decoder.finish(place, token_T)
-            samples.append(_Sample(self._rows[place], token_T, logprob_FT[index].copy(), stopped))
-        return samples
+        return [
+            _Sample(self._rows[place], token_FT[index].copy(), logprob_FT[index].copy(), stopped)
+            for index, (place, stopped) in enumerate(zip(place_F.tolist(), stopped_F, strict=True))
+        ]
 
     def _drop_finished(self) -> None:
         self._num_wasted += len(self._rows) - self.num_live

@@ -11,36 +11,18 @@ import json
 import math
 from typing import Any
 
-from atrium.config.objective_checks import objective_notes
-from atrium.config.objective_divergences import (
-    AlphaDivergenceConfig,
-    AsymmetricRatioConfig,
-    BudgetDivergenceConfig,
-    DivergenceConfig,
-    NoDivergenceConfig,
-    WindowConfig,
-)
 from atrium.config.schema import RunConfig
+from atrium.method.checks import objective_notes
+from atrium.method.divergences import BalancedWindow, Divergence
 from atrium.tracking.method_settings import method_of
-from atrium.windows import UNBOUNDED, Window, window
+from atrium.windows import Window
 
 _DIGITS = 10
 
 
-def window_of(divergence: DivergenceConfig) -> Window | None:
-    """The constant window of a configured divergence, or None where it has none."""
-    match divergence:
-        case NoDivergenceConfig():
-            return UNBOUNDED
-        case BudgetDivergenceConfig():
-            return window(divergence.kind, divergence.delta)
-        case AlphaDivergenceConfig():
-            return window("alpha", divergence.delta, alpha=divergence.alpha)
-        case AsymmetricRatioConfig():
-            return Window(max(0.0, 1.0 - divergence.epsilon_low), 1.0 + divergence.epsilon_high)
-        case WindowConfig():
-            return Window(divergence.lower, divergence.upper)
-    return None
+def window_of(divergence: Divergence) -> Window | None:
+    """The constant window of a divergence, or None where it has none."""
+    return None if isinstance(divergence, BalancedWindow) else divergence.window()
 
 
 def as_pair(window: Window | None) -> list[float | None] | None:

@@ -11,9 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from atrium.config.base import Section
 from atrium.config.nearest import suggestion
-from atrium.config.ranges import Count, FolderName, Positive, Seed, Text
+from atrium.section import Count, FolderName, Positive, Section, Seed, Text
 
 Scalar = bool | int | float | str | None
 """What a setting may be swept over."""

@@ -8,22 +8,21 @@ exact. Sources: RPG, arXiv 2505.17508; k1 to k3 as losses: arXiv 2510.01555 and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from atrium.objective.advantages import Advantage
+from atrium.method.advantages import Advantage
+from atrium.method.regularizers import Estimator, KLCorrection, KLPenalty
 from atrium.objective.objective import Objective
-from atrium.objective.regression import ImplicitRewardRegression
-from atrium.objective.regularizers import Correction, KLPenalty
+from atrium.objective.regularizers import penalize
 from atrium.theory.expectations import enumerated, expected_gradient, group_loss
 from atrium.theory.gradients import Method
 from atrium.theory.results import EstimatorBias, Faithfulness
 from atrium.theory.testbed import Tabular, kl, relative_error
 
 REVERSE, FORWARD = "KL(policy || reference)", "KL(reference || policy)"
-ESTIMATORS: tuple[tuple[str, Correction, str], ...] = (
+ESTIMATORS: tuple[tuple[Estimator, KLCorrection, str], ...] = (
     ("k1", "none", REVERSE),
     ("k1", "weight", REVERSE),
     ("k2", "none", REVERSE),
@@ -63,12 +62,12 @@ def estimator_biases(
     ]
 
 
-def _penalties(estimator: str, correction: Correction) -> tuple[KLPenalty, KLPenalty]:
+def _penalties(estimator: Estimator, correction: KLCorrection) -> tuple[KLPenalty, KLPenalty]:
     """The penalty at token and at sequence level."""
     at_token = KLPenalty(
         estimator=estimator, coefficient=1.0, anchor="reference", placement="loss", correction=correction
     )
-    return at_token, replace(at_token, level="sequence")
+    return at_token, at_token.model_copy(update={"level": "sequence"})
 
 
 def _mean_error(
@@ -92,7 +91,7 @@ def _penalty_gradient(penalty: KLPenalty, policy: Tabular, behavior: Tabular, re
     batch, tokens, prepared = enumerated(
         policy, behavior=behavior, reference=reference, advantage_B=no_reward_B
     )
-    coefficient_BT = penalty.at(tokens.logprob_BT.detach(), batch, None).coefficient_BT
+    coefficient_BT = penalize(penalty, tokens.logprob_BT.detach(), batch, None).coefficient_BT
     return policy.gradient((prepared.row_factor_B[:, None] * coefficient_BT * tokens.logprob_BT).sum())
 
 
@@ -134,8 +133,8 @@ def _cosine(objective: Objective, distance: float, num_tokens: int, seed: int) -
 
 
 def _reward_gradient(objective: Objective, policy: Tabular, behavior: Tabular, reward_B: Tensor) -> Tensor:
-    if isinstance(objective.surrogate, ImplicitRewardRegression):
-        chosen = replace(objective, advantage=Advantage(baseline="group_mean"))
+    if objective.method.algorithm.surrogate.regresses:
+        chosen = Objective(objective.method.with_parts(advantage=Advantage(baseline="group_mean")))
         sampler_B = behavior.logprob_B().exp()
         loss = group_loss(chosen, policy, behavior=behavior, reward_B=reward_B, sampler_B=sampler_B)
         return -policy.gradient(loss)

@@ -14,14 +14,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from atrium.objective.advantages import Advantage
+from atrium.method.advantages import Advantage
+from atrium.method.divergences import NoDivergence
+from atrium.method.method import Algorithm, Method, OnPolicy
+from atrium.method.ratios import Level, Ratios, WeightRatio
+from atrium.method.reductions import SequenceMeanTokenSum
+from atrium.method.regularizers import KLPenalty, Regularizer
+from atrium.method.surrogates import NoSurrogate
 from atrium.objective.batch import Batch, PolicyTokens
-from atrium.objective.clipping import Unclipped
-from atrium.objective.divergences import no_divergence
 from atrium.objective.objective import Objective, Prepared
-from atrium.objective.ratios import Level, Ratio
-from atrium.objective.reductions import SequenceMeanTokenSum
-from atrium.objective.regularizers import KLPenalty
 from atrium.theory.testbed import Tabular, batch_of, tokens_of
 
 
@@ -32,17 +33,16 @@ def unclipped(
     level: Level = "sequence",
 ) -> Objective:
     """Importance sampling and a KL penalty, without a trust region, a baseline or a bound on exponents."""
-    return Objective(
+    algorithm = Algorithm(
+        name="unclipped",
         advantage=Advantage(baseline="none"),
-        gate=Ratio(),
-        weight=Ratio(level=level),
-        divergence=no_divergence(),
-        surrogate=Unclipped(),
-        gradient=gradient,
+        ratio=Ratios(weight=WeightRatio(level=level)),
+        surrogate=NoSurrogate(gradient=gradient),
         reduction=SequenceMeanTokenSum(),
-        kl=kl,
         log_ratio_limit=None,
+        on_policy=OnPolicy(law="exact"),
     )
+    return Objective(Method(algorithm, NoDivergence(), Regularizer(kl=kl)))
 
 
 def enumerated(

@@ -9,17 +9,17 @@ token that it keeps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from atrium.method.divergences import StateDivergence, TopKDivergence
+from atrium.method.surrogates import Clip
+from atrium.method.token_weights import AllTokens
 from atrium.objective.batch import Batch, PolicyTokens
-from atrium.objective.clipping import Clip
-from atrium.objective.divergences import StateDivergence
+from atrium.objective.divergences import Region, RegionInputs, judge
 from atrium.objective.objective import LossOutput, Objective, Prepared
-from atrium.objective.regions import Region, RegionInputs
-from atrium.objective.token_weights import AllTokens
 from atrium.theory.results import CoefficientCurves, Equivalence
 
 PROBABILITY = 0.2
@@ -37,10 +37,9 @@ class Method:
 
     def of_kept_tokens(self) -> Objective:
         """The objective without a selection of tokens that needs the whole minibatch."""
-        weight = self.objective.token_weight
-        return (
-            replace(self.objective, token_weight=AllTokens()) if weight.needs.prepare_pass else self.objective
-        )
+        method = self.objective.method
+        selects = method.algorithm.token_weight.needs.prepare_pass
+        return Objective(method.with_parts(token_weight=AllTokens())) if selects else self.objective
 
 
 def coefficient_curves(method: Method, ratios: tuple[float, ...]) -> CoefficientCurves:
@@ -83,7 +82,7 @@ def equivalence(
     general_B = _general_gradient(ratio_B, advantage_B, region, constant=1.0)
     wrong_B = _general_gradient(ratio_B, advantage_B, region, constant=0.0)
     window_error = disagreeing = None
-    if objective.divergence.has_window:
+    if objective.method.divergence.has_window:
         clip_B = _ratio_clip_gradient(ratio_B, advantage_B, region)
         window_error = (coefficient_B - clip_B).abs().max().item()
     if method.is_feasible is not None:
@@ -103,9 +102,10 @@ def equivalence(
 
 def _is_only_a_clip(objective: Objective) -> bool:
     """Whether nothing but the clip surrogate decides a token's gradient."""
-    penalty_in_loss = objective.kl is not None and objective.kl.placement != "reward"
-    weighted = objective.token_weight != AllTokens()
-    return isinstance(objective.surrogate, Clip) and not penalty_in_loss and not weighted
+    chosen, kl = objective.method.algorithm, objective.method.regularizer.kl
+    penalty_in_loss = kl is not None and kl.placement != "reward"
+    weighted = chosen.token_weight != AllTokens()
+    return isinstance(chosen.surrogate, Clip) and not penalty_in_loss and not weighted
 
 
 def _loss_of_tokens(
@@ -152,10 +152,11 @@ def _tokens(objective: Objective, ratio_B: Tensor, probability_B: Tensor) -> Pol
 
 def _divergence_BT(objective: Objective, ratio_B: Tensor, probability_B: Tensor) -> Tensor | None:
     """The state divergence when all other tokens keep their proportions: that of (this token, any other)."""
-    if not isinstance(objective.divergence, StateDivergence):
+    divergence = objective.method.divergence
+    if not isinstance(divergence, StateDivergence | TopKDivergence):
         return None
     moved_B = probability_B * ratio_B
-    if objective.divergence.measure == "total_variation":
+    if divergence.measure == "total_variation":
         return (moved_B - probability_B).abs()[:, None]
     rest_B = torch.log1p(-probability_B) - torch.log1p(-moved_B)
     return (-probability_B * ratio_B.log() + (1.0 - probability_B) * rest_B)[:, None]
@@ -174,7 +175,7 @@ def _region_of_tokens(
         divergence_BT=_divergence_BT(objective, ratio_B, probability_B),
         bounds=bounds,
     )
-    return objective.divergence.region(inputs)
+    return judge(objective.method.divergence, inputs)
 
 
 def _general_gradient(ratio_B: Tensor, advantage_B: Tensor, region: Region, *, constant: float) -> Tensor:

@@ -10,7 +10,6 @@ reward less beta times the KL by the corrected k3, whose optimum moves with the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,12 +17,12 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-from atrium.objective.advantages import Advantage
+from atrium.method.advantages import Advantage
+from atrium.method.ratios import Ratios, WeightRatio
+from atrium.method.reductions import GroupUnbiasedTokenSum
+from atrium.method.regularizers import KLPenalty
+from atrium.method.surrogates import ImplicitRewardRegression
 from atrium.objective.objective import Objective
-from atrium.objective.ratios import Ratio
-from atrium.objective.reductions import GroupUnbiasedTokenSum
-from atrium.objective.regression import ImplicitRewardRegression
-from atrium.objective.regularizers import KLPenalty
 from atrium.theory.expectations import enumerated, group_loss, unclipped
 from atrium.theory.results import Optimum, RegressionFindings, RegressionSteps
 from atrium.theory.testbed import Tabular, kl
@@ -35,14 +34,13 @@ _GRADIENT_TOLERANCE = 1e-7
 
 def regression(beta: float) -> Objective:
     """GVPO as the preset has it: sequence ratios, group means, 1 / (k - 1)."""
-    plain = unclipped()
-    return replace(
-        plain,
+    method = unclipped().method.with_parts(
         advantage=Advantage(baseline="group_mean"),
-        weight=Ratio(level="sequence"),
+        ratio=Ratios(weight=WeightRatio(level="sequence")),
         surrogate=ImplicitRewardRegression(beta=beta),
         reduction=GroupUnbiasedTokenSum(),
     )
+    return Objective(method)
 
 
 def regression_findings(*, num_starts: int = 3, num_steps: int = 4, beta: float = BETA) -> RegressionFindings:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from atrium.method.divergences import StateDivergence, TopKDivergence
 from atrium.objective.batch import Batch, PolicyTokens
-from atrium.objective.divergences import StateDivergence
 from atrium.objective.objective import Objective
 from atrium.objective.state_divergences import STATE_DIVERGENCES, top_tokens, with_rest
 
@@ -161,7 +161,7 @@ def tokens_of(policy: Tabular, rows: Tensor, objective: Objective, behavior: Tab
         divergence_BT=(
             None
             if needs.distribution == "none"
-            else _state_divergence_BT(objective.divergence, behavior, policy)[rows]
+            else _state_divergence_BT(objective.method.divergence, behavior, policy)[rows]
         ),
     )
 
@@ -169,9 +169,11 @@ def tokens_of(policy: Tabular, rows: Tensor, objective: Objective, behavior: Tab
 @torch.no_grad()
 def _state_divergence_BT(divergence: object, behavior: Tabular, policy: Tabular) -> Tensor:
     """The divergence of the next-token distributions that the objective's trust region is judged on."""
-    assert isinstance(divergence, StateDivergence), "only a state divergence needs distributions"
+    assert isinstance(divergence, StateDivergence | TopKDivergence), (
+        "only a state divergence needs distributions"
+    )
     anchor_BTV, policy_BTV = behavior.next_logprob_BTV(), policy.next_logprob_BTV()
-    if divergence.top_k is not None:
+    if isinstance(divergence, TopKDivergence):
         token_BTK = top_tokens(anchor_BTV, divergence.top_k, policy.token_BT())
         anchor_BTV, policy_BTV = with_rest(anchor_BTV, token_BTK), with_rest(policy_BTV, token_BTK)
     return STATE_DIVERGENCES[divergence.measure](anchor_BTV, policy_BTV)

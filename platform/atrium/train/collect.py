@@ -11,8 +11,8 @@ from atrium import metrics
 from atrium.data.problems import ProblemStream
 from atrium.grading.grader import Grader
 from atrium.grading.rewards import RewardFunction
+from atrium.method.groups import GroupFilter
 from atrium.metrics import Quantity
-from atrium.objective.groups import GroupFilter
 from atrium.records import (
     Completion,
     FinishReason,

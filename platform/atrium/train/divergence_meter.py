@@ -13,7 +13,12 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from atrium.objective.state_divergences import DistributionDivergence, divergence_by_chunks
+from atrium.method.divergences import Divergence, StateDivergence, TopKDivergence
+from atrium.objective.state_divergences import (
+    STATE_DIVERGENCES,
+    DistributionDivergence,
+    divergence_by_chunks,
+)
 from atrium.train.token_logprobs import tempered_logits
 
 
@@ -47,3 +52,13 @@ class DivergenceMeter:
             divergence=self.divergence,
             top_k=self.top_k,
         )
+
+
+def meter_of(divergence: Divergence) -> DivergenceMeter | None:
+    """What measures a divergence of whole distributions; None for any other."""
+    match divergence:
+        case StateDivergence():
+            return DivergenceMeter(STATE_DIVERGENCES[divergence.measure], None)
+        case TopKDivergence():
+            return DivergenceMeter(STATE_DIVERGENCES[divergence.measure], divergence.top_k)
+    return None

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from atrium.errors import ConfigError
-from atrium.models.kept_products import KeptProducts, KnownTokens
 from atrium.models.qwen3 import has_fused_form
 from atrium.objective.batch import PolicyTokens
 from atrium.rollout.collate import RolloutRows
@@ -70,8 +69,6 @@ class PolicyForward:
         The model's compiled blocks, or None to run it as it is.
     recomputes
         Whether passes with a gradient keep what lies between blocks only, and compute the rest again.
-    kept
-        Products that decoding made with the weights as they are, for passes with a gradient.
     """
 
     def __init__(
@@ -85,7 +82,6 @@ class PolicyForward:
         sharded: ShardedModel | None = None,
         compiled: CompiledBlocks | None = None,
         recomputes: bool = False,
-        kept: KeptProducts | None = None,
     ) -> None:
         self.model = model
         self.temperature = temperature
@@ -95,7 +91,6 @@ class PolicyForward:
         self._sharded = sharded
         self._compiled = compiled
         self._recomputed = RecomputedBlocks(model) if recomputes else None
-        self._kept = kept
         self._base: nn.Module = model.base_model  # type: ignore[assignment]
         self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
         embeddings = model.get_input_embeddings()  # type: ignore[operator]
@@ -242,7 +237,7 @@ class PolicyForward:
                     rows.prompt_index_B,
                     padded=self._pads,
                 )
-                return self._packed(packing, self._known(rows, packing)), packing.predicting_BT
+                return self._packed(packing), packing.predicting_BT
             with self._recomputed.used() if self._recomputed else nullcontext():
                 state_BLD: Tensor = self._base(input_ids=rows.token_BL, use_cache=False).last_hidden_state
         num_rows, length = state_BLD.shape[:2]
@@ -250,19 +245,9 @@ class PolicyForward:
         first_B1 = torch.arange(0, num_rows * length, length, device=column_BT.device)[:, None]
         return state_BLD.flatten(0, 1), first_B1 + column_BT
 
-    def _known(self, rows: RolloutRows, packing: Packing) -> KnownTokens | None:
-        """What is known of these rows' tokens; it is taken once, by the update."""
-        if self._kept is None or self.recomputes or not torch.is_grad_enabled():
-            return None
-        # A token's place is that of the state which predicts the next.
-        place_BT, num_packed = packing.predicting_BT[:, 1:], len(packing.token_N)
-        return self._kept.take(
-            rows.token_BL, rows.num_prompt_tokens_B, rows.num_tokens_B, place_BT, num_packed
-        )
-
-    def _packed(self, packing: Packing, known: KnownTokens | None = None) -> Tensor:
+    def _packed(self, packing: Packing) -> Tensor:
         if self._is_fused:
-            return qwen3_states(self.model, packing, recomputes=self.recomputes, known=known)
+            return qwen3_states(self.model, packing, recomputes=self.recomputes)
         with (
             self._compiled.used() if self._compiled else nullcontext(),
             self._recomputed.used() if self._recomputed else nullcontext(),

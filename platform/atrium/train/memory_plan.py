@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 _CHUNK_LOGITS = 1 << 27  # as in `token_logprobs`
-_MOST_KEPT = 1 << 30  # as in `kept_products`
 _FLOAT32, _BFLOAT16 = 4, 2
 OPTIMIZER_STATE, BEHAVIOR_STATES = "AdamW's state", "behavior states"
 """Items that exist from the first update on, and during updates only."""
@@ -56,8 +55,7 @@ class MemorySettings:
     `cache_tokens` are those of all. With `offload` what is shared lies in main memory, on one rank the
     optimiser's state. `replica_bytes` is what an engine without memory of its own copies of the policy. Of
     adapters, where there are any, all parameters are trained, and of the model none; `adapter_width` is the
-    sum of their ranks. `recomputes` says whether activations are computed again in the backward pass,
-    `keeps_products` whether updates take over what sampling computed.
+    sum of their ranks. `recomputes` says whether activations are computed again in the backward pass.
     """
 
     compute_dtype: str
@@ -77,7 +75,6 @@ class MemorySettings:
     num_adapter_tensors: int = 0
     adapter_width: int = 0
     recomputes: bool = False
-    keeps_products: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +125,7 @@ def _lasting_items(model: ModelDimensions, settings: MemorySettings) -> tuple[Me
 
 
 def _passing_items(model: ModelDimensions, settings: MemorySettings) -> tuple[MemoryItem, ...]:
-    """What a step makes and frees again."""
+    """What an update makes and frees again."""
     update, smaller = (Phase.UPDATE,), "a smaller model"
     states = _states_bytes(model, settings) if settings.keeps_states else 0
     halves = settings.compute_dtype == "bfloat16" and not _rounds(settings)
@@ -140,12 +137,6 @@ def _passing_items(model: ModelDimensions, settings: MemorySettings) -> tuple[Me
     fewer = "compute.micro_batch_tokens"
     lowered = fewer if settings.recomputes else f"{fewer}, compute.recompute_activations"
     return (
-        MemoryItem(
-            "products kept for the update",
-            kept_bytes(model, settings) if settings.keeps_products else 0,
-            (Phase.SAMPLING, Phase.UPDATE),
-            "optimizer.num_minibatches above 1",
-        ),
         MemoryItem(BEHAVIOR_STATES, states, update, "another divergence, rollout.max_new_tokens"),
         MemoryItem(*whole, update, smaller),
         MemoryItem("gradients", gradients, (Phase.UPDATE, Phase.OPTIMIZER), smaller),
@@ -215,13 +206,6 @@ def gathered_bytes(model: ModelDimensions, compute_dtype: str) -> int:
 def cache_bytes_per_token(model: ModelDimensions) -> int:
     """Keys and values of one token in all layers, in float32 as the transformers engine keeps them."""
     return 2 * model.num_layers * model.num_key_value_heads * model.head_size * _FLOAT32
-
-
-def kept_bytes(model: ModelDimensions, settings: MemorySettings) -> int:
-    """The results of a batch's products in all layers, up to what is kept of them at most."""
-    query, keys = model.num_heads * model.head_size, model.num_key_value_heads * model.head_size
-    width = query + 2 * keys + 2 * model.hidden_size + 2 * model.feed_forward_size
-    return min(_MOST_KEPT, settings.batch_tokens * model.num_layers * width * _FLOAT32)
 
 
 def activation_bytes(model: ModelDimensions, settings: MemorySettings) -> int:

@@ -19,45 +19,29 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from atrium.models.kept_products import BlockProducts, KnownProduct, KnownTokens
 from atrium.models.qwen3 import head_norms, rotations, unit_rms
 from atrium.train.packed_attention import attend
 from atrium.train.packing import Packing
 from atrium.train.recomputed_blocks import recomputed
 
-_NONE_KNOWN: BlockProducts[KnownProduct | None] = BlockProducts(None, None, None, None)
 
-
-def qwen3_states(
-    model: PreTrainedModel, packing: Packing, *, recomputes: bool = False, known: KnownTokens | None = None
-) -> Tensor:
+def qwen3_states(model: PreTrainedModel, packing: Packing, *, recomputes: bool = False) -> Tensor:
     """The last states [N, E] at the packed tokens, of a model that `has_fused_form` accepts.
 
-    With `recomputes`, a backward pass finds the states between blocks, and computes the rest again. Products
-    of tokens whose results are `known` are not computed; then all states are known.
+    With `recomputes`, a backward pass finds the states between blocks, and computes the rest again.
     """
     config, base = model.config, model.model
     cos, sin = rotations(model, packing.position_N)
     hidden_NE: Tensor = functional.embedding(packing.token_N, base.embed_tokens.weight)
     for index in range(config.num_hidden_layers):
-        products = _NONE_KNOWN if known is None else known.block(index)
-        block = partial(
-            _block_states, model=model, index=index, packing=packing, cos=cos, sin=sin, known=products
-        )
+        block = partial(_block_states, model=model, index=index, packing=packing, cos=cos, sin=sin)
         keeps = not (recomputes and torch.is_grad_enabled())
         hidden_NE = block(hidden_NE) if keeps else recomputed(block, hidden_NE)
     return functional.rms_norm(hidden_NE, (config.hidden_size,), base.norm.weight, config.rms_norm_eps)
 
 
 def _block_states(
-    hidden_NE: Tensor,
-    *,
-    model: PreTrainedModel,
-    index: int,
-    packing: Packing,
-    cos: Tensor,
-    sin: Tensor,
-    known: BlockProducts[KnownProduct | None],
+    hidden_NE: Tensor, *, model: PreTrainedModel, index: int, packing: Packing, cos: Tensor, sin: Tensor
 ) -> Tensor:
     """The states behind a block from those before it."""
     config, layer = model.config, model.model.layers[index]
@@ -68,7 +52,6 @@ def _block_states(
         layer.input_layernorm.weight,
         torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]),
         epsilon,
-        known.query_key_value,
     )
     state_NHD = state_NM.unflatten(1, (-1, config.head_dim))
     mixed_NHD = attend(
@@ -78,49 +61,14 @@ def _block_states(
         num_kv_heads=config.num_key_value_heads,
         scale=attention.scaling,
     )
-    hidden_NE = _AddedProduct.apply(hidden_NE, mixed_NHD.flatten(1), attention.o_proj.weight, known.attended)
+    hidden_NE = torch.addmm(hidden_NE, mixed_NHD.flatten(1), attention.o_proj.weight.t())
     gate_up_NM = _NormProduct.apply(
         hidden_NE,
         layer.post_attention_layernorm.weight,
         torch.cat([feed_forward.gate_proj.weight, feed_forward.up_proj.weight]),
         epsilon,
-        known.gate_up,
     )
-    gated_NF = _Gated.apply(gate_up_NM)
-    return _AddedProduct.apply(hidden_NE, gated_NF, feed_forward.down_proj.weight, known.output)  # type: ignore[no-any-return]
-
-
-def _product(
-    input_NI: Tensor, weight_MI: Tensor, added_NM: Tensor | None = None, known: KnownProduct | None = None
-) -> Tensor:
-    """Input times weight, plus what is added: computed, but for tokens whose result is known."""
-    if known is not None:
-        added = None if added_NM is None else added_NM.index_select(0, known.missing)
-        missing = _product(input_NI.index_select(0, known.missing), weight_MI, added)
-        return known.result_NM.index_copy_(0, known.missing, missing)
-    if added_NM is not None:
-        return torch.addmm(added_NM, input_NI, weight_MI.t())
-    return input_NI @ weight_MI.t()
-
-
-class _AddedProduct(torch.autograd.Function):
-    """States [N, M] plus a linear map without bias of others [N, I]."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, state_NM: Tensor, input_NI: Tensor, weight_MI: Tensor, known: KnownProduct | None
-    ) -> Tensor:
-        ctx.save_for_backward(input_NI, weight_MI)
-        return _product(input_NI, weight_MI, state_NM, known)
-
-    @staticmethod
-    def backward(ctx: Any, gradient_NM: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        input_NI, weight_MI = ctx.saved_tensors
-        if input_NI.is_contiguous():
-            input_gradient_NI = gradient_NM @ weight_MI
-        else:  # known by columns: what follows is element-wise, so it stays so
-            input_gradient_NI = (weight_MI.t() @ gradient_NM.t()).t()
-        return gradient_NM, input_gradient_NI, gradient_NM.t() @ input_NI, None
+    return torch.addmm(hidden_NE, _Gated.apply(gate_up_NM), feed_forward.down_proj.weight.t())
 
 
 def _unit_rms_backward(gradient: Tensor, unit: Tensor, inverse: Tensor) -> Tensor:
@@ -133,26 +81,19 @@ class _NormProduct(torch.autograd.Function):
     """RMSNorm with its scale and a linear map without bias: [N, E] to [N, M]."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        state_NE: Tensor,
-        norm_E: Tensor,
-        weight_ME: Tensor,
-        epsilon: float,
-        known: KnownProduct | None,
-    ) -> Tensor:
+    def forward(ctx: Any, state_NE: Tensor, norm_E: Tensor, weight_ME: Tensor, epsilon: float) -> Tensor:
         unit_NE, inverse_N1 = unit_rms(state_NE, epsilon)
         scaled_ME = weight_ME * norm_E
         ctx.save_for_backward(unit_NE, inverse_N1, norm_E, weight_ME, scaled_ME)
-        return _product(unit_NE, scaled_ME, known=known)
+        return unit_NE @ scaled_ME.t()
 
     @staticmethod
-    def backward(ctx: Any, gradient_NM: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, gradient_NM: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         unit_NE, inverse_N1, norm_E, weight_ME, scaled_ME = ctx.saved_tensors
         scaled_gradient_ME = gradient_NM.t() @ unit_NE
         norm_gradient_E = (scaled_gradient_ME * weight_ME).sum(0)
         state_gradient_NE = _unit_rms_backward(gradient_NM @ scaled_ME, unit_NE, inverse_N1)
-        return state_gradient_NE, norm_gradient_E, scaled_gradient_ME.mul_(norm_E), None, None
+        return state_gradient_NE, norm_gradient_E, scaled_gradient_ME.mul_(norm_E), None
 
 
 class _RotatedHeads(torch.autograd.Function):

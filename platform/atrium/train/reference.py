@@ -23,7 +23,7 @@ class MovingReference:
     """A model that holds the reference's weights.
 
     `moves` is False for a reference that stays at the policy that training began with; a checkpoint then
-    need not hold it. How far it moves after a step is said by `atrium.objective.references`.
+    need not hold it. How far it moves after a step is said by `atrium.method.references`.
     """
 
     model: nn.Module

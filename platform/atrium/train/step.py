@@ -225,7 +225,7 @@ class PolicyUpdater:
         if self.objective.needs.prepare_pass:
             policy = without_gradient(rows, self.forward, budget)
         prepared = self.objective.prepare(self._keyed(rows.batch, current), policy, current.state)
-        if self.objective.entropy is not None:
+        if self.objective.method.regularizer.entropy is not None:
             current.measurements.add(metrics.ENTROPY_COEFFICIENT, prepared.entropy_coefficient)
         for number, (micro, counts) in enumerate(budget.split(self.forward, rows, _trained_rows(rows))):
             micro_rows = rows.select(micro)

@@ -5,15 +5,19 @@ Every rule is one line that names the two settings that clash and a value to cho
 
 from __future__ import annotations
 
-from atrium.config.objective import AlgorithmConfig, DivergenceConfig, KLConfig, RegularizerConfig
-from atrium.config.objective_boundary import check_boundary
 from atrium.errors import ConfigError
+from atrium.method.boundary_checks import check_boundary
+from atrium.method.corrections import MaskedImportance
+from atrium.method.divergences import Divergence
+from atrium.method.method import Algorithm
+from atrium.method.regularizers import KLPenalty, Regularizer
+from atrium.method.token_weights import RandomCovarianceDrop
 
 
 def check_objective(
-    algorithm: AlgorithmConfig,
-    divergence: DivergenceConfig,
-    regularizer: RegularizerConfig,
+    algorithm: Algorithm,
+    divergence: Divergence,
+    regularizer: Regularizer,
     *,
     num_updates_per_batch: int,
     group_size: int,
@@ -31,9 +35,7 @@ def check_objective(
     _check_filter(algorithm, regularizer)
 
 
-def check_behavior(
-    algorithm: AlgorithmConfig, *, behavior_logprobs: str, sampled_elsewhere: str | None
-) -> None:
+def check_behavior(algorithm: Algorithm, *, behavior_logprobs: str, sampled_elsewhere: str | None) -> None:
     """Raise `ConfigError` where a part compares behavior and rollout policy by numbers that are not there.
 
     `behavior_logprobs` is the setting of that name; `sampled_elsewhere` the setting by which the weights that
@@ -57,7 +59,7 @@ def check_behavior(
         )
 
 
-def compared_policies(algorithm: AlgorithmConfig) -> tuple[str, str] | None:
+def compared_policies(algorithm: Algorithm) -> tuple[str, str] | None:
     """The setting that compares behavior and rollout policy and what to choose instead; None if none does."""
     gate, weight = algorithm.ratio.gate, algorithm.ratio.weight
     if algorithm.correction.kind != "none":
@@ -70,10 +72,8 @@ def compared_policies(algorithm: AlgorithmConfig) -> tuple[str, str] | None:
     return None
 
 
-def _check_groups(algorithm: AlgorithmConfig, group_size: int) -> None:
-    advantage = algorithm.advantage
-    grouped = advantage.baseline in ("group_mean", "leave_one_out") or advantage.scale == "group_std"
-    if group_size == 1 and (grouped or algorithm.surrogate.kind == "implicit_reward_regression"):
+def _check_groups(algorithm: Algorithm, group_size: int) -> None:
+    if group_size == 1 and (algorithm.advantage.is_grouped or algorithm.surrogate.regresses):
         raise ConfigError(
             "rollout.group_size=1 gives every group advantage 0; choose rollout.group_size >= 2, "
             "or algorithm.advantage.baseline=batch_mean"
@@ -85,9 +85,7 @@ def _check_groups(algorithm: AlgorithmConfig, group_size: int) -> None:
         )
 
 
-def _check_regularizer(
-    algorithm: AlgorithmConfig, regularizer: RegularizerConfig, *, stays_at_behavior: bool
-) -> None:
+def _check_regularizer(algorithm: Algorithm, regularizer: Regularizer, *, stays_at_behavior: bool) -> None:
     kl, reference = regularizer.kl, algorithm.reference
     if kl is not None and kl.anchor == "reference" and reference.kind == "none":
         raise ConfigError(
@@ -108,7 +106,7 @@ def _check_regularizer(
         )
 
 
-def _check_kl(kl: KLConfig, algorithm: AlgorithmConfig, *, stays_at_behavior: bool) -> None:
+def _check_kl(kl: KLPenalty, algorithm: Algorithm, *, stays_at_behavior: bool) -> None:
     if kl.correction != "none" and not kl.estimator.startswith("k"):
         raise ConfigError(
             f"regularizer.kl.correction={kl.correction} would weight regularizer.kl.estimator={kl.estimator} "
@@ -119,10 +117,10 @@ def _check_kl(kl: KLConfig, algorithm: AlgorithmConfig, *, stays_at_behavior: bo
             f"regularizer.kl.placement=reward has no effect against regularizer.kl.anchor={kl.anchor}, "
             "from which the samples come; choose anchor=reference"
         )
-    if kl.placement == "weight" and algorithm.surrogate.kind == "implicit_reward_regression":
+    if kl.placement == "weight" and algorithm.surrogate.regresses:
         raise ConfigError(
             "regularizer.kl.placement=weight needs a surrogate with a weight, not "
-            "algorithm.surrogate.kind=implicit_reward_regression; choose placement=loss"
+            f"algorithm.surrogate.kind={algorithm.surrogate.kind}; choose placement=loss"
         )
     if kl.placement == "weight" and algorithm.ratio.weight.order == "clip_then_mean":
         raise ConfigError(
@@ -137,26 +135,26 @@ def _check_kl(kl: KLConfig, algorithm: AlgorithmConfig, *, stays_at_behavior: bo
         )
 
 
-def _check_token_weight(algorithm: AlgorithmConfig, regularizer: RegularizerConfig) -> None:
+def _check_token_weight(algorithm: Algorithm, regularizer: Regularizer) -> None:
     weight, kl, correction = algorithm.token_weight, regularizer.kl, algorithm.correction
     if weight.kind == "kl_cov" and (kl is None or kl.placement != "loss"):
         raise ConfigError(
             "algorithm.token_weight.kind=kl_cov chooses the tokens of a penalty and needs "
             "regularizer.kl.placement=loss; choose regularizer=k1_absolute_behavior"
         )
-    if weight.kind == "clip_cov" and weight.lower >= weight.upper:
+    if isinstance(weight, RandomCovarianceDrop) and weight.lower >= weight.upper:
         raise ConfigError(
             f"algorithm.token_weight.lower={weight.lower:g} leaves no covariance below "
             f"algorithm.token_weight.upper={weight.upper:g}; choose a smaller lower"
         )
-    if correction.kind == "masked_importance" and correction.lower >= correction.upper:
+    if isinstance(correction, MaskedImportance) and correction.lower >= correction.upper:
         raise ConfigError(
             f"algorithm.correction.lower={correction.lower:g} leaves no ratio below "
             f"algorithm.correction.upper={correction.upper:g}; choose a smaller lower"
         )
 
 
-def _check_filter(algorithm: AlgorithmConfig, regularizer: RegularizerConfig) -> None:
+def _check_filter(algorithm: Algorithm, regularizer: Regularizer) -> None:
     filters = algorithm.group_filter
     trained_by = _trains_on_equal_rewards(algorithm, regularizer) if filters.kind == "skip" else None
     if trained_by is not None:
@@ -177,12 +175,12 @@ def _check_filter(algorithm: AlgorithmConfig, regularizer: RegularizerConfig) ->
         )
 
 
-def _trains_on_equal_rewards(algorithm: AlgorithmConfig, regularizer: RegularizerConfig) -> str | None:
+def _trains_on_equal_rewards(algorithm: Algorithm, regularizer: Regularizer) -> str | None:
     """What gives a group whose rewards are all equal a gradient; None where nothing does."""
     advantage = algorithm.advantage
-    if regularizer != RegularizerConfig():
+    if regularizer != Regularizer():
         return "the regularizer"
-    if algorithm.surrogate.kind == "implicit_reward_regression":
+    if algorithm.surrogate.regresses:
         return f"algorithm.surrogate.kind={algorithm.surrogate.kind}"
     if advantage.baseline not in ("group_mean", "leave_one_out"):
         return f"algorithm.advantage.baseline={advantage.baseline}"
@@ -194,8 +192,8 @@ def _trains_on_equal_rewards(algorithm: AlgorithmConfig, regularizer: Regularize
 
 
 def objective_notes(
-    algorithm: AlgorithmConfig,
-    divergence: DivergenceConfig,
+    algorithm: Algorithm,
+    divergence: Divergence,
     *,
     num_updates_per_batch: int,
     anchors_to_stored: bool = False,

@@ -9,10 +9,12 @@ KL exceeds a bound), and of GRPO, arXiv 2402.03300, Algorithm 1.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from atrium.section import Axis, Count, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,60 +29,66 @@ class ReferenceState:
     token_kl: float | None = None
 
 
-class ReferenceRule(ABC):
+class Reference(Axis, axis=True):
     """Says after each step how far the reference moves. `moves` is False where it never does."""
 
     moves: ClassVar[bool] = True
 
-    @abstractmethod
     def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
         """The state after `step`, in which `token_kl` was measured (None where nothing was trained)."""
-
-
-@dataclass(frozen=True)
-class FrozenReference(ReferenceRule):
-    """The policy that training began with."""
-
-    moves: ClassVar[bool] = False
-
-    def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
-        """Never move."""
         return state
 
 
-@dataclass(frozen=True, kw_only=True)
-class PeriodicReference(ReferenceRule):
-    """The policy after every `num_steps` steps."""
+class NoReference(Reference):
+    """No regularizer has a reference policy."""
 
-    num_steps: int
+    kind: Literal["none"] = "none"
+    moves: ClassVar[bool] = False
+
+
+class FrozenReference(Reference):
+    """The policy that training began with."""
+
+    kind: Literal["frozen"] = "frozen"
+    moves: ClassVar[bool] = False
+
+
+class PeriodicReference(Reference):
+    """The policy as it was after the last multiple of so many steps."""
+
+    kind: Literal["every_num_steps"] = "every_num_steps"
+    num_steps: Count
+    """Steps after which the reference becomes the policy."""
 
     def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
         """Become the policy when the step is a multiple of `num_steps`."""
         return ReferenceState(share=float(step % self.num_steps == 0))
 
 
-@dataclass(frozen=True, kw_only=True)
-class AveragedReference(ReferenceRule):
+class AveragedReference(Reference):
     """An exponential moving average of the policy's weights: decay x reference + (1 - decay) x policy."""
 
-    decay: float
+    kind: Literal["moving_average"] = "moving_average"
+    decay: Annotated[float, Field(ge=0.0, lt=1.0)]
+    """The share of itself that the reference keeps at each step."""
 
     def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
         """Take over a share of 1 - `decay`."""
         return ReferenceState(share=1.0 - self.decay)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BoundedReference(ReferenceRule):
-    """The policy at the step at which the KL per token between the two passed `bound` nats.
+class BoundedReference(Reference):
+    """The policy as it was when the KL per token from the reference last passed a bound.
 
     The KL is the step's k3 estimate of KL(policy || reference) on the sampled tokens, averaged over steps
-    as smoothing x (mean so far) + (1 - smoothing) x (this step's), beginning with the first one after a
-    move; `smoothing` 0 looks at single steps.
+    as smoothing x (mean so far) + (1 - smoothing) x (this step's), beginning with the first one after a move.
     """
 
-    bound: float
-    smoothing: float
+    kind: Literal["token_kl"] = "token_kl"
+    bound: Positive
+    """Nats per token above which the reference becomes the policy."""
+    smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+    """The share that the running mean of the KL keeps at each step; 0 looks at single steps."""
 
     def after_step(self, state: ReferenceState, *, step: int, token_kl: float | None) -> ReferenceState:
         """Become the policy when the running mean exceeds the bound, and begin a new mean."""
@@ -91,12 +99,3 @@ class BoundedReference(ReferenceRule):
         if running > self.bound:
             return ReferenceState(share=1.0)
         return ReferenceState(token_kl=running)
-
-
-REFERENCES: dict[str, Callable[..., ReferenceRule]] = {
-    "none": FrozenReference,
-    "frozen": FrozenReference,
-    "every_num_steps": PeriodicReference,
-    "moving_average": AveragedReference,
-    "token_kl": BoundedReference,
-}

@@ -5,24 +5,13 @@ Every rule is one line that names the two settings that clash and a value to cho
 
 from __future__ import annotations
 
-from atrium.config.objective import AlgorithmConfig, DivergenceConfig
 from atrium.errors import ConfigError
-
-READS_BOUNDS = frozenset({"weight_clip", "quadratic", "gradient_preserving_clip"})
-"""Surrogates that compute with l and u themselves."""
-READS_NO_WINDOW = frozenset(
-    {"none", "signed_weight_clip", "soft_gate", "gamma_weight", "implicit_reward_regression"}
-)
-"""Surrogates that look at no trust region at all."""
-OF_SINGLE_TOKENS = frozenset({"binary_total_variation", "binary_kl", "dynamic_clip"})
-"""Divergences whose window depends on the token's probability."""
-WITHOUT_WINDOW = frozenset(
-    {"sequence_mean", "state_kl", "state_total_variation", "top_k_kl", "top_k_total_variation"}
-)
-"""Divergences that no window on the ratio stands for."""
+from atrium.method.divergences import BalancedWindow, Divergence, ExplicitWindow
+from atrium.method.method import Algorithm
+from atrium.method.surrogates import Quadratic
 
 
-def check_boundary(algorithm: AlgorithmConfig, divergence: DivergenceConfig) -> None:
+def check_boundary(algorithm: Algorithm, divergence: Divergence) -> None:
     """Raise `ConfigError` for a surrogate, ratios and a divergence that cannot work together."""
     _check_weight(algorithm)
     _check_order(algorithm)
@@ -31,12 +20,13 @@ def check_boundary(algorithm: AlgorithmConfig, divergence: DivergenceConfig) -> 
     _check_budget(algorithm, divergence)
 
 
-def _check_weight(algorithm: AlgorithmConfig) -> None:
+def _check_weight(algorithm: Algorithm) -> None:
     surrogate, weight = algorithm.surrogate, algorithm.ratio.weight
-    if surrogate.kind == "implicit_reward_regression" and weight.level != "sequence":
+    if surrogate.weight_level is not None and weight.level != surrogate.weight_level:
         raise ConfigError(
             f"algorithm.surrogate.kind={surrogate.kind} regresses on whole sequences and cannot use "
-            f"algorithm.ratio.weight.level={weight.level}; choose algorithm.ratio.weight.level=sequence"
+            f"algorithm.ratio.weight.level={weight.level}; choose "
+            f"algorithm.ratio.weight.level={surrogate.weight_level}"
         )
     if weight.level == "none" and surrogate.gradient == "pathwise":
         raise ConfigError(
@@ -48,14 +38,14 @@ def _check_weight(algorithm: AlgorithmConfig) -> None:
             f"algorithm.ratio.weight.cap={weight.cap} makes the weight a constant; "
             "choose algorithm.surrogate.gradient=score"
         )
-    if weight.level == "none" and surrogate.kind in ("weight_clip", "signed_weight_clip", "gamma_weight"):
+    if weight.level == "none" and surrogate.shapes_weight:
         raise ConfigError(
             f"algorithm.surrogate.kind={surrogate.kind} shapes a weight that "
             "algorithm.ratio.weight.level=none leaves out; choose algorithm.surrogate.kind=none"
         )
 
 
-def _check_order(algorithm: AlgorithmConfig) -> None:
+def _check_order(algorithm: Algorithm) -> None:
     ratio = algorithm.ratio
     if ratio.weight.order == "mean_then_clip":
         return
@@ -73,19 +63,19 @@ def _check_order(algorithm: AlgorithmConfig) -> None:
         )
 
 
-def _check_gate(algorithm: AlgorithmConfig, divergence: DivergenceConfig) -> None:
+def _check_gate(algorithm: Algorithm, divergence: Divergence) -> None:
     surrogate, level = algorithm.surrogate, algorithm.ratio.gate.level
     if level == "none" and divergence.kind != "none":
         raise ConfigError(
             f"divergence.kind={divergence.kind} has no effect with algorithm.ratio.gate.level=none; "
             "choose divergence=none or algorithm.ratio.gate.level=token"
         )
-    if level == "none" and surrogate.kind not in READS_NO_WINDOW:
+    if level == "none" and surrogate.reads != "nothing":
         raise ConfigError(
             f"algorithm.surrogate.kind={surrogate.kind} has no effect with algorithm.ratio.gate.level=none; "
             "choose algorithm.surrogate.kind=none or algorithm.ratio.gate.level=token"
         )
-    if level != "token" and divergence.kind in OF_SINGLE_TOKENS:
+    if level != "token" and divergence.of_single_tokens:
         raise ConfigError(
             f"divergence.kind={divergence.kind} judges the probabilities of single tokens and cannot use "
             f"algorithm.ratio.gate.level={level}; choose algorithm.ratio.gate.level=token or divergence=kl3"
@@ -97,14 +87,14 @@ def _check_gate(algorithm: AlgorithmConfig, divergence: DivergenceConfig) -> Non
         )
 
 
-def _check_window(algorithm: AlgorithmConfig, divergence: DivergenceConfig) -> None:
+def _check_window(algorithm: Algorithm, divergence: Divergence) -> None:
     surrogate = algorithm.surrogate
-    if surrogate.kind in READS_NO_WINDOW and divergence.kind != "none":
+    if surrogate.reads == "nothing" and divergence.kind != "none":
         raise ConfigError(
             f"divergence.kind={divergence.kind} has no effect: algorithm.surrogate.kind={surrogate.kind} "
             "never looks at a trust region; choose divergence=none or algorithm.surrogate.kind=clip"
         )
-    if surrogate.kind in READS_BOUNDS and divergence.kind in WITHOUT_WINDOW:
+    if surrogate.reads == "bounds" and not divergence.has_window:
         raise ConfigError(
             f"algorithm.surrogate.kind={surrogate.kind} computes with bounds on the ratio, which "
             f"divergence.kind={divergence.kind} does not have; choose divergence=kl3 or "
@@ -117,15 +107,15 @@ def _check_window(algorithm: AlgorithmConfig, divergence: DivergenceConfig) -> N
         )
 
 
-def _check_budget(algorithm: AlgorithmConfig, divergence: DivergenceConfig) -> None:
-    quadratic = algorithm.surrogate.kind == "quadratic"
-    if quadratic and divergence.kind == "window" and 1.0 in (divergence.lower, divergence.upper):
+def _check_budget(algorithm: Algorithm, divergence: Divergence) -> None:
+    window = divergence if isinstance(divergence, ExplicitWindow) else None
+    if isinstance(algorithm.surrogate, Quadratic) and window and 1.0 in (window.lower, window.upper):
         raise ConfigError(
-            f"divergence.lower={divergence.lower:g} and divergence.upper={divergence.upper:g} leave "
+            f"divergence.lower={window.lower:g} and divergence.upper={window.upper:g} leave "
             "algorithm.surrogate.kind=quadratic no width on one side; choose a lower below 1 and an "
             "upper above"
         )
-    if divergence.kind == "balanced_window" and (
+    if isinstance(divergence, BalancedWindow) and (
         divergence.lower > divergence.lower_max or divergence.upper > divergence.upper_max
     ):
         raise ConfigError(

@@ -1,0 +1,66 @@
+"""How a mismatch between the engine's and the trainer's distribution is repaired.
+
+A correction is a detached factor on every token of the policy's loss, a function of the log-ratio between the
+behavior policy (the trainer's numbers) and the rollout policy (the engine's).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from atrium.method.needs import NOTHING, Needs
+from atrium.section import Axis, NonNegative, Positive
+
+
+class Correction(Axis, axis=True):
+    """How a mismatch between sampler and trainer is repaired."""
+
+    @property
+    def needs(self) -> Needs:
+        """The behavior pass, whose numbers are compared with the engine's."""
+        return Needs(behavior_pass=True)
+
+
+class NoCorrection(Correction):
+    """The engine's distribution is taken to be the trainer's."""
+
+    kind: Literal["none"] = "none"
+
+    @property
+    def needs(self) -> Needs:
+        """Nothing."""
+        return NOTHING
+
+
+class TruncatedImportance(Correction):
+    """min(behavior / rollout, cap), per token or with the sequence's product (TIS, cap 2)."""
+
+    kind: Literal["truncated_importance"] = "truncated_importance"
+    cap: Positive
+    """The largest factor."""
+    level: Literal["token", "sequence"] = "token"
+    """One token, or the product over the completion."""
+
+
+class MaskedImportance(Correction):
+    """behavior / rollout where it lies in [lower, upper], else 0 (IcePop, arXiv 2510.18855; MIS)."""
+
+    kind: Literal["masked_importance"] = "masked_importance"
+    lower: NonNegative
+    """The smallest ratio that counts."""
+    upper: Positive
+    """The largest ratio that counts."""
+    level: Literal["token", "sequence", "sequence_mean"] = "token"
+    """One token, the product over the completion, or its geometric mean."""
+    keep_weight: bool = True
+    """False rejects without reweighting what stays."""
+
+
+class SequenceRejection(Correction):
+    """Drop completions whose mean mismatch, by k1, k2 or k3, exceeds a bound (arXiv 2512.23075)."""
+
+    kind: Literal["sequence_rejection"] = "sequence_rejection"
+    estimator: Literal["k1", "k2", "k3"]
+    """How the mismatch of a token is measured."""
+    bound: Positive
+    """The largest mean over a completion's tokens."""

@@ -1,0 +1,43 @@
+"""Whose probabilities are compared, and at which level."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from atrium.method.needs import Anchor
+from atrium.section import Positive, Section
+
+Level = Literal["token", "sequence_mean", "sequence", "none"]
+
+
+class Ratio(Section):
+    """Whose probabilities are compared, at which level."""
+
+    level: Level = "token"
+    """One token, the geometric mean of the sequence, its product, or no ratio at all."""
+    anchor: Anchor = "behavior"
+    """Below the line: the trainer's numbers at the start of the step, or the engine's."""
+
+
+class WeightRatio(Ratio):
+    """The ratio that multiplies the advantage."""
+
+    cap: Positive | None = None
+    """The largest weight, or null for none."""
+    order: Literal["mean_then_clip", "clip_then_mean"] = "mean_then_clip"
+    """Whether a sequence's mean is clipped (GSPO, arXiv 2507.18071), or its tokens before the mean is taken:
+    each token's log-ratio is held at the bound that it crossed (GMPO, arXiv 2507.20673)."""
+
+
+class Ratios(Section):
+    """The ratio that the trust region looks at, and the one that multiplies the advantage."""
+
+    gate: Ratio = Ratio()
+    weight: WeightRatio = WeightRatio()
+
+    @property
+    def are_equal(self) -> bool:
+        """Whether the weight is the gate's ratio, number by number."""
+        gate, weight = self.gate, self.weight
+        is_plain = weight.cap is None and weight.order == "mean_then_clip"
+        return is_plain and (gate.level, gate.anchor) == (weight.level, weight.anchor)

@@ -1,0 +1,214 @@
+"""What happens at the boundary of the trust region.
+
+A surrogate maps a token's weight w, its advantage A and the trust region [l, u] to the coefficient that its
+log-probability has in the gradient. The formulas are executed by `objective/surrogates.py`; here stands what
+each of them looks at and demands.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from atrium.method.needs import NOTHING, Needs
+from atrium.method.ratios import Level
+from atrium.section import AboveOne, Axis, NonNegative, Positive
+
+Gradient = Literal["pathwise", "score"]
+
+
+class Surrogate(Axis, axis=True):
+    """What happens at the boundary of the trust region.
+
+    `gradient` says how the surrogate reaches the policy: `pathwise` through w, or `score` as a detached
+    weight times the log-probability. The coefficients agree wherever a surrogate has both forms; beyond
+    `log_ratio_limit`, where the bounded ratio is constant, a pathwise gradient is 0 and a score one is not.
+
+    Attributes
+    ----------
+    reads
+        What it looks at of the trust region: nothing, which tokens are feasible, or the bounds themselves.
+    exponentiates
+        False where it looks at log-ratios only, which no limit then bounds.
+    shapes_weight
+        Whether it is a function of the weight alone, and so has no effect on a weight of 1.
+    weight_level
+        The level of the weight that it demands, or None.
+    regresses
+        Whether it compares the policy with itself at the start of the step, and has a gradient of its own
+        where every advantage is 0.
+    """
+
+    if TYPE_CHECKING:  # every surrogate declares which forms it has
+        gradient: Gradient
+    reads: ClassVar[Literal["nothing", "feasible", "bounds"]] = "feasible"
+    exponentiates: ClassVar[bool] = True
+    shapes_weight: ClassVar[bool] = False
+    weight_level: ClassVar[Level | None] = None
+    regresses: ClassVar[bool] = False
+
+    @property
+    def needs(self) -> Needs:
+        """What the surrogate needs; nothing unless it says so."""
+        return NOTHING
+
+
+class Clip(Surrogate):
+    """min(w A, clip(w, l, u) A), PPO's surrogate over any trust region (arXiv 1707.06347, eq. 7)."""
+
+    kind: Literal["clip"] = "clip"
+    gradient: Gradient = "pathwise"
+
+
+class DualClip(Surrogate):
+    """The clip surrogate, bounded below by cap x A for negative advantages (arXiv 1912.09729, eq. 5)."""
+
+    kind: Literal["dual_clip"] = "dual_clip"
+    gradient: Gradient = "pathwise"
+    cap: AboveOne
+    """The ratio above which a token with a negative advantage has no gradient."""
+
+
+class TwoSidedClip(Surrogate):
+    """min(min(w, cap) A, clip(w, l, u) A): ratios are capped for both signs (INTELLECT-2, 2505.07291).
+
+    With cap >= u it is the dual clip with the same cap; below u it caps positive advantages too.
+    """
+
+    kind: Literal["two_sided_clip"] = "two_sided_clip"
+    gradient: Gradient = "pathwise"
+    cap: AboveOne
+    """The ratio above which no token has a gradient."""
+
+
+class Mask(Surrogate):
+    """w A where feasible and nothing elsewhere, whatever the sign of A (as IcePop does, 2510.18855)."""
+
+    kind: Literal["mask"] = "mask"
+    gradient: Gradient = "pathwise"
+
+
+class WeightClip(Surrogate):
+    """sg(clip(w, l, u)) A log pi: the weight is clipped, no gradient is cut (CISPO, arXiv 2506.13585)."""
+
+    kind: Literal["weight_clip"] = "weight_clip"
+    gradient: Literal["score"] = "score"
+    reads: ClassVar = "bounds"
+    shapes_weight: ClassVar[bool] = True
+
+
+class SignedWeightClip(Surrogate):
+    """A log pi where the reward is positive, sg(clip(w, lower, upper)) A log pi where not (TOPR).
+
+    The sign is the reward's, not the advantage's. Source: arXiv 2503.14286.
+    """
+
+    kind: Literal["signed_weight_clip"] = "signed_weight_clip"
+    gradient: Literal["score"] = "score"
+    lower: NonNegative
+    """The smallest weight."""
+    upper: Positive
+    """The largest weight."""
+    reads: ClassVar = "nothing"
+    shapes_weight: ClassVar[bool] = True
+
+
+class GradientPreservingClip(Surrogate):
+    """Clip whose cut tokens keep a bounded gradient: scale x bound x A (CE-GPPO, arXiv 2509.20712).
+
+    For A < 0 and w < l the coefficient is `scale_low` l A, for A > 0 and w > u it is `scale_high` u A;
+    A < 0 and w >= `cap` has none, as in the dual clip.
+    """
+
+    kind: Literal["gradient_preserving_clip"] = "gradient_preserving_clip"
+    gradient: Literal["pathwise"] = "pathwise"
+    scale_low: NonNegative
+    """Of the gradient of A < 0 below the window."""
+    scale_high: NonNegative
+    """Of the gradient of A > 0 above the window."""
+    cap: AboveOne
+    """The ratio above which a token with a negative advantage has no gradient."""
+    reads: ClassVar = "bounds"
+
+
+class SoftGate(Surrogate):
+    """(4 / tau) sigmoid(tau (w - 1)) A, with tau by the sign of A (SAPO, arXiv 2511.20347).
+
+    Its coefficient is w A at w = 1 and falls off smoothly on both sides.
+    """
+
+    kind: Literal["soft_gate"] = "soft_gate"
+    gradient: Gradient = "pathwise"
+    tau_positive: Positive
+    """The gate's temperature for positive advantages."""
+    tau_negative: Positive
+    """The gate's temperature for negative advantages."""
+    reads: ClassVar = "nothing"
+
+
+class Quadratic(Surrogate):
+    """w A - |A| (w - 1)^2 / (2 e), with e the window's width on w's side of 1 (SPO, arXiv 2401.16025).
+
+    Its coefficient w (A - |A| (w - 1) / e) is 0 at the bound and pulls back beyond it. With a symmetric
+    window it is SPO; an asymmetric one gives each side its own curvature.
+    """
+
+    kind: Literal["quadratic"] = "quadratic"
+    gradient: Gradient = "pathwise"
+    reads: ClassVar = "bounds"
+
+
+class GammaWeight(Surrogate):
+    """sg(w^k exp(c (1 - w))) A log pi, with (k, c) by the sign of A (VESPO, arXiv 2602.10693).
+
+    The weight is 1 at w = 1, falls to 0 on both sides, and is largest at w = k / c.
+    """
+
+    kind: Literal["gamma_weight"] = "gamma_weight"
+    gradient: Literal["score"] = "score"
+    power_positive: NonNegative
+    """k for positive advantages."""
+    decay_positive: NonNegative
+    """c for positive advantages."""
+    power_negative: NonNegative
+    """k for negative advantages."""
+    decay_negative: NonNegative
+    """c for negative advantages."""
+    reads: ClassVar = "nothing"
+    shapes_weight: ClassVar[bool] = True
+
+
+class ImplicitRewardRegression(Surrogate):
+    """-(1/2) e^2 for the residual e between implicit and given reward (GVPO, arXiv 2504.19599, eq. 9).
+
+    e = beta (log W - group mean of log W) - A, with W the sequence ratio and A the reward less its group
+    mean; the coefficient on each of the row's tokens is -beta e. Reductions of the group decide between
+    the paper's 1/(k - 1) and a plain mean.
+
+    The loss is A's term plus beta^2 / 2 times the variance of log pi less beta^2 times its covariance
+    with log pi_behavior. `without` leaves one of the two out, as the paper's ablations do: log pi or log
+    pi_behavior then disappears from log W.
+    """
+
+    kind: Literal["implicit_reward_regression"] = "implicit_reward_regression"
+    gradient: Literal["pathwise"] = "pathwise"
+    beta: Positive
+    """The KL coefficient of the implicit reward."""
+    without: Literal["nothing", "variance", "covariance"] = "nothing"
+    """The regularizing part of the loss that an ablation leaves out."""
+    reads: ClassVar = "nothing"
+    exponentiates: ClassVar[bool] = False
+    weight_level: ClassVar[Level | None] = "sequence"
+    regresses: ClassVar[bool] = True
+
+    @property
+    def needs(self) -> Needs:
+        """The group's mean at the current parameters."""
+        return Needs(prepare_pass=True, whole_groups=True)
+
+
+class NoSurrogate(Surrogate):
+    """w A: importance sampling alone."""
+
+    kind: Literal["none"] = "none"
+    gradient: Gradient = "pathwise"
+    reads: ClassVar = "nothing"

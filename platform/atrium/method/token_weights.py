@@ -1,0 +1,108 @@
+"""Which tokens count, and how much: detached factors on each token's terms."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from atrium.method.needs import NOTHING, Anchor, Needs
+from atrium.section import Axis, Positive, PositiveFrac
+
+
+class TokenWeight(Axis, axis=True):
+    """Which tokens count, and how much.
+
+    `anchor` is the policy that log-ratios are taken against; `weighs` says whose terms are scaled: those of
+    the surrogate, or those of the KL penalty.
+    """
+
+    anchor: ClassVar[Anchor] = "behavior"
+    weighs: ClassVar[Literal["surrogate", "penalty"]] = "surrogate"
+
+    @property
+    def needs(self) -> Needs:
+        """What the weighting needs; nothing unless it says so."""
+        return NOTHING
+
+
+class AllTokens(TokenWeight):
+    """Every token counts the same."""
+
+    kind: Literal["all"] = "all"
+
+
+class TopEntropy(TokenWeight):
+    """Only the share `frac` of the minibatch's tokens with the highest entropy (arXiv 2506.01939)."""
+
+    kind: Literal["top_entropy"] = "top_entropy"
+    frac: PositiveFrac
+    """The share of tokens that are trained on."""
+
+    @property
+    def needs(self) -> Needs:
+        """A pass that ranks the minibatch's tokens by their entropy."""
+        return Needs(prepare_pass=True, entropy="value")
+
+
+class RandomCovarianceDrop(TokenWeight):
+    """Clip-Cov: a random few of the tokens with a high covariance are dropped (arXiv 2505.22617).
+
+    The covariance of a token is (A - mean A)(log pi - mean log pi). Among tokens that the surrogate keeps and
+    whose covariance lies between `lower` and `upper`, each is dropped with the probability that makes the
+    expected number the share `frac` of all tokens (at least one), and all where there are not more.
+    Differs: the authors draw exactly that number, from one device's tokens.
+    """
+
+    kind: Literal["clip_cov"] = "clip_cov"
+    frac: PositiveFrac
+    """The share of all tokens that is dropped."""
+    lower: float
+    upper: float
+    """Bounds of the covariance between which tokens are drawn."""
+
+    @property
+    def needs(self) -> Needs:
+        """A pass that finds the minibatch's covariances."""
+        return Needs(prepare_pass=True)
+
+
+class TopCovariancePenalty(TokenWeight):
+    """KL-Cov: the KL penalty applies to the tokens with the highest covariance only (arXiv 2505.22617)."""
+
+    kind: Literal["kl_cov"] = "kl_cov"
+    frac: PositiveFrac
+    """The share of tokens that is penalised."""
+    weighs: ClassVar[Literal["surrogate", "penalty"]] = "penalty"
+
+    @property
+    def needs(self) -> Needs:
+        """A pass that finds the minibatch's covariances."""
+        return Needs(prepare_pass=True)
+
+
+class OffPolicyMask(TokenWeight):
+    """Completions with a negative advantage and a mean of log(rollout / policy) above `delta` are dropped.
+
+    Source: DeepSeek-V3.2, arXiv 2512.02556, eq. 9, which takes the sampling probabilities that the engine
+    returned. A token whose sampling probability is unknown (NaN) adds 0 to the mean.
+    """
+
+    kind: Literal["off_policy_mask"] = "off_policy_mask"
+    delta: Positive
+    """The bound on the completion's mean log(rollout / policy), by the engine's log-probabilities."""
+    anchor: ClassVar[Anchor] = "rollout"
+
+
+class FutureRatio(TokenWeight):
+    """FIPO: tokens are weighted by the discounted log-ratios of what follows them (arXiv 2603.19835).
+
+    clip(exp(sum_{s >= t} 2^(-(s - t) / half_life) log w_s), lower, upper).
+    """
+
+    kind: Literal["future_ratio"] = "future_ratio"
+    half_life: Positive
+    """Tokens after which a log-ratio counts half."""
+    lower: Annotated[float, Field(ge=0.0, le=1.0)]
+    upper: Annotated[float, Field(ge=1.0)]
+    """Bounds of the weight."""

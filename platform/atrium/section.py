@@ -1,0 +1,105 @@
+"""What is declared: sections of settings, the ranges that they share, and axes with a class per value.
+
+A declared class is frozen, strict and closed, so that whoever holds one holds settings that are right. It
+says what its settings mean and which values they take, and everything that reads it (messages, help, docs,
+the code that executes it) reads the one class.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self, cast, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema
+
+Count = Annotated[int, Field(ge=1)]
+"""A number of things of which at least one is needed."""
+CountOrZero = Annotated[int, Field(ge=0)]
+"""A number of things of which there may be none."""
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+"""The start of a sequence of random choices."""
+Frac = Annotated[float, Field(ge=0.0, le=1.0)]
+"""A share or a probability."""
+PositiveFrac = Annotated[float, Field(gt=0.0, le=1.0)]
+"""A share of something that may not be empty."""
+Positive = Annotated[float, Field(gt=0.0)]
+"""A quantity above 0."""
+Wait = Annotated[float, Field(gt=0.0, le=3 * 86_400.0)]
+"""Seconds that something is waited for, at most three days: systems count 2^31 milliseconds, 24.8 days."""
+NonNegative = Annotated[float, Field(ge=0.0)]
+"""A quantity of at least 0."""
+AboveOne = Annotated[float, Field(gt=1.0)]
+"""A ratio that only moves away from 1 reach."""
+Text = Annotated[str, Field(min_length=1)]
+"""Text that is not empty."""
+FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+"""A name that can be a folder: letters, digits, dots, dashes and underscores."""
+
+
+class Section(BaseModel):
+    """A validated group of settings. Unknown keys, wrong types, NaN and inf are errors."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+
+class Axis(Section):
+    """One question that a method, or a run, has several answers to: a class per answer, told apart by `kind`.
+
+    `class Reduction(Axis, axis=True)` opens an axis; a subclass of it that declares the field `kind` as a
+    literal is one of its values, and is then known by `Reduction.kinds`. As the type of a field, `Reduction`
+    stands for any of its values.
+    """
+
+    kinds: ClassVar[dict[str, type[Axis]]] = {}
+
+    if TYPE_CHECKING:  # every value declares it, as a literal of its own
+        kind: str
+
+    def __init_subclass__(cls, *, axis: bool = False) -> None:
+        super().__init_subclass__()
+        if axis:
+            cls.kinds = {}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: object) -> None:
+        """Make a class with a `kind` known to its axis; `TypeError` for a kind that is declared already."""
+        for kind in cls.own_kinds():
+            known = cls.kinds.setdefault(kind, cls)
+            if known is not cls:
+                raise TypeError(f"{kind} is declared by {known.__qualname__} and by {cls.__qualname__}")
+
+    @classmethod
+    def of(cls, kind: str, **settings: object) -> Self:
+        """The value of this axis that is called `kind`; `KeyError` where there is none."""
+        return cast(Self, cls.kinds[kind].model_validate({"kind": kind, **settings}))
+
+    @classmethod
+    def is_axis(cls) -> bool:
+        """Whether the class opens an axis, and so stands for any of its values."""
+        return "kinds" in vars(cls)
+
+    @classmethod
+    def own_kinds(cls) -> tuple[str, ...]:
+        """The kinds that the class itself stands for; none for a class that opens an axis."""
+        field = cls.model_fields.get("kind")
+        return get_args(field.annotation) if field is not None else ()
+
+    @classmethod
+    def values(cls) -> tuple[type[Axis], ...]:
+        """The classes of the axis, in the order in which they are declared."""
+        return tuple(dict.fromkeys(cls.kinds.values()))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """As the type of a field, an axis is any of its values; a value is itself."""
+        if not cls.is_axis() or not cls.kinds:
+            return handler(source)
+        return handler.generate_schema(Annotated[reduce(or_, cls.values()), Field(discriminator="kind")])
