@@ -324,7 +324,7 @@ def test_the_entropy_coefficient_in_force_is_recorded_where_there_is_one(make):
     updater = make.updater(objective, make.exact_model(seed=3), num_minibatches=2)
     _, first = make.step(updater, rows)
     assert first["objective/entropy_coefficient"] == 0.01
-    assert first["objective/entropy"] > objective.entropy.target
+    assert first["objective/entropy"] > objective.method.regularizer.entropy.target
     state = objective.update_state(objective.initial_state(), first, step=1)
     _, second = make.step(updater, rows, step=2, state=state)
     assert second["objective/entropy_coefficient"] == 0.0
