@@ -165,7 +165,7 @@ def _on_one_grid(curves: Sequence[Curve]) -> tuple[Column, Column]:
 
 
 def _at_evaluated_steps(curves: Sequence[Curve]) -> tuple[Column, Column]:
-    """The mean x [G] of every step with an evaluation, in order, and the values [S, G], NaN where a run has none."""
+    """The mean x [G] of every step with an evaluation, and the values [S, G], NaN where a run has none."""
     columns = [(one.step if one.step is not None else one.x, one.x, one.y) for one in curves]
     steps = np.unique(np.concatenate([step for step, _, _ in columns]))
     x_SG, value_SG = np.full((2, len(curves), len(steps)), np.nan)
