@@ -26,12 +26,15 @@ def _losing(monkeypatch, step, lose):
 
 
 @pytest.mark.parametrize("step", [1, 3])
-def test_a_run_whose_folder_is_removed_fails_with_one_line_and_makes_none_anew(runs, monkeypatch, step):
+def test_a_run_whose_folder_is_removed_fails_with_one_line_and_makes_none_anew(
+    runs, monkeypatch, capsys, step
+):
     _losing(monkeypatch, step, shutil.rmtree)
     with pytest.raises(RunFolderError, match=r"metrics\.jsonl was removed or moved") as error:
         runs.train("num_steps=3", f"experiment_name=removed_{step}")
     assert "\n" not in str(error.value)
     assert list((runs.runs_dir / f"removed_{step}").iterdir()) == []
+    assert "make train RESUME=" not in capsys.readouterr().out, "it names a run that is not there"
 
 
 def test_a_run_whose_folder_is_moved_goes_on_once_it_is_moved_back(runs, monkeypatch, tmp_path, same_record):

@@ -36,12 +36,16 @@ class Band(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Points of one run: x [N] increases, y [N] is finite; low and high [N] where points have intervals."""
+    """Points of one run: x [N] increases, y [N] is finite; low and high [N] where points have intervals.
+
+    `step` [N] says where evaluations were made: they are rare, and nothing is known between two of them.
+    """
 
     x: Column
     y: Column
     low: Column | None = None
     high: Column | None = None
+    step: Column | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +114,13 @@ def group_curve(curves: Sequence[Curve], band: Band) -> GroupCurve | None:
     """The mean over runs at each point of a common grid, over the runs that reach it; None without points.
 
     Where the runs share their x values these are the grid; else each run is interpolated linearly
-    between its first and last point. The deviation is the standard deviation over runs (ddof 1).
+    between its first and last point. Evaluations are not: the mean at a step is over the runs that were
+    evaluated there, and stands at their mean x. The deviation is the standard deviation over runs (ddof 1).
     """
     curves = [one for one in curves if len(one.x)]
     if not curves:
         return None
-    grid, value_SG = _on_one_grid(curves)
+    grid, value_SG = _on_one_grid(curves) if curves[0].step is None else _at_evaluated_steps(curves)
     num_G = np.isfinite(value_SG).sum(axis=0)
     is_whole = bool((num_G == len(curves)).all())
     total_G = (value_SG if is_whole else np.nan_to_num(value_SG)).sum(axis=0)
@@ -157,6 +162,19 @@ def _on_one_grid(curves: Sequence[Curve]) -> tuple[Column, Column]:
     if len(grid) > _MAX_GRID:
         grid = np.linspace(grid[0], grid[-1], _MAX_GRID)
     return grid, np.stack([np.interp(grid, one.x, one.y, left=np.nan, right=np.nan) for one in curves])
+
+
+def _at_evaluated_steps(curves: Sequence[Curve]) -> tuple[Column, Column]:
+    """The mean x [G] of every step with an evaluation, and the values [S, G], NaN where a run has none."""
+    columns = [(one.step if one.step is not None else one.x, one.x, one.y) for one in curves]
+    steps = np.unique(np.concatenate([step for step, _, _ in columns]))
+    x_SG, value_SG = np.full((2, len(curves), len(steps)), np.nan)
+    for row, (step, x, y) in enumerate(columns):
+        place = np.searchsorted(steps, step)
+        x_SG[row, place], value_SG[row, place] = x, y
+    grid: Column = np.nanmean(x_SG, axis=0)
+    order = np.argsort(grid, kind="stable")
+    return grid[order], value_SG[:, order]
 
 
 def chosen_points(x: Column, y: Column, num_points: int) -> NDArray[np.int64]:

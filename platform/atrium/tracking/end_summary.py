@@ -33,10 +33,12 @@ INTERVAL_NOTE = "95 % intervals over problems: what another exam of such problem
 
 
 def print_summary(folder: RunFolder, console: Console | None = None) -> None:
-    """Print what came out of a run, from what its folder holds.
+    """Print what came out of a run, from what its folder holds: nothing where the folder is gone.
 
     Raises `OSError` where a file of the folder exists and cannot be read.
     """
+    if not folder.path.is_dir():
+        return
     console = console or Console()
     run, metrics = read_overview(folder), read_metrics(folder)
     console.print()

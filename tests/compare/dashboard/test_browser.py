@@ -195,6 +195,20 @@ def test_dragging_shares_the_range_of_steps_with_the_other_curves_and_nothing_el
     assert shown_range(dragged, "y") != before["y"][0]
 
 
+def test_dragging_straight_along_a_curve_chooses_steps_and_keeps_the_curve_in_sight(page):
+    show(page, "/curves")
+    figure = drawn(page, "rollout/reward")
+    before = {axis: shown_range(figure, axis) for axis in "xy"}
+    box = figure.locator(".plot").bounding_box()
+    for place, height in ((0.4, 0.8), (0.7, 0.81)):
+        page.mouse.move(box["x"] + place * box["width"], box["y"] + height * box["height"], steps=5)
+        page.mouse.down()
+    page.mouse.up()
+    until(page, "document.querySelector('.plot').figure.chart.getOption().dataZoom[0].start > 0")
+    assert shown_range(figure, "x") != before["x"]
+    assert shown_range(figure, "y") == before["y"]
+
+
 def test_a_figure_that_shows_a_part_says_how_to_see_all_of_it(page):
     show(page, "/curves")
     figure = drawn(page, "rollout/reward")

@@ -89,6 +89,23 @@ def test_curves_are_grouped_by_method_with_a_band_over_seeds(client):
     assert len(answer["groups"]) == 2
 
 
+@pytest.mark.parametrize("axis", ["step", "tokens"])
+def test_the_mean_of_evaluations_is_over_the_runs_that_were_evaluated_there(client, make_run, runs_dir, axis):
+    make_run(runs_dir, "clip", 0, num_steps=4)
+    make_run(runs_dir, "clip", 1, num_steps=8)
+    runs = [
+        name for name in eventually(lambda: len(indexed(client)) == 6 and names(client)) if "clip" in name
+    ]
+    shown = {"run": runs, "metric": "evaluation/sums/mean_at_k", "x": axis}
+    (together,) = ask(client, "curves", **shown)["panels"][0]["series"]
+    alone = ask(client, "curves", **shown, group="run")["panels"][0]["series"]
+    (short,) = [one for one in alone if one["x"][-1] == (4 if axis == "step" else 400)]
+    (long,) = [one for one in alone if one is not short]
+    assert together["x"] == [0, short["x"][-1], long["x"][-1]]
+    assert together["num"] == [2, 1, 1]
+    assert together["y"][1:] == [short["y"][-1], long["y"][-1]]
+
+
 def test_curves_follow_the_axis_the_group_and_the_smoothing(client):
     runs = indexed(client)
     shown = {"run": runs, "metric": "rollout/reward"}

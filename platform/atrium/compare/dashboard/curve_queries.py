@@ -189,7 +189,7 @@ def _evaluation_curve(
         return None
     step, value, low, high = np.array(rows, dtype=np.float64).T
     x = at_steps(step, columns, axis)
-    return None if x is None else Curve(x=x, y=value, low=low, high=high)
+    return None if x is None else Curve(x=x, y=value, low=low, high=high, step=step)
 
 
 def _value(point: EvaluationPoint, kind: str) -> tuple[float | None, float, float]:

@@ -18,6 +18,8 @@ const sight = new IntersectionObserver((entries) => {
 // They are drawn a few per frame, those on the screen first, so that the page answers meanwhile.
 const waiting = new Set();
 const FRAME_MS = 30;
+// In percent of a figure's height.
+const FLAT = 10;
 let frame = 0;
 // Tooltips may leave their card. In a box of their own they do not make the page lay itself out again. It
 // covers the window: ECharts measures the box to find out where in it a point of a chart lies.
@@ -111,7 +113,7 @@ export class Figure {
     if (isNew) {
       this.chart = echarts.init(this.place, null, { renderer: "canvas" });
       if (this.linked) { this.chart.group = this.linked; echarts.connect(this.linked); shareOnlyX(this.chart); }
-      this.chart.on("datazoom", () => this.showHint());
+      this.chart.on("datazoom", () => { this.keepHeight(); this.showHint(); });
       this.place.addEventListener("dblclick", () => this.unzoom());
       this.place.addEventListener("pointerenter", () => this.dragToZoom());
     }
@@ -131,6 +133,12 @@ export class Figure {
     if (!this.zooms || this.isReady) return;
     this.isReady = true;
     this.chart.dispatchAction({ type: "takeGlobalCursor", key: "dataZoomSelect", dataZoomSelectActive: true, escapeConnect: true });
+  }
+
+  /** Dragging along a curve chooses steps: a box that is next to flat would leave no curve to see. */
+  keepHeight() {
+    const height = this.chart.getOption().dataZoom?.[1];
+    if (height && height.end - height.start < FLAT) this.chart.dispatchAction({ type: "dataZoom", dataZoomIndex: 1, start: 0, end: 100, escapeConnect: true });
   }
 
   /** Show all of this figure and of those linked to it. */
