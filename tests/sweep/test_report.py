@@ -11,7 +11,7 @@ import json
 import pytest
 from tests.sweep.conftest import ScriptedRuns
 
-from atrium.cli.sweep.report import list_sweeps, report
+from atrium.cli.sweep.report import best_sentence, list_sweeps, report
 from atrium.compare.figures.sweeps import draw_sweep_figures
 from atrium.config.compose import compose
 from atrium.config.experiment_file import expand_experiment_files
@@ -223,3 +223,13 @@ def test_two_objectives_give_a_front_and_no_winner(run_scripted):
     assert content["best"] is None
     assert (folder / "front.png").is_file()
     assert not (folder / "winner.yaml").exists()
+
+
+def test_settings_that_all_score_alike_have_no_best_one():
+    ranking = [
+        {"labels": [f"delta={delta}"], "k": 2, "mean_at_k": {"value": value, "interval": None}}
+        for delta, value in ((0.002, 0.0), (0.02, 0.0))
+    ]
+    assert best_sentence(ranking[0], ranking).startswith("all 2 settings score alike on validation")
+    ranking[1]["mean_at_k"]["value"] = -0.1
+    assert best_sentence(ranking[0], ranking).startswith("best on validation: delta=0.002 at Mean@2 0.0 %")

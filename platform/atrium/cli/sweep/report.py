@@ -88,10 +88,7 @@ def sentences(definition: SweepDefinition, content: Mapping[str, Any]) -> list[s
     said = []
     best = content["best"]
     if best is not None:
-        said.append(
-            f"best on validation: {' = '.join(best['labels'])} at {_score(best)}, from "
-            f"{len(content['ranking'])} settings; chosen as the highest, so its own number flatters it"
-        )
+        said.append(best_sentence(best, content["ranking"]))
     merged = [one for one in content["ranking"] if len(one["labels"]) > 1]
     said += [f"{' and '.join(one['labels'])} are the same method and were run once" for one in merged]
     verdict = content["verdict"]
@@ -116,6 +113,20 @@ def sentences(definition: SweepDefinition, content: Mapping[str, Any]) -> list[s
     if content["pareto"]:
         said.append(f"no other trial is better in every objective than: {content['pareto']}")
     return said
+
+
+def best_sentence(best: Mapping[str, Any], ranking: Sequence[Mapping[str, Any]]) -> str:
+    """Which setting scored highest on validation problems, and how that is to be read."""
+    name = " = ".join(best["labels"])
+    if len(ranking) > 1 and len({one["mean_at_k"]["value"] for one in ranking}) == 1:
+        return (
+            f"all {len(ranking)} settings score alike on validation, {_score(best)}, so none of them is the "
+            f"best; {name} stands for them"
+        )
+    return (
+        f"best on validation: {name} at {_score(best)}, from {len(ranking)} settings; chosen as the highest, "
+        "so its own number flatters it"
+    )
 
 
 def _score(one: Mapping[str, Any]) -> str:
