@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from scipy.optimize import brentq
 
@@ -155,6 +156,7 @@ DIVERGENCES: dict[str, RatioDivergence] = {
 }
 
 
+@cache
 def window(kind: str, delta: float, *, alpha: float = 0.0) -> Window:
     """The ratio window of budget `delta` for the divergence called `kind` (`alpha` for `"alpha"`)."""
     return divergence(kind, alpha=alpha).window(delta)
