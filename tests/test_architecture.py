@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "grading": set(),
     "data": set(),
     "models": {"data"},
-    "rollout": {"data", "models", "objective.batch"},
+    "rollout": {"data", "models", "objective.batch", "objective.selection"},
     "train": {
         "objective",
         "method",

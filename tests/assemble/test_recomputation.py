@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atrium.assemble import budget
-from atrium.assemble.budget import settled_budget
+from atrium.assemble.budget import tune_micro_batches
 from atrium.assemble.memory import needs_recomputation
 from atrium.assemble.policies import build_policy, build_updater
 from atrium.config.compose import compose, from_json
@@ -123,7 +123,7 @@ def settled(runs, tmp_path, monkeypatch):
         policy = build_policy(config, runs.runs_dir / ".cache", progress_display("off", lambda line: None))
         updater = build_updater(config, policy, None, {}, FaultHandling())
         said = []
-        updater = settled_budget(config, updater, folder, longest=40, log=said.append)
+        updater = tune_micro_batches(config, updater, folder, longest=40, log=said.append)
         stored = from_json(folder.config_file.read_text()).compute
         return updater, stored, said, tries
 

@@ -29,7 +29,7 @@ from atrium.train.step import PolicyUpdater
 _CACHE = "micro_batch_tokens.json"
 
 
-def settled_budget(
+def tune_micro_batches(
     config: RunConfig,
     updater: PolicyUpdater,
     folder: RunFolder,

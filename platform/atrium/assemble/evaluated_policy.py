@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from atrium.assemble.policies import build_policy, own_storage
+from atrium.assemble.policies import build_policy, copy_out_of_mmap
 from atrium.config.models import TinyModelConfig
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
@@ -44,7 +44,7 @@ def load_evaluated_policy(config: RunConfig, cache_dir: Path, display: ProgressD
         policy = load_policy(
             config.model.source, dtype=dtype, device=config.compute.device, revision=config.model.revision
         )
-    own_storage(policy.model)
+    copy_out_of_mmap(policy.model)
     return policy
 
 

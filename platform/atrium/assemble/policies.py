@@ -133,7 +133,7 @@ def restore_weights(policy: Policy, folder: Path) -> None:
             )
 
 
-def own_storage(model: nn.Module) -> None:
+def copy_out_of_mmap(model: nn.Module) -> None:
     """Move every parameter into memory of its own.
 
     Loaded parameters may be views of a mapped file, whose alignment decides which kernels run and with

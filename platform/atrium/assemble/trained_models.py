@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from atrium.assemble.budget import settled_budget
+from atrium.assemble.budget import tune_micro_batches
 from atrium.assemble.policies import build_engine, build_reference, build_updater, restore_weights
 from atrium.assemble.ranks import read_spread, spread
 from atrium.assemble.recording import Recorder
@@ -54,7 +54,7 @@ def trained_models(
     )
 
 
-def fitting_updater(
+def build_fitting_updater(
     config: RunConfig,
     folder: RunFolder,
     recorder: Recorder,
@@ -74,4 +74,4 @@ def fitting_updater(
     if limit_mb is not None:
         updater = replace(updater, memory_limit=MemoryLimit(config.compute.device, limit_mb))
     longest_row = min(policy.context_length, longest + config.rollout.max_new_tokens)
-    return settled_budget(config, updater, folder, longest=longest_row, log=log, ranks=ranks)
+    return tune_micro_batches(config, updater, folder, longest=longest_row, log=log, ranks=ranks)

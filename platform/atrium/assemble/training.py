@@ -18,7 +18,7 @@ from atrium.assemble.mirroring import MirroredRun, configured_mirrors
 from atrium.assemble.observing import ObservedRecorder, RunObserver
 from atrium.assemble.policies import (
     build_policy,
-    own_storage,
+    copy_out_of_mmap,
 )
 from atrium.assemble.ranks import (
     agreed_folder,
@@ -33,7 +33,7 @@ from atrium.assemble.ranks import (
 from atrium.assemble.recording import EvaluationPlan, Recorder
 from atrium.assemble.stopping import StopRequests
 from atrium.assemble.task import Task, build_task, data_provenance, require_same_data
-from atrium.assemble.trained_models import fitting_updater, trained_models
+from atrium.assemble.trained_models import build_fitting_updater, trained_models
 from atrium.assemble.watching import step_profiler
 from atrium.compare.figures.runs import draw_figures
 from atrium.config.schema import RunConfig
@@ -159,7 +159,7 @@ def _train(
     with ranks.first_alone("loading the model"):
         # A policy that will be spread is spread from the host's memory.
         policy = build_policy(config, folder.cache_dir, display, device=None if ranks.is_alone else "cpu")
-    own_storage(policy.model)
+    copy_out_of_mmap(policy.model)
     if ranks.is_first:
         _record_provenance(config, folder, task)
     graders = BenchmarkGraders(config.grader, config.model, own=grader)
@@ -213,7 +213,7 @@ def _assembled(
     return Training(
         settings=loop_settings(config, policy),
         collector=collected,
-        updater=fitting_updater(config, folder, recorder, policy, models, longest, ranks),
+        updater=build_fitting_updater(config, folder, recorder, policy, models, longest, ranks),
         engine=engine,
         weights=policy.weights,
         reference=models.reference,

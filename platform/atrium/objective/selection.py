@@ -7,6 +7,8 @@ from torch import Tensor
 
 from atrium.objective.batch import Sum, neutral
 
+INCREMENT = 0x9E3779B97F4A7C15
+"""What SplitMix64 adds to its state at each draw."""
 _BITS = 16
 _SIGN = -(2**63)
 
@@ -59,18 +61,27 @@ def _ordered_key(value_BT: Tensor) -> Tensor:
     return torch.where(bits_BT < 0, ~bits_BT, bits_BT ^ _SIGN)
 
 
-def _mixed(value: Tensor) -> Tensor:
-    """The finaliser of splitmix64, in arithmetic modulo 2^64."""
-    value = value + _signed(0x9E3779B97F4A7C15)
-    value = (value ^ _shifted(value, 30)) * _signed(0xBF58476D1CE4E5B9)
-    value = (value ^ _shifted(value, 27)) * _signed(0x94D049BB133111EB)
-    return value ^ _shifted(value, 31)
+def mix(word: Tensor) -> Tensor:
+    """The output function of SplitMix64, a bijection of 64-bit words that int64 holds.
+
+    Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+    """
+    word = (word ^ shift_right(word, 30)) * signed(0xBF58476D1CE4E5B9)
+    word = (word ^ shift_right(word, 27)) * signed(0x94D049BB133111EB)
+    return word ^ shift_right(word, 31)
 
 
-def _shifted(value: Tensor, count: int) -> Tensor:
-    """A logical shift to the right."""
-    return (value >> count) & ((1 << (64 - count)) - 1)
+def shift_right(word: Tensor, num_bits: int) -> Tensor:
+    """A logical shift: torch shifts int64 arithmetically, and the mask drops the copies of the sign bit."""
+    return (word >> num_bits) & ((1 << (64 - num_bits)) - 1)
 
 
-def _signed(value: int) -> int:
-    return value - 2**64 if value >= 2**63 else value
+def signed(word: int) -> int:
+    """A word, taken modulo 2^64, as the int64 of the same bits."""
+    word %= 2**64
+    return word - 2**64 if word >= 2**63 else word
+
+
+def _mixed(word: Tensor) -> Tensor:
+    """The output of the generator's next state."""
+    return mix(word + signed(INCREMENT))

@@ -6,8 +6,7 @@ of the sample's seed and the position: batching, order and neighbours cannot cha
 
 Axes: N rows, T positions, V vocabulary, S stop tokens.
 
-Source: the hash is the output function and increment of SplitMix64 (Steele, Lea and Flood 2014,
-"Fast splittable pseudorandom number generators", OOPSLA).
+The hash is the output function and increment of SplitMix64; see `atrium.objective.selection`.
 """
 
 from __future__ import annotations
@@ -18,12 +17,9 @@ import torch
 from torch import Tensor
 
 from atrium.errors import EngineError
+from atrium.objective.selection import INCREMENT, mix, shift_right, signed
 from atrium.rollout.engine import GenerationRequest, SamplingParams
 
-_WORD = 1 << 64
-_INCREMENT = 0x9E3779B97F4A7C15
-_MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-_SHIFTS = (30, 27, 31)
 # Drawing holds a few float64 copies of the distributions; more rows at once than this are split.
 _MAX_ELEMENTS = 1 << 25
 
@@ -64,8 +60,8 @@ def check_requests(
 
 def sample_keys(seeds: Sequence[int], device: torch.device | str) -> Tensor:
     """The hash state int64 [N] of each sample seed (any integers, taken modulo 2**64)."""
-    words = torch.tensor([_signed(seed) for seed in seeds], dtype=torch.int64, device=device)
-    return _mix(words)
+    words = torch.tensor([signed(seed) for seed in seeds], dtype=torch.int64, device=device)
+    return mix(words)
 
 
 def uniforms(key_N: Tensor, positions: range) -> Tensor:
@@ -73,15 +69,9 @@ def uniforms(key_N: Tensor, positions: range) -> Tensor:
 
     The numbers are multiples of 2**-53. Positions count a completion's tokens from 0.
     """
-    steps = [_signed((position + 1) * _INCREMENT) for position in positions]
+    steps = [signed((position + 1) * INCREMENT) for position in positions]
     step_T1 = torch.tensor(steps, dtype=torch.int64, device=key_N.device).unsqueeze(-1)
-    return _shift_right(_mix(key_N + step_T1), 11).to(torch.float64) * 2.0**-53
-
-
-def uniforms_at(key_N: Tensor, position_N: Tensor) -> Tensor:
-    """As `uniforms`, float64 [N], with a position of its own, int64, for every row."""
-    step_N = (position_N + 1) * _signed(_INCREMENT)
-    return _shift_right(_mix(key_N + step_N), 11).to(torch.float64) * 2.0**-53
+    return shift_right(mix(key_N + step_T1), 11).to(torch.float64) * 2.0**-53
 
 
 def log_distribution(logits_NV: Tensor, sampling: SamplingParams) -> Tensor:
@@ -153,20 +143,3 @@ def _sample(
     is_greedy = sampling.temperature == 0
     token_N = logprob_NV.argmax(-1) if is_greedy else draw(logprob_NV, uniform_N)
     return token_N, logprob_NV.gather(-1, token_N.unsqueeze(-1)).squeeze(-1)
-
-
-def _mix(word_N: Tensor) -> Tensor:
-    """SplitMix64's output function, a bijection of 64-bit words held in int64."""
-    for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):
-        word_N = (word_N ^ _shift_right(word_N, shift)) * _signed(multiplier)
-    return word_N ^ _shift_right(word_N, _SHIFTS[-1])
-
-
-def _shift_right(word_N: Tensor, num_bits: int) -> Tensor:
-    # torch shifts int64 arithmetically; the mask drops the copies of the sign bit.
-    return (word_N >> num_bits) & ((1 << (64 - num_bits)) - 1)
-
-
-def _signed(word: int) -> int:
-    word %= _WORD
-    return word - _WORD if word >= _WORD // 2 else word

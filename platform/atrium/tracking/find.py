@@ -24,7 +24,7 @@ _MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Last:
+class LatestQuery:
     """Which runs `last` can mean; `words` say what there is none of."""
 
     is_meant: Callable[[RunFolder], bool]
@@ -52,7 +52,7 @@ def list_runs(runs_dir: Path | str) -> list[RunFolder]:
 
 
 def find_run(
-    runs_dir: Path | str, wanted: str, *, allow_paths: bool = True, last: Last | None = None
+    runs_dir: Path | str, wanted: str, *, allow_paths: bool = True, last: LatestQuery | None = None
 ) -> RunFolder:
     """The run that `wanted` means: `last`, a path, `<experiment>/<run>`, a run's name, or its end.
 
@@ -115,10 +115,10 @@ def _is_evaluation(folder: RunFolder) -> bool:
     return isinstance(config, dict) and config.get("kind") == "evaluation"
 
 
-TRAINED = Last(lambda run: not _is_evaluation(run), "{} holds no training")
-EVALUATED = Last(_is_evaluation, "{} holds no evaluation")
-WITH_CHECKPOINT = Last(lambda run: bool(run.checkpoint_steps()), "no run in {} has a checkpoint")
-WITH_ROLLOUTS = Last(lambda run: bool(steps_in(run.rollouts_dir)), "no run in {} recorded rollouts")
+TRAINED = LatestQuery(lambda run: not _is_evaluation(run), "{} holds no training")
+EVALUATED = LatestQuery(_is_evaluation, "{} holds no evaluation")
+WITH_CHECKPOINT = LatestQuery(lambda run: bool(run.checkpoint_steps()), "no run in {} has a checkpoint")
+WITH_ROLLOUTS = LatestQuery(lambda run: bool(steps_in(run.rollouts_dir)), "no run in {} recorded rollouts")
 
 
 def _folders(path: Path) -> list[Path]:

@@ -26,7 +26,7 @@ _CACHE = ".cache"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spare:
+class Deletable:
     """Something that can go: what it is, how large, and the run whose lock guards it, if any."""
 
     path: Path
@@ -58,7 +58,7 @@ def main_clean(argv: list[str]) -> int:
     return 0
 
 
-def find_spare(runs_dir: Path, chosen: set[str]) -> Iterator[Spare]:
+def find_spare(runs_dir: Path, chosen: set[str]) -> Iterator[Deletable]:
     """What can go, of the kinds that were chosen, or of all where none was."""
     runs = [read_overview(folder) for folder in list_runs(runs_dir)]
     is_idle = all(run.state is not RunState.RUNNING for run in runs)
@@ -74,32 +74,32 @@ def find_spare(runs_dir: Path, chosen: set[str]) -> Iterator[Spare]:
             yield from _killed(run, with_resumable="killed" in chosen)
 
 
-def _caches(folder: Path) -> Iterator[Spare]:
+def _caches(folder: Path) -> Iterator[Deletable]:
     if folder.is_dir() and not folder.is_symlink():
         for path in sorted(folder.iterdir()):
-            yield Spare(path=path, what="cache, made again when needed", num_bytes=_size(path))
+            yield Deletable(path=path, what="cache, made again when needed", num_bytes=_size(path))
 
 
-def _old_checkpoints(folder: RunFolder) -> Iterator[Spare]:
+def _old_checkpoints(folder: RunFolder) -> Iterator[Deletable]:
     steps = folder.checkpoint_steps()
     for step in steps[:-1]:
         if step != folder.best_checkpoint_step():
             path = folder.checkpoint_path(step)
             what = "checkpoint, neither the last nor the best"
-            yield Spare(path=path, what=what, num_bytes=_size(path), run=folder)
+            yield Deletable(path=path, what=what, num_bytes=_size(path), run=folder)
 
 
-def _killed(run: RunOverview, *, with_resumable: bool) -> Iterator[Spare]:
+def _killed(run: RunOverview, *, with_resumable: bool) -> Iterator[Deletable]:
     steps = run.folder.checkpoint_steps()
     if steps and not with_resumable:
         return
     what = f"killed at step {run.status.step} of {run.status.num_steps}"
     what += f", can be resumed from step {steps[-1]}" if steps else ", has no checkpoint"
     path = run.folder.path
-    yield Spare(path=path, what=what, num_bytes=_size(path), run=run.folder)
+    yield Deletable(path=path, what=what, num_bytes=_size(path), run=run.folder)
 
 
-def _report(spare: Sequence[Spare], runs_dir: Path, *, delete: bool) -> None:
+def _report(spare: Sequence[Deletable], runs_dir: Path, *, delete: bool) -> None:
     console = standard_output()
     if not spare:
         console.print("nothing to clean")
@@ -122,7 +122,7 @@ def _elsewhere(path: Path, runs_dir: Path) -> str | None:
     return f"it lies in {folder}, outside {runs_dir}"
 
 
-def _delete(item: Spare) -> str | None:
+def _delete(item: Deletable) -> str | None:
     """Delete under the run's lock; the reason where it had to stay."""
     try:
         if item.run is None:
