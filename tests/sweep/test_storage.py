@@ -62,7 +62,7 @@ def stopped_by(storage, definition, disturb):
     with pytest.raises(SweepError) as caught:
         worker.work()
     assert "\n" not in str(caught.value)
-    assert not [thread for thread in threading.enumerate() if thread.daemon and "_beat" in thread.name]
+    assert not [thread for thread in threading.enumerate() if "_beat_until" in thread.name]
     return str(caught.value)
 
 

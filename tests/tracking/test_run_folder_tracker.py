@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 
 import pytest
 
@@ -246,3 +247,12 @@ def test_a_run_that_failed_before_its_first_step_has_a_summary_too(folder):
 def test_ending_and_closing_twice_is_harmless(tracker):
     tracker.end(RunState.FINISHED)
     tracker.close()
+
+
+def test_a_tracker_that_is_closed_writes_nothing_by_itself_any_more(folder):
+    before = set(threading.enumerate())
+    tracker = RunFolderTracker(folder, RunFolderSettings())
+    [beating] = set(threading.enumerate()) - before
+    tracker.close()
+    beating.join(60)
+    assert not beating.is_alive()

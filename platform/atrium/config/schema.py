@@ -21,7 +21,7 @@ from atrium.method.regularizers import Regularizer
 from atrium.section import Count, CountOrZero, FolderName, NonNegative, Positive, Section, Seed, Text
 
 
-class AdamWConfig(Section):
+class OptimizerConfig(Section):
     """AdamW, its learning-rate schedule, and how many updates a batch of rollouts gets."""
 
     kind: Literal["adamw", "adamw_8bit", "adamw_bf16"]
@@ -48,9 +48,6 @@ class AdamWConfig(Section):
     """Updates per pass over a batch of rollouts; divides num_prompts, since groups stay whole."""
     num_epochs: Count
     """Passes over a batch of rollouts."""
-
-
-OptimizerConfig = AdamWConfig
 
 
 class EvaluationConfig(Section):
@@ -106,7 +103,7 @@ class TensorBoardConfig(Section):
     """A mirror of the run folder in TensorBoard's event files, inside it; there is nothing to choose."""
 
 
-class RunFolderConfig(Section):
+class TrackingConfig(Section):
     """What the run folder records, and where it is mirrored to."""
 
     kind: Literal["run_folder"]
@@ -125,9 +122,6 @@ class RunFolderConfig(Section):
     """The mirror in W&B; null for none."""
     tensorboard: TensorBoardConfig | None = None
     """The mirror in TensorBoard's files; null for none."""
-
-
-TrackingConfig = RunFolderConfig
 
 
 class RunConfig(Section):

@@ -174,6 +174,7 @@ class RunFolderTracker:
 
     def close(self) -> None:
         """Close the files without saying how the run ended. Harmless when called twice."""
+        self._status.stop_beating()
         self._metrics.close()
         self._evaluations.close()
         self._ratios.close()

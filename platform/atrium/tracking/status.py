@@ -186,9 +186,13 @@ class StatusWriter:
     def end(self, state: RunState, error: str | None = None) -> None:
         """Say how the run ended, with the error's first line where it failed."""
         line = error.strip().split("\n")[0] if error and error.strip() else None
-        self._ended.set()
+        self.stop_beating()
         self._change(state=state, error=line)
         self._write()
+
+    def stop_beating(self) -> None:
+        """Write no more by itself; the thread ends."""
+        self._ended.set()
 
     def _change(self, **changes: Any) -> None:  # noqa: ANN401 - fields of RunStatus
         with self._lock:
