@@ -110,7 +110,32 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RolloutGroup:
-    """All rollouts of one problem, sampled from one prompt."""
+    """All rollouts of one problem, sampled from one prompt.
+
+    Examples
+    --------
+    Two answers to one problem, of which one is right:
+
+    >>> def answered(text: str, kind: VerdictKind, place: int) -> Rollout:
+    ...     completion = Completion(
+    ...         token_ids=np.array([5, 2]),
+    ...         logprobs=np.array([-0.4, -0.1], dtype=np.float32),
+    ...         text=text,
+    ...         finish_reason=FinishReason.STOP,
+    ...         weight_version=0,
+    ...     )
+    ...     verdict = Verdict(kind=kind, reason="compared as numbers", extracted=text)
+    ...     return Rollout(
+    ...         sample_index=place, completion=completion, verdict=verdict, reward=float(verdict.is_correct)
+    ...     )
+    >>> group = RolloutGroup(
+    ...     problem=Problem(problem_id="sum-1", question="2+3=", answer="5"),
+    ...     prompt_token_ids=np.array([1, 7, 8]),
+    ...     rollouts=(answered("5", VerdictKind.CORRECT, 0), answered("6", VerdictKind.INCORRECT, 1)),
+    ... )
+    >>> [rollout.reward for rollout in group.rollouts]
+    [1.0, 0.0]
+    """
 
     problem: Problem
     prompt_token_ids: TokenIds

@@ -97,6 +97,11 @@ class PolicyTokens:
 
     `logprob_BT` carries the gradient. `entropy_BT` (nats, of the distribution sampled from) carries one
     only where the objective needs it. `divergence_BT` is the detached state divergence, where needed.
+
+    Examples
+    --------
+    >>> PolicyTokens(logprob_BT=torch.tensor([[-0.1, -0.7]], requires_grad=True)).entropy_BT is None
+    True
     """
 
     logprob_BT: Tensor

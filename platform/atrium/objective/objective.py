@@ -64,6 +64,19 @@ class Prepared:
     Per row: the reduction's factor, and the surrogate's constant. Per token: what the token weight chose.
     For the whole minibatch: the window's bounds [2], where they depend on it, and the entropy bonus's
     coefficient.
+
+    Examples
+    --------
+    What the mean over 5 tokens makes of two rows, and of the second alone:
+
+    >>> prepared = Prepared(
+    ...     row_factor_B=torch.tensor([0.2, 0.2]),
+    ...     token_weight_BT=torch.tensor([[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]]),
+    ...     row_constant_B=None,
+    ...     entropy_coefficient=0.0,
+    ... )
+    >>> prepared.select(torch.tensor([1]), num_tokens=2).token_weight_BT
+    tensor([[1., 1.]])
     """
 
     row_factor_B: Tensor

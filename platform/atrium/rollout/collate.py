@@ -37,6 +37,30 @@ class RolloutRows:
         Bool; False for completions that other weights sampled: read from disk, or from before an update.
     behavior_state_BTD
         The behavior policy's last states at the completion tokens, where a state divergence needs them.
+
+    Examples
+    --------
+    The completions (1, 2) and (3) of the prompt (7, 8), and the second row alone, without padding:
+
+    >>> rows = RolloutRows(
+    ...     token_BL=torch.tensor([[7, 8, 1, 2], [7, 8, 3, 0]]),
+    ...     num_prompt_tokens_B=np.array([2, 2]),
+    ...     num_tokens_B=np.array([4, 3]),
+    ...     prompt_index_B=np.array([0, 0]),
+    ...     batch=Batch(
+    ...         mask_BT=torch.tensor([[True, True], [True, False]]),
+    ...         reward_B=torch.tensor([1.0, 0.0], dtype=torch.float64),
+    ...         group_B=torch.tensor([0, 0]),
+    ...         sample_key_B=torch.tensor([11, 12]),
+    ...         rollout_logprob_BT=torch.tensor([[-0.1, -0.7], [-1.2, 0.0]]),
+    ...         trains_B=torch.tensor([True, True]),
+    ...     ),
+    ...     live_B=torch.tensor([True, True]),
+    ... )
+    >>> rows.num_completion_tokens_B
+    array([2, 1])
+    >>> rows.select(np.array([1])).token_BL
+    tensor([[7, 8, 3]])
     """
 
     token_BL: Tensor

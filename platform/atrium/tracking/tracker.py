@@ -15,6 +15,16 @@ class TokenTrace:
 
     `ratio` is the gate ratio after the step's last update that used the token, `clipped` is +1 where
     that update cut its gradient on the high side, -1 on the low side, 0 where it did not.
+
+    Examples
+    --------
+    A right answer of three tokens; the second has left a window that ends at 1.2, and is cut there:
+
+    >>> trace = TokenTrace(
+    ...     advantage=(0.7, 0.7, 0.7), ratio=(1.0, 1.25, 0.98), entropy=(0.1, 1.3, 0.0), clipped=(0, 1, 0)
+    ... )
+    >>> sum(trace.clipped)
+    1
     """
 
     advantage: tuple[float, ...]

@@ -46,6 +46,26 @@ class Packing:
         The places that hold a token again (prompts of further rows), and the tokens they hold.
     predicting_BT
         The token whose state predicts each completion token; any token behind a completion.
+
+    Examples
+    --------
+    Two completions, (1, 2) and (3), of the prompt (7, 8): the prompt is computed once, and a completion's
+    last token not at all, since nothing is predicted from it. Of six places, two hold the prompt again.
+
+    >>> packing = pack(
+    ...     torch.tensor([[7, 8, 1, 2], [7, 8, 3, 0]]),
+    ...     np.array([2, 2]),
+    ...     np.array([4, 3]),
+    ...     np.array([0, 0]),
+    ...     padded=True,
+    ... )
+    >>> packing.token_N, packing.position_N
+    (tensor([7, 8, 1]), tensor([0, 1, 2]))
+    >>> packing.source_P, packing.repeated
+    (tensor([0, 1, 0, 0, 1, 2]), tensor([3, 4]))
+    >>> packing.predicting_BT  # 1 and 3 are predicted from the 8, 2 from the 1
+    tensor([[1, 2],
+            [1, 1]])
     """
 
     token_N: Tensor
