@@ -11,6 +11,7 @@ import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from pydantic import ValidationError
 
+from atrium.cli import main
 from atrium.config import compose as composition
 from atrium.config.compose import check_overrides, compose, compose_all, conf_folder, from_json, to_json
 from atrium.config.machine import Machine
@@ -271,3 +272,13 @@ def test_every_job_of_a_sweep_is_composed():
 )
 def test_a_sweep_may_be_written_in_all_of_hydras_ways(override, jobs):
     assert composition._jobs(check_overrides([override], allow_sweeps=True)) == [(job,) for job in jobs]
+
+
+def test_an_experiment_of_ones_own_is_named_by_its_path_wherever_settings_are_composed(tmp_path, capsys):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("defaults:\n  - stress\n  - _self_\nnum_steps: 7\n")
+    config = compose([f"experiment={mine}", "seed=3"])
+    stress = compose(["experiment=stress", "seed=3"])
+    assert config == stress.model_copy(update={"num_steps": 7})
+    assert main(["memory", f"experiment={mine}", "--json"]) == 0
+    assert compose([f"experiment={mine}", "num_steps=9"]).num_steps == 9

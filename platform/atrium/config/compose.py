@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from yaml import YAMLError
 
 from atrium.config.consistency import check_consistency, check_method
+from atrium.config.experiment_file import expand_experiment_files
 from atrium.config.machine import Machine, engine_choice, resolve_auto, this_machine
 from atrium.config.messages import config_error
 from atrium.config.nearest import shown
@@ -82,10 +83,11 @@ def conf_folder() -> Path:
 def compose(overrides: Sequence[str] = (), *, machine: Machine | None = None) -> RunConfig:
     """The configuration that the shipped files and `overrides` give, validated and resolved.
 
-    `machine` is what `auto` is resolved for; this machine by default.
+    `machine` is what `auto` is resolved for; this machine by default. `experiment=` may name a file by its path.
     """
-    checked = check_overrides(overrides)
-    config = config_from_hydra(_compose(overrides), machine=machine)
+    lines = expand_experiment_files(overrides)
+    checked = check_overrides(lines)
+    config = config_from_hydra(_compose(lines), machine=machine)
     check_scale(config, checked)
     return config
 
