@@ -83,7 +83,8 @@ def conf_folder() -> Path:
 def compose(overrides: Sequence[str] = (), *, machine: Machine | None = None) -> RunConfig:
     """The configuration that the shipped files and `overrides` give, validated and resolved.
 
-    `machine` is what `auto` is resolved for; this machine by default. `experiment=` may name a file by its path.
+    `machine` is what `auto` is resolved for; this machine by default. `experiment=` may name a file by
+    its path.
     """
     lines = expand_experiment_files(overrides)
     checked = check_overrides(lines)

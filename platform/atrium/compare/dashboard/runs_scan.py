@@ -140,8 +140,12 @@ def _leads_outside(folder: Path, runs_dir: Path) -> bool:
 
 
 def _signature(folder: RunFolder) -> Signature:
-    """What changes when a file of the run that the entry is read from changes, or metrics are added."""
+    """What changes when a file of the run that the entry is read from changes, or metrics are added.
+
+    The folder's own time is among them: a link that leads out may come after the entry was read.
+    """
     files = (
+        folder.path,
         folder.status_file,
         folder.config_file,
         folder.summary_file,
