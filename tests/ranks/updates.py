@@ -21,6 +21,7 @@ from atrium.config.compose import compose, from_json, to_json
 from atrium.metrics import is_repeatable
 from atrium.models.shards import own_part, whole
 from atrium.objective.objective import Objective
+from atrium.train.divergence_meter import meter_of
 from atrium.train.faults import FaultHandling
 from atrium.train.logprobs import PolicyForward
 from atrium.train.measurements import Measurements
@@ -143,9 +144,7 @@ def run_case(case, config, ranks):
 
 
 def _forward(model, ranks, passes, objective):
-    from atrium.assemble.policies import _divergence_meter
-
-    meter = None if objective is None else _divergence_meter(objective.divergence)
+    meter = None if objective is None else meter_of(objective.method.divergence)
     sharded = None
     if not ranks.is_alone:
         from atrium.train.sharding import shard
