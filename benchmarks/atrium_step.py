@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from atrium.models.policy import Policy
     from atrium.records import Completion, RolloutGroup
     from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
-    from atrium.train.step import PolicyUpdater
+    from atrium.train.update.step import PolicyUpdater
 
 start_up = record.StartUp()
 
@@ -32,9 +32,9 @@ def build_updater(args: argparse.Namespace, policy: Policy) -> PolicyUpdater:
     from atrium.config.presets import read_preset
     from atrium.method.reductions import TokenMean
     from atrium.objective.objective import Objective
-    from atrium.train.logprobs import PolicyForward
-    from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
-    from atrium.train.step import PolicyUpdater, UpdateSettings
+    from atrium.train.update.forward import PolicyForward
+    from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
+    from atrium.train.update.step import PolicyUpdater, UpdateSettings
 
     longest = args.max_new_tokens + 64
     return PolicyUpdater(
@@ -127,7 +127,7 @@ def run_steps(
     from atrium import metrics
     from atrium.rollout.collate import collate
     from atrium.rollout.engine import SamplingParams
-    from atrium.train.measurements import Measurements
+    from atrium.train.measure.measurements import Measurements
 
     sampling = SamplingParams(max_new_tokens=args.max_new_tokens, ignore_stop=not args.free_length)
     rewards = workload.Rewards(args.reward, args.seed)
@@ -173,7 +173,7 @@ def main() -> None:
 
     from atrium.models.policy import load_policy
     from atrium.rollout.transformers_engine import TransformersEngine
-    from atrium.train.memory import keep_freed_memory
+    from atrium.train.guard.memory import keep_freed_memory
 
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from atrium.method.divergences import Divergence
     from atrium.models.policy import Policy
     from atrium.rollout.collate import RolloutRows
-    from atrium.train.step import PolicyUpdater
+    from atrium.train.update.step import PolicyUpdater
 
 BASELINE = "ratio"
 ARMS: dict[str, dict[str, float]] = {
@@ -95,7 +95,7 @@ def updater_of(arm: str, policy: Policy, args: argparse.Namespace) -> PolicyUpda
     """GRPO's clip with that trust region, on a copy of the policy."""
     import copy
 
-    from atrium.train.divergence_meter import meter_of
+    from atrium.train.update.divergence_meter import meter_of
 
     divergence = divergence_of(arm)
     return updates.build_updater(

@@ -53,7 +53,7 @@ def bare(head: nn.Linear, state_MD: Tensor, token_M: Tensor, gradient_M: Tensor)
 
 def plain(head: nn.Linear, state_MD: Tensor, token_M: Tensor, gradient_M: Tensor) -> None:
     """Log-softmax over all logits at once."""
-    from atrium.train.token_logprobs import selected_logprobs, tempered_logits
+    from atrium.train.update.token_logprobs import selected_logprobs, tempered_logits
 
     logprob_M, _ = selected_logprobs(tempered_logits(head, state_MD, 1.0), token_M, entropy="value")
     logprob_M.backward(gradient_M)
@@ -72,7 +72,7 @@ def chunked_by_torch(head: nn.Linear, state_MD: Tensor, token_M: Tensor, gradien
 
 def atrium(head: nn.Linear, state_MD: Tensor, token_M: Tensor, gradient_M: Tensor) -> None:
     """What training runs."""
-    from atrium.train.token_logprobs import token_logprobs
+    from atrium.train.update.token_logprobs import token_logprobs
 
     logprob_M, _ = token_logprobs(head, state_MD, token_M, temperature=1.0, entropy="value")
     logprob_M.backward(gradient_M)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from atrium.method.divergences import Divergence
     from atrium.rollout.collate import RolloutRows
-    from atrium.train.divergence_meter import DivergenceMeter
-    from atrium.train.step import PolicyUpdater
+    from atrium.train.update.divergence_meter import DivergenceMeter
+    from atrium.train.update.step import PolicyUpdater
 
 FIRST_TOKEN = 5
 """Ids below are special tokens in every vocabulary of the benchmarks."""
@@ -26,7 +26,7 @@ def compute_as_runs_do() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch
 
-    from atrium.train.memory import keep_freed_memory
+    from atrium.train.guard.memory import keep_freed_memory
 
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -118,9 +118,9 @@ def build_updater(
     from atrium.config.presets import read_preset
     from atrium.method.reductions import TokenMean
     from atrium.objective.objective import Objective
-    from atrium.train.logprobs import PolicyForward
-    from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
-    from atrium.train.step import PolicyUpdater, UpdateSettings
+    from atrium.train.update.forward import PolicyForward
+    from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
+    from atrium.train.update.step import PolicyUpdater, UpdateSettings
 
     method = read_preset("grpo").method.with_parts(reduction=TokenMean())
     return PolicyUpdater(
@@ -161,7 +161,7 @@ def build_updater(
 
 def run_update(updater: PolicyUpdater, rows: RolloutRows, step: int = 1) -> dict[str, float]:
     """All updates of one step on these rows; its metrics by name."""
-    from atrium.train.measurements import Measurements
+    from atrium.train.measure.measurements import Measurements
 
     measurements = Measurements()
     updater.step(rows, updater.objective.initial_state(), step=step, measurements=measurements, trace=False)

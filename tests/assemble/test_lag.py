@@ -10,7 +10,7 @@ from atrium.errors import EngineError
 from atrium.metrics import MISMATCH_MAX, NUM_UPDATES, OVERLAP_S, RATIO_MAX, STALENESS
 from atrium.rollout.transformers_engine import TransformersEngine
 from atrium.tracking.json_lines import read_json_lines
-from atrium.train.optimizer import PolicyOptimizer
+from atrium.train.update.optimizer import PolicyOptimizer
 
 LAGGED = ("rollout.lag=1", "optimizer.learning_rate=0.01", "num_steps=4", "checkpoint.every_num_steps=1")
 

@@ -9,7 +9,7 @@ import pytest
 
 from atrium.metrics import CATALOGUE
 from atrium.tracking.json_lines import read_json_lines
-from atrium.train.checkpoint import latest_checkpoint
+from atrium.train.checkpoint.checkpoint import latest_checkpoint
 
 FILES = (Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml")
 PRESETS = sorted({path.stem for path in FILES} - {"gvpo_offpolicy"})  # needs stored rollouts: `test_bank`

@@ -14,7 +14,7 @@ from atrium.config.resume import resumed
 from atrium.errors import ConfigError, MemoryExhaustedError
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.terminal import progress_display
-from atrium.train.faults import FaultHandling
+from atrium.train.guard.faults import FaultHandling
 
 AUTO = "compute.recompute_activations=auto"
 GB = 10**9

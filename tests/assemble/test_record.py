@@ -13,7 +13,7 @@ from atrium.metrics import CATALOGUE
 from atrium.models.policy import load_policy
 from atrium.tracking.json_lines import read_json_lines
 from atrium.tracking.status import RunState, read_status
-from atrium.train.checkpoint import latest_checkpoint
+from atrium.train.checkpoint.checkpoint import latest_checkpoint
 
 BENCHMARKS = {"arithmetic-validation": (0, 2, 3), "arithmetic-test": (0, 3)}
 SUMMARY_POINT = {

@@ -23,9 +23,9 @@ from atrium.rollout.transformers_engine import TransformersEngine
 from atrium.tracking.json_lines import read_json_lines
 from atrium.tracking.run_folder_tracker import RunFolderTracker
 from atrium.tracking.status import RunState, read_status
-from atrium.train import checkpoint
-from atrium.train.checkpoint import CheckpointStore
-from atrium.train.optimizer import PolicyOptimizer
+from atrium.train.checkpoint import checkpoint
+from atrium.train.checkpoint.checkpoint import CheckpointStore
+from atrium.train.update.optimizer import PolicyOptimizer
 
 FULL = (
     "algorithm=grpo_kl",

@@ -16,10 +16,11 @@ from atrium.models.policy import build_random_policy
 from atrium.models.tiny import TinySettings, build_tiny_policy, build_tokenizer
 from atrium.objective.batch import Batch
 from atrium.rollout.collate import RolloutRows
-from atrium.train import memory_plan, token_logprobs
-from atrium.train.logprobs import PolicyForward
+from atrium.train import memory_plan
 from atrium.train.memory_plan import MemorySettings, Phase, activation_bytes, peak_by_phase, plan_memory
-from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
+from atrium.train.update import token_logprobs
+from atrium.train.update.forward import PolicyForward
+from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
 
 # Longer than what attention on a CPU computes as two products, which keep probabilities.
 NUM_ROWS, NUM_PROMPT_TOKENS, LENGTH = 12, 1, 192

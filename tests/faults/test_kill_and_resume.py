@@ -27,7 +27,7 @@ from atrium.metrics import is_repeatable
 from atrium.tracking.json_lines import read_json_lines
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState, read_status
-from atrium.train.checkpoint import latest_checkpoint
+from atrium.train.checkpoint.checkpoint import latest_checkpoint
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 

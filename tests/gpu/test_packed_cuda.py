@@ -8,9 +8,9 @@ import torch
 
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import build_tokenizer
-from atrium.train import token_logprobs
-from atrium.train.packed_attention import packed_states
-from atrium.train.packing import pack
+from atrium.train.update import token_logprobs
+from atrium.train.update.packed_attention import packed_states
+from atrium.train.update.packing import pack
 
 DEVICE = "cuda"
 

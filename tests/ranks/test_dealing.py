@@ -11,12 +11,12 @@ from tests.train.conftest import exact_model, forward_of, random_groups, rows_of
 
 from atrium import metrics
 from atrium.records import STORED_VERSION
-from atrium.train.group_records import bytes_of_groups, groups_of_bytes
-from atrium.train.measurements import Measurements
-from atrium.train.microbatches import deal_by_tokens
-from atrium.train.out_of_memory import MicroBatchBudget
-from atrium.train.rank_report import RankReport
-from atrium.train.ranks import Ranks
+from atrium.train.checkpoint.group_records import bytes_of_groups, groups_of_bytes
+from atrium.train.guard.out_of_memory import MicroBatchBudget
+from atrium.train.measure.measurements import Measurements
+from atrium.train.ranks.rank_report import RankReport
+from atrium.train.ranks.ranks import Ranks
+from atrium.train.update.micro_batches import deal_by_tokens
 
 
 class Member(Ranks):

@@ -23,8 +23,8 @@ from atrium.metrics import RANK_TOKENS_MAX, RANK_TOKENS_MIN
 from atrium.records import Completion, FinishReason, Problem
 from atrium.rollout.engine import Generation, SamplingParams
 from atrium.train.collect import RolloutCollector
-from atrium.train.measurements import Measurements
-from atrium.train.ranks import Ranks
+from atrium.train.measure.measurements import Measurements
+from atrium.train.ranks.ranks import Ranks
 
 PROBLEMS = [Problem(problem_id=str(n), question=str(n), answer=str(n)) for n in range(60)]
 GROUP_SIZE = 3

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tests.ranks.updates import CASES, compose_cases, run_case
 
 from atrium.config.compose import from_json
-from atrium.train.ranks import Ranks
+from atrium.train.ranks.ranks import Ranks
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 

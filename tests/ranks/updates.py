@@ -21,12 +21,12 @@ from atrium.config.compose import compose, from_json, to_json
 from atrium.metrics import is_repeatable
 from atrium.models.shards import own_part, whole
 from atrium.objective.objective import Objective
-from atrium.train.divergence_meter import meter_of
-from atrium.train.faults import FaultHandling
-from atrium.train.logprobs import PolicyForward
-from atrium.train.measurements import Measurements
-from atrium.train.optimizer import PolicyOptimizer
-from atrium.train.step import PolicyUpdater, UpdateSettings
+from atrium.train.guard.faults import FaultHandling
+from atrium.train.measure.measurements import Measurements
+from atrium.train.update.divergence_meter import meter_of
+from atrium.train.update.forward import PolicyForward
+from atrium.train.update.optimizer import PolicyOptimizer
+from atrium.train.update.step import PolicyUpdater, UpdateSettings
 
 MIXED = ((1, 0, 0), (1, 1, 1), (0, 1), (0, 0, 0))
 
@@ -147,7 +147,7 @@ def _forward(model, ranks, passes, objective):
     meter = None if objective is None else meter_of(objective.method.divergence)
     sharded = None
     if not ranks.is_alone:
-        from atrium.train.sharding import shard
+        from atrium.train.ranks.sharding import shard
 
         sharded = shard(model, device="cpu", dtype=torch.float64, num_ranks=ranks.size)
         assert all(own_part(value).numel() < value.numel() for value in model.parameters())
@@ -156,7 +156,7 @@ def _forward(model, ranks, passes, objective):
 
 def main(folder):
     """Run every case as a rank, and write what rank 0 has."""
-    from atrium.train.connected_ranks import join
+    from atrium.train.ranks.connected_ranks import join
 
     torch.set_num_threads(1)
     ranks = join(os.environ, device="cpu", timeout_s=60)

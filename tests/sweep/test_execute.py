@@ -21,7 +21,7 @@ from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
 from atrium.tracking.status import RunState, read_status
 from atrium.tracking.tracker import EvaluatedSample
-from atrium.train.optimizer import PolicyOptimizer
+from atrium.train.update.optimizer import PolicyOptimizer
 
 OVERRIDES = (
     "experiment=stress",

@@ -27,10 +27,10 @@ from atrium.records import (
     VerdictKind,
 )
 from atrium.rollout.collate import collate
-from atrium.train.logprobs import PolicyForward
-from atrium.train.measurements import Measurements
-from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
-from atrium.train.step import PolicyUpdater, UpdateSettings
+from atrium.train.measure.measurements import Measurements
+from atrium.train.update.forward import PolicyForward
+from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
+from atrium.train.update.step import PolicyUpdater, UpdateSettings
 
 PAD = 0
 SMALL = TinySettings(

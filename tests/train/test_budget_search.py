@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atrium.train.budget_search import largest_budget, update_fits, worst_rows
-from atrium.train.logprobs import PolicyForward
+from atrium.train.guard.budget_search import largest_budget, update_fits, worst_rows
+from atrium.train.update.forward import PolicyForward
 
 
 def _search(capacity, **bounds):

@@ -19,15 +19,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from atrium.errors import CheckpointError
 from atrium.models.policy import write_policy
 from atrium.objective.objective import ObjectiveState
-from atrium.train import checkpoint as module
-from atrium.train.checkpoint import (
+from atrium.train.checkpoint import checkpoint as module
+from atrium.train.checkpoint.checkpoint import (
     CheckpointStore,
     TrainingState,
     checkpoint_paths,
     latest_checkpoint,
     load_checkpoint,
 )
-from atrium.train.faults import UpdateState
+from atrium.train.guard.faults import UpdateState
 
 
 class PowerCut(BaseException):

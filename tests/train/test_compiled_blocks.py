@@ -8,7 +8,7 @@ import torch
 from atrium.errors import ConfigError
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import build_tokenizer
-from atrium.train.compiled_blocks import CompiledBlocks
+from atrium.train.update.compiled_blocks import CompiledBlocks
 
 # The compiler warns of what torch itself does on the way.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -67,6 +67,6 @@ def test_a_model_whose_update_runs_no_blocks_is_refused():
 
 
 def test_a_machine_without_a_compiler_is_told_what_to_install(monkeypatch):
-    monkeypatch.setattr("atrium.train.compiled_blocks.shutil.which", lambda name: None)
+    monkeypatch.setattr("atrium.train.update.compiled_blocks.shutil.which", lambda name: None)
     with pytest.raises(ConfigError, match=r"C\+\+ compiler"):
         CompiledBlocks(model_of())

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from atrium.errors import DataError, MemoryExhaustedError, TrainingDivergedError
-from atrium.train.faults import MAX_SAVED, FaultHandling, UpdateState, read_minibatch
-from atrium.train.measurements import Measurements
-from atrium.train.out_of_memory import is_out_of_memory, memory_explained, size_asked_for
+from atrium.train.guard.faults import MAX_SAVED, FaultHandling, UpdateState, read_minibatch
+from atrium.train.guard.out_of_memory import is_out_of_memory, memory_explained, size_asked_for
+from atrium.train.measure.measurements import Measurements
 
 NO_MACHINE_HAS = 1 << 50
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from atrium.train.flops import ModelFlops, peak_flops
+from atrium.train.measure.flops import ModelFlops, peak_flops
 
 PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
 

@@ -12,7 +12,7 @@ from atrium.method.groups import GroupFilter
 from atrium.records import Completion, FinishReason, Problem
 from atrium.rollout.engine import Generation, SamplingParams
 from atrium.train.collect import RolloutCollector
-from atrium.train.measurements import Measurements
+from atrium.train.measure.measurements import Measurements
 
 PROBLEMS = [Problem(problem_id=str(n), question=f"{n}", answer=f"\\sqrt{{{n}}}") for n in range(1, 5)]
 PATIENCE_S = 60.0

@@ -11,8 +11,8 @@ import torch
 from atrium.errors import ConfigError
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import build_tokenizer
-from atrium.train.logprobs import PolicyForward
-from atrium.train.token_logprobs import selected_logprobs
+from atrium.train.update.forward import PolicyForward
+from atrium.train.update.token_logprobs import selected_logprobs
 
 LONGER = ((1, 0, 0, 1), (0, 1), (1,))
 

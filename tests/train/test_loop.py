@@ -22,11 +22,11 @@ from atrium.objective.objective import ObjectiveState
 from atrium.records import FinishReason, Problem, VerdictKind
 from atrium.rollout.engine import SamplingParams
 from atrium.seeding import derive_seed
-from atrium.train.checkpoint import CheckpointStore, TrainingState, latest_checkpoint
+from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState, latest_checkpoint
 from atrium.train.collect import RolloutCollector
-from atrium.train.faults import FaultHandling, UpdateState
+from atrium.train.guard.faults import FaultHandling, UpdateState
 from atrium.train.loop import LoopSettings, Training, train
-from atrium.train.reference import MovingReference
+from atrium.train.update.reference import MovingReference
 
 PROBLEMS = [
     Problem(problem_id=f"p{number}", question=f"{number}+1=", answer=str(number + 1)) for number in range(8)

@@ -7,7 +7,7 @@ import torch
 
 from atrium import metrics
 from atrium.objective.ratio_histogram import NUM_BINS, SIGNS, count_ratios
-from atrium.train.measurements import Measurements
+from atrium.train.measure.measurements import Measurements
 
 
 def _pair(total, count):

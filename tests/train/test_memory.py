@@ -8,7 +8,7 @@ import pytest
 COUNT_NEW_PAGES = """
 import resource, sys
 import torch
-from atrium.train.memory import keep_freed_memory
+from atrium.train.guard.memory import keep_freed_memory
 
 if sys.argv[1] == "keep" and not keep_freed_memory():
     sys.exit(77)

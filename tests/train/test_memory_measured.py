@@ -12,10 +12,10 @@ import torch
 from atrium.models.architecture import random_architecture
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import build_tokenizer
-from atrium.train.budget_search import worst_rows
-from atrium.train.logprobs import PolicyForward
+from atrium.train.guard.budget_search import worst_rows
 from atrium.train.memory_plan import MemorySettings, ModelDimensions, Phase, peak_by_phase, plan_memory
-from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
+from atrium.train.update.forward import PolicyForward
+from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
 
 ARCHITECTURE = {
     "model_type": "qwen3",

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from atrium.train.microbatches import LAUNCH_COST_TOKENS, split_by_length, split_by_tokens
+from atrium.train.update.micro_batches import LAUNCH_COST_TOKENS, split_by_length, split_by_tokens
 
 
 def _lengths(seed, num_rows, longest=900):

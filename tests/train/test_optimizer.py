@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from atrium.errors import CheckpointError
-from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer, learning_rate_at
+from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer, learning_rate_at
 
 SETTINGS = OptimizerSettings(
     learning_rate=0.1,

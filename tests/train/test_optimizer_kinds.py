@@ -13,9 +13,9 @@ from atrium.cli import main
 from atrium.cli.train.checks import check_offload, check_optimizer
 from atrium.config.compose import compose
 from atrium.errors import ConfigError, MissingDependencyError
-from atrium.train import optimizer_kinds
 from atrium.train.memory_plan import ModelDimensions, optimizer_bytes
-from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
+from atrium.train.update import optimizer_kinds
+from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
 
 SETTINGS = OptimizerSettings(
     learning_rate=1e-3,

@@ -9,9 +9,9 @@ from atrium.errors import ConfigError
 from atrium.models.policy import build_random_policy
 from atrium.models.qwen3 import has_fused_form
 from atrium.models.tiny import build_tokenizer
-from atrium.train import packed_attention
-from atrium.train.packing import pack
-from atrium.train.qwen3_states import qwen3_states
+from atrium.train.update import packed_attention
+from atrium.train.update.packing import pack
+from atrium.train.update.qwen3_states import qwen3_states
 
 SIZES = {
     "hidden_size": 24,
@@ -54,7 +54,7 @@ def test_packed_training_equals_padded_training(make, monkeypatch, name, fused, 
     if fused:
         assert has_fused_form(model)
     else:
-        monkeypatch.setattr("atrium.train.logprobs.has_fused_form", lambda model: False)
+        monkeypatch.setattr("atrium.train.update.forward.has_fused_form", lambda model: False)
     rows = make.rows(make.groups(rewards=RAGGED, longest=40))
     padded, expected = numbers(model, make.forward(model, packing=False), rows)
     packed, gradients = numbers(model, make.forward(model), rows)

@@ -12,10 +12,11 @@ from atrium.config.compose import compose
 from atrium.errors import ConfigError
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import build_tokenizer
-from atrium.train import logprobs, packed_attention
-from atrium.train.faults import FaultHandling
-from atrium.train.logprobs import PolicyForward
-from atrium.train.packing import pack
+from atrium.train.guard.faults import FaultHandling
+from atrium.train.update import forward as logprobs
+from atrium.train.update import packed_attention
+from atrium.train.update.forward import PolicyForward
+from atrium.train.update.packing import pack
 
 TOKENS = list(range(32))
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from atrium.train.packing import num_packed_tokens, pack
+from atrium.train.update.packing import num_packed_tokens, pack
 
 
 def _rows(seed, num_prompts=4, per_prompt=3, longest=9):

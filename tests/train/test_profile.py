@@ -7,7 +7,7 @@ import json
 
 import torch
 
-from atrium.train.profile import StepProfiler
+from atrium.train.guard.profile import StepProfiler
 
 
 def _work():

@@ -9,9 +9,9 @@ from atrium.errors import ConfigError
 from atrium.models.lora import LoraSettings, add_lora
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import build_tokenizer
-from atrium.train import packed_attention, qwen3_states
-from atrium.train.compiled_blocks import CompiledBlocks
-from atrium.train.recomputed_blocks import RecomputedBlocks
+from atrium.train.guard.recomputed_blocks import RecomputedBlocks
+from atrium.train.update import packed_attention, qwen3_states
+from atrium.train.update.compiled_blocks import CompiledBlocks
 
 NUM_LAYERS = 4
 SIZES = {
@@ -98,7 +98,7 @@ def test_values_and_gradients_are_those_of_activations_that_are_kept(make, rows,
 
 
 def test_the_blocks_of_a_qwen3_give_the_same_too_where_the_fused_pass_does_not_run(make, rows, monkeypatch):
-    monkeypatch.setattr("atrium.train.logprobs.has_fused_form", lambda model: False)
+    monkeypatch.setattr("atrium.train.update.forward.has_fused_form", lambda model: False)
     model = model_of("qwen3")
     expected = numbers(model, make.forward(model), rows)
     assert_equal(numbers(model, make.forward(model, recomputes=True), rows), expected)

@@ -10,8 +10,8 @@ import torch
 
 from atrium.errors import TrainingDivergedError
 from atrium.objective.state_divergences import STATE_DIVERGENCES
-from atrium.train.divergence_meter import DivergenceMeter
-from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
+from atrium.train.update.divergence_meter import DivergenceMeter
+from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
 
 METHODS = [
     ("algorithm=grpo",),

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from atrium.train import token_logprobs as module
-from atrium.train.token_logprobs import selected_logprobs, tempered_logits, token_logprobs
+from atrium.train.update import token_logprobs as module
+from atrium.train.update.token_logprobs import selected_logprobs, tempered_logits, token_logprobs
 
 
 def _case(num_tokens=13, width=5, vocabulary=11):

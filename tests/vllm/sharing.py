@@ -18,7 +18,7 @@ from atrium.errors import EngineError
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import TinySettings, build_tokenizer, tiny_architecture
 from atrium.rollout.engine import SamplingParams
-from atrium.train.connected_ranks import join
+from atrium.train.ranks.connected_ranks import join
 
 
 def untied_policy(seed):

@@ -16,7 +16,7 @@ from atrium.models.tiny import TinySettings, build_tiny_policy
 from atrium.rollout.engine import GenerationRequest, SamplingParams
 from atrium.rollout.vllm_engine import VllmEngine
 from atrium.rollout.vllm_start import VllmSettings
-from atrium.train.mismatch import check_mismatch
+from atrium.train.measure.mismatch import check_mismatch
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 

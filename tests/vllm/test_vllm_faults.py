@@ -21,7 +21,7 @@ from atrium.errors import EngineError
 from atrium.rollout import vllm_engine
 from atrium.tracking.json_lines import read_json_lines
 from atrium.tracking.run_folder import RunFolder
-from atrium.train.checkpoint import latest_checkpoint
+from atrium.train.checkpoint.checkpoint import latest_checkpoint
 from atrium.train.collect import RolloutCollector
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]

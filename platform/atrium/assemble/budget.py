@@ -21,10 +21,10 @@ from atrium.errors import MemoryExhaustedError
 from atrium.models.blocks import decoder_blocks
 from atrium.tracking.atomic import write_text
 from atrium.tracking.run_folder import RunFolder
-from atrium.train.budget_search import largest_budget, update_fits
+from atrium.train.guard.budget_search import largest_budget, update_fits
 from atrium.train.memory_plan import BEHAVIOR_STATES, OPTIMIZER_STATE
-from atrium.train.ranks import ALONE, Ranks
-from atrium.train.step import PolicyUpdater
+from atrium.train.ranks.ranks import ALONE, Ranks
+from atrium.train.update.step import PolicyUpdater
 
 _CACHE = "micro_batch_tokens.json"
 

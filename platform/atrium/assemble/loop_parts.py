@@ -19,7 +19,7 @@ from atrium.records import Problem, TokenIds
 from atrium.rollout.engine import Engine, SamplingParams
 from atrium.train.collect import RolloutCollector
 from atrium.train.loop import LoopSettings
-from atrium.train.ranks import Ranks
+from atrium.train.ranks.ranks import Ranks
 
 
 def loop_settings(config: RunConfig, policy: Policy) -> LoopSettings:

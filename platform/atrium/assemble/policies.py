@@ -32,19 +32,19 @@ from atrium.objective.objective import Objective
 from atrium.rollout.engine import Engine
 from atrium.rollout.transformers_engine import TransformersEngine
 from atrium.tracking.terminal import ProgressDisplay
-from atrium.train.compiled_blocks import CompiledBlocks
-from atrium.train.divergence_meter import DivergenceMeter, meter_of
-from atrium.train.faults import FaultHandling
-from atrium.train.flops import peak_flops
-from atrium.train.logprobs import PolicyForward
-from atrium.train.optimizer import OptimizerSettings, PolicyOptimizer
-from atrium.train.out_of_memory import memory_explained
-from atrium.train.ranks import ALONE, WHOLE, Ranks, Spread
-from atrium.train.reference import MovingReference, UnadaptedForward
-from atrium.train.step import PolicyUpdater, UpdateSettings
+from atrium.train.guard.faults import FaultHandling
+from atrium.train.guard.out_of_memory import memory_explained
+from atrium.train.measure.flops import peak_flops
+from atrium.train.ranks.ranks import ALONE, WHOLE, Ranks, Spread
+from atrium.train.update.compiled_blocks import CompiledBlocks
+from atrium.train.update.divergence_meter import DivergenceMeter, meter_of
+from atrium.train.update.forward import PolicyForward
+from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
+from atrium.train.update.reference import MovingReference, UnadaptedForward
+from atrium.train.update.step import PolicyUpdater, UpdateSettings
 
 if TYPE_CHECKING:  # a run on one process loads nothing of torch.distributed
-    from atrium.train.sharding import ShardedModel
+    from atrium.train.ranks.sharding import ShardedModel
 
 # Measured: 6e-6 at most between float32 engines, 0.014 on average in bfloat16.
 _EXACT_MISMATCH, _ROUNDED_MISMATCH = 1e-3, 0.1

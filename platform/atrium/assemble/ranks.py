@@ -27,11 +27,11 @@ from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.silent_tracker import SilentTracker
 from atrium.tracking.status import RunState
 from atrium.tracking.terminal import progress_display
-from atrium.train.checkpoint import Checkpoint, CheckpointStore, latest_checkpoint, load_checkpoint
-from atrium.train.checkpoint_files import going_back
-from atrium.train.rank_report import RankReport
-from atrium.train.ranks import Ranks, Spread
-from atrium.train.reference import MovingReference
+from atrium.train.checkpoint.checkpoint import Checkpoint, CheckpointStore, latest_checkpoint, load_checkpoint
+from atrium.train.checkpoint.checkpoint_files import going_back
+from atrium.train.ranks.rank_report import RankReport
+from atrium.train.ranks.ranks import Ranks, Spread
+from atrium.train.update.reference import MovingReference
 
 _MICRO_BATCH_TOKENS = 16384
 """Of a rank's micro-batches where the setting is `auto`: a try that lacks memory on one rank stops all."""
@@ -49,7 +49,7 @@ def joined_ranks(config: RunConfig) -> Iterator[Ranks]:
         yield Ranks()
         return
     _check(config, size)
-    from atrium.train.connected_ranks import join
+    from atrium.train.ranks.connected_ranks import join
 
     ranks = join(
         os.environ,
@@ -190,7 +190,7 @@ def spread(config: RunConfig, policy: Policy, reference: MovingReference | None,
     """Spread policy and reference over the ranks, in place."""
     if ranks.is_alone:
         return Spread()
-    from atrium.train.sharding import shard
+    from atrium.train.ranks.sharding import shard
 
     compute = config.compute
     over_ranks = partial(
@@ -210,8 +210,8 @@ def read_spread(
     checkpoint: Checkpoint, policy: Policy, reference: MovingReference | None, ranks: Ranks
 ) -> Mapping[str, Tensor]:
     """Give policy and reference, which are spread, the weights of a checkpoint; the optimiser's state."""
-    from atrium.train.connected_ranks import ConnectedRanks
-    from atrium.train.sharded_checkpoint import read_optimizer, read_shards
+    from atrium.train.checkpoint.sharded_checkpoint import read_optimizer, read_shards
+    from atrium.train.ranks.connected_ranks import ConnectedRanks
 
     assert isinstance(ranks, ConnectedRanks)
     parameters = dict(policy.model.named_parameters())
@@ -232,8 +232,8 @@ def checkpoint_store(config: RunConfig, folder: RunLayout, policy: Policy, ranks
             keep_last=settings.keep_last,
             keep_best=settings.keep_best,
         )
-    from atrium.train.connected_ranks import ConnectedRanks
-    from atrium.train.sharded_checkpoint import ShardedCheckpointStore
+    from atrium.train.checkpoint.sharded_checkpoint import ShardedCheckpointStore
+    from atrium.train.ranks.connected_ranks import ConnectedRanks
 
     assert isinstance(ranks, ConnectedRanks)
     return ShardedCheckpointStore(

@@ -15,7 +15,7 @@ from atrium.rollout.engine import Engine
 from atrium.tracking.diagnosis import Notes
 from atrium.tracking.terminal import ProgressDisplay
 from atrium.tracking.tracker import EvaluatedSample, RatioHistogram, TokenTrace, Tracker
-from atrium.train.ranks import Ranks
+from atrium.train.ranks.ranks import Ranks
 
 
 class RunTracker(Tracker, Protocol):

@@ -14,7 +14,7 @@ from atrium.evaluation.collection import Watch
 from atrium.evaluation.evaluator import Benchmark, Evaluation
 from atrium.records import FinishReason, Problem, VerdictKind
 from atrium.tracking.tracker import EvaluatedSample
-from atrium.train.ranks import Ranks
+from atrium.train.ranks.ranks import Ranks
 
 
 def evaluated_together(

@@ -17,11 +17,11 @@ from atrium.models.policy import Policy
 from atrium.rollout.engine import Engine
 from atrium.rollout.vllm_engine import VllmEngine
 from atrium.tracking.run_folder import RunFolder
-from atrium.train.checkpoint import Checkpoint
-from atrium.train.memory_limit import MemoryLimit
-from atrium.train.ranks import Ranks, Spread
-from atrium.train.reference import MovingReference
-from atrium.train.step import PolicyUpdater
+from atrium.train.checkpoint.checkpoint import Checkpoint
+from atrium.train.guard.memory_limit import MemoryLimit
+from atrium.train.ranks.ranks import Ranks, Spread
+from atrium.train.update.reference import MovingReference
+from atrium.train.update.step import PolicyUpdater
 
 
 @dataclass(frozen=True, kw_only=True)

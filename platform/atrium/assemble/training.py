@@ -51,11 +51,11 @@ from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
 from atrium.tracking.status import RunState
 from atrium.tracking.terminal import progress_display
-from atrium.train.checkpoint import Checkpoint, TrainingState
+from atrium.train.checkpoint.checkpoint import Checkpoint, TrainingState
+from atrium.train.guard.memory import keep_freed_memory
 from atrium.train.loop import Training, train
-from atrium.train.memory import keep_freed_memory
 from atrium.train.overlap import Overlap
-from atrium.train.ranks import Ranks
+from atrium.train.ranks.ranks import Ranks
 from atrium.watchdog import on_hang
 
 

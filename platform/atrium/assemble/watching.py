@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from atrium.config.schema import RunConfig
 from atrium.tracking.layout import RunLayout
-from atrium.train.faults import FaultHandling
-from atrium.train.profile import StepProfiler
+from atrium.train.guard.faults import FaultHandling
+from atrium.train.guard.profile import StepProfiler
 
 
 def fault_handling(config: RunConfig, folder: RunLayout | None, log: Callable[[str], None]) -> FaultHandling:

@@ -25,9 +25,9 @@ from atrium.records import (
 )
 from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
 from atrium.seeding import derive_seed
-from atrium.train.group_records import bytes_of_groups, groups_of_bytes
-from atrium.train.measurements import Measurements
-from atrium.train.ranks import Ranks
+from atrium.train.checkpoint.group_records import bytes_of_groups, groups_of_bytes
+from atrium.train.measure.measurements import Measurements
+from atrium.train.ranks.ranks import Ranks
 
 _VERDICT_SHARES: dict[VerdictKind, Quantity] = {
     VerdictKind.CORRECT: metrics.CORRECT_FRAC,

@@ -22,20 +22,20 @@ from atrium.metrics import Quantity
 from atrium.rollout.collate import RolloutRows, collate
 from atrium.rollout.engine import Engine
 from atrium.tracking.tracker import Tracker
-from atrium.train.ahead import Ahead
-from atrium.train.checkpoint import CheckpointStore, TrainingState
+from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState
+from atrium.train.checkpoint.lagged import Ahead
 from atrium.train.collect import Collected, RolloutCollector
-from atrium.train.measurements import Measurements
-from atrium.train.memory import PeakMemory
-from atrium.train.mismatch import check_mismatch, measure_mismatch, staleness
-from atrium.train.out_of_memory import memory_explained
+from atrium.train.guard.memory import PeakMemory
+from atrium.train.guard.out_of_memory import memory_explained
+from atrium.train.guard.profile import StepProfiler
+from atrium.train.measure.measurements import Measurements
+from atrium.train.measure.mismatch import check_mismatch, measure_mismatch, staleness
+from atrium.train.measure.traces import token_traces
 from atrium.train.overlap import Overlap
-from atrium.train.profile import StepProfiler
-from atrium.train.rank_report import RankReport
-from atrium.train.ranks import Ranks
-from atrium.train.reference import MovingReference
-from atrium.train.step import PolicyUpdater
-from atrium.train.traces import token_traces
+from atrium.train.ranks.rank_report import RankReport
+from atrium.train.ranks.ranks import Ranks
+from atrium.train.update.reference import MovingReference
+from atrium.train.update.step import PolicyUpdater
 
 _PHASES = (
     metrics.ROLLOUT_S,

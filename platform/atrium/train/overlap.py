@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from atrium import metrics
 from atrium.rollout.engine import Engine, Generation, GenerationRequest, SamplingParams
-from atrium.train.ahead import Ahead
+from atrium.train.checkpoint.lagged import Ahead
 from atrium.train.collect import Collected, RolloutCollector
-from atrium.train.measurements import Measurements
+from atrium.train.measure.measurements import Measurements
 
 Compare = Callable[[Collected, Measurements], None]
 """Adds to measurements how engine and trainer differ on a batch, at the trainer's present weights."""

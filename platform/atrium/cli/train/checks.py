@@ -32,7 +32,7 @@ from atrium.rollout.vllm_split import VOCABULARY_UNIT, SplitShape, check_split
 from atrium.tracking import provenance
 from atrium.tracking.layout import RunLayout, check_experiment
 from atrium.tracking.run_folder import RunFolder
-from atrium.train.checkpoint_files import check_files
+from atrium.train.checkpoint.checkpoint_files import check_files
 from atrium.train.memory_plan import MemoryItem, MemorySettings, ModelDimensions, peak_by_phase, plan_memory
 
 MIN_FREE_MB = 100

@@ -16,8 +16,8 @@ from torch import nn
 
 from atrium.objective.batch import Batch
 from atrium.rollout.collate import RolloutRows
-from atrium.train.logprobs import PolicyForward
-from atrium.train.out_of_memory import is_out_of_memory, release_memory
+from atrium.train.guard.out_of_memory import is_out_of_memory, release_memory
+from atrium.train.update.forward import PolicyForward
 
 _MARGIN = 0.9
 """The share of what fits that is taken, one row excepted: allocations are never twice the same."""

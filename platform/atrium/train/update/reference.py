@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from atrium.models.lora import adapters_off
 from atrium.objective.batch import PolicyTokens
 from atrium.rollout.collate import RolloutRows
-from atrium.train.logprobs import PolicyForward
-from atrium.train.token_logprobs import Entropy
+from atrium.train.update.forward import PolicyForward
+from atrium.train.update.token_logprobs import Entropy
 
 
 @dataclass(frozen=True, kw_only=True)

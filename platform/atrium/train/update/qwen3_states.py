@@ -20,9 +20,9 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from atrium.models.qwen3 import head_norms, rotations, unit_rms
-from atrium.train.packed_attention import attend
-from atrium.train.packing import Packing
-from atrium.train.recomputed_blocks import recomputed
+from atrium.train.guard.recomputed_blocks import recomputed
+from atrium.train.update.packed_attention import attend
+from atrium.train.update.packing import Packing
 
 
 def qwen3_states(model: PreTrainedModel, packing: Packing, *, recomputes: bool = False) -> Tensor:

@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 
 from atrium import metrics
-from atrium.train.measurements import Measurements
-from atrium.train.ranks import Ranks
+from atrium.train.measure.measurements import Measurements
+from atrium.train.ranks.ranks import Ranks
 
 _SLOW = 1.5
 """A rank that takes so many times as long as the median rank is slow."""

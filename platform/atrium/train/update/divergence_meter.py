@@ -19,7 +19,7 @@ from atrium.objective.state_divergences import (
     DistributionDivergence,
     divergence_by_chunks,
 )
-from atrium.train.token_logprobs import tempered_logits
+from atrium.train.update.token_logprobs import tempered_logits
 
 
 @dataclass

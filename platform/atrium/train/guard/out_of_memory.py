@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from atrium.errors import MemoryExhaustedError
 from atrium.rollout.collate import RolloutRows
-from atrium.train.logprobs import PolicyForward
-from atrium.train.microbatches import deal_by_tokens
-from atrium.train.ranks import Ranks
+from atrium.train.ranks.ranks import Ranks
+from atrium.train.update.forward import PolicyForward
+from atrium.train.update.micro_batches import deal_by_tokens
 
 _T = TypeVar("_T")
 _MESSAGES = ("DefaultCPUAllocator: ", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA out of memory")

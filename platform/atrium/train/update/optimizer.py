@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from atrium.errors import CheckpointError
 from atrium.models.shards import whole
-from atrium.train.host_optimizer import HostCopies
-from atrium.train.optimizer_kinds import PER_BLOCK, OptimizerKind, build_adamw, restore_state, state_of
+from atrium.train.update.host_optimizer import HostCopies
+from atrium.train.update.optimizer_kinds import PER_BLOCK, OptimizerKind, build_adamw, restore_state, state_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from atrium.objective.batch import Batch, PolicyTokens
 from atrium.objective.objective import Objective
 from atrium.rollout.collate import RolloutRows
-from atrium.train.logprobs import PolicyForward
-from atrium.train.out_of_memory import MicroBatchBudget
+from atrium.train.guard.out_of_memory import MicroBatchBudget
+from atrium.train.update.forward import PolicyForward
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from atrium.objective.batch import PolicyTokens
 from atrium.objective.diagnostics import Sums
 from atrium.objective.objective import LossOutput
 from atrium.rollout.collate import RolloutRows
-from atrium.train.mismatch import mismatch_sums
+from atrium.train.measure.mismatch import mismatch_sums
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,17 +22,23 @@ from atrium.objective.objective import Objective, ObjectiveState
 from atrium.objective.selection import keyed_anew
 from atrium.rollout.collate import RolloutRows
 from atrium.seeding import derive_seed
-from atrium.train.faults import NO_FAULTS, FaultHandling, SkippedUpdate, UpdateState, unfinite_parameters
-from atrium.train.flops import ModelFlops
-from atrium.train.logprobs import PolicyForward
-from atrium.train.measurements import Measurements
-from atrium.train.optimizer import PolicyOptimizer
-from atrium.train.out_of_memory import MicroBatchBudget, memory_explained
-from atrium.train.packing import num_packed_tokens
-from atrium.train.ranks import Ranks
-from atrium.train.scoring import BatchScoring, without_gradient
-from atrium.train.traces import RowTraces, empty_traces, exchange_traces, write_traces
-from atrium.train.update_sums import UpdateSums, micro_batch_sums
+from atrium.train.guard.faults import (
+    NO_FAULTS,
+    FaultHandling,
+    SkippedUpdate,
+    UpdateState,
+    unfinite_parameters,
+)
+from atrium.train.guard.out_of_memory import MicroBatchBudget, memory_explained
+from atrium.train.measure.flops import ModelFlops
+from atrium.train.measure.measurements import Measurements
+from atrium.train.measure.traces import RowTraces, empty_traces, exchange_traces, write_traces
+from atrium.train.measure.update_sums import UpdateSums, micro_batch_sums
+from atrium.train.ranks.ranks import Ranks
+from atrium.train.update.forward import PolicyForward
+from atrium.train.update.optimizer import PolicyOptimizer
+from atrium.train.update.packing import num_packed_tokens
+from atrium.train.update.scoring import BatchScoring, without_gradient
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from atrium.objective.batch import neutral
 from atrium.objective.diagnostics import Sums
 from atrium.records import RolloutGroup
 from atrium.rollout.collate import RolloutRows
-from atrium.train.logprobs import PolicyForward
-from atrium.train.measurements import Measurements
+from atrium.train.measure.measurements import Measurements
+from atrium.train.update.forward import PolicyForward
 
 
 def mismatch_sums(logprob_BT: Tensor, rollout_logprob_BT: Tensor, mask_BT: Tensor) -> Sums:

@@ -24,9 +24,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from atrium.errors import CheckpointError
 from atrium.models.shards import is_spread
-from atrium.train.ahead import Ahead, write_ahead
-from atrium.train.checkpoint import CheckpointStore, TrainingState
-from atrium.train.connected_ranks import ConnectedRanks
+from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState
+from atrium.train.checkpoint.lagged import Ahead, write_ahead
+from atrium.train.ranks.connected_ranks import ConnectedRanks
 
 _WRITTEN = "model-00001-of-00001.safetensors"
 

@@ -25,17 +25,17 @@ from atrium.errors import ConfigError
 from atrium.models.qwen3 import has_fused_form
 from atrium.objective.batch import PolicyTokens
 from atrium.rollout.collate import RolloutRows
-from atrium.train.compiled_blocks import CompiledBlocks
-from atrium.train.divergence_meter import DivergenceMeter
-from atrium.train.microbatches import split_by_length, split_by_tokens
-from atrium.train.packed_attention import packed_states
-from atrium.train.packing import Packing, num_packed_tokens, pack
-from atrium.train.qwen3_states import qwen3_states
-from atrium.train.recomputed_blocks import RecomputedBlocks
-from atrium.train.token_logprobs import Entropy, token_logprobs
+from atrium.train.guard.recomputed_blocks import RecomputedBlocks
+from atrium.train.update.compiled_blocks import CompiledBlocks
+from atrium.train.update.divergence_meter import DivergenceMeter
+from atrium.train.update.micro_batches import split_by_length, split_by_tokens
+from atrium.train.update.packed_attention import packed_states
+from atrium.train.update.packing import Packing, num_packed_tokens, pack
+from atrium.train.update.qwen3_states import qwen3_states
+from atrium.train.update.token_logprobs import Entropy, token_logprobs
 
 if TYPE_CHECKING:  # a run on one process loads nothing of torch.distributed
-    from atrium.train.sharding import ShardedModel
+    from atrium.train.ranks.sharding import ShardedModel
 
 _Tensors = tuple[Tensor | None, ...]
 

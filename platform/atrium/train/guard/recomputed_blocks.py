@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from atrium.errors import ConfigError
 from atrium.models.blocks import decoder_blocks
-from atrium.train.packed_attention import attention_of
+from atrium.train.update.packed_attention import attention_of
 
 _COMPILED = "_compiled_call_impl"
 """Where torch keeps what a compiled module calls instead of `forward`."""

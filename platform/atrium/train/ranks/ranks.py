@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from atrium.train.sharding import ShardedModel
+    from atrium.train.ranks.sharding import ShardedModel
 
 _T = TypeVar("_T")
 

@@ -15,7 +15,7 @@ from atrium.metrics import CATALOGUE, RATIO_QUANTILES, TIME_STAGES, Metric, Quan
 from atrium.objective.diagnostics import Sums
 from atrium.objective.ratio_histogram import NUM_BINS, SIGNS, log_ratio_edges, ratio_quantile
 from atrium.tracking.tracker import RatioHistogram
-from atrium.train.ranks import Ranks
+from atrium.train.ranks.ranks import Ranks
 
 
 class Measurements:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from safetensors.numpy import load_file, save_file
 
+from atrium.train.checkpoint.group_records import groups_of_record, record_of_groups
 from atrium.train.collect import Collected
-from atrium.train.group_records import groups_of_record, record_of_groups
-from atrium.train.measurements import Measurements
+from atrium.train.measure.measurements import Measurements
 
 _RECORD, _ARRAYS = "ahead.json", "ahead.safetensors"
 

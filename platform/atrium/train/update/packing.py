@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atrium.train.microbatches import split_by_length
+from atrium.train.update.micro_batches import split_by_length
 
 _Index = NDArray[np.int64]
 

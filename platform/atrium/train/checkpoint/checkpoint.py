@@ -22,8 +22,7 @@ from torch import Tensor
 
 from atrium.errors import CheckpointError
 from atrium.objective.objective import ObjectiveState
-from atrium.train.ahead import Ahead, read_ahead, write_ahead
-from atrium.train.checkpoint_files import (
+from atrium.train.checkpoint.checkpoint_files import (
     DIGESTS,
     FORMAT_VERSION,
     STATE,
@@ -33,7 +32,8 @@ from atrium.train.checkpoint_files import (
     way_back,
     write_digests,
 )
-from atrium.train.faults import UpdateState
+from atrium.train.checkpoint.lagged import Ahead, read_ahead, write_ahead
+from atrium.train.guard.faults import UpdateState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from atrium.errors import ConfigError, RankError
 from atrium.processes import is_alive
-from atrium.train.ranks import Ranks
+from atrium.train.ranks.ranks import Ranks
 
 _T = TypeVar("_T")
 _POLL_S = 0.1

@@ -15,7 +15,7 @@ from atrium.objective.objective import LossOutput
 from atrium.records import RolloutGroup
 from atrium.rollout.collate import RolloutRows
 from atrium.tracking.tracker import TokenTrace
-from atrium.train.ranks import Ranks
+from atrium.train.ranks.ranks import Ranks
 
 
 @dataclass(frozen=True, kw_only=True)

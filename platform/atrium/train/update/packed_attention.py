@@ -23,7 +23,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
 from atrium.errors import ConfigError
-from atrium.train.packing import Packing
+from atrium.train.update.packing import Packing
 
 _NAME = "atrium_packed"
 # Above it, what is computed only to be masked costs more than the blocked kernel.

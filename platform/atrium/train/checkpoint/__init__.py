@@ -1,0 +1,1 @@
+"""What a run is continued from: checkpoints, their digests, and batches sampled ahead."""

@@ -1,0 +1,1 @@
+"""What a step measures: sums and counts, sampler against trainer, traces of rows, operations."""

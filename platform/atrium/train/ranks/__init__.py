@@ -1,0 +1,1 @@
+"""Several processes as one: how ranks agree, share work and parameters, and differ."""
