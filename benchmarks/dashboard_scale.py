@@ -28,9 +28,18 @@ import psutil
 import record
 from atrium.config.compose import compose
 from atrium.metrics import CATALOGUE
-from atrium.records import Completion, FinishReason, Problem, Rollout, RolloutGroup, Verdict, VerdictKind
+from atrium.records import (
+    Completion,
+    EvaluatedSample,
+    FinishReason,
+    Problem,
+    Rollout,
+    RolloutGroup,
+    TokenTrace,
+    Verdict,
+    VerdictKind,
+)
 from atrium.tracking.sample_files import write_evaluation, write_rollouts
-from atrium.tracking.tracker import EvaluatedSample, TokenTrace
 
 NUM_METRICS, NUM_COURSES = 40, 8
 NUM_PROBLEMS, NUM_SAMPLES = 128, 8

@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "rollout.collate",
         "tracking.tracker",
     },
-    "evaluation": {"grading", "data", "rollout.engine", "tracking.tracker"},
+    "evaluation": {"grading", "data", "rollout.engine"},
     "tracking": set(),
     "sweep": {"config", "method", "windows"} | RUN_FOLDER,
     "launch": RUN_FOLDER,

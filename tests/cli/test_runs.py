@@ -18,13 +18,12 @@ from atrium.cli.doctor import requirements, unmet
 from atrium.cli.runs.show import spread
 from atrium.config.compose import compose
 from atrium.metrics import is_repeatable
-from atrium.records import FinishReason, Problem, VerdictKind
+from atrium.records import EvaluatedSample, FinishReason, Problem, VerdictKind
 from atrium.tracking.find import list_runs
 from atrium.tracking.reader import read_metrics
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
 from atrium.tracking.status import RunState
-from atrium.tracking.tracker import EvaluatedSample
 
 HOSTILE_TEXT = "<script>\x1b[2J[red]\\boxed{5}"
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from atrium.evaluation.results import summarize
-from atrium.records import FinishReason, Problem, VerdictKind
+from atrium.records import EvaluatedSample, FinishReason, Problem, VerdictKind
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
 from atrium.tracking.status import RunState
-from atrium.tracking.tracker import EvaluatedSample
 
 DIVERGENCES = {
     "atr": {"kind": "kl3", "delta": 0.0231},

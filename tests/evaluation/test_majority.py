@@ -6,8 +6,7 @@ import pytest
 
 from atrium.evaluation.majority import majority_at_k
 from atrium.grading.pool import GraderPool
-from atrium.records import FinishReason, Problem, VerdictKind
-from atrium.tracking.tracker import EvaluatedSample
+from atrium.records import EvaluatedSample, FinishReason, Problem, VerdictKind
 
 GOLD = r"\frac{1}{2}"
 

@@ -9,8 +9,7 @@ import pytest
 
 from atrium.evaluation.estimates import macro_average, pass_hat_k, sampling_interval
 from atrium.evaluation.results import single_numbers, summarize, summarize_all
-from atrium.records import FinishReason, Problem, VerdictKind
-from atrium.tracking.tracker import EvaluatedSample
+from atrium.records import EvaluatedSample, FinishReason, Problem, VerdictKind
 
 NUM_SAMPLES = 4
 CORRECT = np.array([[1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 1]], dtype=bool)

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from atrium.errors import ConfigError
+from atrium.records import RatioHistogram
 from atrium.sweep.definition import DerivedConfig
 from atrium.sweep.dropped_tokens import SignedRatios, budget_for_dropped, dropped_share, ratios_of_run
 from atrium.sweep.space import derive
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
 from atrium.tracking.status import RunState
-from atrium.tracking.tracker import RatioHistogram
 from atrium.windows import DIVERGENCES, Window, window
 
 _EDGES = np.exp(np.linspace(-3.0, 3.0, 1201))

@@ -10,7 +10,7 @@ import pytest
 
 from atrium.assemble.sweeping import execute, read_result
 from atrium.evaluation.results import summarize
-from atrium.records import FinishReason, Problem, VerdictKind
+from atrium.records import EvaluatedSample, FinishReason, Problem, VerdictKind
 from atrium.sweep.definition import PrunerConfig
 from atrium.sweep.plan import trial_config
 from atrium.sweep.pruning import RunWatch
@@ -20,7 +20,6 @@ from atrium.tracking.reader import read_overview
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
 from atrium.tracking.status import RunState, read_status
-from atrium.tracking.tracker import EvaluatedSample
 from atrium.train.update.optimizer import PolicyOptimizer
 
 OVERRIDES = (

@@ -11,16 +11,17 @@ import pytest
 
 from atrium.records import (
     Completion,
+    EvaluatedSample,
     FinishReason,
     Problem,
     Rollout,
     RolloutGroup,
+    TokenTrace,
     Verdict,
     VerdictKind,
 )
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
-from atrium.tracking.tracker import EvaluatedSample, TokenTrace
 
 
 def make_problem(index):

@@ -7,13 +7,14 @@ import threading
 import pytest
 
 from atrium.errors import ConfigError, RunFolderError
+from atrium.records import RatioHistogram
 from atrium.tracking.layout import steps_in
 from atrium.tracking.reader import read_evaluations, read_metrics, read_overview
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker, step_to_drop
 from atrium.tracking.sample_files import read_samples
 from atrium.tracking.status import RunState
-from atrium.tracking.tracker import RatioHistogram, Tracker
+from atrium.tracking.tracker import Tracker
 
 
 @pytest.fixture

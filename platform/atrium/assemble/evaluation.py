@@ -34,7 +34,7 @@ from atrium.evaluation.results import summarize_all
 from atrium.grading.grader import Grader
 from atrium.models.policy import Policy
 from atrium.processes import stop_requests
-from atrium.records import Problem, TokenIds
+from atrium.records import EvaluatedSample, Problem, TokenIds
 from atrium.rollout.engine import Engine
 from atrium.tracking.atomic import explained, write_json
 from atrium.tracking.end_summary import name_to_type
@@ -46,7 +46,6 @@ from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTrack
 from atrium.tracking.status import RunState
 from atrium.tracking.summary import summarize
 from atrium.tracking.terminal import ProgressDisplay, progress_display
-from atrium.tracking.tracker import EvaluatedSample
 from atrium.watchdog import on_hang
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+=-]+")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from atrium.assemble.recording import Recorder
-from atrium.tracking.tracker import EvaluatedSample
+from atrium.records import EvaluatedSample
 
 
 class RunObserver(Protocol):

@@ -10,11 +10,11 @@ from atrium.assemble.shared_evaluation import evaluated_together
 from atrium.evaluation.collection import Watch
 from atrium.evaluation.evaluator import Benchmark, Evaluation, WaveSize, evaluate, sample_only
 from atrium.grading.grader import Grader
-from atrium.records import Problem, RolloutGroup, TokenIds
+from atrium.records import EvaluatedSample, Problem, RatioHistogram, RolloutGroup, TokenIds, TokenTrace
 from atrium.rollout.engine import Engine
 from atrium.tracking.diagnosis import Notes
 from atrium.tracking.terminal import ProgressDisplay
-from atrium.tracking.tracker import EvaluatedSample, RatioHistogram, TokenTrace, Tracker
+from atrium.tracking.tracker import Tracker
 from atrium.train.ranks.ranks import Ranks
 
 

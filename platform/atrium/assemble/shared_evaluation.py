@@ -12,8 +12,7 @@ from typing import Any
 
 from atrium.evaluation.collection import Watch
 from atrium.evaluation.evaluator import Benchmark, Evaluation
-from atrium.records import FinishReason, Problem, VerdictKind
-from atrium.tracking.tracker import EvaluatedSample
+from atrium.records import EvaluatedSample, FinishReason, Problem, VerdictKind
 from atrium.train.ranks.ranks import Ranks
 
 

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from atrium.grading.grader import Grader
-from atrium.records import Completion, FinishReason, Problem, Verdict
-from atrium.tracking.tracker import EvaluatedSample
+from atrium.records import Completion, EvaluatedSample, FinishReason, Problem, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,14 +23,9 @@ from atrium.evaluation.majority import majority_at_k
 from atrium.evaluation.results import Results, single_numbers, summarize
 from atrium.grading.grader import Grader
 from atrium.metrics import evaluation_name
-from atrium.records import (
-    Completion,
-    Problem,
-    TokenIds,
-)
+from atrium.records import Completion, EvaluatedSample, Problem, TokenIds
 from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
 from atrium.seeding import derive_seed
-from atrium.tracking.tracker import EvaluatedSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from atrium.evaluation.estimates import Values
-from atrium.records import FinishReason, Verdict, VerdictKind
-from atrium.tracking.tracker import EvaluatedSample
+from atrium.records import EvaluatedSample, FinishReason, Verdict, VerdictKind
 
 Compare = Callable[[str, str], Future[Verdict]]
 """Starts comparing two extracted answers; `correct` means that they are equal."""

@@ -26,8 +26,7 @@ from atrium.evaluation.estimates import (
     pass_hat_k,
     sampling_interval,
 )
-from atrium.records import FinishReason, VerdictKind
-from atrium.tracking.tracker import EvaluatedSample
+from atrium.records import EvaluatedSample, FinishReason, VerdictKind
 
 Results = dict[str, Any]
 """Numbers, null, and lists and dictionaries of them."""

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from atrium.errors import RunFolderError
-from atrium.records import FinishReason, Problem, VerdictKind
+from atrium.records import EvaluatedSample, FinishReason, Problem, VerdictKind
 from atrium.tracking.atomic import explained
 from atrium.tracking.layout import remove
 from atrium.tracking.sample_files import Row, read_samples, write_evaluation
-from atrium.tracking.tracker import EvaluatedSample
 
 Finished = Mapping[str, Sequence[EvaluatedSample]]
 """The samples of whole problems in their order, by problem id."""

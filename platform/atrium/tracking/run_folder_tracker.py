@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from atrium.errors import RunFolderError
-from atrium.records import RolloutGroup
+from atrium.records import EvaluatedSample, RatioHistogram, RolloutGroup, TokenTrace
 from atrium.tracking.atomic import explained
 from atrium.tracking.json_lines import JsonLinesWriter, Record, keep_lines, read_json_lines
 from atrium.tracking.layout import check_name, steps_in
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState, StatusWriter
 from atrium.tracking.summary import write_summary
-from atrium.tracking.tracker import EvaluatedSample, RatioHistogram, TokenTrace
 
 _BYTES_PER_MB = 1_000_000
 

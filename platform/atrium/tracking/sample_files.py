@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from atrium.errors import RunFolderError
-from atrium.records import Problem, RolloutGroup
+from atrium.records import EvaluatedSample, Problem, RolloutGroup, TokenTrace
 from atrium.tracking.atomic import replacing
-from atrium.tracking.tracker import EvaluatedSample, TokenTrace
 
 Row = dict[str, Any]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from atrium.records import RolloutGroup
-from atrium.tracking.tracker import EvaluatedSample, RatioHistogram, TokenTrace
+from atrium.records import EvaluatedSample, RatioHistogram, RolloutGroup, TokenTrace
 
 
 class SilentTracker:

@@ -14,11 +14,21 @@ import pytest
 import uvicorn
 
 from atrium.compare.dashboard.server import create_app
-from atrium.records import Completion, FinishReason, Problem, Rollout, RolloutGroup, Verdict, VerdictKind
+from atrium.records import (
+    Completion,
+    EvaluatedSample,
+    FinishReason,
+    Problem,
+    RatioHistogram,
+    Rollout,
+    RolloutGroup,
+    TokenTrace,
+    Verdict,
+    VerdictKind,
+)
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
 from atrium.tracking.status import RunState
-from atrium.tracking.tracker import EvaluatedSample, RatioHistogram, TokenTrace
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\\boxed{1}"
 DIVERGENCES = {

@@ -14,7 +14,7 @@ from torch import Tensor
 from atrium.metrics import CATALOGUE, RATIO_QUANTILES, TIME_STAGES, Metric, Quantity, Reduction
 from atrium.objective.diagnostics import Sums
 from atrium.objective.ratio_histogram import NUM_BINS, SIGNS, log_ratio_edges, ratio_quantile
-from atrium.tracking.tracker import RatioHistogram
+from atrium.records import RatioHistogram
 from atrium.train.ranks.ranks import Ranks
 
 

@@ -12,9 +12,8 @@ from safetensors.numpy import load, save
 
 from atrium.objective.batch import Batch, PolicyTokens
 from atrium.objective.objective import LossOutput
-from atrium.records import RolloutGroup
+from atrium.records import RolloutGroup, TokenTrace
 from atrium.rollout.collate import RolloutRows
-from atrium.tracking.tracker import TokenTrace
 from atrium.train.ranks.ranks import Ranks
 
 
