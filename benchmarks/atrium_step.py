@@ -34,7 +34,8 @@ def build_updater(args: argparse.Namespace, policy: Policy) -> PolicyUpdater:
     from atrium.objective.objective import Objective
     from atrium.train.update.forward import PolicyForward
     from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
-    from atrium.train.update.step import PolicyUpdater, UpdateSettings
+    from atrium.train.update.step import PolicyUpdater
+    from atrium.train.update.update import UpdateSettings
 
     longest = args.max_new_tokens + 64
     return PolicyUpdater(

@@ -120,7 +120,8 @@ def build_updater(
     from atrium.objective.objective import Objective
     from atrium.train.update.forward import PolicyForward
     from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
-    from atrium.train.update.step import PolicyUpdater, UpdateSettings
+    from atrium.train.update.step import PolicyUpdater
+    from atrium.train.update.update import UpdateSettings
 
     method = read_preset("grpo").method.with_parts(reduction=TokenMean())
     return PolicyUpdater(

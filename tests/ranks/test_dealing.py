@@ -36,6 +36,12 @@ class Member(Ranks):
         return self.gather(content)
 
 
+def budget_of(max_tokens, ranks):
+    return MicroBatchBudget(
+        max_tokens=max_tokens, shrinks=False, log=print, measurements=Measurements(), ranks=ranks
+    )
+
+
 def lengths(rng, num_rows):
     prompts = rng.integers(1, 20, num_rows)
     return prompts, prompts + rng.integers(1, 200, num_rows), np.sort(rng.integers(0, num_rows, num_rows))
@@ -73,7 +79,13 @@ def test_all_ranks_run_equally_many_micro_batches_and_each_row_counts_once(max_t
     rows, forward = rows_of(random_groups(longest=30)), forward_of(exact_model())
     subset = np.arange(1, rows.batch.num_rows)
     budgets = [
-        MicroBatchBudget(max_tokens=max_tokens, shrinks=False, log=print, ranks=Member(rank, 4))
+        MicroBatchBudget(
+            max_tokens=max_tokens,
+            shrinks=False,
+            log=print,
+            measurements=Measurements(),
+            ranks=Member(rank, 4),
+        )
         for rank in range(4)
     ]
     parts = [list(budget.split(forward, rows, subset)) for budget in budgets]
@@ -85,14 +97,7 @@ def test_all_ranks_run_equally_many_micro_batches_and_each_row_counts_once(max_t
 
 def test_a_single_row_leaves_the_other_ranks_one_that_does_not_count():
     rows, forward = rows_of(random_groups(rewards=((1,),))), forward_of(exact_model())
-    parts = [
-        list(
-            MicroBatchBudget(max_tokens=99, shrinks=False, log=print, ranks=Member(rank, 3)).split(
-                forward, rows, np.array([0])
-            )
-        )
-        for rank in range(3)
-    ]
+    parts = [list(budget_of(99, Member(rank, 3)).split(forward, rows, np.array([0]))) for rank in range(3)]
     assert [[part.counts for part in found] for found in parts] == [[True], [False], [False]]
 
 

@@ -30,7 +30,8 @@ from atrium.rollout.collate import collate
 from atrium.train.measure.measurements import Measurements
 from atrium.train.update.forward import PolicyForward
 from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
-from atrium.train.update.step import PolicyUpdater, UpdateSettings
+from atrium.train.update.step import PolicyUpdater
+from atrium.train.update.update import UpdateSettings
 
 PAD = 0
 SMALL = TinySettings(

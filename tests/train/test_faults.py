@@ -60,8 +60,8 @@ def test_an_update_without_a_finite_gradient_is_skipped_counted_and_leaves_no_tr
 
     # The same run without the first of the two minibatches.
     only = make.updater(make.objective("algorithm=grpo"), control, num_minibatches=2)
-    second = [*only._minibatches(rows, 1, 0)][1]
-    only._minibatches = lambda rows, step, epoch: iter([second])
+    second = [*only.split_minibatches(rows, 1, 0)][1]
+    only.split_minibatches = lambda rows, step, epoch: iter([second])
     _, expected = _step(only, rows)
     assert _weights(model).equal(_weights(control))
     assert (output.num_updates, output.carried.num_skipped) == (1, 0)
@@ -85,7 +85,7 @@ def test_what_is_kept_of_a_skipped_update_is_its_minibatch_and_can_be_run_again(
     updater = make.updater(make.objective("algorithm=atr"), model, num_minibatches=2, num_epochs=2)
     updater.faults, _ = _handling(tmp_path, max_skipped=3)
     _poison(model, {1})
-    first = next(updater._minibatches(rows, 4, 0))
+    first = next(updater.split_minibatches(rows, 4, 0))
     frozen = make.tiny_policy().model
     _step(updater, rows, step=4)
     kept = read_minibatch(tmp_path / "step-000004-update-1")
@@ -97,7 +97,7 @@ def test_what_is_kept_of_a_skipped_update_is_its_minibatch_and_can_be_run_again(
     assert kept.rows.num_tokens_B.tolist() == expected.num_tokens_B.tolist()
     for field in fields(expected.batch):
         value = getattr(kept.rows.batch, field.name)
-        if field.name in ("advantage_BT", "behavior_logprob_BT"):
+        if field.name in ("advantage_BT", "behavior_logprob_BT", "sample_key_B"):
             assert value is not None  # it is kept as the update had it
         elif value is not None:
             assert value.equal(getattr(expected.batch, field.name)), field.name

@@ -265,7 +265,7 @@ def test_minibatches_hold_whole_groups_in_an_order_keyed_by_step_and_epoch(make)
 
     def order(step, epoch):
         group_B = rows.batch.group_B.numpy()
-        minibatches = [*updater._minibatches(rows, step, epoch)]
+        minibatches = [*updater.split_minibatches(rows, step, epoch)]
         assert sorted(np.concatenate(minibatches).tolist()) == [*range(12)]
         return [tuple(np.unique(group_B[minibatch]).tolist()) for minibatch in minibatches]
 

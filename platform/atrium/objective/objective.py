@@ -145,6 +145,11 @@ class Objective:
             last_entropy=entropy,
         )
 
+    def entropy_coefficient(self, state: ObjectiveState) -> float | None:
+        """The coefficient of the entropy bonus in a step that begins with `state`; None without a bonus."""
+        bonus = self.method.regularizer.entropy
+        return None if bonus is None else bonus.in_force(state.entropy_coefficient, state.last_entropy)
+
     def score(self, batch: Batch, sum_over_ranks: Sum = local_sum) -> Batch:
         """The rollout batch with its advantages; rewards are final and reference numbers are there."""
         penalty_BT, kl = None, self.method.regularizer.kl
@@ -169,7 +174,7 @@ class Objective:
         `policy` comes from a gradient-free pass at the current parameters, when `needs.prepare_pass`;
         otherwise it is None.
         """
-        chosen, bonus = self.method.algorithm, self.method.regularizer.entropy
+        chosen = self.method.algorithm
         row_factor_B = row_factor(
             chosen.reduction, minibatch.mask_BT.sum(dim=1), minibatch.group_B, sum_over_ranks
         )
@@ -177,9 +182,7 @@ class Objective:
             row_factor_B=row_factor_B.to(minibatch.rollout_logprob_BT.dtype),
             token_weight_BT=None,
             row_constant_B=None,
-            entropy_coefficient=(
-                bonus.in_force(state.entropy_coefficient, state.last_entropy) if bonus else 0.0
-            ),
+            entropy_coefficient=self.entropy_coefficient(state) or 0.0,
         )
         if policy is None:
             return prepared

@@ -76,6 +76,10 @@ class RolloutRows:
         """The length of each row's completion."""
         return self.num_tokens_B - self.num_prompt_tokens_B
 
+    def trained_rows(self) -> NDArray[np.int64]:
+        """The places of rows that are computed."""
+        return np.flatnonzero(self.batch.trains_B.cpu().numpy())
+
     def select(self, rows: NDArray[np.int64]) -> Self:
         """The given rows, in the given order, trimmed to the longest of them."""
         index = torch.from_numpy(rows).to(self.token_BL.device)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ import torch
 from numpy.typing import NDArray
 
 from atrium.errors import MemoryExhaustedError
+from atrium.metrics import Quantity
 from atrium.rollout.collate import RolloutRows
+from atrium.train.measure.measurements import Measurements
 from atrium.train.ranks.ranks import Ranks
 from atrium.train.update.forward import PolicyForward
 from atrium.train.update.micro_batches import deal_by_tokens
@@ -81,24 +84,34 @@ class MicroBatchBudget:
 
     Which rows share a micro-batch changes a gradient by no more than rounding, so that what failed can be
     repeated with smaller ones. Passes run within `limit`, which may leave them less memory than there is.
-    `phase` names what is being done, and `recomputes` whether activations are computed again, for the
-    message.
+    `phase` says what is being done and takes its time; `recomputes` is whether activations are computed
+    again, for the message.
     """
 
     max_tokens: int
     shrinks: bool
     log: Callable[[str], None]
-    phase: str = "an update"
+    measurements: Measurements
     ranks: Ranks = Ranks()
     limit: AbstractContextManager[object] = nullcontext()
     recomputes: bool = False
+    _phase: str = "an update"
     _num_rows: int = 0
     _num_tokens: int = 0
+
+    @contextmanager
+    def phase(self, name: str, quantity: Quantity) -> Iterator[None]:
+        """Name what the block does, for the message where memory lacks in it, and add its seconds."""
+        before, self._phase = self._phase, name
+        started = time.perf_counter()
+        yield
+        self.measurements.add(quantity, time.perf_counter() - started)
+        self._phase = before  # after an error, the name stays for the message
 
     def split(
         self, forward: PolicyForward, rows: RolloutRows, subset: NDArray[np.int64]
     ) -> Iterator[MicroBatch]:
-        """The micro-batches of this rank for a subset of the rows; the one in hand is kept in mind."""
+        """Yield this rank's micro-batches of `subset`; remember the size of the current one, for an error."""
         for part in self._parts(forward, rows, subset):
             num_tokens_B = rows.num_tokens_B[part.rows]
             padded = len(part.rows) * int(num_tokens_B.max())
@@ -134,8 +147,9 @@ class MicroBatchBudget:
         `work` takes its micro-batches from `split` and begins anew each time. Raises
         `MemoryExhaustedError` where it fails on a single row, or where nothing may shrink.
         """
+        phase = self._phase
         while True:
-            self._num_rows = 0
+            self._phase, self._num_rows = phase, 0
             try:
                 with self.limit:
                     return work()
@@ -143,18 +157,18 @@ class MicroBatchBudget:
                 if not is_out_of_memory(error):
                     raise
                 if not self.shrinks or self._num_rows < 2:
-                    raise exhausted(error, self.phase, self._advice()) from error
+                    raise exhausted(error, self._phase, self._advice()) from error
                 asked = size_asked_for(error)
             # Only here, behind the handler, are the tensors of the failed pass free.
             self.max_tokens = max(1, min(self.max_tokens, self._num_tokens) // 2)
             release_memory()
             self.log(
-                f"out of memory in {self.phase} ({asked}): repeated, and from here on "
+                f"out of memory in {self._phase} ({asked}): repeated, and from here on "
                 f"micro-batches have at most {self.max_tokens} tokens"
             )
 
     def _advice(self) -> str:
-        helps = "update" in self.phase and not self.recomputes  # other passes keep no activations
+        helps = "update" in self._phase and not self.recomputes  # other passes keep no activations
         again = "" if not helps else "set compute.recompute_activations=true, "
         if self._num_rows > 1:
             return f"{again}lower compute.micro_batch_tokens={self.max_tokens}, or set compute.on_oom=shrink"

@@ -1,0 +1,142 @@
+"""What the updates of one step measure: sums of their micro-batches, times, positions, traces of tokens."""
+
+from __future__ import annotations
+
+import time
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from atrium import metrics
+from atrium.objective.batch import Batch, PolicyTokens
+from atrium.objective.diagnostics import Sums
+from atrium.objective.objective import LossOutput
+from atrium.rollout.collate import RolloutRows
+from atrium.train.measure.flops import ModelFlops
+from atrium.train.measure.measurements import Measurements
+from atrium.train.measure.mismatch import mismatch_sums
+from atrium.train.measure.traces import RowTraces, empty_traces, exchange_traces, write_traces
+from atrium.train.ranks.ranks import Ranks
+from atrium.train.update.forward import PolicyForward
+from atrium.train.update.packing import num_packed_tokens
+
+
+class StepRecord:
+    """Listens to a step's updates; what an update measured counts once it is made.
+
+    `trace` asks for `traces`. `peak_flops` is what the devices can compute per second, None where unknown.
+    """
+
+    def __init__(
+        self,
+        measurements: Measurements,
+        forward: PolicyForward,
+        *,
+        ranks: Ranks,
+        trace: bool,
+        peak_flops: float | None = None,
+    ) -> None:
+        self.measurements = measurements
+        self.traces: RowTraces | None = None
+        self.num_updates = 0
+        self._forward = forward
+        self._ranks = ranks
+        self._trace = trace
+        self._peak_flops = peak_flops
+        self._started = 0.0
+        self._num_flops = 0.0
+        self._num_attempts = 0
+        self._num_tokens = 0
+        self._place_B: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._sums: list[tuple[Sums, Tensor]] = []
+        self._num_positions = 0
+
+    def begin_updates(self, batch: Batch) -> None:
+        """The batch is scored: its updates begin."""
+        self.traces = empty_traces(batch) if self._trace else None
+        self._started = time.perf_counter()
+
+    def begin_update(self, number: int, place_B: NDArray[np.int64]) -> None:
+        """An update begins, counted from 1, of the rows at these places of the batch."""
+        self._num_attempts, self._place_B = number, place_B
+
+    def begin_passes(self) -> None:
+        """An update's micro-batches begin, perhaps again."""
+        self._sums, self._num_positions = [], 0
+
+    def see(
+        self,
+        place_B: NDArray[np.int64],
+        rows: RolloutRows,
+        policy: PolicyTokens,
+        output: LossOutput,
+        *,
+        counts: bool,
+    ) -> None:
+        """A micro-batch is done, of the rows at these places of the minibatch; not all of them count."""
+        self._num_positions += self._forward.num_positions(rows)
+        if not counts:
+            return
+        sums, starts_update = dict(output.sums), not self._sums and self._ranks.is_first
+        for quantity in (
+            metrics.LOSS,
+            metrics.REGULARIZER,
+        ):  # those of an update add up, and count once
+            total, count = sums[quantity]
+            sums[quantity] = (total, torch.full_like(count, starts_update))
+        if self._num_attempts == 1:
+            # Before a step's first update the trainer's weights are those that sampled, stored rows aside.
+            mask_BT = rows.batch.mask_BT & rows.live_B[:, None]
+            sums |= mismatch_sums(policy.logprob_BT.detach(), rows.batch.rollout_logprob_BT, mask_BT)
+        self._sums.append((sums, output.ratio_counts))
+        if self.traces is not None:
+            write_traces(self.traces, self._place_B[place_B], policy, output, update=self._num_attempts)
+
+    def end_update(self, minibatch: RolloutRows, grad_norm: float, learning_rate: float | None) -> None:
+        """An update's gradient was seen; where there is no learning rate, it was not applied."""
+        self._count_positions(minibatch)
+        if learning_rate is None:
+            return
+        self.num_updates += 1
+        self._num_tokens += int(minibatch.num_completion_tokens_B.sum())
+        for sums, ratio_counts in self._sums:
+            self.measurements.add_sums(sums)
+            self.measurements.add_ratios(ratio_counts)
+        self.measurements.add(metrics.GRAD_NORM, grad_norm)
+        self.measurements.add(metrics.GRAD_NORM_MAX, grad_norm)
+        self.measurements.add(metrics.LEARNING_RATE, learning_rate)
+
+    def end_updates(self) -> None:
+        """The step's updates are over: add what they amount to, over all ranks."""
+        measurements, update_s = self.measurements, time.perf_counter() - self._started
+        measurements.add(metrics.UPDATE_S, update_s)
+        measurements.add(metrics.NUM_UPDATES, self.num_updates)
+        measurements.add(metrics.NUM_SKIPPED_UPDATES, self._num_attempts - self.num_updates)
+        measurements.add(metrics.NUM_TRAINED_TOKENS, self._num_tokens)
+        measurements.add(metrics.TRAIN_TOKENS_PER_S, self._num_tokens, update_s)
+        if self._peak_flops is not None and self._num_flops:
+            measurements.add(metrics.MFU, self._num_flops, update_s * self._peak_flops)
+        measurements.sum_over(self._ranks)
+        if self.traces is not None:
+            exchange_traces(self.traces, self._ranks)
+
+    @cached_property
+    def _flops(self) -> ModelFlops | None:
+        return None if self._peak_flops is None else ModelFlops.of(self._forward.model)
+
+    def _count_positions(self, minibatch: RolloutRows) -> None:
+        """Add the positions that were computed, how many of them were needed, and the operations."""
+        num_positions = sum(self._ranks.gather(self._num_positions))
+        trained = minibatch.trained_rows()
+        shape = (
+            minibatch.num_prompt_tokens_B[trained],
+            minibatch.num_tokens_B[trained],
+            minibatch.prompt_index_B[trained],
+        )
+        self.measurements.add(metrics.NUM_COMPUTED_POSITIONS, num_positions)
+        self.measurements.add(metrics.PADDING_FRAC, num_positions - num_packed_tokens(*shape), num_positions)
+        if self._flops is not None:
+            self._num_flops += self._flops.of_update(*shape)

@@ -1,0 +1,239 @@
+"""The update of a policy, from top to bottom: what a rollout batch becomes, function by function.
+
+    score -> split_minibatches -> for each: prepare -> accumulate -> apply
+
+What stands around it is elsewhere: a `MicroBatchBudget` cuts rows into micro-batches that fit into memory and
+deals them over ranks, a `StepRecord` measures, and `step` decides about updates that cannot be made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from atrium import metrics
+from atrium.objective.batch import Batch, PolicyTokens
+from atrium.objective.objective import Objective, ObjectiveState, Prepared
+from atrium.objective.selection import keyed_anew
+from atrium.rollout.collate import RolloutRows
+from atrium.seeding import derive_seed
+from atrium.train.guard.out_of_memory import MicroBatchBudget, memory_explained
+from atrium.train.measure.step_record import StepRecord
+from atrium.train.update.forward import PolicyForward
+from atrium.train.update.optimizer import PolicyOptimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateSettings:
+    """How a rollout batch becomes updates.
+
+    `behavior_logprobs`: `engine` takes the engine's numbers as the behavior policy's, `recompute` runs a
+    pass with the trainer. `micro_batch_tokens` bounds the padded tokens of one forward and backward.
+    `reads_stored` says that some rollouts were sampled by other policies and read from disk. `shrinks` halves
+    micro-batches where memory lacks. `peak_flops` is the device's, per second, or None where unknown.
+    """
+
+    num_minibatches: int
+    num_epochs: int
+    micro_batch_tokens: int
+    behavior_logprobs: Literal["engine", "recompute"]
+    seed: int
+    reads_stored: bool = False
+    shrinks: bool = False
+    peak_flops: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One update of a minibatch: the gradient's norm, and the learning rate, None where it was not made."""
+
+    number: int
+    minibatch: RolloutRows
+    grad_norm: float
+    learning_rate: float | None
+
+
+@dataclass(kw_only=True)
+class Update:
+    """An objective, the policy's forward pass and its optimiser: what one rollout batch is put through.
+
+    `reference_forward` computes the reference policy's log-probabilities where the objective needs them.
+    """
+
+    objective: Objective
+    forward: PolicyForward
+    optimizer: PolicyOptimizer
+    settings: UpdateSettings
+    reference_forward: PolicyForward | None = None
+
+    @property
+    def num_updates_per_batch(self) -> int:
+        """The optimiser updates that a full rollout batch is used for."""
+        return self.settings.num_minibatches * self.settings.num_epochs
+
+    def update_batch(
+        self,
+        rows: RolloutRows,
+        state: ObjectiveState,
+        *,
+        step: int,
+        budget: MicroBatchBudget,
+        record: StepRecord,
+    ) -> Iterator[Attempt]:
+        """Make a batch's updates one after the other; the gradient of one that was not made is kept."""
+        with budget.phase("scoring a batch", metrics.SCORE_S):
+            rows = budget.fit(lambda: self.score(rows, budget))
+        record.begin_updates(rows.batch)
+        number = 0
+        for epoch in range(self.settings.num_epochs):
+            for place_B in self.split_minibatches(rows, step, epoch):
+                number += 1
+                minibatch = self._keyed(rows.select(place_B), step, number)
+                prepared = budget.fit(lambda: self.prepare(minibatch, state, budget))  # noqa: B023
+                record.begin_update(number, place_B)
+                budget.fit(lambda: self.accumulate(minibatch, prepared, budget, record))  # noqa: B023
+                with budget.phase("the optimiser's step", metrics.OPTIMIZER_S):
+                    grad_norm, learning_rate = self.apply(step)
+                yield Attempt(
+                    number=number, minibatch=minibatch, grad_norm=grad_norm, learning_rate=learning_rate
+                )
+
+    def score(self, rows: RolloutRows, budget: MicroBatchBudget) -> RolloutRows:
+        """The batch with behavior and reference log-probabilities where they are needed, and advantages."""
+        needs = self.objective.needs
+        if needs.distribution != "none":
+            rows = self._with_behavior_states(rows, budget)
+        batch = self._with_anchors(rows, budget)
+        if needs.reference_pass:
+            assert self.reference_forward is not None, "assembled with a reference when one is needed"
+            reference = without_gradient(rows, self.reference_forward, budget)
+            batch = replace(batch, reference_logprob_BT=reference.logprob_BT)
+        return rows.with_batch(self.objective.score(batch))
+
+    def split_minibatches(self, rows: RolloutRows, step: int, epoch: int) -> Iterator[NDArray[np.int64]]:
+        """Row indices of minibatches of whole groups, in an order keyed by step and epoch.
+
+        A minibatch in which no group trains is left out.
+        """
+        group_B = rows.batch.group_B.cpu().numpy()
+        trains_B = rows.batch.trains_B.cpu().numpy()
+        groups = np.unique(group_B)
+        rng = np.random.default_rng(derive_seed(self.settings.seed, "minibatch_order", step, epoch))
+        for part in np.array_split(rng.permutation(groups), self.settings.num_minibatches):
+            minibatch = np.flatnonzero(np.isin(group_B, part))
+            if trains_B[minibatch].any():
+                yield minibatch
+
+    def prepare(self, minibatch: RolloutRows, state: ObjectiveState, budget: MicroBatchBudget) -> Prepared:
+        """The constants that the minibatch's micro-batches share, from a pass where one is needed."""
+        policy = None
+        if self.objective.needs.prepare_pass:
+            policy = without_gradient(minibatch, self.forward, budget)
+        return self.objective.prepare(minibatch.batch, policy, state)
+
+    def accumulate(
+        self, minibatch: RolloutRows, prepared: Prepared, budget: MicroBatchBudget, record: StepRecord
+    ) -> None:
+        """Leave the minibatch's gradient in the parameters: forward, loss and backward of micro-batches."""
+        entropy: Literal["gradient", "value"] = "value"
+        if self.objective.needs.entropy == "gradient":
+            entropy = "gradient"
+        self.optimizer.zero_grad()  # of passes that lacked memory
+        record.begin_passes()
+        for place_B, counts in budget.split(self.forward, minibatch, minibatch.trained_rows()):
+            rows = minibatch.select(place_B)
+            with budget.phase("the forward pass of an update", metrics.FORWARD_S):
+                policy = self.forward(rows, entropy=entropy)
+                index_B = torch.from_numpy(place_B).to(policy.logprob_BT.device)
+                constants = prepared.select(index_B, policy.logprob_BT.shape[1])
+                output = self.objective.loss(rows.batch, policy, constants)
+            with budget.phase("the backward pass of an update", metrics.BACKWARD_S):
+                # A rank whose rows are done adds nothing, but takes part in the exchange of gradients.
+                (output.loss if counts else output.loss * 0.0).backward()
+            record.see(place_B, rows, policy, output, counts=counts)
+
+    def apply(self, step: int) -> tuple[float, float | None]:
+        """Clip the gradient and take the optimiser's step, or none where it is not finite.
+
+        The gradient's norm before it was clipped, and the learning rate of the step that was taken.
+        """
+        with memory_explained("the optimiser's step", self.optimizer.memory_advice):
+            grad_norm = self.optimizer.clip_gradient()
+            if not math.isfinite(grad_norm):
+                return grad_norm, None
+            learning_rate = self.optimizer.step(step)
+        self.optimizer.zero_grad()  # what comes next, such as sampling, has its memory
+        return grad_norm, learning_rate
+
+    def _with_anchors(self, rows: RolloutRows, budget: MicroBatchBudget) -> Batch:
+        """The batch with behavior log-probabilities if needed, and missing (NaN) rollout ones filled in.
+
+        Stored completions were sampled by another policy: ratios to its log-probabilities are not 1 even at
+        the only update. Where they came without any, the policy as it is now stands in their place.
+        """
+        batch, reads_stored = rows.batch, self.settings.reads_stored
+        recomputes = self.settings.behavior_logprobs == "recompute"
+        compares = self.objective.needs.behavior_pass or self.num_updates_per_batch > 1
+        compares |= reads_stored and not recomputes
+        rollout_BT = behavior_BT = batch.rollout_logprob_BT
+        is_unknown = reads_stored and bool((rollout_BT.isnan() & batch.mask_BT).any())
+        if is_unknown or (compares and recomputes):
+            own_BT = without_gradient(rows, self.forward, budget).logprob_BT
+            rollout_BT = torch.where(rollout_BT.isnan(), own_BT, rollout_BT) if is_unknown else rollout_BT
+            behavior_BT = own_BT if recomputes else rollout_BT
+        return replace(
+            batch,
+            rollout_logprob_BT=rollout_BT,
+            behavior_logprob_BT=behavior_BT if compares else batch.behavior_logprob_BT,
+        )
+
+    def _with_behavior_states(self, rows: RolloutRows, budget: MicroBatchBudget) -> RolloutRows:
+        """The rows with the states from which the behavior policy's distributions can be made again."""
+        width = self.forward.model.get_output_embeddings().weight.shape[1]  # type: ignore[operator]
+        state_BTD = rows.batch.rollout_logprob_BT.new_zeros((*rows.batch.mask_BT.shape, width))
+        with torch.no_grad():
+            for part, counts in budget.split(self.forward, rows, np.arange(rows.batch.num_rows)):
+                found_BTD = self.forward.states(rows.select(part))
+                if not counts:
+                    continue
+                index = torch.from_numpy(part).to(state_BTD.device)
+                state_BTD[index, : found_BTD.shape[1]] = found_BTD.to(state_BTD.dtype)
+        budget.ranks.add_up(state_BTD)
+        self.forward.freeze_behavior_head()
+        return replace(rows, behavior_state_BTD=state_BTD)
+
+    def _keyed(self, rows: RolloutRows, step: int, number: int) -> RolloutRows:
+        """The rows with keys of this update for the objective's random choices."""
+        occasion = derive_seed(self.settings.seed, "update", step, number)
+        key_B = keyed_anew(rows.batch.sample_key_B, occasion)
+        return rows.with_batch(replace(rows.batch, sample_key_B=key_B))
+
+
+def without_gradient(rows: RolloutRows, forward: PolicyForward, budget: MicroBatchBudget) -> PolicyTokens:
+    """The policy's numbers on all rows, by micro-batches of similar length, at their own places.
+
+    Each rank computes a share; all of them get the whole.
+    """
+    shape = rows.batch.mask_BT.shape
+    logprob_BT = rows.batch.rollout_logprob_BT.new_zeros(shape)
+    entropy_BT = torch.zeros_like(logprob_BT)
+    with torch.no_grad():
+        for part, counts in budget.split(forward, rows, np.arange(rows.batch.num_rows)):
+            policy = forward(rows.select(part), entropy="value")
+            if not counts:
+                continue
+            num_tokens = policy.logprob_BT.shape[1]
+            index = torch.from_numpy(part).to(logprob_BT.device)
+            logprob_BT[index, :num_tokens] = policy.logprob_BT
+            assert policy.entropy_BT is not None
+            entropy_BT[index, :num_tokens] = policy.entropy_BT
+    # What other ranks compute is 0 here, so the sums are exact.
+    budget.ranks.add_up(logprob_BT)
+    budget.ranks.add_up(entropy_BT)
+    return PolicyTokens(logprob_BT=logprob_BT, entropy_BT=entropy_BT)
