@@ -133,9 +133,28 @@ EFFECTIVE_SAMPLE_FRAC = Quantity(
 COEFFICIENT_ABS = Quantity(
     "objective/coefficient_abs", _MEAN, "", "mean |coefficient| on a token's log-probability"
 )
+SLOPE_SQUARED = Quantity(
+    "objective/slope_squared_sum", _SUM, "", "sum of squared slopes of the loss by log-probabilities"
+)
+SLOPE_SQUARED_MAX = Quantity("objective/slope_squared_max", _MAX, "", "the largest of those squares")
+HEAVIEST_TOKEN_FRAC = Quantity(
+    "objective/heaviest_token_frac", _MEAN, "", "the heaviest token's share of that sum, over the step"
+)
+RUNAWAY_SLOPE_FRAC = Quantity(
+    "objective/runaway_slope_frac",
+    _MEAN,
+    "",
+    "share of the sum of |slope| on tokens with A < 0 and a ratio above the window, which a clip keeps",
+)
 KL_K1 = Quantity("objective/kl_k1", _MEAN, "nats", "KL(behavior || policy) per token by k1 = -log w")
 KL_K2 = Quantity("objective/kl_k2", _MEAN, "nats", "the same by k2 = (log w)^2 / 2, biased")
 KL_K3 = Quantity("objective/kl_k3", _MEAN, "nats", "the same by k3 = w - 1 - log w, unbiased")
+KL_AFTER_UPDATE = Quantity(
+    "objective/kl_after_update",
+    _MEAN,
+    "nats",
+    "KL(sampling policy || policy after the step's last update) per token by k3, on every eighth completion",
+)
 REFERENCE_KL = Quantity("objective/reference_kl", _MEAN, "nats", "KL(policy || reference) per token, by k3")
 REGULARIZER = Quantity("objective/regularizer", _MEAN, "", "the KL penalty's part of that loss")
 ADVANTAGE_ABS = Quantity("objective/advantage_abs", _MEAN, "", "mean |advantage| per token")
@@ -175,6 +194,7 @@ SCORE_S = Quantity("time/score_s", _SUM, "s", "behavior, reference and advantage
 UPDATE_S = Quantity("time/update_s", _SUM, "s", "forward, backward and optimiser")
 FORWARD_S = Quantity("time/forward_s", _SUM, "s", "forward and loss, part of the update")
 BACKWARD_S = Quantity("time/backward_s", _SUM, "s", "backward, part of the update")
+KL_S = Quantity("time/kl_s", _SUM, "s", "the pass that measures the KL after the last update")
 OPTIMIZER_S = Quantity("time/optimizer_s", _SUM, "s", "gradient clipping and optimiser step")
 EVALUATE_S = Quantity("time/evaluate_s", _SUM, "s", "evaluation")
 CHECKPOINT_S = Quantity("time/checkpoint_s", _SUM, "s", "recording the step before and saving it")

@@ -136,6 +136,35 @@ def test_measurements_are_means_over_unmasked_tokens(compose_method, make_case, 
     assert result.output.sums[metrics.RATIO_MIN][0] == ratio_N.min()
 
 
+def test_the_gradient_is_made_of_the_slopes_that_are_public(compose_method, make_case, step):
+    case = make_case(2, spread=0.6)
+    for name in ("atr", "gspo", "gvpo", "rpg_reinforce_urkl"):
+        objective = compose_method(name).objective
+        result = step(objective, case)
+        slopes = objective.slopes(result.batch, case.policy, result.prepared)
+        torch.testing.assert_close(slopes.slope_BT, -result.gradient_BT, rtol=1e-12, atol=0.0)
+
+
+def test_runaway_tokens_and_the_heaviest_one_are_measured_by_their_slopes(compose_method, make_case, step):
+    case = make_case(2, spread=0.6)
+    shares = {}
+    for name in ("grpo", "dual_clip"):
+        result = step(compose_method(name, "algorithm.reduction={kind: token_mean}").objective, case)
+        mask_BT, details = case.batch.mask_BT, result.output.details
+        slope_N = result.gradient_BT[mask_BT].double()
+        runaway_N = ((details.gate_BT > 1.2) & (details.advantage_BT < 0.0))[mask_BT]
+        sums = {
+            name.name: (float(total), float(count)) for name, (total, count) in result.output.sums.items()
+        }
+        assert sums["objective/slope_squared_sum"][0] == pytest.approx(float((slope_N**2).sum()))
+        assert sums["objective/slope_squared_max"][0] == pytest.approx(float((slope_N**2).max()))
+        runaway, total = sums["objective/runaway_slope_frac"]
+        assert runaway == pytest.approx(float(slope_N[runaway_N].abs().sum()))
+        assert total == pytest.approx(float(slope_N.abs().sum()))
+        shares[name] = runaway / total
+    assert 0.0 < shares["dual_clip"] <= shares["grpo"] < 1.0
+
+
 def test_the_regularizers_part_of_the_loss_is_measured(compose_method, make_case, step):
     method, case = compose_method("grpo_kl"), make_case(3)
     result, without = (

@@ -159,11 +159,19 @@ def run_step(updater, rows, *, step=1, trace=False, state=None):
     return output, {quantity.name: value for quantity, value in measurements.values().items()}
 
 
+def calls_of(updater):
+    """The passes of a step, (rows, with gradient) each, but for the last, which measures the KL after it."""
+    *calls, (_, with_gradient) = updater.forward.calls
+    assert not with_gradient
+    return calls
+
+
 @pytest.fixture(scope="session")
 def make():
     """The functions of this module."""
     return SimpleNamespace(
         tiny_policy=tiny_policy,
+        calls=calls_of,
         exact_model=exact_model,
         groups=random_groups,
         rows=rows_of,

@@ -167,8 +167,13 @@ def _fail_above(model, num_tokens, *, backward=False):
             torch.empty(NO_MACHINE_HAS, dtype=torch.uint8)
 
     embedding = model.get_input_embeddings()
+
+    def check_backward(module, inputs, output):
+        if output.requires_grad:
+            output.register_hook(check)
+
     if backward:
-        embedding.register_forward_hook(lambda module, inputs, output: output.register_hook(check) and None)
+        embedding.register_forward_hook(check_backward)
     else:
         embedding.register_forward_hook(lambda module, inputs, output: check(output))
 

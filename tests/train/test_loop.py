@@ -523,7 +523,17 @@ def test_the_phases_of_a_step_and_what_is_left_add_up_to_it(scene):
     played = scene(num_steps=2, evaluate_every=1)
     played.play()
     for named in played.diary.metrics.values():
-        phases = ("rollout", "grade_wait", "score", "update", "weights", "evaluate", "checkpoint", "other")
+        phases = (
+            "rollout",
+            "grade_wait",
+            "score",
+            "update",
+            "kl",
+            "weights",
+            "evaluate",
+            "checkpoint",
+            "other",
+        )
         total = sum(named[f"time/{phase}_s"] for phase in phases)
         assert total == pytest.approx(named["time/step_s"])
         idle = named["time/grade_wait_s"] + named["time/other_s"]

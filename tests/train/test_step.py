@@ -116,7 +116,7 @@ def test_skipped_groups_are_never_computed_with_gradient(make):
     model = make.exact_model()
     updater = make.updater(make.objective(*SKIP), model, num_epochs=2)
     make.step(updater, make.rows(groups, trains=[True, False, True, False]))
-    assert updater.forward.calls == [(5, True), (5, True)]
+    assert make.calls(updater) == [(5, True), (5, True)]
 
 
 def test_a_minibatch_in_which_nothing_trains_is_no_update(make):
@@ -136,8 +136,8 @@ def test_several_updates_with_engine_numbers_need_no_pass_of_their_own(make, num
     )
     output, named = make.step(updater, make.rows(make.groups()))
     assert output.num_updates == num_minibatches * num_epochs
-    assert all(with_gradient for _, with_gradient in updater.forward.calls)
-    assert sum(num_rows for num_rows, _ in updater.forward.calls) == 12 * num_epochs
+    assert all(with_gradient for _, with_gradient in make.calls(updater))
+    assert sum(num_rows for num_rows, _ in make.calls(updater)) == 12 * num_epochs
     assert named["optimizer/num_trained_tokens"] == num_epochs * int(
         make.rows(make.groups()).batch.mask_BT.sum()
     )
@@ -152,9 +152,9 @@ def test_recomputing_the_behavior_takes_one_pass_over_the_batch(make):
         behavior_logprobs="recompute",
     )
     make.step(updater, make.rows(make.groups()))
-    without = [num_rows for num_rows, with_gradient in updater.forward.calls if not with_gradient]
+    without = [num_rows for num_rows, with_gradient in make.calls(updater) if not with_gradient]
     assert without == [12]
-    assert updater.forward.calls[0] == (12, False)
+    assert make.calls(updater)[0] == (12, False)
 
 
 def test_a_recomputed_behavior_is_the_policy_that_the_step_began_with(make):
@@ -201,7 +201,7 @@ def test_one_update_per_batch_needs_no_behavior_pass_and_has_a_ratio_of_exactly_
     model = make.tiny_policy().model
     updater = make.updater(make.objective("algorithm=atr"), model, behavior_logprobs=behavior)
     _, named = make.step(updater, make.rows(make.groups()))
-    assert updater.forward.calls == [(12, True)]
+    assert make.calls(updater) == [(12, True)]
     assert named["objective/ratio_max"] == named["objective/ratio_min"] == 1.0
     assert named["objective/kl_k3"] == named["objective/clip_high_frac"] == 0.0
     assert named["optimizer/grad_norm"] > 0.0
@@ -248,6 +248,24 @@ def test_a_policy_that_is_its_own_reference_has_no_penalty(make):
     assert penalties[1] > 1e-4
 
 
+def test_the_kl_after_the_last_update_is_that_of_the_policy_it_left(make):
+    model, rows = make.exact_model(seed=3), make.rows(make.groups(), model=make.exact_model(seed=3))
+    updater = make.updater(make.objective("algorithm=grpo"), model, num_epochs=2)
+    _, named = make.step(updater, rows)
+    with torch.no_grad():
+        after_BT = make.forward(model)(rows, entropy="none").logprob_BT
+    log_ratio_M = (after_BT - rows.batch.rollout_logprob_BT)[rows.batch.mask_BT]
+    expected = float((log_ratio_M.expm1() - log_ratio_M).mean())
+    assert named["objective/kl_after_update"] == pytest.approx(expected, rel=1e-9)
+    assert expected > 2.0 * named["objective/kl_k3"] > 0.0, "the last update is in no other metric"
+
+
+def test_a_policy_that_no_update_moves_has_no_kl_after_it(make):
+    rows = make.rows(make.groups(), model=make.exact_model(seed=3))
+    updater = make.updater(make.objective("algorithm=grpo"), make.exact_model(seed=3), optimizer=STILL)
+    assert make.step(updater, rows)[1]["objective/kl_after_update"] == pytest.approx(0.0, abs=1e-12)
+
+
 def test_gvpo_prepares_each_minibatch_at_the_current_parameters(make):
     updater = make.updater(
         make.objective("algorithm=gvpo"),
@@ -256,7 +274,7 @@ def test_gvpo_prepares_each_minibatch_at_the_current_parameters(make):
         reference=make.tiny_policy(seed=1).model,
     )
     make.step(updater, make.rows(make.groups()))
-    assert updater.forward.calls == [(6, False), (6, True), (6, False), (6, True)]
+    assert make.calls(updater) == [(6, False), (6, True), (6, False), (6, True)]
 
 
 def test_minibatches_hold_whole_groups_in_an_order_keyed_by_step_and_epoch(make):

@@ -55,19 +55,40 @@ def measure(details: TokenDetails, mask_BT: Tensor) -> Sums:
         metrics.ADVANTAGE_ABS: neutral(details.advantage_BT.abs(), mask_BT),
         metrics.KL_K1: -log_ratio_BT,
         metrics.KL_K2: 0.5 * log_ratio_BT**2,
-        metrics.KL_K3: torch.expm1(log_ratio_BT) - log_ratio_BT,
     }
     sums: Sums = {name: (value_BT.sum(dtype=torch.float64), count) for name, value_BT in means.items()}
+    sums[metrics.KL_K3] = kl_k3(details.log_ratio_BT, mask_BT)
     sums[metrics.RATIO_MAX] = (extreme(details.gate_BT, mask_BT, largest=True), count)
     sums[metrics.RATIO_MIN] = (extreme(details.gate_BT, mask_BT, largest=False), count)
     return sums
 
 
+def measure_slopes(slope_BT: Tensor, details: TokenDetails, mask_BT: Tensor) -> Sums:
+    """What the slopes of the loss add up to: squares, the largest of them, and runaway tokens' share.
+
+    A runaway token has A < 0 and a ratio above its window. A clip keeps its gradient, which grows with the
+    ratio; a dual clip bounds it.
+    """
+    size_BT = neutral(slope_BT.abs(), mask_BT).double()
+    runaway_BT = ~details.feasible_BT & (details.gate_BT > 1.0) & (details.advantage_BT < 0.0)
+    squared_BT, count = size_BT**2, mask_BT.sum()
+    return {
+        metrics.SLOPE_SQUARED: (squared_BT.sum(), count),
+        metrics.SLOPE_SQUARED_MAX: (extreme(squared_BT, mask_BT, largest=True), count),
+        metrics.RUNAWAY_SLOPE_FRAC: ((size_BT * runaway_BT).sum(), size_BT.sum()),
+    }
+
+
 def measure_reference(log_ratio_BT: Tensor, mask_BT: Tensor) -> Sums:
     """KL(policy || reference) per token by k3, from the log-ratio of the policy to its reference."""
+    return {metrics.REFERENCE_KL: kl_k3(-log_ratio_BT, mask_BT)}
+
+
+def kl_k3(log_ratio_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum of w - 1 - log w over unmasked tokens, and their number: KL(p || q) if p sampled, w = q / p."""
     log_ratio_BT = neutral(log_ratio_BT, mask_BT)
-    value_BT = torch.expm1(-log_ratio_BT) + log_ratio_BT
-    return {metrics.REFERENCE_KL: (value_BT.sum(dtype=torch.float64), mask_BT.sum())}
+    value_BT = torch.expm1(log_ratio_BT) - log_ratio_BT
+    return value_BT.sum(dtype=torch.float64), mask_BT.sum()
 
 
 def extreme(value_BT: Tensor, mask_BT: Tensor, *, largest: bool) -> Tensor:

@@ -26,7 +26,7 @@ from atrium.method.references import ReferenceState
 from atrium.objective.advantages import compute_advantages
 from atrium.objective.batch import Batch, PolicyTokens, Sum, local_sum, neutral, num_tokens
 from atrium.objective.corrections import correct
-from atrium.objective.diagnostics import Sums, TokenDetails, measure, measure_reference
+from atrium.objective.diagnostics import Sums, TokenDetails, measure, measure_reference, measure_slopes
 from atrium.objective.divergences import RegionInputs, judge, prepare_bounds
 from atrium.objective.ratio_histogram import count_ratios
 from atrium.objective.ratios import anchor_logprob, at_level, bounded, capped, log_ratio, token_log_ratio
@@ -94,6 +94,21 @@ class Prepared:
             token_weight_BT=None if weight_BT is None else weight_BT[rows][:, :num_tokens],
             row_constant_B=None if constant_B is None else constant_B[rows],
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slopes:
+    """What a loss multiplies log-probabilities by, all detached.
+
+    The loss is `-(constant + sum(slope_BT * (logprob_BT - sg(logprob_BT))))`, less the entropy bonus: its
+    value is that of the method's formula, its derivative by a token's log-probability is `-slope_BT`.
+    `regularizer` is the KL penalty's part of `-constant`.
+    """
+
+    slope_BT: Tensor
+    constant: Tensor
+    regularizer: Tensor
+    details: TokenDetails
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,29 +224,41 @@ class Objective:
         """The micro-batch's share of the minibatch's loss; its gradient reaches `policy`'s tensors."""
         mask_BT = micro_batch.mask_BT
         logprob_BT = neutral(policy.logprob_BT, mask_BT)
-        with torch.no_grad():
-            detached_BT = logprob_BT.detach()
-            found = self._terms(detached_BT, policy.divergence_BT, micro_batch, prepared)
-            factor_BT = prepared.row_factor_B[:, None] * mask_BT
-            slope_BT = neutral(factor_BT * found.details.coefficient_BT, mask_BT)
-            constant = neutral(factor_BT * found.value_BT, mask_BT).sum()
-            sums = measure(found.details, mask_BT)
-            ratio_counts = count_ratios(found.details.gate_BT, found.details.advantage_BT, mask_BT)
-            if micro_batch.reference_logprob_BT is not None:
-                distance_BT = bounded(detached_BT - micro_batch.reference_logprob_BT, self._limit)
-                sums |= measure_reference(distance_BT, mask_BT)
-            sums[metrics.REGULARIZER] = (neutral(factor_BT * found.penalty_BT, mask_BT).sum(), _one(constant))
-        loss = -(constant + (slope_BT * (logprob_BT - detached_BT)).sum())
+        detached_BT = logprob_BT.detach()
+        slopes = self.slopes(micro_batch, policy, prepared)
+        loss = -(slopes.constant + (slopes.slope_BT * (logprob_BT - detached_BT)).sum())
+        details, one = slopes.details, _one(slopes.constant)
+        sums = measure(details, mask_BT) | measure_slopes(slopes.slope_BT, details, mask_BT)
+        ratio_counts = count_ratios(details.gate_BT, details.advantage_BT, mask_BT)
+        if micro_batch.reference_logprob_BT is not None:
+            distance_BT = bounded(detached_BT - micro_batch.reference_logprob_BT, self._limit)
+            sums |= measure_reference(distance_BT, mask_BT)
+        sums[metrics.REGULARIZER] = (slopes.regularizer, one)
         if policy.entropy_BT is not None:
             entropy_BT = neutral(policy.entropy_BT, mask_BT)
             if prepared.entropy_coefficient != 0.0:
+                factor_BT = prepared.row_factor_B[:, None] * mask_BT
                 loss = loss - prepared.entropy_coefficient * (factor_BT * entropy_BT).sum()
             sums[metrics.ENTROPY] = (entropy_BT.detach().sum(dtype=torch.float64), mask_BT.sum())
         if policy.divergence_BT is not None:
             divergence_BT = neutral(policy.divergence_BT, mask_BT)
             sums[metrics.STATE_DIVERGENCE] = (divergence_BT.sum(dtype=torch.float64), mask_BT.sum())
-        sums[metrics.LOSS] = (loss.detach(), _one(constant))
-        return LossOutput(loss=loss, sums=sums, ratio_counts=ratio_counts, details=found.details)
+        sums[metrics.LOSS] = (loss.detach(), one)
+        return LossOutput(loss=loss, sums=sums, ratio_counts=ratio_counts, details=details)
+
+    @torch.no_grad()
+    def slopes(self, micro_batch: Batch, policy: PolicyTokens, prepared: Prepared) -> Slopes:
+        """The coefficients on the tokens' log-probabilities that make the micro-batch's gradient."""
+        mask_BT = micro_batch.mask_BT
+        logprob_BT = neutral(policy.logprob_BT.detach(), mask_BT)
+        found = self._terms(logprob_BT, policy.divergence_BT, micro_batch, prepared)
+        factor_BT = prepared.row_factor_B[:, None] * mask_BT
+        return Slopes(
+            slope_BT=neutral(factor_BT * found.details.coefficient_BT, mask_BT),
+            constant=neutral(factor_BT * found.value_BT, mask_BT).sum(),
+            regularizer=neutral(factor_BT * found.penalty_BT, mask_BT).sum(),
+            details=found.details,
+        )
 
     def _terms(
         self, logprob_BT: Tensor, divergence_BT: Tensor | None, batch: Batch, prepared: Prepared

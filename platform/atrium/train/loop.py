@@ -42,6 +42,7 @@ _PHASES = (
     metrics.GRADE_WAIT_S,
     metrics.SCORE_S,
     metrics.UPDATE_S,
+    metrics.KL_S,
     metrics.WEIGHTS_S,
     metrics.EVALUATE_S,
     metrics.CHECKPOINT_S,
@@ -316,6 +317,8 @@ def _save(run: Training, state: TrainingState, ahead: Ahead | None) -> None:
 def _named(values: Mapping[Quantity, float]) -> dict[str, float]:
     """Values by name, with the quantities that follow from others."""
     named = {quantity.name: value for quantity, value in values.items()}
+    if total := values.get(metrics.SLOPE_SQUARED):
+        named[metrics.HEAVIEST_TOKEN_FRAC.name] = values[metrics.SLOPE_SQUARED_MAX] / total
     square = values.get(metrics.RATIO_SQUARED)
     if square:
         # At most 1 by Cauchy-Schwarz; squares rounded to float32 may pass it in the eighth digit.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atrium import metrics
-from atrium.objective.batch import Batch, PolicyTokens
+from atrium.objective.batch import PolicyTokens
 from atrium.objective.diagnostics import Sums
 from atrium.objective.objective import LossOutput
 from atrium.rollout.collate import RolloutRows
@@ -41,6 +41,7 @@ class StepRecord:
     ) -> None:
         self.measurements = measurements
         self.traces: RowTraces | None = None
+        self.scored: RolloutRows | None = None
         self.num_updates = 0
         self._forward = forward
         self._ranks = ranks
@@ -54,9 +55,10 @@ class StepRecord:
         self._sums: list[tuple[Sums, Tensor]] = []
         self._num_positions = 0
 
-    def begin_updates(self, batch: Batch) -> None:
+    def begin_updates(self, rows: RolloutRows) -> None:
         """The batch is scored: its updates begin."""
-        self.traces = empty_traces(batch) if self._trace else None
+        self.scored = rows
+        self.traces = empty_traces(rows.batch) if self._trace else None
         self._started = time.perf_counter()
 
     def begin_update(self, number: int, place_B: NDArray[np.int64]) -> None:

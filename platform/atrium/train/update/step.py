@@ -5,8 +5,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+import numpy as np
+
 from atrium import metrics
+from atrium.objective.diagnostics import kl_k3
 from atrium.objective.objective import ObjectiveState
+from atrium.objective.ratios import bounded
 from atrium.rollout.collate import RolloutRows
 from atrium.train.guard.faults import (
     NO_FAULTS,
@@ -20,7 +24,7 @@ from atrium.train.measure.measurements import Measurements
 from atrium.train.measure.step_record import StepRecord
 from atrium.train.measure.traces import RowTraces
 from atrium.train.ranks.ranks import Ranks
-from atrium.train.update.update import Attempt, Update
+from atrium.train.update.update import Attempt, Update, without_gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,8 @@ class PolicyUpdater(Update):
             if num_skipped:
                 self._skip(attempt, num_skipped, state, step)
         record.end_updates()
+        if record.num_updates and record.scored is not None:
+            self._measure_kl(record.scored, budget, measurements)
         coefficient = self.objective.entropy_coefficient(state)
         if coefficient is not None:
             measurements.add(metrics.ENTROPY_COEFFICIENT, coefficient)
@@ -89,6 +95,24 @@ class PolicyUpdater(Update):
             limit=self.memory_limit,
             recomputes=self.forward.recomputes,
         )
+
+    def _measure_kl(self, rows: RolloutRows, budget: MicroBatchBudget, measurements: Measurements) -> None:
+        """Measure how far the updates took the policy from the one that sampled, on a fixed share of rows.
+
+        Metrics of the updates see the policy before each of them; what the last one did, none does.
+        """
+        num_rows = rows.batch.num_rows
+        some = rows.select(np.arange(0, num_rows, max(1, min(8, num_rows // 16))))
+        with budget.phase("measuring the KL after the updates", metrics.KL_S):
+            policy = budget.fit(lambda: without_gradient(some, self.forward, budget))
+        batch = some.batch
+        sampler_BT = batch.behavior_logprob_BT
+        sampler_BT = batch.rollout_logprob_BT if sampler_BT is None else sampler_BT
+        log_ratio_BT = bounded(
+            policy.logprob_BT - sampler_BT, self.objective.method.algorithm.log_ratio_limit
+        )
+        total, count = kl_k3(log_ratio_BT, batch.mask_BT)
+        measurements.add(metrics.KL_AFTER_UPDATE, float(total), float(count))
 
     def _skip(self, attempt: Attempt, num_in_a_row: int, state: ObjectiveState, step: int) -> None:
         """Forget the gradient, and have the fault handled."""

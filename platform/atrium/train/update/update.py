@@ -89,7 +89,7 @@ class Update:
         """Make a batch's updates one after the other; the gradient of one that was not made is kept."""
         with budget.phase("scoring a batch", metrics.SCORE_S):
             rows = budget.fit(lambda: self.score(rows, budget))
-        record.begin_updates(rows.batch)
+        record.begin_updates(rows)
         number = 0
         for epoch in range(self.settings.num_epochs):
             for place_B in self.split_minibatches(rows, step, epoch):
@@ -230,9 +230,9 @@ def without_gradient(rows: RolloutRows, forward: PolicyForward, budget: MicroBat
                 continue
             num_tokens = policy.logprob_BT.shape[1]
             index = torch.from_numpy(part).to(logprob_BT.device)
-            logprob_BT[index, :num_tokens] = policy.logprob_BT
+            logprob_BT[index, :num_tokens] = policy.logprob_BT.to(logprob_BT.dtype)
             assert policy.entropy_BT is not None
-            entropy_BT[index, :num_tokens] = policy.entropy_BT
+            entropy_BT[index, :num_tokens] = policy.entropy_BT.to(entropy_BT.dtype)
     # What other ranks compute is 0 here, so the sums are exact.
     budget.ranks.add_up(logprob_BT)
     budget.ranks.add_up(entropy_BT)
