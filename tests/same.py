@@ -124,10 +124,17 @@ def compute_objectives(tree: Path, out: Path) -> None:
 
 def compare_objectives(out: Mapping[str, Path]) -> bool:
     base, here = (read_json(out[name] / "objectives" / "found.json") for name in ("base", "here"))
+    added = set()
+    for key in base.keys() & here.keys():
+        old, new = base[key].get("sums", {}), here[key].get("sums", {})
+        added |= new.keys() - old.keys()
+        here[key] |= {"sums": {name: new.get(name) for name in old}} if old else {}
     different = [key for key in base if key in here and base[key] != here[key]]
     lost, new = sorted(base.keys() - here.keys()), sorted(here.keys() - base.keys())
     say(f"objectives: {len(base)} batches, {len(different)} differ, {len(lost)} gone, {len(new)} new")
-    for key in different:
+    if added:
+        say(f"  measured besides, and not compared: {', '.join(sorted(added))}")
+    for key in different[:MAX_SHOWN_LINES]:
         parts = [name for name in base[key] if base[key][name] != here[key].get(name)]
         norms = [float.fromhex(found[key]["norm"]) for found in (base, here)]
         say(f"  {key}: {', '.join(parts)}; gradient norm {norms[0]:.9g}, now {norms[1]:.9g}")
@@ -164,6 +171,7 @@ def compare_training(out: Mapping[str, Path]) -> bool:
     for method in METHODS:
         found = {name: read_run(out[name] / "training", method) for name in out}
         base, here = found["base"], found["here"]
+        here["metrics"] = shared_quantities(base["metrics"], here["metrics"])
         parts = [part for part in base if part != "cpu_s" and base[part] != here[part]]
         same &= not parts
         said = "equal" if not parts else f"DIFFER in {', '.join(parts)}"
@@ -175,6 +183,12 @@ def compare_training(out: Mapping[str, Path]) -> bool:
                 say(f"  first in step {step}: {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}")
                 break
     return same
+
+
+def shared_quantities(base: list[dict], here: list[dict]) -> list[dict]:
+    """The records of this checkout without the quantities that the commit does not record at all."""
+    known = {name for line in base for name in line}
+    return [{name: value for name, value in line.items() if name in known} for line in here]
 
 
 def read_run(runs: Path, method: str) -> dict[str, object]:
