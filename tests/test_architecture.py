@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tracking.tracker",
     },
     "evaluation": {"grading", "data", "rollout.engine"},
-    "tracking": set(),
+    "tracking": {"method"},
     "sweep": {"config", "method", "windows"} | RUN_FOLDER,
     "launch": RUN_FOLDER,
     "compare": {"method", "windows", "evaluation.estimates", "theory.results"} | RUN_FOLDER,

@@ -48,6 +48,11 @@ class Window:
         """Whether neither side ever binds."""
         return self.lower == 0.0 and math.isinf(self.upper)
 
+    @property
+    def digits(self) -> tuple[str, str]:
+        """Both bounds to ten digits. Windows that agree in them are the same trust region."""
+        return f"{self.lower:.10g}", f"{self.upper:.10g}"
+
 
 UNBOUNDED = Window(0.0, math.inf)
 

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from atrium.cli import main
-from atrium.cli.methods.window_rows import coinciding, families, matches, named_arms, same
+from atrium.cli.methods.window_rows import coinciding, families, matches, named_arms
 from atrium.config.presets import read_presets
 from atrium.windows import Window, budget_for_lower, budget_for_upper, window
 
@@ -59,14 +59,13 @@ def test_every_match_shares_the_bound_it_was_matched_at():
             assert window(kind, match.budget_at_upper, **chosen).upper == pytest.approx(1.5, rel=1e-12)
 
 
-def test_arms_coincide_to_1e_12_and_no_further():
-    base = Window(0.8, 1.2)
-    near, far = Window(0.8 * (1 + 2e-13), 1.2), Window(0.8 * (1 + 4e-12), 1.2)
-    assert same(base, near)
-    assert not same(base, far)
-    assert not same(Window(0.8, math.inf), base)
-    assert same(Window(0.0, math.inf), Window(0.0, math.inf))
-    assert coinciding([("a", base), ("b", far), ("c", near), ("d", None)]) == [["a", "c"]]
+def test_arms_coincide_where_ten_digits_agree():
+    base, open_above = Window(0.8, 1.2), Window(0.8, math.inf)
+    near, far = Window(0.8 * (1 + 2e-13), 1.2), Window(0.8 * (1 + 4e-10), 1.2)
+    assert base.digits == near.digits
+    assert len({base.digits, far.digits, open_above.digits}) == 3
+    named = [("a", base), ("b", far), ("c", near), ("d", None), ("e", open_above), ("f", open_above)]
+    assert coinciding(named) == [["a", "c"], ["e", "f"]]
 
 
 def test_methods_that_differ_in_their_window_only_are_found():

@@ -49,6 +49,34 @@ def test_arms_with_equal_windows_and_equal_settings_are_one_method(make_run):
     assert not are_same_method(arms[0], arms[3])
 
 
+def test_arms_of_unknown_kinds_are_compared_by_their_text(make_run):
+    def arm(name, delta, **settings):
+        settings = {"divergence": {"kind": "of_a_plugin", "delta": delta}, **settings}
+        return group_runs([make_run(name, 0, COUNTS, **settings)]).arms[0]
+
+    near, renamed, far = arm("mine", 0.1), arm("theirs", 0.1), arm("mine", 0.2)
+    assert (near.method, near.window) == (None, None)
+    assert are_same_method(near, renamed)
+    assert not are_same_method(near, far)
+    known = group_runs([make_run("grpo", 0, COUNTS)]).arms[0]
+    assert not are_same_method(near, known)
+
+
+def test_trust_regions_that_are_idle_are_one_method(make_run):
+    """With one update per batch every ratio is 1."""
+
+    def arm(name, num_epochs):
+        used = {
+            "optimizer": {"num_minibatches": 1, "num_epochs": num_epochs},
+            "rollout": {"engine": "transformers", "group_size": 8},
+            "compute": {"behavior_logprobs": "auto"},
+        }
+        return group_runs([make_run(name, 0, COUNTS, **used)]).arms[0]
+
+    assert are_same_method(arm("atr", 1), arm("grpo", 1))
+    assert not are_same_method(arm("atr", 2), arm("grpo", 2))
+
+
 def test_seeds_are_paired_by_number_or_else_in_order(make_run):
     def arm(name, *seeds):
         return group_runs([make_run(name, seed, COUNTS) for seed in seeds]).arms[0]

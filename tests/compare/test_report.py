@@ -114,6 +114,17 @@ def test_arms_that_are_the_same_method_are_said_to_be_so(make_run, capsys, tmp_p
     assert "one seed (clip_higher, mine)" in printed
 
 
+def test_methods_of_unknown_kinds_are_compared_by_their_text(make_run, capsys, tmp_path):
+    unknown = {"kind": "of_a_plugin", "delta": 0.1}
+    make_run("grpo", 0, {("exam", 4): [1, 2, 3]})
+    for name in ("mine", "theirs"):
+        make_run(name, 0, {("exam", 4): [2, 2, 3]}, divergence=unknown)
+    main(["compare", "study", "--no-files", "--runs-dir", str(tmp_path / "runs")])
+    printed = capsys.readouterr().out
+    assert "mine and theirs are the same method" in printed
+    assert "grpo and" not in printed
+
+
 def test_equal_windows_are_one_point_of_the_plane_and_open_ones_are_named(make_run):
     windows = {
         "a": {"kind": "window", "lower": 0.8, "upper": 1.28},

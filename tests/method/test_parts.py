@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from atrium.config.presets import divergence_from, read_presets
+from atrium.method.algorithm import Algorithm
 from atrium.method.corrections import Correction
 from atrium.method.divergences import Divergence
-from atrium.method.method import Algorithm
 from atrium.method.reductions import Reduction
 from atrium.method.references import Reference
 from atrium.method.regularizers import KLPenalty, Regularizer

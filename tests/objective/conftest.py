@@ -12,7 +12,8 @@ import torch
 from omegaconf import OmegaConf
 
 from atrium.config.presets import divergence_from
-from atrium.method.method import Algorithm, Method
+from atrium.method.algorithm import Algorithm
+from atrium.method.method import Method
 from atrium.method.regularizers import Regularizer
 from atrium.objective.batch import Batch, PolicyTokens
 from atrium.objective.objective import Objective

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from atrium.errors import ConfigError
-from atrium.method.checks import check_objective, objective_notes
+from atrium.method.needs import Use
 
 REGRESSION = "algorithm.surrogate={kind:implicit_reward_regression,beta:0.1,gradient:pathwise}"
 CASES = [
@@ -135,13 +135,7 @@ CASES = [
 
 
 def check(method, *, num_updates_per_batch=4, group_size=8):
-    check_objective(
-        method.algorithm,
-        method.divergence,
-        method.regularizer,
-        num_updates_per_batch=num_updates_per_batch,
-        group_size=group_size,
-    )
+    method.check(Use(num_updates_per_batch=num_updates_per_batch, group_size=group_size))
 
 
 @pytest.mark.parametrize(("preset_name", "overrides", "loop", "named"), CASES)
@@ -188,6 +182,7 @@ def test_groups_may_be_skipped_exactly_where_equal_rewards_have_no_gradient(
 
 def test_one_update_per_batch_is_noted_where_a_trust_region_waits(compose_method):
     atr, reinforce = compose_method("atr"), compose_method("reinforce")
-    assert "every ratio is 1" in objective_notes(atr.algorithm, atr.divergence, num_updates_per_batch=1)[0]
-    assert objective_notes(atr.algorithm, atr.divergence, num_updates_per_batch=2) == []
-    assert objective_notes(reinforce.algorithm, reinforce.divergence, num_updates_per_batch=1) == []
+    once, twice = (Use(num_updates_per_batch=number, group_size=8) for number in (1, 2))
+    assert "every ratio is 1" in atr.notes(once)[0]
+    assert atr.notes(twice) == []
+    assert reinforce.notes(once) == []

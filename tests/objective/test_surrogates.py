@@ -13,8 +13,9 @@ import torch
 from pydantic import ConfigDict
 
 from atrium.method.advantages import Advantage
+from atrium.method.algorithm import Algorithm, OnPolicy
 from atrium.method.divergences import Divergence, ExplicitWindow
-from atrium.method.method import Algorithm, Method, OnPolicy
+from atrium.method.method import Method
 from atrium.method.ratios import Ratio, Ratios, WeightRatio
 from atrium.method.reductions import SequenceMeanTokenMean, SequenceMeanTokenSum
 from atrium.method.regularizers import KLPenalty, Regularizer

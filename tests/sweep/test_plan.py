@@ -6,10 +6,10 @@ import pytest
 
 from atrium.config.compose import compose
 from atrium.errors import ConfigError
-from atrium.sweep.coincidence import method_key
 from atrium.sweep.files import find_definition, read_definition, shipped_names, tiny
 from atrium.sweep.plan import Stage, plan_stage
 from atrium.sweep.study import stages_of
+from atrium.tracking.method_settings import method_key
 
 SHIPPED = {
     "delta",
@@ -124,8 +124,10 @@ def test_the_name_of_a_method_does_not_tell_methods_apart_but_its_settings_do():
     atr = compose(["algorithm=atr", "divergence.delta=0.05"])
     grpo = compose(["algorithm=grpo", "divergence=kl3", "divergence.delta=0.05", "seed=3"])
     other = compose(["algorithm=grpo", "divergence=kl3", "divergence.delta=0.06"])
-    assert method_key(atr) == method_key(grpo)
-    assert method_key(grpo) != method_key(other)
+    keys = [method_key(config.model_dump(mode="json")) for config in (atr, grpo, other)]
+    assert keys[0] == keys[1] != keys[2]
+    assert atr.method.same_as(grpo.method, atr.use)
+    assert not atr.method.same_as(other.method, atr.use)
     assert compose(["algorithm=grpo", "divergence=state_kl"]).divergence.fixed_window() is None
 
 

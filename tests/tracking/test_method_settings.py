@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from atrium.compare.arms import group_runs
 from atrium.compare.run_settings import method_keys
 from atrium.config.compose import compose
-from atrium.sweep.coincidence import method_key
+from atrium.method.method import Method
+from atrium.tracking.method_settings import method_key, use_of
 from atrium.tracking.mirrors.description import describe_run
 from atrium.tracking.run_folder import RunFolder
 
@@ -40,6 +43,11 @@ def record(tmp_path):
     return make
 
 
+def key_of(config):
+    """What sweeps tell methods apart by."""
+    return method_key(config.model_dump(mode="json"), at_last_step=True)
+
+
 def num_apart(folders):
     """How many methods the runs are to comparisons and to trackers."""
     return len(group_runs(folders).arms), len({describe_run(folder, 0.0).group for folder in folders})
@@ -57,7 +65,7 @@ def test_seeds_places_and_machines_tell_no_methods_apart(record, key):
     section, _, name = key.rpartition(".")
     changed = base.model_dump()
     (changed[section] if section else changed)[name] = PLACES[key]
-    assert method_key(type(base).model_validate(changed)) == method_key(base)
+    assert key_of(type(base).model_validate(changed)) == key_of(base)
 
 
 def test_lengths_tell_runs_apart_where_each_is_taken_at_its_last_step(record):
@@ -65,4 +73,34 @@ def test_lengths_tell_runs_apart_where_each_is_taken_at_its_last_step(record):
     assert len(group_runs(folders).arms) == 2
     flat = [{"num_steps": "4"}, {"num_steps": "8"}]
     assert method_keys(flat) == [], "curves are compared step by step"
-    assert method_key(compose(["num_steps=40"])) != method_key(compose(["num_steps=80"]))
+    assert key_of(compose(["num_steps=40"])) != key_of(compose(["num_steps=80"]))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["optimizer.num_minibatches=1"],
+        ["algorithm=gvpo", "rollout.lag=1"],
+        ["compute.behavior_logprobs=engine", "rollout.lag=1"],
+        ["rollout=bank", "rollout.source=elsewhere"],
+    ],
+)
+def test_a_recorded_run_says_what_it_did_with_its_method(overrides):
+    config = compose(overrides)
+    recorded = json.loads(json.dumps(config.model_dump(mode="json")))
+    assert use_of(recorded) == config.use
+    assert Method.read(recorded) == config.method
+    assert use_of({"rollout": {"engine": "bank"}}) is None
+
+
+def test_a_method_of_another_version_goes_by_its_text():
+    recorded = compose([]).model_dump(mode="json")
+    unknown = [
+        recorded | {"divergence": {"kind": "of_a_plugin", "delta": delta}} for delta in (0.1, 0.1, 0.2)
+    ]
+    assert Method.read(unknown[0]) is None
+    keys = [method_key(config) for config in unknown]
+    assert keys[0] == keys[1] != keys[2]
+    surrogate = {"algorithm": recorded["algorithm"] | {"surrogate": {"kind": "of_a_plugin"}}}
+    assert Method.read(recorded | surrogate) is None
+    assert Method.read({"algorithm": None}) is None

@@ -40,7 +40,6 @@ from atrium.config.schema import RunConfig
 from atrium.data.prompts import prompt_encoder
 from atrium.errors import Interrupted, Pruned
 from atrium.grading.grader import Grader
-from atrium.method.checks import objective_notes
 from atrium.models.policy import Policy
 from atrium.processes import stop_requests
 from atrium.rollout.stored_rollouts import StoredCompletion
@@ -164,12 +163,7 @@ def _train(
         _record_provenance(config, folder, task)
     graders = BenchmarkGraders(config.grader, config.model, own=grader)
     stack.callback(graders.close)
-    for note in objective_notes(
-        config.algorithm,
-        config.divergence,
-        num_updates_per_batch=config.num_updates_per_batch,
-        anchors_to_stored=config.anchors_to_stored,
-    ):
+    for note in config.method.notes(config.use):
         display.message(f"note: {note}")
     training = _assembled(
         config, folder, checkpoint, recorder, task, stored, policy, graders, should_stop, ranks

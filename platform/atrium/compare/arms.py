@@ -6,16 +6,17 @@ arms that are equal in the rest and have equal windows are the same method under
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from atrium.compare.run_settings import ABSENT, SEED, label, method_keys
 from atrium.compare.trust_region import window_in_use
 from atrium.errors import ConfigError
+from atrium.method.method import SECTIONS, Method
+from atrium.method.needs import Use
 from atrium.nested import flattened_text
 from atrium.tracking.find import started
-from atrium.tracking.method_settings import LENGTH
+from atrium.tracking.method_settings import LENGTH, use_of
 from atrium.tracking.reader import read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState, StatusUnreadableError, read_status
@@ -23,21 +24,24 @@ from atrium.windows import Window
 
 _SAYS_MOST = ("algorithm.name", "divergence.kind", "divergence.delta", "regularizer.kl.kind", "model.kind")
 """The settings that name an arm first, where they suffice to tell arms apart."""
-_SAME_BY_WINDOW = ("divergence.", "algorithm.name", "algorithm.on_policy.")
-_RELATIVE = 1e-9
+_NO_SETTING = ("algorithm.name", "algorithm.on_policy.")
+"""What a method is called, and what is said of it, tells no methods apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
     """Runs that differ in their seeds alone, by seed; `window` is None where the divergence has none.
 
-    `settings` lack the runs' length where it tells no methods apart.
+    `settings` lack the runs' length where it tells no methods apart. `method` is None where a part of it is
+    unknown here, and `use` where the settings do not say what the runs did with it.
     """
 
     name: str
     runs: Mapping[int, RunFolder]
     settings: Mapping[str, str]
     window: Window | None
+    method: Method | None = None
+    use: Use | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -80,18 +84,28 @@ def group_runs(folders: Sequence[RunFolder], by: Sequence[str] = (), *, at_last_
     for values, group in members.items():
         runs = _by_seed(group, settings, names[values], notes)
         first = group[0].name
-        window, _ = window_in_use(configs[first].get("divergence"))
+        config = configs[first]
         kept = {key: value for key, value in settings[first].items() if at_last_step or key != LENGTH}
-        arms.append(Arm(name=names[values], runs=runs, settings=kept, window=window))
+        arms.append(
+            Arm(
+                name=names[values],
+                runs=runs,
+                settings=kept,
+                window=window_in_use(config.get("divergence"))[0],
+                method=Method.read(config),
+                use=use_of(config),
+            )
+        )
     return Arms(arms=tuple(arms), keys=tuple(keys), notes=tuple(notes))
 
 
 def are_same_method(one: Arm, other: Arm) -> bool:
-    """Whether two arms have equal windows and are equal in everything else that makes a method."""
-    if one.window is None or other.window is None or not _equal(one.window, other.window):
-        return False
+    """Whether two arms are one method; by the text of their settings where a part is unknown here."""
     keys = method_keys([one.settings, other.settings], at_last_step=True)
-    return all(key.startswith(_SAME_BY_WINDOW) or key == "divergence" for key in keys)
+    if one.method is None or other.method is None:
+        return all(key.startswith(_NO_SETTING) for key in keys)
+    outside = [key for key in keys if key.partition(".")[0] not in SECTIONS]
+    return not outside and one.method.same_as(other.method, one.use)
 
 
 def pair_seeds(one: Arm, other: Arm) -> tuple[list[tuple[int, int]], str | None]:
@@ -171,9 +185,3 @@ def _names(keys: Sequence[str], groups: Sequence[tuple[str, ...]]) -> dict[tuple
         if num_apart > best:
             chosen, best = [*chosen, key], num_apart
     return {values: label(chosen, [values[keys.index(key)] for key in chosen]) for values in groups}
-
-
-def _equal(one: Window, other: Window) -> bool:
-    return math.isclose(one.lower, other.lower, rel_tol=_RELATIVE) and (
-        one.upper == other.upper or math.isclose(one.upper, other.upper, rel_tol=_RELATIVE)
-    )

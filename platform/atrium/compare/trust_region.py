@@ -133,7 +133,9 @@ def window_in_use(divergence: object) -> tuple[Window | None, str]:
     kind = str(divergence.get("kind"))
     try:
         found = Divergence.of(**divergence).fixed_window()
-    except (KeyError, TypeError, ValueError, ArithmeticError):
+    except KeyError:
+        return None, f"the divergence {kind} is unknown here"
+    except (TypeError, ValueError, ArithmeticError):
         return None, f"the settings of {kind} cannot be read"
     if found is None:
         return None, f"{kind} has no constant window: its bounds differ by token or minibatch"

@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import YAMLError
 
-from atrium.config.consistency import check_consistency, check_method
+from atrium.config.consistency import check_consistency
 from atrium.config.experiment_file import expand_experiment_files
 from atrium.config.machine import Machine, engine_choice, resolve_auto, this_machine
 from atrium.config.messages import config_error
@@ -149,7 +149,7 @@ def validated(data: Mapping[str, Any], *, trains: bool = True) -> RunConfig:
         raise config_error(error, RunConfig, data) from error
     check_consistency(config)
     if trains:
-        check_method(config)
+        config.method.check(config.use)
     return config
 
 

@@ -1,7 +1,7 @@
 """Combinations of settings that cannot work or have no effect, found before anything is loaded.
 
 Single settings are checked by their sections; what an algorithm, a divergence and a regularizer
-allow together, by `check_objective`. Every message names a key, its value and what would fit.
+allow together, by `Method.check`. Every message names a key, its value and what would fit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from atrium.config.tasks import (
     SuiteBenchmarkConfig,
 )
 from atrium.errors import ConfigError
-from atrium.method.checks import check_behavior, check_objective
 
 
 def check_consistency(config: RunConfig) -> None:
@@ -39,30 +38,6 @@ def check_consistency(config: RunConfig) -> None:
     _check_bank(config)
     _check_mirrors(config)
     _check_vllm(config)
-
-
-def check_method(config: RunConfig) -> None:
-    """Raise `ConfigError` for the first combination of the method's parts that is impossible or idle."""
-    check_objective(
-        config.algorithm,
-        config.divergence,
-        config.regularizer,
-        num_updates_per_batch=config.num_updates_per_batch,
-        group_size=config.rollout.group_size,
-        anchors_to_stored=config.anchors_to_stored,
-    )
-    check_behavior(
-        config.algorithm,
-        behavior_logprobs=config.compute.behavior_logprobs,
-        sampled_elsewhere=_sampled_elsewhere(config),
-    )
-
-
-def _sampled_elsewhere(config: RunConfig) -> str | None:
-    """The setting by which other weights have sampled than those that a step begins with."""
-    if isinstance(config.rollout, BankRolloutConfig):
-        return "rollout.engine=bank"
-    return f"rollout.lag={config.rollout.lag}" if config.rollout.lag else None
 
 
 def _check_mirrors(config: RunConfig) -> None:

@@ -20,8 +20,9 @@ from atrium.config.compose import check_method_name, conf_folder
 from atrium.config.messages import config_error
 from atrium.config.nearest import shown, suggestion
 from atrium.errors import ConfigError
+from atrium.method.algorithm import Algorithm
 from atrium.method.divergences import Divergence
-from atrium.method.method import Algorithm, Method
+from atrium.method.method import Method
 from atrium.method.regularizers import Regularizer
 
 _OVERRIDE = re.compile(r"override /(\w+)@_global_\.\w+")

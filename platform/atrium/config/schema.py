@@ -15,8 +15,10 @@ from atrium.config.compute import ComputeConfig
 from atrium.config.models import ModelConfig
 from atrium.config.rollouts import BankRolloutConfig, RolloutConfig, VllmRolloutConfig
 from atrium.config.tasks import BenchmarkConfig, DatasetConfig, GraderConfig, RewardConfig
+from atrium.method.algorithm import Algorithm
 from atrium.method.divergences import Divergence
-from atrium.method.method import Algorithm, Method
+from atrium.method.method import Method
+from atrium.method.needs import Use
 from atrium.method.regularizers import Regularizer
 from atrium.section import Count, CountOrZero, FolderName, NonNegative, Positive, Section, Seed, Text
 
@@ -186,14 +188,21 @@ class RunConfig(Section):
         return is_apart and self.compute.device == "cuda" and self.compute.world_size == 1
 
     @property
-    def anchors_to_stored(self) -> bool:
-        """Whether ratios are taken against stored log-probabilities, so that they begin anywhere.
+    def use(self) -> Use:
+        """What this run does with its method."""
+        rollout, elsewhere = self.rollout, None
+        if isinstance(rollout, BankRolloutConfig):
+            elsewhere = "rollout.engine=bank"
+        elif rollout.lag:
+            elsewhere = f"rollout.lag={rollout.lag}"
+        return Use(
+            num_updates_per_batch=self.num_updates_per_batch,
+            group_size=rollout.group_size,
+            behavior_logprobs=self.compute.behavior_logprobs,
+            sampled_elsewhere=elsewhere,
+        )
 
-        Those of completions that were sampled before the last update (`rollout.lag`) are stored ones too.
-        GVPO compares with the policy at the start of the step, whoever sampled (`recompute`).
-        """
-        if not isinstance(self.rollout, BankRolloutConfig) and self.rollout.lag == 0:
-            return False
-        regresses = self.algorithm.surrogate.regresses
-        chosen = self.compute.behavior_logprobs
-        return chosen == "engine" or (chosen == "auto" and not regresses)
+    @property
+    def anchors_to_stored(self) -> bool:
+        """Whether ratios are taken against stored log-probabilities, so that they begin anywhere."""
+        return self.method.anchors_to_stored(self.use)

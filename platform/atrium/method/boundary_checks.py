@@ -6,8 +6,8 @@ Every rule is one line that names the two settings that clash and a value to cho
 from __future__ import annotations
 
 from atrium.errors import ConfigError
+from atrium.method.algorithm import Algorithm
 from atrium.method.divergences import BalancedWindow, Divergence, ExplicitWindow
-from atrium.method.method import Algorithm
 from atrium.method.surrogates import Quadratic
 
 
@@ -28,12 +28,12 @@ def _check_weight(algorithm: Algorithm) -> None:
             f"algorithm.ratio.weight.level={weight.level}; choose "
             f"algorithm.ratio.weight.level={surrogate.weight_level}"
         )
-    if weight.level == "none" and surrogate.gradient == "pathwise":
+    if weight.level == "none" and surrogate.form == "pathwise":
         raise ConfigError(
             "algorithm.ratio.weight.level=none leaves no ratio to differentiate; "
             "choose algorithm.surrogate.gradient=score"
         )
-    if weight.cap is not None and surrogate.gradient == "pathwise":
+    if weight.cap is not None and surrogate.form == "pathwise":
         raise ConfigError(
             f"algorithm.ratio.weight.cap={weight.cap} makes the weight a constant; "
             "choose algorithm.surrogate.gradient=score"

@@ -6,52 +6,47 @@ Every rule is one line that names the two settings that clash and a value to cho
 from __future__ import annotations
 
 from atrium.errors import ConfigError
+from atrium.method.algorithm import Algorithm
 from atrium.method.boundary_checks import check_boundary
 from atrium.method.corrections import MaskedImportance
 from atrium.method.divergences import Divergence
-from atrium.method.method import Algorithm
+from atrium.method.needs import Use
 from atrium.method.regularizers import KLPenalty, Regularizer
 from atrium.method.token_weights import RandomCovarianceDrop
 
 
-def check_objective(
+def check_parts(
     algorithm: Algorithm,
     divergence: Divergence,
     regularizer: Regularizer,
     *,
-    num_updates_per_batch: int,
     group_size: int,
-    anchors_to_stored: bool = False,
+    stays_at_behavior: bool,
 ) -> None:
     """Raise `ConfigError` for axes that cannot go together, or of which one has no effect.
 
-    `anchors_to_stored` says that ratios are taken against other policies' stored log-probabilities.
+    `stays_at_behavior` says that every ratio to the behavior policy is 1, since a batch gets one update.
     """
     _check_groups(algorithm, group_size)
     check_boundary(algorithm, divergence)
-    stays_at_behavior = num_updates_per_batch == 1 and not anchors_to_stored
     _check_regularizer(algorithm, regularizer, stays_at_behavior=stays_at_behavior)
     _check_token_weight(algorithm, regularizer)
     _check_filter(algorithm, regularizer)
 
 
-def check_behavior(algorithm: Algorithm, *, behavior_logprobs: str, sampled_elsewhere: str | None) -> None:
-    """Raise `ConfigError` where a part compares behavior and rollout policy by numbers that are not there.
-
-    `behavior_logprobs` is the setting of that name; `sampled_elsewhere` the setting by which the weights that
-    sampled are not those that the step begins with, or None.
-    """
+def check_behavior(algorithm: Algorithm, use: Use) -> None:
+    """Raise `ConfigError` where a part compares behavior and rollout policy by numbers that are not there."""
     compared = compared_policies(algorithm)
     if compared is None:
         return
     part, remedy = compared
-    if sampled_elsewhere is not None:
+    if use.sampled_elsewhere is not None:
         raise ConfigError(
             f"{part} compares the trainer's log-probabilities with the engine's by the weights that sampled, "
-            f"which the trainer does not have with {sampled_elsewhere}; choose {remedy}, or rollout.lag=0 "
-            "without stored rollouts"
+            f"which the trainer does not have with {use.sampled_elsewhere}; choose {remedy}, or "
+            "rollout.lag=0 without stored rollouts"
         )
-    if behavior_logprobs == "engine":
+    if use.behavior_logprobs == "engine":
         raise ConfigError(
             "compute.behavior_logprobs=engine takes the engine's log-probabilities for the trainer's, and "
             f"{part}, which compares the two, has no effect; choose compute.behavior_logprobs=auto, "
@@ -189,21 +184,3 @@ def _trains_on_equal_rewards(algorithm: Algorithm, regularizer: Regularizer) -> 
     if advantage.scale == "token_std":
         return "algorithm.advantage.scale=token_std, which shifts every advantage by their mean,"
     return None
-
-
-def objective_notes(
-    algorithm: Algorithm,
-    divergence: Divergence,
-    *,
-    num_updates_per_batch: int,
-    anchors_to_stored: bool = False,
-) -> list[str]:
-    """What a user should know about choices that are valid but do less than they seem to."""
-    anchors = {algorithm.ratio.gate.anchor, algorithm.ratio.weight.anchor}
-    is_on_policy = num_updates_per_batch == 1 and not anchors_to_stored
-    if is_on_policy and divergence.kind != "none" and anchors == {"behavior"}:
-        return [
-            "one update per batch: the policy is still the behavior policy, every ratio is 1, and "
-            f"divergence={divergence.kind} cuts nothing"
-        ]
-    return []

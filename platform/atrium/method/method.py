@@ -1,61 +1,22 @@
-"""A method: a choice on every axis, what it needs, and what it is the same as."""
+"""A method: a choice on every axis, what it needs, what goes together, and what it is the same as."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Literal
+from typing import Any
 
-from atrium.method.advantages import Advantage
-from atrium.method.corrections import Correction, NoCorrection
+from atrium.method.algorithm import Algorithm
+from atrium.method.checks import check_behavior, check_parts
 from atrium.method.divergences import Divergence
-from atrium.method.groups import GroupFilter
-from atrium.method.needs import NOTHING, Needs
-from atrium.method.ratios import Ratios
-from atrium.method.reductions import Reduction
-from atrium.method.references import NoReference, Reference
+from atrium.method.needs import NOTHING, Needs, Use
 from atrium.method.regularizers import Regularizer
-from atrium.method.surrogates import Surrogate
-from atrium.method.token_weights import AllTokens, TokenWeight
-from atrium.section import Positive, Section
+from atrium.method.words import describe
+from atrium.section import Section
 
-
-class OnPolicy(Section):
-    """What the gradient is when the policy is the behavior policy, compared with A grad log pi."""
-
-    law: Literal["exact", "expectation", "scaled", "differs"]
-    """Equal; equal in expectation; equal up to `scale`; or something else, for `reason`."""
-    scale: Positive | None = None
-    """The factor of a scaled gradient."""
-    reason: str | None = None
-    """Why the gradient differs."""
-
-
-class Algorithm(Section):
-    """One method: a choice on every axis but divergence and regularizer, which are groups of their own."""
-
-    name: str
-    """What the method is called: that of its file."""
-    advantage: Advantage
-    """How good was a completion?"""
-    ratio: Ratios = Ratios()
-    """Whose probabilities are compared, at which level?"""
-    surrogate: Surrogate
-    """What happens at the boundary?"""
-    token_weight: TokenWeight = AllTokens()
-    """Which tokens count?"""
-    correction: Correction = NoCorrection()
-    """How is a mismatch of engine and trainer repaired?"""
-    reduction: Reduction
-    """How do tokens become one number?"""
-    group_filter: GroupFilter = GroupFilter()
-    """Which groups train?"""
-    reference: Reference = NoReference()
-    """What is the anchor of a regularizer, and when does it move?"""
-    log_ratio_limit: Positive | None = 20.0
-    """Bound on log-ratios that are exponentiated, or null for none."""
-    on_policy: OnPolicy
-    """What the gradient is on-policy; the tests check it."""
+SECTIONS = ("algorithm", "divergence", "regularizer")
+"""The sections of a run that its method consists of."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +26,21 @@ class Method:
     algorithm: Algorithm
     divergence: Divergence
     regularizer: Regularizer = Regularizer()
+
+    @classmethod
+    def read(cls, settings: Mapping[str, Any]) -> Method | None:
+        """The method of a recorded `config.json`; None where a part is unknown here.
+
+        A run of another version, or with a plugin that is missing, is then known by its text alone.
+        """
+        try:
+            return cls(
+                Algorithm.model_validate(settings["algorithm"]),
+                Divergence.of(**settings["divergence"]),
+                Regularizer.model_validate(settings["regularizer"]),
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
 
     def with_parts(self, **parts: Section) -> Method:
         """The same method with other choices on axes of its algorithm, by their names."""
@@ -78,3 +54,67 @@ class Method:
         parts += [self.divergence.needs, chosen.surrogate.needs, chosen.reduction.needs]
         parts += [chosen.token_weight.needs, chosen.correction.needs]
         return reduce(Needs.__or__, parts, NOTHING)
+
+    def check(self, use: Use) -> None:
+        """Raise `ConfigError` for parts that cannot go together, or of which one has no effect here."""
+        check_parts(
+            self.algorithm,
+            self.divergence,
+            self.regularizer,
+            group_size=use.group_size,
+            stays_at_behavior=self._stays_at_behavior(use),
+        )
+        check_behavior(self.algorithm, use)
+
+    def notes(self, use: Use) -> list[str]:
+        """What a user should know about choices that are valid but do less than they seem to."""
+        if not self.is_idle(use):
+            return []
+        return [
+            "one update per batch: the policy is still the behavior policy, every ratio is 1, and "
+            f"divergence={self.divergence.kind} cuts nothing"
+        ]
+
+    def is_idle(self, use: Use) -> bool:
+        """Whether there is a trust region that cuts nothing, because every ratio is 1."""
+        ratio = self.algorithm.ratio
+        anchors = {ratio.gate.anchor, ratio.weight.anchor}
+        return self._stays_at_behavior(use) and self.divergence.kind != "none" and anchors == {"behavior"}
+
+    def anchors_to_stored(self, use: Use) -> bool:
+        """Whether ratios are taken against stored log-probabilities, so that they begin anywhere.
+
+        GVPO compares with the policy at the start of the step, whoever sampled, which is then recomputed.
+        """
+        if use.sampled_elsewhere is None:
+            return False
+        chosen = use.behavior_logprobs
+        return chosen == "engine" or (chosen == "auto" and not self.algorithm.surrogate.regresses)
+
+    def _stays_at_behavior(self, use: Use) -> bool:
+        return use.num_updates_per_batch == 1 and not self.anchors_to_stored(use)
+
+    def key(self, use: Use | None = None) -> dict[str, Any]:
+        """What tells methods apart, by section, for JSON: two with equal keys are one method.
+
+        Left out are the name and the declared law on-policy. A constant window stands for its divergence
+        (arXiv 2602.05494, Theorem 4.2), and every trust region that is idle in this use is the same one.
+        """
+        region: object = self.divergence.model_dump(mode="json")
+        if use is not None and self.is_idle(use):
+            region = "idle"
+        elif window := self.divergence.fixed_window():
+            region = list(window.digits)
+        return {
+            "algorithm": self.algorithm.model_dump(mode="json", exclude={"name", "on_policy"}),
+            "divergence": region,
+            "regularizer": self.regularizer.model_dump(mode="json"),
+        }
+
+    def same_as(self, other: Method, use: Use | None = None) -> bool:
+        """Whether two methods, used alike, give equal runs seed by seed."""
+        return self.key(use) == other.key(use)
+
+    def words(self) -> dict[str, str]:
+        """The choice on every axis in a few words; empty where it is the one that changes nothing."""
+        return describe(self.algorithm, self.divergence, self.regularizer)

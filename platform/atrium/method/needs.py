@@ -1,4 +1,4 @@
-"""What a part of a method needs beyond the policy's log-probabilities, and whose numbers it is judged on."""
+"""What a part of a method needs beyond the policy's log-probabilities, and what a run does with a method."""
 
 from __future__ import annotations
 
@@ -60,3 +60,26 @@ class Needs:
 
 
 NOTHING = Needs()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """What a run does with its method, as far as it decides which parts go together.
+
+    Attributes
+    ----------
+    num_updates_per_batch
+        Optimiser updates that each batch of rollouts gets.
+    group_size
+        Completions per prompt.
+    behavior_logprobs
+        The setting `compute.behavior_logprobs`: where the numbers below a ratio come from.
+    sampled_elsewhere
+        The setting by which other weights have sampled than those that a step begins with, such as
+        `rollout.lag=1`; None where the same have.
+    """
+
+    num_updates_per_batch: int
+    group_size: int
+    behavior_logprobs: str = "auto"
+    sampled_elsewhere: str | None = None

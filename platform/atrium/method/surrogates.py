@@ -7,7 +7,7 @@ each of them looks at and demands.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from atrium.method.needs import NOTHING, Needs
 from atrium.method.ratios import Level
@@ -38,8 +38,6 @@ class Surrogate(Axis, axis=True):
         where every advantage is 0.
     """
 
-    if TYPE_CHECKING:  # every surrogate declares which forms it has
-        gradient: Gradient
     reads: ClassVar[Literal["nothing", "feasible", "bounds"]] = "feasible"
     exponentiates: ClassVar[bool] = True
     shapes_weight: ClassVar[bool] = False
@@ -50,6 +48,12 @@ class Surrogate(Axis, axis=True):
     def needs(self) -> Needs:
         """What the surrogate needs; nothing unless it says so."""
         return NOTHING
+
+    @property
+    def form(self) -> Gradient:
+        """How it reaches the policy: its setting `gradient`, or pathwise where it has none."""
+        form: Gradient = getattr(self, "gradient", "pathwise")
+        return form
 
 
 class Clip(Surrogate):

@@ -350,7 +350,7 @@ class Objective:
         surrogate, weight = self.method.algorithm.surrogate, self.method.algorithm.ratio.weight
         output = terms(surrogate, inputs)
         coefficient_BT = output.coefficient_BT
-        if surrogate.gradient == "score" or output.value_BT is None:
+        if surrogate.form == "score" or output.value_BT is None:
             return coefficient_BT, coefficient_BT * logprob_BT, output.dropped_BT
         value_BT = output.value_BT
         if weight.level == "sequence":

@@ -6,6 +6,7 @@ against with as many trials, `final` runs winner and baseline on fresh seeds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,8 +16,9 @@ from atrium.config.compose import compose
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
 from atrium.sweep import space as spaces
-from atrium.sweep.coincidence import as_pair, method_key, trust_region_is_idle
 from atrium.sweep.definition import Scalar, SpaceConfig, SweepDefinition
+from atrium.tracking.method_settings import method_key
+from atrium.windows import Window
 
 
 class Stage(StrEnum):
@@ -90,8 +92,8 @@ def planned_trial(
         settings=settings,
         overrides=(*base, *spaces.overrides_of(settings)),
         labels=(label or label_of(assignment),),
-        key=method_key(config),
-        window=as_pair(config.divergence.fixed_window()),
+        key=method_key(config.model_dump(mode="json"), at_last_step=True),
+        window=_as_pair(config.divergence.fixed_window()),
     )
 
 
@@ -154,12 +156,19 @@ def _checked(
         raise ConfigError(f"sweep {definition.name}, {what}: {error}") from error
 
 
+def _as_pair(window: Window | None) -> list[float | None] | None:
+    """A window for JSON: [l, u], with null for an upper bound that never binds."""
+    if window is None:
+        return None
+    return [window.lower, None if math.isinf(window.upper) else window.upper]
+
+
 def _all_coincide(definition: SweepDefinition, base: Sequence[str], trial: PlannedTrial) -> str:
     config = _composed(trial.overrides)
     reason = (
         "one update per batch leaves every ratio at 1, so that no trust region cuts anything; allowed is "
         "a base with optimizer.num_minibatches or optimizer.num_epochs above 1"
-        if trust_region_is_idle(config)
+        if config.method.is_idle(config.use)
         else "they have equal windows and are equal in the rest; vary something else"
     )
     return f"sweep {definition.name}: all settings of its space are the same method: {reason}"

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from atrium.method.advantages import Advantage
+from atrium.method.algorithm import Algorithm, OnPolicy
 from atrium.method.divergences import NoDivergence
-from atrium.method.method import Algorithm, Method, OnPolicy
+from atrium.method.method import Method
 from atrium.method.ratios import Level, Ratios, WeightRatio
 from atrium.method.reductions import SequenceMeanTokenSum
 from atrium.method.regularizers import KLPenalty, Regularizer

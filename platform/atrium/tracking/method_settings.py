@@ -6,7 +6,12 @@ group runs that differ in their seeds alone.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
+
+from atrium.method.method import Method
+from atrium.method.needs import Use
 
 _NOT_THE_METHOD = {"seed", "experiment_name", "runs_dir", "resume", "tracking", "checkpoint", "compute"}
 _CHANGES_NUMBERS = {"compute.dtype", "compute.behavior_logprobs"}
@@ -34,3 +39,31 @@ def method_of(config: Mapping[str, object], *, at_last_step: bool = False) -> di
             kept = {name: one for name, one in value.items() if f"{section}.{name}" in _CHANGES_NUMBERS}
             method |= {section: kept} if kept else {}
     return method
+
+
+def use_of(config: Mapping[str, object]) -> Use | None:
+    """What a recorded run did with its method; None where its settings do not say."""
+    sections = {name: config.get(name) for name in ("rollout", "optimizer", "compute")}
+    rollout, optimizer, compute = (part if isinstance(part, Mapping) else {} for part in sections.values())
+    try:
+        lag = rollout.get("lag", 0)
+        elsewhere = f"rollout.lag={lag}" if lag else None
+        return Use(
+            num_updates_per_batch=int(optimizer["num_minibatches"]) * int(optimizer["num_epochs"]),
+            group_size=int(rollout["group_size"]),
+            behavior_logprobs=str(compute["behavior_logprobs"]),
+            sampled_elsewhere="rollout.engine=bank" if rollout["engine"] == "bank" else elsewhere,
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def method_key(config: Mapping[str, object], *, at_last_step: bool = False) -> str:
+    """16 hex digits that two recorded configurations share exactly where they describe the same method.
+
+    A method with a part that is unknown here goes by its text.
+    """
+    settings = method_of(config, at_last_step=at_last_step)
+    if method := Method.read(config):
+        settings |= method.key(use_of(config))
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]

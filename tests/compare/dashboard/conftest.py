@@ -35,6 +35,7 @@ DIVERGENCES = {
     "atr": {"kind": "kl3", "delta": 0.0231},
     "grpo": {"kind": "ratio", "delta": 0.2},
     "clip": {"kind": "window", "lower": 0.8, "upper": 1.2},
+    "mine": {"kind": "of_a_plugin", "delta": 0.1},
 }
 NUM_PROBLEMS, NUM_SAMPLES, NUM_TOKENS = 12, 4, 6
 
@@ -138,8 +139,15 @@ def write_run(
             "seed": seed,
             "num_steps": num_steps,
             "experiment_name": experiment,
-            "algorithm": {"name": algorithm},
+            "algorithm": {
+                "name": algorithm,
+                "advantage": {},
+                "surrogate": {"kind": "clip"},
+                "reduction": {"kind": "token_mean"},
+                "on_policy": {"law": "exact"},
+            },
             "divergence": DIVERGENCES[algorithm],
+            "regularizer": {},
             "model": {"kind": "tiny"},
         }
     )

@@ -193,6 +193,22 @@ def test_arms_with_equal_windows_are_said_to_be_the_same(runs_dir, client, make_
     assert [set(group) for group in answer["same_methods"]] == [{"grpo", "clip"}]
 
 
+def test_a_run_of_an_unknown_kind_is_shown_and_compared_by_its_text(runs_dir, client, make_run):
+    unknown = [make_run(runs_dir, "mine", seed, ability=0.5).name for seed in (0, 1)]
+    eventually(lambda: len(names(client)) == 6)
+    assert run_of(client, unknown[0])["problems"] == []
+    region = ask(client, "trust-region", run=unknown[0])
+    assert (region["window"], region["window_reason"]) == (None, "the divergence of_a_plugin is unknown here")
+    assert region["histogram"]["counts"]
+    answer = ask(client, "compare", run=indexed(client))
+    assert {arm["name"]: arm["window"] is None for arm in answer["arms"]} == {
+        "atr": False,
+        "grpo": False,
+        "mine": True,
+    }
+    assert answer["same_methods"] == []
+
+
 def test_the_trust_region_counts_all_tokens_and_what_was_cut(client):
     name = next(name for name in names(client) if "atr" in name)
     answer = ask(client, "trust-region", run=name)

@@ -12,17 +12,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from atrium.cli.methods.axes import axes, settings, window_text
+from atrium.cli.methods.axes import axes, settings
 from atrium.cli.methods.page import methods_page
 from atrium.cli.runs_command import CommandParser, standard_output
 from atrium.config.presets import Preset, read_preset, read_presets
 from atrium.errors import RunFolderError
+from atrium.method.method import SECTIONS
+from atrium.method.words import window_text
 from atrium.tracking.atomic import standard_json, write_text
 
 _ALWAYS = ("advantage", "ratio", "divergence", "window [l, u]", "surrogate", "reduction")
 """Axes with a column of their own; what a method chooses on the others stands in the last column."""
 _HIDDEN = ("on policy",)
-_SECTIONS = ("algorithm", "divergence", "regularizer")
 _ABSENT = "–"
 _MARK = "≠"
 _EXAMPLES = """\
@@ -101,7 +102,7 @@ def _place(key: str, keys: Sequence[str]) -> tuple[int, int]:
     """Settings of one section stay together where methods have different ones."""
     section = key.rpartition(".")[0]
     first = next(index for index, other in enumerate(keys) if other.rpartition(".")[0] == section)
-    is_alone = section in _SECTIONS
+    is_alone = section in SECTIONS
     return (keys.index(key) if is_alone else first, keys.index(key))
 
 

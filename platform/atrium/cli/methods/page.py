@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from atrium.cli.methods.axes import axes, window_text
+from atrium.cli.methods.axes import axes
 from atrium.config.presets import PartFile, Preset, names, own_overrides, read_divergence, read_part
+from atrium.method.words import window_text
 
 _ARXIV = re.compile(r"\b(\d{4}\.\d{5})\b")
 _PLACE = re.compile(

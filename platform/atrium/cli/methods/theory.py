@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from atrium.cli.methods.axes import interval
 from atrium.cli.number_table import print_table
 from atrium.cli.runs_command import CommandParser, standard_output
 from atrium.compare.figures import methods as figures
 from atrium.compare.figures.methods import MethodWindow
 from atrium.config.presets import Preset, read_preset
+from atrium.method.words import interval
 from atrium.theory.results import EstimatorBias, Faithfulness, RegressionFindings, UpdateCourse
 from atrium.tracking.atomic import standard_json
 

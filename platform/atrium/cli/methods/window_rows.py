@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from atrium.cli.methods.axes import kind_text, settings
+from atrium.cli.methods.axes import axes
 from atrium.config.presets import Preset, divergence_from, names, read_divergence
 from atrium.errors import ConfigError
-from atrium.method.divergences import AlphaDivergence, BudgetDivergence, Divergence
+from atrium.method.divergences import AlphaDivergence, BudgetDivergence, Divergence, NoDivergence
+from atrium.method.words import kind_text
 from atrium.windows import RatioDivergence, Window
 
-EQUAL = 1e-12
-"""Windows whose bounds differ by less, relatively, are the same method (arXiv 2602.05494, Theorem 4.2)."""
 PROBABILITIES = (0.01, 0.1, 0.3, 0.5, 0.9)
 
 
@@ -132,39 +131,23 @@ def _kind_name(config: Divergence) -> str:
 
 
 def coinciding(named: Iterable[tuple[str, Window | None]]) -> list[list[str]]:
-    """The names whose windows are equal to 1e-12, where two or more are."""
-    classes: list[tuple[Window, list[str]]] = []
+    """The names whose windows are the same, where two or more are (arXiv 2602.05494, Theorem 4.2)."""
+    classes: dict[tuple[str, str], list[str]] = {}
     for name, window in named:
-        if window is None:
-            continue
-        for known, members in classes:
-            if same(known, window):
-                members.append(name)
-                break
-        else:
-            classes.append((window, [name]))
-    return [members for _, members in classes if len(members) > 1]
-
-
-def same(a: Window, b: Window) -> bool:
-    """Whether two windows are the same method."""
-    pairs = ((a.lower, b.lower), (a.upper, b.upper))
-    return all(math.isclose(x, y, rel_tol=EQUAL, abs_tol=EQUAL) for x, y in pairs)
+        if window is not None:
+            classes.setdefault(window.digits, []).append(name)
+    return [members for members in classes.values() if len(members) > 1]
 
 
 def families(presets: Sequence[Preset]) -> list[list[Preset]]:
     """Methods that are equal but for their windows, where two or more are; each a list of points (l, u)."""
     found: dict[str, list[Preset]] = {}
     for preset in presets:
-        if preset.divergence.window() is None or preset.divergence.kind == "balanced_window":
-            continue
-        rest = {key: value for key, value in settings(preset).items() if not key.startswith(_NO_METHOD)}
-        found.setdefault(repr(sorted(rest.items())), []).append(preset)
+        if preset.divergence.fixed_window() is not None:
+            rest = replace(preset.method, divergence=NoDivergence())
+            key = repr((rest.key(), axes(preset)["rollouts"]))
+            found.setdefault(key, []).append(preset)
     return [members for members in found.values() if len(members) > 1]
-
-
-_NO_METHOD = ("divergence.", "algorithm.on_policy.")
-"""Settings that do not tell two methods apart: the window does, and the law follows from the rest."""
 
 
 def described(arms: Sequence[Arm]) -> list[dict[str, object]]:

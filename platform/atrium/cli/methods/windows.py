@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.text import Text
 
 from atrium.cli.methods import window_rows
-from atrium.cli.methods.axes import interval, window_text
 from atrium.cli.methods.window_rows import PROBABILITIES, Arm, Match
 from atrium.cli.number_table import print_table
 from atrium.cli.runs_command import CommandParser, standard_output
 from atrium.config.presets import read_presets
 from atrium.errors import ConfigError
+from atrium.method.words import interval, window_text
 from atrium.tracking.atomic import standard_json
 from atrium.windows import DIVERGENCES, Window, divergence
 
@@ -209,15 +209,12 @@ def _draw(arms: Sequence[Arm], clip: Window, folder: Path) -> tuple[Path, ...]:
         for arm in arms
         if arm.function is not None and arm.delta is not None
     ]
-    points: dict[str, Window] = {}
+    named: dict[tuple[str, str], tuple[str, Window]] = {}
     for arm in arms:
         if arm.window is not None:
-            twin = next(
-                (name for name, window in points.items() if window_rows.same(window, arm.window)), None
-            )
-            name = arm.name if twin is None else f"{twin} = {arm.name}"
-            points = {name if key == twin else key: window for key, window in points.items()}
-            points.setdefault(name, arm.window)
+            twin, window = named.get(arm.window.digits, ("", arm.window))
+            named[arm.window.digits] = (f"{twin} = {arm.name}" if twin else arm.name, window)
+    points = dict(named.values())
     families = {**DIVERGENCES, "alpha = 1": divergence("alpha", alpha=1.0)}
     drawn = draw_windows(panels, folder, _CACHE) if panels else ()
     return *drawn, *draw_plane(Plane(families=families, points=points, clip=clip), folder, _CACHE)

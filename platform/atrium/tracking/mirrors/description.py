@@ -6,14 +6,12 @@ holds none.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from atrium.nested import flattened_text
-from atrium.tracking.method_settings import method_of
+from atrium.tracking.method_settings import method_key
 from atrium.tracking.reader import read_object, setting
 from atrium.tracking.run_folder import RunFolder
 
@@ -78,7 +76,7 @@ def small_files(folder: Path) -> list[tuple[Path, str]]:
 def _group(config: Mapping[str, object], sweep: object) -> tuple[str, str]:
     if isinstance(sweep, str) and sweep:
         return f"sweep {sweep}", f"sweep {sweep}"
-    digest = hashlib.sha256(json.dumps(method_of(config), sort_keys=True).encode()).hexdigest()[:6]
+    digest = method_key(config)[:6]
     words = [setting(config, "algorithm.name"), setting(config, "divergence.kind")]
     name = " ".join(str(word) for word in dict.fromkeys(words) if word is not None)
     return f"{name} {digest}".strip(), f"{name} {digest} (seeds)".strip()

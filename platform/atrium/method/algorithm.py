@@ -1,0 +1,53 @@
+"""The section `algorithm` of a run: a choice on every axis but divergence and regularizer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from atrium.method.advantages import Advantage
+from atrium.method.corrections import Correction, NoCorrection
+from atrium.method.groups import GroupFilter
+from atrium.method.ratios import Ratios
+from atrium.method.reductions import Reduction
+from atrium.method.references import NoReference, Reference
+from atrium.method.surrogates import Surrogate
+from atrium.method.token_weights import AllTokens, TokenWeight
+from atrium.section import Positive, Section
+
+
+class OnPolicy(Section):
+    """What the gradient is when the policy is the behavior policy, compared with A grad log pi."""
+
+    law: Literal["exact", "expectation", "scaled", "differs"]
+    """Equal; equal in expectation; equal up to `scale`; or something else, for `reason`."""
+    scale: Positive | None = None
+    """The factor of a scaled gradient."""
+    reason: str | None = None
+    """Why the gradient differs."""
+
+
+class Algorithm(Section):
+    """One method: a choice on every axis but divergence and regularizer, which are groups of their own."""
+
+    name: str
+    """What the method is called: that of its file."""
+    advantage: Advantage
+    """How good was a completion?"""
+    ratio: Ratios = Ratios()
+    """Whose probabilities are compared, at which level?"""
+    surrogate: Surrogate
+    """What happens at the boundary?"""
+    token_weight: TokenWeight = AllTokens()
+    """Which tokens count?"""
+    correction: Correction = NoCorrection()
+    """How is a mismatch of engine and trainer repaired?"""
+    reduction: Reduction
+    """How do tokens become one number?"""
+    group_filter: GroupFilter = GroupFilter()
+    """Which groups train?"""
+    reference: Reference = NoReference()
+    """What is the anchor of a regularizer, and when does it move?"""
+    log_ratio_limit: Positive | None = 20.0
+    """Bound on log-ratios that are exponentiated, or null for none."""
+    on_policy: OnPolicy
+    """What the gradient is on-policy; the tests check it."""

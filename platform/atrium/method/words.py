@@ -1,0 +1,149 @@
+"""What a method is in words: a short text per axis, such as `kl3 delta=0.0231`; never a formula."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import BaseModel
+
+from atrium.method.algorithm import Algorithm
+from atrium.method.divergences import Divergence
+from atrium.method.regularizers import EntropyBonus, KLPenalty, Regularizer
+from atrium.windows import Window
+
+_BASELINES = {
+    "none": "R",
+    "group_mean": "R - group mean",
+    "leave_one_out": "R - mean of the others",
+    "batch_mean": "R - batch mean",
+}
+_SCALES = {
+    "none": "",
+    "group_std": " / group std",
+    "batch_std": " / batch std",
+    "token_std": " / std over tokens",
+}
+
+
+def describe(algorithm: Algorithm, divergence: Divergence, regularizer: Regularizer) -> dict[str, str]:
+    """The choice on every axis, in the order in which a method is read; empty where it changes nothing."""
+    return {
+        "advantage": _advantage(algorithm),
+        "ratio": _ratio(algorithm),
+        "divergence": kind_text(divergence),
+        "window [l, u]": window_text(divergence),
+        "surrogate": _surrogate(algorithm),
+        "token weight": _token_weight(algorithm),
+        "regularizer": _regularizer(regularizer),
+        "reference": _reference(algorithm),
+        "correction": _correction(algorithm),
+        "reduction": kind_text(algorithm.reduction),
+        "groups": _groups(algorithm),
+        "on policy": _on_policy(algorithm),
+    }
+
+
+def window_text(divergence: Divergence) -> str:
+    """The window of a divergence, or why there is no single one."""
+    window = divergence.window()
+    if window is None:
+        return "by token" if divergence.of_single_tokens else "none"
+    if window.is_unbounded:
+        return "(0, ∞)"
+    text = interval(window)
+    return f"{text} or wider" if divergence.kind == "balanced_window" else text
+
+
+def interval(window: Window, digits: int = 4) -> str:
+    """A window such as `[0.8002, 1.2306]`; a side that never binds is open."""
+    low = "(0" if window.lower == 0.0 else f"[{window.lower:.{digits}f}"
+    high = "∞)" if math.isinf(window.upper) else f"{window.upper:.{digits}f}]"
+    return f"{low}, {high}"
+
+
+def kind_text(section: BaseModel, *without: str) -> str:
+    """A choice by its kind, followed by its settings."""
+    chosen = section.model_dump(exclude={"kind", *without})
+    words = [f"{key}={_value(value)}" for key, value in chosen.items()]
+    return " ".join([str(getattr(section, "kind", "")), *words]).strip()
+
+
+def _advantage(algorithm: Algorithm) -> str:
+    advantage = algorithm.advantage
+    offset = ""
+    if advantage.offset:
+        offset = f" {'-' if advantage.offset > 0 else '+'} {abs(advantage.offset):g}"
+    text = f"{_BASELINES[advantage.baseline]}{offset}"
+    if _SCALES[advantage.scale]:
+        text = (f"({text})" if " " in text else text) + _SCALES[advantage.scale]
+    return text + (", per token" if advantage.returns == "token" else "")
+
+
+def _ratio(algorithm: Algorithm) -> str:
+    gate, weight = algorithm.ratio.gate, algorithm.ratio.weight
+    above = f", at most {weight.cap:g}" if weight.cap is not None else ""
+    order = ", clipped before the mean" if weight.order == "clip_then_mean" else ""
+    texts = [
+        side.level + (" / engine's" if side.anchor == "rollout" and side.level != "none" else "")
+        for side in (gate, weight)
+    ]
+    if texts[0] == texts[1]:
+        return texts[0] + above + order
+    return f"gate {texts[0]}, weight {texts[1]}{above}{order}"
+
+
+def _surrogate(algorithm: Algorithm) -> str:
+    surrogate = algorithm.surrogate
+    text = kind_text(surrogate, "gradient")
+    return text + (", score gradient" if surrogate.form == "score" else "")
+
+
+def _token_weight(algorithm: Algorithm) -> str:
+    weight = algorithm.token_weight
+    return "" if weight.kind == "all" else kind_text(weight)
+
+
+def _regularizer(regularizer: Regularizer) -> str:
+    kl, entropy = regularizer.kl, regularizer.entropy
+    texts = [_kl(kl)] if kl is not None else []
+    return "; ".join([*texts, *([_entropy(entropy)] if entropy is not None else [])])
+
+
+def _kl(kl: KLPenalty) -> str:
+    corrected = "" if kl.correction == "none" else f", {kl.correction}"
+    level = ", by sequence" if kl.level == "sequence" else ""
+    return f"{kl.coefficient:g} {kl.estimator}({kl.anchor}) in the {kl.placement}{corrected}{level}"
+
+
+def _entropy(entropy: EntropyBonus) -> str:
+    adaptive = f" up to {entropy.target:g} nats" if entropy.target is not None else ""
+    return f"entropy bonus {entropy.coefficient:g}{adaptive}"
+
+
+def _correction(algorithm: Algorithm) -> str:
+    correction = algorithm.correction
+    return "" if correction.kind == "none" else kind_text(correction)
+
+
+def _groups(algorithm: Algorithm) -> str:
+    groups = algorithm.group_filter
+    if groups.kind == "keep":
+        return ""
+    rounds = f", {groups.max_num_rounds} rounds" if groups.max_num_rounds > 1 else ""
+    which = "without signal" if groups.judge == "reward" else "all right or all wrong"
+    return f"{groups.kind} groups {which}{rounds}"
+
+
+def _reference(algorithm: Algorithm) -> str:
+    reference = algorithm.reference
+    return "" if reference.kind == "none" else kind_text(reference)
+
+
+def _on_policy(algorithm: Algorithm) -> str:
+    law = algorithm.on_policy
+    scale = f" {law.scale:g}" if law.scale is not None else ""
+    return f"{law.law}{scale}" + (f": {law.reason}" if law.reason else "")
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
