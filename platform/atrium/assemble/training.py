@@ -218,7 +218,7 @@ def _assembled(
         checkpoints=checkpoint_store(config, folder, policy, ranks),
         should_stop=should_stop,
         on_phase=recorder.display.phase,
-        ahead=checkpoint.ahead if checkpoint else None,
+        lagged=checkpoint.lagged if checkpoint else (),
         overlap=Overlap(policy.model) if config.overlaps else None,
         profiler=step_profiler(config, folder, recorder.display.message) if ranks.is_first else None,
         rank_report=rank_report(folder, ranks, recorder),

@@ -257,7 +257,7 @@ def _check_overlap(config: RunConfig) -> None:
     if not rollout.lag:
         raise ConfigError(
             "rollout.overlap=true: with rollout.lag=0 a batch is sampled by the weights that the update "
-            "before it made, so there is nothing to overlap; choose rollout.lag=1, or auto"
+            "before it made, so there is nothing to overlap; choose rollout.lag=1 or more, or auto"
         )
     if isinstance(rollout, VllmRolloutConfig) and rollout.sleep_level is not None:
         raise ConfigError(

@@ -21,8 +21,8 @@ class SamplingSection(Section):
     temperature: Positive
     """Of the distribution that is sampled from and trained."""
 
-    lag: Annotated[int, Field(ge=0, le=1)] = 0
-    """Steps that sampling is ahead: with 1, a batch is sampled before the update that precedes its own."""
+    lag: Annotated[int, Field(ge=0, le=64)] = 0
+    """Steps that sampling is ahead: with k, the weights after step t-1-k sample the batch of step t."""
     overlap: bool | Literal["auto"] = "auto"
     """Whether the batch of `lag` is sampled during that update, by an engine with weights of its own; the
     result is the same. auto for vLLM on a GPU of one process that keeps its memory; it takes a copy of the

@@ -8,8 +8,8 @@ optimiser's state and `TrainingState`; that is what makes a resumed run equal to
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -23,7 +23,7 @@ from atrium.rollout.collate import RolloutRows, collate
 from atrium.rollout.engine import Engine
 from atrium.tracking.tracker import Tracker
 from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState
-from atrium.train.checkpoint.lagged import Ahead
+from atrium.train.checkpoint.lagged import LaggedBatch
 from atrium.train.collect import Collected, RolloutCollector
 from atrium.train.guard.memory import PeakMemory
 from atrium.train.guard.out_of_memory import memory_explained
@@ -31,7 +31,7 @@ from atrium.train.guard.profile import StepProfiler
 from atrium.train.measure.measurements import Measurements
 from atrium.train.measure.mismatch import check_mismatch, measure_mismatch, staleness
 from atrium.train.measure.traces import token_traces
-from atrium.train.overlap import Overlap
+from atrium.train.overlap import Overlap, Pending
 from atrium.train.ranks.rank_report import RankReport
 from atrium.train.ranks.ranks import Ranks
 from atrium.train.update.reference import MovingReference
@@ -62,8 +62,9 @@ class Evaluate(Protocol):
 class LoopSettings:
     """When the loop does what.
 
-    With `lag` 1, a batch is sampled before the update that precedes its own. `max_mismatch` bounds the mean
-    difference of the engine's and the trainer's log-probabilities, in nats.
+    With a `lag` of k, the batch of step t is sampled by the weights after step t - 1 - k, or by the first
+    ones. `max_mismatch` bounds the mean difference of the engine's and the trainer's log-probabilities, in
+    nats.
     """
 
     num_steps: int
@@ -81,8 +82,9 @@ class Training:
     """The parts of a run that the loop drives.
 
     `weights` gives the policy's full state dict, for the engine; `should_stop` is asked after every step;
-    `on_phase` is told what the loop is doing. `ahead` is a batch that was sampled before the run was resumed;
-    with `overlap` such a batch is sampled beside the update, which an engine with weights of its own allows.
+    `on_phase` is told what the loop is doing. `lagged` are the batches of the next steps, where they were
+    sampled before the run was resumed; with `overlap` such a batch is sampled beside the update, which an
+    engine with weights of its own allows.
     `profiler` traces one step. `rank_report` knows the processes that share the run and says how they differ.
     """
 
@@ -97,7 +99,7 @@ class Training:
     checkpoints: CheckpointStore
     should_stop: Callable[[], bool]
     on_phase: Callable[[str], None]
-    ahead: Ahead | None = None
+    lagged: tuple[LaggedBatch, ...] = ()
     overlap: Overlap | None = None
     profiler: StepProfiler | None = None
     rank_report: RankReport = field(default_factory=RankReport)
@@ -119,12 +121,12 @@ def train(run: Training, state: TrainingState) -> TrainingState:
     if state.step == 0:
         state = _evaluated(run, state, Measurements(), peak)
     step_started, checkpoint_s = time.perf_counter(), 0.0
-    ahead = run.ahead
+    lagged = run.lagged
     while state.step < settings.num_steps:
         step = state.step + 1
         try:
             with run.profiler.watch(step) if run.profiler else nullcontext():
-                state, measurements, ahead = _stepped(run, state, ahead, peak)
+                state, measurements, lagged = _stepped(run, state, lagged, peak)
         except TrainingDivergedError:
             _evaluate_diverged(run, state)
             raise
@@ -142,7 +144,7 @@ def train(run: Training, state: TrainingState) -> TrainingState:
         stopping = run.ranks.any(run.should_stop())
         if _saves(run, state, stopping=stopping):
             _enter(run, step, "checkpoint")
-            _save(run, state, ahead)
+            _save(run, state, lagged)
         checkpoint_s = time.perf_counter() - now
         if stopping and step < settings.num_steps:
             run.checkpoints.finish()
@@ -152,28 +154,35 @@ def train(run: Training, state: TrainingState) -> TrainingState:
 
 
 def _stepped(
-    run: Training, state: TrainingState, ahead: Ahead | None, peak: PeakMemory
-) -> tuple[TrainingState, Measurements, Ahead | None]:
-    """The state after one step, what was measured, and the batch of the next step where that is due."""
-    settings, step = run.settings, state.step + 1
-    batch = ahead or _sampled(run, state, step, state.cursor, peak)
-    collected, measurements = batch.collected, batch.measurements
-    ahead, due, before = None, bool(settings.lag) and step < settings.num_steps, state
-    if due and run.overlap is None:
-        ahead = _sampled(run, state, step + 1, collected.cursor, peak)
+    run: Training, state: TrainingState, lagged: Sequence[LaggedBatch], peak: PeakMemory
+) -> tuple[TrainingState, Measurements, tuple[LaggedBatch, ...]]:
+    """The state after one step, what was measured, and the batches of the next `lag` steps.
+
+    They are sampled at the end of a run too, so that one that is extended is the longer run.
+    """
+    settings, step, before = run.settings, state.step + 1, state
+    batches = [*lagged]
+    num_before = settings.lag + (run.overlap is None)  # of the batches that the weights of now sample
+    while len(batches) < num_before:
+        cursor = batches[-1].collected.cursor if batches else state.cursor
+        batches.append(_sampled(run, state, step + len(batches), cursor, peak))
+    collected, measurements = batches[0].collected, batches[0].measurements
     _enter(run, step, "update")
-    beside = run.overlap.sampling(run.collector, step + 1, collected.cursor) if due and run.overlap else None
-    with beside or nullcontext() as pending, peak.of_phase(metrics.UPDATE_PEAK_MB, measurements):
+    beside: AbstractContextManager[Pending | None] = nullcontext()
+    if run.overlap is not None:
+        cursor = batches[-1].collected.cursor
+        beside = run.overlap.sampling(run.collector, step + len(batches), cursor)
+    with beside as pending, peak.of_phase(metrics.UPDATE_PEAK_MB, measurements):
         state = _updated(run, state, step, collected, measurements)
     if pending is not None:
-        ahead = pending.finished(partial(_compared, run, before))
+        batches.append(pending.finished(partial(_compared, run, before)))
     with _timed(metrics.WEIGHTS_S, measurements):
         run.engine.update_weights(run.weights(), state.weight_version)
         if run.reference is not None:
             run.reference.follow(run.weights(), state.objective.reference.share)
     if _evaluates(settings, step):
         state = _evaluated(run, state, measurements, peak)
-    return state, measurements, ahead
+    return state, measurements, tuple(batches[1:])
 
 
 def _enter(run: Training, step: int, phase: str) -> None:
@@ -182,7 +191,10 @@ def _enter(run: Training, step: int, phase: str) -> None:
 
 
 def _account(measurements: Measurements, step_s: float, lag: int) -> None:
-    """Add the step's time, and what of it no phase explains; a batch sampled ahead is in no one step."""
+    """Record the step's duration and the part that no phase covers.
+
+    With `lag`, sampling belongs to no single step, so that part is left out.
+    """
     measurements.add(metrics.STEP_S, step_s)
     if lag:
         return
@@ -199,7 +211,7 @@ def _timed(quantity: Quantity, measurements: Measurements) -> Iterator[None]:
     measurements.add(quantity, time.perf_counter() - started)
 
 
-def _sampled(run: Training, state: TrainingState, step: int, cursor: int, peak: PeakMemory) -> Ahead:
+def _sampled(run: Training, state: TrainingState, step: int, cursor: int, peak: PeakMemory) -> LaggedBatch:
     """A step's batch, by the weights that the engine has now."""
     _enter(run, step, "rollout")
     measurements = Measurements()
@@ -207,7 +219,7 @@ def _sampled(run: Training, state: TrainingState, step: int, cursor: int, peak: 
         collected = run.collector.collect(step, cursor, measurements)
         if run.settings.lag:
             _compared(run, state, collected, measurements)
-    return Ahead(collected=collected, measurements=measurements)
+    return LaggedBatch(collected=collected, measurements=measurements)
 
 
 def _compared(run: Training, state: TrainingState, collected: Collected, measurements: Measurements) -> None:
@@ -308,10 +320,10 @@ def _saves(run: Training, state: TrainingState, *, stopping: bool) -> bool:
     return due or new_best or stopping
 
 
-def _save(run: Training, state: TrainingState, ahead: Ahead | None) -> None:
+def _save(run: Training, state: TrainingState, lagged: Sequence[LaggedBatch]) -> None:
     run.tracker.sync()
     reference = None if run.reference is None else run.reference.saved_weights()
-    run.checkpoints.save(state, run.updater.optimizer.state(), reference, ahead)
+    run.checkpoints.save(state, run.updater.optimizer.state(), reference, lagged)
 
 
 def _named(values: Mapping[Quantity, float]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Sampling the next batch while the policy is updated (`rollout.lag=1` with `rollout.overlap`).
+"""Sampling a coming batch while the policy is updated (`rollout.lag` with `rollout.overlap`).
 
 A thread drives the engine, which has weights of its own and keeps those it has until the update is over; the
 batch is therefore the one that would have been sampled before the update, to the last bit. Engine and
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from atrium import metrics
 from atrium.rollout.engine import Engine, Generation, GenerationRequest, SamplingParams
-from atrium.train.checkpoint.lagged import Ahead
+from atrium.train.checkpoint.lagged import LaggedBatch
 from atrium.train.collect import Collected, RolloutCollector
 from atrium.train.measure.measurements import Measurements
 
@@ -100,12 +100,12 @@ class Pending:
             raise self._error
         self._measurements.add(metrics.OVERLAP_S, min(update_ended, self._ended) - self._started)
 
-    def finished(self, compare: Compare) -> Ahead:
+    def finished(self, compare: Compare) -> LaggedBatch:
         """The batch, compared at the weights that sampled it."""
         assert self._collected is not None
         with self._weights_before():
             compare(self._collected, self._measurements)
-        return Ahead(collected=self._collected, measurements=self._measurements)
+        return LaggedBatch(collected=self._collected, measurements=self._measurements)
 
     def _join(self) -> None:
         if self._thread is not None:

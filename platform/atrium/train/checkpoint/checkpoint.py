@@ -1,8 +1,9 @@
 """Checkpoints: complete, atomic, free of pickle, and usable as plain transformers folders.
 
 `checkpoints/step-000040/` holds `policy/` (a transformers folder), `optimizer.safetensors`,
-`reference.safetensors` where the reference moves, `ahead.json` and `ahead.safetensors` where the next
-batch is sampled already, `state.json`, which lists every file with its size, and the digests of them all.
+`reference.safetensors` where the reference moves, `lagged-N.json` and `lagged-N.safetensors` where the
+batch of the N-th next step is sampled already, `state.json`, which lists every file with its size, and the
+digests of them all.
 A checkpoint is written under a temporary name, flushed to the disk and renamed, so a folder with the
 final name is whole; a damaged one (a bad disk, a careless hand) is noticed by its digests and refused.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from atrium.train.checkpoint.checkpoint_files import (
     way_back,
     write_digests,
 )
-from atrium.train.checkpoint.lagged import Ahead, read_ahead, write_ahead
+from atrium.train.checkpoint.lagged import LaggedBatch, read_lagged, write_lagged
 from atrium.train.guard.faults import UpdateState
 
 
@@ -67,7 +68,7 @@ class Checkpoint:
     state: TrainingState
     optimizer: dict[str, Tensor]
     reference: dict[str, Tensor] | None
-    ahead: Ahead | None = None
+    lagged: tuple[LaggedBatch, ...] = ()
     is_verified: bool = True
 
     @property
@@ -94,7 +95,7 @@ class CheckpointStore:
         state: TrainingState,
         optimizer: Mapping[str, Tensor],
         reference: Mapping[str, Tensor] | None = None,
-        ahead: Ahead | None = None,
+        lagged: Sequence[LaggedBatch] = (),
     ) -> Path:
         """Write the checkpoint of `state.step`, replace an older one of that step, and prune.
 
@@ -106,8 +107,7 @@ class CheckpointStore:
             save_file(_contiguous(optimizer), folder / "optimizer.safetensors")
             if reference is not None:
                 save_file(_contiguous(reference), folder / "reference.safetensors")
-            if ahead is not None:
-                write_ahead(ahead, folder)
+            write_lagged(lagged, folder)
 
         return self._write_whole(state, write)
 
@@ -211,7 +211,7 @@ def load_checkpoint(path: Path, *, with_tensors: bool = True, digests: bool = Tr
         optimizer = _read_optimizer(path) if with_tensors else {}
         reference_file = path / "reference.safetensors"
         reference = load_file(reference_file) if with_tensors and reference_file.exists() else None
-        ahead = read_ahead(path)
+        lagged = read_lagged(path)
     except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged ({error})") from error
     return Checkpoint(
@@ -219,7 +219,7 @@ def load_checkpoint(path: Path, *, with_tensors: bool = True, digests: bool = Tr
         state=training_state,
         optimizer=optimizer,
         reference=reference,
-        ahead=ahead,
+        lagged=lagged,
         is_verified=is_verified,
     )
 

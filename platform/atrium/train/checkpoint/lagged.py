@@ -1,52 +1,70 @@
-"""A batch that is sampled before the update that precedes its own (`rollout.lag=1`), and its record.
+"""Lagged batches (`rollout.lag=k`): each is sampled k updates of a step early, and stored in checkpoints.
 
-The batch is off-policy by one step's updates, so it is part of the run's state: a checkpoint holds it, and
-a resumed run trains on the very completions that an undisturbed one trains on. The engine's and the trainer's
-log-probabilities are compared when the batch is sampled, since only then are the weights of both equal.
+The batch of step t is sampled by the weights after step t - 1 - k, or by the first ones. It is part of the
+run's state: a checkpoint holds the batches of the next k steps, and a resumed run trains on the very
+completions that an undisturbed one trains on. The engine's and the trainer's log-probabilities are compared
+when a batch is sampled, since only then are the weights of both equal.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors.numpy import load_file, save_file
 
+from atrium.errors import CheckpointError
 from atrium.train.checkpoint.group_records import groups_of_record, record_of_groups
 from atrium.train.collect import Collected
 from atrium.train.measure.measurements import Measurements
 
-_RECORD, _ARRAYS = "ahead.json", "ahead.safetensors"
-
 
 @dataclass(frozen=True, kw_only=True)
-class Ahead:
-    """The next step's groups, and what was measured while they were sampled."""
+class LaggedBatch:
+    """The groups of a coming step, and what was measured while they were sampled."""
 
     collected: Collected
     measurements: Measurements
 
 
-def write_ahead(ahead: Ahead, folder: Path) -> None:
-    """Write the batch into an existing folder, as JSON and safetensors."""
-    collected = ahead.collected
-    groups, arrays = record_of_groups(collected.groups)
-    record = {
-        "cursor": collected.cursor,
-        "trains": collected.trains,
-        "groups": groups,
-        "measurements": ahead.measurements.as_record(),
-    }
-    (folder / _RECORD).write_text(json.dumps(record), encoding="utf-8")
-    save_file(arrays, folder / _ARRAYS)
+def write_lagged(batches: Sequence[LaggedBatch], folder: Path) -> None:
+    """Write the batches of the next steps into an existing folder, as JSON and safetensors."""
+    for number, batch in enumerate(batches, 1):
+        collected = batch.collected
+        groups, arrays = record_of_groups(collected.groups)
+        record = {
+            "cursor": collected.cursor,
+            "trains": collected.trains,
+            "groups": groups,
+            "measurements": batch.measurements.as_record(),
+        }
+        (folder / f"lagged-{number}.json").write_text(json.dumps(record), encoding="utf-8")
+        save_file(arrays, folder / f"lagged-{number}.safetensors")
 
 
-def read_ahead(folder: Path) -> Ahead | None:
-    """The batch that a folder holds, or None where it holds none."""
-    if not (folder / _RECORD).exists():
+def read_lagged(folder: Path) -> tuple[LaggedBatch, ...]:
+    """The batches that a folder holds, the next step's first.
+
+    Raises `CheckpointError` for the one batch of a version that could not hold several.
+    """
+    if (folder / "ahead.json").exists():
+        raise CheckpointError(
+            f"{folder} holds a lagged batch in the form of an earlier version; start the run anew, or finish it "
+            "with the version that began it"
+        )
+    batches: list[LaggedBatch] = []
+    while (batch := _read(folder, len(batches) + 1)) is not None:
+        batches.append(batch)
+    return tuple(batches)
+
+
+def _read(folder: Path, number: int) -> LaggedBatch | None:
+    path = folder / f"lagged-{number}.json"
+    if not path.exists():
         return None
-    record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-    groups = groups_of_record(record["groups"], load_file(folder / _ARRAYS))
+    record = json.loads(path.read_text(encoding="utf-8"))
+    groups = groups_of_record(record["groups"], load_file(path.with_suffix(".safetensors")))
     collected = Collected(groups=groups, trains=tuple(record["trains"]), cursor=int(record["cursor"]))
-    return Ahead(collected=collected, measurements=Measurements.from_record(record["measurements"]))
+    return LaggedBatch(collected=collected, measurements=Measurements.from_record(record["measurements"]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from atrium.errors import CheckpointError
 from atrium.models.shards import is_spread
 from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState
-from atrium.train.checkpoint.lagged import Ahead, write_ahead
+from atrium.train.checkpoint.lagged import LaggedBatch, write_lagged
 from atrium.train.ranks.connected_ranks import ConnectedRanks
 
 _WRITTEN = "model-00001-of-00001.safetensors"
@@ -56,7 +56,7 @@ class ShardedCheckpointStore(CheckpointStore):
         state: TrainingState,
         optimizer: Mapping[str, Tensor],
         reference: Mapping[str, Tensor] | None = None,
-        ahead: Ahead | None = None,
+        lagged: Sequence[LaggedBatch] = (),
     ) -> Path:
         """Copy the checkpoint of `state.step` to the host and begin to write it; the one before is finished.
 
@@ -73,8 +73,7 @@ class ShardedCheckpointStore(CheckpointStore):
             # Counts of steps: consolidation in torch 2.13 turns tensors without dimensions into zeros.
             alike = _on_host({name: x for name, x in optimizer.items() if not is_spread(x)})
             save_file(alike, partial / "optimizer-alike.safetensors")
-            if ahead is not None:
-                write_ahead(ahead, partial)
+            write_lagged(lagged, partial)
         self.ranks.gather(None)  # nobody writes before the folder is there
         failures: list[BaseException] = []
         thread = threading.Thread(
@@ -156,7 +155,7 @@ def read_optimizer(
     for name, (shape, dtype) in saved_tensors(checkpoint).items():
         owner, _, quantity = name.rpartition("/")
         if not quantity or not owner:
-            continue  # of the reference, or of a batch that was sampled ahead
+            continue  # of the reference, or of a lagged batch
         parameter = parameters.get(owner)
         if parameter is None:
             raise CheckpointError(f"the optimizer state holds {owner}, which the model does not have")
