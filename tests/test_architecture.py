@@ -175,6 +175,15 @@ def test_configuration_grading_comparison_and_the_command_line_load_no_torch():
     assert done.returncode == 0, done.stderr
 
 
+def test_objectives_load_neither_models_nor_composition():
+    """A program with a training loop of its own can use them with the versions that it has."""
+    names = [module for module in modules() if part_of(module) in {"objective", "method"}]
+    code = f"import importlib, sys\nfor name in {names!r}:\n    importlib.import_module(name)\n"
+    code += "print({'transformers', 'vllm', 'hydra', 'omegaconf', 'mlflow', 'wandb'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "set()\n", done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("module", modules())
 def test_each_module_says_what_it_is_and_is_small_enough(module):
     assert ast.get_docstring(tree(module)), f"{module} has no docstring"

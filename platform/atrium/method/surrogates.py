@@ -1,13 +1,13 @@
 """What happens at the boundary of the trust region.
 
 A surrogate maps a token's weight w, its advantage A and the trust region [l, u] to the coefficient that its
-log-probability has in the gradient. The formulas are executed by `objective/surrogates.py`; here stands what
-each of them looks at and demands.
+log-probability has in the gradient. Here stands what each of them looks at and demands. Those that ship have
+closed forms in `objective/surrogates.py`; one that declares a formula, `value(self, x)`, needs no other code.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from atrium.method.needs import NOTHING, Needs
 from atrium.method.ratios import Level
@@ -18,6 +18,16 @@ Gradient = Literal["pathwise", "score"]
 
 class Surrogate(Axis, axis=True):
     """What happens at the boundary of the trust region.
+
+    A class of one's own is a formula, and is differentiated:
+
+        class ExponentialGate(Surrogate):
+            kind: Literal["exponential_gate"] = "exponential_gate"
+            tau: Positive
+            reads: ClassVar = "nothing"
+
+            def value(self, x):
+                return self.tau * (1.0 - ((1.0 - x.weight_BT) / self.tau).exp()) * x.advantage_BT
 
     `gradient` says how the surrogate reaches the policy: `pathwise` through w, or `score` as a detached
     weight times the log-probability. The coefficients agree wherever a surrogate has both forms; beyond
@@ -48,6 +58,15 @@ class Surrogate(Axis, axis=True):
     def needs(self) -> Needs:
         """What the surrogate needs; nothing unless it says so."""
         return NOTHING
+
+    def value(self, x: Any) -> Any:  # noqa: ANN401 - tensors have no place in this room
+        """The objective [B, T] at each token, from `x`, an `atrium.objective.surrogates.SurrogateInputs`.
+
+        Written with the tensors' own methods and differentiable in `x.weight_BT`, `x.log_weight_BT` and
+        `x.logprob_BT`; everything else in `x` is a constant. Where the coefficient has a closed form, a
+        function that is registered with `terms` replaces it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no formula")
 
     @property
     def form(self) -> Gradient:

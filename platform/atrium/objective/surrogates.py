@@ -3,7 +3,8 @@
 A surrogate maps a token's weight w, its advantage A and the trust region to a coefficient c. The
 gradient of the objective (which is maximised) with respect to the token's log-probability is c; that is
 the definition, and `Objective.loss` builds the loss from it. Pathwise surrogates also give the value
-whose derivative with respect to log w is c, and autograd must agree with it (a test says so for each).
+whose derivative with respect to log w is c, and autograd must agree with it (a test says so for each). A
+class that declares a formula instead is differentiated.
 Score surrogates are stop-gradient weights times the log-probability: their value is c log pi.
 
 The formulas and sources stand with the classes of `atrium.method.surrogates`, which are executed here.
@@ -11,7 +12,7 @@ The formulas and sources stand with the classes of `atrium.method.surrogates`, w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 
 import torch
@@ -93,8 +94,30 @@ class SurrogateOutput:
 
 @singledispatch
 def terms(surrogate: Surrogate, inputs: SurrogateInputs) -> SurrogateOutput:
-    """Coefficient and value at every token. Raises `TypeError` for a surrogate that nothing executes."""
-    raise TypeError(f"{type(surrogate).__name__} is executed nowhere: register a function of it with `terms`")
+    """Coefficient and value at every token: of the class's own formula, differentiated by log w.
+
+    A token counts as dropped where the coefficient is 0 and the advantage is not. Raises
+    `NotImplementedError` for a class without a formula of which no function is registered either, and
+    `TypeError` for a formula that does not depend on the policy.
+    """
+    with torch.enable_grad():
+        # e^0 = 1 times the weight is the weight to the bit, whatever bound it was computed under.
+        step_BT = torch.zeros_like(inputs.weight_BT).requires_grad_()
+        moved = replace(
+            inputs,
+            weight_BT=inputs.weight_BT * step_BT.exp(),
+            log_weight_BT=inputs.log_weight_BT + step_BT,
+            logprob_BT=inputs.logprob_BT + step_BT,
+        )
+        value_BT: Tensor = surrogate.value(moved)
+        if not value_BT.requires_grad:
+            raise TypeError(f"{type(surrogate).__name__}.value does not depend on the policy")
+        (coefficient_BT,) = torch.autograd.grad(value_BT.sum(), step_BT)
+    return SurrogateOutput(
+        coefficient_BT=coefficient_BT,
+        value_BT=value_BT.detach(),
+        dropped_BT=(coefficient_BT == 0.0) & (inputs.advantage_BT != 0.0),
+    )
 
 
 @singledispatch
