@@ -51,8 +51,8 @@ def read_lagged(folder: Path) -> tuple[LaggedBatch, ...]:
     """
     if (folder / "ahead.json").exists():
         raise CheckpointError(
-            f"{folder} holds a lagged batch in the form of an earlier version; start the run anew, or finish it "
-            "with the version that began it"
+            f"{folder} holds a lagged batch in the form of an earlier version; start the run anew, or finish "
+            "it with the version that began it"
         )
     batches: list[LaggedBatch] = []
     while (batch := _read(folder, len(batches) + 1)) is not None:
