@@ -88,7 +88,9 @@ MISMATCH_MEAN = Quantity("mismatch/logprob_mean", _MEAN, "nats", "mean |engine -
 MISMATCH_MAX = Quantity("mismatch/logprob_max", _MAX, "nats", "largest |engine - trainer| logprob")
 MISMATCH_KL = Quantity("mismatch/kl", _MEAN, "nats", "KL(engine || trainer) per token, by k3")
 
-# The objective, over the tokens of all updates of the step.
+# The objective, over the tokens of all updates of the step. Groups that a method drops, skips or replaces are
+# in none of these, so entropy, shares and KL of such a method cover other tokens than those of one that
+# trains on all groups; `rollout/no_signal_frac` says how many groups that may be.
 LOSS = Quantity("objective/loss", _MEAN, "", "the loss of one update, averaged over updates")
 ENTROPY = Quantity("objective/entropy", _MEAN, "nats", "mean entropy of the policy per token")
 RATIO_MEAN = Quantity("objective/ratio", _MEAN, "", "mean gate ratio per token")

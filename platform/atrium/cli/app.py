@@ -64,7 +64,7 @@ def one_line(error: AtriumError) -> str:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Import libraries here: what they make lives on, so it is not looked through for garbage, ever."""
+    """Import with the garbage collector off, then freeze: what they make lives until exit."""
     num_modules = len(sys.modules)
     gc.disable()
     try:

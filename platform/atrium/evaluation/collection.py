@@ -1,4 +1,4 @@
-"""What an evaluation has sampled, what of it is graded, and what of that was handed over.
+"""The samples of an evaluation on their way: sampled, graded, handed over.
 
 In memory only: the caller of `evaluate` keeps what it is handed. Nothing is sampled or estimated here.
 """

@@ -1,8 +1,8 @@
-"""The processes of one node: torchrun's own agent, and what it is asked besides.
+"""The processes of one node: torchrun's own agent, extended.
 
-The agent starts one process per rank, meets the agents of other nodes, and starts all ranks again where
-one died, as often as it may. Added here is which rank failed first, what the ranks last said in torchrun's
-store (see `train.connected_ranks`), and that some ends are no reason to start again.
+The agent starts one process per rank, meets the agents of other nodes, and restarts all ranks where one
+died, as often as it may. `NodeAgent` adds which rank failed first, what each rank last wrote to torchrun's
+store (see `train.ranks.connected_ranks`), and a say in whether to restart.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from atrium.launch.rank_logs import last_words, rank_log, size_of
 from atrium.launch.single_node import SingleNode, store_at
 
 ATTEMPT_VARIABLE = "ATRIUM_ATTEMPT"
-"""Tells ranks apart from those before them, which used the same store; equal on all nodes of an attempt."""
+"""Separates the ranks of one attempt from earlier ones in the same store; equal on all nodes."""
 
 NOTES = "atrium/notes"
 """Where in the store, by attempt, a rank says what it does: `phase/N` holds `<number> <phase>`."""
@@ -133,7 +133,7 @@ def _met(settings: NodeSettings) -> tuple[Store, RendezvousHandler]:
 
 
 class NodeAgent(LocalElasticAgent):
-    """Runs the ranks of this node. `on_failure` is told what failed, and says whether to start again."""
+    """Runs the ranks of this node. `on_failure` gets the failures and returns whether to start again."""
 
     def __init__(
         self, spec: WorkerSpec, run: Path, on_failure: Callable[[list[RankFailure], int], bool]

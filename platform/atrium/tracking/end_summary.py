@@ -1,4 +1,4 @@
-"""What is said when a run ends: what was learned, the curves, where everything is, what to type next."""
+"""The summary at the end of a run: what was learned, the curves, where everything is, what to type next."""
 
 from __future__ import annotations
 

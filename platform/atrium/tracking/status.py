@@ -72,7 +72,7 @@ class RunStatus:
 
 
 class StatusUnreadableError(Exception):
-    """`status.json` is missing or damaged; the message says which. Readers show it, nobody dies of it."""
+    """Raised for a missing or damaged `status.json`; readers report it and go on."""
 
 
 def read_status(path: Path) -> RunStatus:
@@ -159,7 +159,7 @@ class StatusWriter:
 
     @property
     def status(self) -> RunStatus:
-        """What was written last, or would have been."""
+        """The status as last set, written yet or not."""
         return self._status
 
     def keep_beating(self, interval_s: float = BEAT_S) -> None:

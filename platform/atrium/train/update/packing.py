@@ -133,7 +133,10 @@ def pack(
 
 
 class _Segments:
-    """The distinct prompts and then each row's completion, as they stand among the computed tokens."""
+    """Where prompts and completions stand among the computed tokens: distinct prompts come first.
+
+    S segments: U distinct prompts, and the B completions without the last token of each.
+    """
 
     def __init__(self, num_prompt_B: _Index, num_tokens_B: _Index, prompt_index_B: _Index) -> None:
         num_later_B = _num_later(num_prompt_B, num_tokens_B)
@@ -148,7 +151,7 @@ class _Segments:
         self._later_start_B = self._start_S[len(owner_U) :]
 
     def tokens(self) -> tuple[_Index, _Index]:
-        """A row [N] and its column [N] that hold each computed token."""
+        """For each of the N computed tokens, the row and the column where it stands."""
         row_N = np.repeat(self._row_S, self._length_S)
         return row_N, np.arange(len(row_N)) - np.repeat(self._start_S - self._first_column_S, self._length_S)
 
@@ -161,13 +164,13 @@ class _Segments:
 
 
 def num_packed_tokens(num_prompt_tokens_B: _Index, num_tokens_B: _Index, prompt_index_B: _Index) -> int:
-    """The tokens that are computed for such rows."""
+    """The number of tokens that are computed for rows of these lengths."""
     _, owner_U = np.unique(prompt_index_B, return_index=True)
     return int(num_prompt_tokens_B[owner_U].sum() + _num_later(num_prompt_tokens_B, num_tokens_B).sum())
 
 
 def _num_later(num_prompt_tokens_B: _Index, num_tokens_B: _Index) -> _Index:
-    """The completion tokens of each row that predict another."""
+    """The completion tokens of each row that predict another: all but its last."""
     num_later_B: _Index = np.maximum(num_tokens_B - num_prompt_tokens_B - 1, 0)
     return num_later_B
 

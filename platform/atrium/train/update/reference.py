@@ -1,4 +1,4 @@
-"""The reference policy of a regularizer: a model of its own, which follows the policy as told.
+"""The reference policy of a regularizer: a model of its own, which follows the policy by the method's rule.
 
 A reference that stays at the beginning needs no model of its own where only adapters are trained.
 """
