@@ -42,21 +42,21 @@ def train(arguments: list[str]) -> int:
     from atrium.cli.app import main as atrium
     from atrium.tracking.mirrors.process import MirrorProcesses
 
-    spent: dict[str, list[float]] = {"after_step": [], "end": []}
+    spent: dict[str, list[float]] = {"step": [], "end": []}
 
     def timed(name: str) -> None:
         original = getattr(MirrorProcesses, name)
 
-        def call(self: MirrorProcesses) -> None:
+        def call(self: MirrorProcesses, *arguments: object) -> None:
             began = time.perf_counter()
             try:
-                original(self)
+                original(self, *arguments)
             finally:
                 spent[name].append(time.perf_counter() - began)
 
         setattr(MirrorProcesses, name, call)
 
-    timed("after_step")
+    timed("step")
     timed("end")
     code = atrium(["train", *arguments[1:]])
     Path(arguments[0]).write_text(json.dumps(spent), encoding="utf-8")
@@ -81,7 +81,7 @@ def run(arm: str, steps: int, overrides: list[str]) -> dict[str, float]:
         if arm != "none":
             _wait_for_delivery(metrics.parent)
         spent = json.loads(spent_file.read_text(encoding="utf-8"))
-        calls = spent["after_step"]
+        calls = spent["step"]
         return {
             "step_s": statistics.median(row["time/step_s"] for row in rows[1:]),
             "cpu_s": used.ru_utime + used.ru_stime,

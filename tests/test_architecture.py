@@ -23,7 +23,7 @@ OPEN_TO_ALL = {"records", "errors", "metrics", "seeding", "section", "processes"
 """Importable from everywhere; they import nothing of the rest."""
 
 _RECORD = ("run_folder", "layout", "reader", "find", "atomic", "status", "json_lines", "sample_files")
-_RULES = ("method_settings", "diagnosis")
+_RULES = ("method_settings", "diagnosis", "listener")
 RUN_FOLDER = {f"tracking.{name}" for name in (*_RECORD, *_RULES)}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "models",
         "rollout.engine",
         "rollout.collate",
-        "tracking.tracker",
+        "tracking.listener",
     },
     "evaluation": {"grading", "data", "rollout.engine"},
     "tracking": {"method"},

@@ -19,7 +19,7 @@ from atrium.metrics import is_repeatable
 from atrium.tracking import provenance
 from atrium.tracking.json_lines import read_json_lines
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_tracker import RunFolderTracker
+from atrium.tracking.run_folder_writer import RunFolderWriter
 
 SMALL = (
     "debug=tiny_steps",
@@ -52,16 +52,16 @@ class Runs:
 
     def killed_after(self, step, *overrides) -> RunFolder:
         """A run whose process ended once the metrics of the step after `step` were recorded."""
-        log_metrics = RunFolderTracker.log_metrics
+        record = RunFolderWriter.step
 
         def log_and_die(tracker, number, metrics):
-            log_metrics(tracker, number, metrics)
+            record(tracker, number, metrics)
             if number == step + 1:
                 raise Killed
 
         config = self.config(*overrides)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(RunFolderTracker, "log_metrics", log_and_die)
+            patched.setattr(RunFolderWriter, "step", log_and_die)
             with pytest.raises(Killed):
                 self.train(*overrides)
         return self.only(config.experiment_name)

@@ -14,7 +14,7 @@ from atrium.errors import CheckpointError, ConfigError
 from atrium.metrics import MISMATCH_MAX, REFERENCE_KL, REWARD
 from atrium.models.policy import load_policy
 from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.terminal import progress_display
+from atrium.tracking.listener import Listener
 
 LORA = ("model.lora={rank: 4, alpha: 8}", "optimizer.learning_rate=0.01", "checkpoint.every_num_steps=1")
 
@@ -61,7 +61,7 @@ def test_a_run_with_adapters_killed_and_resumed_equals_an_undisturbed_one(
 
 def test_adapters_over_another_base_are_refused(runs, undisturbed):
     config = runs.config(*LORA, "algorithm=grpo_kl")
-    policy = build_policy(config, runs.runs_dir / ".cache", progress_display("off", lambda line: None))
+    policy = build_policy(config, runs.runs_dir / ".cache", Listener())
     file = undisturbed.checkpoint_path(4) / "policy" / "model.safetensors"
     restore_weights(policy, file.parent)
     with torch.no_grad():

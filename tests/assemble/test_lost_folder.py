@@ -9,20 +9,20 @@ import pytest
 from atrium.errors import RunFolderError
 from atrium.tracking.json_lines import read_json_lines
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_tracker import RunFolderTracker
+from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState, read_status
 
 
 def _losing(monkeypatch, step, lose):
     """Call `lose` with the run's folder once the metrics of `step` are recorded."""
-    log_metrics = RunFolderTracker.log_metrics
+    record = RunFolderWriter.step
 
     def log_and_lose(tracker, number, metrics):
-        log_metrics(tracker, number, metrics)
+        record(tracker, number, metrics)
         if number == step:
             lose(tracker.folder.path)
 
-    monkeypatch.setattr(RunFolderTracker, "log_metrics", log_and_lose)
+    monkeypatch.setattr(RunFolderWriter, "step", log_and_lose)
 
 
 @pytest.mark.parametrize("step", [1, 3])

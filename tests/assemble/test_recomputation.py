@@ -12,8 +12,8 @@ from atrium.config.compose import compose, from_json
 from atrium.config.machine import Machine, resolve_auto
 from atrium.config.resume import resumed
 from atrium.errors import ConfigError, MemoryExhaustedError
+from atrium.tracking.listener import Listener
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.terminal import progress_display
 from atrium.train.guard.faults import FaultHandling
 
 AUTO = "compute.recompute_activations=auto"
@@ -120,7 +120,7 @@ def settled(runs, tmp_path, monkeypatch):
 
     def settle(*overrides):
         config = runs.config("compute.memory_limit_mb=8000", *overrides)
-        policy = build_policy(config, runs.runs_dir / ".cache", progress_display("off", lambda line: None))
+        policy = build_policy(config, runs.runs_dir / ".cache", Listener())
         updater = build_updater(config, policy, None, {}, FaultHandling())
         said = []
         updater = tune_micro_batches(config, updater, folder, longest=40, log=said.append)

@@ -15,13 +15,13 @@ import pytest
 from safetensors.torch import load_file
 from tests.assemble.conftest import Killed
 
-from atrium.assemble import training
-from atrium.assemble.recording import EvaluationPlan
+from atrium.assemble import run as life
+from atrium.assemble.evaluation_plan import EvaluationPlan
 from atrium.errors import Interrupted, RunFolderError
 from atrium.metrics import is_repeatable
 from atrium.rollout.transformers_engine import TransformersEngine
 from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.run_folder_tracker import RunFolderTracker
+from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState, read_status
 from atrium.train.checkpoint import checkpoint
 from atrium.train.checkpoint.checkpoint import CheckpointStore
@@ -72,8 +72,8 @@ MOMENTS = {
     "before any step ended": (PolicyOptimizer, "step", 1, False),
     "in the rollouts of step 2": (TransformersEngine, "generate", 4, True),
     "in the middle of the updates of step 2": (PolicyOptimizer, "step", 6, False),
-    "after the rollouts of step 3 are recorded": (RunFolderTracker, "log_rollouts", 3, False),
-    "before the evaluation of step 2 is recorded": (RunFolderTracker, "log_evaluation", 3, True),
+    "after the rollouts of step 3 are recorded": (RunFolderWriter, "rollouts", 3, False),
+    "before the evaluation of step 2 is recorded": (RunFolderWriter, "evaluation", 3, True),
     "after the metrics of step 2, before its checkpoint": (CheckpointStore, "save", 2, True),
     "between a checkpoint's files and its name": (checkpoint, "_flush", 2, False),
     "after a checkpoint has its name": (CheckpointStore, "_prune", 2, True),
@@ -93,8 +93,8 @@ def test_a_run_killed_and_resumed_equals_an_undisturbed_one(
     experiment = f"killed-{list(MOMENTS).index(moment)}"
     with monkeypatch.context() as patched:
         # What a killed process does not do: say how the run ended.
-        patched.setattr(RunFolderTracker, "end", lambda self, *args: self.close())
-        patched.setattr(training, "print_summary", lambda folder: None)
+        patched.setattr(RunFolderWriter, "end", lambda self, *args: self.close())
+        patched.setattr(life, "print_summary", lambda folder: None)
         _at_call(patched, owner, name, number, before=before)
         with pytest.raises(Killed):
             runs.train(*FULL, f"experiment_name={experiment}")
@@ -110,15 +110,15 @@ def test_a_run_that_is_asked_to_stop_does_so_after_its_step_with_a_checkpoint(
     runs, undisturbed, same_record, monkeypatch, number
 ):
     experiment = f"stopped-{number.name}"
-    log_metrics = RunFolderTracker.log_metrics
+    record = RunFolderWriter.step
 
     def log_and_ask(self, step, metrics):
-        log_metrics(self, step, metrics)
+        record(self, step, metrics)
         signal.raise_signal(number)
 
     handlers = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patched:
-        patched.setattr(RunFolderTracker, "log_metrics", log_and_ask)
+        patched.setattr(RunFolderWriter, "step", log_and_ask)
         with pytest.raises(Interrupted, match="stopped after step 1 of 4; its checkpoint is saved"):
             runs.train(*FULL, f"experiment_name={experiment}", "checkpoint.every_num_steps=3")
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == handlers

@@ -7,17 +7,14 @@ import signal
 
 import pytest
 
-from atrium.assemble.stopping import StopRequests
+from atrium.assemble.run import StopRequests
 from atrium.errors import Interrupted
 from atrium.processes import STOP_SIGNALS, stop_requests
-from atrium.tracking.terminal import progress_display
 
 
 @pytest.fixture
 def should_stop():
-    shown = progress_display("off", lambda line: None)
-    yield StopRequests(shown)
-    shown.close()
+    return StopRequests(lambda line: None)
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)

@@ -22,7 +22,7 @@ from atrium.records import EvaluatedSample, FinishReason, Problem, VerdictKind
 from atrium.tracking.find import list_runs
 from atrium.tracking.reader import read_metrics
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
+from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState
 
 HOSTILE_TEXT = "<script>\x1b[2J[red]\\boxed{5}"
@@ -60,7 +60,7 @@ def evaluate(tracker, step, benchmark, text):
         "pass_at_intervals": {"8": {"over_problems": [mean, mean + 0.2]}},
         "breakdown": {"level": {"2": {"mean_at_k": mean}, "3": {"mean_at_k": mean / 2}}},
     }
-    tracker.log_evaluation(step=step, benchmark=benchmark, samples=samples, results=results)
+    tracker.evaluation(step=step, benchmark=benchmark, samples=samples, results=results)
 
 
 def make_run(runs_dir, *overrides, end=RunState.FINISHED, last=6, checkpoints=(), text="a = \\boxed{1}"):
@@ -69,12 +69,12 @@ def make_run(runs_dir, *overrides, end=RunState.FINISHED, last=6, checkpoints=()
     folder = RunFolder.create(runs_dir, config.experiment_name, config.algorithm.name, config.seed)
     folder.write_overrides(overrides)
     folder.write_config(config.model_dump(mode="json"))
-    tracker = RunFolderTracker(folder, RunFolderSettings())
+    tracker = RunFolderWriter(folder)
     tracker.begin(step=0, num_steps=6)
     for benchmark in ("arithmetic-test", "arithmetic-validation"):
         evaluate(tracker, 0, benchmark, text)
     for step in range(1, last + 1):
-        tracker.log_metrics(step, {"rollout/reward": step / 10, "objective/clip_low_frac": 0.01})
+        tracker.step(step, {"rollout/reward": step / 10, "objective/clip_low_frac": 0.01})
         if step % 3 == 0:
             evaluate(tracker, step, "arithmetic-validation", text)
     if last == 6:

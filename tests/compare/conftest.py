@@ -10,7 +10,7 @@ import pytest
 from atrium.evaluation.results import summarize
 from atrium.records import EvaluatedSample, FinishReason, Problem, VerdictKind
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
+from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState
 
 DIVERGENCES = {
@@ -68,11 +68,11 @@ def make_run(tmp_path, monkeypatch):
         (folder.path / "provenance.json").write_text(
             json.dumps({"code": {"commit": "c0ffee" * 6, "diff": ""}, "packages": {"torch": "2.11"}})
         )
-        tracker = RunFolderTracker(folder, RunFolderSettings())
+        tracker = RunFolderWriter(folder)
         tracker.begin(step=0, num_steps=num_steps)
         for step in range((num_steps if until is None else until) + 1):
             if step:
-                tracker.log_metrics(
+                tracker.step(
                     step,
                     {"rollout/num_tokens": step_tokens, "time/step_s": 2.0, "rollout/reward": 0.1 * step},
                 )
@@ -82,7 +82,7 @@ def make_run(tmp_path, monkeypatch):
                     results = summarize(answers, num_samples=k, pass_at=[1, k])
                     if draws == "keyed":
                         results["draws"] = {"evaluation_seed": 0, "run_seed": seed if step else None}
-                    tracker.log_evaluation(step=step, benchmark=benchmark, samples=answers, results=results)
+                    tracker.evaluation(step=step, benchmark=benchmark, samples=answers, results=results)
         if state is RunState.KILLED:
             status = json.loads(folder.status_file.read_text())
             folder.status_file.write_text(json.dumps(status | {"pid": 2**22 + 1}))

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from atrium.assemble.evaluation_plan import EvaluationPlan, JudgedBenchmark
 from atrium.assemble.ranks import explained_by
-from atrium.assemble.recording import EvaluationPlan, JudgedBenchmark
 from atrium.data.problems import ProblemStream
 from atrium.errors import EngineError, RankError
 from atrium.evaluation.evaluator import Benchmark
@@ -22,6 +22,7 @@ from atrium.method.groups import GroupFilter
 from atrium.metrics import RANK_TOKENS_MAX, RANK_TOKENS_MIN
 from atrium.records import Completion, FinishReason, Problem
 from atrium.rollout.engine import Generation, SamplingParams
+from atrium.tracking.listener import Listener
 from atrium.train.collect import RolloutCollector
 from atrium.train.measure.measurements import Measurements
 from atrium.train.ranks.ranks import Ranks
@@ -191,13 +192,13 @@ def test_tokens_are_counted_once_for_all_ranks_of_an_engine(pool):
         assert sum(sums) == total
 
 
-class Record:
+class Record(Listener):
     """What was recorded of evaluations."""
 
     def __init__(self):
         self.samples = []
 
-    def log_evaluation(self, *, step, benchmark, samples, results):
+    def evaluation(self, *, step, benchmark, samples, results):
         self.samples.append([(s.problem.problem_id, s.sample_index, s.text, s.verdict) for s in samples])
 
 
@@ -219,7 +220,7 @@ def evaluated(engine, grader, ranks, num_problems):
         seed=0,
         run_seed=0,
         wave_size=None,
-        recorder=record,
+        listener=record,
         ranks=ranks,
     )
     return plan(1, final=True), record.samples

@@ -44,9 +44,11 @@ class ScriptedRuns:
         for step in range(1, num_steps + 1):
             value = final * step / num_steps
             curve.append((step, value, value))
-            watch.evaluated(step, "arithmetic-validation", {"mean_at_k": value})
+            watch.evaluation(
+                step=step, benchmark="arithmetic-validation", samples=(), results={"mean_at_k": value}
+            )
             try:
-                watch.stepped(step, self.metrics(run.config, step))
+                watch.step(step, self.metrics(run.config, step))
             except Pruned as decision:
                 reason = str(decision)
                 break

@@ -13,7 +13,7 @@ from atrium.sweep.definition import DerivedConfig
 from atrium.sweep.dropped_tokens import SignedRatios, budget_for_dropped, dropped_share, ratios_of_run
 from atrium.sweep.space import derive
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
+from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState
 from atrium.windows import DIVERGENCES, Window, window
 
@@ -55,13 +55,11 @@ def test_a_range_that_drops_nothing_has_no_match():
 
 def test_the_ratios_of_a_run_are_summed_over_steps_with_different_edges(tmp_path):
     folder = RunFolder.create(tmp_path, "matched", "grpo", 0)
-    tracker = RunFolderTracker(folder, RunFolderSettings(rollouts_every_num_steps=None, rollouts_max_mb=1))
-    tracker.log_ratios(
+    tracker = RunFolderWriter(folder, rollouts_every_num_steps=None, rollouts_max_mb=1)
+    tracker.ratios(
         1, RatioHistogram(edges=(0.5, 0.9, 1.0, 1.4), positive=(1, 2, 3), negative=(4, 0, 0), zero=(0, 1, 0))
     )
-    tracker.log_ratios(
-        2, RatioHistogram(edges=(0.9, 1.0, 1.4), positive=(5, 7), negative=(0, 2), zero=(0, 0))
-    )
+    tracker.ratios(2, RatioHistogram(edges=(0.9, 1.0, 1.4), positive=(5, 7), negative=(0, 2), zero=(0, 0)))
     tracker.end(RunState.FINISHED)
     ratios = ratios_of_run(str(folder.path))
     assert ratios.num_tokens == 25.0

@@ -18,7 +18,7 @@ from atrium.sweep.runner import TrialRun
 from atrium.tracking.find import list_runs
 from atrium.tracking.reader import read_overview
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
+from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState, read_status
 from atrium.train.update.optimizer import PolicyOptimizer
 
@@ -169,15 +169,15 @@ def test_a_run_whose_policy_blows_up_is_always_wrong(runs_dir):
 )
 def test_a_result_says_whether_the_run_collapsed(tmp_path, no_signal, correct, is_right_after, said):
     folder = RunFolder.create(tmp_path / "runs", "small", "atr", 0)
-    tracker = RunFolderTracker(folder, RunFolderSettings())
+    tracker = RunFolderWriter(folder)
     tracker.begin(step=0, num_steps=12)
     for step in range(13):
         if step:
-            tracker.log_metrics(step, {"rollout/no_signal_frac": no_signal, "rollout/correct_frac": correct})
+            tracker.step(step, {"rollout/no_signal_frac": no_signal, "rollout/correct_frac": correct})
         if step in (0, 12):
             answers = [answer(number, is_correct=step == 0 or is_right_after) for number in range(8)]
             results = summarize(answers, num_samples=1, pass_at=[1])
-            tracker.log_evaluation(step=step, benchmark="exam", samples=answers, results=results)
+            tracker.evaluation(step=step, benchmark="exam", samples=answers, results=results)
     tracker.end(RunState.FINISHED)
     result = read_result(folder, 0)
     assert result.collapse.startswith(said)

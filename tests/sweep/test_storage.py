@@ -54,7 +54,7 @@ def stopped_by(storage, definition, disturb):
         if len(runs.calls) == 1:
             disturb()
             for step in range(1, 5000):
-                watch.stepped(step, {})  # a long run, in which the heartbeat notices
+                watch.step(step, {})  # a long run, in which the heartbeat notices
                 slow.wait(0.02)
         return runs(run, watch)
 

@@ -21,7 +21,7 @@ from atrium.records import (
     VerdictKind,
 )
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
+from atrium.tracking.run_folder_writer import RunFolderWriter
 
 
 def make_problem(index):
@@ -167,11 +167,11 @@ def record(samples, results, metrics, groups):
     """Record steps `first` to `last` of a run: rollouts every 2, validation every 3, test at both ends."""
 
     def run(folder, first=1, last=6, num_steps=6):
-        tracker = RunFolderTracker(folder, RunFolderSettings(rollouts_every_num_steps=2))
+        tracker = RunFolderWriter(folder, rollouts_every_num_steps=2)
         tracker.begin(step=first - 1, num_steps=num_steps)
 
         def evaluate(step, benchmark):
-            tracker.log_evaluation(
+            tracker.evaluation(
                 step=step, benchmark=benchmark, samples=samples(), results=results(0.2 + step / 10)
             )
 
@@ -179,8 +179,8 @@ def record(samples, results, metrics, groups):
             evaluate(0, "test")
             evaluate(0, "validation")
         for step in range(first, last + 1):
-            tracker.log_metrics(step, metrics(step))
-            tracker.log_rollouts(step, groups(), {})
+            tracker.step(step, metrics(step))
+            tracker.rollouts(step, groups(), {})
             if step % 3 == 0:
                 evaluate(step, "validation")
         if last == num_steps:

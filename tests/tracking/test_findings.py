@@ -9,7 +9,7 @@ import pytest
 
 from atrium.tracking.diagnosis import NUM_STEPS, Notes, diagnose
 from atrium.tracking.reader import read_findings
-from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
+from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState
 
 HEALTHY = {
@@ -95,21 +95,24 @@ def test_a_lucky_group_among_many_is_no_signal_still():
 
 
 def test_each_note_is_said_once_and_at_the_step_that_showed_it():
-    notes = Notes()
-    said = {step: notes.after(step, metrics) for step, metrics in steps(*[{**DEAD, **CUT}] * 40)}
-    said = {step: texts for step, texts in said.items() if texts}
-    assert list(said) == [NUM_STEPS]
-    assert [text.partition(":")[0] for text in said[NUM_STEPS]] == [
+    said = []
+    notes = Notes(said.append)
+    num_said = []
+    for step, metrics in steps(*[{**DEAD, **CUT}] * 40):
+        notes.step(step, metrics)
+        num_said.append(len(said))
+    assert num_said == [0] * (NUM_STEPS - 1) + [2] * (41 - NUM_STEPS)
+    assert [text.split(": ")[1] for text in said] == [
         "no signal, steps 1 to 10",
         "truncation, steps 1 to 10",
     ]
 
 
 def test_findings_are_read_from_a_folder_with_numbers_that_json_lacks(folder):
-    tracker = RunFolderTracker(folder, RunFolderSettings())
+    tracker = RunFolderWriter(folder)
     tracker.begin(step=0, num_steps=12)
     for step, metrics in steps(*[DEAD] * 11, {**DEAD, "objective/loss": math.nan}):
-        tracker.log_metrics(step, metrics)
+        tracker.step(step, metrics)
     tracker.end(RunState.FINISHED)
     divergence, no_signal = read_findings(folder)
     assert (divergence.rule, divergence.first_step) == ("divergence", 12)

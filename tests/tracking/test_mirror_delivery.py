@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from atrium.assemble.mirroring import configured_mirrors
 from atrium.cli.app import main
 from atrium.config.compose import compose
 from atrium.errors import ConfigError
@@ -25,7 +24,7 @@ from atrium.tracking.mirrors.delivery import (
 )
 from atrium.tracking.mirrors.process import MirrorProcesses
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
+from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState
 
 
@@ -71,14 +70,14 @@ def training(tmp_path):
     """A run folder, and a function that records steps up to one."""
     folder = RunFolder.create(tmp_path / "runs", "study", "atr", 0)
     folder.write_config({"seed": 0})
-    tracker = RunFolderTracker(folder, RunFolderSettings())
+    tracker = RunFolderWriter(folder)
     tracker.begin(step=0, num_steps=250)
     recorded = iter(range(1, 10_000))
 
     def train(num_steps):
         for _ in range(num_steps):
             step = next(recorded)
-            tracker.log_metrics(step, {"rollout/reward": step / 100})
+            tracker.step(step, {"rollout/reward": step / 100})
 
     yield folder, train, tracker
     tracker.close()
@@ -212,9 +211,9 @@ def test_a_resumed_run_is_told_to_the_tracker_as_running_again(training):
     memory = MemoryTracker()
     Delivery(folder=folder, kind="memory", destination=memory).deliver()
     assert memory.ended is RunState.INTERRUPTED
-    again = RunFolderTracker(folder, RunFolderSettings())
+    again = RunFolderWriter(folder)
     again.begin(step=3, num_steps=6)
-    again.log_metrics(4, {"rollout/reward": 0.04})
+    again.step(4, {"rollout/reward": 0.04})
     delivery = Delivery(folder=folder, kind="memory", destination=memory)
     assert not delivery.deliver()
     assert memory.ended is None
@@ -229,8 +228,8 @@ def test_the_switch_keeps_all_mirrors_off(training, monkeypatch):
     said = []
     mirrors = MirrorProcesses(folder, ["mlflow", "wandb"], said.append)
     for _ in range(3):
-        mirrors.after_step()
-    mirrors.end()
+        mirrors.step(1, {})
+    mirrors.end(RunState.FINISHED)
     assert said == []
     assert not (folder.path / ".mirrors").exists()
 
@@ -291,9 +290,9 @@ def test_a_server_with_a_password_in_its_uri_is_refused_before_anything_is_writt
 
 
 def test_the_settings_choose_the_mirrors():
-    chosen = {name: configured_mirrors(compose([f"tracking={name}"]).tracking) for name in CHOICES}
+    chosen = {name: compose([f"tracking={name}"]).tracking.mirrors for name in CHOICES}
     assert chosen == CHOICES
-    assert configured_mirrors(compose([]).tracking) == ("mlflow",)
+    assert compose([]).tracking.mirrors == ("mlflow",)
 
 
 CHOICES = {

@@ -15,7 +15,7 @@ from atrium.cli.app import main
 from atrium.tracking.mirrors.delivery import read_delivered
 from atrium.tracking.mirrors.process import MirrorProcesses
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
+from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState
 
 pytestmark = [
@@ -51,14 +51,14 @@ def recorded(tmp_path, samples, results):
         folder.provenance_file.write_text(
             json.dumps({"code": {"commit": "c0ffee"}, "command": "atrium train"})
         )
-        tracker = RunFolderTracker(folder, RunFolderSettings())
+        tracker = RunFolderWriter(folder)
         tracker.begin(step=0, num_steps=num_steps)
-        tracker.log_evaluation(step=0, benchmark="exam", samples=samples(), results=results(0.25))
+        tracker.evaluation(step=0, benchmark="exam", samples=samples(), results=results(0.25))
         for step in range(1, num_steps + 1):
             values = {"rollout/reward": step / 100, "mean@k": float("nan") if step == 2 else 0.5}
-            tracker.log_metrics(step, values)
+            tracker.step(step, values)
         if state is not RunState.RUNNING:
-            tracker.log_evaluation(step=num_steps, benchmark="exam", samples=samples(), results=results(0.75))
+            tracker.evaluation(step=num_steps, benchmark="exam", samples=samples(), results=results(0.75))
             (folder.path / "figures").mkdir()
             (folder.path / "figures" / "curves.png").write_bytes(b"figure")
             tracker.end(state)
@@ -132,9 +132,9 @@ def test_a_mirror_process_that_is_killed_loses_nothing(recorded, tmp_path):
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    tracker = RunFolderTracker(folder, RunFolderSettings())
+    tracker = RunFolderWriter(folder)
     for step in range(21, 41):
-        tracker.log_metrics(step, {"rollout/reward": step / 100})
+        tracker.step(step, {"rollout/reward": step / 100})
     tracker.end(RunState.FINISHED)
     assert main(["sync", folder.path.name, "--to", "mlflow", "--runs-dir", str(tmp_path / "runs")]) == 0
     client, runs = mlflow_runs(f"sqlite:///{tmp_path}/runs/mlflow.db")
@@ -146,17 +146,17 @@ def test_a_wrong_uri_is_said_once_and_the_run_is_delivered_elsewhere_later(recor
     folder = recorded(state=RunState.RUNNING, tracking={"mlflow": {"uri": "http://127.0.0.1:9"}})
     said = []
     mirrors = MirrorProcesses(folder, ["mlflow"], said.append)
-    mirrors.after_step()
+    mirrors.step(1, {})
     try:
         wait_until(lambda: read_delivered(folder, "mlflow").problem is not None)
         for _ in range(5):
-            mirrors.after_step()
+            mirrors.step(1, {})
         assert len(said) == 1
         assert "refused" in said[0]
         assert "training goes on" in said[0]
-        tracker = RunFolderTracker(folder, RunFolderSettings())
+        tracker = RunFolderWriter(folder)
         tracker.end(RunState.FINISHED)
-        mirrors.end()
+        mirrors.end(RunState.FINISHED)
         assert f"atrium sync {folder.path} --to mlflow" in said[-1]
     finally:
         for process in mirrors.processes:

@@ -17,7 +17,7 @@ from tests.chromium import chromium
 
 from atrium.cli.app import main
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
+from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState
 
 pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore")]
@@ -75,19 +75,19 @@ def test_its_pages_show_a_run_and_killing_it_meanwhile_loses_nothing(tmp_path, p
     folder.write_config(
         {"seed": 0, "algorithm": {"name": "atr"}, "divergence": {"kind": "kl3"}, "tracking": {}}
     )
-    tracker = RunFolderTracker(folder, RunFolderSettings())
+    tracker = RunFolderWriter(folder)
     tracker.begin(step=0, num_steps=20)
     address = f"http://127.0.0.1:{port}"
     sync = ["sync", folder.path.name, "--to", "mlflow", "--uri", address]
     sync += ["--runs-dir", str(tmp_path / "runs")]
 
     for step in range(1, 11):
-        tracker.log_metrics(step, {"rollout/reward": step / 100})
+        tracker.step(step, {"rollout/reward": step / 100})
     with server(tmp_path, port):
         assert main(sync) == 0
     capsys.readouterr()
     for step in range(11, 21):
-        tracker.log_metrics(step, {"rollout/reward": step / 100})
+        tracker.step(step, {"rollout/reward": step / 100})
     assert main(sync) == 1
     said = capsys.readouterr().out
     assert said.startswith(f"{folder.name}: mlflow: ")

@@ -79,7 +79,7 @@ def test_evaluations_carry_their_main_results(folder, record):
 def test_the_best_is_the_earliest_of_the_highest(folder, record, samples, results):
     tracker = record(folder)
     for step, mean in ((7, 0.95), (8, 0.95), (9, 0.5)):
-        tracker.log_evaluation(step=step, benchmark="validation", samples=samples(), results=results(mean))
+        tracker.evaluation(step=step, benchmark="validation", samples=samples(), results=results(mean))
     tracker.close()
     scores = scores_of(read_evaluations(folder)["validation"])
     assert (scores.first.step, scores.best.step, scores.last.step) == (0, 7, 9)

@@ -27,11 +27,11 @@ TRAIN = """
 import sys, time
 from pathlib import Path
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
-tracker = RunFolderTracker(RunFolder(Path(sys.argv[1])), RunFolderSettings())
+from atrium.tracking.run_folder_writer import RunFolderWriter
+tracker = RunFolderWriter(RunFolder(Path(sys.argv[1])))
 tracker.begin(step=0, num_steps=100)
 for step in range(1, 4):
-    tracker.log_metrics(step, {"rollout/reward": 0.5})
+    tracker.step(step, {"rollout/reward": 0.5})
 print("going", flush=True)
 time.sleep(60)
 """

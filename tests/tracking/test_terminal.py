@@ -7,10 +7,10 @@ import sys
 import pytest
 from rich.console import Console
 
-from atrium.errors import ConfigError
-from atrium.tracking.live_view import LiveDisplay
-from atrium.tracking.plain_view import Pace, PlainDisplay, evaluation_text
-from atrium.tracking.terminal import ProgressDisplay, progress_display
+from atrium.tracking.listener import Listeners
+from atrium.tracking.log_display import LogDisplay, Pace, evaluation_text
+from atrium.tracking.status import RunState
+from atrium.tracking.terminal_display import TerminalDisplay, displays
 
 
 class Clock:
@@ -27,23 +27,23 @@ def train(display, clock, metrics, results, num_steps=80, step_s=0.5):
     for _ in range(90):
         clock.now += 0.1
         display.advance(10, "loss 0.5")
-    display.evaluation(step=0, benchmark="test", results=results(0.22))
-    display.begin("atr, kl3 0.0231, seed 0", step=0, num_steps=num_steps)
+    display.evaluation(step=0, benchmark="test", samples=(), results=results(0.22))
+    display.begin(step=0, num_steps=num_steps, title="atr, kl3 0.0231, seed 0")
     for step in range(1, num_steps + 1):
         clock.now += step_s
         display.phase("sampling", 64)
         display.advance(64)
         display.step(step, metrics(step))
         if step % 20 == 0:
-            display.evaluation(step=step, benchmark="validation", results=results(0.8))
+            display.evaluation(step=step, benchmark="validation", samples=(), results=results(0.8))
     display.message("figures are drawn")
-    display.close()
-    display.close()
+    display.end(RunState.FINISHED)
+    display.end(RunState.FINISHED)
 
 
 def test_a_log_has_a_line_per_quarter_of_set_up_and_about_twenty_of_training(metrics, results):
     lines, clock = [], Clock()
-    train(PlainDisplay(lines.append, clock), clock, metrics, results)
+    train(LogDisplay(lines.append, clock), clock, metrics, results)
     assert lines[0] == "warm-up 230/900  loss 0.5  2 s"
     assert lines[3] == "warm-up 900/900  loss 0.5  9 s"
     assert lines[4] == "evaluation at step 0: test  Mean@8 22.0 % [12.0, 32.0]  Pass@8 42.0 %"
@@ -58,14 +58,14 @@ def test_a_log_has_a_line_per_quarter_of_set_up_and_about_twenty_of_training(met
 
 def test_slow_steps_are_each_told(metrics, results):
     lines, clock = [], Clock()
-    train(PlainDisplay(lines.append, clock), clock, metrics, results, num_steps=400, step_s=90.0)
+    train(LogDisplay(lines.append, clock), clock, metrics, results, num_steps=400, step_s=90.0)
     assert sum(line.startswith("step ") for line in lines) == 400
 
 
 def test_a_resumed_run_says_after_which_step(metrics):
     lines, clock = [], Clock()
-    display = PlainDisplay(lines.append, clock)
-    display.begin("atr", step=40, num_steps=80)
+    display = LogDisplay(lines.append, clock)
+    display.begin(step=40, num_steps=80, title="atr")
     clock.now += 2.0
     display.step(41, metrics(41))
     display.step(80, metrics(80))
@@ -75,9 +75,9 @@ def test_a_resumed_run_says_after_which_step(metrics):
 
 def test_a_step_without_any_metric_is_a_line_all_the_same():
     lines, clock = [], Clock()
-    display = PlainDisplay(lines.append, clock)
+    display = LogDisplay(lines.append, clock)
     display.step(1, {})
-    display.begin("x", step=0, num_steps=1)
+    display.begin(step=0, num_steps=1, title="x")
     display.step(1, {})
     assert lines[1].startswith("step 1/1  reward      –  entropy     –")
 
@@ -100,15 +100,15 @@ def test_results_of_any_form_make_a_line():
     assert evaluation_text({"k": 8, "mean_at_k": 0.5, "pass_at_k": 1.0}) == "Mean@8 50.0 %  Pass@8 100.0 %"
 
 
-def live(clock, lines, width=100):
+def live(clock, width=100):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=width, color_system=None)
-    return LiveDisplay(PlainDisplay(lines.append, clock), console, clock), screen
+    return TerminalDisplay(console, clock), screen
 
 
 def test_the_live_view_shows_progress_curves_and_evaluations(metrics, results):
-    lines, clock = [], Clock()
-    display, screen = live(clock, lines)
+    clock = Clock()
+    display, screen = live(clock)
     train(display, clock, metrics, results)
     last_frame = screen.getvalue().rpartition("atr, kl3 0.0231, seed 0")[2]
     for text in (
@@ -133,22 +133,13 @@ def test_the_live_view_shows_progress_curves_and_evaluations(metrics, results):
     assert "figures are drawn" in screen.getvalue()
 
 
-def test_the_log_of_a_live_view_is_that_of_a_plain_one(metrics, results):
-    plain, clock = [], Clock()
-    train(PlainDisplay(plain.append, clock), clock, metrics, results)
-    lines, clock = [], Clock()
-    display, _ = live(clock, lines)
-    train(display, clock, metrics, results)
-    assert lines == plain
-
-
 def test_the_live_view_shows_set_up_with_a_bar(results):
     clock = Clock()
-    display, screen = live(clock, [])
+    display, screen = live(clock)
     display.phase("warm-up", 900)
     clock.now = 3.0
     display.advance(450, "loss 0.25")
-    display.close()
+    display.end(RunState.FINISHED)
     assert "warm-up 450/900" in screen.getvalue()
     assert "50 %" in screen.getvalue()
     assert "loss 0.25  3 s" in screen.getvalue()
@@ -156,14 +147,14 @@ def test_the_live_view_shows_set_up_with_a_bar(results):
 
 def test_text_in_the_live_view_is_text(metrics, results):
     clock = Clock()
-    display, screen = live(clock, [])
-    display.begin("[red]bold\x1b[2J", step=0, num_steps=2)
+    display, screen = live(clock)
+    display.begin(step=0, num_steps=2, title="[red]bold\x1b[2J")
     display.phase("[blink]sampling")
-    display.evaluation(step=0, benchmark="[bold]b\x1b]0;x\x07", results=results(0.5))
+    display.evaluation(step=0, benchmark="[bold]b\x1b]0;x\x07", samples=(), results=results(0.5))
     display.message("\x1b[2J[red]gone")
     clock.now = 1.0
     display.step(1, metrics(1))
-    display.close()
+    display.end(RunState.FINISHED)
     shown = screen.getvalue()
     for text in ("[red]bold\\x1b[2J", "[bold]b\\x1b]0;x\\x07", "\\x1b[2J[red]gone"):
         assert text in shown
@@ -174,14 +165,14 @@ def test_text_in_the_live_view_is_text(metrics, results):
 @pytest.mark.parametrize("width", [20, 40, 300])
 def test_the_live_view_fits_any_width(metrics, results, width):
     clock = Clock()
-    display, screen = live(clock, [], width)
+    display, screen = live(clock, width)
     train(display, clock, metrics, results, num_steps=3)
     assert "step 3/3"[: width // 4] in screen.getvalue()
 
 
 def test_without_a_terminal_lines_are_printed_and_logged(capsys, metrics, results):
     logged = []
-    display: ProgressDisplay = progress_display("auto", logged.append)
+    display = Listeners(displays("auto", logged.append))
     train(display, Clock(), metrics, results)
     printed = capsys.readouterr().out.splitlines()
     assert printed == logged
@@ -190,21 +181,17 @@ def test_without_a_terminal_lines_are_printed_and_logged(capsys, metrics, result
 
 def test_off_prints_nothing_and_still_logs(capsys, metrics, results):
     logged = []
-    train(progress_display("off", logged.append), Clock(), metrics, results)
+    train(Listeners(displays("off", logged.append)), Clock(), metrics, results)
     assert capsys.readouterr().out == ""
     assert len(logged) > 20
 
 
-def test_an_unknown_mode_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match="auto, on, plain, off"):
-        progress_display("fancy")
-
-
 TALK = """
 import os, sys
-from atrium.tracking.terminal import progress_display
+from atrium.tracking.listener import Listeners
+from atrium.tracking.terminal_display import displays
 logged = []
-display = progress_display("auto", logged.append)
+display = Listeners(displays("auto", logged.append))
 sys.stdin.readline()
 for index in range(1000):
     display.message("a line that nobody reads")

@@ -22,6 +22,7 @@ from atrium.objective.objective import ObjectiveState
 from atrium.records import FinishReason, Problem, VerdictKind
 from atrium.rollout.engine import SamplingParams
 from atrium.seeding import derive_seed
+from atrium.tracking.listener import Listener
 from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState, latest_checkpoint
 from atrium.train.collect import RolloutCollector
 from atrium.train.guard.faults import FaultHandling, UpdateState
@@ -35,28 +36,31 @@ GROUP_SIZE, NUM_PROMPTS = 6, 2
 
 
 @dataclass
-class Diary:
-    """What happened, in order. It stands where the run folder's tracker stands."""
+class Diary(Listener):
+    """What happened, in order."""
 
     events: list = field(default_factory=list)
     metrics: dict = field(default_factory=dict)
-    ratios: dict = field(default_factory=dict)
-    rollouts: dict = field(default_factory=dict)
+    ratios_at: dict = field(default_factory=dict)
+    groups_at: dict = field(default_factory=dict)
     rollouts_at: tuple = ()
 
     def wants_rollouts(self, step):
         return step in self.rollouts_at
 
-    def log_metrics(self, step, metrics):
+    def step(self, step, metrics):
         self.events.append(f"metrics {step}")
         self.metrics[step] = dict(metrics)
 
-    def log_ratios(self, step, histogram):
-        self.ratios[step] = histogram
+    def ratios(self, step, histogram):
+        self.ratios_at[step] = histogram
 
-    def log_rollouts(self, step, groups, traces):
+    def rollouts(self, step, groups, traces):
         self.events.append(f"rollouts {step}")
-        self.rollouts[step] = (groups, traces)
+        self.groups_at[step] = (groups, traces)
+
+    def phase(self, name, total=None):
+        self.events.append(name)
 
     def sync(self):
         self.events.append("sync")
@@ -189,13 +193,12 @@ def build_scene(
         engine=engine,
         weights=policy.model.state_dict,
         reference=reference,
-        tracker=diary,
+        listener=diary,
         evaluate=evaluate,
         checkpoints=CheckpointStore(
             folder=folder / "checkpoints", save_policy=save_policy, keep_last=2, keep_best=keep_best
         ),
         should_stop=lambda: stop_after is not None and f"metrics {stop_after}" in diary.events,
-        on_phase=diary.events.append,
     )
     return Scene(run=run, diary=diary, policy=policy)
 
@@ -302,7 +305,7 @@ def test_resampling_replaces_each_group_without_a_signal_until_the_batch_is_full
     assert state.cursor == num_sampled
     named = played.diary.metrics[1]
     assert named["rollout/num_groups_sampled"] == num_sampled
-    groups, _ = played.diary.rollouts.get(1, ((), None))
+    groups, _ = played.diary.groups_at.get(1, ((), None))
     wanted = [problem.problem_id for problem in stream.take(3, 2)][:num_kept]
     assert [group.problem.problem_id for group in groups] == wanted
     assert named.get("optimizer/num_updates", 0) == (num_kept > 0)
@@ -320,7 +323,7 @@ def test_dynamic_sampling_replaces_groups_that_are_all_right_whatever_their_pena
         rollouts_at=(1,),
     )
     played.play()
-    groups, _ = played.diary.rollouts[1]
+    groups, _ = played.diary.groups_at[1]
     assert [group.problem.problem_id for group in groups] == [
         problem.problem_id for problem in stream.take(3, 2)
     ]
@@ -354,8 +357,8 @@ def test_an_answer_that_was_cut_off_is_not_correct_to_the_filter_where_it_is_not
 def test_rollouts_are_traced_only_where_the_tracker_wants_them(scene):
     played = scene(num_steps=3, rollouts_at=(2,))
     played.play()
-    assert list(played.diary.rollouts) == [2]
-    groups, traces = played.diary.rollouts[2]
+    assert list(played.diary.groups_at) == [2]
+    groups, traces = played.diary.groups_at[2]
     assert len(traces) == NUM_PROMPTS * GROUP_SIZE
     for group in groups:
         for rollout in group.rollouts:
@@ -369,7 +372,7 @@ def test_rollouts_are_traced_only_where_the_tracker_wants_them(scene):
 def test_no_problem_or_sample_repeats_within_an_epoch(scene):
     played = scene(num_steps=4, rollouts_at=(1, 2, 3, 4))
     played.play()
-    seen = [group.problem.problem_id for groups, _ in played.diary.rollouts.values() for group in groups]
+    seen = [group.problem.problem_id for groups, _ in played.diary.groups_at.values() for group in groups]
     assert sorted(seen) == sorted(problem.problem_id for problem in PROBLEMS)
 
 
@@ -446,8 +449,8 @@ def test_a_frozen_reference_stays_and_is_not_saved(make):
 def test_the_ratios_of_every_step_with_an_update_are_recorded(scene):
     played = scene(num_steps=2)
     played.play()
-    assert sorted(played.diary.ratios) == [1, 2]
-    for step, histogram in played.diary.ratios.items():
+    assert sorted(played.diary.ratios_at) == [1, 2]
+    for step, histogram in played.diary.ratios_at.items():
         num_tokens = sum(histogram.positive) + sum(histogram.negative) + sum(histogram.zero)
         assert num_tokens == played.diary.metrics[step]["optimizer/num_trained_tokens"]
         assert played.diary.metrics[step]["objective/ratio_p50"] == 1.0

@@ -55,7 +55,7 @@ def tune_micro_batches(
     if ranks.is_first:
         settled = compute.model_copy(update={"recompute_activations": updater.forward.recomputes})
         stored = config.model_copy(update={"compute": settled})
-        folder.write_config({**stored.model_dump(mode="json"), "resume": None})
+        folder.write_config(stored.as_record())
     return updater
 
 

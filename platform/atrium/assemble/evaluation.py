@@ -10,43 +10,37 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import torch
 
 from atrium.assemble.benchmarks import LoadedBenchmark, load_benchmarks
-from atrium.assemble.evaluated_policy import fitted_benchmark, load_evaluated_policy, wave_size
+from atrium.assemble.evaluation_plan import wave_size
 from atrium.assemble.graders import BenchmarkGraders, build_grader, grader_version
-from atrium.assemble.policies import build_engine
+from atrium.assemble.policies import build_engine, build_policy, copy_out_of_mmap
+from atrium.assemble.run import Run, RunRequest, opened
 from atrium.assemble.task import evaluated_benchmark
 from atrium.compare.figures.pass_at_k import draw_pass_at_k
 from atrium.config.evaluation import EvaluationSettings
 from atrium.config.models import TinyModelConfig
 from atrium.config.schema import RunConfig
 from atrium.data.prompts import PromptTemplate, find_prompt_template, prompt_encoder
-from atrium.errors import Interrupted
+from atrium.errors import ConfigError, Interrupted
 from atrium.evaluation.collection import Progress, Watch
 from atrium.evaluation.evaluator import Benchmark, Evaluation, evaluate
 from atrium.evaluation.results import summarize_all
 from atrium.grading.grader import Grader
-from atrium.models.policy import Policy
+from atrium.models.policy import Policy, load_policy
 from atrium.processes import stop_requests
 from atrium.records import EvaluatedSample, Problem, TokenIds
 from atrium.rollout.engine import Engine
-from atrium.tracking.atomic import explained, write_json
 from atrium.tracking.end_summary import name_to_type
 from atrium.tracking.evaluation_parts import EvaluationParts
 from atrium.tracking.formatting import number, share
-from atrium.tracking.provenance import DataProvenance, collect_provenance
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
-from atrium.tracking.status import RunState
-from atrium.tracking.summary import summarize
-from atrium.tracking.terminal import ProgressDisplay, progress_display
-from atrium.watchdog import on_hang
+from atrium.tracking.listener import Listener
+from atrium.tracking.provenance import DataProvenance
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+=-]+")
 
@@ -60,19 +54,22 @@ def run_evaluation(
     """
     config = settings.config
     torch.set_num_threads(config.compute.num_threads)
-    folder = _open_folder(settings, overrides, resume)
-    with ExitStack() as stack:
-        stack.enter_context(folder.lock())
-        folder.write_config(settings.as_record())
-        display = progress_display(config.tracking.progress, folder.append_log)
-        stack.callback(display.close)
-        tracker = RunFolderTracker(folder, RunFolderSettings(), log=display.message)
-        with _end_recorded(tracker):
-            evaluations = _evaluate_all(settings, folder, tracker, display, stack)
-        _write_summary(folder, evaluations)
-        if config.tracking.figures:
-            draw_pass_at_k(folder)
-    return folder.path
+    request = RunRequest(
+        config=config,
+        label=evaluation_label(settings),
+        seed=config.evaluation.seed,
+        record=settings.as_record(),
+        resume=resume,
+        mirrors=(),
+        draw=draw_pass_at_k,
+        conclude=lambda folder: None,  # the command prints the scores
+    )
+    with opened(request, overrides) as run, _stopped_at_once(run):
+        evaluations = _evaluate_all(settings, run)
+        run.summary["num_tokens"] = sum(int(one.results["num_tokens"]) for one in evaluations)
+        if len(evaluations) > 1:
+            run.summary["macro_average"] = summarize_all([one.samples for one in evaluations])
+    return run.folder.path
 
 
 def evaluation_label(settings: EvaluationSettings) -> str:
@@ -85,39 +82,20 @@ def evaluation_label(settings: EvaluationSettings) -> str:
     return (_NOT_IN_NAMES.sub("_", name).strip("._+=-") or "model")[:60]
 
 
-def _open_folder(settings: EvaluationSettings, overrides: Sequence[str], resume: Path | None) -> RunFolder:
-    config = settings.config
-    if resume is not None:
-        folder = RunFolder.open(resume)
-        folder.require_known_format()
-        return folder
-    folder = RunFolder.create(
-        config.runs_dir, config.experiment_name, evaluation_label(settings), config.evaluation.seed
-    )
-    folder.write_overrides(overrides)
-    return folder
-
-
 @contextmanager
-def _end_recorded(tracker: RunFolderTracker) -> Iterator[None]:
-    """Write into the folder how the evaluation ended; SIGTERM ends it as Ctrl-C does, at once."""
+def _stopped_at_once(run: Run) -> Iterator[None]:
+    """Let SIGTERM end the evaluation as Ctrl-C does, at once: every finished problem is recorded."""
 
     def stop(number: int) -> None:
         raise KeyboardInterrupt
 
     with stop_requests(stop, [signal.SIGTERM]):
         try:
-            with on_hang(partial(tracker.end, RunState.FAILED)):
-                yield
+            yield
         except KeyboardInterrupt as interrupt:
-            resume = f"atrium evaluate --resume {name_to_type(tracker.folder)}"
-            tracker.end(RunState.INTERRUPTED, f"stopped; `{resume}` goes on")
+            resume = f"atrium evaluate --resume {name_to_type(run.folder)}"
             said = f"stopped; every finished problem is recorded, `{resume}` goes on"
             raise Interrupted(said) from interrupt
-        except BaseException as failure:
-            tracker.end(RunState.FAILED, str(failure) or type(failure).__name__)
-            raise
-    tracker.end(RunState.FINISHED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,70 +103,60 @@ class _Parts:
     """What all benchmarks of an evaluation share."""
 
     settings: EvaluationSettings
-    folder: RunFolder
-    tracker: RunFolderTracker
-    display: ProgressDisplay
+    run: Run
     policy: Policy
     engine: Engine
     template: PromptTemplate
     encode: Callable[[Problem], TokenIds]
 
 
-def _evaluate_all(
-    settings: EvaluationSettings,
-    folder: RunFolder,
-    tracker: RunFolderTracker,
-    display: ProgressDisplay,
-    stack: ExitStack,
-) -> list[Evaluation]:
+def _evaluate_all(settings: EvaluationSettings, run: Run) -> list[Evaluation]:
     """Evaluate every benchmark; each is recorded as it is done."""
     config = settings.config
     loaded = load_benchmarks(
         config.benchmark,
         config.dataset,
         grader=config.grader,
-        cache_dir=folder.cache_dir,
-        log=display.message,
+        cache_dir=run.folder.cache_dir,
+        log=run.log,
     )
     template = find_prompt_template(config.model.prompt)
-    _record_provenance(config, folder, loaded, template)
+    _record_provenance(run, loaded, template)
     own = build_grader(config.grader, config.model)
-    stack.callback(own.close)
+    run.closing.callback(own.close)
     graders = BenchmarkGraders(config.grader, config.model, own)
-    stack.callback(graders.close)
-    policy = load_evaluated_policy(config, folder.cache_dir, display)
+    run.closing.callback(graders.close)
+    policy = load_evaluated_policy(config, run.folder.cache_dir, run.listener)
     engine = build_engine(config, policy)
-    stack.callback(engine.close)
+    run.closing.callback(engine.close)
     parts = _Parts(
         settings=settings,
-        folder=folder,
-        tracker=tracker,
-        display=display,
+        run=run,
         policy=policy,
         engine=engine,
         template=template,
         encode=prompt_encoder(policy.tokenizer, template),
     )
-    count = _Count(tracker, sum(len(one.problems) for one in loaded))
+    count = _Count(run.listener, sum(len(one.problems) for one in loaded))
     return [_evaluate_one(parts, one, graders.of(one), count) for one in loaded]
 
 
 def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count: _Count) -> Evaluation:
     """Evaluate and record one benchmark; what an earlier process finished is read, not sampled."""
-    settings, display = parts.settings, parts.display
+    settings, run = parts.settings, parts.run
     benchmark = fitted_benchmark(
-        evaluated_benchmark(loaded, settings.config.evaluation), parts.policy, parts.encode, display
+        evaluated_benchmark(loaded, settings.config.evaluation), parts.policy, parts.encode, run.log
     )
     num_problems, num_samples = len(benchmark.problems), benchmark.num_samples
-    whole = parts.folder.evaluation_path(benchmark.name, settings.step)
+    whole = run.folder.evaluation_path(benchmark.name, settings.step)
     stored = EvaluationParts(whole, step=settings.step)
     finished = stored.read(benchmark.problems, num_samples=num_samples)
     if finished:
-        display.message(f"{benchmark.name}: {len(finished)} of {num_problems} problems are finished already")
+        run.log(f"{benchmark.name}: {len(finished)} of {num_problems} problems are finished already")
     count.add(len(finished))
-    display.phase(benchmark.name, num_problems * num_samples)
+    run.listener.phase(benchmark.name, num_problems * num_samples)
     if finished:
-        display.advance(len(finished) * num_samples)
+        run.listener.advance(len(finished) * num_samples)
 
     def keep(samples: Sequence[EvaluatedSample]) -> None:
         stored.append(samples)
@@ -202,43 +170,42 @@ def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count:
         seed=settings.config.evaluation.seed,
         run_seed=settings.run_seed,
         wave_size=wave_size(settings.config, parts.policy),
-        watch=Watch(on_progress=_ProgressLine(display), on_finished=keep, finished=finished),
+        watch=Watch(on_progress=_ProgressLine(run.listener), on_finished=keep, finished=finished),
     )
     results = {**outcome.results, "settings": _described(parts, benchmark)}
     step, name = settings.step, benchmark.name
-    parts.tracker.log_evaluation(step=step, benchmark=name, samples=outcome.samples, results=results)
-    parts.tracker.sync()
+    run.listener.evaluation(step=step, benchmark=name, samples=outcome.samples, results=results)
+    run.listener.sync()
     stored.remove()
-    display.evaluation(step=step, benchmark=name, results=results)
     return replace(outcome, results=results)
 
 
 class _Count:
-    """Tells `status.json` how many problems are finished."""
+    """Says how many problems are finished."""
 
-    def __init__(self, tracker: RunFolderTracker, num_problems: int) -> None:
-        self._tracker = tracker
+    def __init__(self, listener: Listener, num_problems: int) -> None:
+        self._listener = listener
         self._num_problems = num_problems
         self._num_finished = 0
 
     def add(self, num: int) -> None:
         """So many more."""
         self._num_finished += num
-        self._tracker.begin(step=self._num_finished, num_steps=self._num_problems)
+        self._listener.progress(step=self._num_finished, num_steps=self._num_problems)
 
 
 class _ProgressLine:
     """Shows each sample with the running mean and the speed of this process."""
 
-    def __init__(self, display: ProgressDisplay) -> None:
-        self._display = display
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
         self._started = time.monotonic()
 
     def __call__(self, progress: Progress) -> None:
         """One sample more."""
         passed_s = max(time.monotonic() - self._started, 1e-9)
         speed = number(progress.num_tokens / passed_s)
-        self._display.advance(1, f"{share(progress.mean)} correct so far  {speed} tokens/s")
+        self._listener.advance(1, f"{share(progress.mean)} correct so far  {speed} tokens/s")
 
 
 def _described(parts: _Parts, benchmark: Benchmark) -> dict[str, object]:
@@ -260,23 +227,49 @@ def _described(parts: _Parts, benchmark: Benchmark) -> dict[str, object]:
     }
 
 
-def _record_provenance(
-    config: RunConfig, folder: RunFolder, loaded: Sequence[LoadedBenchmark], template: PromptTemplate
-) -> None:
+def _record_provenance(run: Run, loaded: Sequence[LoadedBenchmark], template: PromptTemplate) -> None:
     data = DataProvenance(
         benchmark_content_hashes={one.name: one.dataset.content_hash for one in loaded},
         prompt_template_hash=template.content_hash,
-        grader_version=grader_version(config.grader),
+        grader_version=grader_version(run.config.grader),
     )
-    extra = {"benchmarks": {one.name: one.origin.as_record() for one in loaded}}
-    folder.write_provenance(collect_provenance(data, num_threads=config.compute.num_threads, extra=extra))
+    run.record_provenance(data, benchmarks={one.name: one.origin.as_record() for one in loaded})
 
 
-def _write_summary(folder: RunFolder, evaluations: Sequence[Evaluation]) -> None:
-    """The summary of any run, with what only an evaluation knows: its tokens, and the macro average."""
-    summary = summarize(folder)
-    summary["num_tokens"] = sum(int(one.results["num_tokens"]) for one in evaluations)
-    if len(evaluations) > 1:
-        summary["macro_average"] = summarize_all([one.samples for one in evaluations])
-    with explained("write", folder.summary_file):
-        write_json(folder.summary_file, summary)
+def load_evaluated_policy(config: RunConfig, cache_dir: Path, listener: Listener) -> Policy:
+    """The policy, in the precision that it computes in: nothing is trained, so none other is kept."""
+    is_for_vllm = config.rollout.engine == "vllm"
+    if isinstance(config.model, TinyModelConfig) or config.model.weights == "random" or is_for_vllm:
+        policy = build_policy(config, cache_dir, listener, trains=False)
+    else:
+        listener.phase("loading the model")
+        dtype = torch.bfloat16 if config.compute.dtype == "bfloat16" else torch.float32
+        policy = load_policy(
+            config.model.source, dtype=dtype, device=config.compute.device, revision=config.model.revision
+        )
+    copy_out_of_mmap(policy.model)
+    return policy
+
+
+def fitted_benchmark(
+    benchmark: Benchmark,
+    policy: Policy,
+    encode: Callable[[Problem], TokenIds],
+    log: Callable[[str], None],
+) -> Benchmark:
+    """The benchmark with answers no longer than the model's context leaves, which is said where it cuts."""
+    wanted, context = benchmark.sampling.max_new_tokens, policy.context_length
+    longest = max(len(encode(problem)) for problem in benchmark.problems)
+    room = context - longest
+    if room < 1:
+        raise ConfigError(
+            f"benchmark {benchmark.name!r}: its longest prompt has {longest} tokens and the model's context "
+            f"holds {context}, so nothing could be answered; choose another model or benchmark"
+        )
+    if wanted > room:
+        log(
+            f"{benchmark.name}: answers may have {room} tokens, not evaluation.max_new_tokens={wanted}: "
+            f"the model's context of {context} leaves no more after the longest prompt"
+        )
+        return replace(benchmark, sampling=replace(benchmark.sampling, max_new_tokens=room))
+    return benchmark

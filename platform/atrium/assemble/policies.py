@@ -31,7 +31,7 @@ from atrium.models.warmup import WarmupSettings, warmed_up_policy
 from atrium.objective.objective import Objective
 from atrium.rollout.engine import Engine
 from atrium.rollout.transformers_engine import TransformersEngine
-from atrium.tracking.terminal import ProgressDisplay
+from atrium.tracking.listener import Listener
 from atrium.train.guard.faults import FaultHandling
 from atrium.train.guard.out_of_memory import memory_explained
 from atrium.train.measure.flops import peak_flops
@@ -57,7 +57,7 @@ _SAME_BASE = 1e-4
 def build_policy(
     config: RunConfig,
     cache_dir: Path,
-    display: ProgressDisplay,
+    listener: Listener,
     *,
     trains: bool = True,
     device: str | None = None,
@@ -67,7 +67,7 @@ def build_policy(
     `device` is where it lies, by default where it computes.
     """
     device = device or config.compute.device
-    policy = _build_policy(config, cache_dir, display, trains=trains, device=device)
+    policy = _build_policy(config, cache_dir, listener, trains=trains, device=device)
     if trains and config.model.lora is not None:
         source = config.model.source if isinstance(config.model, HubModelConfig) else None
         add_lora(
@@ -88,28 +88,28 @@ def _round_parameters(model: nn.Module) -> None:
 
 
 def _build_policy(
-    config: RunConfig, cache_dir: Path, display: ProgressDisplay, *, trains: bool, device: str
+    config: RunConfig, cache_dir: Path, listener: Listener, *, trains: bool, device: str
 ) -> Policy:
     model = config.model
     check_vllm_split(config)
     if not isinstance(model, TinyModelConfig):
         check_vllm_memory(config, model, trains=trains)
         if model.weights == "random":
-            display.phase("making a random model")
+            listener.phase("making a random model")
             return build_random_policy(
                 model.architecture or {}, tokenizer=build_tokenizer(), seed=model.seed, device=device
             )
-        display.phase("loading the model")
+        listener.phase("loading the model")
         return load_policy(model.source, dtype=torch.float32, device=device, revision=model.revision)
     warmup = WarmupSettings(**model.warmup.model_dump())
-    display.phase("warm-up", warmup.num_clean_steps + warmup.num_imperfect_steps)
+    listener.phase("warm-up", warmup.num_clean_steps + warmup.num_imperfect_steps)
     return warmed_up_policy(
         TinySettings(**model.model_dump(exclude={"kind", "seed", "warmup", "prompt", "thinking", "lora"})),
         warmup,
         arithmetic_settings(config.dataset),
         seed=model.seed,
         cache_dir=cache_dir,
-        on_progress=lambda done, total, loss: display.advance(),
+        on_progress=lambda done, total, loss: listener.advance(),
         device=device,
     )
 

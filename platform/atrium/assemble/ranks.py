@@ -6,7 +6,6 @@ On one process everything here gives back what it was given, and nothing of torc
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -15,18 +14,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from atrium.assemble.recording import Recorder
 from atrium.config.schema import RunConfig
 from atrium.errors import AtriumError, CheckpointError, ConfigError, EngineError
+from atrium.launch.rank_logs import ranks_dir
 from atrium.models.policy import Policy, write_policy
 from atrium.models.policy_files import write_policy_files
 from atrium.tracking.atomic import explained
 from atrium.tracking.layout import RunLayout
 from atrium.tracking.reader import read_metrics, read_overview
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.silent_tracker import SilentTracker
 from atrium.tracking.status import RunState
-from atrium.tracking.terminal import progress_display
 from atrium.train.checkpoint.checkpoint import Checkpoint, CheckpointStore, latest_checkpoint, load_checkpoint
 from atrium.train.checkpoint.checkpoint_files import going_back
 from atrium.train.ranks.rank_report import RankReport
@@ -67,7 +64,7 @@ def joined_ranks(config: RunConfig) -> Iterator[Ranks]:
 
 @contextmanager
 def explained_by(ranks: Ranks) -> Iterator[None]:
-    """Let an error that comes of another rank's end say so."""
+    """Re-raise errors caused by another rank's failure so that they name that rank."""
     try:
         yield
     except Exception as error:  # what is lost with a rank is raised by torch, gloo or NCCL in many types
@@ -125,7 +122,7 @@ def agreed_folder(folder: RunFolder | None, ranks: Ranks) -> RunFolder:
     return folder if folder is not None else RunFolder(Path(path))
 
 
-def rewound(
+def restore_and_truncate(
     config: RunConfig, folder: RunFolder, ranks: Ranks, log: Callable[[str], None]
 ) -> Checkpoint | None:
     """The checkpoint that a resumed run goes on from, with everything recorded after it set aside.
@@ -165,25 +162,10 @@ def _check_newest(config: RunConfig, folder: RunFolder, newest: Checkpoint | Non
         )
 
 
-def silent_recorder(folder: RunLayout, ranks: Ranks) -> Recorder:
-    """What a rank reports to that does not write the run folder: its own log."""
-    file = folder.path / "ranks" / f"rank-{ranks.rank}.log"
-
-    def log(line: str) -> None:
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("a", encoding="utf-8", errors="replace") as stream:
-                stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
-        except OSError:
-            pass  # as the run's own log, a convenience
-
-    return Recorder(SilentTracker(), progress_display("off", log))
-
-
-def rank_report(folder: RunLayout, ranks: Ranks, recorder: Recorder) -> RankReport:
+def rank_report(folder: RunLayout, ranks: Ranks, log: Callable[[str], None]) -> RankReport:
     """What says how the ranks differ."""
-    file = folder.path / "ranks" / f"rank-{ranks.rank}.jsonl"
-    return RankReport(ranks, file=None if ranks.is_alone else file, log=recorder.display.message)
+    file = ranks_dir(folder.path) / f"rank-{ranks.rank}.jsonl"
+    return RankReport(ranks, file=None if ranks.is_alone else file, log=log)
 
 
 def spread(config: RunConfig, policy: Policy, reference: MovingReference | None, ranks: Ranks) -> Spread:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from atrium.assemble.graders import build_grader
+from atrium.assemble.run import begin_folder, training_request
 from atrium.assemble.training import run_training
 from atrium.compare.failures import fell_below_start
 from atrium.errors import PolicyDivergedError, Pruned, TrainingDivergedError
@@ -137,10 +138,8 @@ def _begun(run: TrialRun) -> RunFolder | None:
 
 
 def _new(run: TrialRun) -> RunFolder:
-    config = run.config
-    folder = RunFolder.create(config.runs_dir, config.experiment_name, config.algorithm.name, config.seed)
+    folder = begin_folder(training_request(run.config), run.overrides)
     write_json(folder.path / LABEL_FILE, dict(run.label))
-    folder.write_overrides(run.overrides)
     return folder
 
 

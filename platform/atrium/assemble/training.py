@@ -1,242 +1,278 @@
-"""`run_training`: a whole run from its configuration to its summary, whatever happens in between."""
+"""`run_training`: from a configuration to the parts of a run, which the loop then drives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from atrium.assemble.bank import collected_from_bank, read_bank
-from atrium.assemble.first_evaluation import shared_first_evaluation
+from atrium.assemble.budget import tune_micro_batches
+from atrium.assemble.evaluation_plan import (
+    EvaluationPlan,
+    JudgedBenchmark,
+    shared_first_evaluation,
+    wave_size,
+)
 from atrium.assemble.graders import BenchmarkGraders
-from atrium.assemble.loop_parts import collector, evaluation_plan, loop_settings
-from atrium.assemble.mirroring import MirroredRun, configured_mirrors
-from atrium.assemble.observing import ObservedRecorder, RunObserver
 from atrium.assemble.policies import (
+    build_engine,
     build_policy,
+    build_reference,
+    build_updater,
     copy_out_of_mmap,
+    mismatch_bound,
+    restore_weights,
 )
 from atrium.assemble.ranks import (
-    agreed_folder,
     checkpoint_store,
-    explained_by,
     fixed_for_ranks,
     joined_ranks,
     rank_report,
-    rewound,
-    silent_recorder,
+    read_spread,
+    spread,
 )
-from atrium.assemble.recording import EvaluationPlan, Recorder
-from atrium.assemble.stopping import StopRequests
-from atrium.assemble.task import Task, build_task, data_provenance, require_same_data
-from atrium.assemble.trained_models import build_fitting_updater, trained_models
-from atrium.assemble.watching import step_profiler
-from atrium.compare.figures.runs import draw_figures
+from atrium.assemble.run import Run, StopRequests, opened, training_request
+from atrium.assemble.task import Task, build_task, data_provenance, evaluated_benchmark, require_same_data
 from atrium.config.schema import RunConfig
+from atrium.config.tasks import CorrectnessRewardConfig
+from atrium.data.problems import ProblemStream
 from atrium.data.prompts import prompt_encoder
-from atrium.errors import Interrupted, Pruned
 from atrium.grading.grader import Grader
 from atrium.models.policy import Policy
 from atrium.processes import stop_requests
+from atrium.records import Problem, TokenIds
+from atrium.rollout.engine import Engine, SamplingParams
 from atrium.rollout.stored_rollouts import StoredCompletion
-from atrium.tracking.end_summary import print_summary
-from atrium.tracking.mirrors.process import MirrorProcesses
-from atrium.tracking.provenance import collect_provenance
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
-from atrium.tracking.status import RunState
-from atrium.tracking.terminal import progress_display
-from atrium.train.checkpoint.checkpoint import Checkpoint, TrainingState
+from atrium.rollout.vllm_engine import VllmEngine
+from atrium.tracking.listener import Listener
+from atrium.train.checkpoint.checkpoint import TrainingState
+from atrium.train.collect import RolloutCollector
+from atrium.train.guard.faults import FaultHandling
 from atrium.train.guard.memory import keep_freed_memory
-from atrium.train.loop import Training, train
+from atrium.train.guard.memory_limit import MemoryLimit
+from atrium.train.guard.profile import StepProfiler
+from atrium.train.loop import LoopSettings, Training, train
 from atrium.train.overlap import Overlap
-from atrium.train.ranks.ranks import Ranks
-from atrium.watchdog import on_hang
+from atrium.train.ranks.ranks import Spread
+from atrium.train.update.reference import MovingReference
+from atrium.train.update.step import PolicyUpdater
 
 
 def run_training(
     config: RunConfig,
     grader: Grader,
     overrides: Sequence[str] = (),
-    observer: RunObserver | None = None,
+    watcher: Listener | None = None,
 ) -> Path:
     """Train as configured, or go on where the run in `config.resume` stands; the run's folder.
 
     The folder records how the run ended: at its last step, by `Interrupted` (Ctrl-C or SIGTERM, after a
     checkpoint), or by an error. `grader` is the run's own and stays open; `overrides` are recorded as what
-    was typed; `observer` may watch and prune.
+    was typed; `watcher` hears the run after all others, and may end it by `Pruned` or `Interrupted`.
     """
     torch.set_num_threads(config.compute.num_threads)
     if config.compute.device == "cpu":
         keep_freed_memory()
-    with ExitStack() as stack:
-        ranks = stack.enter_context(joined_ranks(config))
-        config = fixed_for_ranks(config, ranks)
-        folder = agreed_folder(_open_folder(config, overrides) if ranks.is_first else None, ranks)
-        if not ranks.is_first:
-            silent = silent_recorder(folder, ranks)
-            checkpoint = rewound(config, folder, ranks, silent.display.message)
-            with explained_by(ranks):
-                _train(config, folder, checkpoint, silent, grader, stack, ranks)
-            return folder.path
-        stack.enter_context(folder.lock())
-        display = progress_display(config.tracking.progress, folder.append_log)
-        stack.callback(display.close)
-        checkpoint = rewound(config, folder, ranks, display.message)
-        folder.write_config({**config.model_dump(mode="json"), "resume": None})
-        tracker = RunFolderTracker(
-            folder,
-            RunFolderSettings(
-                rollouts_every_num_steps=config.tracking.rollouts_every_num_steps,
-                rollouts_max_mb=config.tracking.rollouts_max_mb,
-            ),
-            log=display.message,
-        )
-        mirrors = MirrorProcesses(folder, configured_mirrors(config.tracking), display.message)
-        recorder = ObservedRecorder(tracker, display, MirroredRun(mirrors, observer))
-        try:
-            with _end_recorded(tracker), explained_by(ranks):
-                _train(config, folder, checkpoint, recorder, grader, stack, ranks)
-            if config.tracking.figures:
-                draw_figures(folder)
-        finally:
-            mirrors.end()
-            display.close()
-            print_summary(folder)
-    return folder.path
+    with joined_ranks(config) as ranks:
+        request = training_request(fixed_for_ranks(config, ranks))
+        watchers = () if watcher is None else (watcher,)
+        with opened(request, overrides, ranks=ranks, watchers=watchers) as run:
+            _train(run, grader)
+    return run.folder.path
 
 
-def _open_folder(config: RunConfig, overrides: Sequence[str]) -> RunFolder:
-    """The folder of a new run, or that of the run to resume."""
-    if config.resume is not None:
-        folder = RunFolder.open(config.resume)
-        folder.require_known_format()
-    else:
-        folder = RunFolder.create(config.runs_dir, config.experiment_name, config.algorithm.name, config.seed)
-        folder.write_overrides(overrides)
-    return folder
-
-
-@contextmanager
-def _end_recorded(tracker: RunFolderTracker) -> Iterator[None]:
-    """Write into the folder how the run ended."""
-    try:
-        with on_hang(partial(tracker.end, RunState.FAILED)):
-            yield
-    except (Interrupted, KeyboardInterrupt) as stop:
-        tracker.end(RunState.INTERRUPTED, str(stop) or "stopped at once")
-        raise
-    except Pruned as decision:
-        tracker.end(RunState.PRUNED, str(decision))
-        raise
-    except BaseException as failure:
-        tracker.end(RunState.FAILED, str(failure) or type(failure).__name__)
-        raise
-    tracker.end(RunState.FINISHED)
-
-
-def _train(
-    config: RunConfig,
-    folder: RunFolder,
-    checkpoint: Checkpoint | None,
-    recorder: Recorder,
-    grader: Grader,
-    stack: ExitStack,
-    ranks: Ranks,
-) -> None:
+def _train(run: Run, grader: Grader) -> None:
     """Build the parts of the run and let the loop drive them."""
-    display = recorder.display
-    should_stop = StopRequests(display)
-    stack.enter_context(stop_requests(should_stop.ask))
+    config, ranks, cache_dir = run.config, run.ranks, run.folder.cache_dir
+    should_stop = StopRequests(run.log)
+    run.closing.enter_context(stop_requests(should_stop.ask))
     with ranks.first_alone("loading the data"):
-        task = build_task(config, folder.cache_dir, display.message)
-    stored = read_bank(config, task.train.problems, display.message)
+        task = build_task(config, cache_dir, run.log)
+    stored = read_bank(config, task.train.problems, run.log)
     with ranks.first_alone("loading the model"):
         # A policy that will be spread is spread from the host's memory.
-        policy = build_policy(config, folder.cache_dir, display, device=None if ranks.is_alone else "cpu")
+        policy = build_policy(config, cache_dir, run.listener, device=None if ranks.is_alone else "cpu")
     copy_out_of_mmap(policy.model)
-    if ranks.is_first:
-        _record_provenance(config, folder, task)
+    data = data_provenance(config, task)
+    if config.resume is not None and ranks.is_first:
+        require_same_data(run.folder.provenance_file, data)
+    run.record_provenance(data, origins=task.origins)
     graders = BenchmarkGraders(config.grader, config.model, own=grader)
-    stack.callback(graders.close)
+    run.closing.callback(graders.close)
     for note in config.method.notes(config.use):
-        display.message(f"note: {note}")
-    training = _assembled(
-        config, folder, checkpoint, recorder, task, stored, policy, graders, should_stop, ranks
-    )
-    stack.callback(training.engine.close)
-    if isinstance(training.evaluate, EvaluationPlan):
-        first = shared_first_evaluation(training.evaluate, config, policy, folder.cache_dir)
-        training = replace(training, evaluate=first)
+        run.log(f"note: {note}")
+    training = _assembled(run, task, stored, policy, graders, should_stop)
+    run.closing.callback(training.engine.close)
     state = TrainingState(objective=training.updater.objective.initial_state())
-    if checkpoint is not None:
-        state = checkpoint.state
-        display.message(f"resuming after step {state.step}")
+    if run.checkpoint is not None:
+        state = run.checkpoint.state
+        run.log(f"resuming after step {state.step}")
     training.engine.update_weights(policy.weights(), state.weight_version)
-    recorder.begin(_title(config, policy), step=state.step, num_steps=config.num_steps)
+    title = (
+        f"{config.algorithm.name} with divergence {config.divergence.kind}, seed {config.seed}, "
+        f"{policy.size} on {config.compute.device}"
+    )
+    run.listener.begin(step=state.step, num_steps=config.num_steps, title=title)
     should_stop.begin_steps()
     train(training, state)
 
 
 def _assembled(
-    config: RunConfig,
-    folder: RunFolder,
-    checkpoint: Checkpoint | None,
-    recorder: Recorder,
+    run: Run,
     task: Task,
     stored: Sequence[StoredCompletion] | None,
     policy: Policy,
     graders: BenchmarkGraders,
     should_stop: Callable[[], bool],
-    ranks: Ranks,
 ) -> Training:
     """The loop's parts."""
-    models = trained_models(config, checkpoint, recorder, policy, ranks)
-    engine, encode = models.engine, prompt_encoder(policy.tokenizer, task.template)
-    problems = task.fitting_problems(encode, policy.context_length, recorder.display.message)
-    collected = collector(
-        config, task, problems, encode=encode, engine=engine, grader=graders.own, ranks=ranks
-    )
+    config, checkpoint = run.config, run.checkpoint
+    models = _models(run, policy)
+    encode = prompt_encoder(policy.tokenizer, task.template)
+    problems = task.fitting_problems(encode, policy.context_length, run.log)
+    collector = _collector(run, task, problems, encode, models.engine, graders.own)
     if stored is not None:
-        collected = collected_from_bank(collected, stored, config, policy, problems)
+        collector = collected_from_bank(collector, stored, config, policy, problems)
     longest = len(encode(max(problems, key=lambda problem: len(problem.question))))
+    plan = _evaluation_plan(run, task, policy, graders, models.engine, encode)
     return Training(
-        settings=loop_settings(config, policy),
-        collector=collected,
-        updater=build_fitting_updater(config, folder, recorder, policy, models, longest, ranks),
-        engine=engine,
+        settings=_loop_settings(config, policy),
+        collector=collector,
+        updater=_updater(run, policy, models, longest),
+        engine=models.engine,
         weights=policy.weights,
         reference=models.reference,
-        tracker=recorder,
-        evaluate=evaluation_plan(
-            config, task, policy, graders, engine=engine, recorder=recorder, ranks=ranks
-        ),
-        checkpoints=checkpoint_store(config, folder, policy, ranks),
+        listener=run.listener,
+        evaluate=shared_first_evaluation(plan, config, policy, run.folder.cache_dir),
+        checkpoints=checkpoint_store(config, run.folder, policy, run.ranks),
         should_stop=should_stop,
-        on_phase=recorder.display.phase,
         lagged=checkpoint.lagged if checkpoint else (),
         overlap=Overlap(policy.model) if config.overlaps else None,
-        profiler=step_profiler(config, folder, recorder.display.message) if ranks.is_first else None,
-        rank_report=rank_report(folder, ranks, recorder),
+        profiler=_profiler(run),
+        rank_report=rank_report(run.folder, run.ranks, run.log),
     )
 
 
-def _record_provenance(config: RunConfig, folder: RunFolder, task: Task) -> None:
-    """Write where the run comes from; a resumed run's record becomes that of its newest session."""
-    data = data_provenance(config, task)
-    if config.resume is not None:
-        require_same_data(folder.provenance_file, data)
-    folder.write_provenance(
-        collect_provenance(data, num_threads=config.compute.num_threads, extra={"origins": task.origins})
+@dataclass(frozen=True, kw_only=True)
+class _Models:
+    """What samples and what is trained, with a checkpoint's weights where there is one."""
+
+    engine: Engine
+    reference: MovingReference | None
+    spread: Spread
+    optimizer_state: Mapping[str, Tensor]
+
+
+def _models(run: Run, policy: Policy) -> _Models:
+    """The reference is taken from the first policy, before a checkpoint's weights."""
+    config, ranks, checkpoint = run.config, run.ranks, run.checkpoint
+    reference = build_reference(config, policy)
+    if checkpoint is not None and ranks.is_alone:
+        restore_weights(policy, checkpoint.policy)
+        if reference is not None and checkpoint.reference is not None:
+            reference.load(checkpoint.reference)
+    run.listener.phase("starting the engine")
+    engine = build_engine(config, policy, shares_model=ranks.is_alone)
+    spread_models = spread(config, policy, reference, ranks)
+    optimizer_state: Mapping[str, Tensor] = checkpoint.optimizer if checkpoint else {}
+    if checkpoint is not None and not ranks.is_alone:
+        optimizer_state = read_spread(checkpoint, policy, reference, ranks)
+    return _Models(engine=engine, reference=reference, spread=spread_models, optimizer_state=optimizer_state)
+
+
+def _updater(run: Run, policy: Policy, models: _Models, longest: int) -> PolicyUpdater:
+    """What updates the policy, with micro-batches that fit; `longest` is the longest prompt in tokens."""
+    config, ranks = run.config, run.ranks
+    faults = FaultHandling(
+        max_skipped=config.optimizer.max_skipped_updates,
+        folder=run.folder.faults_dir if ranks.is_first else None,
+        log=run.log,
+    )
+    updater = build_updater(
+        config, policy, models.reference, models.optimizer_state, faults, ranks, models.spread
+    )
+    if isinstance(models.engine, VllmEngine):
+        models.engine.release_memory()  # as it is in updates
+    if (limit_mb := config.compute.memory_limit_mb) is not None:
+        updater = replace(updater, memory_limit=MemoryLimit(config.compute.device, limit_mb))
+    longest_row = min(policy.context_length, longest + config.rollout.max_new_tokens)
+    return tune_micro_batches(config, updater, run.folder, longest=longest_row, log=run.log, ranks=ranks)
+
+
+def _loop_settings(config: RunConfig, policy: Policy) -> LoopSettings:
+    """When the loop does what."""
+    return LoopSettings(
+        num_steps=config.num_steps,
+        evaluate_every_num_steps=config.evaluation.every_num_steps,
+        checkpoint_every_num_steps=config.checkpoint.every_num_steps,
+        pad_token_id=policy.pad_token_id,
+        device=config.compute.device,
+        seed=config.seed,
+        lag=config.rollout.lag,
+        max_mismatch=mismatch_bound(config),
     )
 
 
-def _title(config: RunConfig, policy: Policy) -> str:
-    return (
-        f"{config.algorithm.name} with divergence {config.divergence.kind}, seed {config.seed}, "
-        f"{policy.size} on {config.compute.device}"
+def _evaluation_plan(
+    run: Run,
+    task: Task,
+    policy: Policy,
+    graders: BenchmarkGraders,
+    engine: Engine,
+    encode: Callable[[Problem], TokenIds],
+) -> EvaluationPlan:
+    """The validation problems and the benchmarks, each with what grades it."""
+    config = run.config
+    validation, *tests = (
+        JudgedBenchmark(evaluated_benchmark(loaded, config.evaluation), graders.of(loaded))
+        for loaded in (task.validation, *task.benchmarks)
     )
+    return EvaluationPlan(
+        validation=validation,
+        tests=tuple(tests),
+        engine=engine,
+        encode=encode,
+        seed=config.evaluation.seed,
+        run_seed=config.seed,
+        wave_size=wave_size(config, policy),
+        listener=run.listener,
+        ranks=run.ranks,
+    )
+
+
+def _collector(
+    run: Run,
+    task: Task,
+    problems: Sequence[Problem],
+    encode: Callable[[Problem], TokenIds],
+    engine: Engine,
+    grader: Grader,
+) -> RolloutCollector:
+    """What turns problems into graded groups."""
+    config, rollout = run.config, run.config.rollout
+    return RolloutCollector(
+        stream=ProblemStream(problems, config.seed),
+        encode=encode,
+        engine=engine,
+        grader=grader,
+        reward=task.reward,
+        group_filter=config.algorithm.group_filter,
+        sampling=SamplingParams(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature),
+        num_prompts=rollout.num_prompts,
+        group_size=rollout.group_size,
+        seed=config.seed,
+        ranks=run.ranks,
+        require_stop=isinstance(config.reward, CorrectnessRewardConfig) and config.reward.require_stop,
+    )
+
+
+def _profiler(run: Run) -> StepProfiler | None:
+    """The profiler of the step that is asked for, or None."""
+    step = run.config.compute.profile_step
+    if step is None or not run.ranks.is_first:
+        return None
+    return StepProfiler(step=step, folder=run.folder.profile_dir, log=run.log)

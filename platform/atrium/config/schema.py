@@ -125,6 +125,12 @@ class TrackingConfig(Section):
     tensorboard: TensorBoardConfig | None = None
     """The mirror in TensorBoard's files; null for none."""
 
+    @property
+    def mirrors(self) -> tuple[str, ...]:
+        """The trackers that the run folder is mirrored to."""
+        chosen = {"mlflow": self.mlflow, "wandb": self.wandb, "tensorboard": self.tensorboard}
+        return tuple(kind for kind, settings in chosen.items() if settings is not None)
+
 
 class RunConfig(Section):
     """Everything that determines a run."""
@@ -167,6 +173,10 @@ class RunConfig(Section):
     """Its trust region."""
     regularizer: Regularizer
     """What else pulls on the policy."""
+
+    def as_record(self) -> dict[str, object]:
+        """What `config.json` of a run holds: `resume` belongs to a command, not to the run."""
+        return {**self.model_dump(mode="json"), "resume": None}
 
     @property
     def method(self) -> Method:

@@ -14,8 +14,10 @@ from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner,
 
 from atrium.errors import Pruned
 from atrium.metrics import ENTROPY, GRAD_NORM, REWARD
+from atrium.records import EvaluatedSample
 from atrium.sweep.definition import PrunerConfig
 from atrium.tracking.diagnosis import is_solved, is_stuck
+from atrium.tracking.listener import Listener
 
 _MIN_PAIRS = 10
 VALIDATION_SUFFIX = "-validation"
@@ -55,12 +57,15 @@ def is_worse(candidate: Sequence[float], best: Sequence[float], *, p_value: floa
     return bool(found.pvalue < p_value)
 
 
-class RunWatch:
+class RunWatch(Listener):
     """Watches one run from inside the loop; raises `Pruned` after the step that decided.
 
     `on_step` is told each step, and may raise; `report` is told each validation result, and says
     whether the curve is one to stop.
     """
+
+    name = "the sweep"
+    may_stop = True
 
     def __init__(
         self,
@@ -76,13 +81,21 @@ class RunWatch:
         self._num_without_signal = 0
         self._num_without_entropy = 0
 
-    def evaluated(self, step: int, benchmark: str, results: Mapping[str, object]) -> None:
-        """One evaluation has been recorded; decided on after the step's metrics are, too."""
+    def evaluation(
+        self,
+        *,
+        step: int,
+        benchmark: str,
+        samples: Sequence[EvaluatedSample],
+        results: Mapping[str, object],
+    ) -> None:
+        """Keep a validation result, which is decided on once the step's metrics are recorded, too."""
+        del samples
         if benchmark.endswith(VALIDATION_SUFFIX) and step > 0:
             self._evaluated = (step, results)
 
-    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One step has been recorded."""
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Decide whether the run goes on after this step."""
         self._on_step(step)
         self._check_collapse(step, metrics)
         evaluated, self._evaluated = self._evaluated, None

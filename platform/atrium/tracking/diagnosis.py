@@ -24,6 +24,7 @@ from atrium.metrics import (
     Quantity,
 )
 from atrium.tracking.formatting import number, share
+from atrium.tracking.listener import Listener
 
 Metrics = Mapping[str, float]
 """One step's metrics by name."""
@@ -76,19 +77,23 @@ def diagnose(steps: Sequence[Step], *, is_over: bool = True) -> tuple[Finding, .
     return tuple(found)
 
 
-class Notes:
-    """What to say while steps come in: each rule once."""
+class Notes(Listener):
+    """Says to `log` what goes wrong while steps come in: each rule once."""
 
-    def __init__(self) -> None:
+    name = "what judges the steps"
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
         self._steps: deque[Step] = deque(maxlen=NUM_STEPS)
         self._told: set[str] = set()
 
-    def after(self, step: int, metrics: Metrics) -> list[str]:
-        """What this step adds to what is known."""
+    def step(self, step: int, metrics: Metrics) -> None:
+        """Say what this step adds to what is known."""
         self._steps.append((step, metrics))
-        new = [found for found in diagnose(tuple(self._steps), is_over=False) if found.rule not in self._told]
-        self._told.update(found.rule for found in new)
-        return [found.text for found in new]
+        for found in diagnose(tuple(self._steps), is_over=False):
+            if found.rule not in self._told:
+                self._told.add(found.rule)
+                self._log(f"note: {found.text}")
 
 
 def is_solved(step: Metrics) -> bool:

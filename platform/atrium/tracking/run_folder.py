@@ -1,7 +1,7 @@
 """The run folder: `runs/<experiment>/<time>-<algorithm>-s<seed>-<4 hex>/`, the record of one run.
 
 This module knows what lies where, makes folders, locks them, and cuts them back for a resume. Finding
-them is in `find`, reading them in `reader`, writing what training observes in `run_folder_tracker`.
+them is in `find`, reading them in `reader`, writing what training observes in `run_folder_writer`.
 `checkpoints/` belongs to training; here it is only named.
 """
 

@@ -7,7 +7,6 @@ from dataclasses import asdict
 import numpy as np
 
 from atrium.metrics import NUM_TOKENS
-from atrium.tracking.atomic import write_json
 from atrium.tracking.reader import EvaluationPoint, read_evaluations, read_findings, read_metrics, scores_of
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunStatus, StatusUnreadableError, read_status
@@ -54,11 +53,6 @@ def summarize(folder: RunFolder) -> dict[str, object]:
         "status": str(status.state),
         "findings": [asdict(finding) for finding in read_findings(folder)],
     }
-
-
-def write_summary(folder: RunFolder) -> None:
-    """Write `summary.json`. Raises `OSError` where there is no room."""
-    write_json(folder.summary_file, summarize(folder))
 
 
 def entry(point: EvaluationPoint) -> dict[str, object]:

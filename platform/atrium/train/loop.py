@@ -21,7 +21,7 @@ from atrium.errors import Interrupted, PolicyDivergedError, TrainingDivergedErro
 from atrium.metrics import Quantity
 from atrium.rollout.collate import RolloutRows, collate
 from atrium.rollout.engine import Engine
-from atrium.tracking.tracker import Tracker
+from atrium.tracking.listener import Listener
 from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState
 from atrium.train.checkpoint.lagged import LaggedBatch
 from atrium.train.collect import Collected, RolloutCollector
@@ -81,10 +81,10 @@ class LoopSettings:
 class Training:
     """The parts of a run that the loop drives.
 
-    `weights` gives the policy's full state dict, for the engine; `should_stop` is asked after every step;
-    `on_phase` is told what the loop is doing. `lagged` are the batches of the next steps, where they were
-    sampled before the run was resumed; with `overlap` such a batch is sampled beside the update, which an
-    engine with weights of its own allows.
+    `weights` gives the policy's full state dict, for the engine; `listener` hears what happens; `should_stop`
+    is asked after every step. `lagged` are the batches of the next steps, where they were sampled before the
+    run was resumed; with `overlap` such a batch is sampled beside the update, which an engine with weights of
+    its own allows.
     `profiler` traces one step. `rank_report` knows the processes that share the run and says how they differ.
     """
 
@@ -94,11 +94,10 @@ class Training:
     engine: Engine
     weights: Callable[[], Mapping[str, Tensor]]
     reference: MovingReference | None
-    tracker: Tracker
+    listener: Listener
     evaluate: Evaluate
     checkpoints: CheckpointStore
     should_stop: Callable[[], bool]
-    on_phase: Callable[[str], None]
     lagged: tuple[LaggedBatch, ...] = ()
     overlap: Overlap | None = None
     profiler: StepProfiler | None = None
@@ -137,9 +136,9 @@ def train(run: Training, state: TrainingState) -> TrainingState:
         measurements.add(metrics.PEAK_MEMORY_MB, peak.peak_mb())
         run.rank_report.add(step, measurements)
         # Metrics come before the checkpoint: whoever resumes from it finds every step up to it recorded.
-        run.tracker.log_metrics(step, _named(measurements.values()))
+        run.listener.step(step, _named(measurements.values()))
         if (ratios := measurements.ratio_histogram()) is not None:
-            run.tracker.log_ratios(step, ratios)
+            run.listener.ratios(step, ratios)
         step_started = now
         stopping = run.ranks.any(run.should_stop())
         if _saves(run, state, stopping=stopping):
@@ -186,7 +185,7 @@ def _stepped(
 
 
 def _enter(run: Training, step: int, phase: str) -> None:
-    run.on_phase(phase)
+    run.listener.phase(phase)
     run.ranks.enter(f"{phase} of step {step}")
 
 
@@ -246,7 +245,7 @@ def _updated(
     """The state after the step's updates. A step whose groups all lack a signal updates nothing."""
     settings = run.settings
     objective, carried, num_updates = state.objective, state.update, 0
-    trace = run.ranks.any(run.tracker.wants_rollouts(step))
+    trace = run.ranks.any(run.listener.wants_rollouts(step))
     if any(collected.trains):
         rows = _rows(settings, collected, state.weight_version)
         measurements.add(metrics.STALENESS, *staleness(collected.groups, state.weight_version))
@@ -261,9 +260,7 @@ def _updated(
         num_updates, carried = output.num_updates, output.carried
         check_mismatch(_named(measurements.values()), settings.max_mismatch, step)
         if trace and output.traces is not None:
-            run.tracker.log_rollouts(
-                step, collected.groups, token_traces(collected.groups, rows, output.traces)
-            )
+            run.listener.rollouts(step, collected.groups, token_traces(collected.groups, rows, output.traces))
     measured = _named(measurements.values())
     objective = run.updater.objective.update_state(objective, measured, step=step)
     return replace(
@@ -321,7 +318,7 @@ def _saves(run: Training, state: TrainingState, *, stopping: bool) -> bool:
 
 
 def _save(run: Training, state: TrainingState, lagged: Sequence[LaggedBatch]) -> None:
-    run.tracker.sync()
+    run.listener.sync()
     reference = None if run.reference is None else run.reference.saved_weights()
     run.checkpoints.save(state, run.updater.optimizer.state(), reference, lagged)
 

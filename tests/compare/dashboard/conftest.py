@@ -27,7 +27,7 @@ from atrium.records import (
     VerdictKind,
 )
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker
+from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\\boxed{1}"
@@ -152,7 +152,7 @@ def write_run(
         }
     )
     folder.write_overrides([f"algorithm={algorithm}"])
-    tracker = RunFolderTracker(folder, RunFolderSettings(rollouts_every_num_steps=4))
+    tracker = RunFolderWriter(folder, rollouts_every_num_steps=4)
     tracker.begin(step=0, num_steps=num_steps)
     for step in range((num_steps if until is None else until) + 1):
         if step:
@@ -160,17 +160,17 @@ def write_run(
             if tracker.wants_rollouts(step):
                 groups = [group_at(rng, index, text) for index in range(3)]
                 keys = [(group.problem.problem_id, place) for group in groups for place in (0, 1)]
-                tracker.log_rollouts(step, groups, {key: TRACES[key[1]] for key in keys})
+                tracker.rollouts(step, groups, {key: TRACES[key[1]] for key in keys})
         if step in (0, num_steps):
             samples, results = evaluated(rng, ability if step else 0.2, text)
             results["draws"] = {"evaluation_seed": 0, "run_seed": seed if step else None}
-            tracker.log_evaluation(step=step, benchmark=benchmark, samples=samples, results=results)
+            tracker.evaluation(step=step, benchmark=benchmark, samples=samples, results=results)
     tracker.end(state or RunState.FINISHED)
     return folder
 
 
 def log_step(tracker, rng, step):
-    tracker.log_metrics(
+    tracker.step(
         step,
         {
             "rollout/reward": step / 10 + 0.01 * rng.random(),
@@ -184,7 +184,7 @@ def log_step(tracker, rng, step):
             "time/step_s": 2.0,
         },
     )
-    tracker.log_ratios(
+    tracker.ratios(
         step,
         RatioHistogram(edges=(0.5, 0.9, 1.1, 1.6), positive=(1, 6, 3), negative=(4, 5, 0), zero=(0, 9, 0)),
     )

@@ -145,13 +145,12 @@ def launch(config: RunConfig, overrides: Sequence[str]) -> None:
 
 def begun_run(config: RunConfig, overrides: Sequence[str]) -> RunFolder:
     """The folder of a new run or of the one to continue, with the configuration that ranks read from it."""
-    if config.resume is not None:
-        folder = RunFolder.open(config.resume)
-    else:
-        folder = RunFolder.create(config.runs_dir, config.experiment_name, config.algorithm.name, config.seed)
-        folder.write_overrides(overrides)
+    from atrium.assemble.run import begin_folder, training_request
+
+    request = training_request(config)
+    folder = begin_folder(request, overrides)
     with folder.lock():  # a run that another process trains is left alone
-        folder.write_config({**config.model_dump(mode="json"), "resume": None})
+        folder.write_config(request.record)
     return folder
 
 

@@ -10,18 +10,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from atrium.tracking.listener import Listener
 from atrium.tracking.mirrors.delivery import LINGER_S, delivered_file, mirrors_dir, read_delivered
 from atrium.tracking.mirrors.targets import log_file
 from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.status import RunState
 
 SWITCH = "ATRIUM_MIRRORS"
 """The environment variable that keeps all mirrors off when it is `off`, whatever the settings say."""
 
 
-class MirrorProcesses:
+class MirrorProcesses(Listener):
     """The mirrors of one run. `log` receives what people should know, each problem once."""
+
+    name = "what starts the mirrors"
 
     def __init__(self, folder: RunFolder, kinds: Sequence[str], log: Callable[[str], None]) -> None:
         self._folder, self._log = folder, log
@@ -37,16 +41,18 @@ class MirrorProcesses:
         """Those that were started."""
         return tuple(self._processes.values())
 
-    def after_step(self) -> None:
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Start the mirrors after the first step; later, pass on what they reported. Costs microseconds."""
+        del step, metrics
         if not self._is_started:
             self._start()
             return
         for kind in self._processes:
             self._pass_on(kind)
 
-    def end(self) -> None:
+    def end(self, state: RunState, error: str | None = None) -> None:
         """Say what is still on its way now that the run has ended; waits for nothing."""
+        del state, error
         for kind in self._processes:
             self._pass_on(kind)
             delivered = read_delivered(self._folder, kind)

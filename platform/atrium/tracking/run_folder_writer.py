@@ -1,4 +1,4 @@
-"""The tracker that writes the run folder: metrics, rollouts, evaluations, status, and the summary.
+"""The listener that writes the run folder: metrics, rollouts, evaluations, status, and the summary.
 
 A full disk does not stop training: lines that find no room wait in memory and are written when there is
 some, files of samples are left out, and either is reported once. Only `sync`, which a checkpoint waits
@@ -9,47 +9,46 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from atrium.errors import RunFolderError
 from atrium.records import EvaluatedSample, RatioHistogram, RolloutGroup, TokenTrace
-from atrium.tracking.atomic import explained
+from atrium.tracking.atomic import explained, write_json
 from atrium.tracking.json_lines import JsonLinesWriter, Record, keep_lines, read_json_lines
 from atrium.tracking.layout import check_name, steps_in
+from atrium.tracking.listener import Listener
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState, StatusWriter
-from atrium.tracking.summary import write_summary
+from atrium.tracking.summary import summarize
 
 _BYTES_PER_MB = 1_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFolderSettings:
-    """How much is recorded. `rollouts_every_num_steps` None records no rollouts.
+class RunFolderWriter(Listener):
+    """Writes what a run observes into its folder.
 
-    The first step is always among those recorded. When `rollouts_max_mb` is reached, steps between are
-    dropped so that what remains spans the run evenly.
-    """
-
-    rollouts_every_num_steps: int | None = 10
-    rollouts_max_mb: float = 256.0
-
-
-class RunFolderTracker:
-    """Writes what a run observes into its folder; implements `Tracker`.
-
-    `log`, by default `log.txt`, gets what could not be recorded, once per kind. Raises `RunFolderError`
+    Every `rollouts_every_num_steps`-th step's rollouts are recorded, and the first step's; None records none.
+    When `rollouts_max_mb` is reached, steps between are dropped so that what remains spans the run evenly.
+    `log`, by default `log.txt`, gets what could not be recorded, once per kind. summary.json holds, besides
+    what the folder says, what is in `summary` at the end. Raises `RunFolderError`
     where the folder cannot be written at the start.
     """
+
+    name = "the run folder"
+    may_stop = True
 
     def __init__(
         self,
         folder: RunFolder,
-        settings: RunFolderSettings,
         log: Callable[[str], None] | None = None,
+        *,
+        rollouts_every_num_steps: int | None = 10,
+        rollouts_max_mb: float = 256.0,
+        summary: Mapping[str, object] | None = None,
     ) -> None:
         self.folder = folder
-        self._settings = settings
+        self._summary = {} if summary is None else summary
+        self._rollouts_every_num_steps = rollouts_every_num_steps
+        self._rollouts_max_mb = rollouts_max_mb
         self._log = log or self.folder.append_log
         self._reported: set[str] = set()
         with explained("write into", folder.path):
@@ -64,18 +63,23 @@ class RunFolderTracker:
         self._status = StatusWriter(folder.status_file)
         self._status.keep_beating()
 
-    def begin(self, *, step: int, num_steps: int) -> None:
-        """Say that training goes on after `step` (0 at the start) up to `num_steps`."""
+    def begin(self, *, step: int, num_steps: int, title: str = "") -> None:
+        """Say in the status that training goes on after `step` (0 at the start) up to `num_steps`."""
+        del title
+        self.progress(step=step, num_steps=num_steps)
+
+    def progress(self, *, step: int, num_steps: int) -> None:
+        """Say in the status how far the run is."""
         self._require_folder()
         with explained("write", self.folder.status_file):
             self._status.begin(step=step, num_steps=num_steps)
 
     def wants_rollouts(self, step: int) -> bool:
         """Whether this step's rollouts are recorded, so that traces need making."""
-        every = self._settings.rollouts_every_num_steps
+        every = self._rollouts_every_num_steps
         return every is not None and every > 0 and (step == 1 or step % every == 0)
 
-    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record the metrics of one step; `ValueError` unless steps increase."""
         if step <= self._last_step:
             raise ValueError(f"step {step} comes after step {self._last_step}, which is recorded")
@@ -88,7 +92,7 @@ class RunFolderTracker:
         except OSError as error:
             self._report("status.json", error)
 
-    def log_ratios(self, step: int, histogram: RatioHistogram) -> None:
+    def ratios(self, step: int, histogram: RatioHistogram) -> None:
         """Record how the ratios of one step are distributed, in `ratios.jsonl`."""
         record: Record = {
             "step": step,
@@ -99,7 +103,7 @@ class RunFolderTracker:
         }
         self._append(self._ratios, record, "the distribution of ratios")
 
-    def log_rollouts(
+    def rollouts(
         self,
         step: int,
         groups: Sequence[RolloutGroup],
@@ -117,7 +121,7 @@ class RunFolderTracker:
         except OSError as error:
             self._report("rollouts", error)
 
-    def log_evaluation(
+    def evaluation(
         self,
         *,
         step: int,
@@ -152,7 +156,7 @@ class RunFolderTracker:
             self._ratios.sync()
 
     def end(self, state: RunState, error: str | None = None) -> None:
-        """Write the summary and how the run ended, and close all files.
+        """Write how the run ended and the summary, and close all files.
 
         Raises `RunFolderError` where a run would end as finished whose folder is gone.
         """
@@ -166,7 +170,7 @@ class RunFolderTracker:
             self._evaluations.sync()
             self._ratios.sync()
             self._status.end(state, error)
-            write_summary(self.folder)
+            write_json(self.folder.summary_file, {**summarize(self.folder), **self._summary})
         except OSError as problem:
             self._report("the end of the run", problem)
         self.close()
@@ -204,13 +208,13 @@ class RunFolderTracker:
         """Delete recorded steps until the rest fits; the one whose absence leaves the smallest gap."""
         files = dict(steps_in(self.folder.rollouts_dir))
         sizes = {step: path.stat().st_size for step, path in files.items()}
-        limit = self._settings.rollouts_max_mb * _BYTES_PER_MB
+        limit = self._rollouts_max_mb * _BYTES_PER_MB
         while sizes and sum(sizes.values()) > limit:
             step = step_to_drop(tuple(sizes))
             files[step].unlink()
             del sizes[step]
         if newest not in sizes:
-            self._log_once("rollouts", f"rollouts of one step exceed {self._settings.rollouts_max_mb} MB")
+            self._log_once("rollouts", f"rollouts of one step exceed {self._rollouts_max_mb} MB")
 
     def _report(self, what: str, error: OSError) -> None:
         self._log_once(what, f"{what} cannot be written: {error.strerror or error}; training goes on")

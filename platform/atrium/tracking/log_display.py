@@ -1,14 +1,16 @@
-"""The progress display of logs and pipes: plain lines, as many as read well."""
+"""How far a run is, as plain lines, as many as read well: for its log, for pipes, and for a person."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from atrium.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD
+from atrium.records import EvaluatedSample
 from atrium.tracking.formatting import duration, number, printable, share, span
+from atrium.tracking.listener import Listener
 
 _NUM_PLAIN_LINES = 20
 _LONGEST_SILENCE_S = 60.0
@@ -60,8 +62,10 @@ class Pace:
         return None if self.step_s is None else self.step_s * num_steps_left
 
 
-class PlainDisplay:
+class LogDisplay(Listener):
     """Lines for a log: set-up by quarters, training by about twenty lines, every evaluation."""
+
+    name = "the display"
 
     def __init__(self, write: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
         self._write = write
@@ -71,7 +75,7 @@ class PlainDisplay:
         self._phase, self._total, self._done = "", 0, 0
         self._phase_started = self._last_line = clock()
 
-    def begin(self, title: str, *, step: int, num_steps: int) -> None:
+    def begin(self, *, step: int, num_steps: int, title: str = "") -> None:
         """Start training after `step`."""
         self._num_steps = num_steps
         self._pace = Pace(self._clock)
@@ -79,12 +83,12 @@ class PlainDisplay:
         self._line(f"{title}: {num_steps} steps{after}")
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """Note what happens now; it is told only when it goes on for a while."""
+        """Note what happens now; it is printed only when it goes on for a while."""
         self._phase, self._total, self._done = name, total or 0, 0
         self._phase_started = self._clock()
 
     def advance(self, num: int = 1, detail: str = "") -> None:
-        """Tell of set-up at every quarter and after a long silence; phases of a step go by in silence."""
+        """Print set-up at every quarter and after a minute of silence; phases of a step are not printed."""
         before, self._done = self._done, self._done + num
         if self._pace is not None or not self._total:
             return
@@ -95,7 +99,7 @@ class PlainDisplay:
             self._line("  ".join(part for part in parts if part))
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Tell of every so manieth step, the first, the last, and after a long silence."""
+        """Print every n-th step, the first, the last, and one after a minute of silence."""
         if self._pace is None:
             return
         self._pace.tick()
@@ -104,16 +108,21 @@ class PlainDisplay:
         if is_due or self._clock() - self._last_line > _LONGEST_SILENCE_S:
             self._line(step_line(step, self._num_steps, metrics, self._pace))
 
-    def evaluation(self, *, step: int, benchmark: str, results: Mapping[str, object]) -> None:
-        """Tell of an evaluation."""
+    def evaluation(
+        self,
+        *,
+        step: int,
+        benchmark: str,
+        samples: Sequence[EvaluatedSample],
+        results: Mapping[str, object],
+    ) -> None:
+        """Print the main results."""
+        del samples
         self._line(f"evaluation at step {step}: {benchmark}  {evaluation_text(results)}")
 
     def message(self, text: str) -> None:
-        """Tell as it is."""
+        """Print the text as it is."""
         self._line(text)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _line(self, text: str) -> None:
         self._last_line = self._clock()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,26 +13,36 @@ from rich.table import Table
 from rich.text import Text
 
 from atrium.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD
+from atrium.records import EvaluatedSample
 from atrium.tracking.formatting import duration, number, printable, share, sparkline
-from atrium.tracking.plain_view import Pace, PlainDisplay, evaluation_text
+from atrium.tracking.listener import Listener
+from atrium.tracking.log_display import LogDisplay, Pace, StandardOutput, evaluation_text
+from atrium.tracking.status import RunState
 
 _CURVES = (("reward", REWARD), ("entropy", ENTROPY), ("length", LENGTH_MEAN))
 _SHORTEST_REFRESH_S = 0.1
 
 
-class LiveDisplay:
-    """Redraws one frame at most ten times a second, and lets messages pass above it.
+def displays(mode: str, log: Callable[[str], object]) -> tuple[Listener, ...]:
+    """What writes lines to `log`, and what a person sees meanwhile.
 
-    `log` receives what a plain display would have said.
+    That is a live view where `mode` is `on`, nothing where it is `off`; `auto` is `on` where stdout is a
+    terminal, and plain lines elsewhere.
     """
+    if mode == "off":
+        return (LogDisplay(log),)
+    if mode == "on" or sys.stdout.isatty():
+        return LogDisplay(log), TerminalDisplay()
+    printed = StandardOutput()
+    return (LogDisplay(lambda line: (printed(line), log(line))),)
 
-    def __init__(
-        self,
-        log: PlainDisplay,
-        console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._log = log
+
+class TerminalDisplay(Listener):
+    """Redraws one frame at most ten times a second, and lets messages pass above it."""
+
+    name = "the display"
+
+    def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._console = console or Console()
         self._title = ""
@@ -45,32 +56,28 @@ class LiveDisplay:
         self._drawn = -1.0
         # One redraw a second of its own keeps the clock moving while a long phase says nothing.
         self._live = Live(get_renderable=self.frame, console=self._console, refresh_per_second=1)
-        self._live.start()
 
-    def begin(self, title: str, *, step: int, num_steps: int) -> None:
+    def begin(self, *, step: int, num_steps: int, title: str = "") -> None:
         """Start training after `step`."""
-        self._log.begin(title, step=step, num_steps=num_steps)
         self._title, self._step, self._num_steps = title, step, num_steps
         self._pace = Pace(self._clock)
         self.phase("")
 
     def phase(self, name: str, total: int | None = None) -> None:
         """Show what happens now."""
-        self._log.phase(name, total)
         self._phase, self._total, self._done, self._detail = name, total or 0, 0, ""
         self._phase_started = self._clock()
+        self._live.start()  # with the first phase; harmless when called twice
         self._refresh()
 
     def advance(self, num: int = 1, detail: str = "") -> None:
         """Show how far the phase is."""
-        self._log.advance(num, detail)
         self._done += num
         self._detail = detail or self._detail
         self._refresh()
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show a finished step."""
-        self._log.step(step, metrics)
         self._step, self._metrics = step, metrics
         if self._pace is not None:
             self._pace.tick()
@@ -78,20 +85,27 @@ class LiveDisplay:
             self._curves[name].append(metrics.get(quantity.name, float("nan")))
         self._refresh()
 
-    def evaluation(self, *, step: int, benchmark: str, results: Mapping[str, object]) -> None:
+    def evaluation(
+        self,
+        *,
+        step: int,
+        benchmark: str,
+        samples: Sequence[EvaluatedSample],
+        results: Mapping[str, object],
+    ) -> None:
         """Show an evaluation; the first and the latest of each benchmark stay."""
-        self._log.evaluation(step=step, benchmark=benchmark, results=results)
+        del samples
         shown = self._evaluations.setdefault(benchmark, [])
         shown[1:] = [(step, evaluation_text(results))]
         self._refresh()
 
     def message(self, text: str) -> None:
         """Print above the frame."""
-        self._log.message(text)
         self._console.print(Text(printable(text)))
 
-    def close(self) -> None:
+    def end(self, state: RunState, error: str | None = None) -> None:
         """Draw the last frame and give the cursor back."""
+        del state, error
         if self._live.is_started:
             self._phase = ""
             self._live.stop()

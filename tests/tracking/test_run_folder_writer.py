@@ -11,15 +11,14 @@ from atrium.records import RatioHistogram
 from atrium.tracking.layout import steps_in
 from atrium.tracking.reader import read_evaluations, read_metrics, read_overview
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_tracker import RunFolderSettings, RunFolderTracker, step_to_drop
+from atrium.tracking.run_folder_writer import RunFolderWriter, step_to_drop
 from atrium.tracking.sample_files import read_samples
 from atrium.tracking.status import RunState
-from atrium.tracking.tracker import Tracker
 
 
 @pytest.fixture
 def tracker(folder):
-    tracker = RunFolderTracker(folder, RunFolderSettings(rollouts_every_num_steps=10))
+    tracker = RunFolderWriter(folder, rollouts_every_num_steps=10)
     tracker.begin(step=0, num_steps=100)
     yield tracker
     tracker.close()
@@ -29,13 +28,8 @@ def recorded_steps(folder):
     return [step for step, _ in steps_in(folder.rollouts_dir)]
 
 
-def test_it_is_a_tracker(tracker):
-    as_protocol: Tracker = tracker
-    assert as_protocol.log_metrics(1, {}) is None
-
-
 def test_metrics_are_on_disk_as_soon_as_they_are_logged(tracker):
-    tracker.log_metrics(1, {"rollout/reward": 1 / 3, "objective/loss": float("nan")})
+    tracker.step(1, {"rollout/reward": 1 / 3, "objective/loss": float("nan")})
     table = read_metrics(tracker.folder)
     assert table.columns["rollout/reward"].tolist() == [1 / 3]
     line = json.loads(tracker.folder.metrics_file.read_text())
@@ -45,8 +39,8 @@ def test_metrics_are_on_disk_as_soon_as_they_are_logged(tracker):
 def test_the_ratios_of_a_step_are_a_line_of_their_own_and_go_with_the_step(tracker):
     histogram = RatioHistogram(edges=(0.5, 1.0, 1.5), positive=(1, 2), negative=(3, 0), zero=(0, 4))
     for step in (1, 2):
-        tracker.log_metrics(step, {})
-        tracker.log_ratios(step, histogram)
+        tracker.step(step, {})
+        tracker.ratios(step, histogram)
     tracker.sync()
     lines = [json.loads(line) for line in tracker.folder.ratios_file.read_text().splitlines()]
     assert lines[1] == {
@@ -62,28 +56,28 @@ def test_the_ratios_of_a_step_are_a_line_of_their_own_and_go_with_the_step(track
 
 
 def test_a_step_is_recorded_once_and_in_order_after_a_resume_too(tracker):
-    tracker.log_metrics(1, {})
-    tracker.log_metrics(3, {})
+    tracker.step(1, {})
+    tracker.step(3, {})
     for step in (3, 2):
         with pytest.raises(ValueError, match="comes after step 3"):
-            tracker.log_metrics(step, {})
-    resumed = RunFolderTracker(tracker.folder, RunFolderSettings())
+            tracker.step(step, {})
+    resumed = RunFolderWriter(tracker.folder)
     with pytest.raises(ValueError, match="comes after step 3"):
-        resumed.log_metrics(3, {})
+        resumed.step(3, {})
     resumed.close()
 
 
 def test_rollouts_are_recorded_at_the_first_step_and_at_every_tenth(tracker, groups):
     for step in range(1, 31):
-        tracker.log_rollouts(step, groups(), {})
+        tracker.rollouts(step, groups(), {})
     assert recorded_steps(tracker.folder) == [1, 10, 20, 30]
 
 
 @pytest.mark.parametrize("every", [None, 0])
 def test_no_rate_records_no_rollouts(folder, groups, every):
-    tracker = RunFolderTracker(folder, RunFolderSettings(rollouts_every_num_steps=every))
+    tracker = RunFolderWriter(folder, rollouts_every_num_steps=every)
     for step in range(20):
-        tracker.log_rollouts(step, groups(), {})
+        tracker.rollouts(step, groups(), {})
     tracker.close()
     assert not folder.rollouts_dir.exists()
 
@@ -92,13 +86,13 @@ def test_the_size_cap_holds_and_what_remains_spans_the_run(folder, groups):
     def total():
         return sum(path.stat().st_size for _, path in steps_in(folder.rollouts_dir))
 
-    one = RunFolderTracker(folder, RunFolderSettings(rollouts_every_num_steps=1))
-    one.log_rollouts(1, groups(4, 50), {})
+    one = RunFolderWriter(folder, rollouts_every_num_steps=1)
+    one.rollouts(1, groups(4, 50), {})
     max_mb = 6.5 * total() / 1e6
     one.close()
-    tracker = RunFolderTracker(folder, RunFolderSettings(rollouts_every_num_steps=1, rollouts_max_mb=max_mb))
+    tracker = RunFolderWriter(folder, rollouts_every_num_steps=1, rollouts_max_mb=max_mb)
     for step in range(2, 101):
-        tracker.log_rollouts(step, groups(4, 50), {})
+        tracker.rollouts(step, groups(4, 50), {})
         assert total() <= max_mb * 1e6
     tracker.close()
     steps = recorded_steps(folder)
@@ -111,10 +105,10 @@ def test_the_size_cap_holds_and_what_remains_spans_the_run(folder, groups):
 
 def test_rollouts_of_one_step_that_exceed_the_cap_are_left_out_and_told_once(folder, groups):
     told = []
-    settings = RunFolderSettings(rollouts_every_num_steps=1, rollouts_max_mb=1e-6)
-    tracker = RunFolderTracker(folder, settings, log=told.append)
+    settings = {"rollouts_every_num_steps": 1, "rollouts_max_mb": 1e-6}
+    tracker = RunFolderWriter(folder, told.append, **settings)
     for step in range(1, 4):
-        tracker.log_rollouts(step, groups(), {})
+        tracker.rollouts(step, groups(), {})
     tracker.close()
     assert recorded_steps(folder) == []
     assert told == ["rollouts of one step exceed 1e-06 MB"]
@@ -128,7 +122,7 @@ def test_the_step_to_drop_leaves_the_smallest_gap_and_never_an_end():
 
 
 def test_an_evaluation_leaves_a_row_per_sample_and_a_line_of_results(tracker, samples, results):
-    tracker.log_evaluation(step=20, benchmark="aime24", samples=samples(3, 4), results=results(0.5))
+    tracker.evaluation(step=20, benchmark="aime24", samples=samples(3, 4), results=results(0.5))
     rows = read_samples(tracker.folder.path / "evaluations" / "aime24" / "step-000020.parquet")
     assert len(rows) == 12
     assert rows[5]["problem_id"] == "p1"
@@ -139,10 +133,10 @@ def test_an_evaluation_leaves_a_row_per_sample_and_a_line_of_results(tracker, sa
 
 def test_an_evaluation_that_is_repeated_after_a_resume_replaces_the_first(tracker, samples, results):
     for benchmark in ("test", "validation"):
-        tracker.log_evaluation(step=20, benchmark=benchmark, samples=samples(), results=results(0.5))
-    resumed = RunFolderTracker(tracker.folder, RunFolderSettings())
-    resumed.log_evaluation(step=20, benchmark="test", samples=samples(num_correct=4), results=results(0.7))
-    resumed.log_evaluation(step=40, benchmark="test", samples=samples(), results=results(0.8))
+        tracker.evaluation(step=20, benchmark=benchmark, samples=samples(), results=results(0.5))
+    resumed = RunFolderWriter(tracker.folder)
+    resumed.evaluation(step=20, benchmark="test", samples=samples(num_correct=4), results=results(0.7))
+    resumed.evaluation(step=40, benchmark="test", samples=samples(), results=results(0.8))
     resumed.close()
     assert tracker.folder.evaluations_file.read_text().count("\n") == 3
     assert [point.mean_at_k for point in read_evaluations(tracker.folder)["test"]] == [0.7, 0.8]
@@ -152,7 +146,7 @@ def test_an_evaluation_that_is_repeated_after_a_resume_replaces_the_first(tracke
 
 def test_a_benchmark_with_a_hostile_name_writes_nothing(tracker, samples, results):
     with pytest.raises(ConfigError):
-        tracker.log_evaluation(step=1, benchmark="../../up", samples=samples(), results=results(0.5))
+        tracker.evaluation(step=1, benchmark="../../up", samples=samples(), results=results(0.5))
     assert not tracker.folder.evaluations_dir.exists()
 
 
@@ -180,22 +174,22 @@ def test_a_full_disk_stops_no_step_is_told_once_and_made_up_for(
     folder, groups, samples, results, no_room_beyond
 ):
     told = []
-    settings = RunFolderSettings(rollouts_every_num_steps=1)
-    tracker = RunFolderTracker(folder, settings, log=told.append)
+    settings = {"rollouts_every_num_steps": 1}
+    tracker = RunFolderWriter(folder, told.append, **settings)
     tracker.begin(step=0, num_steps=10)
-    tracker.log_metrics(1, {"rollout/reward": 0.5})
+    tracker.step(1, {"rollout/reward": 0.5})
     with no_room_beyond(folder.metrics_file.stat().st_size):
         for step in (2, 3):
-            tracker.log_metrics(step, {"rollout/reward": 0.5})
-            tracker.log_rollouts(step, groups(), {})
-        tracker.log_evaluation(step=3, benchmark="test", samples=samples(), results=results(0.5))
+            tracker.step(step, {"rollout/reward": 0.5})
+            tracker.rollouts(step, groups(), {})
+        tracker.evaluation(step=3, benchmark="test", samples=samples(), results=results(0.5))
         with pytest.raises(RunFolderError, match="cannot write the metrics"):
             tracker.sync()
     assert read_metrics(folder).steps.tolist() == [1]
     assert len(told) == len(set(told))
     assert any("metrics cannot be written" in text for text in told)
     assert any("rollouts cannot be written" in text for text in told)
-    tracker.log_metrics(4, {"rollout/reward": 0.5})
+    tracker.step(4, {"rollout/reward": 0.5})
     tracker.sync()
     tracker.end(RunState.FINISHED)
     assert read_metrics(folder).steps.tolist() == [1, 2, 3, 4]
@@ -206,7 +200,7 @@ def test_a_full_disk_stops_no_step_is_told_once_and_made_up_for(
 
 def test_a_folder_that_cannot_be_written_is_one_line_at_the_start(tmp_path):
     with pytest.raises(RunFolderError, match="cannot write into"):
-        RunFolderTracker(RunFolder(tmp_path / "absent"), RunFolderSettings())
+        RunFolderWriter(RunFolder(tmp_path / "absent"))
 
 
 def test_the_summary_has_the_promised_form(folder, record):
@@ -237,7 +231,7 @@ def test_the_summary_has_the_promised_form(folder, record):
 
 
 def test_a_run_that_failed_before_its_first_step_has_a_summary_too(folder):
-    tracker = RunFolderTracker(folder, RunFolderSettings())
+    tracker = RunFolderWriter(folder)
     tracker.begin(step=0, num_steps=10)
     tracker.end(RunState.FAILED, "the loss is not finite\nat step 1")
     summary = json.loads(folder.summary_file.read_text())
@@ -252,7 +246,7 @@ def test_ending_and_closing_twice_is_harmless(tracker):
 
 def test_a_tracker_that_is_closed_writes_nothing_by_itself_any_more(folder):
     before = set(threading.enumerate())
-    tracker = RunFolderTracker(folder, RunFolderSettings())
+    tracker = RunFolderWriter(folder)
     [beating] = set(threading.enumerate()) - before
     tracker.close()
     beating.join(60)

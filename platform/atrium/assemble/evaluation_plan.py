@@ -1,0 +1,240 @@
+"""What a run evaluates while it trains, on however many ranks, and the evaluation before training.
+
+With several ranks the problems are dealt, each engine answers its share, and rank 0 sums up. Of the ranks
+that share an engine, one grades its answers. A sample's seed depends on its problem and index alone, so who
+answers changes nothing but the last bits of what an engine computes in batches.
+
+The evaluation before training is made once for all runs that begin from one policy. Its samples are cached
+under a hash of everything that they depend on: the weights, the problems and their prompts, how answers are
+sampled and graded, the seed of evaluations, the software. A cached one is summarised and recorded as if it
+had just been sampled. The runs of a sweep share it, and so do all seeds: it is one draw, so nothing about its
+noise follows from how a gain over it varies between seeds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from atrium.config.schema import RunConfig
+from atrium.errors import RunFolderError
+from atrium.evaluation.collection import Watch
+from atrium.evaluation.evaluator import Benchmark, Evaluation, WaveSize, evaluate, sample_only
+from atrium.grading.grader import Grader
+from atrium.models.policy import Policy
+from atrium.models.shards import whole
+from atrium.records import EvaluatedSample, FinishReason, Problem, TokenIds, VerdictKind
+from atrium.rollout.engine import Engine
+from atrium.tracking.atomic import explained
+from atrium.tracking.evaluation_parts import EvaluationParts, Finished
+from atrium.tracking.listener import Listener
+from atrium.tracking.sample_files import write_evaluation
+from atrium.train.ranks.ranks import Ranks
+
+_FORMAT_VERSION = 1
+_SECTIONS = ("grader", "benchmark", "evaluation", "compute")
+_SMALL_MODEL_PARAMETERS = 10_000_000
+_SAMPLES_OF_LARGE_MODELS = 64
+
+
+class JudgedBenchmark(NamedTuple):
+    """A benchmark and what grades the answers to it."""
+
+    benchmark: Benchmark
+    grader: Grader
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationPlan:
+    """What a run evaluates: validation problems each time, test problems before and after training.
+
+    The best checkpoint is chosen on validation, so results on test stay clean of that choice. Problems are
+    dealt over the `ranks`, each of which learns the outcome. Before training all seeds share their draws;
+    afterwards those are keyed by `run_seed` too, so that the noise of sampling is independent over seeds.
+    """
+
+    validation: JudgedBenchmark
+    tests: tuple[JudgedBenchmark, ...]
+    engine: Engine
+    encode: Callable[[Problem], TokenIds]
+    seed: int
+    run_seed: int
+    wave_size: WaveSize | None
+    listener: Listener
+    ranks: Ranks = Ranks()
+
+    def __call__(self, step: int, *, final: bool) -> float | None:
+        """Evaluate and record; Mean@K on the validation problems."""
+        value = self._evaluate(self.validation, step)
+        if final:
+            for test in self.tests:
+                self._evaluate(test, step)
+        return value
+
+    def _evaluate(self, judged: JudgedBenchmark, step: int) -> float:
+        return self._recorded(judged, step, self._sampled(judged, step))
+
+    def _sampled(self, judged: JudgedBenchmark, step: int) -> Evaluation | None:
+        """The outcome, on the rank that records it."""
+        return evaluated_together(
+            judged.benchmark,
+            lambda part, watch: self._outcome(part, judged.grader, watch, step),
+            lambda part: sample_only(
+                part,
+                engine=self.engine,
+                encode=self.encode,
+                seed=self.seed,
+                run_seed=self._run_seed(step),
+                wave_size=self.wave_size,
+            ),
+            self.ranks,
+        )
+
+    def _outcome(self, benchmark: Benchmark, grader: Grader, watch: Watch, step: int) -> Evaluation:
+        return evaluate(
+            benchmark,
+            engine=self.engine,
+            grader=grader,
+            encode=self.encode,
+            seed=self.seed,
+            run_seed=self._run_seed(step),
+            wave_size=self.wave_size,
+            watch=watch,
+        )
+
+    def _run_seed(self, step: int) -> int | None:
+        """What keys the draws besides `seed`; nothing before training, where all runs are one policy."""
+        return self.run_seed if step > 0 else None
+
+    def _recorded(self, judged: JudgedBenchmark, step: int, outcome: Evaluation | None) -> float:
+        """Record the outcome where it is; Mean@K everywhere."""
+        value = None
+        if outcome is not None:
+            self.listener.evaluation(
+                step=step, benchmark=judged.benchmark.name, samples=outcome.samples, results=outcome.results
+            )
+            value = outcome.results["mean_at_k"]
+        return float(self.ranks.from_first(value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedFirstEvaluation(EvaluationPlan):
+    """Evaluates as `EvaluationPlan` does; before training, what is cached is not sampled again.
+
+    `key` stands for all but the benchmark.
+    """
+
+    cache_dir: Path
+    key: str
+
+    def _evaluate(self, judged: JudgedBenchmark, step: int) -> float:
+        if step > 0:
+            return super()._evaluate(judged, step)
+        benchmark, grader = judged
+        path = self.cache_dir / "first_evaluations" / f"{self._hash(benchmark)}.parquet"
+        finished = _recalled(path, benchmark) if self.ranks.is_first else {}
+        if self.ranks.from_first(bool(finished)):
+            outcome = None
+            if self.ranks.is_first:
+                outcome = self._outcome(benchmark, grader, Watch(finished=finished), step)
+            return self._recorded(judged, step, outcome)
+        outcome = self._sampled(judged, step)
+        if outcome is not None:
+            with explained("cache the first evaluation in", path.parent):
+                write_evaluation(path, step, outcome.samples)
+        return self._recorded(judged, step, outcome)
+
+    def _hash(self, benchmark: Benchmark) -> str:
+        problems = [
+            [problem.problem_id, problem.question, problem.answer, [int(t) for t in self.encode(problem)]]
+            for problem in benchmark.problems
+        ]
+        how = [benchmark.name, benchmark.num_samples, repr(benchmark.sampling), benchmark.require_stop]
+        content = json.dumps([_FORMAT_VERSION, self.key, self.seed, how, problems])
+        return hashlib.sha256(content.encode()).hexdigest()[:20]
+
+
+def shared_first_evaluation(
+    plan: EvaluationPlan, config: RunConfig, policy: Policy, cache_dir: Path
+) -> SharedFirstEvaluation:
+    """The same plan, with the evaluation before training shared."""
+    settings = config.model_dump(mode="json", include=set(_SECTIONS))
+    digest = hashlib.sha256(json.dumps([settings, torch.__version__, type(plan.engine).__name__]).encode())
+    for name, tensor in sorted(policy.weights().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(whole(tensor).detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    parts = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    return SharedFirstEvaluation(**parts, cache_dir=cache_dir, key=digest.hexdigest())
+
+
+def _recalled(path: Path, benchmark: Benchmark) -> Finished:
+    """The cached samples, nothing where there are none or the file is damaged."""
+    if not path.is_file():
+        return {}
+    try:
+        return EvaluationParts(path, step=0).read(benchmark.problems, num_samples=benchmark.num_samples)
+    except RunFolderError:
+        path.unlink(missing_ok=True)
+        return {}
+
+
+def wave_size(config: RunConfig, policy: Policy) -> WaveSize | None:
+    """How much an evaluation gives the engine at a time; None for one that batches by itself.
+
+    A rule, not a measurement: it decides the last bits of log-probabilities, so it has to be the same for
+    an evaluation that is resumed.
+    """
+    if config.rollout.engine == "vllm":
+        return None
+    is_small = policy.num_parameters <= _SMALL_MODEL_PARAMETERS
+    return WaveSize() if is_small else WaveSize(num_samples=_SAMPLES_OF_LARGE_MODELS)
+
+
+def evaluated_together(
+    benchmark: Benchmark,
+    evaluate: Callable[[Benchmark, Watch], Evaluation],
+    sample: Callable[[Benchmark], None],
+    ranks: Ranks,
+) -> Evaluation | None:
+    """What `evaluate` gives for the whole benchmark, on rank 0; None on the others.
+
+    `sample` asks the engine for what `evaluate` does: it is shared by ranks, which have to ask alike.
+    """
+    if ranks.is_alone:
+        return evaluate(benchmark, Watch())
+    share = ranks.share(benchmark.problems)
+    samples: tuple[EvaluatedSample, ...] = ()
+    if share and ranks.speaks:
+        samples = evaluate(replace(benchmark, problems=tuple(share)), Watch()).samples
+    elif share:
+        sample(replace(benchmark, problems=tuple(share)))
+    found = ranks.gather([_record(sample) for sample in samples])
+    if not ranks.is_first:
+        return None
+    problems = {problem.problem_id: problem for problem in benchmark.problems}
+    finished: dict[str, list[EvaluatedSample]] = {name: [] for name in problems}
+    for record in (record for records in found for record in records):
+        finished[record["problem"]].append(_sample(record, problems))
+    return evaluate(benchmark, Watch(finished=finished))
+
+
+def _record(sample: EvaluatedSample) -> dict[str, Any]:
+    record = {field.name: getattr(sample, field.name) for field in fields(sample)}
+    return {**record, "problem": sample.problem.problem_id}
+
+
+def _sample(record: Mapping[str, Any], problems: Mapping[str, Problem]) -> EvaluatedSample:
+    return EvaluatedSample(
+        **{
+            **record,
+            "problem": problems[record["problem"]],
+            "verdict": VerdictKind(record["verdict"]),
+            "finish_reason": FinishReason(record["finish_reason"]),
+        }
+    )

@@ -1,0 +1,222 @@
+"""The life of a run, whatever runs: its folder is made or resumed and locked, written, and told how it ended.
+
+Training, evaluations, the runs of a sweep and the ranks of a launch begin and end here.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from atrium.assemble.ranks import agreed_folder, explained_by, restore_and_truncate
+from atrium.compare.figures.runs import draw_figures
+from atrium.config.schema import RunConfig
+from atrium.errors import Interrupted, Pruned
+from atrium.launch.rank_logs import log_into, rank_log
+from atrium.tracking.diagnosis import Notes
+from atrium.tracking.end_summary import print_summary
+from atrium.tracking.listener import Listener, Listeners
+from atrium.tracking.log_display import LogDisplay
+from atrium.tracking.mirrors.process import MirrorProcesses
+from atrium.tracking.provenance import DataProvenance, collect_provenance
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.run_folder_writer import RunFolderWriter
+from atrium.tracking.status import RunState
+from atrium.tracking.terminal_display import displays
+from atrium.train.checkpoint.checkpoint import Checkpoint
+from atrium.train.ranks.ranks import ALONE, Ranks
+from atrium.watchdog import on_hang
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """A run that is to be opened.
+
+    A new folder is called after `label` and `seed`; `resume` is the folder to go on with instead. `record` is
+    what its config.json holds. `draw` makes the figures of a run that has finished, `conclude` says what came
+    out, however it ended.
+    """
+
+    config: RunConfig
+    label: str
+    seed: int
+    record: Mapping[str, object]
+    resume: Path | str | None
+    mirrors: tuple[str, ...]
+    draw: Callable[[RunFolder], object]
+    conclude: Callable[[RunFolder], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run while it is open.
+
+    `checkpoint` is what a resumed run goes on from. What `closing` holds is closed last, after the end is
+    recorded. What is put into `summary` is added to summary.json.
+    """
+
+    config: RunConfig
+    folder: RunFolder
+    ranks: Ranks
+    listener: Listener
+    closing: ExitStack
+    checkpoint: Checkpoint | None
+    summary: dict[str, object]
+
+    @property
+    def log(self) -> Callable[[str], None]:
+        """Takes a line that people should read."""
+        return self.listener.message
+
+    def record_provenance(self, data: DataProvenance, **more: object) -> None:
+        """Write where the run comes from; a resumed run's record becomes that of its newest session."""
+        if self.ranks.is_first:
+            num_threads = self.config.compute.num_threads
+            self.folder.write_provenance(collect_provenance(data, num_threads=num_threads, extra=more))
+
+
+def training_request(config: RunConfig) -> RunRequest:
+    """The request for a training run."""
+    return RunRequest(
+        config=config,
+        label=config.algorithm.name,
+        seed=config.seed,
+        record=config.as_record(),
+        resume=config.resume,
+        mirrors=config.tracking.mirrors,
+        draw=draw_figures,
+        conclude=print_summary,
+    )
+
+
+def begin_folder(request: RunRequest, overrides: Sequence[str]) -> RunFolder:
+    """The folder of a new run, with what was typed; or that of the run to resume."""
+    if request.resume is not None:
+        return RunFolder.open(request.resume)
+    config = request.config
+    folder = RunFolder.create(config.runs_dir, config.experiment_name, request.label, request.seed)
+    folder.write_overrides(overrides)
+    return folder
+
+
+@contextmanager
+def opened(
+    request: RunRequest,
+    overrides: Sequence[str] = (),
+    *,
+    ranks: Ranks = ALONE,
+    watchers: Sequence[Listener] = (),
+) -> Iterator[Run]:
+    """A run from its folder to its summary: the body builds its parts and drives them.
+
+    The folder then says how it ended: `finished`; `interrupted` by `Interrupted` or Ctrl-C; `pruned` by
+    `Pruned`; `failed` by any other error, or by a wait that ends the process. Of several ranks the first
+    alone writes the folder, and the others have a log. `watchers` hear the run after all others and may end
+    it.
+    """
+    config = request.config
+    folder = agreed_folder(begin_folder(request, overrides) if ranks.is_first else None, ranks)
+    with ExitStack() as closing:
+        if ranks.is_first:
+            closing.enter_context(folder.lock())
+        shown = _displays(config, folder, ranks)
+        checkpoint = restore_and_truncate(config, folder, ranks, Listeners(shown).message)
+        summary: dict[str, object] = {}
+        if ranks.is_first:
+            folder.write_config(request.record)
+            shown = _listeners(request, folder, shown, watchers, summary)
+        listeners = Listeners(shown)
+        run = Run(
+            config=config,
+            folder=folder,
+            ranks=ranks,
+            listener=listeners,
+            closing=closing,
+            checkpoint=checkpoint,
+            summary=summary,
+        )
+        try:
+            with on_hang(partial(listeners.end, RunState.FAILED)), explained_by(ranks):
+                yield run
+        except BaseException as failure:
+            listeners.end(*_end_by(failure))
+            raise
+        else:
+            listeners.end(RunState.FINISHED)
+            if ranks.is_first and config.tracking.figures:
+                request.draw(folder)
+        finally:
+            if ranks.is_first:
+                request.conclude(folder)
+
+
+def _displays(config: RunConfig, folder: RunFolder, ranks: Ranks) -> tuple[Listener, ...]:
+    if ranks.is_first:
+        return displays(config.tracking.progress, folder.append_log)
+    return (LogDisplay(partial(log_into, rank_log(folder.path, ranks.rank))),)
+
+
+def _listeners(
+    request: RunRequest,
+    folder: RunFolder,
+    shown: Sequence[Listener],
+    watchers: Sequence[Listener],
+    summary: Mapping[str, object],
+) -> tuple[Listener, ...]:
+    """Who hears the run, in their order: nothing is shown that is not recorded."""
+    log, tracking = Listeners(shown).message, request.config.tracking
+    return (
+        RunFolderWriter(
+            folder,
+            log,
+            rollouts_every_num_steps=tracking.rollouts_every_num_steps,
+            rollouts_max_mb=tracking.rollouts_max_mb,
+            summary=summary,
+        ),
+        *shown,
+        Notes(log),
+        MirrorProcesses(folder, request.mirrors, log),
+        *watchers,
+    )
+
+
+def _end_by(failure: BaseException) -> tuple[RunState, str]:
+    """How a run ended that raised this."""
+    match failure:
+        case Interrupted() | KeyboardInterrupt():
+            return RunState.INTERRUPTED, str(failure) or "stopped at once"
+        case Pruned():
+            return RunState.PRUNED, str(failure)
+    return RunState.FAILED, str(failure) or type(failure).__name__
+
+
+class StopRequests:
+    """Ctrl-C, SIGTERM and the signals of a cluster as requests to stop after the step at hand.
+
+    Until steps begin, nothing is lost by stopping at once.
+    """
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+        self._is_asked, self._has_steps = False, False
+
+    def __call__(self) -> bool:
+        """Whether the run is to stop after the step at hand."""
+        return self._is_asked
+
+    def begin_steps(self) -> None:
+        """From here on a signal is answered after the step at hand."""
+        self._has_steps = True
+
+    def ask(self, number: int) -> None:
+        """Take a signal; raises `Interrupted` before the steps, `KeyboardInterrupt` on a second Ctrl-C."""
+        if not self._has_steps:
+            raise Interrupted("stopped before the first step of this session")
+        if self._is_asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._is_asked = True
+        self._log("stopping after this step; Ctrl-C again stops at once")

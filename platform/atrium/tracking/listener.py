@@ -1,0 +1,182 @@
+"""Who hears what a run does: the run folder, its log, the terminal, mirrors, and a sweep that watches.
+
+A run has a tuple of `Listener`s and tells each of them everything, in that order. The run folder comes first,
+so nothing is shown or delivered that is not recorded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import ClassVar
+
+from atrium.records import EvaluatedSample, RatioHistogram, RolloutGroup, TokenTrace
+from atrium.tracking.status import RunState
+
+_SLOW_S = 10.0
+"""A call that takes longer than this is worth a line, once for each listener."""
+
+
+class Listener:
+    """Hears what a run does. Every method does nothing; a listener has those that it needs.
+
+    Calls come from the thread that trains and are waited for, so each has to return quickly.
+    """
+
+    name: ClassVar[str] = "a listener"
+    may_stop: ClassVar[bool] = False
+    """Whether its errors end the run. Any other listener that fails is said once and left alone."""
+
+    def begin(self, *, step: int, num_steps: int, title: str = "") -> None:
+        """Training goes on after `step` (0 at the start); `title` says what is trained."""
+
+    def progress(self, *, step: int, num_steps: int) -> None:
+        """So many of so many units are done, where a run takes no steps: an evaluation's problems."""
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """What happens now, such as `warm-up` or `sampling`, and how many units it has, if known."""
+
+    def advance(self, num: int = 1, detail: str = "") -> None:
+        """`num` more units of the phase are done; `detail` may be shown beside them."""
+
+    def message(self, text: str) -> None:
+        """Something that a person should read."""
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A training step is done; `metrics` by name (see `atrium.metrics`). A step is told once."""
+
+    def ratios(self, step: int, histogram: RatioHistogram) -> None:
+        """How the ratios of one step are distributed."""
+
+    def wants_rollouts(self, step: int) -> bool:
+        """Whether it takes this step's rollouts, so that traces are worth making."""
+        del step
+        return False
+
+    def rollouts(
+        self,
+        step: int,
+        groups: Sequence[RolloutGroup],
+        traces: Mapping[tuple[str, int], TokenTrace],
+    ) -> None:
+        """A step's rollouts; traces are keyed by (problem_id, sample_index)."""
+
+    def evaluation(
+        self,
+        *,
+        step: int,
+        benchmark: str,
+        samples: Sequence[EvaluatedSample],
+        results: Mapping[str, object],
+    ) -> None:
+        """One evaluation: a sample per problem and index, and its summary numbers by name."""
+
+    def sync(self) -> None:
+        """Bring to the disk what was recorded; a checkpoint waits for this."""
+
+    def end(self, state: RunState, error: str | None = None) -> None:
+        """The run is over, in this state; `error` says why where it did not finish."""
+
+
+class Listeners(Listener):
+    """Tells each of several listeners in their order; `clock` gives seconds.
+
+    A listener that fails and may not stop the run is said to the others once and told nothing more. One that
+    takes long is said once.
+    """
+
+    def __init__(self, listeners: Sequence[Listener], clock: Callable[[], float] = time.perf_counter) -> None:
+        self._listeners = tuple(listeners)
+        self._clock = clock
+        self._failed: set[int] = set()
+        self._slow: set[int] = set()
+
+    def begin(self, *, step: int, num_steps: int, title: str = "") -> None:
+        """Tell each."""
+        self._tell(lambda one: one.begin(step=step, num_steps=num_steps, title=title))
+
+    def progress(self, *, step: int, num_steps: int) -> None:
+        """Tell each."""
+        self._tell(lambda one: one.progress(step=step, num_steps=num_steps))
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """Tell each."""
+        self._tell(lambda one: one.phase(name, total))
+
+    def advance(self, num: int = 1, detail: str = "") -> None:
+        """Tell each."""
+        self._tell(lambda one: one.advance(num, detail))
+
+    def message(self, text: str) -> None:
+        """Tell each."""
+        self._tell(lambda one: one.message(text))
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Tell each."""
+        self._tell(lambda one: one.step(step, metrics))
+
+    def ratios(self, step: int, histogram: RatioHistogram) -> None:
+        """Tell each."""
+        self._tell(lambda one: one.ratios(step, histogram))
+
+    def wants_rollouts(self, step: int) -> bool:
+        """Whether any of them takes this step's rollouts."""
+        wanting: list[Listener] = []
+        self._tell(lambda one: wanting.append(one) if one.wants_rollouts(step) else None)
+        return bool(wanting)
+
+    def rollouts(
+        self,
+        step: int,
+        groups: Sequence[RolloutGroup],
+        traces: Mapping[tuple[str, int], TokenTrace],
+    ) -> None:
+        """Tell each."""
+        self._tell(lambda one: one.rollouts(step, groups, traces))
+
+    def evaluation(
+        self,
+        *,
+        step: int,
+        benchmark: str,
+        samples: Sequence[EvaluatedSample],
+        results: Mapping[str, object],
+    ) -> None:
+        """Tell each."""
+        self._tell(
+            lambda one: one.evaluation(step=step, benchmark=benchmark, samples=samples, results=results)
+        )
+
+    def sync(self) -> None:
+        """Tell each."""
+        self._tell(lambda one: one.sync())
+
+    def end(self, state: RunState, error: str | None = None) -> None:
+        """Tell each, those that failed too, whatever another raises."""
+        with ExitStack() as stack:
+            for listener in reversed(self._listeners):
+                stack.callback(self._call, listener, lambda one: one.end(state, error))
+
+    def _tell(self, call: Callable[[Listener], None]) -> None:
+        for listener in self._listeners:
+            if id(listener) not in self._failed:
+                self._call(listener, call)
+
+    def _call(self, listener: Listener, call: Callable[[Listener], None]) -> None:
+        started = self._clock()
+        try:
+            call(listener)
+        except Exception as error:
+            if listener.may_stop:
+                raise
+            problem = " ".join(str(error).split()) or type(error).__name__
+            self._say_once(self._failed, listener, f"failed and is left alone: {problem}")
+        spent_s = self._clock() - started
+        if spent_s > _SLOW_S:
+            self._say_once(self._slow, listener, f"kept the run waiting for {spent_s:.0f} s")
+
+    def _say_once(self, said: set[int], listener: Listener, what: str) -> None:
+        if id(listener) not in said:
+            said.add(id(listener))
+            self.message(f"{listener.name} {what}")
