@@ -33,8 +33,13 @@ def displays(mode: str, log: Callable[[str], object]) -> tuple[Listener, ...]:
         return (LogDisplay(log),)
     if mode == "on" or sys.stdout.isatty():
         return LogDisplay(log), TerminalDisplay()
-    printed = StandardOutput()
-    return (LogDisplay(lambda line: (printed(line), log(line))),)
+    print_line = StandardOutput()
+
+    def write(line: str) -> None:
+        print_line(line)
+        log(line)
+
+    return (LogDisplay(write),)
 
 
 class TerminalDisplay(Listener):
