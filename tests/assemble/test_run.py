@@ -1,0 +1,60 @@
+"""The life of a run without its training: how its end is recorded, and that its folder is its own meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from atrium.assemble.run import opened, training_request
+from atrium.errors import EngineError, Interrupted, Pruned, RunFolderError
+from atrium.tracking.listener import Listener
+from atrium.tracking.status import RunState, read_status
+
+ENDS = {
+    "asked": (Interrupted("stopped after step 1 of 4"), RunState.INTERRUPTED, "stopped after step 1 of 4"),
+    "at_once": (KeyboardInterrupt(), RunState.INTERRUPTED, "stopped at once"),
+    "pruned": (Pruned("its curve fell behind"), RunState.PRUNED, "its curve fell behind"),
+    "failed": (EngineError("no answer"), RunState.FAILED, "no answer"),
+    "silent": (ZeroDivisionError(), RunState.FAILED, "ZeroDivisionError"),
+}
+
+
+class Watcher(Listener):
+    """Notes how the run ended."""
+
+    def __init__(self):
+        self.ended = []
+
+    def end(self, state, error=None):
+        self.ended.append((state, error))
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_each_way_to_end_has_its_state_and_says_why(runs, case):
+    failure, state, said = ENDS[case]
+    request, watcher = training_request(runs.config(f"experiment_name=ends_{case}")), Watcher()
+    with pytest.raises(type(failure)), opened(request, ["seed=0"], watchers=[watcher]) as run:
+        raise failure
+    status = read_status(run.folder.status_file)
+    assert (status.state, status.error) == (state, said)
+    assert watcher.ended == [(state, said)]
+    assert run.folder.config_file.is_file()
+    assert run.folder.overrides_file.read_text() == '- "seed=0"\n'
+    assert run.folder.summary_file.is_file()
+
+
+def test_a_run_that_ends_well_is_finished_and_what_it_holds_is_closed_after_that(runs):
+    states = []
+    request = training_request(runs.config("experiment_name=ends_well"))
+    with opened(request) as run:
+        run.closing.callback(lambda: states.append(read_status(run.folder.status_file).state))
+        assert read_status(run.folder.status_file).state == RunState.RUNNING
+    assert states == [RunState.FINISHED]
+
+
+def test_an_open_run_cannot_be_opened_again(runs):
+    config = runs.config("experiment_name=open_twice")
+    with opened(training_request(config)) as run:
+        again = config.model_copy(update={"resume": str(run.folder.path)})
+        with pytest.raises(RunFolderError, match="in use by process"), opened(training_request(again)):
+            pass
+        assert read_status(run.folder.status_file).state == RunState.RUNNING
