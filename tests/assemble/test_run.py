@@ -1,4 +1,4 @@
-"""The life of a run without its training: how its end is recorded, and that its folder is its own meanwhile."""
+"""The life of a run without its training: how its end is recorded, and that its folder is its own."""
 
 from __future__ import annotations
 
