@@ -27,6 +27,8 @@ NUM_PARAMETERS = {
 }
 MODELS = sorted(path.stem for path in (conf_folder() / "model").glob("*.yaml"))
 SOURCES = sorted(path.stem for path in (conf_folder() / "experiment").glob("*_qwen*.yaml"))
+RPG = [name for name in SOURCES if name.startswith("rpg_")]
+GVPO = "gvpo_qwen2_5_math_7b"
 GPU = Machine(num_cores=16, requested_threads=None, has_cuda=True, has_vllm=True)
 
 
@@ -89,7 +91,21 @@ def test_rpg_has_the_optimizer_of_its_appendix():
     assert (optimizer.weight_decay, optimizer.max_grad_norm, optimizer.num_warmup_steps) == (0.1, 1.0, 10)
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if name.startswith("rpg_")])
+@pytest.mark.parametrize(("name", "weight_decay"), [*((name, 0.1) for name in RPG), (GVPO, 0.01)])
+def test_what_the_paper_leaves_open_is_that_of_the_authors_code(name, weight_decay):
+    optimizer = compose([f"experiment={name}"]).optimizer
+    assert (optimizer.beta1, optimizer.beta2, optimizer.weight_decay) == (0.9, 0.999, weight_decay)
+
+
+@pytest.mark.parametrize("name", RPG)
+def test_the_dapo_baseline_of_rpg_has_the_dual_clip_of_its_authors(name):
+    text = (conf_folder() / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")
+    (line,) = (line for line in text.splitlines() if "algorithm=dapo" in line)
+    algorithm = compose(line.split("atrium train ")[1].split()).algorithm
+    assert (algorithm.surrogate.kind, algorithm.surrogate.cap) == ("dual_clip", 10.0)
+
+
+@pytest.mark.parametrize("name", RPG)
 def test_dynamic_sampling_of_rpg_judges_correctness(name):
     filters = compose([f"experiment={name}"]).algorithm.group_filter
     assert (filters.kind, filters.judge) == ("resample", "correctness")
