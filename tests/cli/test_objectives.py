@@ -77,6 +77,14 @@ def test_a_mistake_is_one_line_and_code_2(capsys, argv, said):
     assert captured.out == ""
 
 
+def test_the_page_says_what_methods_share_and_where_other_trainers_differ():
+    page = methods_page(read_presets()).splitlines()
+    (row,) = (line for line in page if line.startswith("| Rejected tokens"))
+    assert "stay in the denominators" in row
+    (row,) = (line for line in page if line.startswith("| Entropy bonus"))
+    assert "regularizer.entropy.reduction=token_mean" in row
+
+
 def test_the_page_of_methods_is_current():
     current = methods_page(read_presets())
     assert PAGE.read_text(encoding="utf-8") == current, "run `make docs`"

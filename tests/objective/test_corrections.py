@@ -53,6 +53,31 @@ def test_sequence_rejection_compares_the_rows_mean_estimate(estimator):
     assert kept_B[:2] == [float(mean <= middle) for mean in mean_B]
 
 
+def test_sequence_rejection_by_maximum_drops_a_completion_for_one_token():
+    """arXiv 2512.23075: a sequence is masked if any token violates; its mean would pass."""
+    log_ratio_BT = torch.tensor([[0.0, 0.0, 0.0, 0.6], [0.2, 0.2, 0.2, 0.2], [0.0, 0.0, 0.0, 0.6]]).double()
+    mask_BT = torch.ones(3, 4, dtype=torch.bool)
+    mask_BT[2, 3] = False
+    kept = {
+        over: correct(SequenceRejection(estimator="k2", bound=0.1, over=over), log_ratio_BT, mask_BT)[:, 0]
+        for over in ("mean", "maximum")
+    }
+    assert kept["mean"].tolist() == [1.0, 1.0, 1.0]
+    assert kept["maximum"].tolist() == [0.0, 1.0, 1.0]
+
+
+def test_rejected_tokens_stay_in_the_denominators(compose_method, make_case, step):
+    settings = "+algorithm.correction={kind:masked_importance,lower:0.97,upper:1.03}"
+    case = make_case(0)
+    for reduction in ("token_mean", "sequence_mean_token_mean"):
+        choice = f"algorithm.reduction={{kind:{reduction}}}"
+        masked = step(compose_method("grpo", settings, choice).objective, case)
+        plain = step(compose_method("grpo", choice).objective, case)
+        assert torch.equal(masked.prepared.row_factor_B, plain.prepared.row_factor_B)
+        rejected_BT = (masked.gradient_BT == 0.0) & (plain.gradient_BT != 0.0)
+        assert rejected_BT.any()
+
+
 def test_a_correction_multiplies_the_policy_term_alone(compose_method, make_case, step):
     method = compose_method("grpo_kl", "+algorithm.correction={kind:truncated_importance,cap:1.02}")
     case, free = make_case(0), compose_method("grpo_kl")

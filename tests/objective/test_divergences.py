@@ -74,6 +74,26 @@ def test_binary_total_variation_bounds_the_change_of_probability():
     torch.testing.assert_close(region.upper * anchor_BT, (anchor_BT + 0.2).clamp(max=1))
 
 
+@pytest.mark.parametrize("kind", ["binary_total_variation", "binary_kl"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_binary_divergences_judge_probabilities_and_no_bounded_ratio(kind, dtype):
+    """q = e^-30 and p = 0.61 differ by 0.61, though q e^20 is nearly 0."""
+    anchor_BT = torch.full((1, 2), -30.0, dtype=dtype)
+    policy_BT = torch.tensor([[math.log(0.61), -29.0]], dtype=dtype)
+    log_ratio_BT = policy_BT - anchor_BT
+    budgets = {"delta_low": 0.15, "delta_high": 0.15} if "total" in kind else {"delta": 0.05}
+    region = judge(
+        Divergence.of(kind, **budgets),
+        RegionInputs(
+            ratio_BT=log_ratio_BT.clamp(max=20.0).exp(),
+            token_log_ratio_BT=log_ratio_BT,
+            anchor_logprob_BT=anchor_BT,
+            mask_BT=torch.ones(1, 2, dtype=torch.bool),
+        ),
+    )
+    assert region.feasible_BT.tolist() == [[False, True]]
+
+
 @pytest.mark.parametrize("delta", [1e-6, 0.05, 2.0])
 def test_binary_kl_bounds_solve_their_equation(delta):
     anchor_BT, policy_BT = random_tokens(1)

@@ -101,6 +101,20 @@ def test_an_entropy_bonus_pulls_on_entropy_by_the_reductions_factor(compose_meth
     torch.testing.assert_close(result.loss, without.loss - bonus, rtol=1e-12, atol=1e-15)
 
 
+def test_an_entropy_bonus_may_be_a_mean_per_token_whatever_the_loss_is(compose_method, make_case, step):
+    case = make_case(4)
+    num_tokens = case.batch.mask_BT.sum()
+    for preset in ("dr_grpo", "grpo", "dapo"):
+        bonus = [f"regularizer.entropy.{name}" for name in ("coefficient=0.5", "reduction=token_mean")]
+        method = compose_method(preset, "regularizer=entropy_bonus", *bonus)
+        whole = step(method.objective, case)
+        expected_BT = torch.where(case.batch.mask_BT, -0.5 / num_tokens, 0.0).double()
+        torch.testing.assert_close(whole.entropy_gradient_BT, expected_BT)
+        split = step(method.objective, case, parts=[torch.arange(3), torch.arange(3, 16)])
+        torch.testing.assert_close(split.entropy_gradient_BT, expected_BT)
+        assert method.words()["regularizer"] == "entropy bonus 0.5, mean per token"
+
+
 def test_measurements_are_means_over_unmasked_tokens(compose_method, make_case, step):
     case = make_case(2, spread=0.6)
     result = step(compose_method("rpg_ufkl", "algorithm.surrogate.cap=1.5").objective, case)

@@ -6,6 +6,8 @@ must be the coefficient, and for pathwise forms their value the value.
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -23,6 +25,7 @@ from atrium.method.surrogates import Surrogate
 from atrium.objective.batch import Batch, PolicyTokens
 from atrium.objective.divergences import Region, judge
 from atrium.objective.objective import Objective
+from atrium.objective.regularizers import penalize
 
 LOWER, UPPER = 0.8, 1.28
 WINDOW = ExplicitWindow(lower=LOWER, upper=UPPER)
@@ -313,6 +316,44 @@ def test_gmpo_clips_each_token_on_the_advantages_side_before_the_mean():
     assert (slope == 0).any()
 
 
+def test_each_token_gets_its_own_coefficient_of_a_sequence_ratio():
+    """GSPO-token: differentiating the ratio gives all tokens the mean of their row's coefficients instead."""
+    logp, log_w, advantage, reward = rows()
+    gspo = make_objective(
+        Surrogate.of("none"),
+        ratio=Ratios(gate=Ratio(level="sequence_mean"), weight=WeightRatio(level="sequence_mean")),
+        reduction=SequenceMeanTokenMean(),
+    )
+    varied = advantage * torch.linspace(0.5, 1.5, logp.shape[1]).double()
+    for given, is_constant in ((advantage.expand_as(logp), True), (varied, False)):
+        _, slope, _ = run(gspo, logp, log_w, given, reward)
+        leaf = logp.clone().requires_grad_()
+        ratio = (leaf - (logp - log_w)).mean(dim=1, keepdim=True).exp()
+        differentiated = torch.autograd.grad((ratio * given).mean(dim=1).mean(), leaf)[0]
+        own = ratio.detach() * given / logp.numel()
+        torch.testing.assert_close(slope, own, rtol=1e-10, atol=1e-15)
+        assert torch.allclose(slope, differentiated, rtol=1e-9) is is_constant
+        row_mean = own.mean(dim=1, keepdim=True).expand_as(own)
+        torch.testing.assert_close(differentiated, row_mean, rtol=1e-9, atol=1e-15)
+
+
+def test_minirl_is_its_formula(compose_method):
+    """arXiv 2512.01374: M min(pi / rollout, 5) A per token, summed; the gate looks at the behavior policy."""
+    minirl = compose_method("minirl")
+    logp, log_w, advantage, reward = decisions(seed=5)
+    engine_gap = 0.8 * torch.randn(logp.shape, generator=torch.Generator().manual_seed(6)).double()
+    batch = replace(as_batch(logp, log_w, advantage, reward), rollout_logprob_BT=logp - log_w - engine_gap)
+    leaf = logp.clone().requires_grad_()
+    prepared = minirl.objective.prepare(batch, None, minirl.objective.initial_state())
+    output = minirl.objective.loss(batch, PolicyTokens(logprob_BT=leaf), prepared)
+    w = log_w.exp()
+    kept = ~(((advantage > 0) & (w > 1.27)) | ((advantage < 0) & (w < 0.8)))
+    truth = kept * (log_w + engine_gap).exp().clamp(max=5.0) * advantage / len(logp)
+    torch.testing.assert_close(-torch.autograd.grad(output.loss, leaf)[0], truth, rtol=1e-10, atol=1e-15)
+    scored = minirl.algorithm.advantage
+    assert (scored.baseline, scored.scale) == ("group_mean", "none")
+
+
 def test_a_sequence_product_counts_once_per_row_in_the_value():
     logp, log_w, advantage, reward = rows()
     objective = make_objective(Surrogate.of("none"), ratio=Ratios(weight=WeightRatio(level="sequence")))
@@ -342,6 +383,17 @@ def test_rpg_reinforce_is_algorithm_2(estimator):
     _, slope, _ = run(objective, logp, log_w, advantage, reward)
     truth = torch.where(keeps, w * regularized, 0.0) / len(w)
     torch.testing.assert_close(slope, truth, rtol=1e-10, atol=1e-15)
+
+
+def test_a_penaltys_own_limit_bounds_the_log_ratio_and_not_the_value(make_case):
+    """Peers clamp the value: within a log-ratio of -4 k3 is e^4 - 5 = 49.6, above their 10."""
+    case = make_case(0)
+    mask_BT = case.batch.mask_BT
+    kl = KLPenalty(estimator="k3", coefficient=1.0, anchor="reference", placement="loss", log_ratio_limit=4.0)
+    batch = replace(case.batch, reference_logprob_BT=case.policy.logprob_BT + 6.0)
+    penalty = penalize(kl, case.policy.logprob_BT, batch, 20.0)
+    expected = torch.full((int(mask_BT.sum()),), math.exp(4.0) - 5.0).double()
+    torch.testing.assert_close(penalty.value_BT[mask_BT], expected, rtol=1e-6, atol=0.0)
 
 
 def test_atr_is_the_asymmetric_clip_of_its_bounds_bit_for_bit(compose_method, make_case, step):

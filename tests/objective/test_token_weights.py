@@ -17,7 +17,7 @@ from atrium.method.token_weights import (
     TopCovariancePenalty,
     TopEntropy,
 )
-from atrium.objective.batch import local_sum
+from atrium.objective.batch import Batch, local_sum
 from atrium.objective.objective import Objective
 from atrium.objective.selection import largest, uniform
 from atrium.objective.token_weights import SelectionInputs, select, weigh
@@ -125,6 +125,26 @@ def test_kl_cov_adds_the_absolute_log_ratio_to_the_chosen_tokens_loss(compose_me
     assert 0 < chosen_BT.sum() < case.batch.mask_BT.sum()
 
 
+@pytest.mark.parametrize("frac", [0.05, 0.5, 1e-4])
+def test_kl_cov_penalises_exactly_its_share_even_where_all_are_equal(make_case, over_ranks, frac):
+    case = make_case(2, num_groups=20)
+    num_tokens = int(case.batch.mask_BT.sum())
+    expected = max(1, math.floor(frac * num_tokens))
+    for advantage_BT in (torch.ones_like(case.policy.logprob_BT), random_advantage(case)):
+        scored = replace(case, batch=replace(case.batch, advantage_BT=advantage_BT))
+        whole_BT = kl_cov_choice(frac, scored, local_sum)
+        assert int(whole_BT.sum()) == expected
+        halves = [scored.select(torch.arange(30)), scored.select(torch.arange(30, 80))]
+        found = over_ranks([partial(kl_cov_choice, frac, half) for half in halves])
+        assert torch.equal(torch.cat(found), whole_BT)
+
+
+def kl_cov_choice(frac, case, sum_over_ranks):
+    dropped_BT = torch.zeros_like(case.batch.mask_BT)
+    inputs = SelectionInputs(batch=case.batch, policy=case.policy, dropped_BT=dropped_BT)
+    return select(TopCovariancePenalty(frac=frac), inputs, sum_over_ranks)
+
+
 def test_clip_cov_drops_a_share_of_the_kept_tokens_within_its_bounds(make_case):
     case = make_case(4, num_groups=200)
     advantage_BT = random_advantage(case)
@@ -184,3 +204,45 @@ def test_future_ratio_is_the_bounded_exponential_of_discounted_log_ratios(make_c
         for position in reversed(range(7)):
             total = log_ratio_BT[row, position].item() + 2 ** (-1 / 3) * total
             assert factor_BT[row, position].item() == pytest.approx(min(max(math.exp(total), 0.7), 1.4))
+
+
+def test_fipo_bounds_the_weight_of_runaway_tokens_and_leaves_them_out_of_sums(make_case):
+    """Swift: f in [0.8, 1] where A < 0 and w > 3; tokens with w > 10 add nothing to the sums."""
+    case = make_case(6)
+    mask_BT = torch.ones_like(case.batch.mask_BT)
+    advantage_BT = torch.where(torch.arange(16)[:, None] % 2 == 0, -1.0, 1.0).double().expand(16, 7)
+    batch = replace(case.batch, mask_BT=mask_BT, advantage_BT=advantage_BT)
+    log_ratio_BT = 2.0 * torch.randn(16, 7, generator=torch.Generator().manual_seed(1)).double()
+    chosen = FutureRatio(half_life=32.0, lower=0.8, upper=1.2, safe_ratio=3.0, max_ratio=10.0)
+    factor_BT = weigh(chosen, None, log_ratio_BT, batch)
+    capped = 0
+    for row in range(16):
+        total = 0.0
+        for position in reversed(range(7)):
+            own = log_ratio_BT[row, position].item()
+            total = (0.0 if own > math.log(10.0) else own) + 2 ** (-1 / 32) * total
+            expected = min(max(math.exp(total), 0.8), 1.2)
+            if row % 2 == 0 and own > math.log(3.0):
+                capped += expected > 1.0
+                expected = min(expected, 1.0)
+            assert factor_BT[row, position].item() == pytest.approx(expected)
+    assert capped
+    assert (log_ratio_BT > math.log(10.0)).any()
+
+
+def test_fipo_needs_no_matrix_of_positions_by_positions():
+    log_ratio_BT = torch.zeros(1, 60_000)
+    log_ratio_BT[0, -1] = 0.1
+    batch = Batch(
+        mask_BT=torch.ones(1, 60_000, dtype=torch.bool),
+        reward_B=torch.ones(1).double(),
+        group_B=torch.zeros(1, dtype=torch.int64),
+        sample_key_B=torch.zeros(1, dtype=torch.int64),
+        rollout_logprob_BT=log_ratio_BT,
+        trains_B=torch.ones(1, dtype=torch.bool),
+        advantage_BT=torch.ones(1, 60_000),
+    )
+    factor_BT = weigh(FutureRatio(half_life=1000.0, lower=0.5, upper=2.0), None, log_ratio_BT, batch)
+    for distance in (0, 1, 999, 59_999):
+        expected = math.exp(0.1 * 2 ** (-distance / 1000))
+        assert factor_BT[0, 59_999 - distance].item() == pytest.approx(expected, rel=1e-5)

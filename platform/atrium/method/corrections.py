@@ -57,10 +57,16 @@ class MaskedImportance(Correction):
 
 
 class SequenceRejection(Correction):
-    """Drop completions whose mean mismatch, by k1, k2 or k3, exceeds a bound (arXiv 2512.23075)."""
+    """Drop completions whose mismatch, by k1, k2 or k3 of their tokens, exceeds a bound.
+
+    By their mean over tokens, as verl does, or by their maximum: arXiv 2512.23075 masks a sequence if any
+    token violates. Dropped completions stay in the denominators of means.
+    """
 
     kind: Literal["sequence_rejection"] = "sequence_rejection"
     estimator: Literal["k1", "k2", "k3"]
     """How the mismatch of a token is measured."""
     bound: Positive
-    """The largest mean over a completion's tokens."""
+    """The largest mean or maximum over a completion's tokens that is kept."""
+    over: Literal["mean", "maximum"] = "mean"
+    """What is taken over a completion's tokens."""

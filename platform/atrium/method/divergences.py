@@ -268,7 +268,7 @@ class SequenceMean(Divergence):
     """A completion is feasible where its mean over tokens of k1, k2 or k3 is within the budget.
 
     k1 = -log w (DeepSeek-V3.2's off-policy mask, arXiv 2512.02556), k2 = (log w)^2 / 2, k3 = w - 1 - log w
-    (arXiv 2512.23075).
+    (verl's sequence masks; arXiv 2512.23075 takes the maximum instead of the mean).
     """
 
     kind: Literal["sequence_mean"] = "sequence_mean"

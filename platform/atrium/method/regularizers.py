@@ -1,6 +1,6 @@
 """What else pulls on the policy: KL penalties by every estimator in use, and entropy bonuses.
 
-Sources: RPG, arXiv 2505.17508, Tables 1 and 4 (FKL, RKL, UFKL, URKL and their unnormalised forms);
+Sources: RPG, arXiv 2505.17508, ICLR version, Tables 1 and 2 (UFKL, URKL) and Table 4 (FKL, RKL);
 k1, k2, k3: Schulman 2020; their gradients: arXiv 2510.01555 and 2512.21852; the correction of k3 by a
 weight that is differentiated: arXiv 2505.17508, section 3, and 2512.02556.
 """
@@ -35,7 +35,8 @@ class KLPenalty(Section):
     level: Literal["token", "sequence"] = "token"
     """One token, or log-ratios summed over the completion first."""
     log_ratio_limit: Positive | None = None
-    """Bounds the log-ratio, e.g. 10 in the authors' code of RPG; null for the objective's own limit."""
+    """Bounds the log-ratio before it is exponentiated; null for the objective's own limit. Peers that clamp
+    the penalty's value (10 in verl and in the code of RPG's authors) clamp something else."""
 
     @property
     def needs(self) -> Needs:
@@ -44,7 +45,7 @@ class KLPenalty(Section):
 
 
 class EntropyBonus(Section):
-    """coefficient x the policy's entropy at each token, added to the objective.
+    """coefficient x the policy's entropy, added to the objective.
 
     With `target` the coefficient adapts: it grows by `step` after each step whose mean entropy is at most
     the target, shrinks by it otherwise, never below 0, and applies only while entropy is at most the
@@ -57,6 +58,10 @@ class EntropyBonus(Section):
     """The entropy below which the bonus applies and grows; null keeps the coefficient fixed."""
     step: NonNegative = 0.0
     """What the coefficient changes by after each step."""
+    reduction: Literal["loss", "token_mean"] = "loss"
+    """How the tokens' entropies become one number: as the method reduces its loss (verl), or as their mean
+    over all tokens of the minibatch, whatever the loss does (TRL). Under sums over tokens the first is the
+    coefficient times the mean length."""
 
     @property
     def needs(self) -> Needs:

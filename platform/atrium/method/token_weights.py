@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from atrium.method.needs import NOTHING, Anchor, Needs
-from atrium.section import Axis, Positive, PositiveFrac
+from atrium.section import AboveOne, Axis, Positive, PositiveFrac
 
 
 class TokenWeight(Axis, axis=True):
@@ -68,7 +68,11 @@ class RandomCovarianceDrop(TokenWeight):
 
 
 class TopCovariancePenalty(TokenWeight):
-    """KL-Cov: the KL penalty applies to the tokens with the highest covariance only (arXiv 2505.22617)."""
+    """KL-Cov: the KL penalty applies to the tokens with the highest covariance only (arXiv 2505.22617).
+
+    Exactly the share `frac` of all tokens, at least one. Where covariances are equal, as all are with equal
+    advantages, the penalised ones are drawn at random.
+    """
 
     kind: Literal["kl_cov"] = "kl_cov"
     frac: PositiveFrac
@@ -97,7 +101,8 @@ class OffPolicyMask(TokenWeight):
 class FutureRatio(TokenWeight):
     """FIPO: tokens are weighted by the discounted log-ratios of what follows them (arXiv 2603.19835).
 
-    clip(exp(sum_{s >= t} 2^(-(s - t) / half_life) log w_s), lower, upper).
+    f_t = clip(exp(sum_{s >= t} 2^(-(s - t) / half_life) M_s log w_s), lower, upper), and at most 1 where
+    A < 0 and w > `safe_ratio`; M_s is 0 where w > `max_ratio`, else 1. As in swift's implementation.
     """
 
     kind: Literal["future_ratio"] = "future_ratio"
@@ -106,3 +111,7 @@ class FutureRatio(TokenWeight):
     lower: Annotated[float, Field(ge=0.0, le=1.0)]
     upper: Annotated[float, Field(ge=1.0)]
     """Bounds of the weight."""
+    safe_ratio: AboveOne | None = None
+    """The ratio above which a token with a negative advantage gets no weight above 1; null for none."""
+    max_ratio: AboveOne | None = None
+    """The ratio above which a token is left out of the sums, as the dual clip's cap is; null for none."""

@@ -117,7 +117,8 @@ def _kl(kl: KLPenalty) -> str:
 
 def _entropy(entropy: EntropyBonus) -> str:
     adaptive = f" up to {entropy.target:g} nats" if entropy.target is not None else ""
-    return f"entropy bonus {entropy.coefficient:g}{adaptive}"
+    mean = ", mean per token" if entropy.reduction == "token_mean" else ""
+    return f"entropy bonus {entropy.coefficient:g}{adaptive}{mean}"
 
 
 def _correction(algorithm: Algorithm) -> str:

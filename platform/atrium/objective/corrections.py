@@ -50,6 +50,8 @@ def _(correction: SequenceRejection, log_mismatch_BT: Tensor, mask_BT: Tensor) -
     log_mismatch_BT = neutral(log_mismatch_BT, mask_BT)
     estimate_BT = estimate_divergence(correction.estimator, log_mismatch_BT)
     kept_B = row_mean(estimate_BT, mask_BT) <= correction.bound
+    if correction.over == "maximum":
+        kept_B = (neutral(estimate_BT, mask_BT) <= correction.bound).all(dim=1)
     return kept_B[:, None].to(log_mismatch_BT.dtype).expand_as(log_mismatch_BT)
 
 

@@ -100,7 +100,8 @@ def _(divergence: BinaryTotalVariation, inputs: RegionInputs) -> Region:
     anchor_BT = inputs.anchor_logprob_BT.exp()
     lower_BT = (1.0 - divergence.delta_low / anchor_BT).clamp(min=0.0)
     upper_BT = torch.minimum(1.0 + divergence.delta_high / anchor_BT, 1.0 / anchor_BT)
-    change_BT = anchor_BT * (inputs.ratio_BT - 1.0)
+    # By the probabilities themselves: the ratio is bounded for its exponential's sake.
+    change_BT = (inputs.anchor_logprob_BT + inputs.token_log_ratio_BT).exp() - anchor_BT
     feasible_BT = (change_BT <= divergence.delta_high) & (change_BT >= -divergence.delta_low)
     return Region(lower=lower_BT, upper=upper_BT, feasible_BT=feasible_BT)
 
@@ -119,9 +120,15 @@ def _(divergence: BinaryKL, inputs: RegionInputs) -> Region:
     above_BT = torch.minimum(level_BT / rest_BT, _outer_odds(divergence.delta, anchor_BT))
     below_BT = _log_odds_at(anchor_BT, level_BT, below_BT)
     above_BT = _log_odds_at(anchor_BT, level_BT, above_BT)
-    lower_BT = (logsigmoid(below_BT) - anchor_logprob_BT).exp().clamp(max=1.0)
-    upper_BT = (logsigmoid(above_BT) - anchor_logprob_BT).exp().clamp(min=1.0)
-    return within(inputs.ratio_BT, lower_BT, upper_BT)
+    log_lower_BT = (logsigmoid(below_BT) - anchor_logprob_BT).clamp(max=0.0)
+    log_upper_BT = (logsigmoid(above_BT) - anchor_logprob_BT).clamp(min=0.0)
+    # The log-ratio is judged, because the ratio is bounded for its exponential's sake.
+    log_ratio_BT = inputs.token_log_ratio_BT
+    return Region(
+        lower=log_lower_BT.exp(),
+        upper=log_upper_BT.exp(),
+        feasible_BT=(log_ratio_BT >= log_lower_BT) & (log_ratio_BT <= log_upper_BT),
+    )
 
 
 def _outer_odds(delta: float, anchor_BT: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from torch import Tensor
 from atrium import metrics
 from atrium.method.method import Method
 from atrium.method.needs import Needs
+from atrium.method.reductions import Reduction, TokenMean
 from atrium.method.references import ReferenceState
 from atrium.objective.advantages import compute_advantages
 from atrium.objective.batch import Batch, PolicyTokens, Sum, local_sum, neutral, num_tokens
@@ -61,9 +62,9 @@ class ObjectiveState:
 class Prepared:
     """The detached constants of a minibatch that its micro-batches share.
 
-    Per row: the reduction's factor, and the surrogate's constant. Per token: what the token weight chose.
-    For the whole minibatch: the window's bounds [2], where they depend on it, and the entropy bonus's
-    coefficient.
+    Per row: the reduction's factor, that of the entropy bonus where it has one of its own, and the
+    surrogate's constant. Per token: what the token weight chose. For the whole minibatch: the window's
+    bounds [2], where they depend on it, and the entropy bonus's coefficient.
 
     Examples
     --------
@@ -84,15 +85,18 @@ class Prepared:
     row_constant_B: Tensor | None
     entropy_coefficient: float
     bounds: Tensor | None = None
+    entropy_factor_B: Tensor | None = None
 
     def select(self, rows: Tensor, num_tokens: int | None = None) -> Self:
         """The constants of the given rows, cut to their first `num_tokens` tokens."""
         weight_BT, constant_B = self.token_weight_BT, self.row_constant_B
+        entropy_B = self.entropy_factor_B
         return replace(
             self,
             row_factor_B=self.row_factor_B[rows],
             token_weight_BT=None if weight_BT is None else weight_BT[rows][:, :num_tokens],
             row_constant_B=None if constant_B is None else constant_B[rows],
+            entropy_factor_B=None if entropy_B is None else entropy_B[rows],
         )
 
 
@@ -190,11 +194,11 @@ class Objective:
         otherwise it is None.
         """
         chosen = self.method.algorithm
-        row_factor_B = row_factor(
-            chosen.reduction, minibatch.mask_BT.sum(dim=1), minibatch.group_B, sum_over_ranks
-        )
+        bonus = self.method.regularizer.entropy
+        by_token = bonus is not None and bonus.reduction == "token_mean"
         prepared = Prepared(
-            row_factor_B=row_factor_B.to(minibatch.rollout_logprob_BT.dtype),
+            row_factor_B=_row_factor(chosen.reduction, minibatch, sum_over_ranks),
+            entropy_factor_B=_row_factor(TokenMean(), minibatch, sum_over_ranks) if by_token else None,
             token_weight_BT=None,
             row_constant_B=None,
             entropy_coefficient=self.entropy_coefficient(state) or 0.0,
@@ -237,7 +241,9 @@ class Objective:
         if policy.entropy_BT is not None:
             entropy_BT = neutral(policy.entropy_BT, mask_BT)
             if prepared.entropy_coefficient != 0.0:
-                factor_BT = prepared.row_factor_B[:, None] * mask_BT
+                factor_B = prepared.entropy_factor_B
+                factor_B = prepared.row_factor_B if factor_B is None else factor_B
+                factor_BT = factor_B[:, None] * mask_BT
                 loss = loss - prepared.entropy_coefficient * (factor_BT * entropy_BT).sum()
             sums[metrics.ENTROPY] = (entropy_BT.detach().sum(dtype=torch.float64), mask_BT.sum())
         if policy.divergence_BT is not None:
@@ -369,6 +375,13 @@ class _Terms:
     details: TokenDetails
     value_BT: Tensor
     penalty_BT: Tensor
+
+
+def _row_factor(reduction: Reduction, minibatch: Batch, sum_over_ranks: Sum) -> Tensor:
+    """The reduction's factor of each row [B], in the dtype of the log-probabilities."""
+    num_tokens_B = minibatch.mask_BT.sum(dim=1)
+    factor_B = row_factor(reduction, num_tokens_B, minibatch.group_B, sum_over_ranks)
+    return factor_B.to(minibatch.rollout_logprob_BT.dtype)
 
 
 def _log_mismatch(logprob_BT: Tensor, batch: Batch) -> Tensor:

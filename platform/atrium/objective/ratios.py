@@ -2,9 +2,10 @@
 
 A ratio has a level (of one token, or of the sequence as a product or geometric mean), an anchor (whose
 probabilities stand below the line) and, as a weight, a cap. Sequence ratios are spread over the tokens
-of their row; the gradient that a surrogate puts on a token's log-probability is then the coefficient
-itself, which equals differentiating the sequence ratio once per row (the rewriting of GSPO-token,
-arXiv 2507.18071).
+of their row, and each token's log-probability gets its own coefficient, as in GSPO-token (arXiv
+2507.18071) and verl. Differentiating the sequence ratio, as TRL does, gives every token the mean of the
+row's coefficients instead. The two are equal while advantage, token weight, correction and reduction are
+constant in the row.
 """
 
 from __future__ import annotations

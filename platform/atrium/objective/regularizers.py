@@ -5,7 +5,7 @@ importance weight w = pi / behavior and the density ratio v = anchor / behavior 
 behavior policy): the penalty's value, and its coefficient, the derivative with respect to log pi that an
 unclipped loss would put on the token.
 
-Sources: RPG, arXiv 2505.17508, Tables 1 and 4 (FKL, RKL, UFKL, URKL and their unnormalised forms);
+Sources: RPG, arXiv 2505.17508, ICLR version, Tables 1 and 2 (UFKL, URKL) and Table 4 (FKL, RKL);
 k1, k2, k3: Schulman 2020; their gradients: arXiv 2510.01555 and 2512.21852; the correction of k3 by a
 weight that is differentiated: arXiv 2505.17508, section 3, and 2512.02556.
 Exact for one decision. Summed over the tokens of a longer sequence they are biased, since the prefix's

@@ -14,7 +14,23 @@ _SIGN = -(2**63)
 
 
 def largest(value_BT: Tensor, mask_BT: Tensor, count: Tensor, sum_over_ranks: Sum) -> Tensor:
-    """True [B, T] at the `count` largest unmasked values of all ranks, and at those equal to the last.
+    """True [B, T] at the `count` largest unmasked values of all ranks, and at those equal to the last."""
+    above_BT, tied_BT, _ = _ranked(value_BT, mask_BT, count, sum_over_ranks)
+    return above_BT | tied_BT
+
+
+def exactly_largest(
+    value_BT: Tensor, mask_BT: Tensor, count: Tensor, draw_BT: Tensor, sum_over_ranks: Sum
+) -> Tensor:
+    """True [B, T] at `count` of the largest unmasked values; of equal ones, those with the largest draws."""
+    above_BT, tied_BT, remaining = _ranked(value_BT, mask_BT, count, sum_over_ranks)
+    return above_BT | largest(draw_BT, tied_BT, remaining, sum_over_ranks)
+
+
+def _ranked(
+    value_BT: Tensor, mask_BT: Tensor, count: Tensor, sum_over_ranks: Sum
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Values above the `count`-th largest one, those equal to it, and how many of these belong to `count`.
 
     A radix search over the bits of the values: each round counts, over all ranks, the candidates by their
     next 16 bits, so ranks exchange counts only.
@@ -33,7 +49,7 @@ def largest(value_BT: Tensor, mask_BT: Tensor, count: Tensor, sum_over_ranks: Su
         remaining = remaining - above
         candidate_N &= digit_N == digit
         prefix = prefix | (digit << shift)
-    return mask_BT & ((key_BT ^ _SIGN) >= (prefix ^ _SIGN))
+    return mask_BT & ((key_BT ^ _SIGN) > (prefix ^ _SIGN)), mask_BT & (key_BT == prefix), remaining
 
 
 def uniform(sample_key_B: Tensor, num_tokens: int, purpose: int) -> Tensor:

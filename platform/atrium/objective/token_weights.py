@@ -7,11 +7,13 @@ The classes of `atrium.method.token_weights` say what each of them weighs; they 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import singledispatch
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from atrium.method.token_weights import (
     FutureRatio,
@@ -22,9 +24,9 @@ from atrium.method.token_weights import (
     TopEntropy,
 )
 from atrium.objective.batch import Batch, PolicyTokens, Sum, neutral, row_mean
-from atrium.objective.selection import largest, token_mean, uniform
+from atrium.objective.selection import exactly_largest, largest, token_mean, uniform
 
-_CLIP_COV = 1  # purposes of random choices; distinct choices are independent
+_CLIP_COV, _KL_COV = 1, 2  # purposes of random choices; distinct choices are independent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,14 @@ def _(weight: RandomCovarianceDrop, inputs: SelectionInputs, sum_over_ranks: Sum
 @select.register
 def _(weight: TopCovariancePenalty, inputs: SelectionInputs, sum_over_ranks: Sum) -> Tensor:
     covariance_BT, count = _covariance(inputs, sum_over_ranks)
-    chosen_BT = largest(covariance_BT, inputs.batch.mask_BT, _share(count, weight.frac), sum_over_ranks)
+    batch = inputs.batch
+    chosen_BT = exactly_largest(
+        covariance_BT,
+        batch.mask_BT,
+        _share(count, weight.frac),
+        uniform(batch.sample_key_B, batch.mask_BT.shape[1], _KL_COV),
+        sum_over_ranks,
+    )
     return chosen_BT.to(covariance_BT.dtype)
 
 
@@ -90,11 +99,25 @@ def _(weight: OffPolicyMask, prepared_BT: Tensor | None, log_ratio_BT: Tensor, b
 
 @weigh.register
 def _(weight: FutureRatio, prepared_BT: Tensor | None, log_ratio_BT: Tensor, batch: Batch) -> Tensor:
-    position_T = torch.arange(log_ratio_BT.shape[1], device=log_ratio_BT.device)
-    steps_TT = (position_T[:, None] - position_T).to(log_ratio_BT.dtype)  # [s, t] = s - t
-    discount_TT = torch.where(steps_TT >= 0.0, torch.exp2(-steps_TT / weight.half_life), 0.0)
-    future_BT = neutral(log_ratio_BT, batch.mask_BT) @ discount_TT
-    return future_BT.exp().clamp(weight.lower, weight.upper)
+    own_BT = neutral(log_ratio_BT, batch.mask_BT)
+    if weight.max_ratio is not None:
+        own_BT = torch.where(own_BT > math.log(weight.max_ratio), 0.0, own_BT)
+    factor_BT = _discounted_sums(own_BT, weight.half_life).exp().clamp(weight.lower, weight.upper)
+    if weight.safe_ratio is None:
+        return factor_BT
+    assert batch.advantage_BT is not None, "`score` comes first"
+    unsafe_BT = (batch.advantage_BT < 0.0) & (log_ratio_BT > math.log(weight.safe_ratio))
+    return torch.where(unsafe_BT, factor_BT.clamp(max=1.0), factor_BT)
+
+
+def _discounted_sums(value_BT: Tensor, half_life: float) -> Tensor:
+    """Sums over each token and all after it, which count half every `half_life` tokens."""
+    reach, sum_BT = 1, value_BT
+    while reach < value_BT.shape[1]:  # sums over 1, 2, 4, ... tokens: no matrix of T x T, few launches
+        later_BT = pad(sum_BT[:, reach:], (0, reach))
+        sum_BT = sum_BT + 2.0 ** (-reach / half_life) * later_BT
+        reach *= 2
+    return sum_BT
 
 
 def _covariance(inputs: SelectionInputs, sum_over_ranks: Sum) -> tuple[Tensor, Tensor]:

@@ -30,11 +30,56 @@ windows are the same. The on-policy law says what the gradient is while the poli
 sampled, compared with A grad log pi: `exact` is equal, `scaled` equal up to a factor, `expectation` equal
 on average, `differs` something else.
 """
+_SHARED = (
+    ("Group deviation", "over n - 1, plus 1e-6; `algorithm.advantage`", "TRL adds 1e-4"),
+    ("Group of one", "refused where it is the baseline; its advantage is 0", "verl keeps the reward"),
+    ("Statistics of rewards", "float64", "float32, or the input's"),
+    ("Rows without tokens", "count nowhere", "TRL, and verl's geo_mean, count them in means over rows"),
+    ("Nothing to train on", "loss and gradient 0", "verl NaN"),
+    (
+        "Rejected tokens",
+        "stay in the denominators, be they cut, masked or rejected by a correction",
+        "verl takes those that a rollout correction rejects out of the mean",
+    ),
+    (
+        "Log-ratios",
+        "held within +-20 before they are exponentiated; `algorithm.log_ratio_limit`",
+        "verl 20, at most 10 for gspo, none for clip_cov, kl_cov, geo_mean; TRL none, but for vespo",
+    ),
+    ("Clip", "no dual clip unless it is the surrogate", "verl always has one at 3; TRL where delta is set"),
+    ("Value of a KL penalty", "not clamped", "verl's k3, and RPG's but FKL, within +-10"),
+    (
+        "Weight of k3",
+        "none, or by `regularizer.kl.correction`",
+        "TRL multiplies by the loss's ratio, which changes the gradient even at ratio 1",
+    ),
+    ("Cut token, score form", "value 0", "RPG's code a constant"),
+    (
+        "Corrections for the engine",
+        "multiply the policy's term",
+        "verl's losses of dro and kl_cov multiply the penalty too",
+    ),
+    (
+        "Entropy bonus",
+        "reduced as the loss; `regularizer.entropy.reduction=token_mean` for its mean per token",
+        "verl as the loss, TRL the mean per token: 40 times less under sums over 40 tokens",
+    ),
+    (
+        "Sequence ratios",
+        "each token gets its own coefficient, as in GSPO-token",
+        "TRL differentiates the ratio, so all get the row's mean",
+    ),
+    ("SAPO in float32", "sigmoid(-x)", "verl 1 - sigmoid(x), which cancels near 1"),
+)
+"""What all methods share, and what verl, TRL or a paper's authors do instead, as read in their code."""
 
 
 def methods_page(presets: Sequence[Preset]) -> str:
     """The whole page as Markdown."""
-    lines = [_INTRODUCTION, "## All methods", "", *_overview(presets), ""]
+    lines = [_INTRODUCTION, "## What all methods share", ""]
+    lines += ["The other trainers are verl 0.9.1 and TRL 1.16.0.", ""]
+    lines += [*_table(("point", "here", "elsewhere"), _SHARED), ""]
+    lines += ["## All methods", "", *_overview(presets), ""]
     for preset in presets:
         lines += _section(preset)
     for group, title in (("divergence", "Divergences"), ("regularizer", "Regularizers")):
