@@ -15,7 +15,7 @@ from pathlib import Path
 from atrium.assemble.ranks import agreed_folder, explained_by, restore_and_truncate
 from atrium.compare.figures.runs import draw_figures
 from atrium.config.schema import RunConfig
-from atrium.errors import Interrupted, Pruned
+from atrium.errors import Interrupted
 from atrium.launch.rank_logs import log_into, rank_log
 from atrium.tracking.diagnosis import Notes
 from atrium.tracking.end_summary import print_summary
@@ -25,7 +25,7 @@ from atrium.tracking.mirrors.process import MirrorProcesses
 from atrium.tracking.provenance import DataProvenance, collect_provenance
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_writer import RunFolderWriter
-from atrium.tracking.status import RunState
+from atrium.tracking.status import RunState, end_by
 from atrium.tracking.terminal_display import displays
 from atrium.train.checkpoint.checkpoint import Checkpoint
 from atrium.train.ranks.ranks import ALONE, Ranks
@@ -143,7 +143,7 @@ def opened(
             with on_hang(partial(listeners.end, RunState.FAILED)), explained_by(ranks):
                 yield run
         except BaseException as failure:
-            listeners.end(*_end_by(failure))
+            listeners.end(*end_by(failure))
             raise
         else:
             listeners.end(RunState.FINISHED)
@@ -182,16 +182,6 @@ def _listeners(
         MirrorProcesses(folder, request.mirrors, log),
         *watchers,
     )
-
-
-def _end_by(failure: BaseException) -> tuple[RunState, str]:
-    """How a run ended that raised this."""
-    match failure:
-        case Interrupted() | KeyboardInterrupt():
-            return RunState.INTERRUPTED, str(failure) or "stopped at once"
-        case Pruned():
-            return RunState.PRUNED, str(failure)
-    return RunState.FAILED, str(failure) or type(failure).__name__
 
 
 class StopRequests:

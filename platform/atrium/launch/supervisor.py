@@ -21,7 +21,7 @@ from atrium.launch.agent import Meeting, NodeAgent, NodeSettings, RankFailure, s
 from atrium.launch.rank_logs import ranks_dir
 from atrium.processes import stop_requests
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState, StatusUnreadableError, StatusWriter, read_status
+from atrium.tracking.status import RunState, StatusUnreadableError, StatusWriter, end_by, read_status
 
 _USER_MISTAKE, _INTERRUPTED = 2, 130
 _POLL_S = 0.2
@@ -180,8 +180,7 @@ def mend_status(folder: RunFolder, cause: AtriumError) -> None:
         state = RunState.RUNNING
     if state in (RunState.FINISHED, RunState.PRUNED, RunState.INTERRUPTED):
         return
-    ended = RunState.INTERRUPTED if isinstance(cause, Interrupted) else RunState.FAILED
-    StatusWriter(folder.status_file).end(ended, str(cause))
+    StatusWriter(folder.status_file).end(*end_by(cause))
 
 
 def _is_of_others(failure: RankFailure) -> bool:

@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from atrium.errors import Interrupted, Pruned
 from atrium.processes import is_alive
 from atrium.tracking.atomic import write_json
 
@@ -46,6 +47,16 @@ class RunState(StrEnum):
     KILLED = "killed"
     LOST = "lost"
     UNKNOWN = "unknown"
+
+
+def end_by(failure: BaseException) -> tuple[RunState, str]:
+    """How a run ended that raised this, and the line that says why."""
+    match failure:
+        case Interrupted() | KeyboardInterrupt():
+            return RunState.INTERRUPTED, str(failure) or "stopped at once"
+        case Pruned():
+            return RunState.PRUNED, str(failure)
+    return RunState.FAILED, str(failure) or type(failure).__name__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
