@@ -16,6 +16,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Runs of tests are copied to no tracker unless a test asks for it.
 os.environ["ATRIUM_MIRRORS"] = "off"
+os.environ["ATRIUM_NO_LOCAL"] = "1"  # conf/local/default.yaml, if this machine has one
 
 SKIPS_FAIL = bool(os.environ.get("ATRIUM_NO_SKIPS"))
 LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")

@@ -35,6 +35,31 @@ def own_conf(tmp_path, monkeypatch):
     return folder
 
 
+def test_a_machines_own_settings_apply_below_what_is_typed_and_can_be_kept_out(own_conf, monkeypatch):
+    (own_conf / "local").mkdir()
+    (own_conf / "local" / "default.yaml").write_text("compute: {timeout_s: 77}\nrollout: {group_size: 4}\n")
+    assert compose(machine=LAPTOP).compute.timeout_s != 77.0
+    monkeypatch.delenv("ATRIUM_NO_LOCAL")
+    own = compose(["rollout.group_size=6"], machine=LAPTOP)
+    assert (own.compute.timeout_s, own.rollout.group_size) == (77.0, 6)
+    assert json.loads(to_json(own))["compute"]["timeout_s"] == 77.0
+    (own_conf / "local" / "default.yaml").write_text("compute: {timeout: 77}\n")
+    with pytest.raises(ConfigError, match=r"compute\.timeout=77: unknown key; did you mean"):
+        compose(machine=LAPTOP)
+
+
+def test_a_machines_own_settings_are_not_typed():
+    with pytest.raises(ConfigError, match=r"conf/local/default\.yaml applies by itself"):
+        compose(["local=default"])
+
+
+def test_an_override_of_a_part_below_the_algorithm_says_how_it_is_written(own_conf):
+    method = "# arXiv 1.\ndefaults:\n  - grpo\n  - override /divergence: kl3\n  - _self_\nname: mine\n"
+    (own_conf / "algorithm" / "mine.yaml").write_text(method)
+    with pytest.raises(ConfigError, match=r"mine\.yaml: .*`override /divergence@_global_\.divergence: NAME`"):
+        compose(["algorithm=mine"], machine=LAPTOP)
+
+
 def test_importing_it_loads_no_torch():
     program = (
         "import sys, atrium.config.compose; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"

@@ -17,7 +17,7 @@ from atrium.method.corrections import Correction
 from atrium.method.divergences import Divergence
 from atrium.method.reductions import Reduction
 from atrium.method.references import Reference
-from atrium.method.regularizers import KLPenalty, Regularizer
+from atrium.method.regularizers import EntropyBonus, KLPenalty, Regularizer
 from atrium.method.surrogates import Surrogate
 from atrium.method.token_weights import TokenWeight
 from atrium.objective import corrections, divergences, reductions, surrogates, token_weights
@@ -75,10 +75,17 @@ def test_every_kind_of_divergence_has_a_file_of_its_name():
 
 
 def test_every_regularizer_file_is_valid():
-    paths = sorted((CONF / "regularizer").glob("*.yaml"))
+    paths = sorted((CONF / "regularizer").rglob("*.yaml"))
     for path in paths:
         Regularizer.model_validate(yaml.safe_load(path.read_text()))
     assert len(paths) > 15
+
+
+def test_the_regularizers_that_people_type_show_every_setting():
+    for name, shown in (("kl", {"kl"}), ("entropy", {"entropy"}), ("kl_entropy", {"kl", "entropy"})):
+        settings = yaml.safe_load((CONF / "regularizer" / f"{name}.yaml").read_text())
+        for part, fields in (("kl", KLPenalty.model_fields), ("entropy", EntropyBonus.model_fields)):
+            assert settings[part] is None if part not in shown else settings[part].keys() == fields.keys()
 
 
 @pytest.mark.parametrize("axis", ["surrogate", "token_weight", "reduction"])

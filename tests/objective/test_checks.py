@@ -71,7 +71,7 @@ CASES = [
     ("clip_cov", ["algorithm.token_weight.lower=7.0"], {}, ["token_weight.lower=7", "token_weight.upper=5"]),
     (
         "grpo",
-        ["regularizer=k3_reference"],
+        ["regularizer=paper/k3_reference"],
         {},
         ["regularizer.kl.anchor=reference", "algorithm.reference.kind=frozen"],
     ),
@@ -89,16 +89,16 @@ CASES = [
     ),
     ("rpg_ufkl", ["+regularizer.kl.correction=weight"], {}, ["correction=weight", "estimator=ufkl"]),
     ("rpg_ufkl", [], {"num_updates_per_batch": 1}, ["estimator=ufkl", "num_minibatches"]),
-    ("gmpo", ["regularizer=urkl_weight"], {}, ["regularizer.kl.placement=weight", "clip_then_mean"]),
+    ("gmpo", ["regularizer=paper/urkl_weight"], {}, ["regularizer.kl.placement=weight", "clip_then_mean"]),
     (
         "gvpo",
-        ["regularizer=urkl_weight"],
+        ["regularizer=paper/urkl_weight"],
         {},
         ["regularizer.kl.placement=weight", "implicit_reward_regression"],
     ),
     (
         "grpo",
-        ["+algorithm.group_filter={kind:skip}", "regularizer=entropy_bonus"],
+        ["+algorithm.group_filter={kind:skip}", "regularizer=entropy"],
         {},
         ["group_filter.kind=skip", "regularizer"],
     ),
@@ -121,7 +121,7 @@ CASES = [
     ("grpo", ["+algorithm.group_filter={kind:keep,max_num_rounds:3}"], {}, ["max_num_rounds=3", "kind=keep"]),
     (
         "grpo",
-        ["regularizer=entropy_bonus", "+regularizer.entropy.step=0.01"],
+        ["regularizer=entropy", "regularizer.entropy.step=0.01"],
         {},
         ["regularizer.entropy.step=0.01", "target"],
     ),

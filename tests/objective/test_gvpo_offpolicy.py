@@ -124,7 +124,7 @@ def test_the_optimum_of_grpo_moves_with_who_wrote_the_stored_half(compose_method
         "dr_grpo",
         "divergence=none",
         "algorithm.surrogate.kind=none",
-        "regularizer=k3_reference_corrected",
+        "regularizer=paper/k3_reference_corrected",
         "regularizer.kl.coefficient=0.05",
         "++algorithm.reference={kind:frozen}",
     ).objective

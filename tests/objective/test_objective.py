@@ -30,7 +30,7 @@ def test_needs_are_those_of_the_axes_together(compose_method):
     assert gvpo.whole_groups
     assert needs_of(compose_method, "bapo").prepare_pass
     assert needs_of(compose_method, "eighty_twenty").entropy == "value"
-    assert needs_of(compose_method, "grpo", "regularizer=entropy_bonus").entropy == "gradient"
+    assert needs_of(compose_method, "grpo", "regularizer=entropy").entropy == "gradient"
     assert needs_of(compose_method, "tr_ppo").distribution == "full"
     top = needs_of(compose_method, "dppo_top_k_kl")
     assert (top.distribution, top.top_k) == ("top_k", 20)
@@ -61,7 +61,7 @@ def test_a_missing_reference_or_behavior_is_said(compose_method, make_case, step
 
 
 def test_an_adaptive_entropy_bonus_grows_below_its_target_and_rests_above(compose_method):
-    method = compose_method("grpo", "regularizer=entropy_adaptive")
+    method = compose_method("grpo", "regularizer=paper/entropy_adaptive")
     objective, bonus = method.objective, method.regularizer.entropy
     state = objective.initial_state()
     assert state == ObjectiveState(entropy_coefficient=0.01)
@@ -90,7 +90,7 @@ def test_a_fixed_entropy_bonus_keeps_its_coefficient():
 
 
 def test_an_entropy_bonus_pulls_on_entropy_by_the_reductions_factor(compose_method, make_case, step):
-    method = compose_method("grpo", "regularizer=entropy_bonus")
+    method = compose_method("grpo", "regularizer=entropy")
     objective = method.objective
     case = make_case(1)
     result = step(objective, case)

@@ -65,7 +65,7 @@ CASES = {
         kind: Case(("algorithm=grpo", f"algorithm.reduction={{kind: {kind}}}"))
         for kind in REDUCTIONS
     },
-    "entropy bonus": Case(("algorithm=grpo", "regularizer=entropy_bonus")),
+    "entropy bonus": Case(("algorithm=grpo", "regularizer=entropy")),
     "small micro-batches": Case(("algorithm=atr",), {"num_epochs": 2, "micro_batch_tokens": 20}),
     "padded": Case(("algorithm=atr",), {"packing": False, "micro_batch_tokens": 40}),
     "recomputed": Case(("algorithm=atr",), {"behavior_logprobs": "recompute", "num_epochs": 2}),

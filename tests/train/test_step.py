@@ -23,7 +23,7 @@ METHODS = [
     ("algorithm=rpg_ufkl",),
     ("algorithm=clip_cov",),
     ("algorithm=reinforce_plus_plus",),
-    ("algorithm=grpo", "regularizer=entropy_bonus"),
+    ("algorithm=grpo", "regularizer=entropy"),
 ]
 STILL = OptimizerSettings(
     learning_rate=1e-30,  # lost in rounding: the weights stay what they are
@@ -338,7 +338,7 @@ def test_traces_say_what_the_last_update_saw_and_cut(make):
 
 def test_the_entropy_coefficient_in_force_is_recorded_where_there_is_one(make):
     rows = _stale_rows(make)
-    objective = make.objective("algorithm=grpo", "regularizer=entropy_adaptive")
+    objective = make.objective("algorithm=grpo", "regularizer=paper/entropy_adaptive")
     updater = make.updater(objective, make.exact_model(seed=3), num_minibatches=2)
     _, first = make.step(updater, rows)
     assert first["objective/entropy_coefficient"] == 0.01

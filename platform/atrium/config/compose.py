@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from atrium.config.nearest import shown
 from atrium.config.new_kinds import stale_keys, typed_kinds
 from atrium.config.overrides import (
     FORBIDDEN_KEY,
+    LOCAL,
     NO_CALLS,
     calls_something,
     for_hydra,
@@ -44,6 +46,7 @@ from atrium.errors import ConfigError
 CONFIG_NAME = "config"
 HYDRA_VERSION_BASE = "1.3"
 
+_OVERRIDE_BELOW = re.compile(r"In '(algorithm/[\w-]+)': Could not override '(\w+)@algorithm\.")
 _NO_RECIPE = re.compile(r"Could not find 'recipe/([\w-]+)'")
 _PACKAGE = Path(__file__).parents[1]
 _NO_LOGGING = {"version": 1, "root": None, "disable_existing_loggers": False}
@@ -172,6 +175,8 @@ def hydra_lines(overrides: Sequence[str]) -> list[str]:
         *(f"{group}={option}" for group, option in options.items()),
         *(for_hydra(override, groups) for override in kept),
     ]
+    if os.environ.get("ATRIUM_NO_LOCAL") and (conf_folder() / LOCAL / "default.yaml").is_file():
+        lines.append(f"~{LOCAL}@_global_")
     return [*lines, *(f"~{key}" for key in _left_by_typed_kinds(checked))]
 
 
@@ -210,6 +215,12 @@ def _composition_error(overrides: Sequence[Override], error: Exception) -> Confi
             return ConfigError(f"{shown(line)}: {key} is there already; allowed is {key}=VALUE")
         if override.is_delete() and "Could not delete" in said and f"'{key}'" in said:
             return ConfigError(f"{shown(line)}: there is no such key to delete; allowed is {key}=null")
+    if wrong := _OVERRIDE_BELOW.search(said):
+        file, group = wrong.groups()
+        return ConfigError(
+            f"conf/{file}.yaml: `override /{group}` means a part of the algorithm; another part of the run "
+            f"is chosen by `override /{group}@_global_.{group}: NAME`"
+        )
     if missing := _NO_RECIPE.search(said):
         model = missing[1]
         return ConfigError(

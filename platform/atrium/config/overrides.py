@@ -31,15 +31,21 @@ NO_CALLS = (
 Groups = Mapping[str, tuple[str, ...]]
 MAY_BE_NULL = frozenset({"evaluation", "experiment", "debug"})
 """Groups of differences, which are null as shipped; every other part is there exactly once."""
+LOCAL = "local"
+"""The folder of `conf` whose `default.yaml` holds a machine's own settings; not shipped, and never typed."""
 
 
 def read_groups(conf: Path) -> dict[str, tuple[str, ...]]:
     """The configuration groups on disk, by name, each with its options."""
-    return {
-        folder.name: tuple(sorted(path.stem for path in folder.glob("*.yaml")))
-        for folder in sorted(conf.iterdir())
-        if folder.is_dir() and any(folder.glob("*.yaml"))
-    }
+    folders = [folder for folder in sorted(conf.iterdir()) if folder.is_dir() and folder.name != LOCAL]
+    groups = {folder.name: options_of(folder) for folder in folders}
+    return {name: options for name, options in groups.items() if options}
+
+
+def options_of(folder: Path) -> tuple[str, ...]:
+    """The options of a group in alphabetical order; those of single papers (`paper/NAME`) come last."""
+    own = sorted(path.stem for path in folder.glob("*.yaml"))
+    return (*own, *sorted(f"paper/{path.stem}" for path in (folder / "paper").glob("*.yaml")))
 
 
 def parse_overrides(lines: Sequence[str], groups: Groups, *, allow_sweeps: bool = False) -> list[Override]:
@@ -50,6 +56,8 @@ def parse_overrides(lines: Sequence[str], groups: Groups, *, allow_sweeps: bool 
     """
     for line in lines:
         _refuse_code(line)
+        if line.lstrip("+~").startswith((f"{LOCAL}=", f"{LOCAL}@")):
+            raise ConfigError(f"{line}: conf/{LOCAL}/default.yaml applies by itself; change the file instead")
     overrides = [_parse(line, groups) for line in lines]
     for override in overrides:
         _check_shape(override, groups, allow_sweeps=allow_sweeps)

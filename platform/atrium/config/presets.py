@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from atrium.config.compose import check_method_name, conf_folder
 from atrium.config.messages import config_error
 from atrium.config.nearest import shown, suggestion
+from atrium.config.overrides import options_of
 from atrium.errors import ConfigError
 from atrium.method.algorithm import Algorithm
 from atrium.method.divergences import Divergence
@@ -81,8 +82,8 @@ class Preset:
 
 
 def names(group: str) -> tuple[str, ...]:
-    """The files of a group, in alphabetical order."""
-    return tuple(sorted(path.stem for path in (conf_folder() / group).glob("*.yaml")))
+    """The files of a group, those of single papers behind the others."""
+    return options_of(conf_folder() / group)
 
 
 def read_preset(name: str) -> Preset:

@@ -135,7 +135,7 @@ def _check_token_weight(algorithm: Algorithm, regularizer: Regularizer) -> None:
     if weight.kind == "kl_cov" and (kl is None or kl.placement != "loss"):
         raise ConfigError(
             "algorithm.token_weight.kind=kl_cov chooses the tokens of a penalty and needs "
-            "regularizer.kl.placement=loss; choose regularizer=k1_absolute_behavior"
+            "regularizer.kl.placement=loss; choose regularizer=paper/k1_absolute_behavior"
         )
     if isinstance(weight, RandomCovarianceDrop) and weight.lower >= weight.upper:
         raise ConfigError(

@@ -1,7 +1,7 @@
 """`atrium train`, `config` and `rerun`: from a command line to a run, all checked before torch is loaded.
 
-The syntax is Hydra's. One run is composed and started here; `--multirun`, `--cfg`, `--info`, `--help` and
-shell completion are Hydra's own.
+The syntax is Hydra's. One run is composed and started here; `--multirun`, `--cfg`, `--info` and shell
+completion are Hydra's own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 
 from atrium.cli.app import loading, one_line
 from atrium.cli.runs_command import CommandParser, files_explained
+from atrium.cli.train.help import help_text
 from atrium.cli.train.hydra_flags import PROGRAM, parse_flags, run_hydra
 from atrium.cli.train.launching import is_started_here, print_script, start, submit
 from atrium.config.compose import compose, compose_all, compose_notes, from_json, hydra_lines, to_json
@@ -45,6 +46,9 @@ run: validated, every default filled in, every `auto` replaced by what it means 
 
 def main(argv: Sequence[str]) -> int:
     """Train as `argv` says, or show what was asked for; the exit code, or an `AtriumError`."""
+    if {"-h", "--help"} & set(argv):
+        sys.stdout.write(help_text([one for one in argv if not one.startswith("-") and "=" not in one]))
+        return 0
     from_step, argv = _take_step(argv)
     run, arguments = _take(_RESUME, _profiled(expand_experiment_files(argv)))
     file, arguments = _take(_FROM_CONFIG, arguments)
@@ -54,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"--{_FROM_STEP} {from_step}: goes back in a run; allowed is with --{_RESUME} RUN")
     flags = parse_flags(arguments)
     overrides: list[str] = flags.overrides
-    is_shown = flags.help or flags.hydra_help or flags.cfg or flags.info
+    is_shown = flags.hydra_help or flags.cfg or flags.info
     if run is not None and (flags.multirun or is_shown or file is not None):
         raise ConfigError(
             f"{_RESUME}={run}: a run is continued alone and with the settings it has; leave out the other "

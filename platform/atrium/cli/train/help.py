@@ -1,0 +1,159 @@
+"""`atrium train --help [SECTION ...]`: the parts of a run, or what each setting of a section means.
+
+The words are the docstrings of the settings' own classes, by way of their JSON schema.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from atrium.config.compose import CONFIG_NAME, conf_folder
+from atrium.config.nearest import shown, suggestion
+from atrium.config.overrides import read_groups
+from atrium.config.schema import RunConfig
+from atrium.errors import ConfigError
+
+Schema = Mapping[str, Any]
+
+_PART = re.compile(r"  - (\w+): .*?  # (.+)")
+_MAX_WIDTH = 100
+_USAGE = """\
+atrium train: train a policy by reinforcement learning with verifiable rewards.
+
+  atrium train algorithm=atr divergence.delta=0.02 seed=1
+  atrium train experiment=stress algorithm=grpo divergence=none
+  atrium train --multirun algorithm=atr,grpo seed=0,1,2
+  atrium train --resume RUN [--from-step N] [num_steps=N]
+  atrium train --cfg job --resolve      show the settings instead of training
+  atrium train --help divergence        what the settings of a part mean
+
+PART=FILE exchanges a part, PART.SETTING=VALUE changes one of its settings.
+"""
+_FLAGS = """\
+Flags: --multirun, --resume RUN, --profile (trace step 2), --print-script (of a
+SLURM job), --cfg job|hydra|all [--resolve] [--package P], --info [defaults].
+Tab completion: eval "$(atrium -sc install=bash)"
+"""
+
+
+def help_text(sections: Sequence[str] = ()) -> str:
+    """The overview, or the settings of these sections; `ConfigError` for one that does not exist."""
+    if sections:
+        return "\n".join(line for section in sections for line in _section(section)) + "\n"
+    return "\n".join([_USAGE, *_parts(), "", *_own_settings(), "", _FLAGS])
+
+
+def _parts() -> Iterator[str]:
+    """Each part of a run with its meaning and its files, in the order of `conf/config.yaml`."""
+    groups = read_groups(conf_folder())
+    text = (conf_folder() / f"{CONFIG_NAME}.yaml").read_text(encoding="utf-8")
+    for line in text.splitlines():
+        if (match := _PART.match(line)) and (name := match[1]) in groups:
+            yield from textwrap.wrap(
+                match[2], _width(), initial_indent=f"{name:<12} ", subsequent_indent=13 * " "
+            )
+            own = [option for option in groups[name] if "/" not in option]
+            files = f"{len(own)} files, see `atrium objectives`" if name == "algorithm" else ", ".join(own)
+            yield from _wrapped(files, indent=15)
+
+
+def _own_settings() -> Iterator[str]:
+    yield "Settings of no part:"
+    schema = RunConfig.model_json_schema()
+    for name, node in schema["properties"].items():
+        if not _kinds(node, schema):
+            yield from _setting(name, node, schema)
+
+
+def _section(path: str) -> Iterator[str]:
+    """What a section is, and its settings: of each kind that it may have."""
+    schema = RunConfig.model_json_schema()
+    node: Schema = schema
+    for depth, name in enumerate(names := path.split(".")):
+        known = {key: value for kind in _kinds(node, schema) for key, value in kind["properties"].items()}
+        if name not in known:
+            where = ".".join(names[:depth]) or "a run"
+            raise ConfigError(
+                f"atrium train --help {shown(path)}: {where} has no setting {shown(name)}"
+                f"{suggestion(name, list(known)) or ';'} allowed are {', '.join(known)}"
+            )
+        node = known[name]
+    kinds = _kinds(node, schema)
+    if not kinds:
+        yield from _setting(path, node, schema)
+        return
+    yield f"{path}: {_flat(node.get('description', ''))}"
+    for kind in kinds:
+        yield ""
+        tag = next((key for key in ("kind", "engine") if key in kind["properties"]), None)
+        if tag:
+            yield f"{path}.{tag}={_allowed(kind['properties'][tag], schema)}"
+        yield from _wrapped(kind.get("description", ""), indent=2)
+        for name, setting in kind["properties"].items():
+            if name != tag:
+                yield from _setting(
+                    f"{path}.{name}", setting, schema, is_required=name in kind.get("required", ())
+                )
+
+
+def _setting(path: str, node: Schema, schema: Schema, *, is_required: bool = False) -> Iterator[str]:
+    """A setting: what is allowed, its default, and what it means."""
+    allowed = f"`--help {path}`" if _kinds(node, schema) else _allowed(node, schema)
+    default = None if is_required else node.get("default")
+    said = f"; default {default}" if isinstance(default, int | float | str) else ""
+    yield f"  {path}  ({allowed}{said})"
+    yield from _wrapped(node.get("description", ""), indent=6)
+
+
+def _kinds(node: Schema, schema: Schema) -> list[Schema]:
+    """The classes that a node may be: none for a plain setting."""
+    if "properties" in node:
+        return [node]
+    if reference := node.get("$ref"):
+        return _kinds(schema["$defs"][reference.rpartition("/")[2]], schema)
+    branches = [*node.get("oneOf", ()), *node.get("anyOf", ())]
+    return [kind for branch in branches for kind in _kinds(branch, schema)]
+
+
+def _allowed(node: Schema, schema: Schema) -> str:
+    """The values that a setting may have."""
+    if reference := node.get("$ref"):
+        return _allowed(schema["$defs"][reference.rpartition("/")[2]], schema)
+    if branches := [*node.get("oneOf", ()), *node.get("anyOf", ())]:
+        return ", ".join(dict.fromkeys(_allowed(branch, schema) for branch in branches))
+    if "const" in node:
+        return str(node["const"])
+    if "enum" in node:
+        return ", ".join(str(value) for value in node["enum"])
+    words = {"boolean": "true, false", "string": "text", "array": "a list", "object": "a section"}
+    kind = str(node.get("type", "any value"))
+    bounds = [
+        f"{sign} {node[key]:g}"
+        for key, sign in (
+            ("exclusiveMinimum", ">"),
+            ("minimum", ">="),
+            ("exclusiveMaximum", "<"),
+            ("maximum", "<="),
+        )
+        if key in node
+    ]
+    return " ".join([words.get(kind, kind), " and ".join(bounds)]).strip()
+
+
+def _wrapped(text: str, *, indent: int) -> list[str]:
+    margin = " " * indent
+    return textwrap.wrap(
+        _flat(text), _width(), initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
+    )
+
+
+def _width() -> int:
+    return min(shutil.get_terminal_size((80, 24)).columns, _MAX_WIDTH)
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
