@@ -106,7 +106,7 @@ def test_an_entropy_bonus_may_be_a_mean_per_token_whatever_the_loss_is(compose_m
     num_tokens = case.batch.mask_BT.sum()
     for preset in ("dr_grpo", "grpo", "dapo"):
         bonus = [f"regularizer.entropy.{name}" for name in ("coefficient=0.5", "reduction=token_mean")]
-        method = compose_method(preset, "regularizer=entropy_bonus", *bonus)
+        method = compose_method(preset, "regularizer=entropy", *bonus)
         whole = step(method.objective, case)
         expected_BT = torch.where(case.batch.mask_BT, -0.5 / num_tokens, 0.0).double()
         torch.testing.assert_close(whole.entropy_gradient_BT, expected_BT)
