@@ -1,4 +1,7 @@
-"""How tokens become one number."""
+"""How tokens become one number.
+
+Denominators count every token that is trained on, also those whose gradient is cut, masked or rejected.
+"""
 
 from __future__ import annotations
 
