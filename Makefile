@@ -13,8 +13,9 @@ quoted = '$(subst ','\'',$(1))'
 setting = $(if $($(1)),$(call quoted,$(2)$($(1))))
 # Every word of a list, each quoted for the shell.
 each = $(foreach word,$(1),$(call quoted,$(word)))
-# A model is a file of conf/model, or, with a slash in it, a local folder or a Hub id.
-model = $(if $(findstring /,$(MODEL)),model=hub $(call setting,MODEL,model.source=),$(call setting,MODEL,model=))
+# A model is a file of conf/model or one of your own, or else, with a slash in it, a local folder or a Hub id.
+source = $(if $(filter %.yaml %.yml,$(MODEL)),,$(findstring /,$(MODEL)))
+model = $(if $(source),model=hub $(call setting,MODEL,model.source=),$(call setting,MODEL,model=))
 
 ifdef PYTHON
 export PYTHON
@@ -30,13 +31,13 @@ endif
 .NOTPARALLEL:
 .PHONY: help install train eval sweep runs dashboard compare diff sync show rerun export clean-runs doctor \
 	objectives windows theory memory docs \
-	test test-full test-vllm test-gpu same lint format types check ci hooks bench bench-tables bench-step bench-grading bench-peer bench-vllm
+	test test-full test-vllm test-gpu same lint format types check ci hooks bench bench-tables bench-step bench-grading bench-graders bench-coverage bench-verdicts bench-peer bench-vllm
 
 ##@ Experiments
-#  ALG          algorithm, a file of conf/algorithm: atr, grpo, dapo, gspo, reinforce, ...
+#  ALG          algorithm, a path of your own (any part may be one) or a file of conf/algorithm: atr, grpo, dapo, gspo, reinforce, ...
 #  DIV          divergence, a file of conf/divergence: kl3, ratio, chi2, none, ...
 #  DELTA        its budget
-#  EXPERIMENT   a path of your own, or a file of conf/experiment: quickstart, stress, atr_qwen3_1_7b, ...
+#  EXPERIMENT   a file of conf/experiment: quickstart, stress, atr_qwen3_1_7b, ...
 #  MODEL        a file of conf/model, a local folder (with a slash) or a Hub id
 #  SEED, STEPS  seed and number of steps
 #  DATASET      a file of conf/dataset: arithmetic, math, dapo_math_17k, ...
@@ -171,6 +172,7 @@ hooks: install ## Check style and types before every commit
 #  PEER         no: leave out TRL, whose environment takes 2 GB
 #  LENGTHS      fixed (default), or natural: completions end where a warmed-up model ends them
 #  SIZES        models: 0p3m (0.34M parameters), 3m (2.97M), 30m (31.5M); warm for natural lengths
+#  CASES        labelled answers of your own, JSONL with gold, prediction and expected
 #  ARGS         anything else, e.g. ARGS="--steps 40 --dtype mixed"
 
 LENGTHS := fixed
@@ -202,6 +204,15 @@ bench-step: install $(PROBLEMS) ## Time training steps, one JSON line per model
 
 bench-grading: install ## Time the grader on AIME-like and MATH-like answers
 	@$(RUN_PYTHON) benchmarks/grading_throughput.py $(ARGS)
+
+bench-coverage: install ## Measure how often intervals hold the true value, and how wide they are
+	@$(RUN_PYTHON) benchmarks/interval_coverage.py $(ARGS)
+
+bench-verdicts: install ## Measure how often equal methods are told apart: ARGS="--studies 5000"
+	@$(RUN_PYTHON) benchmarks/null_verdicts.py $(ARGS)
+
+bench-graders: install ## Compare graders on labelled cases: make bench-graders CASES=FILE.jsonl
+	@$(RUN_PYTHON) benchmarks/graders.py $(call setting,CASES,--cases=) $(ARGS)
 
 bench-peer: install $(PROBLEMS) ## Time the same steps in TRL, in its own .venv-trl
 	@EXTRAS= sh .ci/install .venv-trl benchmarks/requirements-trl.txt

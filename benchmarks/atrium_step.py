@@ -32,8 +32,9 @@ def build_updater(args: argparse.Namespace, policy: Policy) -> PolicyUpdater:
     from atrium.config.presets import read_preset
     from atrium.method.reductions import TokenMean
     from atrium.objective.objective import Objective
+    from atrium.train.settings import AdamWSettings
     from atrium.train.update.forward import PolicyForward
-    from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
+    from atrium.train.update.optimizer import PolicyOptimizer
     from atrium.train.update.step import PolicyUpdater
     from atrium.train.update.update import UpdateSettings
 
@@ -47,7 +48,7 @@ def build_updater(args: argparse.Namespace, policy: Policy) -> PolicyUpdater:
         ),
         optimizer=PolicyOptimizer(
             policy.model,
-            OptimizerSettings(
+            AdamWSettings(
                 learning_rate=workload.LEARNING_RATE,
                 beta1=0.9,
                 beta2=0.999,
@@ -56,8 +57,8 @@ def build_updater(args: argparse.Namespace, policy: Policy) -> PolicyUpdater:
                 num_warmup_steps=0,
                 schedule="constant",
                 max_grad_norm=workload.MAX_GRAD_NORM,
-                num_steps=args.steps,
             ),
+            num_steps=args.steps,
         ),
         settings=UpdateSettings(
             num_minibatches=1,

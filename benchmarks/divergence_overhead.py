@@ -112,7 +112,8 @@ def main() -> None:
     args = parser().parse_args()
     updates.compute_as_runs_do()
 
-    from atrium.models.tiny import TinySettings, build_tiny_policy
+    from atrium.models.settings import TinySettings
+    from atrium.models.tiny import build_tiny_policy
 
     policy = build_tiny_policy(TinySettings(), seed=args.seed)
     arms = [BASELINE, *(arm for arm in args.arms if arm != BASELINE)]

@@ -119,10 +119,11 @@ def write_random_models(folder: Path) -> None:
 
 def write_warmed_up_model(folder: Path) -> None:
     """The built-in policy as reinforcement learning finds it, and its training problems as prompts."""
-    from atrium.data.arithmetic import ArithmeticSettings, arithmetic_splits
+    from atrium.data.arithmetic import arithmetic_splits
+    from atrium.data.settings import ArithmeticSettings
     from atrium.models.policy import save_policy
-    from atrium.models.tiny import TinySettings
-    from atrium.models.warmup import WarmupSettings, warmed_up_policy
+    from atrium.models.settings import TinySettings, WarmupSettings
+    from atrium.models.warmup import warmed_up_policy
 
     settings = ArithmeticSettings()
     policy = warmed_up_policy(

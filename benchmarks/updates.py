@@ -118,8 +118,9 @@ def build_updater(
     from atrium.config.presets import read_preset
     from atrium.method.reductions import TokenMean
     from atrium.objective.objective import Objective
+    from atrium.train.settings import AdamWSettings
     from atrium.train.update.forward import PolicyForward
-    from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
+    from atrium.train.update.optimizer import PolicyOptimizer
     from atrium.train.update.step import PolicyUpdater
     from atrium.train.update.update import UpdateSettings
 
@@ -136,7 +137,7 @@ def build_updater(
         ),
         optimizer=PolicyOptimizer(
             model,
-            OptimizerSettings(
+            AdamWSettings(
                 learning_rate=1e-6,  # every repeat meets nearly the same policy
                 beta1=0.9,
                 beta2=0.999,
@@ -145,8 +146,8 @@ def build_updater(
                 num_warmup_steps=0,
                 schedule="constant",
                 max_grad_norm=1.0,
-                num_steps=1_000_000,
             ),
+            num_steps=1_000_000,
             offload=offload,
         ),
         settings=UpdateSettings(

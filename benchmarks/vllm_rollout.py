@@ -67,17 +67,21 @@ def build_policy(args: argparse.Namespace) -> Policy:
 
 
 def start(args: argparse.Namespace, policy: Policy) -> VllmEngine:
+    from atrium.rollout.settings import VllmSettings
     from atrium.rollout.vllm_engine import VllmEngine
-    from atrium.rollout.vllm_start import VllmSettings
+    from atrium.rollout.vllm_start import Place
 
     return VllmEngine(
         model=policy.model,
         tokenizer=policy.tokenizer,
         stop_token_ids=(),  # so that every completion has all its tokens
         settings=VllmSettings(
-            device=args.device,
-            dtype=args.dtype,
-            context_length=min(policy.context_length, 2 * (args.prompt_tokens + args.max_new_tokens)),
+            engine="vllm",
+            num_prompts=args.prompts,
+            group_size=args.group,
+            max_new_tokens=args.max_new_tokens,
+            temperature=1.0,
+            context_length=None,
             max_num_seqs=args.max_num_seqs,
             gpu_memory_fraction=0.5,
             kv_cache_mb=args.kv_cache_mb,
@@ -87,6 +91,11 @@ def start(args: argparse.Namespace, policy: Policy) -> VllmEngine:
             num_speculative_tokens=None,
             start_timeout_s=1800.0,
             step_timeout_s=300.0,
+        ),
+        place=Place(
+            device=args.device,
+            dtype=args.dtype,
+            context_length=min(policy.context_length, 2 * (args.prompt_tokens + args.max_new_tokens)),
         ),
         cache_dir=CACHE,
     )

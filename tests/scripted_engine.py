@@ -129,6 +129,10 @@ class ScriptedEngine:
                 f"max_new_tokens={sampling.max_new_tokens}: script longer answers"
             )
         stopped = scripted.stops and limit == len(token_ids)
+        for length in range(1, limit + 1 if sampling.stop else 1):
+            if any(string in self._decode(token_ids[:length]) for string in sampling.stop):
+                limit, stopped = length, True
+                break
         return Completion(
             token_ids=np.array(token_ids[:limit], np.int32),
             logprobs=np.array(logprobs[:limit], np.float32),
@@ -140,6 +144,9 @@ class ScriptedEngine:
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Set the version; the weights are not looked at."""
         self._weight_version = version
+
+    def release_memory(self) -> None:
+        """Do nothing, as `close`."""
 
     def close(self) -> None:
         """Do nothing: the engine holds nothing."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from dataclasses import fields, is_dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -26,10 +27,28 @@ _RECORD = ("run_folder", "layout", "reader", "find", "atomic", "status", "json_l
 _RULES = ("method_settings", "diagnosis", "listener")
 RUN_FOLDER = {f"tracking.{name}" for name in (*_RECORD, *_RULES)}
 
+SETTINGS = {
+    "rollout.settings",
+    "rollout.declaration",
+    "models.settings",
+    "data.settings",
+    "train.settings",
+    "launch.settings",
+}
+"""Declared settings of a room that needs torch; they load none, and configuration uses them as they are."""
+
 MAY_IMPORT: dict[str, set[str]] = {
     "windows": set(),
     "method": {"windows"},
-    "config": {"method"},
+    "config": {
+        "method",
+        "models.shape",
+        "data.contamination",
+        "data.prompts",
+        "grading.rewards",
+        "grading.verifiers",
+    }
+    | SETTINGS,
     "objective": {"method"},
     "theory": {"objective", "method"},
     "grading": set(),
@@ -46,8 +65,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "rollout.collate",
         "tracking.listener",
     },
-    "evaluation": {"grading", "data", "rollout.engine"},
-    "tracking": {"method"},
+    "evaluation": {"grading", "data", "rollout.engine", "rollout.declaration"},
+    "planning": {"models.shape"},
+    "tracking": {"method"} | SETTINGS,
     "sweep": {"config", "method", "windows"} | RUN_FOLDER,
     "launch": RUN_FOLDER,
     "compare": {"method", "windows", "evaluation.estimates", "theory.results"} | RUN_FOLDER,
@@ -58,7 +78,16 @@ MAY_IMPORT: dict[str, set[str]] = {
 COMPOSITION = {"assemble", "cli"}
 """The only parts that may import everything, and so the only ones where config meets implementations."""
 
-NEVER_TORCH = {"config", "method", "windows", "grading", "compare", "tracking", "sweep"} | OPEN_TO_ALL
+NEVER_TORCH = {
+    "config",
+    "method",
+    "planning",
+    "windows",
+    "grading",
+    "compare",
+    "tracking",
+    "sweep",
+} | OPEN_TO_ALL
 
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 45
@@ -164,8 +193,8 @@ def test_torch_is_not_imported_where_it_has_no_place(module):
     assert not heavy, f"{module} imports {heavy}"
 
 
-def test_configuration_grading_comparison_and_the_command_line_load_no_torch():
-    light = [m for m in modules() if part_of(m) in NEVER_TORCH - {"sweep"}]
+def test_configuration_settings_grading_comparison_and_the_command_line_load_no_torch():
+    light = [m for m in modules() if part_of(m) in NEVER_TORCH - {"sweep"} or m.endswith(".settings")]
     light += ["atrium.cli", "atrium.evaluation.estimates"]
     code = (
         f"import importlib, sys\nfor name in {light!r}:\n    importlib.import_module(name)\n"
@@ -173,6 +202,33 @@ def test_configuration_grading_comparison_and_the_command_line_load_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_settings_are_declared_once():
+    """No dataclass repeats the fields of a declared class: what executes settings takes them as they are."""
+    import importlib
+    import inspect
+
+    from pydantic import BaseModel
+
+    declared, others = {}, {}
+    for name in modules():
+        if name.startswith(("atrium.compare.dashboard", "atrium.rollout.vllm_executor")):
+            continue
+        for one in vars(importlib.import_module(name)).values():
+            if inspect.isclass(one) and one.__module__ == name:
+                if issubclass(one, BaseModel):
+                    declared[f"{name}.{one.__qualname__}"] = set(one.model_fields) - {"kind"}
+                elif is_dataclass(one):
+                    others[f"{name}.{one.__qualname__}"] = {field.name for field in fields(one)}
+    twins = {
+        (declaration, other)
+        for declaration, names in declared.items()
+        for other, own in others.items()
+        if len(names & own) >= 4 and len(names & own) >= 0.6 * max(len(names), len(own))
+    }
+    # Where a problem's parts stand in a row goes by the names of these parts.
+    assert {one for one, _ in twins} <= {"atrium.data.settings.Fields"}
 
 
 def test_objectives_load_neither_models_nor_composition():

@@ -21,9 +21,8 @@ from atrium.cli.sweep.run import sweep_definition
 from atrium.cli.train import command as train
 from atrium.cli.train.hydra_flags import parse_flags
 from atrium.config import compose as composition
-from atrium.config.compose import check_overrides, compose
+from atrium.config.compose import check_overrides, compose, with_files
 from atrium.config.evaluation import compose_evaluation
-from atrium.config.experiment_file import expand_experiment_files
 from atrium.config.machine import Machine
 from atrium.errors import ConfigError
 
@@ -81,7 +80,7 @@ def atrium_words(command):
 
 
 COMMANDS = [(command, atrium_words(command)) for command in documented_commands()]
-ON_RUNS = ("--resume", "--run")
+ON_RUNS = ("--resume", "--run", "--regrade")
 """Flags that take a run's stored settings instead of composing any."""
 TRAINING = [
     command
@@ -125,8 +124,8 @@ def on(monkeypatch):
     def see(name):
         machine, memory, gpu_memory = MACHINES[name]
         gpus = [{"name": "a GPU", "memory": f"{gpu_memory >> 20} MiB", "driver": "1"}] if gpu_memory else []
-        monkeypatch.setattr("atrium.config.consistency.torch_has_cuda", lambda: True)
-        monkeypatch.setattr("atrium.cli.train.checks.check_vllm", lambda device: None)
+        monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
+        monkeypatch.setattr("atrium.rollout.settings.check_vllm", lambda device: None)
         monkeypatch.setattr("atrium.tracking.provenance.gpus", lambda: gpus * machine.num_gpus)
         monkeypatch.setattr("atrium.tracking.provenance.memory_limit_mb", lambda: None)
         monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=memory, available=memory))
@@ -139,7 +138,7 @@ def jobs_of(command):
     """The overrides of every run that a command starts; seeds only repeat what is composed."""
     own = ("--profile", "--print-script")
     arguments = [word for word in atrium_words(command)[1:] if word not in own]
-    overrides = parse_flags(expand_experiment_files(arguments)).overrides
+    overrides = parse_flags(with_files(arguments)).overrides
     overrides = [line for line in overrides if not re.match(r"seed=.*,", line)]
     return composition._jobs(check_overrides(overrides, allow_sweeps=True))
 

@@ -76,82 +76,52 @@ def test_each_target_installs_before_it_runs_anything(target):
     assert planned[0] == ["sh", ".ci/install", ".venv", "pyproject.toml"]
 
 
-def test_train_hands_each_variable_to_the_command_line():
-    *_, train = commands(
-        "train",
-        "ALG=grpo",
-        "DIV=kl3",
-        "DELTA=0.02",
-        "EXPERIMENT=stress",
-        "MODEL=tiny",
-        "DATASET=math",
-        "BENCHMARK=math_suite",
-        "SEED=3",
-        "STEPS=5",
-        "RESUME=quickstart/it's one",
-        "ARGS=optimizer.learning_rate=1e-4 'rollout={group_size: 4}'",
-    )
-    assert train == [
-        ".venv/bin/atrium",
-        "train",
-        "algorithm=grpo",
-        "divergence=kl3",
-        "divergence.delta=0.02",
-        "experiment=stress",
-        "model=tiny",
-        "dataset=math",
-        "benchmark=math_suite",
-        "seed=3",
-        "num_steps=5",
-        "--resume",
-        "quickstart/it's one",
-        "optimizer.learning_rate=1e-4",
-        "rollout={group_size: 4}",
-    ]
+BY_MAKE = [
+    (
+        ["train", "ALG=grpo", "DIV=kl3", "DELTA=0.02", "EXPERIMENT=stress", "MODEL=tiny", "DATASET=math",
+         "BENCHMARK=math_suite", "SEED=3", "STEPS=5", "RESUME=quickstart/it's one",
+         "ARGS=optimizer.learning_rate=1e-4 'rollout={group_size: 4}'"],
+        ["train", "algorithm=grpo", "divergence=kl3", "divergence.delta=0.02", "experiment=stress",
+         "model=tiny", "dataset=math", "benchmark=math_suite", "seed=3", "num_steps=5", "--resume",
+         "quickstart/it's one", "optimizer.learning_rate=1e-4", "rollout={group_size: 4}"],
+    ),
+    (["train"], ["train"]),
+    (["train", "MODEL=./my model"], ["train", "model=hub", "model.source=./my model"]),
+    (["train", "MODEL=./mine.yaml"], ["train", "model=./mine.yaml"]),
+    (
+        ["sweep", "SWEEP=delta", "BUDGET=tiny", "WORKERS=2", "STORAGE=sqlite", "ARGS=num_steps=5"],
+        ["sweep", "delta", "budget=tiny", "workers=2", "storage=sqlite", "num_steps=5"],
+    ),
+    (["sweep"], ["sweep", "--help"]),
+    (
+        ["eval", "MODEL=Qwen/Qwen2.5-Math-1.5B", "BENCHMARK=aime24", "K=32"],
+        ["evaluate", "model=hub", "model.source=Qwen/Qwen2.5-Math-1.5B", "benchmark=aime24",
+         "evaluation.num_samples=32"],
+    ),
+    (
+        ["eval", "RUN=a b", "ARGS=--best evaluation=greedy"],
+        ["evaluate", "--run", "a b", "--best", "evaluation=greedy"],
+    ),
+    (["eval", "RESUME=last"], ["evaluate", "--resume", "last"]),
+    (["show", "RUN=quickstart/a"], ["show", "quickstart/a"]),
+    (["export", "RUN=a", "ARGS=--best"], ["export", "a", "--best"]),
+    (["objectives", "ALG=atr gspo"], ["objectives", "atr", "gspo"]),
+    (["theory", "ALG=atr it's"], ["theory", "atr", "it's"]),
+    (
+        ["windows", "DIV=kl3=0.1 chi2", "DELTA=0.05", "ARGS=--clip 0.2 0.28"],
+        ["windows", "kl3=0.1", "chi2", "--budget=0.05", "--clip", "0.2", "0.28"],
+    ),
+    (["docs"], ["objectives", "--markdown", "--out", "docs/methods.md"]),
+    (["compare", "RUNS=a it's"], ["compare", "a", "it's"]),
+    (["diff", "RUNS=a b"], ["diff", "a", "b"]),
+    (["sync", "RUNS=a", "TO=mlflow wandb"], ["sync", "a", "--to", "mlflow", "--to", "wandb"]),
+    (["sync", "RUNS=a"], ["sync", "a", "--to", "mlflow"]),
+]  # fmt: skip
 
 
-def test_train_without_variables_is_the_default_run():
-    assert commands("train")[-1] == [".venv/bin/atrium", "train"]
-
-
-def test_sweep_hands_each_variable_to_the_command_line():
-    given = ("SWEEP=delta", "BUDGET=tiny", "WORKERS=2", "STORAGE=sqlite", "ARGS=num_steps=5")
-    expected = ["sweep", "delta", "budget=tiny", "workers=2", "storage=sqlite", "num_steps=5"]
-    assert commands("sweep", *given)[-1][1:] == expected
-    assert commands("sweep")[-1][1:] == ["sweep", "--help"]
-
-
-def test_a_model_with_a_slash_is_a_folder_or_a_hub_id():
-    assert commands("train", "MODEL=./my model")[-1][2:] == ["model=hub", "model.source=./my model"]
-
-
-def test_eval_hands_each_variable_to_the_command_line():
-    model = ["model=hub", "model.source=Qwen/Qwen2.5-Math-1.5B"]
-    planned = commands("eval", "MODEL=Qwen/Qwen2.5-Math-1.5B", "BENCHMARK=aime24", "K=32")[-1]
-    assert planned[1:] == ["evaluate", *model, "benchmark=aime24", "evaluation.num_samples=32"]
-    planned = commands("eval", "RUN=a b", "ARGS=--best evaluation=greedy")[-1]
-    assert planned[1:] == ["evaluate", "--run", "a b", "--best", "evaluation=greedy"]
-    assert commands("eval", "RESUME=last")[-1][1:] == ["evaluate", "--resume", "last"]
-
-
-def test_commands_about_a_run_take_its_name():
-    assert commands("show", "RUN=quickstart/a")[-1] == [".venv/bin/atrium", "show", "quickstart/a"]
-    assert commands("export", "RUN=a", "ARGS=--best")[-1][1:] == ["export", "a", "--best"]
-
-
-def test_commands_about_methods_take_lists_of_names():
-    assert commands("objectives", "ALG=atr gspo")[-1][1:] == ["objectives", "atr", "gspo"]
-    assert commands("theory", "ALG=atr it's")[-1][1:] == ["theory", "atr", "it's"]
-    windows = commands("windows", "DIV=kl3=0.1 chi2", "DELTA=0.05", "ARGS=--clip 0.2 0.28")[-1][1:]
-    assert windows == ["windows", "kl3=0.1", "chi2", "--budget=0.05", "--clip", "0.2", "0.28"]
-    assert commands("docs")[-1][1:] == ["objectives", "--markdown", "--out", "docs/methods.md"]
-
-
-def test_commands_about_several_runs_take_them_one_by_one():
-    assert commands("compare", "RUNS=a it's")[-1] == [".venv/bin/atrium", "compare", "a", "it's"]
-    assert commands("diff", "RUNS=a b")[-1][1:] == ["diff", "a", "b"]
-    assert commands("sync", "RUNS=a", "TO=mlflow wandb")[-1][2:] == ["a", "--to", "mlflow", "--to", "wandb"]
-    assert commands("sync", "RUNS=a")[-1][2:] == ["a", "--to", "mlflow"]
+@pytest.mark.parametrize(("given", "meant"), BY_MAKE, ids=[" ".join(given[:2]) for given, _ in BY_MAKE])
+def test_make_hands_each_variable_to_the_command_line(given, meant):
+    assert commands(*given)[-1] == [".venv/bin/atrium", *meant]
 
 
 def test_every_command_that_make_names_exists():

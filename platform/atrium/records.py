@@ -194,3 +194,24 @@ class EvaluatedSample:
     num_tokens: int
     finish_reason: FinishReason
     logprob_sum: float
+
+
+class Phase(StrEnum):
+    """The phases of a run whose memory differs."""
+
+    START = "start"
+    SAMPLING = "sampling"
+    UPDATE = "update"
+    OPTIMIZER = "optimiser step"
+    EVALUATION = "evaluation"
+    SAVING = "saving"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryItem:
+    """One use of a device's memory: its bytes, when it is there, and the settings that lower it."""
+
+    name: str
+    num_bytes: int
+    phases: tuple[Phase, ...]
+    lowered_by: str

@@ -55,18 +55,19 @@ class Axis(Section):
 
     `class Reduction(Axis, axis=True)` opens an axis; a subclass of it that declares the field `kind` as a
     literal is one of its values, and is then known by `Reduction.kinds`. As the type of a field, `Reduction`
-    stands for any of its values.
+    stands for any of its values. `tag` names the field, where it is another than `kind`.
     """
 
     kinds: ClassVar[dict[str, type[Axis]]] = {}
+    tag: ClassVar[str] = "kind"
 
     if TYPE_CHECKING:  # every value declares it, as a literal of its own
         kind: str
 
-    def __init_subclass__(cls, *, axis: bool = False) -> None:
+    def __init_subclass__(cls, *, axis: bool = False, tag: str = "kind") -> None:
         super().__init_subclass__()
         if axis:
-            cls.kinds = {}
+            cls.kinds, cls.tag = {}, tag
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
@@ -77,9 +78,14 @@ class Axis(Section):
                 raise TypeError(f"{kind} is declared by {known.__qualname__} and by {cls.__qualname__}")
 
     @classmethod
+    def named(cls, kind: str) -> type[Self]:
+        """The class of this axis that is called `kind`; `KeyError` where there is none."""
+        return cast("type[Self]", cls.kinds[kind])
+
+    @classmethod
     def of(cls, kind: str, **settings: object) -> Self:
         """The value of this axis that is called `kind`; `KeyError` where there is none."""
-        return cast(Self, cls.kinds[kind].model_validate({"kind": kind, **settings}))
+        return cls.named(kind).model_validate({cls.tag: kind, **settings})
 
     @classmethod
     def is_axis(cls) -> bool:
@@ -89,7 +95,7 @@ class Axis(Section):
     @classmethod
     def own_kinds(cls) -> tuple[str, ...]:
         """The kinds that the class itself stands for; none for a class that opens an axis."""
-        field = cls.model_fields.get("kind")
+        field = cls.model_fields.get(cls.tag)
         return get_args(field.annotation) if field is not None else ()
 
     @classmethod
@@ -102,4 +108,4 @@ class Axis(Section):
         """As the type of a field, an axis is any of its values; a value is itself."""
         if not cls.is_axis() or not cls.kinds:
             return handler(source)
-        return handler.generate_schema(Annotated[reduce(or_, cls.values()), Field(discriminator="kind")])
+        return handler.generate_schema(Annotated[reduce(or_, cls.values()), Field(discriminator=cls.tag)])

@@ -15,6 +15,7 @@ from atrium.assemble.training import run_training
 from atrium.config.compose import compose, from_json
 from atrium.config.resume import resumed
 from atrium.grading.pool import GraderPool
+from atrium.grading.verifiers import MathVerifier
 from atrium.metrics import is_repeatable
 from atrium.tracking import provenance
 from atrium.tracking.json_lines import read_json_lines
@@ -79,7 +80,7 @@ class Runs:
 
 @pytest.fixture(scope="session")
 def _pool():
-    with GraderPool(num_workers=1, timeout_s=60.0, memory_limit_mb=1024) as pool:
+    with GraderPool(MathVerifier(num_workers=1, timeout_s=60.0, memory_limit_mb=1024)) as pool:
         yield pool
 
 

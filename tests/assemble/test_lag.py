@@ -73,7 +73,8 @@ def test_a_lagged_run_killed_and_resumed_equals_an_undisturbed_one(runs, undistu
 DEEP = (
     "rollout.lag=3",
     "optimizer.learning_rate=0.01",
-    "checkpoint={every_num_steps: 1, keep_last: 9}",
+    "checkpoint.every_num_steps=1",
+    "checkpoint.keep_last=9",
 )
 
 

@@ -83,6 +83,7 @@ def test_export_writes_the_merged_policy_or_the_adapters(runs, undisturbed, tmp_
     assert {path.name for path in (tmp_path / "adapter").iterdir()} == {
         "adapter_config.json",
         "adapter_model.safetensors",
+        "atrium.json",
     }
     assert "PeftModel" in capsys.readouterr().out
 

@@ -6,7 +6,8 @@ import pytest
 
 from atrium.assemble import budget
 from atrium.assemble.budget import tune_micro_batches
-from atrium.assemble.memory import needs_recomputation
+from atrium.assemble.memory import known_shape
+from atrium.assemble.memory import needs_recomputation as needed
 from atrium.assemble.policies import build_policy, build_updater
 from atrium.config.compose import compose, from_json
 from atrium.config.machine import Machine, resolve_auto
@@ -18,6 +19,10 @@ from atrium.train.guard.faults import FaultHandling
 
 AUTO = "compute.recompute_activations=auto"
 GB = 10**9
+
+
+def needs_recomputation(config, **sizes):
+    return needed(config, known_shape(config), **sizes)
 
 
 def _auto(*overrides, **compute):

@@ -7,6 +7,7 @@ import pytest
 from atrium.assemble.run import opened, training_request
 from atrium.errors import EngineError, Interrupted, Pruned, RunFolderError
 from atrium.tracking.listener import Listener
+from atrium.tracking.reader import read_metrics
 from atrium.tracking.status import RunState, read_status
 
 ENDS = {
@@ -49,6 +50,20 @@ def test_a_run_that_ends_well_is_finished_and_what_it_holds_is_closed_after_that
         run.closing.callback(lambda: states.append(read_status(run.folder.status_file).state))
         assert read_status(run.folder.status_file).state == RunState.RUNNING
     assert states == [RunState.FINISHED]
+
+
+def test_the_folder_and_its_log_hold_a_step_before_a_watcher_hears_of_it(runs):
+    held = []
+
+    class Reader(Listener):
+        def step(self, step, metrics):
+            held.append((len(read_metrics(run.folder).steps), "step 1/4" in run.folder.log_file.read_text()))
+
+    request = training_request(runs.config("experiment_name=order", "num_steps=4"))
+    with opened(request, watchers=[Reader()]) as run:
+        run.listener.begin(step=0, num_steps=4)
+        run.listener.step(1, {"rollout/reward": 0.5, "time/step_s": 1.0})
+    assert held == [(1, True)]
 
 
 def test_an_open_run_cannot_be_opened_again(runs):

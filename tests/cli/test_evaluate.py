@@ -9,7 +9,7 @@ import pytest
 
 from atrium.cli.app import main
 from atrium.tracking.evaluation_parts import EvaluationParts
-from atrium.tracking.find import find_run, list_runs
+from atrium.tracking.find import TRAINED, find_run, list_runs
 from atrium.tracking.json_lines import read_json_lines
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.sample_files import read_samples, write_evaluation
@@ -35,7 +35,7 @@ def runs_dir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(runs_dir):
-    return find_run(runs_dir, "last")
+    return find_run(runs_dir, "last", last=TRAINED)
 
 
 @pytest.fixture
@@ -205,6 +205,8 @@ def test_a_path_into_a_run_means_that_run(evaluate, trained):
         (["model=hub", "model.source=./nowhere"], "no such model folder"),
         (["model.prompt=qwen3_thinking"], "allowed is model.thinking=true"),
         (["--runs"], "unrecognized arguments"),
+        ([], "nothing says what to evaluate"),
+        (["benchmark=aime24"], "nothing says what to evaluate"),
         (["algorithm=grpo"], "has no effect on an evaluation"),
     ],
 )
@@ -234,4 +236,28 @@ def test_the_folder_of_an_evaluation_is_listed_and_shown_as_any_run(evaluate, ru
     assert main(["runs", "--runs-dir", str(runs_dir)]) == 0
     assert folder.name in capsys.readouterr().out
     assert main(["show", folder.path.name, "--runs-dir", str(runs_dir)]) == 0
-    assert BENCHMARK in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert BENCHMARK in printed
+    assert "not_read" not in printed
+    assert printed.count("not in the defaults") <= 5, "the checkpoint and the model"
+
+
+def test_an_exported_policy_is_asked_as_it_was_trained(evaluate, runs_dir, trained, tmp_path, capsys):
+    target = tmp_path / "exported"
+    assert main(["export", trained.name, "--to", str(target), "--runs-dir", str(runs_dir)]) == 0
+    own = json.loads(trained.config_file.read_text())
+    source = f"model.source={target}"
+    folder, _ = evaluate("model=hub", source, "tracking.figures=false", "evaluation.num_samples=2")
+    asked = json.loads(folder.config_file.read_text())
+    for section, key in (("model", "prompt"), ("model", "thinking"), ("evaluation", "temperature")):
+        assert asked[section][key] == own[section][key]
+    capsys.readouterr()
+    lines = ["model=hub", source, "model.prompt=bare", "evaluation.temperature=0.5", "--cfg"]
+    assert main(["evaluate", "--runs-dir", str(runs_dir), *lines]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["model"]["prompt"] == "bare"
+    assert "note: model.prompt=bare, but this policy was trained with question" in printed.err
+    assert "note: evaluation.temperature=0.5" in printed.err
+    (target / "atrium.json").write_text("{")
+    assert main(["evaluate", "--runs-dir", str(runs_dir), "model=hub", source]) != 0
+    assert "is damaged" in capsys.readouterr().err

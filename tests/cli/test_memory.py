@@ -7,24 +7,27 @@ import json
 import pytest
 import torch
 
-from atrium.assemble.memory import configured_architecture, dimensions_of, planned_memory
+from atrium.assemble.memory import planned_memory
+from atrium.assemble.shapes import exact_shape
 from atrium.cli import main
 from atrium.config.compose import compose
-from atrium.models.architecture import random_architecture
-from atrium.models.lora import LoraSettings, add_lora
+from atrium.models.architecture import random_shape
+from atrium.models.lora import add_lora
 from atrium.models.policy import build_random_policy
-from atrium.models.tiny import TinySettings, build_tiny_policy, build_tokenizer
+from atrium.models.tiny import build_tiny_policy, build_tokenizer
 from atrium.objective.batch import Batch
+from atrium.planning import memory
+from atrium.planning.memory import TrainerDemand, activation_bytes, peak_by_phase, plan_memory
+from atrium.records import MemoryItem, Phase
 from atrium.rollout.collate import RolloutRows
-from atrium.train import memory_plan
-from atrium.train.memory_plan import MemorySettings, Phase, activation_bytes, peak_by_phase, plan_memory
+from atrium.train.settings import AdamWSettings
 from atrium.train.update import token_logprobs
 from atrium.train.update.forward import PolicyForward
-from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
+from atrium.train.update.optimizer import PolicyOptimizer
 
 # Longer than what attention on a CPU computes as two products, which keep probabilities.
 NUM_ROWS, NUM_PROMPT_TOKENS, LENGTH = 12, 1, 192
-OPTIMIZER = OptimizerSettings(
+OPTIMIZER = AdamWSettings(
     learning_rate=1e-4,
     beta1=0.9,
     beta2=0.99,
@@ -33,14 +36,12 @@ OPTIMIZER = OptimizerSettings(
     num_warmup_steps=0,
     schedule="constant",
     max_grad_norm=1.0,
-    num_steps=1,
 )
 
 
 def _tiny():
     config = compose([])
-    shape = config.model.model_dump(exclude={"kind", "seed", "warmup", "prompt", "thinking", "lora"})
-    return config, build_tiny_policy(TinySettings(**shape), seed=0).model
+    return config, build_tiny_policy(config.model, seed=0).model
 
 
 def _rows():
@@ -53,7 +54,7 @@ def _rows():
         group_B=number_B,
         sample_key_B=number_B,
         rollout_logprob_BT=torch.zeros(mask_BT.shape),
-        trains_B=torch.ones(NUM_ROWS, dtype=torch.bool),
+        is_trained_B=torch.ones(NUM_ROWS, dtype=torch.bool),
     )
     return RolloutRows(
         token_BL=torch.randint(1, 28, (NUM_ROWS, LENGTH), generator=torch.Generator().manual_seed(0)),
@@ -87,43 +88,41 @@ def _kept_for_backward(model, dtype, **passes):
     return sum(num_bytes for num_bytes, _ in kept.values())
 
 
-def _items(model, **settings):
+def _items(model, engine=(), **settings):
     defaults = {
         "compute_dtype": "float32",
         "micro_batch_tokens": NUM_ROWS * LENGTH,
         "batch_tokens": NUM_ROWS * LENGTH,
-        "cache_tokens": 0,
     }
-    return plan_memory(model, MemorySettings(**(defaults | settings)))
+    return plan_memory(model, TrainerDemand(**(defaults | settings)), engine)
 
 
 def test_weights_gradients_and_optimiser_state_are_exact():
     config, model = _tiny()
-    sizes = {item.name: item.num_bytes for item in _items(dimensions_of(configured_architecture(config)))}
+    sizes = {item.name: item.num_bytes for item in _items(exact_shape(config))}
     assert sizes["weights, float32"] == _bytes(model.parameters())
     PolicyForward(model, temperature=1.0)(_rows(), entropy="none").logprob_BT.sum().backward()
     assert sizes["gradients"] == _bytes(parameter.grad for parameter in model.parameters())
-    optimizer = PolicyOptimizer(model, OPTIMIZER)
+    optimizer = PolicyOptimizer(model, OPTIMIZER, num_steps=1)
     optimizer.clip_gradient()
     optimizer.step(1)
     assert sizes["AdamW's state"] == _bytes(optimizer.state().values())
 
 
 def test_the_bound_on_logits_is_that_of_the_module_that_computes_them():
-    assert memory_plan._CHUNK_LOGITS == token_logprobs._CHUNK_NUMBERS
+    assert memory._CHUNK_LOGITS == token_logprobs._CHUNK_NUMBERS
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_activations_are_those_that_a_forward_pass_keeps(dtype):
     config, model = _tiny()
     half = dtype == "bfloat16"
-    dimensions = dimensions_of(configured_architecture(config))
+    dimensions = exact_shape(config)
     measured = _kept_for_backward(model, torch.bfloat16 if half else None)
-    settings = MemorySettings(
+    settings = TrainerDemand(
         compute_dtype=dtype,
         micro_batch_tokens=NUM_ROWS * LENGTH,
         batch_tokens=NUM_ROWS * LENGTH,
-        cache_tokens=0,
     )
     planned = activation_bytes(dimensions, settings)
     planned += 2 * dimensions.num_parameters if half else 0
@@ -136,17 +135,16 @@ def test_activations_are_those_that_a_forward_pass_keeps(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_activations_that_are_computed_again_are_the_states_between_layers_and_one_layer(dtype):
     config = compose(["model.num_layers=6"])
-    shape = config.model.model_dump(exclude={"kind", "seed", "warmup", "prompt", "thinking", "lora"})
-    model = build_tiny_policy(TinySettings(**shape), seed=0).model
+    model = build_tiny_policy(config.model, seed=0).model
     autocast = torch.bfloat16 if dtype == "bfloat16" else None
-    dimensions = dimensions_of(configured_architecture(config))
+    dimensions = exact_shape(config)
     kept, again = (_kept_for_backward(model, autocast, recomputes=both) for both in (False, True))
     tokens = NUM_ROWS * LENGTH
-    settings = MemorySettings(
-        compute_dtype=dtype, micro_batch_tokens=tokens, batch_tokens=tokens, cache_tokens=0, recomputes=True
+    settings = TrainerDemand(
+        compute_dtype=dtype, micro_batch_tokens=tokens, batch_tokens=tokens, recomputes=True
     )
     # What the backward pass computes again is there beside what the forward pass kept, one layer at a time.
-    shallow = build_tiny_policy(TinySettings(**{**shape, "num_layers": 5}), seed=0).model
+    shallow = build_tiny_policy(config.model.model_copy(update={"num_layers": 5}), seed=0).model
     layer = kept - _kept_for_backward(shallow, autocast)
     planned = activation_bytes(dimensions, settings) + 4 * tokens * dimensions.vocabulary_size
     assert again + layer <= planned <= 1.25 * (again + layer)
@@ -164,7 +162,7 @@ def test_other_architectures_are_within_a_quarter():
         "vocab_size": 28,
         "max_position_embeddings": 256,
     }
-    dimensions = dimensions_of(random_architecture(architecture))
+    dimensions = random_shape(architecture)
     model = build_random_policy(architecture, tokenizer=build_tokenizer(), seed=0).model
     measured = _kept_for_backward(model, None)
     sizes = {item.name: item.num_bytes for item in _items(dimensions)}
@@ -176,41 +174,45 @@ ADAPTED = ("model.lora={rank: 4, alpha: 8}",)
 
 def test_of_a_policy_with_adapters_only_these_have_gradients_and_state():
     config, model = compose(ADAPTED), _tiny()[1]
-    add_lora(model, LoraSettings(**config.model.lora.model_dump()), seed=0)
-    sizes = {item.name: item.num_bytes for item in planned_memory(config, num_prompt_tokens=16)}
+    add_lora(model, config.model.lora, seed=0)
+    sizes = {
+        item.name: item.num_bytes
+        for item in planned_memory(config, exact_shape(config), num_prompt_tokens=16)
+    }
     assert sizes["weights, float32"] == _bytes(model.parameters())
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     assert sizes["gradients"] == _bytes(trained) < sizes["weights, float32"] / 2
     PolicyForward(model, temperature=1.0)(_rows(), entropy="none").logprob_BT.sum().backward()
-    optimizer = PolicyOptimizer(model, OPTIMIZER)
+    optimizer = PolicyOptimizer(model, OPTIMIZER, num_steps=1)
     optimizer.clip_gradient()
     optimizer.step(1)
     assert sizes["AdamW's state"] == _bytes(optimizer.state().values())
     # The engine decodes merged weights, and a frozen reference is the policy without its adapters.
-    assert (
-        sizes["engine's copy of the weights"]
-        == 4 * dimensions_of(configured_architecture(config)).num_parameters
+    assert sizes["engine's copy of the weights"] == 4 * exact_shape(config).num_parameters
+    anchored = planned_memory(
+        compose([*ADAPTED, "algorithm=grpo_kl"]), exact_shape(config), num_prompt_tokens=16
     )
-    anchored = planned_memory(compose([*ADAPTED, "algorithm=grpo_kl"]), num_prompt_tokens=16)
     assert "reference weights" not in {item.name for item in anchored}
 
 
 @pytest.mark.parametrize(("dtype", "rank"), [("float32", 4), ("bfloat16", 4), ("bfloat16", 32)])
 def test_activations_with_adapters_are_those_that_a_forward_pass_keeps(dtype, rank):
     config, model = compose([f"model.lora={{rank: {rank}, alpha: 8}}", f"compute.dtype={dtype}"]), _tiny()[1]
-    add_lora(model, LoraSettings(**config.model.lora.model_dump()), seed=0)
+    add_lora(model, config.model.lora, seed=0)
     half = dtype == "bfloat16"
     measured = _kept_for_backward(model, torch.bfloat16 if half else None)
     sizes = {item.name: item.num_bytes for item in _adapted_items(config)}
     planned = sizes["activations"] + sizes.get("weights, bfloat16 copy", 0)
-    planned += 4 * NUM_ROWS * LENGTH * dimensions_of(configured_architecture(config)).vocabulary_size
+    planned += 4 * NUM_ROWS * LENGTH * exact_shape(config).vocabulary_size
     assert measured <= planned <= 1.25 * measured
 
 
 def _adapted_items(config):
     """The plan of a configuration, with micro-batches of the rows here."""
     compute = config.compute.model_copy(update={"micro_batch_tokens": NUM_ROWS * LENGTH})
-    return planned_memory(config.model_copy(update={"compute": compute}), num_prompt_tokens=16)
+    return planned_memory(
+        config.model_copy(update={"compute": compute}), exact_shape(config), num_prompt_tokens=16
+    )
 
 
 def test_maps_that_a_model_does_not_have_are_refused_as_in_training(capsys):
@@ -244,19 +246,18 @@ def test_recomputed_activations_take_less_and_the_table_says_so(capsys):
 
 def test_a_phase_holds_what_is_there_at_once():
     config, _ = _tiny()
-    dimensions = dimensions_of(configured_architecture(config))
-    items = _items(dimensions, cache_tokens=100, has_reference=True, keeps_states=True)
+    dimensions = exact_shape(config)
+    engine = (MemoryItem("an engine's cache", 10**9, (Phase.SAMPLING, Phase.EVALUATION), ""),)
+    items = _items(dimensions, engine, has_reference=True, keeps_states=True, overlaps=True)
     sizes = {item.name: item.num_bytes for item in items}
     peaks = peak_by_phase(items)
-    always = sizes["weights, float32"] + sizes["reference weights"] + sizes["AdamW's state"]
-    assert peaks[Phase.SAMPLING] == always + sizes["key-value cache"]
-    assert peaks[Phase.OPTIMIZER] == always + sizes["gradients"]
+    start = sizes["weights, float32"] + sizes["reference weights"]
+    always = start + sizes["AdamW's state"]
+    assert peaks[Phase.START] == start
+    assert peaks[Phase.SAMPLING] == peaks[Phase.EVALUATION] == always + 10**9
+    assert peaks[Phase.SAVING] == always
+    assert peaks[Phase.OPTIMIZER] == always + sizes["gradients"] + sizes["weights before the update"]
     assert peaks[Phase.UPDATE] > peaks[Phase.OPTIMIZER] + sizes["activations"] + sizes["behavior states"] - 1
-    assert sizes["key-value cache"] == 100 * 2 * 2 * 2 * 16 * 4
-    awake = peak_by_phase(_items(dimensions, engine_bytes=10**9))
-    asleep = peak_by_phase(_items(dimensions, engine_bytes=10**9, engine_sleeps=True))
-    assert awake[Phase.SAMPLING] == asleep[Phase.SAMPLING]
-    assert awake[Phase.UPDATE] - asleep[Phase.UPDATE] == 10**9
 
 
 def test_a_large_model_is_planned_from_its_file_alone(capsys, tmp_path, monkeypatch):
@@ -274,9 +275,7 @@ def test_the_table_names_the_settings_that_lower_each_part(capsys):
     assert main(["memory", "algorithm=grpo_kl"]) == 0
     printed = capsys.readouterr().out
     for text in (
-        "sampling",
-        "update",
-        "optimiser step",
+        *Phase,
         "reference weights",
         "compute.micro_batch_tokens",
         "together",

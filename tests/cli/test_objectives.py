@@ -60,23 +60,6 @@ def test_json_of_all_methods_is_standard_json(capsys):
     assert set(found["methods"]) == set(names("algorithm"))
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["gsp"], "did you mean gspo?"),
-        (["--different"], "name two methods or more"),
-        (["--out", "x.md"], "--out goes with --markdown"),
-        (["--bogus"], "unrecognized arguments"),
-    ],
-)
-def test_a_mistake_is_one_line_and_code_2(capsys, argv, said):
-    assert main(["objectives", *argv]) == 2
-    captured = capsys.readouterr()
-    assert said in captured.err
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
-
-
 def test_the_page_says_what_methods_share_and_where_other_trainers_differ():
     page = methods_page(read_presets()).splitlines()
     (row,) = (line for line in page if line.startswith("| Rejected tokens"))
@@ -85,26 +68,14 @@ def test_the_page_says_what_methods_share_and_where_other_trainers_differ():
     assert "regularizer.entropy.reduction=token_mean" in row
 
 
-def test_the_page_of_methods_is_current():
-    current = methods_page(read_presets())
-    assert PAGE.read_text(encoding="utf-8") == current, "run `make docs`"
-
-
-def test_the_page_names_every_file_and_links_every_paper():
-    page = PAGE.read_text(encoding="utf-8")
-    for name in names("algorithm"):
-        assert f"\n### {name}\n" in page
-        assert f"(#{name})" in page
-    for group in ("divergence", "regularizer"):
-        assert all(f"| `{name}` |" in page for name in names(group))
-    assert "](https://arxiv.org/abs/2602.05494)" in page
+def test_the_page_of_methods_is_current(capsys):
+    assert PAGE.read_text(encoding="utf-8") == printed(capsys, "--markdown"), "run `make docs`"
 
 
 def test_the_page_is_written_where_it_is_asked_for(tmp_path, capsys):
-    assert printed(capsys, "--markdown") == PAGE.read_text(encoding="utf-8")
     path = tmp_path / "page.md"
     assert printed(capsys, "--markdown", "--out", str(path)) == f"wrote {path}\n"
-    assert path.read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == printed(capsys, "--markdown")
     assert main(["objectives", "--markdown", "--out", str(tmp_path / "no" / "page.md")]) == 2
     assert "cannot write" in capsys.readouterr().err
 

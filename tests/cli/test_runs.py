@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.run_records import evaluated_sample, sum_problem
 
 import atrium as atrium_package
 from atrium.cli.app import main
@@ -18,7 +19,7 @@ from atrium.cli.doctor import requirements, unmet
 from atrium.cli.runs.show import spread
 from atrium.config.compose import compose
 from atrium.metrics import is_repeatable
-from atrium.records import EvaluatedSample, FinishReason, Problem, VerdictKind
+from atrium.records import FinishReason
 from atrium.tracking.find import list_runs
 from atrium.tracking.reader import read_metrics
 from atrium.tracking.run_folder import RunFolder
@@ -36,17 +37,12 @@ def composed(*overrides):
 def evaluate(tracker, step, benchmark, text):
     mean = 0.2 + step / 10
     samples = [
-        EvaluatedSample(
-            problem=Problem(problem_id=f"p{index}", question=f"{index}+1=", answer=str(index + 1)),
-            sample_index=0,
-            text=text,
-            verdict=VerdictKind.CORRECT if step else VerdictKind.INCORRECT,
-            reason="compared",
-            extracted=None,
+        evaluated_sample(
+            sum_problem(index),
             is_correct=bool(step),
-            num_tokens=3,
+            text=text,
+            extracted=None,
             finish_reason=FinishReason.STOP if step else FinishReason.LENGTH,
-            logprob_sum=-1.0,
         )
         for index in range(10)
     ]
@@ -322,6 +318,7 @@ def test_export_writes_the_latest_policy_and_how_to_load_it(run, atrium):
     target = run.path / "export" / "step-000006"
     assert code == 0
     assert sorted(path.name for path in target.iterdir()) == [
+        "atrium.json",
         "config.json",
         "model.safetensors",
         "tokenizer.json",

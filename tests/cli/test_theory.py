@@ -32,23 +32,6 @@ def test_json_holds_what_was_asked_for_and_draws_nothing(tmp_path, monkeypatch, 
     assert not (tmp_path / "runs" / "figures").exists()
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["art"], "did you mean atr?"),
-        (["atr", "--only", "everything"], "invalid choice"),
-        (["atr", "--seeds", "1"], "--seeds: 1 leaves no spread"),
-        (["atr", "--seeds", "x"], "invalid int value"),
-    ],
-)
-def test_a_mistake_is_one_line_and_code_2(capsys, argv, said):
-    assert main(["theory", *argv]) == 2
-    captured = capsys.readouterr()
-    assert said in captured.err
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
-
-
 def test_what_is_shown_by_default_exists_and_every_method_has_its_window():
     assert set(DEFAULT) <= set(names("algorithm"))
     assert method_window(read_preset("dcpo")).by_probability[0].upper > 2.0

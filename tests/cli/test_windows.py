@@ -78,29 +78,6 @@ def test_an_arm_with_a_budget_keeps_its_other_settings():
     assert arm.window == window("alpha", 0.3, alpha=1.0)
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["--budget", "0"], "0 is no budget"),
-        (["--budget", "nan"], "nan is no budget"),
-        (["--budget", "inf"], "inf is no budget"),
-        (["kl3="], "nothing is no budget"),
-        (["kl3=200"], "at most 100"),
-        (["window=0.2"], "window has no budget"),
-        (["kl33"], "did you mean kl3?"),
-        (["--clip", "1", "0.2"], "no clip range"),
-        (["--clip", "0.2", "x"], "no clip range"),
-        (["--clip", "0.2"], "expected 2 arguments"),
-    ],
-)
-def test_a_mistake_is_one_line_and_code_2(capsys, argv, said):
-    assert main(["windows", *argv]) == 2
-    captured = capsys.readouterr()
-    assert said in captured.err
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
-
-
 def test_pictures_are_drawn_where_they_are_asked_for(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["windows", "kl3", "ratio", "state_kl"]) == 0

@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 import pytest
+from tests.run_records import evaluated_sample, sum_problem
 
 from atrium.evaluation.results import summarize
-from atrium.records import EvaluatedSample, FinishReason, Problem, VerdictKind
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState
@@ -116,20 +116,7 @@ def make_study(make_run):
 
 def _samples(count_P, k):
     return [
-        EvaluatedSample(
-            problem=Problem(
-                problem_id=f"p{index}", question=f"{index}+1=", answer=str(index + 1), metadata={}
-            ),
-            sample_index=sample,
-            text="\\boxed{5}",
-            verdict=VerdictKind.CORRECT if sample < count else VerdictKind.INCORRECT,
-            reason="compared",
-            extracted="5",
-            is_correct=sample < count,
-            num_tokens=7,
-            finish_reason=FinishReason.STOP,
-            logprob_sum=-1.25,
-        )
+        evaluated_sample(sum_problem(index), sample, is_correct=sample < count)
         for index, count in enumerate(count_P)
         for sample in range(k)
     ]

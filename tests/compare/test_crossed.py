@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy.special import expit
+from scipy.special import expit, stdtrit
 
-from atrium.compare.crossed import Bounds, crossed_mean, sampling_noise, t_quantile
-from atrium.evaluation.estimates import interval_over_problems
+from atrium.compare.crossed import SHARES, crossed_mean, noise_of_sum, sampling_noise
+from atrium.evaluation.estimates import interval_over_problems, sampling_interval
 
 DRIFT_SHARE = 5.6
 """Variance of a seeds' mean over that of the problems' mean, where ignoring seeds covers about 60 %."""
@@ -27,7 +27,7 @@ def test_the_standard_error_for_another_exam_is_that_of_the_two_way_table():
     spread = (ms_seed**2 / 2 + ms_problem**2 / 3 + ms_resid**2 / 6) / 12**2
     assert_allclose(mean.another_exam.degrees_of_freedom, variance**2 / spread)
     assert_allclose(mean.value, grand)
-    margin = t_quantile(0.975, 2) * row.std(ddof=1) / 3**0.5
+    margin = stdtrit(2, 0.975) * row.std(ddof=1) / 3**0.5
     assert_allclose(mean.this_exam.interval, (grand - margin, grand + margin))
 
 
@@ -53,23 +53,37 @@ def test_benchmarks_count_equally_and_share_their_seeds():
     assert both.another_exam.standard_error > 0.05
 
 
-def test_one_seed_speaks_of_its_checkpoint_by_t_over_problems_and_by_sampling_noise():
+def test_one_seed_speaks_of_its_checkpoint_as_an_evaluation_does():
     share_SP = np.array([[0.0, 0.25, 0.5, 1.0, 0.75, 0.25]])
     noise = sampling_noise([4 * share_SP], [4])
-    mean = crossed_mean([share_SP], limits=Bounds(0.0, 1.0), sampling=noise)
+    mean = crossed_mean([share_SP], limits=SHARES, sampling=noise)
     assert mean.is_about_checkpoints_only
     assert mean.components is None
     assert_allclose(mean.another_exam.interval, interval_over_problems(share_SP[0]))
     assert_allclose(noise.variance, (share_SP * (1 - share_SP) / 3).sum() / 36)
-    assert mean.this_exam.standard_error == noise.variance**0.5
+    assert_allclose(mean.this_exam.interval, sampling_interval((4 * share_SP[0]).astype(int), 4))
 
 
 def test_what_cannot_be_estimated_is_none_instead_of_certain():
-    assert crossed_mean([np.zeros((3, 8))]).another_exam is None
     assert crossed_mean([np.full((3, 8), 0.1)]).this_exam is None
     assert crossed_mean([[[0.2]]]).another_exam is None
     assert crossed_mean([[[0.2], [0.3]]]).another_exam is None
     assert sampling_noise([np.ones((1, 3))], [1]) is None
+
+
+def test_checkpoints_that_are_always_wrong_have_intervals_too():
+    """As if one more problem, or one more sample, had told them apart."""
+    wrong = np.zeros((1, 30), dtype=int)
+    noise = sampling_noise([wrong], [8])
+    difference = crossed_mean([wrong * 0.0], sampling=noise_of_sum([noise, noise]))
+    for known, num_outcomes in ((difference.another_exam, 30), (difference.this_exam, 240)):
+        reach = (1 - stdtrit(known.degrees_of_freedom, 0.025)) / (num_outcomes + 1)
+        assert_allclose(known.interval, (-reach, reach))
+        assert known.p_value == 1.0
+    assert_allclose(crossed_mean([np.zeros((3, 30))]).another_exam.interval, difference.another_exam.interval)
+    opposite = crossed_mean([np.ones((3, 30))])
+    assert 0.7 < opposite.another_exam.interval.low < opposite.another_exam.interval.high == 1.0
+    assert opposite.another_exam.p_value < 1e-6
 
 
 @pytest.mark.parametrize(

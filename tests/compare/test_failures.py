@@ -29,7 +29,7 @@ def test_a_score_fell_where_it_is_below_its_start_by_more_than_the_interval():
 
 
 def test_a_fall_by_the_same_on_every_problem_counts_and_one_problem_says_nothing():
-    assert fell_below_start([[0.5] * 8], [[0.0] * 8])
+    assert fell_below_start([[0.5] * 24], [[0.0] * 24])
     assert not fell_below_start([[0.0] * 8], [[0.0] * 8])
     assert not fell_below_start([[1.0]], [[0.0]])
     assert not fell_below_start([], [])

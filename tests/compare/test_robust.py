@@ -9,7 +9,6 @@ from scipy import stats
 
 from atrium.compare.robust import (
     bootstrap_interval,
-    holm,
     interquartile_mean,
     permutation_p_value,
     probability_of_improvement,
@@ -69,9 +68,3 @@ def test_seeds_drawn_in_pairs_see_that_their_arms_move_together():
     assert_allclose(bootstrap_interval(arms, gap, seed=0, paired=True), (0.01, 0.01))
     low, high = bootstrap_interval(arms, gap, seed=0)
     assert high - low > 0.1
-
-
-def test_holm_adjusts_step_by_step_and_passes_over_what_was_not_tested():
-    assert_allclose(holm([0.01, 0.04, 0.03]), [0.03, 0.06, 0.06])
-    assert holm([None, 0.01, 0.9]) == (None, 0.02, 0.9)
-    assert holm([]) == ()

@@ -31,7 +31,7 @@ def test_a_hub_model_is_sampled_as_in_the_literature_unless_a_choice_is_made():
     config = compose_evaluation(hub).config
     assert (config.evaluation.temperature, config.evaluation.top_p) == (0.6, 0.95)
     assert config.evaluation.max_new_tokens == 32_768
-    assert config.model.prompt == "qwen_boxed"
+    assert config.model.prompt.name == "qwen_boxed"
     chosen = compose_evaluation([*hub, "evaluation=sampled"]).config.evaluation
     assert (chosen.temperature, chosen.top_p) == (1.0, 1.0)
     assert compose_evaluation([*hub, "evaluation.temperature=0.9"]).config.evaluation.temperature == 0.9
@@ -42,7 +42,7 @@ def test_a_described_model_is_sampled_as_its_authors_do_with_answers_as_long_as_
     assert (config.evaluation.temperature, config.evaluation.top_p) == (0.7, 0.8)
     assert config.evaluation.max_new_tokens == 32_768
     config = compose_evaluation(["model=hub", "model.source=Qwen/Qwen3-1.7B"]).config
-    assert (config.model.prompt, config.model.thinking) == ("qwen3_thinking", True)
+    assert (config.model.prompt.name, config.model.thinking) == ("qwen3_thinking", True)
     assert (config.evaluation.temperature, config.evaluation.top_p) == (0.6, 0.95)
 
 
@@ -78,13 +78,13 @@ def test_a_checkpoint_is_evaluated_as_its_run_evaluates_unless_told_otherwise():
     settings = of_checkpoint(trained=trained)
     config = settings.config
     assert (config.model.kind, config.model.source) == ("hub", "/runs/p o/policy")
-    assert (config.model.prompt, config.model.thinking) == ("question", False)
+    assert (config.model.prompt.name, config.model.thinking) == ("question", False)
     assert config.evaluation == compose(trained).evaluation
     assert config.grader.timeout_s == 7.0
     assert settings.step == 40
     changed = of_checkpoint("evaluation=greedy", "model.prompt=qwen_boxed", trained=trained).config
     assert (changed.evaluation.temperature, changed.evaluation.num_samples) == (0.0, 1)
-    assert changed.model.prompt == "qwen_boxed"
+    assert changed.model.prompt.name == "qwen_boxed"
     longer = of_checkpoint("evaluation.max_new_tokens=500", trained=trained).config
     assert (longer.evaluation.max_new_tokens, longer.evaluation.num_samples) == (500, 3)
 

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from atrium.assemble.vllm import check_vllm_memory
+from atrium.assemble.memory import check_memory, known_shape
 from atrium.config.compose import compose, compose_all, conf_folder
 from atrium.config.machine import Machine
 from atrium.data.prompts import PROMPT_TEMPLATES
-from atrium.errors import ConfigError, EngineError
-from atrium.models.architecture import random_architecture
+from atrium.errors import ConfigError
+from atrium.models.architecture import random_shape
 
 # As published with each model.
 NUM_PARAMETERS = {
@@ -34,14 +34,14 @@ GPU = Machine(num_cores=16, requested_threads=None, has_cuda=True, has_vllm=True
 
 @pytest.fixture
 def with_a_gpu(monkeypatch):
-    monkeypatch.setattr("atrium.config.consistency.torch_has_cuda", lambda: True)
+    monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
     return GPU
 
 
 @pytest.mark.parametrize("name", NUM_PARAMETERS)
 def test_a_random_model_has_the_published_architecture(name):
     model = compose([f"model={name}", "model.weights=random"]).model
-    assert random_architecture(model.architecture).num_parameters == NUM_PARAMETERS[name]
+    assert random_shape(model.architecture).num_parameters == NUM_PARAMETERS[name]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -114,6 +114,8 @@ def test_dynamic_sampling_of_rpg_judges_correctness(name):
 def test_a_model_too_large_for_the_machine_is_refused_before_it_is_loaded(with_a_gpu):
     overrides = ["model=qwen3_8b", "model.weights=random", "dataset=math", "benchmark=math_suite"]
     config = compose(overrides, machine=with_a_gpu)
-    with pytest.raises(EngineError, match=r"take 131\.1 GB and vLLM 32\.0 GB, but there are 80\.0 GB"):
-        check_vllm_memory(config, config.model, device_bytes=80 * 10**9)
-    check_vllm_memory(config, config.model, device_bytes=280 * 10**9)
+    with pytest.raises(
+        ConfigError, match=r"at least 1\d\d\.\d GB of GPU memory .*there are 80\.0 GB; what fits: rollout"
+    ):
+        check_memory(config, known_shape(config), 80 * 10**9)
+    check_memory(config, known_shape(config), 280 * 10**9)

@@ -17,6 +17,11 @@ def test_the_nearest_name_is_found_whatever_its_case(name, expected):
     assert nearest(name, ["atr", "grpo", "dapo"]) == expected
 
 
+def test_letters_that_changed_places_are_likelier_than_wrong_ones():
+    assert nearest("gpro", ["gvpo", "grpo", "gspo"]) == "grpo"
+    assert nearest("gppo", ["gvpo", "grpo", "gspo"]) == "gvpo"
+
+
 @pytest.mark.parametrize(
     ("key", "expected"),
     [

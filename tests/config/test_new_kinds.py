@@ -35,3 +35,7 @@ def test_what_all_kinds_share_stays():
 
 def test_the_same_kind_typed_again_changes_nothing():
     assert compose(["algorithm=atr", "divergence.kind=kl3"]) == compose(["algorithm=atr"])
+
+
+def test_a_setting_of_the_old_kind_that_was_null_is_left_behind_too():
+    assert compose(["reward=correctness", "reward.kind=format"]).reward.model_dump() == {"kind": "format"}

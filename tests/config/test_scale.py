@@ -12,8 +12,8 @@ from tests.config.test_language_models import NUM_PARAMETERS
 from atrium.cli.app import main
 from atrium.config import compose as composition
 from atrium.config.compose import compose, compose_notes, conf_folder
-from atrium.config.scale import count_parameters
 from atrium.errors import ConfigError
+from atrium.models.shape import read_shape
 
 MATH = ("dataset=math", "benchmark=math_suite")
 QWEN = ("model=qwen3_1_7b", *MATH)
@@ -89,7 +89,7 @@ def test_a_model_without_a_recipe_says_where_to_write_one(tmp_path, monkeypatch)
 def test_a_hub_id_that_a_file_describes_is_that_model_and_a_note_says_so(source):
     lines = hub(source, "model.revision=main")
     config = compose(lines)
-    assert config.model.prompt == "qwen3_thinking"
+    assert config.model.prompt.name == "qwen3_thinking"
     assert config.rollout.max_new_tokens == 8192
     assert config.model.revision == "main"
     [note] = compose_notes(config, lines)
@@ -117,13 +117,13 @@ def test_a_hub_id_that_no_file_describes_gets_the_generic_recipe_and_a_note():
 
 @pytest.mark.parametrize("name", NUM_PARAMETERS)
 def test_parameters_are_counted_from_the_keys_of_a_config(name):
-    counted = count_parameters(compose([f"model={name}"]).model.architecture)
+    counted = read_shape(compose([f"model={name}"]).model.architecture).num_parameters
     assert counted == pytest.approx(NUM_PARAMETERS[name], rel=1e-3)
 
 
 def test_parameters_are_not_guessed_where_keys_are_missing():
-    assert count_parameters({"hidden_size": 64}) is None
-    assert count_parameters(None) is None
+    assert read_shape({"hidden_size": 64}) is None
+    assert read_shape(None) is None
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,6 @@ def test_a_model_that_cannot_fit_is_refused_in_one_line_before_anything_is_loade
     monkeypatch.setattr("atrium.tracking.provenance.memory_limit_mb", lambda: 8192)
     assert main(["train", *hub("Qwen/Qwen3-1.7B"), f"runs_dir={tmp_path}", "compute.device=cpu"]) == 2
     printed = capsys.readouterr()
-    assert re.search(
-        r"takes at least 29\.\d GB of main memory.*there are 8\.6 GB; what takes less:", printed.err
-    )
+    assert re.search(r"takes at least 29\.\d GB of main memory.*there are 8\.6 GB; what fits:", printed.err)
     assert len(printed.err.splitlines()) == 1
     assert printed.out == ""

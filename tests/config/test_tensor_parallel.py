@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.config.test_evaluation import of_checkpoint
 
+from atrium.assemble.memory import check_memory, known_shape
 from atrium.assemble.ranks import joined_ranks
-from atrium.assemble.vllm import check_vllm_memory, check_vllm_split
 from atrium.cli import main
 from atrium.config.compose import compose, from_json, to_json
 from atrium.config.machine import Machine
-from atrium.errors import ConfigError, EngineError
-from atrium.rollout.vllm_split import SplitShape, check_split
+from atrium.errors import ConfigError
+from atrium.models.shape import read_shape
 
-QWEN3_8B = SplitShape(num_heads=32, num_key_value_heads=8, feed_forward_size=12288, vocabulary_size=151936)
+QWEN3_8B = read_shape(
+    {
+        "hidden_size": 4096,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 12288,
+        "vocab_size": 151936,
+    }
+)
 MATH = ("dataset=math", "benchmark=math_suite")
 RANDOM_8B = ("model=qwen3_8b", "model.weights=random", *MATH, "rollout=vllm")
 GB = 10**9
@@ -23,7 +34,7 @@ GB = 10**9
 
 @pytest.fixture
 def with_a_gpu(monkeypatch):
-    monkeypatch.setattr("atrium.config.consistency.torch_has_cuda", lambda: True)
+    monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
     return Machine(num_cores=16, requested_threads=None, has_cuda=True, has_vllm=True)
 
 
@@ -117,7 +128,9 @@ def test_a_checkpoint_is_evaluated_by_one_process():
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 4, 8, 16, 32])
 def test_key_value_heads_are_divided_or_copied(num_ranks):
-    check_split(QWEN3_8B, num_ranks)
+    compose(["rollout=vllm"]).rollout.model_copy(update={"tensor_parallel": num_ranks}).check_model(
+        QWEN3_8B, "cuda"
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,30 +155,37 @@ def test_key_value_heads_are_divided_or_copied(num_ranks):
     ],
 )
 def test_a_model_that_cannot_be_split_is_refused(changes, num_ranks, said):
-    values = {name: getattr(QWEN3_8B, name) for name in SplitShape.__dataclass_fields__}
+    shared = compose(["rollout=vllm"]).rollout.model_copy(update={"tensor_parallel": num_ranks})
     with pytest.raises(ConfigError, match=said):
-        check_split(SplitShape(**(values | changes)), num_ranks)
+        shared.check_model(replace(QWEN3_8B, **changes), "cuda")
 
 
 def test_the_built_in_model_and_others_are_checked_alike(with_a_gpu):
+    def split(config):
+        config.rollout.check_model(known_shape(config), "cuda")
+
     tiny = ("rollout=vllm", "rollout.num_prompts=12", "optimizer.num_minibatches=1")
-    check_vllm_split(compose([*tiny, "compute.num_processes=4", "rollout.tensor_parallel=4"]))
+    split(compose([*tiny, "compute.num_processes=4", "rollout.tensor_parallel=4"]))
     for model in (tiny, (*RANDOM_8B, "rollout.num_prompts=12", "optimizer.num_minibatches=1")):
         config = compose([*model, "compute.num_processes=3", "rollout.tensor_parallel=3"], machine=with_a_gpu)
         with pytest.raises(ConfigError, match="attention heads; allowed is 1, 2, 4"):
-            check_vllm_split(config)
+            split(config)
 
 
 def test_the_memory_of_a_device_is_that_of_its_part(with_a_gpu):
-    # 8.19e9 parameters: 131.1 GB to train, 16.4 GB to sample; 8 ranks hold 16.4 GB of the trainer each.
+    # 8.19e9 parameters: 131.1 GB to train, 16.4 GB to sample; 8 ranks hold 16.4 GB of the trainer each, and
+    # 10.7 GB of units at work.
     def check(*settings, device_bytes):
         config = compose([*RANDOM_8B, "compute.num_processes=8", *settings], machine=with_a_gpu)
-        check_vllm_memory(config, config.model, device_bytes=device_bytes)
+        check_memory(config, known_shape(config), device_bytes)
 
     check(device_bytes=80 * GB)
-    with pytest.raises(EngineError, match=r"gives vLLM 12\.8 GB, but the weights in bfloat16 take 16\.4 GB"):
+    with pytest.raises(
+        ConfigError,
+        match=r"there are 32\.0 GB; what fits: rollout\.tensor_parallel=2 compute\.offload=true$",
+    ):
         check(device_bytes=32 * GB)
-    with pytest.raises(EngineError, match=r"take 16\.4 GB and vLLM 9\.6 GB, but there are 24\.0 GB"):
-        check("rollout.tensor_parallel=4", device_bytes=24 * GB)
-    check("rollout.tensor_parallel=4", device_bytes=32 * GB)
-    check("rollout.tensor_parallel=4", "compute.offload=true", device_bytes=24 * GB)
+    with pytest.raises(ConfigError, match=r"gives vLLM 16\.0 GB, but the weights in bfloat16 take 16\.4 GB"):
+        check("rollout.sleep_level=1", device_bytes=40 * GB)
+    check("rollout.tensor_parallel=4", device_bytes=64 * GB)
+    check("rollout.tensor_parallel=4", "compute.offload=true", device_bytes=32 * GB)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from atrium.data.problem_files import Fields, ProblemFiles
 from atrium.data.problem_sets import read_problem_set
+from atrium.data.settings import Fields, ProblemFiles
 from atrium.errors import DataError
 from atrium.grading.extraction import extract_answer
 
@@ -31,7 +30,7 @@ def read(tmp_path):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         settings = ProblemFiles(name="mine", source=str(path), fields=fields)
         return read_problem_set(
-            replace(settings, **changes),
+            settings.model_copy(update=changes),
             cache_dir=tmp_path,
             read_box=partial(extract_answer, thinking=False),
             log=pytest.fail,
@@ -72,7 +71,7 @@ def test_repeats_are_dropped_and_counted_whatever_their_layout(read):
         {"problem": "What is $ 2 ^2 $", "answer": 5},
         {"problem": "What is $\\left. 3^2$?", "answer": "9"},
     ]
-    loaded = read([*rows, *rows, *again[:1]], fields=replace(FIELDS, metadata={}))
+    loaded = read([*rows, *rows, *again[:1]], fields=FIELDS.model_copy(update={"metadata": {}}))
     assert [problem.answer for problem in loaded.problems] == ["1", "4", "9"]
     assert (loaded.origin.num_rows, loaded.origin.num_repeated, loaded.origin.num_problems) == (7, 4, 3)
     assert loaded.origin.warnings == (
@@ -105,12 +104,12 @@ def test_an_instruction_is_taken_off_or_kept_and_told_either_way(read):
     instruction = "Please reason step by step, and put your final answer within \\boxed{}."
     rows = [{"problem": f"What is {n}+1? {instruction}", "answer": n + 1} for n in range(3)]
     rows.append({"problem": "What is 2+1?", "answer": 3})
-    stripped = read(rows, fields=replace(FIELDS, metadata={}))
+    stripped = read(rows, fields=FIELDS.model_copy(update={"metadata": {}}))
     assert [p.question for p in stripped.problems] == ["What is 0+1?", "What is 1+1?", "What is 2+1?"]
     assert (stripped.origin.num_instructions, stripped.origin.num_repeated) == (3, 1)
     assert "3 questions carry an instruction" in stripped.origin.warnings[1]
     assert stripped.origin.warnings[1].endswith("taken off")
-    kept = read(rows, fields=replace(FIELDS, metadata={}), strips_instruction=False)
+    kept = read(rows, fields=FIELDS.model_copy(update={"metadata": {}}), instruction="keep")
     assert kept.problems[0].question == rows[0]["problem"]
     assert "kept, so choose a prompt without one" in kept.origin.warnings[0]
 
@@ -133,7 +132,7 @@ def test_rows_without_a_question_or_an_answer_are_left_out_and_listed(read):
         {"problem": "4?", "answer": "", "solution": "no box"},
         {"problem": "5?", "answer": None},
     ]
-    loaded = read(rows, fields=replace(FIELDS, metadata={}))
+    loaded = read(rows, fields=FIELDS.model_copy(update={"metadata": {}}))
     assert [p.question for p in loaded.problems] == ["1?"]
     assert loaded.origin.num_incomplete == 4
     (warning,) = loaded.origin.warnings

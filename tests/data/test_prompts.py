@@ -4,8 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
-from atrium.data.prompts import PROMPT_TEMPLATES, PromptTemplate, encode_prompt, find_prompt_template
+from atrium.data.prompts import (
+    PROMPT_TEMPLATES,
+    Prompt,
+    PromptTemplate,
+    encode_prompt,
+    find_prompt_template,
+)
 from atrium.errors import ConfigError
 from atrium.models.tiny import build_tokenizer
 from atrium.records import Problem
@@ -103,10 +110,31 @@ def test_the_hash_covers_all_but_the_name():
         {"system": ""},
         {"use_chat_template": False},
         {"chat_options": {"enable_thinking": True}},
+        {"stop": ("\n",)},
     ]
-    hashes = {replace(template, **change).content_hash for change in changes}
-    assert len(hashes | {template.content_hash}) == 5
-    assert replace(template, name="u").content_hash == template.content_hash
+    hashes = {template.model_copy(update=change).content_hash for change in changes}
+    assert len(hashes | {template.content_hash}) == 6
+    assert template.model_copy(update={"name": "u"}).content_hash == template.content_hash
+
+
+EXAMPLES = ({"question": "2+3=", "answer": "5."}, {"question": "4+4=", "answer": "8."})
+
+
+def test_worked_examples_are_turns_of_a_chat_or_plain_text_before_the_question():
+    chat = PromptTemplate(examples=EXAMPLES, user="{question}?", system="Add.")
+    assert _read(chat) == (
+        "[system]Add.[user]2+3=?[assistant]5.[user]4+4=?[assistant]8.[user]7+8=?[assistant]"
+    )
+    plain = PromptTemplate(examples=EXAMPLES, user="Q: {question} A: ", use_chat_template=False)
+    assert _read(plain) == "Q: 2+3= A: 5.\n\nQ: 4+4= A: 8.\n\nQ: 7+8= A: "
+
+
+def test_settings_name_a_template_or_say_what_one_of_their_own_is():
+    named, own = (TypeAdapter(Prompt).validate_python(value) for value in ("bare", {"user": "Q: {question}"}))
+    assert named is PROMPT_TEMPLATES["bare"]
+    assert own.name == "own"
+    recorded = [TypeAdapter(Prompt).dump_python(one, mode="json") for one in (named, own)]
+    assert recorded == ["bare", {"user": "Q: {question}"}]
 
 
 def test_every_template_in_the_table_has_its_own_name_and_content():
@@ -116,12 +144,12 @@ def test_every_template_in_the_table_has_its_own_name_and_content():
 
 @pytest.mark.parametrize("user", ["no place", "{question} {question}"])
 def test_a_template_needs_exactly_one_place_for_the_question(user):
-    with pytest.raises(ConfigError, match="exactly once"):
+    with pytest.raises(ValueError, match="exactly once"):
         PromptTemplate(name="t", user=user)
 
 
 def test_a_system_turn_without_a_chat_template_is_refused_as_idle():
-    with pytest.raises(ConfigError, match="have no effect"):
+    with pytest.raises(ValueError, match="no effect without it"):
         PromptTemplate(name="t", system="s", use_chat_template=False)
 
 
@@ -132,5 +160,5 @@ def test_a_tokenizer_without_a_chat_template_is_named_with_the_way_out():
 
 def test_an_unknown_template_is_answered_with_the_nearest_name():
     assert find_prompt_template("question").name == "question"
-    with pytest.raises(ConfigError, match="did you mean 'qwen_boxed'"):
+    with pytest.raises(ValueError, match="did you mean 'qwen_boxed'"):
         find_prompt_template("qwen_boxd")

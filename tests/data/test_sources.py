@@ -8,8 +8,8 @@ import pytest
 from huggingface_hub import constants
 
 from atrium.data.fields import UnreadableValueError
-from atrium.data.problem_files import Fields, ProblemFiles
 from atrium.data.problem_sets import read_problem_set
+from atrium.data.settings import Fields, ProblemFiles
 from atrium.data.sources import is_local, locate_files
 from atrium.errors import DataError
 

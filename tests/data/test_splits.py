@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atrium.data.splits import question_key, split_problems, without_overlap
+from atrium.data.splits import question_key, split_problems
 from atrium.errors import DataError
 from atrium.records import Problem
 
@@ -80,10 +80,3 @@ def test_too_few_problems_are_an_error_that_says_what_to_lower():
 )
 def test_questions_are_the_same_but_for_layout(one, other, is_same):
     assert (question_key(one) == question_key(other)) is is_same
-
-
-def test_problems_that_a_benchmark_holds_are_dropped_and_counted():
-    problems = _problems(10)
-    kept, num_dropped = without_overlap(problems, {"What  is $3$", "What is 7?", "What is 70?"})
-    assert num_dropped == 2
-    assert [problem.answer for problem in kept] == ["0", "1", "2", "4", "5", "6", "8", "9"]

@@ -12,8 +12,9 @@ from tests.scripted_engine import ScriptedCompletion, ScriptedEngine
 
 from atrium.errors import ConfigError, DataError, EngineError
 from atrium.evaluation.collection import Watch
-from atrium.evaluation.evaluator import Benchmark, WaveSize, evaluate
+from atrium.evaluation.evaluator import Benchmark, evaluate
 from atrium.records import Completion, FinishReason, Problem, Verdict, VerdictKind
+from atrium.rollout.declaration import WaveSize
 from atrium.rollout.engine import Generation, SamplingParams
 from atrium.seeding import derive_seed
 

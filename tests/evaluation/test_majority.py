@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 
-from atrium.evaluation.majority import majority_at_k
+from atrium.evaluation.majority import majority_at
 from atrium.grading.pool import GraderPool
+from atrium.grading.verifiers import MathVerifier
 from atrium.records import EvaluatedSample, FinishReason, Problem, VerdictKind
 
 GOLD = r"\frac{1}{2}"
 
 
+def majority_at_k(samples_PK, **options):
+    """Maj@K of problems with the same number of samples."""
+    k = len(samples_PK[0])
+    return majority_at(samples_PK, [k], **options)[k]
+
+
 @pytest.fixture(scope="module")
 def pool():
-    with GraderPool(num_workers=1, timeout_s=60.0, memory_limit_mb=1024) as pool:
+    with GraderPool(MathVerifier(num_workers=1, timeout_s=60.0, memory_limit_mb=1024)) as pool:
         yield pool
 
 
@@ -88,3 +97,22 @@ def test_an_answer_that_was_not_graded_votes_as_wrong(pool):
     assert majority_at_k(
         [[sample(pool, "0.5"), timed_out, timed_out]], require_stop=True, compare=pool.compare
     ) == pytest.approx([0.0])
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        ["0.5", "0.5", "3", "3", "4"],
+        ["0.5", "3", "4", "5", None],
+        ["0.5", "0.5", "0.5", "3", "3", None],
+        ["3", "3", "4"],
+    ],
+)
+def test_below_all_samples_it_is_the_mean_over_every_subset(pool, answers):
+    samples = [sample(pool, answer) for answer in answers]
+    ks = range(1, len(samples) + 1)
+    found = majority_at([samples], ks, require_stop=True, compare=pool.compare)
+    for k in ks:
+        subsets = [list(subset) for subset in combinations(samples, k)]
+        each = [majority_at_k([one], require_stop=True, compare=pool.compare)[0] for one in subsets]
+        assert found[k] == pytest.approx([sum(each) / len(each)])

@@ -75,8 +75,10 @@ def test_pass_hat_k_has_both_intervals_and_its_sampling_noise_is_that_of_the_wro
 
 def test_the_majority_is_there_where_it_was_counted():
     assert "maj_at_k" not in results_of(CORRECT)
-    results = results_of(CORRECT, majority_P=np.array([0.5, 1.0, 0.0]))
-    assert results["maj_at_k"] == pytest.approx(0.5)
+    results = results_of(CORRECT, majority_P={2: np.array([0.5, 0.5, 0.0]), 4: np.array([0.5, 1.0, 0.0])})
+    assert results["maj_at_k"] == results["maj_at"]["4"] == pytest.approx(0.5)
+    assert results["maj_at"]["2"] == pytest.approx(1 / 3)
+    assert results["maj_at_intervals"]["4"] == results["maj_interval_over_problems"]
     low, high = results["maj_interval_over_problems"]
     assert low < 0.5 < high
     assert single_numbers(results)["maj_at_4"] == pytest.approx(0.5)

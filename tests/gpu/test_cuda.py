@@ -11,7 +11,8 @@ import torch
 
 from atrium.cli import main
 from atrium.metrics import ENTROPY, GRAD_NORM, MISMATCH_MAX, PEAK_MEMORY_MB
-from atrium.models.tiny import TinySettings, build_tiny_policy
+from atrium.models.settings import TinySettings
+from atrium.models.tiny import build_tiny_policy
 from atrium.rollout.engine import GenerationRequest, SamplingParams
 from atrium.rollout.transformers_engine import TransformersEngine
 

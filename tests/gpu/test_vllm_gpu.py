@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.vllm.settings import vllm_settings
 
 from atrium.cli import main
 from atrium.config.machine import this_machine
 from atrium.metrics import MISMATCH_MEAN, NUM_UPDATES
-from atrium.models.tiny import TinySettings, build_tiny_policy
+from atrium.models.settings import TinySettings
+from atrium.models.tiny import build_tiny_policy
 from atrium.rollout.engine import GenerationRequest, SamplingParams
 from atrium.tracking.json_lines import read_json_lines
 
@@ -32,7 +34,7 @@ CACHE = Path(__file__).resolve().parents[2] / "runs" / ".cache" / "vllm-tests"
 @pytest.mark.parametrize("enforce_eager", [True, False], ids=["eager", "graphs"])
 def test_sampled_log_probabilities_are_the_trainers_after_an_update(sleep_level, enforce_eager):
     from atrium.rollout.vllm_engine import VllmEngine
-    from atrium.rollout.vllm_start import VllmSettings
+    from atrium.rollout.vllm_start import Place
 
     policy, other = (build_tiny_policy(TinySettings(head_dim=64), seed=seed) for seed in (0, 1))
     for each in (policy, other):
@@ -41,20 +43,10 @@ def test_sampled_log_probabilities_are_the_trainers_after_an_update(sleep_level,
         model=policy.model,
         tokenizer=policy.tokenizer,
         stop_token_ids=policy.stop_token_ids,
-        settings=VllmSettings(
-            device="cuda",
-            dtype="bfloat16",
-            context_length=128,
-            max_num_seqs=64,
-            gpu_memory_fraction=0.3,
-            kv_cache_mb=None,
-            kv_cache_dtype="auto",
-            enforce_eager=enforce_eager,
-            sleep_level=sleep_level,
-            num_speculative_tokens=None,
-            start_timeout_s=600.0,
-            step_timeout_s=60.0,
+        settings=vllm_settings(
+            gpu_memory_fraction=0.3, kv_cache_mb=None, enforce_eager=enforce_eager, sleep_level=sleep_level
         ),
+        place=Place(device="cuda", dtype="bfloat16", context_length=128),
         cache_dir=CACHE,
     )
     prompt = np.array([3, 7, 8, 9, 4], np.int32)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from atrium.grading.pool import GraderPool
+from atrium.grading.verifiers import MathVerifier
 from atrium.records import VerdictKind
 
 TIMEOUT_S = 0.6
@@ -149,7 +150,9 @@ FEW = [
 
 def grade_each(answers: list[str], gold: str, num_workers: int) -> Counter[VerdictKind]:
     kinds: Counter[VerdictKind] = Counter()
-    with GraderPool(num_workers, TIMEOUT_S, MEMORY_LIMIT_MB) as grader:
+    with GraderPool(
+        MathVerifier(num_workers=num_workers, timeout_s=TIMEOUT_S, memory_limit_mb=MEMORY_LIMIT_MB)
+    ) as grader:
         grader.grade(r"\boxed{\cot x}", "x")  # the processes' own start does not count
         for answer in answers:
             start = time.process_time()  # which what other processes do does not change

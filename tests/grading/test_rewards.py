@@ -1,22 +1,14 @@
-"""Rewards: a table of verdicts and lengths, and two controls."""
+"""Rewards: a table of verdicts and lengths, two controls, and what a group of its own may look at."""
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from atrium.errors import ConfigError
-from atrium.grading.rewards import (
-    REWARDS,
-    FormatReward,
-    OverlongPenalty,
-    RandomReward,
-    Reward,
-    RewardFunction,
-)
-from atrium.records import Completion, FinishReason, Verdict, VerdictKind
+from atrium.grading.rewards import CorrectnessReward, FormatReward, GradedGroup, OverlongPenalty, RandomReward
+from atrium.records import Completion, FinishReason, Problem, Verdict, VerdictKind
 
 
 def completion(num_tokens: int = 5, reason: FinishReason = FinishReason.STOP) -> Completion:
@@ -34,6 +26,19 @@ def verdict(kind: VerdictKind) -> Verdict:
     return Verdict(kind=kind, reason="a reason", extracted=extracted)
 
 
+def graded(
+    *pairs: tuple[VerdictKind, Completion], name: str = "p", step: int = 0, seed: int = 0
+) -> GradedGroup:
+    return GradedGroup(
+        problem=Problem(problem_id=name, question="?", answer="42"),
+        completions=tuple(one for _, one in pairs),
+        verdicts=tuple(verdict(kind) for kind, _ in pairs),
+        step=step,
+        seed=seed,
+        max_new_tokens=100,
+    )
+
+
 @pytest.mark.parametrize(
     ("kind", "stopped", "cut_off"),
     [
@@ -45,16 +50,14 @@ def verdict(kind: VerdictKind) -> Verdict:
     ],
 )
 def test_each_verdict_has_its_value(kind: VerdictKind, stopped: float, cut_off: float):
-    reward = Reward(correct=2.0, incorrect=-1.0, no_answer=-3.0, require_stop=True)
-    assert reward("p", 0, 0, verdict(kind), completion()) == stopped
-    truncated = completion(reason=FinishReason.LENGTH)
-    assert reward("p", 0, 0, verdict(kind), truncated) == cut_off
-    lenient = dataclasses.replace(reward, require_stop=False)
-    assert lenient("p", 0, 0, verdict(kind), truncated) == stopped
+    reward = CorrectnessReward(correct=2.0, incorrect=-1.0, no_answer=-3.0, require_stop=True)
+    group = graded((kind, completion()), (kind, completion(reason=FinishReason.LENGTH)))
+    assert reward(group) == [stopped, cut_off]
+    assert reward.model_copy(update={"require_stop": False})(group) == [stopped, stopped]
 
 
 def test_the_overlong_penalty_follows_the_formula_of_dapo():
-    penalty = OverlongPenalty(max_tokens=100, buffer_tokens=20)
+    penalty = OverlongPenalty(buffer_tokens=20, factor=1.0)
     for num_tokens in range(121):
         if num_tokens <= 80:
             expected = 0.0
@@ -62,63 +65,54 @@ def test_the_overlong_penalty_follows_the_formula_of_dapo():
             expected = ((100 - 20) - num_tokens) / 20
         else:
             expected = -1.0
-        assert penalty(num_tokens) == pytest.approx(expected, abs=1e-15)
-    assert dataclasses.replace(penalty, factor=0.5)(100) == -0.5
-    reward = Reward(overlong=penalty)
-    assert reward("p", 0, 0, verdict(VerdictKind.CORRECT), completion(90)) == 0.5
-    assert reward("p", 0, 0, verdict(VerdictKind.INCORRECT), completion(90)) == -0.5
+        assert penalty(num_tokens, 100) == pytest.approx(expected, abs=1e-15)
+    assert OverlongPenalty(buffer_tokens=20, factor=0.5)(100, 100) == -0.5
+    reward = CorrectnessReward(overlong=penalty)
+    group = graded((VerdictKind.CORRECT, completion(90)), (VerdictKind.INCORRECT, completion(90)))
+    assert reward(group) == [0.5, -0.5]
 
 
 @pytest.mark.parametrize(
     ("make", "key"),
     [
-        (lambda: OverlongPenalty(max_tokens=10, buffer_tokens=0), "buffer_tokens"),
-        (lambda: OverlongPenalty(max_tokens=10, buffer_tokens=11), "buffer_tokens"),
-        (lambda: OverlongPenalty(max_tokens=10, buffer_tokens=5, factor=-1.0), "factor"),
-        (lambda: RandomReward(seed=0, probability=1.5), "probability"),
+        (lambda: OverlongPenalty(buffer_tokens=0, factor=1.0), "buffer_tokens"),
+        (lambda: OverlongPenalty(buffer_tokens=5, factor=-1.0), "factor"),
+        (lambda: RandomReward(probability=1.5), "probability"),
     ],
 )
 def test_impossible_settings_are_refused_by_name(make, key: str):
-    with pytest.raises(ConfigError, match=key):
+    with pytest.raises(ValidationError, match=key):
         make()
 
 
+def test_what_only_the_length_limit_makes_impossible_is_refused_by_name():
+    reward = CorrectnessReward(overlong=OverlongPenalty(buffer_tokens=11, factor=1.0))
+    with pytest.raises(ConfigError, match=r"reward\.overlong\.buffer_tokens=11"):
+        reward.check(10)
+    reward.check(11)
+    with pytest.raises(ConfigError, match=r"reward\.correct=0 must be above"):
+        CorrectnessReward(correct=0.0).check(10)
+
+
 def test_the_random_reward_is_keyed_and_has_its_probability():
-    reward = RandomReward(seed=3, probability=0.3)
-    args = (verdict(VerdictKind.CORRECT), completion())
-    draws = [reward(f"p{p}", g, s, *args) for p in range(40) for g in range(8) for s in range(10)]
-    assert set(draws) == {0.0, 1.0}
-    assert np.mean(draws) == pytest.approx(0.3, abs=0.03)
-    again = [reward(f"p{p}", g, s, *args) for p in range(40) for g in range(8) for s in range(10)]
-    assert draws == again
-    other = RandomReward(seed=4, probability=0.3)
-    assert (
-        draws[:100]
-        != [other(f"p{p}", g, s, *args) for p in range(2) for g in range(8) for s in range(10)][:100]
-    )
-    assert {RandomReward(seed=0, probability=p)("p", 0, 0, *args) for p in (0.0,)} == {0.0}
-    assert RandomReward(seed=0, probability=1.0)("p", 0, 0, *args) == 1.0
+    eight = [(VerdictKind.CORRECT, completion())] * 8
+
+    def draws(seed: int) -> list[float]:
+        groups = [graded(*eight, name=f"p{p}", step=s, seed=seed) for p in range(40) for s in range(10)]
+        return [reward for group in groups for reward in RandomReward(probability=0.3)(group)]
+
+    found = draws(3)
+    assert set(found) == {0.0, 1.0}
+    assert np.mean(found) == pytest.approx(0.3, abs=0.03)
+    assert found == draws(3)
+    assert found != draws(4)
 
 
 def test_the_random_reward_ignores_what_was_answered():
-    reward = RandomReward(seed=0)
-    assert len({reward("p", 0, 0, verdict(kind), completion()) for kind in VerdictKind}) == 1
+    values = [RandomReward()(graded((kind, completion()))) for kind in VerdictKind]
+    assert values == [values[0]] * len(VerdictKind)
 
 
 @pytest.mark.parametrize("kind", VerdictKind)
-def test_the_format_reward_asks_for_a_box_only(kind: VerdictKind):
-    value = FormatReward()("p", 0, 0, verdict(kind), completion())
-    assert value == float(kind is not VerdictKind.NO_ANSWER)
-
-
-def test_the_table_holds_frozen_rewards_with_one_signature():
-    made: list[RewardFunction] = [
-        REWARDS["correctness"](),
-        REWARDS["random"](seed=0),
-        REWARDS["format"](),
-    ]
-    assert len(made) == len(REWARDS)
-    for reward in made:
-        assert reward("p", 0, 0, verdict(VerdictKind.CORRECT), completion()) in (0.0, 1.0)
-        assert dataclasses.is_dataclass(reward)
-        assert type(reward).__dataclass_params__.frozen  # type: ignore[attr-defined]
+def test_the_format_reward_asks_for_an_answer_only(kind: VerdictKind):
+    assert FormatReward()(graded((kind, completion()))) == [float(kind is not VerdictKind.NO_ANSWER)]

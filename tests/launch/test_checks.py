@@ -6,11 +6,13 @@ import json
 
 import pytest
 
+from atrium.assemble.ranks import joined_ranks
 from atrium.cli import main
 from atrium.cli.train import launching
 from atrium.config.compose import compose
 from atrium.errors import ConfigError, RunFolderError
 from atrium.launch import gpus
+from atrium.models.settings import TinySettings
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,28 @@ def test_wrong_processes_are_one_line(tmp_path, capsys, settings, said):
     assert not list(tmp_path.rglob("status.json"))
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["model.lora={rank: 4, alpha: 8}"],
+        ["optimizer=adamw_8bit"],
+        ["compute.compile=true"],
+        ["compute.on_oom=shrink"],
+        ["rollout.overlap=true", "rollout.lag=1"],
+    ],
+    ids=lambda settings: settings[0].partition("=")[0],
+)
+def test_what_one_process_has_alone_is_refused_to_several_however_they_are_started(settings, monkeypatch):
+    config = compose(settings)
+    with pytest.raises(ConfigError) as typed:
+        compose([*settings, "compute.num_processes=2"])
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError) as started, joined_ranks(config):
+        pass
+    assert str(started.value) == str(typed.value)
+    assert "one process" in str(typed.value)
+
+
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
     """What the driver says of three GPUs, the last of another kind; CUDA_VISIBLE_DEVICES names all."""
@@ -48,7 +72,7 @@ def driver(tmp_path, monkeypatch):
         (folder / "information").write_text(text)
     monkeypatch.setattr(gpus, "_DRIVER", tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    monkeypatch.setattr("atrium.config.consistency.torch_has_cuda", lambda: True)
+    monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
 
 
 def on_gpus(num_processes):
@@ -96,7 +120,7 @@ def test_a_rank_and_a_single_process_start_nothing(monkeypatch):
 @pytest.mark.parametrize("command", [["evaluate", "model=tiny"], ["sweep", "delta", "budget=tiny"]])
 @pytest.mark.parametrize("setting", ["compute.num_processes=2", "compute=slurm"])
 def test_commands_of_one_process_refuse_settings_of_several(tmp_path, capsys, monkeypatch, command, setting):
-    monkeypatch.setattr("atrium.config.consistency.torch_has_cuda", lambda: True)
+    monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
     assert main([*command, setting, f"runs_dir={tmp_path}"]) == 2
     errors = capsys.readouterr().err
     assert "is for `atrium train`" in errors
@@ -108,7 +132,8 @@ def test_a_checkpoint_of_another_model_is_refused_before_anything_is_loaded(tmp_
     folder = launching.begun_run(config, [])
     policy = folder.checkpoint_path(3) / "policy"
     policy.mkdir(parents=True)
-    (policy / "config.json").write_text(json.dumps({"model_type": "qwen3", "hidden_size": 4096}))
+    stored = TinySettings(hidden_size=4096).architecture
+    (policy / "config.json").write_text(json.dumps(stored))
     assert main(["train", "--resume", str(folder.path)]) == 2
     errors = capsys.readouterr().err
     assert "is of another model: its hidden_size is 4096, and the run's model has 64" in errors

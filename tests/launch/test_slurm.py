@@ -25,7 +25,7 @@ SLURM = ["compute=slurm", "compute.device=cpu"]
 
 
 def test_the_script_asks_for_what_the_settings_say(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("atrium.config.consistency.torch_has_cuda", lambda: True)
+    monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
     code = main(
         [
             "train",

@@ -7,15 +7,17 @@ from itertools import pairwise
 import pytest
 import torch
 
-from atrium.data.arithmetic import ArithmeticSettings, held_out_questions, slipping_solution, solution
+from atrium.data.arithmetic import held_out_questions, slipping_solution, solution
 from atrium.data.prompts import PROMPT_TEMPLATES, encode_prompt
+from atrium.data.settings import ArithmeticSettings
 from atrium.models.demonstrations import (
     clean_demonstrator,
     demonstration_batches,
     imperfect_demonstrator,
     longest_demonstration,
 )
-from atrium.models.tiny import TinySettings, build_tiny_policy, build_tokenizer
+from atrium.models.settings import TinySettings
+from atrium.models.tiny import build_tiny_policy, build_tokenizer
 from atrium.records import Problem
 
 ARITHMETIC = ArithmeticSettings()

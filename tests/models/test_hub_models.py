@@ -10,7 +10,7 @@ import torch
 from huggingface_hub import constants
 
 from atrium.errors import ConfigError
-from atrium.models.architecture import hub_architecture
+from atrium.models.architecture import hub_shape
 from atrium.models.policy import load_policy
 
 ANSWERS = {"gated": (403, "GatedRepo"), "missing": (401, "RepoNotFound"), "old": (404, "RevisionNotFound")}
@@ -61,7 +61,7 @@ def hub(monkeypatch, tmp_path):
 def test_a_model_that_cannot_be_had_is_one_line_that_says_what_to_do(hub, name):
     for load in (
         lambda source: load_policy(source, dtype=torch.float32, device="cpu"),
-        hub_architecture,  # what the memory check before loading reads
+        hub_shape,  # what the memory check before loading reads
     ):
         with pytest.raises(ConfigError, match=SAYS[name]) as caught:
             load(f"owner/{name}")

@@ -24,7 +24,8 @@ from atrium.models.lora import (
 )
 from atrium.models.policy import load_policy, save_policy
 from atrium.models.qwen3 import has_fused_form
-from atrium.models.tiny import TinySettings, build_tiny_policy
+from atrium.models.settings import TinySettings
+from atrium.models.tiny import build_tiny_policy
 from atrium.rollout.engine import GenerationRequest, SamplingParams
 from atrium.rollout.transformers_engine import TransformersEngine
 from atrium.rollout.weights import check_weights

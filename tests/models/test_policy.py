@@ -10,7 +10,8 @@ import torch
 
 from atrium.errors import CheckpointError, ConfigError
 from atrium.models.policy import build_random_policy, load_policy, save_policy
-from atrium.models.tiny import TinySettings, build_tiny_policy, build_tokenizer
+from atrium.models.settings import TinySettings
+from atrium.models.tiny import build_tiny_policy, build_tokenizer
 
 SMALL = TinySettings(hidden_size=16, num_layers=1, num_heads=2, num_key_value_heads=1, head_dim=8)
 

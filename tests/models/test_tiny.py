@@ -5,7 +5,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
 
 from atrium.models.policy import save_policy
-from atrium.models.tiny import PIECE, TOKENS, TinySettings, build_tiny_policy, build_tokenizer
+from atrium.models.settings import TOKENS, TinySettings
+from atrium.models.tiny import PIECE, build_tiny_policy, build_tokenizer
 
 TEXTS = [
     "7+8-4+3=",

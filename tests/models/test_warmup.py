@@ -5,17 +5,17 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
 
 import filelock
 import pytest
 import torch
 
-from atrium.data.arithmetic import ArithmeticSettings, arithmetic_splits
+from atrium.data.arithmetic import arithmetic_splits
 from atrium.data.prompts import PROMPT_TEMPLATES, encode_prompt
+from atrium.data.settings import ArithmeticSettings
 from atrium.errors import CheckpointError, ConfigError, TrainingDivergedError
-from atrium.models.tiny import TinySettings
-from atrium.models.warmup import WarmupSettings, train_policy, warmed_up_policy, warmup_hash
+from atrium.models.settings import TinySettings, WarmupSettings
+from atrium.models.warmup import train_policy, warmed_up_policy, warmup_hash
 
 TINY = TinySettings(hidden_size=16, num_layers=1, num_heads=2, num_key_value_heads=1, head_dim=8)
 WARMUP = WarmupSettings(num_clean_steps=4, num_imperfect_steps=2, batch_size=4)
@@ -93,21 +93,21 @@ def test_the_cache_key_covers_every_setting_but_the_training_problems():
     others = [
         warmup_hash(TINY, WARMUP, ARITHMETIC, 1),
         *(
-            warmup_hash(replace(TINY, **{name: getattr(TINY, name) + 2}), WARMUP, ARITHMETIC, 0)
-            for name in TINY.__dataclass_fields__
+            warmup_hash(TINY.model_copy(update={name: getattr(TINY, name) + 2}), WARMUP, ARITHMETIC, 0)
+            for name in TinySettings.model_fields
         ),
         *(
-            warmup_hash(TINY, replace(WARMUP, **{name: getattr(WARMUP, name) + 2}), ARITHMETIC, 0)
-            for name in WARMUP.__dataclass_fields__
+            warmup_hash(TINY, WARMUP.model_copy(update={name: getattr(WARMUP, name) + 2}), ARITHMETIC, 0)
+            for name in WarmupSettings.model_fields
         ),
         *(
-            warmup_hash(TINY, WARMUP, replace(ARITHMETIC, **{name: getattr(ARITHMETIC, name) + 2}), 0)
-            for name in ARITHMETIC.__dataclass_fields__
+            warmup_hash(TINY, WARMUP, ARITHMETIC.model_copy(update={name: getattr(ARITHMETIC, name) + 2}), 0)
+            for name in ArithmeticSettings.model_fields
             if name != "num_train"
         ),
     ]
     assert len({key, *others}) == 1 + len(others)
-    assert warmup_hash(TINY, WARMUP, replace(ARITHMETIC, num_train=7), 0) == key
+    assert warmup_hash(TINY, WARMUP, ARITHMETIC.model_copy(update={"num_train": 7}), 0) == key
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "warmup.json"])
@@ -162,7 +162,7 @@ def test_who_waited_for_the_lock_takes_what_the_other_made(tmp_path, trained):
 def test_two_processes_at_once_share_one_warm_up(tmp_path, trained):
     code = (
         "import sys; from pathlib import Path; from atrium.models.warmup import *;"
-        f"from atrium.models.warmup import TinySettings, ArithmeticSettings; tiny = {TINY!r};"
+        f"from atrium.models.settings import *; from atrium.data.settings import *; tiny = {TINY!r};"
         f"warmup = {WARMUP!r}; arithmetic = {ARITHMETIC!r};"
         "warmed_up_policy(tiny, warmup, arithmetic, seed=0, cache_dir=Path(sys.argv[1]),"
         " on_progress=lambda *report: print('step'))"
@@ -186,12 +186,14 @@ def test_a_cache_that_cannot_be_written_is_refused_before_any_training(tmp_path)
 
 def test_a_context_too_short_for_a_solution_is_refused_before_any_training():
     with pytest.raises(ConfigError, match=r"context_length is 40, .* 7 operands takes up to 69"):
-        train_policy(replace(TINY, context_length=40), WARMUP, ARITHMETIC, seed=0)
+        train_policy(TINY.model_copy(update={"context_length": 40}), WARMUP, ARITHMETIC, seed=0)
 
 
 def test_a_loss_that_is_not_finite_ends_the_warm_up(tmp_path):
     with pytest.raises(TrainingDivergedError, match="learning_rate"):
-        warmed_up_policy(TINY, replace(WARMUP, learning_rate=1e38), ARITHMETIC, seed=0, cache_dir=tmp_path)
+        warmed_up_policy(
+            TINY, WARMUP.model_copy(update={"learning_rate": 1e38}), ARITHMETIC, seed=0, cache_dir=tmp_path
+        )
     assert not list((tmp_path / "warmup").glob("*/"))
 
 
@@ -229,7 +231,9 @@ def _accuracy(policy, problems, num_samples):
 def test_the_whole_warm_up_gives_competence_and_then_plants_imperfection():
     arithmetic, default = ArithmeticSettings(num_train=1), WarmupSettings()
     problems = arithmetic_splits(arithmetic).test.problems
-    clean = train_policy(TinySettings(), replace(default, num_imperfect_steps=0), arithmetic, seed=0)
+    clean = train_policy(
+        TinySettings(), default.model_copy(update={"num_imperfect_steps": 0}), arithmetic, seed=0
+    )
     assert _accuracy(clean, problems, 8)[0] > 0.65
     mean_at_8, pass_at_8 = _accuracy(train_policy(TinySettings(), default, arithmetic, seed=0), problems, 8)
     assert 0.18 < mean_at_8 < 0.30

@@ -144,7 +144,7 @@ def random_case(
         rollout_logprob_BT=(behavior_BT + normal(0.05)).clamp(max=-1e-3),
         behavior_logprob_BT=behavior_BT,
         reference_logprob_BT=(behavior_BT + normal(0.2)).clamp(max=-1e-3),
-        trains_B=torch.ones(num_rows, dtype=torch.bool),
+        is_trained_B=torch.ones(num_rows, dtype=torch.bool),
     )
     policy = PolicyTokens(
         logprob_BT=logprob_BT, entropy_BT=normal(1.0).abs(), divergence_BT=0.1 * normal(1.0).abs()

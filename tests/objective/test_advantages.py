@@ -23,7 +23,7 @@ def make_batch(reward_B, *, group_B=None, mask_BT=None):
         group_B=torch.zeros(num_rows, dtype=torch.long) if group_B is None else torch.tensor(group_B),
         sample_key_B=torch.arange(num_rows),
         rollout_logprob_BT=torch.zeros(mask_BT.shape, dtype=torch.float64),
-        trains_B=torch.ones(num_rows, dtype=torch.bool),
+        is_trained_B=torch.ones(num_rows, dtype=torch.bool),
     )
 
 

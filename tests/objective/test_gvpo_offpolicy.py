@@ -54,7 +54,7 @@ def all_pairs(behavior, stored):
         rollout_logprob_BT=behavior_BT,
         behavior_logprob_BT=behavior_BT,
         reference_logprob_BT=behavior_BT,
-        trains_B=torch.ones(len(row_B), dtype=torch.bool),
+        is_trained_B=torch.ones(len(row_B), dtype=torch.bool),
     )
     return batch, row_B, weight_P.repeat_interleave(2) * len(pairs), reward_C
 

@@ -68,7 +68,7 @@ def value_is_differentiated(method):
     )
     detached_factor = method.algorithm.token_weight.kind == "future_ratio"
     preserves_gradient = surrogate.kind == "gradient_preserving_clip"
-    return surrogate.gradient == "pathwise" and not (detached_kl or detached_factor or preserves_gradient)
+    return surrogate.form == "pathwise" and not (detached_kl or detached_factor or preserves_gradient)
 
 
 def test_finite_differences_of_the_whole_loss_are_its_gradient(presets, compose_method, make_case, step):

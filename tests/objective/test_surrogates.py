@@ -130,7 +130,7 @@ def as_batch(logp, log_w, advantage, reward):
         rollout_logprob_BT=logp - log_w,
         behavior_logprob_BT=logp - log_w,
         advantage_BT=advantage,
-        trains_B=torch.ones(num_rows, dtype=torch.bool),
+        is_trained_B=torch.ones(num_rows, dtype=torch.bool),
     )
 
 

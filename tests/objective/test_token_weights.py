@@ -239,7 +239,7 @@ def test_fipo_needs_no_matrix_of_positions_by_positions():
         group_B=torch.zeros(1, dtype=torch.int64),
         sample_key_B=torch.zeros(1, dtype=torch.int64),
         rollout_logprob_BT=log_ratio_BT,
-        trains_B=torch.ones(1, dtype=torch.bool),
+        is_trained_B=torch.ones(1, dtype=torch.bool),
         advantage_BT=torch.ones(1, 60_000),
     )
     factor_BT = weigh(FutureRatio(half_life=1000.0, lower=0.5, upper=2.0), None, log_ratio_BT, batch)

@@ -90,15 +90,15 @@ def test_all_ranks_run_equally_many_micro_batches_and_each_row_counts_once(max_t
     ]
     parts = [list(budget.split(forward, rows, subset)) for budget in budgets]
     assert len({len(found) for found in parts}) == 1
-    counted = np.concatenate([part.rows for found in parts for part in found if part.counts])
+    counted = np.concatenate([part.rows for found in parts for part in found if part.is_real])
     assert np.sort(counted).tolist() == subset.tolist()
-    assert parts[0][0].counts
+    assert parts[0][0].is_real
 
 
 def test_a_single_row_leaves_the_other_ranks_one_that_does_not_count():
     rows, forward = rows_of(random_groups(rewards=((1,),))), forward_of(exact_model())
     parts = [list(budget_of(99, Member(rank, 3)).split(forward, rows, np.array([0]))) for rank in range(3)]
-    assert [[part.counts for part in found] for found in parts] == [[True], [False], [False]]
+    assert [[part.is_real for part in found] for found in parts] == [[True], [False], [False]]
 
 
 def test_groups_pass_between_ranks_unchanged():

@@ -18,6 +18,7 @@ from atrium.data.problems import ProblemStream
 from atrium.errors import EngineError, RankError
 from atrium.evaluation.evaluator import Benchmark
 from atrium.grading.pool import GraderPool
+from atrium.grading.verifiers import MathVerifier
 from atrium.method.groups import GroupFilter
 from atrium.metrics import RANK_TOKENS_MAX, RANK_TOKENS_MIN
 from atrium.records import Completion, FinishReason, Problem
@@ -110,7 +111,7 @@ class CountingGrader:
 
 @pytest.fixture(scope="module")
 def pool():
-    with GraderPool(num_workers=1, timeout_s=30.0, memory_limit_mb=512) as pool:
+    with GraderPool(MathVerifier(num_workers=1, timeout_s=30.0, memory_limit_mb=512)) as pool:
         yield pool
 
 
@@ -126,7 +127,7 @@ def collect(engine, grader, ranks, *, num_prompts, group_filter):
         encode=encode,
         engine=engine,
         grader=grader,
-        reward=lambda problem, sample, step, verdict, completion: float(verdict.is_correct),
+        reward=lambda group: [float(verdict.is_correct) for verdict in group.verdicts],
         group_filter=group_filter,
         sampling=SAMPLING,
         num_prompts=num_prompts,

@@ -19,7 +19,7 @@ from tests.train.conftest import OPTIMIZER, exact_model, random_groups, rows_of
 
 from atrium.config.compose import compose, from_json, to_json
 from atrium.metrics import is_repeatable
-from atrium.models.shards import own_part, whole
+from atrium.models.shards import full_tensor, local_tensor
 from atrium.objective.objective import Objective
 from atrium.train.guard.faults import FaultHandling
 from atrium.train.measure.measurements import Measurements
@@ -104,7 +104,7 @@ def run_case(case, config, ranks):
     updater = PolicyUpdater(
         objective=objective,
         forward=_forward(model, ranks, passes, objective),
-        optimizer=PolicyOptimizer(model, OPTIMIZER),
+        optimizer=PolicyOptimizer(model, OPTIMIZER, num_steps=10),
         settings=UpdateSettings(
             **{
                 "num_minibatches": 1,
@@ -126,7 +126,7 @@ def run_case(case, config, ranks):
     assert all(parameter.grad is None for parameter in model.parameters())
     values = {quantity.name: value for quantity, value in measurements.values().items()}
     histogram = measurements.ratio_histogram()
-    weights = torch.cat([whole(value.detach()).flatten() for value in model.parameters()])
+    weights = torch.cat([full_tensor(value.detach()).flatten() for value in model.parameters()])
     tensors = {
         "weights": weights,
         "change": weights
@@ -151,7 +151,7 @@ def _forward(model, ranks, passes, objective):
         from atrium.train.ranks.sharding import shard
 
         sharded = shard(model, device="cpu", dtype=torch.float64, num_ranks=ranks.size)
-        assert all(own_part(value).numel() < value.numel() for value in model.parameters())
+        assert all(local_tensor(value).numel() < value.numel() for value in model.parameters())
     return PolicyForward(model, temperature=1.0, meter=meter, sharded=sharded, **passes)
 
 

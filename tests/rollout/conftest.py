@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests.scripted_engine import ScriptedCompletion, ScriptedEngine
+from tests.vllm.settings import vllm_settings
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
@@ -114,28 +115,17 @@ VLLM_ENGINES = []
 def vllm_engine(policy):
     """The engine of this process, started once, with the policy's weights."""
     if not VLLM_ENGINES or VLLM_ENGINES[-1].is_closed:
-        from atrium.rollout.vllm_engine import VllmEngine, VllmSettings
+        from atrium.rollout.vllm_engine import VllmEngine
+        from atrium.rollout.vllm_start import Place
 
-        settings = VllmSettings(
-            device="cuda" if torch.cuda.is_available() else "cpu",
-            dtype="float32",
-            context_length=policy.context_length,
-            max_num_seqs=64,
-            gpu_memory_fraction=0.2,
-            kv_cache_mb=64,
-            kv_cache_dtype="auto",
-            enforce_eager=True,
-            sleep_level=None,
-            num_speculative_tokens=None,
-            start_timeout_s=240.0,
-            step_timeout_s=60.0,
-        )
+        device = "cuda" if torch.cuda.is_available() else "cpu"
         VLLM_ENGINES.append(
             VllmEngine(
                 model=policy.model,
                 tokenizer=policy.tokenizer,
                 stop_token_ids=policy.stop_token_ids,
-                settings=settings,
+                settings=vllm_settings(),
+                place=Place(device=device, dtype="float32", context_length=policy.context_length),
                 cache_dir=VLLM_CACHE,
             )
         )

@@ -81,7 +81,7 @@ def test_rewards_keep_their_double_precision_and_groups_their_members():
     assert batch.reward_B.dtype == torch.float64
     assert batch.reward_B.tolist() == [1.0, 0.1, 0.0, 1 / 3, 1.0]
     assert batch.group_B.tolist() == [0, 0, 1, 1, 1]
-    assert batch.trains_B.tolist() == [True, True, False, False, False]
+    assert batch.is_trained_B.tolist() == [True, True, False, False, False]
 
 
 def test_selected_rows_are_cut_to_the_longest_of_them():

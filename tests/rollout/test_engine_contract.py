@@ -106,6 +106,25 @@ def test_a_longer_limit_only_continues_what_was_cut_off(any_engine, tokenizer):
     assert some_cut
 
 
+def test_a_stop_string_ends_a_completion_with_the_token_that_completes_it(any_engine, tokenizer):
+    """The draws stay what they are: the completion is the beginning of the one without stop strings."""
+    requests = requests_for(TEXTS, tokenizer)
+    whole = sum(generate(any_engine, requests, SamplingParams(max_new_tokens=40)), ())
+    stop = tuple(sorted({one.text[2:4] for one in whole if len(one.text) > 4}))[:3]
+    ended = sum(generate(any_engine, requests, SamplingParams(max_new_tokens=40, stop=stop)), ())
+    num_by_string = 0
+    for one, other in zip(ended, whole, strict=True):
+        assert one.token_ids.tolist() == other.token_ids[: one.num_tokens].tolist()
+        is_there = any(string in one.text for string in stop)
+        assert is_there == any(string in other.text for string in stop)
+        if is_there:
+            num_by_string += 1
+            assert one.finish_reason is FinishReason.STOP
+            before = tokenizer.decode(one.token_ids[:-1].tolist(), skip_special_tokens=True)
+            assert not any(string in before for string in stop)
+    assert num_by_string > 0
+
+
 def test_repeating_a_generation_repeats_it_bit_for_bit(any_engine, tokenizer):
     requests = requests_for(TEXTS, tokenizer)
     first, again = (generate(any_engine, requests, TEMPERATURE_1) for _ in range(2))

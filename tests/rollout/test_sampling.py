@@ -6,9 +6,17 @@ import torch
 from scipy.stats import chisquare, kstest
 from tests.rollout.conftest import reference_distribution
 
+from atrium.errors import EngineError
 from atrium.rollout import sampling as sampling_module
 from atrium.rollout.engine import SamplingParams
-from atrium.rollout.sampling import draw, log_distribution, sample_keys, sample_tokens, uniforms
+from atrium.rollout.sampling import (
+    check_sampling,
+    draw,
+    log_distribution,
+    sample_keys,
+    sample_tokens,
+    uniforms,
+)
 
 NO_STOP = torch.tensor([], dtype=torch.int64)
 WORD = 1 << 64
@@ -155,6 +163,14 @@ def test_the_distribution_is_the_reference_whatever_the_dtype(settings, dtype):
             8 * torch.finfo(torch.float32).eps * max(1.0, float(expected[expected.isfinite()].abs().max()))
         )
         torch.testing.assert_close(row.double(), expected, atol=bound, rtol=0)
+
+
+def test_min_p_keeps_the_tokens_that_are_likely_enough_beside_the_likeliest():
+    probability_NV = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.25, 0.25, 0.25, 0.25]])
+    kept_NV = log_distribution(probability_NV.log(), params(min_p=0.4)).exp()
+    torch.testing.assert_close(kept_NV, torch.tensor([[0.625, 0.375, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]))
+    with pytest.raises(EngineError, match="min_p is 1"):
+        check_sampling(params(min_p=1.0))
 
 
 def test_ties_with_the_last_of_top_k_stay():

@@ -7,10 +7,10 @@ import json
 import math
 
 import pytest
+from tests.run_records import evaluated_sample, sum_problem
 
 from atrium.assemble.sweeping import execute, read_result
 from atrium.evaluation.results import summarize
-from atrium.records import EvaluatedSample, FinishReason, Problem, VerdictKind
 from atrium.sweep.definition import PrunerConfig
 from atrium.sweep.plan import trial_config
 from atrium.sweep.pruning import RunWatch
@@ -175,7 +175,8 @@ def test_a_result_says_whether_the_run_collapsed(tmp_path, no_signal, correct, i
         if step:
             tracker.step(step, {"rollout/no_signal_frac": no_signal, "rollout/correct_frac": correct})
         if step in (0, 12):
-            answers = [answer(number, is_correct=step == 0 or is_right_after) for number in range(8)]
+            is_correct = step == 0 or is_right_after
+            answers = [evaluated_sample(sum_problem(number), is_correct=is_correct) for number in range(8)]
             results = summarize(answers, num_samples=1, pass_at=[1])
             tracker.evaluation(step=step, benchmark="exam", samples=answers, results=results)
     tracker.end(RunState.FINISHED)
@@ -183,18 +184,3 @@ def test_a_result_says_whether_the_run_collapsed(tmp_path, no_signal, correct, i
     assert result.collapse.startswith(said)
     assert bool(result.collapse) == bool(said)
     assert result.outcome["exam"]["mean_at_k"] == is_right_after
-
-
-def answer(number, *, is_correct):
-    return EvaluatedSample(
-        problem=Problem(problem_id=f"p{number}", question=f"{number}+1=", answer=str(number + 1)),
-        sample_index=0,
-        text="\\boxed{5}",
-        verdict=VerdictKind.CORRECT if is_correct else VerdictKind.INCORRECT,
-        reason="compared",
-        extracted="5",
-        is_correct=is_correct,
-        num_tokens=7,
-        finish_reason=FinishReason.STOP,
-        logprob_sum=-1.25,
-    )

@@ -37,7 +37,9 @@ QUICK = {"delta", "divergence", "matched_width"}
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.full) for name in sorted(SHIPPED)],
 )
 def test_each_shipped_sweep_can_be_run_in_its_smallest_form(name, tmp_path):
-    definition = tiny(read_definition(find_definition(name), runs_dir=str(tmp_path)))
+    whole = read_definition(find_definition(name), runs_dir=str(tmp_path))
+    definition = tiny(whole)
+    assert definition.final is None or definition.final.settings == whole.final.settings
     definition = definition.model_copy(update={"trials": 2})
     for stage in set(stages_of(definition)) - {Stage.FINAL}:
         assert plan_stage(definition, stage)

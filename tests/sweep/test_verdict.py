@@ -47,18 +47,18 @@ def scored(result, score):
 def reported(tmp_path):
     """Run a sweep whose winner meets a fixed baseline on five seeds; its report's content."""
 
-    def run(execute, **pruner):
+    def run(execute, *, deltas=(0.02,), settings="winner", **pruner):
         runs_dir = tmp_path / "runs"
         data = {
             "name": "small",
             "question": "Who wins?",
             "base": [*BASE, "algorithm=atr"],
-            "space": {"divergence.delta": {"choices": [0.02]}},
+            "space": {"divergence.delta": {"choices": list(deltas)}},
             "seeds": [0],
-            "trials": 1,
+            "trials": len(deltas),
             "pruner": {"collapse_steps": None, **pruner},
             "baseline": {"base": [*BASE, "algorithm=grpo"]},
-            "final": {"seeds": SEEDS},
+            "final": {"seeds": SEEDS, "settings": settings},
             "runs_dir": str(runs_dir),
         }
         definition = validated_definition(data, source="test")
@@ -81,9 +81,15 @@ def test_a_baseline_that_collapses_on_fresh_seeds_is_judged_with_them(reported):
     runs = FinalRuns(seeds=(71, 73), change=lambda result: scored(result, 0.1), metrics=metrics)
     content = reported(runs, collapse_steps=2)
     assert content["verdict"]["seeds"] == SEEDS
-    assert content["verdict"]["comparison"]["baseline"]["value"] == pytest.approx(0.514, abs=0.02)
+    assert contrast(content)["comparison"]["baseline"]["value"] == pytest.approx(0.514, abs=0.02)
     said = " ".join(content["sentences"])
     assert "seeds 70, 71, 72, 73, 74" in said
+
+
+def contrast(content):
+    """What was said of the only candidate."""
+    [found] = content["verdict"]["contrasts"]
+    return found
 
 
 def diverged(result):
@@ -92,21 +98,22 @@ def diverged(result):
 
 
 def test_a_verdict_that_rests_on_the_seeds_that_diverged_says_so(reported):
-    verdict = reported(FinalRuns(seeds=SEEDS, change=diverged, baseline=0.82))["verdict"]
-    assert verdict["kind"] == "depends_on_diverged"
-    assert "70 of the baseline, 71 of the baseline" in verdict["words"]
-    assert "if these count as always wrong, the winner" in verdict["words"]
-    assert verdict["comparison_if_wrong"]["baseline"]["value"] == 0.0
-    [rate] = [arm["diverged"] for arm in verdict["arms"] if arm["diverged"]["seeds"]]
+    content = reported(FinalRuns(seeds=SEEDS, change=diverged, baseline=0.82))
+    found = contrast(content)
+    assert found["kind"] == "depends_on_diverged"
+    assert "70 of the baseline (baseline), 71 of the baseline" in found["words"]
+    assert "if these count as always wrong, the winner" in found["words"]
+    assert found["comparison_if_wrong"]["baseline"]["value"] == 0.0
+    [rate] = [arm["diverged"] for arm in content["verdict"]["arms"] if arm["diverged"]["seeds"]]
     assert rate["seeds"] == SEEDS
     assert rate["interval"] == pytest.approx([0.4782, 1.0], abs=1e-4)
 
 
 def test_a_verdict_that_holds_either_way_says_both(reported):
-    verdict = reported(FinalRuns(seeds=SEEDS, change=diverged, baseline=0.3))["verdict"]
-    assert verdict["kind"] == "better"
-    assert "so it is if the seeds that diverged (70 of the baseline" in verdict["words"]
-    assert verdict["words"].count("is better than the baseline") == 2
+    found = contrast(reported(FinalRuns(seeds=SEEDS, change=diverged, baseline=0.3)))
+    assert found["kind"] == "better"
+    assert "so it is if the seeds that diverged (70 of the baseline" in found["words"]
+    assert found["words"].count("is better than the baseline") == 2
 
 
 def test_a_policy_that_can_answer_nothing_any_more_is_always_wrong(reported):
@@ -114,8 +121,8 @@ def test_a_policy_that_can_answer_nothing_any_more_is_always_wrong(reported):
         exam = dict(result.test["arithmetic-test"], step=0)
         return replace(result, state="diverged", reason="it diverged", step=3, test={"arithmetic-test": exam})
 
-    verdict = reported(FinalRuns(seeds=SEEDS, change=silent))["verdict"]
-    assert verdict["comparison"]["baseline"]["value"] == 0.0
+    found = contrast(reported(FinalRuns(seeds=SEEDS, change=silent)))
+    assert found["comparison"]["baseline"]["value"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -139,5 +146,21 @@ def test_a_seed_that_failed_for_another_reason_is_left_out_by_name(reported):
 
     content = reported(FinalRuns(seeds=(72,), change=fail))
     said = " ".join(content["sentences"])
-    assert "left out: seed 72 of both, since that of the baseline failed: the disk is full" in said
+    assert (
+        "left out: seed 72 of every arm, since that of the baseline (baseline) failed: the disk is full"
+        in said
+    )
     assert content["verdict"]["seeds"] == [70, 71, 73, 74]
+
+
+def test_all_settings_meet_the_baseline_where_all_are_planned_contrasts(reported):
+    """The winner's is one of them, and all intervals hold together."""
+    runs = FinalRuns(seeds=(), change=None)
+    content = reported(runs, deltas=(0.02, 0.1, 0.3), settings="all")
+    found = content["verdict"]["contrasts"]
+    assert [one["name"] for one in found] == ["the winner (delta=0.02)", "delta=0.1", "delta=0.3"]
+    assert content["verdict"]["together"].startswith("3 candidates (")
+    assert len(content["verdict"]["arms"]) == 4
+    said = " ".join(content["sentences"])
+    assert "delta=0.3 against the baseline" in said
+    assert "intervals hold together over 3 candidates" in said

@@ -8,26 +8,11 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from tests.run_records import evaluated_sample, group_of_two, sum_problem
 
-from atrium.records import (
-    Completion,
-    EvaluatedSample,
-    FinishReason,
-    Problem,
-    Rollout,
-    RolloutGroup,
-    TokenTrace,
-    Verdict,
-    VerdictKind,
-)
+from atrium.records import TokenTrace
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_writer import RunFolderWriter
-
-
-def make_problem(index):
-    return Problem(
-        problem_id=f"p{index}", question=f"{index}+1=", answer=str(index + 1), metadata={"level": "2"}
-    )
 
 
 @pytest.fixture
@@ -52,34 +37,9 @@ def groups():
 
     def make(num_problems=2, num_tokens=5, text="\\boxed{1}"):
         rng = np.random.default_rng(num_problems)
-
-        def rollout(problem, index):
-            correct = index == 0
-            return Rollout(
-                sample_index=index,
-                completion=Completion(
-                    token_ids=rng.integers(0, 28, num_tokens).astype(np.int32),
-                    logprobs=-rng.random(num_tokens).astype(np.float32),
-                    text=text,
-                    finish_reason=FinishReason.STOP if correct else FinishReason.LENGTH,
-                    weight_version=3,
-                ),
-                verdict=Verdict(
-                    kind=VerdictKind.CORRECT if correct else VerdictKind.NO_ANSWER,
-                    reason="equal" if correct else "no box",
-                    extracted=problem.answer if correct else None,
-                ),
-                reward=float(correct),
-            )
-
-        problems = [make_problem(index) for index in range(num_problems)]
         return [
-            RolloutGroup(
-                problem=problem,
-                prompt_token_ids=np.arange(4, dtype=np.int32),
-                rollouts=(rollout(problem, 0), rollout(problem, 1)),
-            )
-            for problem in problems
+            group_of_two(problem, rng, num_tokens=num_tokens, text=text, weight_version=3)
+            for problem in (sum_problem(number, level="2") for number in range(num_problems))
         ]
 
     return make
@@ -101,19 +61,8 @@ def samples():
 
     def make(num_problems=3, k=4, num_correct=2, text="\\boxed{5}"):
         return [
-            EvaluatedSample(
-                problem=make_problem(problem),
-                sample_index=index,
-                text=text,
-                verdict=VerdictKind.CORRECT if index < num_correct else VerdictKind.INCORRECT,
-                reason="compared",
-                extracted="5",
-                is_correct=index < num_correct,
-                num_tokens=7,
-                finish_reason=FinishReason.STOP,
-                logprob_sum=-1.25,
-            )
-            for problem in range(num_problems)
+            evaluated_sample(problem, index, is_correct=index < num_correct, text=text)
+            for problem in (sum_problem(number, level="2") for number in range(num_problems))
             for index in range(k)
         ]
 

@@ -297,7 +297,6 @@ def test_the_settings_choose_the_mirrors():
 
 CHOICES = {
     "none": (),
-    "run_folder": (),
     "mlflow": ("mlflow",),
     "wandb": ("wandb",),
     "both": ("mlflow", "wandb"),

@@ -15,7 +15,8 @@ import torch
 
 from atrium.config.compose import compose
 from atrium.models.policy import build_random_policy
-from atrium.models.tiny import TOKENS, TinySettings, build_tiny_policy, build_tokenizer
+from atrium.models.settings import TOKENS, TinySettings
+from atrium.models.tiny import build_tiny_policy, build_tokenizer
 from atrium.objective.objective import Objective
 from atrium.records import (
     Completion,
@@ -28,8 +29,9 @@ from atrium.records import (
 )
 from atrium.rollout.collate import collate
 from atrium.train.measure.measurements import Measurements
+from atrium.train.settings import AdamWSettings
 from atrium.train.update.forward import PolicyForward
-from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
+from atrium.train.update.optimizer import PolicyOptimizer
 from atrium.train.update.step import PolicyUpdater
 from atrium.train.update.update import UpdateSettings
 
@@ -121,7 +123,7 @@ def objective_of(*overrides):
     return Objective(compose(["debug=tiny_steps", *overrides]).method)
 
 
-OPTIMIZER = OptimizerSettings(
+OPTIMIZER = AdamWSettings(
     learning_rate=0.01,
     beta1=0.9,
     beta2=0.99,
@@ -130,7 +132,6 @@ OPTIMIZER = OptimizerSettings(
     num_warmup_steps=0,
     schedule="constant",
     max_grad_norm=None,
-    num_steps=10,
 )
 
 
@@ -145,7 +146,7 @@ def updater_of(objective, model, *, reference=None, optimizer=OPTIMIZER, **setti
     return PolicyUpdater(
         objective=objective,
         forward=forward_of(model),
-        optimizer=PolicyOptimizer(model, optimizer),
+        optimizer=PolicyOptimizer(model, optimizer, num_steps=10),
         settings=UpdateSettings(**(defaults | settings)),
         reference_forward=None if reference is None else forward_of(reference),
     )

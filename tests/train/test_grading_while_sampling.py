@@ -8,6 +8,7 @@ import numpy as np
 
 from atrium.data.problems import ProblemStream
 from atrium.grading.pool import GraderPool
+from atrium.grading.verifiers import MathVerifier
 from atrium.method.groups import GroupFilter
 from atrium.records import Completion, FinishReason, Problem
 from atrium.rollout.engine import Generation, SamplingParams
@@ -67,7 +68,7 @@ def answer(number, seed):
 
 
 def test_the_verdicts_of_one_prompt_come_while_the_next_is_being_sampled():
-    with GraderPool(num_workers=1, timeout_s=30.0, memory_limit_mb=512) as pool:
+    with GraderPool(MathVerifier(num_workers=1, timeout_s=30.0, memory_limit_mb=512)) as pool:
         grader = KeptGrader(pool)
         engine = EngineThatTakesLong(grader)
         collector = RolloutCollector(
@@ -75,7 +76,7 @@ def test_the_verdicts_of_one_prompt_come_while_the_next_is_being_sampled():
             encode=lambda problem: np.array([int(problem.problem_id)], np.int32),
             engine=engine,
             grader=grader,
-            reward=lambda problem, sample, step, verdict, completion: float(verdict.is_correct),
+            reward=lambda group: [float(verdict.is_correct) for verdict in group.verdicts],
             group_filter=GroupFilter(),
             sampling=SamplingParams(max_new_tokens=4),
             num_prompts=4,

@@ -15,6 +15,7 @@ from atrium.config.presets import read_preset
 from atrium.data.problems import ProblemStream
 from atrium.errors import Interrupted, TrainingDivergedError
 from atrium.grading.pool import GraderPool
+from atrium.grading.verifiers import MathVerifier
 from atrium.method.groups import GroupFilter
 from atrium.method.references import ReferenceState
 from atrium.models.policy import write_policy
@@ -95,7 +96,7 @@ class Scene:
 
 @pytest.fixture
 def scene(make, tmp_path):
-    with GraderPool(num_workers=1, timeout_s=60.0, memory_limit_mb=512) as grader:
+    with GraderPool(MathVerifier(num_workers=1, timeout_s=60.0, memory_limit_mb=512)) as grader:
         yield partial(build_scene, make, tmp_path, grader)
 
 
@@ -103,13 +104,13 @@ def _following(rule):
     return "algorithm=grpo_kl", f"algorithm.reference={rule}"
 
 
-def _correct(problem_id, sample_index, step, verdict, completion):
-    return float(verdict.is_correct)
+def _correct(group):
+    return [float(verdict.is_correct) for verdict in group.verdicts]
 
 
-def _penalised(problem_id, sample_index, step, verdict, completion):
+def _penalised(group):
     """Correctness less a penalty of the completion's own, so that hardly any two rewards are equal."""
-    return float(verdict.is_correct) - 0.01 * sample_index
+    return [reward - 0.01 * sample_index for sample_index, reward in enumerate(_correct(group))]
 
 
 def build_scene(

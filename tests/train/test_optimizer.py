@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 
 from atrium.errors import CheckpointError
-from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer, learning_rate_at
+from atrium.train.settings import AdamWSettings
+from atrium.train.update.optimizer import PolicyOptimizer, learning_rate_at
 
-SETTINGS = OptimizerSettings(
+SETTINGS = AdamWSettings(
     learning_rate=0.1,
     beta1=0.9,
     beta2=0.99,
@@ -20,7 +20,6 @@ SETTINGS = OptimizerSettings(
     num_warmup_steps=4,
     schedule="constant",
     max_grad_norm=1.0,
-    num_steps=14,
 )
 
 
@@ -47,8 +46,8 @@ def _train(model, optimizer, steps):
 
 
 def _rates(**changes):
-    settings = replace(SETTINGS, **changes)
-    return [learning_rate_at(step, settings) / settings.learning_rate for step in range(1, 16)]
+    settings = SETTINGS.model_copy(update=changes)
+    return [learning_rate_at(step, settings, 14) / settings.learning_rate for step in range(1, 16)]
 
 
 def test_the_warm_up_rises_linearly_and_constant_stays():
@@ -73,7 +72,7 @@ def test_a_decay_begins_after_the_warm_up_and_ends_one_step_after_the_last(sched
 
 def test_the_rate_of_the_step_is_used_and_reported():
     model = _model()
-    optimizer = PolicyOptimizer(model, replace(SETTINGS, weight_decay=0.0))
+    optimizer = PolicyOptimizer(model, SETTINGS.model_copy(update={"weight_decay": 0.0}), num_steps=14)
     before = model[0].weight.detach().clone()
     _give_gradient(model, 1)
     assert optimizer.step(2) == pytest.approx(0.05)
@@ -83,7 +82,7 @@ def test_the_rate_of_the_step_is_used_and_reported():
 
 def test_the_gradient_is_scaled_down_to_the_limit_and_its_norm_reported():
     model = _model()
-    optimizer = PolicyOptimizer(model, SETTINGS)
+    optimizer = PolicyOptimizer(model, SETTINGS, num_steps=14)
     _give_gradient(model, 1, scale=10.0)
     raw = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     assert optimizer.clip_gradient() == pytest.approx(float(raw.norm()))
@@ -94,7 +93,7 @@ def test_the_gradient_is_scaled_down_to_the_limit_and_its_norm_reported():
 @pytest.mark.parametrize(("limit", "scale"), [(None, 10.0), (1.0, 1e-3)])
 def test_a_gradient_within_the_limit_is_left_as_it_is(limit, scale):
     model = _model()
-    optimizer = PolicyOptimizer(model, replace(SETTINGS, max_grad_norm=limit))
+    optimizer = PolicyOptimizer(model, SETTINGS.model_copy(update={"max_grad_norm": limit}), num_steps=14)
     _give_gradient(model, 1, scale=scale)
     before = [parameter.grad.clone() for parameter in model.parameters()]
     optimizer.clip_gradient()
@@ -103,7 +102,7 @@ def test_a_gradient_within_the_limit_is_left_as_it_is(limit, scale):
 
 def test_zero_grad_forgets_the_gradient():
     model = _model()
-    optimizer = PolicyOptimizer(model, SETTINGS)
+    optimizer = PolicyOptimizer(model, SETTINGS, num_steps=14)
     _give_gradient(model, 1)
     optimizer.zero_grad()
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -111,15 +110,15 @@ def test_zero_grad_forgets_the_gradient():
 
 def test_an_optimizer_continues_from_its_state_bit_for_bit():
     undisturbed, first = _model(), _model()
-    _train(undisturbed, PolicyOptimizer(undisturbed, SETTINGS), range(1, 7))
-    optimizer = PolicyOptimizer(first, SETTINGS)
+    _train(undisturbed, PolicyOptimizer(undisturbed, SETTINGS, num_steps=14), range(1, 7))
+    optimizer = PolicyOptimizer(first, SETTINGS, num_steps=14)
     _train(first, optimizer, range(1, 4))
     state = {name: value.clone() for name, value in optimizer.state().items()}
     assert "0.weight/exp_avg" in state
 
     second = _model(seed=1)
     second.load_state_dict(first.state_dict())
-    resumed = PolicyOptimizer(second, SETTINGS)
+    resumed = PolicyOptimizer(second, SETTINGS, num_steps=14)
     resumed.load_state(state)
     assert all(value.equal(state[name]) for name, value in resumed.state().items())
     _train(second, resumed, range(4, 7))
@@ -129,24 +128,24 @@ def test_an_optimizer_continues_from_its_state_bit_for_bit():
 
 def test_a_loaded_state_is_a_copy():
     model = _model()
-    optimizer = PolicyOptimizer(model, SETTINGS)
+    optimizer = PolicyOptimizer(model, SETTINGS, num_steps=14)
     _train(model, optimizer, [1])
     state = {name: value.clone() for name, value in optimizer.state().items()}
     kept = {name: value.clone() for name, value in state.items()}
-    other = PolicyOptimizer(model, SETTINGS)
+    other = PolicyOptimizer(model, SETTINGS, num_steps=14)
     other.load_state(state)
     _train(model, other, [2])
     assert all(value.equal(kept[name]) for name, value in state.items())
 
 
 def test_a_new_optimizer_has_no_state():
-    assert PolicyOptimizer(_model(), SETTINGS).state() == {}
+    assert PolicyOptimizer(_model(), SETTINGS, num_steps=14).state() == {}
 
 
 def test_parameters_without_a_gradient_are_left_alone():
     model = _model()
     model[0].requires_grad_(False)
-    optimizer = PolicyOptimizer(model, SETTINGS)
+    optimizer = PolicyOptimizer(model, SETTINGS, num_steps=14)
     _give_gradient(model, 1)
     before = model[0].weight.clone()
     optimizer.step(1)
@@ -163,4 +162,4 @@ def test_parameters_without_a_gradient_are_left_alone():
 )
 def test_the_state_of_another_model_is_refused(key, shape, said):
     with pytest.raises(CheckpointError, match=said):
-        PolicyOptimizer(_model(), SETTINGS).load_state({key: torch.zeros(shape)})
+        PolicyOptimizer(_model(), SETTINGS, num_steps=14).load_state({key: torch.zeros(shape)})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -13,11 +12,13 @@ from atrium.cli import main
 from atrium.cli.train.checks import check_offload, check_optimizer
 from atrium.config.compose import compose
 from atrium.errors import ConfigError, MissingDependencyError
-from atrium.train.memory_plan import ModelDimensions, optimizer_bytes
+from atrium.models.shape import ModelShape
+from atrium.planning.memory import optimizer_bytes
+from atrium.train.settings import AdamWSettings
 from atrium.train.update import optimizer_kinds
-from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
+from atrium.train.update.optimizer import PolicyOptimizer
 
-SETTINGS = OptimizerSettings(
+SETTINGS = AdamWSettings(
     learning_rate=1e-3,
     beta1=0.9,
     beta2=0.99,
@@ -26,7 +27,6 @@ SETTINGS = OptimizerSettings(
     num_warmup_steps=0,
     schedule="constant",
     max_grad_norm=1.0,
-    num_steps=100,
 )
 DTYPES = {"adamw": torch.float32, "adamw_8bit": torch.float32, "adamw_bf16": torch.bfloat16}
 KINDS = list(DTYPES)
@@ -65,8 +65,10 @@ def _weights(model):
 @pytest.mark.parametrize("kind", ["adamw_8bit", "adamw_bf16"])
 def test_the_loss_falls_as_with_adamw(kind):
     plain, small = _model("adamw"), _model(kind)
-    expected = _train(plain, PolicyOptimizer(plain, SETTINGS), range(1, 61))
-    found = _train(small, PolicyOptimizer(small, replace(SETTINGS, kind=kind)), range(1, 61))
+    expected = _train(plain, PolicyOptimizer(plain, SETTINGS, num_steps=100), range(1, 61))
+    found = _train(
+        small, PolicyOptimizer(small, SETTINGS.model_copy(update={"kind": kind}), num_steps=100), range(1, 61)
+    )
     assert expected[-1] < 0.3 * expected[0]
     assert found[-1] == pytest.approx(expected[-1], abs=0.03 * expected[0])
 
@@ -75,8 +77,10 @@ def test_updates_below_the_last_bit_of_a_bfloat16_weight_still_count():
     model = torch.nn.Linear(64, 64, bias=False).to(torch.bfloat16)
     with torch.no_grad():
         model.weight.fill_(1.0)  # the next bfloat16 below is 0.996
-    rate = replace(SETTINGS, kind="adamw_bf16", learning_rate=1e-4, weight_decay=0.0, max_grad_norm=None)
-    optimizer = PolicyOptimizer(model, rate)
+    rate = SETTINGS.model_copy(
+        update={"kind": "adamw_bf16", "learning_rate": 1e-4, "weight_decay": 0.0, "max_grad_norm": None}
+    )
+    optimizer = PolicyOptimizer(model, rate, num_steps=100)
     for step in range(1, 101):
         model.weight.grad = torch.ones_like(model.weight)
         optimizer.step(step)
@@ -86,16 +90,16 @@ def test_updates_below_the_last_bit_of_a_bfloat16_weight_still_count():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_restores_the_state_bit_for_bit(kind, tmp_path):
-    settings = replace(SETTINGS, kind=kind)
+    settings = SETTINGS.model_copy(update={"kind": kind})
     undisturbed, first = _model(kind), _model(kind)
-    _train(undisturbed, PolicyOptimizer(undisturbed, settings), range(1, 9))
-    optimizer = PolicyOptimizer(first, settings)
+    _train(undisturbed, PolicyOptimizer(undisturbed, settings, num_steps=100), range(1, 9))
+    optimizer = PolicyOptimizer(first, settings, num_steps=100)
     _train(first, optimizer, range(1, 5))
     save_file({k: v.contiguous() for k, v in optimizer.state().items()}, tmp_path / "state.safetensors")
 
     second = _model(kind, seed=1)
     second.load_state_dict(first.state_dict())
-    resumed = PolicyOptimizer(second, settings)
+    resumed = PolicyOptimizer(second, settings, num_steps=100)
     resumed.load_state(load_file(tmp_path / "state.safetensors"))
     assert resumed.state().keys() == optimizer.state().keys()
     assert all(value.equal(optimizer.state()[name]) for name, value in resumed.state().items())
@@ -106,8 +110,8 @@ def test_a_checkpoint_restores_the_state_bit_for_bit(kind, tmp_path):
 
 def test_state_in_main_memory_gives_the_updates_of_state_on_the_device():
     plain, moved = _model("adamw"), _model("adamw")
-    expected = PolicyOptimizer(plain, SETTINGS)
-    found = PolicyOptimizer(moved, SETTINGS, offload=True)
+    expected = PolicyOptimizer(plain, SETTINGS, num_steps=100)
+    found = PolicyOptimizer(moved, SETTINGS, offload=True, num_steps=100)
     assert _train(moved, found, range(1, 9)) == _train(plain, expected, range(1, 9))
     assert _weights(moved).equal(_weights(plain))
     assert found.state().keys() == expected.state().keys()
@@ -118,13 +122,13 @@ def test_state_in_main_memory_gives_the_updates_of_state_on_the_device():
 
 def test_a_checkpoint_does_not_tell_where_the_state_lay():
     undisturbed, moved = _model("adamw"), _model("adamw")
-    _train(undisturbed, PolicyOptimizer(undisturbed, SETTINGS), range(1, 9))
-    first = PolicyOptimizer(moved, SETTINGS, offload=True)
+    _train(undisturbed, PolicyOptimizer(undisturbed, SETTINGS, num_steps=100), range(1, 9))
+    first = PolicyOptimizer(moved, SETTINGS, offload=True, num_steps=100)
     _train(moved, first, range(1, 4))
-    second = PolicyOptimizer(moved, SETTINGS)
+    second = PolicyOptimizer(moved, SETTINGS, num_steps=100)
     second.load_state(first.state())
     _train(moved, second, range(4, 6))
-    third = PolicyOptimizer(moved, SETTINGS, offload=True)
+    third = PolicyOptimizer(moved, SETTINGS, offload=True, num_steps=100)
     third.load_state(second.state())
     _train(moved, third, range(6, 9))
     assert _weights(moved).equal(_weights(undisturbed))
@@ -132,7 +136,7 @@ def test_a_checkpoint_does_not_tell_where_the_state_lay():
 
 def test_a_parameter_without_a_gradient_stays_as_it_is_where_the_state_is_in_main_memory():
     model = torch.nn.ModuleList([torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)])
-    optimizer = PolicyOptimizer(model, SETTINGS, offload=True)
+    optimizer = PolicyOptimizer(model, SETTINGS, offload=True, num_steps=100)
     before = _weights(model)
     for parameter in model[0].parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -158,7 +162,7 @@ def test_moving_state_is_refused_where_there_is_nothing_to_move():
 @pytest.mark.parametrize(("kind", "per_weight"), [("adamw", 8.0), ("adamw_8bit", 2.03), ("adamw_bf16", 6.0)])
 def test_the_state_takes_as_many_bytes_per_weight_as_planned(kind, per_weight):
     model = torch.nn.Linear(512, 512, bias=False).to(DTYPES[kind])
-    optimizer = PolicyOptimizer(model, replace(SETTINGS, kind=kind))
+    optimizer = PolicyOptimizer(model, SETTINGS.model_copy(update={"kind": kind}), num_steps=100)
     model.weight.grad = torch.ones_like(model.weight)
     optimizer.step(1)
     measured = sum(
@@ -167,8 +171,8 @@ def test_the_state_takes_as_many_bytes_per_weight_as_planned(kind, per_weight):
         if "qmap" not in name and not name.endswith("/step")
     )
     assert measured / model.weight.numel() == pytest.approx(per_weight, abs=0.01)
-    shape = dict.fromkeys(ModelDimensions.__dataclass_fields__, 1)
-    planned = ModelDimensions(**{**shape, "model_type": "qwen3", "num_parameters": 512 * 512})
+    shape = dict.fromkeys(ModelShape.__dataclass_fields__, 1)
+    planned = ModelShape(**{**shape, "model_type": "qwen3", "num_parameters": 512 * 512})
     assert optimizer_bytes(planned, kind) == pytest.approx(measured, rel=1e-3)
 
 
@@ -179,7 +183,7 @@ def test_a_missing_package_is_one_line_that_names_it(kind, monkeypatch):
 
     monkeypatch.setattr(optimizer_kinds.importlib, "import_module", missing)
     with pytest.raises(MissingDependencyError, match="make install EXTRAS=optimizers") as caught:
-        PolicyOptimizer(_model(kind), replace(SETTINGS, kind=kind))
+        PolicyOptimizer(_model(kind), SETTINGS.model_copy(update={"kind": kind}), num_steps=100)
     assert "\n" not in str(caught.value)
 
 
@@ -194,8 +198,8 @@ def test_a_missing_package_is_found_before_anything_is_loaded(monkeypatch):
     ("overrides", "said"),
     [
         (["optimizer=adamw_bf16"], "compute.dtype=float32; allowed is compute.dtype=bfloat16"),
-        (["optimizer=adamw_8bit", "compute.num_processes=2"], "allowed is adamw"),
-        (["optimizer=adamw_8bit", "compute.offload=true"], "with compute.offload=true .* allowed is adamw"),
+        (["optimizer=adamw_8bit", "compute.num_processes=2"], "allowed is optimizer=adamw"),
+        (["optimizer=adamw_8bit", "compute.offload=true"], "compute.offload=true .* allowed is adamw"),
         (
             ["optimizer=adamw_bf16", "compute.dtype=bfloat16", "model.lora={rank: 4, alpha: 8}"],
             "model.lora=null",

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from atrium.errors import ConfigError
-from atrium.models.lora import LoraSettings, add_lora
+from atrium.models.lora import add_lora
 from atrium.models.policy import build_random_policy
+from atrium.models.settings import LoraSettings
 from atrium.models.tiny import build_tokenizer
 from atrium.train.guard.recomputed_blocks import RecomputedBlocks
 from atrium.train.update import packed_attention, qwen3_states

@@ -10,8 +10,9 @@ import torch
 
 from atrium.errors import TrainingDivergedError
 from atrium.objective.state_divergences import STATE_DIVERGENCES
+from atrium.train.settings import AdamWSettings
 from atrium.train.update.divergence_meter import DivergenceMeter
-from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
+from atrium.train.update.optimizer import PolicyOptimizer
 
 METHODS = [
     ("algorithm=grpo",),
@@ -25,7 +26,7 @@ METHODS = [
     ("algorithm=reinforce_plus_plus",),
     ("algorithm=grpo", "regularizer=entropy"),
 ]
-STILL = OptimizerSettings(
+STILL = AdamWSettings(
     learning_rate=1e-30,  # lost in rounding: the weights stay what they are
     beta1=0.9,
     beta2=0.99,
@@ -34,7 +35,6 @@ STILL = OptimizerSettings(
     num_warmup_steps=0,
     schedule="constant",
     max_grad_norm=None,
-    num_steps=10,
 )
 KEEP, SKIP = ("algorithm=grpo",), ("algorithm=grpo", "algorithm.group_filter.kind=skip")
 MIXED = ((1, 0, 0), (1, 1, 1), (0, 1), (0, 0, 0))
@@ -354,7 +354,7 @@ def test_rows_that_no_update_used_keep_neutral_traces(make):
     groups = make.groups(rewards=MIXED)
     rows = make.rows(groups, trains=[True, False, True, False])
     output, _ = make.step(make.updater(make.objective(*SKIP), make.exact_model()), rows, trace=True)
-    unused_B = ~rows.batch.trains_B.numpy()
+    unused_B = ~rows.batch.is_trained_B.numpy()
     assert (output.traces.ratio_BT[unused_B] == 1.0).all()
     assert (output.traces.clipped_BT[unused_B] == 0).all()
     assert np.isnan(output.traces.entropy_BT[unused_B]).all()
@@ -387,7 +387,7 @@ def test_the_gradient_is_that_of_the_loss_that_is_reported(make):
 def test_no_gradient_is_left_when_a_step_is_over(make, offload):
     model = make.exact_model(seed=3)
     updater = make.updater(make.objective("algorithm=grpo"), model, num_minibatches=2)
-    updater.optimizer = PolicyOptimizer(model, updater.optimizer.settings, offload=offload)
+    updater.optimizer = PolicyOptimizer(model, updater.optimizer.settings, offload=offload, num_steps=10)
     before = _weights(model)
     make.step(updater, _stale_rows(make))
     assert not _weights(model).equal(before)

@@ -1,8 +1,27 @@
-"""The built-in task, small enough for real vLLM on a CPU, as overrides."""
+"""The built-in task, small enough for real vLLM on a CPU, as overrides, and settings of engines alone."""
 
 from __future__ import annotations
 
 import torch
+import yaml
+
+from atrium.config.compose import conf_folder
+from atrium.rollout.settings import VllmSettings
+
+
+def vllm_settings(**changes):
+    """Those of `rollout=vllm`, small and without graphs, with changes."""
+    shipped = yaml.safe_load((conf_folder() / "rollout" / "vllm.yaml").read_text(encoding="utf-8"))
+    small = {
+        "max_num_seqs": 64,
+        "gpu_memory_fraction": 0.2,
+        "kv_cache_mb": 64,
+        "enforce_eager": True,
+        "start_timeout_s": 300.0,
+        "step_timeout_s": 60.0,
+    }
+    return VllmSettings(**(shipped | small | changes))
+
 
 _ENGINE = (
     ("rollout=vllm", "rollout.gpu_memory_fraction=0.2", "compute.device=cuda", "rollout.enforce_eager=true")

@@ -16,13 +16,14 @@ from tests.vllm.test_vllm_engine import DEVICE, build, mean_gap, request
 
 from atrium.errors import EngineError
 from atrium.models.policy import build_random_policy
-from atrium.models.tiny import TinySettings, build_tokenizer, tiny_architecture
+from atrium.models.settings import TinySettings
+from atrium.models.tiny import build_tokenizer
 from atrium.rollout.engine import SamplingParams
 from atrium.train.ranks.connected_ranks import join
 
 
 def untied_policy(seed):
-    architecture = tiny_architecture(TinySettings(head_dim=32)) | {"tie_word_embeddings": False}
+    architecture = TinySettings(head_dim=32).architecture | {"tie_word_embeddings": False}
     return build_random_policy(architecture, tokenizer=build_tokenizer(), seed=seed, dtype=torch.float32)
 
 

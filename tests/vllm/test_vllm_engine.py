@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +13,14 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from tests.vllm.settings import vllm_settings
 
 from atrium.errors import EngineError
-from atrium.models.tiny import TinySettings, build_tiny_policy
+from atrium.models.settings import TinySettings
+from atrium.models.tiny import build_tiny_policy
 from atrium.rollout.engine import GenerationRequest, SamplingParams
 from atrium.rollout.vllm_engine import VllmEngine
-from atrium.rollout.vllm_start import VllmSettings
+from atrium.rollout.vllm_start import Place
 from atrium.train.measure.mismatch import check_mismatch
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
@@ -26,30 +31,13 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PROMPT = np.array([3, 7, 8, 9, 4], np.int32)
 
 
-def settings_of(**changes):
-    defaults = {
-        "device": DEVICE,
-        "dtype": "float32",
-        "context_length": 128,
-        "max_num_seqs": 64,
-        "gpu_memory_fraction": 0.2,
-        "kv_cache_mb": 64,
-        "kv_cache_dtype": "auto",
-        "enforce_eager": True,
-        "sleep_level": None,
-        "num_speculative_tokens": None,
-        "start_timeout_s": 300.0,
-        "step_timeout_s": 60.0,
-    }
-    return VllmSettings(**(defaults | changes))
-
-
-def build(policy, engine_type=VllmEngine, **changes):
+def build(policy, engine_type=VllmEngine, context_length=128, **changes):
     return engine_type(
         model=policy.model,
         tokenizer=policy.tokenizer,
         stop_token_ids=policy.stop_token_ids,
-        settings=settings_of(**changes),
+        settings=vllm_settings(**changes),
+        place=Place(device=DEVICE, dtype="float32", context_length=context_length),
         cache_dir=CACHE,
     )
 
@@ -219,3 +207,15 @@ def test_tokens_that_are_guessed_have_the_log_probabilities_of_the_policy():
         [sys.executable, "-c", guessed], cwd=REPOSITORY, capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of vLLM's own imports
+def test_vllm_names_its_two_pools_of_memory_as_the_engine_wakes_them():
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    assert "tags" in inspect.signature(LLMEngine.wake_up).parameters
+    worker = Path(importlib.util.find_spec("vllm.v1.worker.gpu_worker").origin).read_text(encoding="utf-8")
+    # Any other pool (0.32 has `runtime`) comes back with the first that is woken.
+    assert {"weights", "kv_cache"} <= set(
+        re.findall(r'_maybe_get_memory_pool_context\(tag="(\w+)"\)', worker)
+    )

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from atrium.config.rollouts import BankRolloutConfig
 from atrium.config.schema import RunConfig
 from atrium.data.problems import ProblemStream
 from atrium.errors import DataError, RunFolderError
-from atrium.grading.rewards import RewardFunction
+from atrium.grading.rewards import GradedGroup, RewardFunction
 from atrium.models.policy import Policy
-from atrium.records import Completion, Problem, TokenIds, Verdict
+from atrium.records import Problem, TokenIds
 from atrium.rollout.bank_engine import BankEngine
 from atrium.rollout.completion_bank import Vocabulary, build_bank
 from atrium.rollout.engine import Engine
+from atrium.rollout.settings import BankSettings
 from atrium.rollout.stored_rollouts import StoredCompletion, read_stored, stored_files
 from atrium.tracking.find import WITH_ROLLOUTS, find_run
 from atrium.train.collect import RolloutCollector
@@ -28,13 +28,10 @@ class StoredReward:
 
     sampled: RewardFunction
 
-    def __call__(
-        self, problem_id: str, sample_index: int, step: int, verdict: Verdict, completion: Completion
-    ) -> float:
-        """The stored reward, or the sampled completion's."""
-        if completion.stored_reward is not None:
-            return completion.stored_reward
-        return self.sampled(problem_id, sample_index, step, verdict, completion)
+    def __call__(self, group: GradedGroup) -> list[float]:
+        """The stored reward of each completion that has one, and the sampled ones' of the others."""
+        pairs = zip(group.completions, self.sampled(group), strict=True)
+        return [reward if one.stored_reward is None else one.stored_reward for one, reward in pairs]
 
 
 def read_bank(
@@ -45,7 +42,7 @@ def read_bank(
     Raises `DataError` or `RunFolderError` for a source that is missing, damaged or of other problems.
     """
     rollout = config.rollout
-    if not isinstance(rollout, BankRolloutConfig):
+    if not isinstance(rollout, BankSettings):
         return None
     files = stored_files(_source(rollout.source, config.runs_dir))
     stored = read_stored(files, problems)
@@ -76,7 +73,7 @@ def collected_from_bank(
     in the policy's tokens, too long or too few.
     """
     rollout = config.rollout
-    assert isinstance(rollout, BankRolloutConfig), "only a bank has stored completions"
+    assert isinstance(rollout, BankSettings), "only a bank has stored completions"
     covered = {one.problem.problem_id for one in stored}
     chosen = [problem for problem in problems if problem.problem_id in covered]
     return replace(
@@ -88,7 +85,7 @@ def collected_from_bank(
 
 
 def _bank_engine(
-    config: BankRolloutConfig,
+    config: BankSettings,
     stored: Sequence[StoredCompletion],
     policy: Policy,
     *,

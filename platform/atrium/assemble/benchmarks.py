@@ -7,13 +7,11 @@ from pathlib import Path
 
 from atrium.assemble.datasets import load_dataset
 from atrium.assemble.problem_sets import load_problem_set
-from atrium.config.problem_sets import ComparisonConfig
 from atrium.config.tasks import (
     ArithmeticBenchmarkConfig,
     ArithmeticDatasetConfig,
     BenchmarkConfig,
     DatasetConfig,
-    GraderConfig,
     HeldOutBenchmarkConfig,
     ProblemsBenchmarkConfig,
     SuiteBenchmarkConfig,
@@ -22,6 +20,7 @@ from atrium.data.problem_sets import Origin
 from atrium.data.problems import Dataset
 from atrium.data.sources import Log
 from atrium.errors import ConfigError
+from atrium.grading.verifiers import Verifier
 from atrium.records import Problem
 
 
@@ -29,11 +28,11 @@ from atrium.records import Problem
 class LoadedBenchmark:
     """Problems to be judged on, how their answers are compared, and where they came from.
 
-    `comparison` None stands for the run's own grader. `require_stop` counts a truncated answer as wrong.
+    `verifier` None stands for the run's own grader. `require_stop` counts a truncated answer as wrong.
     """
 
     dataset: Dataset
-    comparison: ComparisonConfig | None
+    verifier: Verifier | None
     require_stop: bool
     origin: Origin
 
@@ -52,7 +51,7 @@ def load_benchmarks(
     benchmark: BenchmarkConfig,
     dataset: DatasetConfig,
     *,
-    grader: GraderConfig,
+    verifier: Verifier,
     cache_dir: Path,
     log: Log,
 ) -> tuple[LoadedBenchmark, ...]:
@@ -62,9 +61,9 @@ def load_benchmarks(
     test problems.
     """
     if isinstance(benchmark, ArithmeticBenchmarkConfig | HeldOutBenchmarkConfig):
-        return (_held_out(benchmark, dataset, grader=grader, cache_dir=cache_dir, log=log),)
+        return (_held_out(benchmark, dataset, verifier=verifier, cache_dir=cache_dir, log=log),)
     members = benchmark.members.values() if isinstance(benchmark, SuiteBenchmarkConfig) else (benchmark,)
-    return tuple(_load(member, grader=grader, cache_dir=cache_dir, log=log) for member in members)
+    return tuple(_load(member, verifier=verifier, cache_dir=cache_dir, log=log) for member in members)
 
 
 def is_held_out(benchmark: BenchmarkConfig) -> bool:
@@ -75,18 +74,18 @@ def is_held_out(benchmark: BenchmarkConfig) -> bool:
 def own_benchmark(part: Dataset, dataset: DatasetConfig, origin: Origin) -> LoadedBenchmark:
     """Problems that a dataset itself holds out, as a benchmark."""
     require_stop = isinstance(dataset, ArithmeticDatasetConfig) or dataset.require_stop
-    return LoadedBenchmark(dataset=part, comparison=None, require_stop=require_stop, origin=origin)
+    return LoadedBenchmark(dataset=part, verifier=None, require_stop=require_stop, origin=origin)
 
 
 def _held_out(
     benchmark: ArithmeticBenchmarkConfig | HeldOutBenchmarkConfig,
     dataset: DatasetConfig,
     *,
-    grader: GraderConfig,
+    verifier: Verifier,
     cache_dir: Path,
     log: Log,
 ) -> LoadedBenchmark:
-    loaded = load_dataset(dataset, grader=grader, cache_dir=cache_dir, log=log)
+    loaded = load_dataset(dataset, verifier=verifier, cache_dir=cache_dir, log=log)
     if loaded.splits.test is None:
         raise ConfigError(
             f"benchmark.kind={benchmark.kind}: the dataset holds out no test problems; set dataset.num_test, "
@@ -96,12 +95,11 @@ def _held_out(
 
 
 def _load(
-    settings: ProblemsBenchmarkConfig, *, grader: GraderConfig, cache_dir: Path, log: Log
+    settings: ProblemsBenchmarkConfig, *, verifier: Verifier, cache_dir: Path, log: Log
 ) -> LoadedBenchmark:
     loaded = load_problem_set(
         settings,
-        comparison=settings.grader,
-        grader=grader,
+        verifier=settings.grader or verifier,
         cache_dir=cache_dir,
         log=log,
     )
@@ -112,7 +110,7 @@ def _load(
         origin = replace(origin, num_problems=len(problems), warnings=(*origin.warnings, text))
     return LoadedBenchmark(
         dataset=Dataset(name=settings.name, problems=problems),
-        comparison=settings.grader,
+        verifier=settings.grader,
         require_stop=settings.require_stop,
         origin=origin,
     )

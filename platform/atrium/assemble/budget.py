@@ -15,15 +15,16 @@ from typing import Any
 
 import torch
 
-from atrium.assemble.memory import gpu_bytes, needs_recomputation, planned_memory
+from atrium.assemble.memory import needs_recomputation, planned_memory
+from atrium.assemble.shapes import exact_shape
 from atrium.config.schema import RunConfig
 from atrium.errors import MemoryExhaustedError
 from atrium.models.blocks import decoder_blocks
+from atrium.planning.memory import BEHAVIOR_STATES, OPTIMIZER_STATE
 from atrium.tracking.atomic import write_text
 from atrium.tracking.run_folder import RunFolder
 from atrium.train.guard.budget_search import largest_budget, update_fits
-from atrium.train.memory_plan import BEHAVIOR_STATES, OPTIMIZER_STATE
-from atrium.train.ranks.ranks import ALONE, Ranks
+from atrium.train.ranks.ranks import SINGLE, Ranks
 from atrium.train.update.step import PolicyUpdater
 
 _CACHE = "micro_batch_tokens.json"
@@ -36,12 +37,12 @@ def tune_micro_batches(
     *,
     longest: int,
     log: Callable[[str], None],
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE,
 ) -> PolicyUpdater:
-    """The updater as it is from here on, which the run's record then holds.
+    """The updater with what was `auto` decided, as the run's record then holds it.
 
-    Settled is whether activations are computed again, which memory that is known decides, and the tokens of
-    micro-batches. `longest` is the length of the longest prompt with the longest completion, in tokens.
+    Predicted memory decides whether activations are computed again; trying decides how many tokens a
+    micro-batch has. `longest` is the length of the longest prompt with the longest completion, in tokens.
     Raises `MemoryExhaustedError` where one such row does not fit.
     """
     compute = config.compute
@@ -67,13 +68,19 @@ def _fitting_blocks(
     if ranks.is_first and _may_recompute(config, updater):
         is_needed = needs_recomputation(
             config,
+            exact_shape(config),
             num_prompt_tokens=longest - config.rollout.max_new_tokens,
-            device_bytes=gpu_bytes(config.compute.device),
+            device_bytes=_gpu_bytes(config.compute.device),
         )
     if not ranks.from_first(is_needed):
         return updater
     log("updates compute activations again: with them kept, an update is predicted not to fit memory")
     return replace(updater, forward=updater.forward.recomputing())
+
+
+def _gpu_bytes(device: str) -> int | None:
+    """The memory of the GPU that a run takes, or None where it runs on a CPU."""
+    return None if device == "cpu" else int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def _may_recompute(config: RunConfig, updater: PolicyUpdater) -> bool:
@@ -129,7 +136,7 @@ def _kept_or_found(
 def _found(config: RunConfig, updater: PolicyUpdater, longest: int) -> int | None:
     rollout = config.rollout
     made_later = {BEHAVIOR_STATES} if updater.optimizer.state() else {BEHAVIOR_STATES, OPTIMIZER_STATE}
-    items = planned_memory(config, num_prompt_tokens=longest - rollout.max_new_tokens)
+    items = planned_memory(config, exact_shape(config), num_prompt_tokens=longest - rollout.max_new_tokens)
     reserved = sum(item.num_bytes for item in items if item.name in made_later)
     minibatch = -(-rollout.num_prompts * rollout.group_size * longest // config.optimizer.num_minibatches)
 
@@ -154,7 +161,7 @@ def _key(config: RunConfig, updater: PolicyUpdater, longest: int) -> str:
         "compute": [compute.dtype, compute.packing, compute.memory_limit_mb, updater.forward.recomputes],
         "optimizer": [config.optimizer.kind, config.optimizer.num_minibatches],
         "rollout": [config.rollout.engine, config.rollout.num_prompts, config.rollout.group_size],
-        "engine": config.rollout.model_dump(mode="json") if config.rollout.engine == "vllm" else None,
+        "engine": config.rollout.model_dump(mode="json") if config.rollout.has_own_weights else None,
         "parts": [config.divergence.kind, config.algorithm.reference.kind],
         "longest": longest,
         "torch": torch.__version__,

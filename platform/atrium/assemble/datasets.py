@@ -7,13 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from atrium.assemble.problem_sets import load_problem_set
-from atrium.config.tasks import ArithmeticDatasetConfig, DatasetConfig, GraderConfig
-from atrium.data.arithmetic import ArithmeticSettings, arithmetic_splits
+from atrium.config.tasks import ArithmeticDatasetConfig, DatasetConfig
+from atrium.data.arithmetic import arithmetic_splits
+from atrium.data.contamination import Overlap, find_overlaps
 from atrium.data.problem_sets import Origin
+from atrium.data.settings import ArithmeticSettings
 from atrium.data.sources import Log
-from atrium.data.splits import Splits, split_problems, without_overlap
+from atrium.data.splits import Splits, split_problems
 from atrium.errors import DataError
+from atrium.grading.verifiers import Verifier
 from atrium.records import Problem
+
+_MAX_SHOWN = 3
+_MAX_RECORDED = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +33,7 @@ class LoadedDataset:
 def load_dataset(
     dataset: DatasetConfig,
     *,
-    grader: GraderConfig,
+    verifier: Verifier,
     cache_dir: Path,
     log: Log,
     benchmarks: Mapping[str, Sequence[Problem]] | None = None,
@@ -37,22 +43,28 @@ def load_dataset(
     Raises `DataError` where the data are missing, not what is declared, or too few.
     """
     if isinstance(dataset, ArithmeticDatasetConfig):
-        splits = arithmetic_splits(arithmetic_settings(dataset))
+        splits = arithmetic_splits(dataset)
         return LoadedDataset(
             splits=splits, origin=Origin(source="arithmetic", num_problems=len(splits.train))
         )
-    loaded = load_problem_set(dataset, comparison=None, grader=grader, cache_dir=cache_dir, log=log)
+    loaded = load_problem_set(dataset, verifier=verifier, cache_dir=cache_dir, log=log)
     problems, origin = loaded.problems, loaded.origin
-    for name, held in (benchmarks or {}).items():
-        problems, num_dropped = without_overlap(problems, {problem.question for problem in held})
-        if num_dropped:
-            text = f"{num_dropped} problems are also in the benchmark {name}, dropped"
-            log(f"{dataset.name}: {text}")
-            origin = replace(
-                origin,
-                num_overlapping=origin.num_overlapping + num_dropped,
-                warnings=(*origin.warnings, text),
-            )
+    overlaps = find_overlaps(problems, benchmarks or {}, dataset.contamination)
+    if overlaps:
+        dropped = {overlap.problem_id for overlap in overlaps}
+        problems = tuple(problem for problem in problems if problem.problem_id not in dropped)
+        warnings = [
+            _overlap_text(name, overlaps) for name in dict.fromkeys(one.benchmark for one in overlaps)
+        ]
+        for warning in warnings:
+            log(f"{dataset.name}: {warning}")
+        pairs = [(one.problem_id, f"{one.benchmark}/{one.held_id}", one.shared) for one in overlaps]
+        origin = replace(
+            origin,
+            num_overlapping=len(overlaps),
+            overlaps=tuple(pairs[:_MAX_RECORDED]),
+            warnings=(*origin.warnings, *warnings),
+        )
     if not problems:
         raise DataError(f"dataset '{dataset.name}': every problem is also in a benchmark of this run")
     splits = split_problems(
@@ -66,8 +78,13 @@ def load_dataset(
     return LoadedDataset(splits=splits, origin=replace(origin, num_problems=len(problems)))
 
 
+def _overlap_text(name: str, overlaps: Sequence[Overlap]) -> str:
+    own = [overlap for overlap in overlaps if overlap.benchmark == name]
+    shown = "; ".join(f"{one.problem_id} ~ {one.held_id} ({one.shared})" for one in own[:_MAX_SHOWN])
+    more = f" and {len(own) - _MAX_SHOWN} more" if len(own) > _MAX_SHOWN else ""
+    return f"{len(own)} problems are also in the benchmark {name}, dropped: {shown}{more}"
+
+
 def arithmetic_settings(dataset: DatasetConfig) -> ArithmeticSettings:
     """The built-in task's settings; as they are by default where a run trains on something else."""
-    if isinstance(dataset, ArithmeticDatasetConfig):
-        return ArithmeticSettings(**dataset.model_dump(exclude={"kind"}))
-    return ArithmeticSettings()
+    return dataset if isinstance(dataset, ArithmeticDatasetConfig) else ArithmeticSettings()

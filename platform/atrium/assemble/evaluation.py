@@ -17,22 +17,22 @@ from pathlib import Path
 import torch
 
 from atrium.assemble.benchmarks import LoadedBenchmark, load_benchmarks
-from atrium.assemble.evaluation_plan import wave_size
+from atrium.assemble.engines import build_engine
 from atrium.assemble.graders import BenchmarkGraders, build_grader, grader_version
-from atrium.assemble.policies import build_engine, build_policy, copy_out_of_mmap
+from atrium.assemble.policies import build_policy, copy_out_of_mmap
 from atrium.assemble.run import Run, RunRequest, opened
 from atrium.assemble.task import evaluated_benchmark
 from atrium.compare.figures.pass_at_k import draw_pass_at_k
 from atrium.config.evaluation import EvaluationSettings
-from atrium.config.models import TinyModelConfig
 from atrium.config.schema import RunConfig
-from atrium.data.prompts import PromptTemplate, find_prompt_template, prompt_encoder
+from atrium.data.prompts import PromptTemplate, prompt_encoder
 from atrium.errors import ConfigError, Interrupted
 from atrium.evaluation.collection import Progress, Watch
 from atrium.evaluation.evaluator import Benchmark, Evaluation, evaluate
 from atrium.evaluation.results import summarize_all
 from atrium.grading.grader import Grader
 from atrium.models.policy import Policy, load_policy
+from atrium.models.settings import TinyModelSettings
 from atrium.processes import stop_requests
 from atrium.records import EvaluatedSample, Problem, TokenIds
 from atrium.rollout.engine import Engine
@@ -73,12 +73,12 @@ def run_evaluation(
 
 
 def evaluation_label(settings: EvaluationSettings) -> str:
-    """What an evaluation's folder is called after: the model, or the run and its step."""
+    """The name in an evaluation's folder: the model's, or the run's with its step."""
     model, checkpoint = settings.config.model, settings.checkpoint
     if checkpoint is not None:
         name = f"{checkpoint.run.rpartition('-')[2]}-step{checkpoint.step}"
     else:
-        name = "tiny" if isinstance(model, TinyModelConfig) else Path(model.source).name
+        name = "tiny" if isinstance(model, TinyModelSettings) else Path(model.source).name
     return (_NOT_IN_NAMES.sub("_", name).strip("._+=-") or "model")[:60]
 
 
@@ -100,7 +100,7 @@ def _stopped_at_once(run: Run) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """What all benchmarks of an evaluation share."""
+    """The parts that all benchmarks of an evaluation share."""
 
     settings: EvaluationSettings
     run: Run
@@ -116,18 +116,18 @@ def _evaluate_all(settings: EvaluationSettings, run: Run) -> list[Evaluation]:
     loaded = load_benchmarks(
         config.benchmark,
         config.dataset,
-        grader=config.grader,
+        verifier=config.grader,
         cache_dir=run.folder.cache_dir,
         log=run.log,
     )
-    template = find_prompt_template(config.model.prompt)
+    template = config.model.prompt
     _record_provenance(run, loaded, template)
     own = build_grader(config.grader, config.model)
     run.closing.callback(own.close)
     graders = BenchmarkGraders(config.grader, config.model, own)
     run.closing.callback(graders.close)
     policy = load_evaluated_policy(config, run.folder.cache_dir, run.listener)
-    engine = build_engine(config, policy)
+    engine = build_engine(config.rollout, config, policy)
     run.closing.callback(engine.close)
     parts = _Parts(
         settings=settings,
@@ -145,7 +145,7 @@ def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count:
     """Evaluate and record one benchmark; what an earlier process finished is read, not sampled."""
     settings, run = parts.settings, parts.run
     benchmark = fitted_benchmark(
-        evaluated_benchmark(loaded, settings.config.evaluation), parts.policy, parts.encode, run.log
+        evaluated_benchmark(loaded, settings.config), parts.policy, parts.encode, run.log
     )
     num_problems, num_samples = len(benchmark.problems), benchmark.num_samples
     whole = run.folder.evaluation_path(benchmark.name, settings.step)
@@ -169,7 +169,7 @@ def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count:
         encode=parts.encode,
         seed=settings.config.evaluation.seed,
         run_seed=settings.run_seed,
-        wave_size=wave_size(settings.config, parts.policy),
+        wave_size=settings.config.rollout.wave_size(parts.policy.num_parameters),
         watch=Watch(on_progress=_ProgressLine(run.listener), on_finished=keep, finished=finished),
     )
     results = {**outcome.results, "settings": _described(parts, benchmark)}
@@ -217,7 +217,10 @@ def _described(parts: _Parts, benchmark: Benchmark) -> dict[str, object]:
         "thinking": config.model.thinking,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
         "max_new_tokens": sampling.max_new_tokens,
+        "stop": list(sampling.stop),
         "seed": config.evaluation.seed,
         "require_stop": benchmark.require_stop,
         "engine": config.rollout.engine,
@@ -238,8 +241,8 @@ def _record_provenance(run: Run, loaded: Sequence[LoadedBenchmark], template: Pr
 
 def load_evaluated_policy(config: RunConfig, cache_dir: Path, listener: Listener) -> Policy:
     """The policy, in the precision that it computes in: nothing is trained, so none other is kept."""
-    is_for_vllm = config.rollout.engine == "vllm"
-    if isinstance(config.model, TinyModelConfig) or config.model.weights == "random" or is_for_vllm:
+    is_apart = config.rollout.has_own_weights
+    if isinstance(config.model, TinyModelSettings) or config.model.weights == "random" or is_apart:
         policy = build_policy(config, cache_dir, listener, trains=False)
     else:
         listener.phase("loading the model")

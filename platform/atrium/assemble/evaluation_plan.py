@@ -25,11 +25,12 @@ import torch
 from atrium.config.schema import RunConfig
 from atrium.errors import RunFolderError
 from atrium.evaluation.collection import Watch
-from atrium.evaluation.evaluator import Benchmark, Evaluation, WaveSize, evaluate, sample_only
+from atrium.evaluation.evaluator import Benchmark, Evaluation, evaluate, sample_only
 from atrium.grading.grader import Grader
 from atrium.models.policy import Policy
-from atrium.models.shards import whole
+from atrium.models.shards import full_tensor
 from atrium.records import EvaluatedSample, FinishReason, Problem, TokenIds, VerdictKind
+from atrium.rollout.declaration import WaveSize
 from atrium.rollout.engine import Engine
 from atrium.tracking.atomic import explained
 from atrium.tracking.evaluation_parts import EvaluationParts, Finished
@@ -39,8 +40,6 @@ from atrium.train.ranks.ranks import Ranks
 
 _FORMAT_VERSION = 1
 _SECTIONS = ("grader", "benchmark", "evaluation", "compute")
-_SMALL_MODEL_PARAMETERS = 10_000_000
-_SAMPLES_OF_LARGE_MODELS = 64
 
 
 class JudgedBenchmark(NamedTuple):
@@ -109,7 +108,7 @@ class EvaluationPlan:
         )
 
     def _run_seed(self, step: int) -> int | None:
-        """What keys the draws besides `seed`; nothing before training, where all runs are one policy."""
+        """The run's seed, which keys the draws after training began; before it, all runs are one policy."""
         return self.run_seed if step > 0 else None
 
     def _recorded(self, judged: JudgedBenchmark, step: int, outcome: Evaluation | None) -> float:
@@ -168,7 +167,7 @@ def shared_first_evaluation(
     digest = hashlib.sha256(json.dumps([settings, torch.__version__, type(plan.engine).__name__]).encode())
     for name, tensor in sorted(policy.weights().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(whole(tensor).detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(full_tensor(tensor).detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     parts = {field.name: getattr(plan, field.name) for field in fields(plan)}
     return SharedFirstEvaluation(**parts, cache_dir=cache_dir, key=digest.hexdigest())
 
@@ -184,25 +183,13 @@ def _recalled(path: Path, benchmark: Benchmark) -> Finished:
         return {}
 
 
-def wave_size(config: RunConfig, policy: Policy) -> WaveSize | None:
-    """How much an evaluation gives the engine at a time; None for one that batches by itself.
-
-    A rule, not a measurement: it decides the last bits of log-probabilities, so it has to be the same for
-    an evaluation that is resumed.
-    """
-    if config.rollout.engine == "vllm":
-        return None
-    is_small = policy.num_parameters <= _SMALL_MODEL_PARAMETERS
-    return WaveSize() if is_small else WaveSize(num_samples=_SAMPLES_OF_LARGE_MODELS)
-
-
 def evaluated_together(
     benchmark: Benchmark,
     evaluate: Callable[[Benchmark, Watch], Evaluation],
     sample: Callable[[Benchmark], None],
     ranks: Ranks,
 ) -> Evaluation | None:
-    """What `evaluate` gives for the whole benchmark, on rank 0; None on the others.
+    """The evaluation of the whole benchmark on rank 0, which all ranks make together; None on the others.
 
     `sample` asks the engine for what `evaluate` does: it is shared by ranks, which have to ask alike.
     """
@@ -210,7 +197,7 @@ def evaluated_together(
         return evaluate(benchmark, Watch())
     share = ranks.share(benchmark.problems)
     samples: tuple[EvaluatedSample, ...] = ()
-    if share and ranks.speaks:
+    if share and ranks.leads_engine:
         samples = evaluate(replace(benchmark, problems=tuple(share)), Watch()).samples
     elif share:
         sample(replace(benchmark, problems=tuple(share)))

@@ -10,15 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from atrium.assemble.datasets import arithmetic_settings
-from atrium.assemble.vllm import build_vllm_engine, check_vllm_memory, check_vllm_split
-from atrium.config.models import HubModelConfig, TinyModelConfig
-from atrium.config.rollouts import VllmRolloutConfig
+from atrium.assemble.engines import check_model
 from atrium.config.schema import RunConfig
 from atrium.errors import CheckpointError
 from atrium.method.checks import compared_policies
 from atrium.models.lora import (
     ADAPTER_FOLDER,
-    LoraSettings,
     add_lora,
     has_lora,
     merged_weights,
@@ -26,20 +23,19 @@ from atrium.models.lora import (
     read_adapter,
 )
 from atrium.models.policy import Policy, build_random_policy, load_policy
-from atrium.models.tiny import TinySettings, build_tokenizer
-from atrium.models.warmup import WarmupSettings, warmed_up_policy
+from atrium.models.settings import HubModelSettings, TinyModelSettings
+from atrium.models.tiny import build_tokenizer
+from atrium.models.warmup import warmed_up_policy
 from atrium.objective.objective import Objective
-from atrium.rollout.engine import Engine
-from atrium.rollout.transformers_engine import TransformersEngine
 from atrium.tracking.listener import Listener
 from atrium.train.guard.faults import FaultHandling
 from atrium.train.guard.out_of_memory import memory_explained
 from atrium.train.measure.flops import peak_flops
-from atrium.train.ranks.ranks import ALONE, WHOLE, Ranks, Spread
+from atrium.train.ranks.ranks import SINGLE, UNSHARDED, Ranks, Shards
 from atrium.train.update.compiled_blocks import CompiledBlocks
 from atrium.train.update.divergence_meter import DivergenceMeter, meter_of
 from atrium.train.update.forward import PolicyForward
-from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
+from atrium.train.update.optimizer import PolicyOptimizer
 from atrium.train.update.reference import MovingReference, UnadaptedForward
 from atrium.train.update.step import PolicyUpdater
 from atrium.train.update.update import UpdateSettings
@@ -47,8 +43,6 @@ from atrium.train.update.update import UpdateSettings
 if TYPE_CHECKING:  # a run on one process loads nothing of torch.distributed
     from atrium.train.ranks.sharding import ShardedModel
 
-# Measured: 6e-6 at most between float32 engines, 0.014 on average in bfloat16.
-_EXACT_MISMATCH, _ROUNDED_MISMATCH = 1e-3, 0.1
 # Products of adapters differ in their last bits between machines.
 _SAME_BASE = 1e-4
 
@@ -69,10 +63,10 @@ def build_policy(
     device = device or config.compute.device
     policy = _build_policy(config, cache_dir, listener, trains=trains, device=device)
     if trains and config.model.lora is not None:
-        source = config.model.source if isinstance(config.model, HubModelConfig) else None
+        source = config.model.source if isinstance(config.model, HubModelSettings) else None
         add_lora(
             policy.model,
-            LoraSettings(**config.model.lora.model_dump()),
+            config.model.lora,
             seed=config.model.seed,
             source=source,
         )
@@ -91,9 +85,8 @@ def _build_policy(
     config: RunConfig, cache_dir: Path, listener: Listener, *, trains: bool, device: str
 ) -> Policy:
     model = config.model
-    check_vllm_split(config)
-    if not isinstance(model, TinyModelConfig):
-        check_vllm_memory(config, model, trains=trains)
+    if not isinstance(model, TinyModelSettings):
+        check_model(config, trains=trains)
         if model.weights == "random":
             listener.phase("making a random model")
             return build_random_policy(
@@ -101,11 +94,10 @@ def _build_policy(
             )
         listener.phase("loading the model")
         return load_policy(model.source, dtype=torch.float32, device=device, revision=model.revision)
-    warmup = WarmupSettings(**model.warmup.model_dump())
-    listener.phase("warm-up", warmup.num_clean_steps + warmup.num_imperfect_steps)
+    listener.phase("warm-up", model.warmup.num_steps)
     return warmed_up_policy(
-        TinySettings(**model.model_dump(exclude={"kind", "seed", "warmup", "prompt", "thinking", "lora"})),
-        warmup,
+        model,
+        model.warmup,
         arithmetic_settings(config.dataset),
         seed=model.seed,
         cache_dir=cache_dir,
@@ -145,35 +137,6 @@ def copy_out_of_mmap(model: nn.Module) -> None:
             parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
 
 
-def build_engine(config: RunConfig, policy: Policy, *, shares_model: bool = True) -> Engine:
-    """The engine that samples from the policy; with `shares_model`, from the very module where it can."""
-    if isinstance(config.rollout, VllmRolloutConfig):
-        return build_vllm_engine(config, config.rollout, policy)
-    # Adapters would be multiplied at every token, so the engine decodes a copy with merged weights; and what
-    # is sampled during an update needs the weights from before it.
-    model = policy.model
-    if has_lora(model) or config.overlaps or not shares_model:
-        model = plain_copy(model).to(config.compute.device)
-    return TransformersEngine(
-        model=model,
-        tokenizer=policy.tokenizer,
-        stop_token_ids=policy.stop_token_ids,
-        pad_token_id=policy.pad_token_id,
-        context_length=policy.context_length,
-        max_batch_tokens=config.rollout.max_batch_tokens,
-    )
-
-
-def mismatch_bound(config: RunConfig) -> float | None:
-    """The mean difference of engine and trainer, in nats, at which a run ends; None for no bound."""
-    bound = config.rollout.max_mismatch
-    if bound != "auto":
-        return bound
-    if config.rollout.engine == "bank":
-        return None
-    return _EXACT_MISMATCH if config.compute.dtype == "float32" else _ROUNDED_MISMATCH
-
-
 def build_reference(config: RunConfig, policy: Policy) -> MovingReference | None:
     """A copy of the policy as it is now, where the objective has a reference that needs one.
 
@@ -203,23 +166,21 @@ def build_updater(
     reference: MovingReference | None,
     optimizer_state: Mapping[str, Tensor],
     faults: FaultHandling,
-    ranks: Ranks = ALONE,
-    spread: Spread = WHOLE,
+    ranks: Ranks = SINGLE,
+    shards: Shards = UNSHARDED,
 ) -> PolicyUpdater:
     """Objective, forward passes and optimiser; an empty state begins a new optimiser.
 
-    With several `ranks`, the models are `spread` over them already.
+    With several `ranks`, the models are spread over them already.
     """
     settings, compute = config.optimizer, config.compute
     objective = Objective(config.method)
-    forward = _forward(config, policy.model, meter_of(config.divergence), sharded=spread.policy)
+    forward = _forward(config, policy.model, meter_of(config.divergence), sharded=shards.policy)
     forward.check(_different_tokens(policy))
     optimizer = PolicyOptimizer(
         policy.model,
-        OptimizerSettings(
-            **settings.model_dump(exclude={"num_minibatches", "num_epochs", "max_skipped_updates"}),
-            num_steps=config.num_steps,
-        ),
+        settings,
+        num_steps=config.num_steps,
         offload=compute.offload and ranks.is_alone,  # shards of several ranks lie there already
     )
     optimizer.load_state(optimizer_state)
@@ -233,19 +194,14 @@ def build_updater(
             micro_batch_tokens=compute.max_micro_batch_tokens,
             behavior_logprobs=_behavior_logprobs(config),
             seed=config.seed,
-            reads_stored=_reads_stored(config),
+            reads_stored=config.rollout.sampled_elsewhere is not None,
             shrinks=compute.on_oom == "shrink",
             peak_flops=_peak_flops(compute.device, compute.dtype, ranks.size),
         ),
         faults=faults,
-        reference_forward=_reference_forward(config, policy, reference, spread),
+        reference_forward=_reference_forward(config, policy, reference, shards),
         ranks=ranks,
     )
-
-
-def _reads_stored(config: RunConfig) -> bool:
-    """Completions from before the last update are as stored ones: their ratios begin anywhere."""
-    return config.rollout.engine == "bank" or config.rollout.lag > 0
 
 
 def _behavior_logprobs(config: RunConfig) -> Literal["engine", "recompute"]:
@@ -255,22 +211,22 @@ def _behavior_logprobs(config: RunConfig) -> Literal["engine", "recompute"]:
     """
     if config.compute.behavior_logprobs != "auto":
         return config.compute.behavior_logprobs
-    if _reads_stored(config):
+    if config.rollout.sampled_elsewhere is not None:  # their ratios begin anywhere
         return "engine" if config.anchors_to_stored else "recompute"
     is_exact = config.compute.dtype == "float32" and compared_policies(config.algorithm) is None
     return "engine" if is_exact else "recompute"
 
 
 def _reference_forward(
-    config: RunConfig, policy: Policy, reference: MovingReference | None, spread: Spread
+    config: RunConfig, policy: Policy, reference: MovingReference | None, shards: Shards
 ) -> PolicyForward | None:
     if _is_base_reference(config, policy):
         return _forward(config, policy.model, kind=UnadaptedForward)
-    return None if reference is None else _forward(config, reference.model, sharded=spread.reference)
+    return None if reference is None else _forward(config, reference.model, sharded=shards.reference)
 
 
 def _peak_flops(device: str, dtype: str, num_devices: int) -> float | None:
-    """What all devices of a run can compute per second, or None where it is not known."""
+    """Operations per second of all devices of a run together, or None where they are not known."""
     peak = peak_flops(torch.cuda.get_device_name(), dtype) if device == "cuda" else None
     return None if peak is None else peak * num_devices
 

@@ -1,4 +1,4 @@
-"""From the settings of a problem set to its problems, each gold graded against itself.
+"""From the settings of a problem set to its problems, each gold graded against itself in another form.
 
 No torch: what a run trains on and is judged by is known, and known to be sound, before anything heavy is
 loaded.
@@ -12,83 +12,60 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from atrium.config.problem_sets import ComparisonConfig, FieldsConfig, ProblemSetConfig
-from atrium.config.tasks import GraderConfig
-from atrium.data.problem_files import Fields, ProblemFiles
+from atrium.config.tasks import ProblemSetConfig
 from atrium.data.problem_sets import ProblemSet, read_problem_set
 from atrium.data.sources import Log
 from atrium.errors import DataError
 from atrium.grading.extraction import extract_answer
 from atrium.grading.pool import GraderPool
+from atrium.grading.verifiers import Verifier
 from atrium.records import Problem, Verdict
 
 _MAX_LISTED = 5
+_MAX_WORKED = 500
 
 
 def load_problem_set(
-    settings: ProblemSetConfig,
-    *,
-    comparison: ComparisonConfig | None,
-    grader: GraderConfig,
-    cache_dir: Path,
-    log: Log,
+    settings: ProblemSetConfig, *, verifier: Verifier, cache_dir: Path, log: Log
 ) -> ProblemSet:
     """The problems of the settings' files, without those whose gold cannot be graded where so set.
 
-    Golds are graded with `comparison`, or where it is None as `grader` does. `log` gets every warning, too.
-    Raises `DataError` where the data are missing or not what is declared.
+    `log` gets every warning, too. Raises `DataError` where the data are missing or not what is declared.
     """
     loaded = read_problem_set(
-        _problem_files(settings),
+        settings,
         cache_dir=cache_dir,
         read_box=partial(extract_answer, thinking=False),
         log=log,
     )
-    graded = _with_sound_golds(loaded, settings, pool_settings(grader, comparison))
+    graded = _with_sound_golds(loaded, settings, verifier)
     for warning in graded.origin.warnings:
         log(f"{settings.name}: {warning}")
     return graded
 
 
-def pool_settings(grader: GraderConfig, comparison: ComparisonConfig | None) -> dict[str, object]:
-    """The arguments of a `GraderPool` with the grader's processes and the comparison's judgement."""
-    own = grader.model_dump()
-    if comparison is None:
-        return own
-    shared = {key: own[key] for key in ("num_workers", "timeout_s", "memory_limit_mb")}
-    return {**shared, **comparison.model_dump()}
-
-
 def unreadable_golds(problems: Sequence[Problem], pool: GraderPool) -> list[tuple[Problem, Verdict]]:
-    r"""The problems whose gold, given as a boxed answer, is not graded correct, each with the verdict."""
-    futures: list[Future[Verdict]] = [
-        pool.submit(f"\\boxed{{{problem.answer}}}", problem.answer) for problem in problems
-    ]
-    verdicts = [future.result() for future in futures]
-    pairs = zip(problems, verdicts, strict=True)
-    return [(problem, verdict) for problem, verdict in pairs if not verdict.is_correct]
+    """The problems for which their own gold, written otherwise, is not graded correct, each with the verdict.
+
+    Of the golds that only worker processes can judge, the first `_MAX_WORKED` different ones are tried: in a
+    large training set all of them would take longer than the start of a run should.
+    """
+    settled: dict[str, Verdict] = {}
+    worked: dict[str, Future[Verdict]] = {}
+    for gold in dict.fromkeys(problem.answer for problem in problems):
+        text = pool.verifier.write(pool.verifier.restate(gold))
+        verdict = pool.settle(text, gold)
+        if verdict is not None:
+            settled[gold] = verdict
+        elif len(worked) < _MAX_WORKED:
+            worked[gold] = pool.submit(text, gold)
+    settled |= {gold: future.result() for gold, future in worked.items()}
+    unreadable = {gold: verdict for gold, verdict in settled.items() if not verdict.is_correct}
+    return [(problem, unreadable[problem.answer]) for problem in problems if problem.answer in unreadable]
 
 
-def _problem_files(settings: ProblemSetConfig) -> ProblemFiles:
-    fields: FieldsConfig = settings.fields
-    return ProblemFiles(
-        name=settings.name,
-        source=settings.source,
-        revision=settings.revision,
-        files=settings.files,
-        fields=Fields(**fields.model_dump()),
-        where={
-            name: allowed if isinstance(allowed, tuple) else (allowed,)
-            for name, allowed in settings.where.items()
-        },
-        expected_num_rows=settings.expected_num_rows,
-        expected_num_problems=settings.expected_num_problems,
-        strips_instruction=settings.instruction == "strip",
-    )
-
-
-def _with_sound_golds(loaded: ProblemSet, settings: ProblemSetConfig, pool: dict[str, object]) -> ProblemSet:
-    with GraderPool(**pool) as grader:  # type: ignore[arg-type]
+def _with_sound_golds(loaded: ProblemSet, settings: ProblemSetConfig, verifier: Verifier) -> ProblemSet:
+    with GraderPool(verifier) as grader:
         unreadable = unreadable_golds(loaded.problems, grader)
     if not unreadable:
         return loaded
@@ -97,7 +74,10 @@ def _with_sound_golds(loaded: ProblemSet, settings: ProblemSetConfig, pool: dict
         for problem, verdict in unreadable[:_MAX_LISTED]
     )
     more = f" and {len(unreadable) - _MAX_LISTED} more" if len(unreadable) > _MAX_LISTED else ""
-    text = f"{len(unreadable)} golds are not graded equal to themselves: {listed}{more}"
+    text = (
+        f"{len(unreadable)} golds cannot be read, so that the same answer in another form is wrong: "
+        f"{listed}{more}"
+    )
     if settings.unreadable == "error":
         raise DataError(f"'{settings.name}': {text}; set unreadable=drop or keep to go on with this")
     origin = loaded.origin

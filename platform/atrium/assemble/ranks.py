@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from atrium.config.consistency import check_ranks
 from atrium.config.schema import RunConfig
 from atrium.errors import AtriumError, CheckpointError, ConfigError, EngineError
 from atrium.launch.rank_logs import ranks_dir
@@ -27,7 +28,7 @@ from atrium.tracking.status import RunState
 from atrium.train.checkpoint.checkpoint import Checkpoint, CheckpointStore, latest_checkpoint, load_checkpoint
 from atrium.train.checkpoint.checkpoint_files import going_back
 from atrium.train.ranks.rank_report import RankReport
-from atrium.train.ranks.ranks import Ranks, Spread
+from atrium.train.ranks.ranks import Ranks, Shards
 from atrium.train.update.reference import MovingReference
 
 _MICRO_BATCH_TOKENS = 16384
@@ -45,7 +46,7 @@ def joined_ranks(config: RunConfig) -> Iterator[Ranks]:
     if size == 1:
         yield Ranks()
         return
-    _check(config, size)
+    check_ranks(config, size)
     from atrium.train.ranks.connected_ranks import join
 
     ranks = join(
@@ -82,29 +83,6 @@ def _check_engines(config: RunConfig, num_started: int) -> None:
         raise ConfigError(
             f"rollout.tensor_parallel={shared} does not divide the number of processes that were started on "
             f"this node, {num_started}, and so many of them share each vLLM; start a multiple of {shared}"
-        )
-
-
-def _check(config: RunConfig, size: int) -> None:
-    if config.compute.on_oom == "shrink":
-        raise ConfigError(
-            f"compute.on_oom=shrink: one of {size} ranks cannot repeat an update alone; leave it at stop, "
-            f"and lower compute.micro_batch_tokens={config.compute.micro_batch_tokens}"
-        )
-    if config.optimizer.kind != "adamw":
-        raise ConfigError(
-            f"optimizer.kind={config.optimizer.kind}: its state is not spread over {size} ranks; choose "
-            "optimizer=adamw, whose state is"
-        )
-    if config.overlaps:
-        raise ConfigError(
-            f"rollout.overlap=true: {size} ranks exchange what they sample, with shards beside it; "
-            "set rollout.overlap=false"
-        )
-    if config.model.lora is not None:
-        raise ConfigError(
-            f"model.lora: adapters are trained on one process, not on {size} ranks; train the whole policy, "
-            "or start one process"
         )
 
 
@@ -163,15 +141,17 @@ def _check_newest(config: RunConfig, folder: RunFolder, newest: Checkpoint | Non
 
 
 def rank_report(folder: RunLayout, ranks: Ranks, log: Callable[[str], None]) -> RankReport:
-    """What says how the ranks differ."""
+    """The report on how the ranks differ."""
     file = ranks_dir(folder.path) / f"rank-{ranks.rank}.jsonl"
     return RankReport(ranks, file=None if ranks.is_alone else file, log=log)
 
 
-def spread(config: RunConfig, policy: Policy, reference: MovingReference | None, ranks: Ranks) -> Spread:
+def shard_models(
+    config: RunConfig, policy: Policy, reference: MovingReference | None, ranks: Ranks
+) -> Shards:
     """Spread policy and reference over the ranks, in place."""
     if ranks.is_alone:
-        return Spread()
+        return Shards()
     from atrium.train.ranks.sharding import shard
 
     compute = config.compute
@@ -182,13 +162,13 @@ def spread(config: RunConfig, policy: Policy, reference: MovingReference | None,
         num_ranks=ranks.size,
         offload=compute.offload,
     )
-    return Spread(
+    return Shards(
         policy=over_ranks(policy.model),
         reference=None if reference is None else over_ranks(reference.model),
     )
 
 
-def read_spread(
+def read_sharded(
     checkpoint: Checkpoint, policy: Policy, reference: MovingReference | None, ranks: Ranks
 ) -> Mapping[str, Tensor]:
     """Give policy and reference, which are spread, the weights of a checkpoint; the optimiser's state."""

@@ -1,4 +1,4 @@
-"""The life of a run, whatever runs: its folder is made or resumed and locked, written, and told how it ended.
+"""The life of a run: its folder is made or resumed, locked, written, and records how the run ended.
 
 Training, evaluations, the runs of a sweep and the ranks of a launch begin and end here.
 """
@@ -28,7 +28,7 @@ from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState, end_by
 from atrium.tracking.terminal_display import displays
 from atrium.train.checkpoint.checkpoint import Checkpoint
-from atrium.train.ranks.ranks import ALONE, Ranks
+from atrium.train.ranks.ranks import SINGLE, Ranks
 from atrium.watchdog import on_hang
 
 
@@ -108,7 +108,7 @@ def opened(
     request: RunRequest,
     overrides: Sequence[str] = (),
     *,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE,
     watchers: Sequence[Listener] = (),
 ) -> Iterator[Run]:
     """A run from its folder to its summary: the body builds its parts and drives them.
@@ -167,7 +167,7 @@ def _listeners(
     watchers: Sequence[Listener],
     summary: Mapping[str, object],
 ) -> tuple[Listener, ...]:
-    """Who hears the run, in their order: nothing is shown that is not recorded."""
+    """The listeners in the order in which they hear the run: nothing is shown that is not recorded."""
     log, tracking = Listeners(shown).message, request.config.tracking
     return (
         RunFolderWriter(

@@ -59,7 +59,7 @@ def execute(run: TrialRun, watch: RunWatch) -> SeedResult:
 def read_result(
     folder: RunFolder, seed: int, *, state: str = FINISHED, reason: str | None = None
 ) -> SeedResult:
-    """What a run's folder says about it; `reason` where it ended before its last step."""
+    """The result of a run, read from its folder; `reason` where it ended before its last step."""
     evaluations = read_evaluations(folder)
     curves = [points for name, points in evaluations.items() if name.endswith(VALIDATION_SUFFIX)]
     validation = curves[0] if curves else ()

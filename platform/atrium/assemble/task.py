@@ -1,4 +1,4 @@
-"""From configuration to the task: problems and their splits, prompts, graders, reward, benchmarks."""
+"""From configuration to the task: problems and their splits, prompts, graders, benchmarks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from pathlib import Path
 from atrium.assemble.benchmarks import LoadedBenchmark, is_held_out, load_benchmarks, own_benchmark
 from atrium.assemble.datasets import load_dataset
 from atrium.assemble.graders import grader_version
-from atrium.config.schema import EvaluationConfig, RunConfig
-from atrium.config.tasks import RewardConfig
+from atrium.config.schema import RunConfig
 from atrium.data.problem_sets import Origin
 from atrium.data.problems import Dataset
-from atrium.data.prompts import PromptTemplate, find_prompt_template
+from atrium.data.prompts import PromptTemplate
 from atrium.errors import DataError
 from atrium.evaluation.evaluator import Benchmark
-from atrium.grading.rewards import REWARDS, OverlongPenalty, RewardFunction
 from atrium.records import Problem, TokenIds
 from atrium.rollout.engine import SamplingParams
 from atrium.tracking.provenance import DataProvenance
@@ -25,7 +23,7 @@ from atrium.tracking.provenance import DataProvenance
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The problems of a run, how they are put to the policy, and what an answer is worth.
+    """The problems of a run, and how they are put to the policy.
 
     The best checkpoint is chosen on `validation`; results are reported on `benchmarks`. `max_new_tokens` is
     the length limit of a completion.
@@ -36,7 +34,6 @@ class Task:
     validation: LoadedBenchmark
     benchmarks: tuple[LoadedBenchmark, ...]
     template: PromptTemplate
-    reward: RewardFunction
     max_new_tokens: int
 
     def fitting_problems(
@@ -69,7 +66,7 @@ class Task:
 
     @property
     def origins(self) -> dict[str, object]:
-        """Where all problems came from and what became of the rows, for the record."""
+        """The sources of all problems, and what became of their rows, for the record."""
         return {
             "dataset": self.origin.as_record(),
             "benchmarks": {benchmark.name: benchmark.origin.as_record() for benchmark in self.benchmarks},
@@ -83,13 +80,13 @@ def build_task(config: RunConfig, cache_dir: Path, log: Callable[[str], None]) -
         benchmarks = load_benchmarks(
             config.benchmark,
             config.dataset,
-            grader=config.grader,
+            verifier=config.grader,
             cache_dir=cache_dir,
             log=log,
         )
     loaded = load_dataset(
         config.dataset,
-        grader=config.grader,
+        verifier=config.grader,
         benchmarks={benchmark.name: benchmark.problems for benchmark in benchmarks},
         cache_dir=cache_dir,
         log=log,
@@ -102,14 +99,13 @@ def build_task(config: RunConfig, cache_dir: Path, log: Callable[[str], None]) -
         origin=loaded.origin,
         validation=own_benchmark(splits.validation, config.dataset, loaded.origin),
         benchmarks=benchmarks,
-        template=find_prompt_template(config.model.prompt),
-        reward=build_reward(config.reward, config),
+        template=config.model.prompt,
         max_new_tokens=config.rollout.max_new_tokens,
     )
 
 
 def data_provenance(config: RunConfig, task: Task) -> DataProvenance:
-    """What identifies the data, the prompt and the grader of a run."""
+    """The names and digests that identify the data, the prompt and the grader of a run."""
     judged = (task.validation, *task.benchmarks)
     return DataProvenance(
         dataset_revision=task.origin.revision,
@@ -140,22 +136,9 @@ def require_same_data(recorded: Path, data: DataProvenance) -> None:
         )
 
 
-def build_reward(reward: RewardConfig, config: RunConfig) -> RewardFunction:
-    """The function from verdicts to rewards."""
-    settings = reward.model_dump(exclude={"kind", "overlong"})
-    if reward.kind == "correctness" and reward.overlong is not None:
-        settings["overlong"] = OverlongPenalty(
-            max_tokens=config.rollout.max_new_tokens,
-            buffer_tokens=reward.overlong.buffer_tokens,
-            factor=reward.overlong.factor,
-        )
-    if reward.kind == "random":
-        settings["seed"] = config.seed
-    return REWARDS[reward.kind](**settings)
-
-
-def evaluated_benchmark(loaded: LoadedBenchmark, evaluation: EvaluationConfig) -> Benchmark:
+def evaluated_benchmark(loaded: LoadedBenchmark, config: RunConfig) -> Benchmark:
     """A benchmark with the way in which answers to it are sampled."""
+    evaluation = config.evaluation
     return Benchmark(
         name=loaded.name,
         problems=loaded.problems,
@@ -164,6 +147,9 @@ def evaluated_benchmark(loaded: LoadedBenchmark, evaluation: EvaluationConfig) -
             max_new_tokens=evaluation.max_new_tokens,
             temperature=evaluation.temperature,
             top_p=evaluation.top_p,
+            top_k=evaluation.top_k,
+            min_p=evaluation.min_p,
+            stop=config.model.prompt.stop,
         ),
         require_stop=loaded.require_stop,
         pass_at=evaluation.pass_at,

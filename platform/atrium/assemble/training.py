@@ -11,20 +11,18 @@ from torch import Tensor
 
 from atrium.assemble.bank import collected_from_bank, read_bank
 from atrium.assemble.budget import tune_micro_batches
+from atrium.assemble.engines import build_engine, mismatch_bound
 from atrium.assemble.evaluation_plan import (
     EvaluationPlan,
     JudgedBenchmark,
     shared_first_evaluation,
-    wave_size,
 )
 from atrium.assemble.graders import BenchmarkGraders
 from atrium.assemble.policies import (
-    build_engine,
     build_policy,
     build_reference,
     build_updater,
     copy_out_of_mmap,
-    mismatch_bound,
     restore_weights,
 )
 from atrium.assemble.ranks import (
@@ -32,13 +30,12 @@ from atrium.assemble.ranks import (
     fixed_for_ranks,
     joined_ranks,
     rank_report,
-    read_spread,
-    spread,
+    read_sharded,
+    shard_models,
 )
 from atrium.assemble.run import Run, StopRequests, opened, training_request
 from atrium.assemble.task import Task, build_task, data_provenance, evaluated_benchmark, require_same_data
 from atrium.config.schema import RunConfig
-from atrium.config.tasks import CorrectnessRewardConfig
 from atrium.data.problems import ProblemStream
 from atrium.data.prompts import prompt_encoder
 from atrium.grading.grader import Grader
@@ -47,7 +44,6 @@ from atrium.processes import stop_requests
 from atrium.records import Problem, TokenIds
 from atrium.rollout.engine import Engine, SamplingParams
 from atrium.rollout.stored_rollouts import StoredCompletion
-from atrium.rollout.vllm_engine import VllmEngine
 from atrium.tracking.listener import Listener
 from atrium.train.checkpoint.checkpoint import TrainingState
 from atrium.train.collect import RolloutCollector
@@ -57,7 +53,7 @@ from atrium.train.guard.memory_limit import MemoryLimit
 from atrium.train.guard.profile import StepProfiler
 from atrium.train.loop import LoopSettings, Training, train
 from atrium.train.overlap import Overlap
-from atrium.train.ranks.ranks import Spread
+from atrium.train.ranks.ranks import Shards
 from atrium.train.update.reference import MovingReference
 from atrium.train.update.step import PolicyUpdater
 
@@ -159,11 +155,11 @@ def _assembled(
 
 @dataclass(frozen=True, kw_only=True)
 class _Models:
-    """What samples and what is trained, with a checkpoint's weights where there is one."""
+    """The engine and the models, with a checkpoint's weights where there is one."""
 
     engine: Engine
     reference: MovingReference | None
-    spread: Spread
+    shards: Shards
     optimizer_state: Mapping[str, Tensor]
 
 
@@ -176,16 +172,16 @@ def _models(run: Run, policy: Policy) -> _Models:
         if reference is not None and checkpoint.reference is not None:
             reference.load(checkpoint.reference)
     run.listener.phase("starting the engine")
-    engine = build_engine(config, policy, shares_model=ranks.is_alone)
-    spread_models = spread(config, policy, reference, ranks)
+    engine = build_engine(config.rollout, config, policy, shares_model=ranks.is_alone)
+    shards = shard_models(config, policy, reference, ranks)
     optimizer_state: Mapping[str, Tensor] = checkpoint.optimizer if checkpoint else {}
     if checkpoint is not None and not ranks.is_alone:
-        optimizer_state = read_spread(checkpoint, policy, reference, ranks)
-    return _Models(engine=engine, reference=reference, spread=spread_models, optimizer_state=optimizer_state)
+        optimizer_state = read_sharded(checkpoint, policy, reference, ranks)
+    return _Models(engine=engine, reference=reference, shards=shards, optimizer_state=optimizer_state)
 
 
 def _updater(run: Run, policy: Policy, models: _Models, longest: int) -> PolicyUpdater:
-    """What updates the policy, with micro-batches that fit; `longest` is the longest prompt in tokens."""
+    """The updater of the policy, with micro-batches that fit; `longest` is the longest prompt in tokens."""
     config, ranks = run.config, run.ranks
     faults = FaultHandling(
         max_skipped=config.optimizer.max_skipped_updates,
@@ -193,10 +189,9 @@ def _updater(run: Run, policy: Policy, models: _Models, longest: int) -> PolicyU
         log=run.log,
     )
     updater = build_updater(
-        config, policy, models.reference, models.optimizer_state, faults, ranks, models.spread
+        config, policy, models.reference, models.optimizer_state, faults, ranks, models.shards
     )
-    if isinstance(models.engine, VllmEngine):
-        models.engine.release_memory()  # as it is in updates
+    models.engine.release_memory()  # as it is in updates
     if (limit_mb := config.compute.memory_limit_mb) is not None:
         updater = replace(updater, memory_limit=MemoryLimit(config.compute.device, limit_mb))
     longest_row = min(policy.context_length, longest + config.rollout.max_new_tokens)
@@ -228,7 +223,7 @@ def _evaluation_plan(
     """The validation problems and the benchmarks, each with what grades it."""
     config = run.config
     validation, *tests = (
-        JudgedBenchmark(evaluated_benchmark(loaded, config.evaluation), graders.of(loaded))
+        JudgedBenchmark(evaluated_benchmark(loaded, config), graders.of(loaded))
         for loaded in (task.validation, *task.benchmarks)
     )
     return EvaluationPlan(
@@ -238,7 +233,7 @@ def _evaluation_plan(
         encode=encode,
         seed=config.evaluation.seed,
         run_seed=config.seed,
-        wave_size=wave_size(config, policy),
+        wave_size=config.rollout.wave_size(policy.num_parameters),
         listener=run.listener,
         ranks=run.ranks,
     )
@@ -252,21 +247,25 @@ def _collector(
     engine: Engine,
     grader: Grader,
 ) -> RolloutCollector:
-    """What turns problems into graded groups."""
+    """The collector, which turns problems into graded groups."""
     config, rollout = run.config, run.config.rollout
     return RolloutCollector(
         stream=ProblemStream(problems, config.seed),
         encode=encode,
         engine=engine,
         grader=grader,
-        reward=task.reward,
+        reward=config.reward,
         group_filter=config.algorithm.group_filter,
-        sampling=SamplingParams(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature),
+        sampling=SamplingParams(
+            max_new_tokens=rollout.max_new_tokens,
+            temperature=rollout.temperature,
+            stop=config.model.prompt.stop,
+        ),
         num_prompts=rollout.num_prompts,
         group_size=rollout.group_size,
         seed=config.seed,
         ranks=run.ranks,
-        require_stop=isinstance(config.reward, CorrectnessRewardConfig) and config.reward.require_stop,
+        require_stop=config.reward.counts_cut_off_as_wrong,
     )
 
 

@@ -115,6 +115,9 @@ COMMANDS: Mapping[str, Command] = {
     "config": Command(
         "atrium.cli.train.command", "main_config", "Print the complete configuration that settings give"
     ),
+    "samples": Command(
+        "atrium.cli.samples", "main", "Show an evaluation by problem, or write its rows for other programs"
+    ),
     "memory": Command("atrium.cli.memory", "main", "Predict what settings need of memory, by phase"),
     "runs": Command("atrium.cli.runs.listing", "main_runs", "List the runs"),
     "show": Command("atrium.cli.runs.show", "main_show", "Show a run's settings, curves and samples"),

@@ -38,7 +38,7 @@ _MARKS = {"ok": "ok", "note": "--", "missing": "!!"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a check found: `ok`, `note` (works, but something optional is missing), or `missing`."""
+    """The result of a check: `ok`, `note` (works, but something optional is missing), or `missing`."""
 
     level: str
     subject: str

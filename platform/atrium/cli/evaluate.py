@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -20,7 +21,7 @@ from rich.text import Text
 
 from atrium.cli.app import loading
 from atrium.cli.runs_command import CommandParser, files_explained
-from atrium.config.compose import compose, from_json
+from atrium.config.compose import compose, from_json, validated
 from atrium.config.evaluation import (
     EvaluatedCheckpoint,
     EvaluationSettings,
@@ -28,11 +29,12 @@ from atrium.config.evaluation import (
     compose_evaluation,
     stored_evaluation,
 )
-from atrium.config.models import HubModelConfig
 from atrium.errors import ConfigError, RunFolderError
+from atrium.models.settings import HubModelSettings
 from atrium.tracking.end_summary import cell, name_to_type
 from atrium.tracking.find import EVALUATED, WITH_CHECKPOINT, find_run
 from atrium.tracking.formatting import number, printable, share, span
+from atrium.tracking.policy_origin import read_origin
 from atrium.tracking.reader import EvaluationPoint, read_evaluations, read_object, setting
 from atrium.tracking.run_folder import RunFolder
 
@@ -48,6 +50,7 @@ examples:
   atrium evaluate --run last                          a run's last checkpoint, as the run evaluates it
   atrium evaluate --run last --best benchmark=math500 evaluation=greedy
   atrium evaluate --resume last                       go on with the latest evaluation
+  atrium evaluate --regrade last grader=math_tolerance
 """
 _NOT_ESTIMABLE = "not estimable"
 _NOTES = (
@@ -65,6 +68,15 @@ def main(argv: Sequence[str]) -> int:
         return 0  # only `--help` leaves this way; mistakes raise
     overrides: list[str] = arguments.overrides
     resume: Path | None = None
+    if arguments.regrade is not None:
+        from atrium.cli.regrade import regrade_stored
+
+        if arguments.resume is not None or arguments.run is not None:
+            parser.error("--regrade judges what is stored; leave out --run and --resume")
+        regrade_stored(arguments.regrade, arguments.runs_dir, overrides, arguments.csv)
+        return 0
+    if arguments.csv is not None:
+        parser.error("--csv belongs to --regrade; `atrium samples --csv` writes an evaluation's rows")
     with files_explained():
         if arguments.resume is not None:
             if overrides or arguments.run is not None:
@@ -93,6 +105,13 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--resume", metavar="EVALUATION", help="go on with an evaluation: `last`, its name, or its folder"
     )
+    parser.add_argument(
+        "--regrade",
+        metavar="STORED",
+        help="grade stored answers again and say what changed: an evaluation, a run, or a .jsonl file with "
+        "gold and completion",
+    )
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="with --regrade: write every answer there")
     parser.add_argument("--cfg", action="store_true", help="show the settings instead of evaluating")
     parser.add_runs_dir()
     return parser
@@ -105,7 +124,7 @@ def _new(arguments: argparse.Namespace, overrides: list[str]) -> EvaluationSetti
         return _of_run(folder, arguments, overrides)
     settings = compose_evaluation([*_runs_dir_line(arguments, overrides), *overrides])
     model = settings.config.model
-    found = _place_in_run(Path(model.source).expanduser()) if isinstance(model, HubModelConfig) else None
+    found = _place_in_run(Path(model.source).expanduser()) if isinstance(model, HubModelSettings) else None
     if found is not None:
         # A path into a run means that run, with the prompt that its policy was trained on.
         folder, arguments.step = found[0], found[1] if arguments.step is None else arguments.step
@@ -113,7 +132,28 @@ def _new(arguments: argparse.Namespace, overrides: list[str]) -> EvaluationSetti
         return _of_run(folder, arguments, rest)
     if arguments.best or arguments.step is not None:
         raise ConfigError("--best and --step choose among a run's checkpoints; name the run with --run")
+    typed = {line.partition("=")[0] for line in overrides}
+    if not any(key.partition(".")[0] in ("model", "experiment", "debug", "recipe") for key in typed):
+        raise ConfigError(
+            "nothing says what to evaluate; give --run RUN (`last` is the latest), or model=NAME, such as "
+            "model=hub model.source=FOLDER; model=tiny is the built-in model, untrained"
+        )
+    if isinstance(model, HubModelSettings):
+        return _as_trained(settings, Path(model.source).expanduser(), typed)
     return settings
+
+
+def _as_trained(settings: EvaluationSettings, policy: Path, typed: Set[str]) -> EvaluationSettings:
+    """The settings with what an exported policy carries, where it was not typed; says where that differs."""
+    data = settings.config.model_dump(mode="json")
+    for key, value in read_origin(policy).items():
+        section, _, name = key.partition(".")
+        if typed.isdisjoint((key, section) if section == "evaluation" else (key,)):
+            data[section][name] = value
+        elif data[section][name] != value:
+            given = data[section][name]
+            sys.stderr.write(f"note: {key}={given}, but this policy was trained with {value}\n")
+    return replace(settings, config=validated(data, trains=False))
 
 
 def _of_run(folder: RunFolder, arguments: argparse.Namespace, overrides: list[str]) -> EvaluationSettings:
@@ -162,7 +202,7 @@ def _runs_dir_line(arguments: argparse.Namespace, overrides: Sequence[str]) -> l
 def _runs_dir(
     arguments: argparse.Namespace, overrides: Sequence[str], folder: RunFolder | None = None
 ) -> str:
-    """Where the evaluation is filed: where it is said, else beside the run."""
+    """The runs folder of the evaluation: the one that was typed, else that of the run."""
     lines = [line for line in overrides if line.startswith("runs_dir=")]
     if lines:
         return compose(lines).runs_dir
@@ -239,15 +279,11 @@ def _score_rows(point: EvaluationPoint) -> list[tuple[str, str, str, str]]:
             span(point.interval_sampling) or _NOT_ESTIMABLE,
         )
     ]
-    if "maj_at_k" in results:
-        rows.append(
-            (
-                f"Maj@{k}",
-                share(_value(results, "maj_at_k")),
-                span(_bounds(results, "maj_interval_over_problems")),
-                "not estimated",
-            )
-        )
+    majority = setting(results, "maj_at")
+    for at, value in majority.items() if isinstance(majority, Mapping) else ():
+        if at != "1" and isinstance(value, int | float):
+            over = span(_bounds(results, f"maj_at_intervals.{at}"))
+            rows.append((f"Maj@{at}", share(float(value)), over, "not estimated"))
     for label, by_k in (("Pass@", "pass_at"), ("Pass^", "pass_hat")):
         values = setting(results, by_k)
         for at, value in values.items() if isinstance(values, Mapping) else ():

@@ -50,7 +50,7 @@ class CommandParser(argparse.ArgumentParser):
     def parse(self, argv: list[str]) -> argparse.Namespace | None:
         """The arguments, or None where help was asked for and given."""
         try:
-            return self.parse_args(argv)
+            return self.parse_intermixed_args(argv)  # settings may stand behind options
         except SystemExit:
             return None  # only `--help` leaves this way; mistakes raise
 

@@ -1,14 +1,29 @@
-"""Candidates against the baseline arm: seeds paired, outcomes compared, p values corrected, verdicts."""
+"""Candidates against the baseline arm: seeds paired, outcomes compared, verdicts that hold together.
+
+Axes: A arms, S seeds, P problems.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from atrium.compare.arms import Arm, are_same_method, pair_seeds
-from atrium.compare.crossed import SamplingNoise, Values, sampling_noise
+from atrium.compare.crossed import (
+    SHARES,
+    CrossedMean,
+    SamplingNoise,
+    Values,
+    crossed_mean,
+    noise_of_sum,
+    sampling_noise,
+)
 from atrium.compare.outcomes import OutcomeTable
-from atrium.compare.robust import holm
+from atrium.compare.robust import mean_scores
+from atrium.compare.simultaneous import family_of
 from atrium.compare.statistics import Comparison, Verdict, compare_arms, verdict
 
 MACRO = "macro average"
@@ -25,7 +40,6 @@ class Pair:
     measure: str
     benchmark: str
     comparison: Comparison
-    adjusted_p: float | None
     verdict: Verdict
 
 
@@ -42,77 +56,88 @@ def compare_pairs(
 
     `tables` holds outcomes by benchmark and arm, seeds ascending; what is noticed is added to `notes`.
     """
-    baseline, families = arms[0], _families(list(tables))
+    baseline, candidates = arms[0], arms[1:]
+    paired = {candidate.name: pair_seeds(baseline, candidate) for candidate in candidates}
+    notes += [note for _, note in paired.values() if note]
     found = []
-    for family in families:
-        compared: list[tuple[Arm, str, Comparison]] = []
-        for candidate in arms[1:]:
-            pairs, note = pair_seeds(baseline, candidate)
-            if note:
-                notes.append(note)
-            for name, members in family.items():
-                chosen = [tables[member] for member in members]
-                sides = [
-                    [
-                        _selected(by_arm[arm.name], [arm.seeds.index(p[side]) for p in pairs])
-                        for by_arm in chosen
-                    ]
-                    for side, arm in enumerate((baseline, candidate))
-                ]
-                compared.append((candidate, name, _compared(sides, measure, k, seed)))
-        known = [one.difference.another_exam for _, _, one in compared]
-        adjusted = holm([None if item is None else item.p_value for item in known])
-        found += [
-            _pair(
-                baseline,
-                candidate,
-                measure=measure,
-                benchmark=name,
-                comparison=comparison,
-                adjusted_p=p if len(compared) > 1 else None,
-            )
-            for (candidate, name, comparison), p in zip(compared, adjusted, strict=True)
-        ]
+    for members_by_name in _families(list(tables)):
+        for name, members in members_by_name.items():
+            chosen = [tables[member] for member in members]
+            scores_AS = _shared_scores(arms, chosen, [pairs for pairs, _ in paired.values()], measure, k)
+            family = family_of(scores_AS, len(candidates), len(members_by_name))
+            for candidate in candidates:
+                comparison = compare_arms(
+                    *_sides((baseline, candidate), chosen, paired[candidate.name][0], measure, k),
+                    family=family,
+                    seed=seed,
+                )
+                judged = verdict(
+                    comparison,
+                    baseline_name=baseline.name,
+                    candidate_name=candidate.name,
+                    same_method=are_same_method(baseline, candidate),
+                )
+                found.append(
+                    Pair(
+                        baseline=baseline.name,
+                        candidate=candidate.name,
+                        measure=measure,
+                        benchmark=name,
+                        comparison=comparison,
+                        verdict=judged,
+                    )
+                )
     return found
+
+
+def _sides(
+    arms: tuple[Arm, Arm],
+    tables: Sequence[Mapping[str, OutcomeTable]],
+    pairs: Sequence[tuple[int, int]],
+    measure: str,
+    k: int,
+) -> tuple[list[Values], list[Values], SamplingNoise | None]:
+    """What both arms did on the seeds that are paired, and the sampling noise of their difference."""
+    sides = [
+        [_selected(by_arm[arm.name], [arm.seeds.index(pair[side]) for pair in pairs]) for by_arm in tables]
+        for side, arm in enumerate(arms)
+    ]
+    baseline, candidate = ([values_of(table, measure, k) for table in side] for side in sides)
+    return baseline, candidate, _noise_of_both(sides) if measure == MEAN else None
+
+
+def score_of(tables: Sequence[OutcomeTable], measure: str, k: int) -> CrossedMean:
+    """One arm's mean over benchmarks, seeds and problems; with one seed, sampling noise is this exam's."""
+    noise = None
+    if measure == MEAN and all(len(table.num_samples_S) == 1 for table in tables):
+        noise = sampling_noise([t.num_correct_SP for t in tables], [t.num_samples_S[0] for t in tables])
+    return crossed_mean([values_of(table, measure, k) for table in tables], limits=SHARES, sampling=noise)
+
+
+def _shared_scores(
+    arms: Sequence[Arm],
+    tables: Sequence[Mapping[str, OutcomeTable]],
+    paired: Sequence[Sequence[tuple[int, int]]],
+    measure: str,
+    k: int,
+) -> NDArray[np.float64] | None:
+    """The seeds' means of every arm [A, S], over benchmarks; None where seeds differ by pair."""
+    if any(pairs != paired[0] for pairs in paired):
+        return None
+    rows = [[arm.seeds.index(pair[arm is not arms[0]]) for pair in paired[0]] for arm in arms]
+    return np.stack(
+        [
+            mean_scores(
+                [values_of(_selected(by_arm[arm.name], seeds), measure, k) for by_arm in tables]
+            ).mean(axis=1)
+            for arm, seeds in zip(arms, rows, strict=True)
+        ]
+    )
 
 
 def _families(benchmarks: Sequence[str]) -> list[dict[str, tuple[str, ...]]]:
     single: dict[str, tuple[str, ...]] = {name: (name,) for name in benchmarks}
     return [{MACRO: tuple(benchmarks)}, single] if len(benchmarks) > 1 else [single]
-
-
-def _pair(
-    baseline: Arm,
-    candidate: Arm,
-    *,
-    measure: str,
-    benchmark: str,
-    comparison: Comparison,
-    adjusted_p: float | None,
-) -> Pair:
-    judged = verdict(
-        comparison,
-        baseline_name=baseline.name,
-        candidate_name=candidate.name,
-        adjusted_p=adjusted_p,
-        same_method=are_same_method(baseline, candidate),
-    )
-    return Pair(
-        baseline=baseline.name,
-        candidate=candidate.name,
-        measure=measure,
-        benchmark=benchmark,
-        comparison=comparison,
-        adjusted_p=adjusted_p,
-        verdict=judged,
-    )
-
-
-def _compared(sides: Sequence[Sequence[OutcomeTable]], measure: str, k: int, seed: int) -> Comparison:
-    values = [[values_of(table, measure, k) for table in side] for side in sides]
-    return compare_arms(
-        values[0], values[1], sampling=_noise_of_both(sides) if measure == MEAN else None, seed=seed
-    )
 
 
 def _noise_of_both(sides: Sequence[Sequence[OutcomeTable]]) -> SamplingNoise | None:
@@ -123,11 +148,7 @@ def _noise_of_both(sides: Sequence[Sequence[OutcomeTable]]) -> SamplingNoise | N
         if all(len(table.num_samples_S) == 1 for table in side)
     ]
     known = [noise for noise in found if noise is not None]
-    if len(known) < 2:
-        return None
-    total = sum(noise.variance for noise in known)
-    spread = sum(noise.variance**2 / noise.degrees_of_freedom for noise in known)
-    return SamplingNoise(total, total**2 / spread)
+    return noise_of_sum(known) if len(known) == len(sides) else None
 
 
 def _selected(table: OutcomeTable, rows: Sequence[int]) -> OutcomeTable:

@@ -14,6 +14,11 @@ seeds vary (up to 98.7 % where they do not); without it, 3 seeds cover as little
 One seed supports a claim about its checkpoint only: another exam is then t over problems, this exam the
 noise of sampling.
 
+Near the ends of the scale few problems carry all of the variance, or none does. The ends of an interval for
+a share are therefore drawn as if one more problem (for sampling noise, one more sample) had been seen, as in
+`evaluation.estimates`; those of a difference are where its values do not vary at all, so that two
+checkpoints which are always wrong have an interval too.
+
 Several benchmarks count equally, whatever their sizes. Seeds are shared by them, problems are not; with one
 benchmark the formulas reduce to those above. Pure functions; nothing here draws.
 
@@ -25,13 +30,15 @@ Axes: S seeds, P problems, B benchmarks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtr, stdtrit
+
+from atrium.compare.simultaneous import SINGLE, Family
 
 Values = NDArray[np.float64]
 
@@ -43,13 +50,18 @@ class Bounds(NamedTuple):
     high: float
 
 
+_NO_SPREAD = 1e-24
 DIFFERENCES = Bounds(-1.0, 1.0)
 """Where differences of shares lie."""
+SHARES = Bounds(0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncertainty:
-    """How well a mean is known: SE > 0, degrees of freedom, interval, two-sided p value of no difference."""
+    """How well a mean is known: SE, degrees of freedom, interval, two-sided p value of no difference.
+
+    The p value is the least alpha at which the interval leaves out 0, in a family as the interval is.
+    """
 
     standard_error: float
     degrees_of_freedom: float
@@ -63,13 +75,14 @@ class VarianceComponents:
 
     `seed` is the variance of one seed's mean that all problems share, `problem` that of the exam's mean
     over the choice of its problems, `residual` what seeds and problems (and sampling) do together, on an
-    exam of this size. None is negative. `problem_degrees_of_freedom` is Satterthwaite's over benchmarks,
-    P - 1 for one.
+    exam of this size. None is negative. `seed_degrees_of_freedom` is S - 1 for one table;
+    `problem_degrees_of_freedom` is Satterthwaite's over benchmarks, P - 1 for one.
     """
 
     seed: float
     problem: float
     residual: float
+    seed_degrees_of_freedom: float
     problem_degrees_of_freedom: float
 
 
@@ -78,8 +91,8 @@ class CrossedMean:
     """A mean over benchmarks of means over seeds and problems.
 
     `value_S` are the seeds' means. An uncertainty is None where it cannot be estimated: fewer than two
-    problems in some benchmark, one seed and no `SamplingNoise`, or values that do not vary at all, from
-    which t would claim certainty. `components` is None for one seed or fewer than two problems.
+    problems in some benchmark; for this exam, one seed and no `SamplingNoise`, or seeds' means that do not
+    vary, from which t would claim certainty. `components` is None for one seed or fewer than two problems.
     """
 
     value: float
@@ -101,10 +114,22 @@ class CrossedMean:
 
 
 class SamplingNoise(NamedTuple):
-    """The variance of a mean over repeated sampling from the same checkpoints, and how well it is known."""
+    """The variance of a mean over repeated sampling from the same checkpoints, and how well it is known.
+
+    `further` is what one more sample would weigh in the mean.
+    """
 
     variance: float
     degrees_of_freedom: float
+    further: float
+
+
+class _Known(NamedTuple):
+    """A variance of the mean, its degrees of freedom, and what one more outcome would weigh (0 for none)."""
+
+    variance: float
+    degrees_of_freedom: float
+    further: float
 
 
 class _Squares(NamedTuple):
@@ -114,6 +139,7 @@ class _Squares(NamedTuple):
     by_problem_B: Values
     by_residual_B: Values
     num_seeds: int
+    seed_degrees_of_freedom: float
     num_problems_B: Values
 
 
@@ -121,35 +147,38 @@ def crossed_mean(
     values_by_benchmark: Sequence[ArrayLike],
     *,
     limits: Bounds = DIFFERENCES,
-    confidence: float = 0.95,
     sampling: SamplingNoise | None = None,
+    family: Family = SINGLE,
 ) -> CrossedMean:
     """The mean of `value_SP` arrays, one per benchmark and all with the same seeds in the same order.
 
-    Intervals are cut to `limits`. `sampling` serves this exam where there is one seed. Raises `ValueError`
-    for values that are not finite, or arrays that are empty or differ in their seeds.
+    Intervals are of 95 % over the `family`, and are cut to `limits`: `SHARES` or `DIFFERENCES`. `sampling`
+    serves this exam where there is one seed. Raises `ValueError` for values that are not finite, or arrays
+    that are empty or differ in their seeds.
     """
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence lies strictly between 0 and 1, not {confidence}")
     value_SP_B = _checked(values_by_benchmark)
     value_S = np.mean([value_SP.mean(axis=1) for value_SP in value_SP_B], axis=0)
     value = float(value_S.mean())
-    squares = _squares(value_SP_B, value_S)
+    squares = _squares(value_SP_B, value_S, family)
     this_exam = another_exam = None
-    if squares.num_seeds > 1:
-        this_exam = (squares.by_seed, squares.num_seeds - 1.0)
-    elif sampling is not None:
-        this_exam = sampling
+    if squares.num_seeds == 1:
+        this_exam = None if sampling is None else _Known(*sampling)
+    elif squares.by_seed > _NO_SPREAD:
+        this_exam = _Known(squares.by_seed, squares.seed_degrees_of_freedom, 0.0)
     if squares.num_problems_B.min() > 1:
-        another_exam = _variance_of_another_exam(squares)
+        further = float(1.0 / (squares.num_problems_B + 1.0).min() / len(value_SP_B))
+        another_exam = _Known(*_variance_of_another_exam(squares), further)
     if this_exam and another_exam and squares.num_seeds > 1:
-        another_exam = max(another_exam, this_exam, key=lambda known: _margin(known, confidence))
+        wider = this_exam._replace(further=another_exam.further)
+        another_exam = max(
+            another_exam, wider, key=lambda one: family.quantile(one.degrees_of_freedom) * one.variance**0.5
+        )
     return CrossedMean(
         value=value,
         value_S=tuple(value_S.tolist()),
         num_problems=int(squares.num_problems_B.sum()),
-        another_exam=_uncertainty(value, another_exam, limits, confidence),
-        this_exam=_uncertainty(value, this_exam, limits, confidence),
+        another_exam=_uncertainty(value, another_exam, limits, family),
+        this_exam=_uncertainty(value, this_exam, limits, family),
         components=_components(squares),
     )
 
@@ -159,23 +188,32 @@ def sampling_noise(
 ) -> SamplingNoise | None:
     """The noise of a macro-averaged Mean@K from counts [S, P] out of K samples; None unless all K >= 2.
 
-    Each cell has the unbiased variance p (1 - p) / (K - 1). For a difference of arms, add both variances.
+    Each cell has the unbiased variance p (1 - p) / (K - 1), with K - 1 degrees of freedom.
     """
     if min(num_samples_by_benchmark) < 2:
         return None
-    total = squared = 0.0
+    num_benchmarks = len(num_samples_by_benchmark)
+    found = []
     for count_SP, num_samples in zip(num_correct_by_benchmark, num_samples_by_benchmark, strict=True):
         share_SP = np.asarray(count_SP, dtype=np.float64) / num_samples
-        weight = 1.0 / (share_SP.size * len(num_samples_by_benchmark))
-        variance_SP = weight**2 * share_SP * (1.0 - share_SP) / (num_samples - 1)
-        total += float(variance_SP.sum())
-        squared += float((variance_SP**2).sum()) / (num_samples - 1)
-    return SamplingNoise(total, total**2 / squared) if squared > 0.0 else None
+        variance = float((share_SP * (1.0 - share_SP)).sum()) / (num_samples - 1)
+        found.append(
+            SamplingNoise(
+                variance / (share_SP.size * num_benchmarks) ** 2,
+                float(share_SP.size * (num_samples - 1)),
+                1.0 / (share_SP.size * num_samples + 1) / num_benchmarks,
+            )
+        )
+    return noise_of_sum(found)
 
 
-def t_quantile(share: float, degrees_of_freedom: float) -> float:
-    """The quantile of Student's t."""
-    return float(stdtrit(degrees_of_freedom, share))
+def noise_of_sum(parts: Sequence[SamplingNoise]) -> SamplingNoise:
+    """The noise of a sum (or a difference) of means that were sampled by themselves."""
+    variances = np.array([part.variance for part in parts])
+    degrees = np.array([part.degrees_of_freedom for part in parts])
+    return SamplingNoise(
+        float(variances.sum()), _pooled_degrees(variances, degrees), max(part.further for part in parts)
+    )
 
 
 def _checked(values_by_benchmark: Sequence[ArrayLike]) -> list[Values]:
@@ -189,7 +227,7 @@ def _checked(values_by_benchmark: Sequence[ArrayLike]) -> list[Values]:
     return value_SP_B
 
 
-def _squares(value_SP_B: list[Values], value_S: Values) -> _Squares:
+def _squares(value_SP_B: list[Values], value_S: Values, family: Family) -> _Squares:
     """Mean squares, divided by S P (and B^2), so that each is a variance of the macro average."""
     num_seeds, num_benchmarks = len(value_S), len(value_SP_B)
     num_problems_B = np.array([value_SP.shape[1] for value_SP in value_SP_B], dtype=np.float64)
@@ -205,8 +243,9 @@ def _squares(value_SP_B: list[Values], value_S: Values) -> _Squares:
             mean_square = float((residual_SP**2).sum()) / ((num_seeds - 1) * (num_problems - 1))
             by_residual_B[benchmark] = mean_square / (num_seeds * num_problems)
     by_seed = float(value_S.var(ddof=1)) / num_seeds if num_seeds > 1 else 0.0
+    by_seed, degrees = family.pooled or (by_seed, num_seeds - 1.0)
     scale = num_benchmarks**2
-    return _Squares(by_seed, by_problem_B / scale, by_residual_B / scale, num_seeds, num_problems_B)
+    return _Squares(by_seed, by_problem_B / scale, by_residual_B / scale, num_seeds, degrees, num_problems_B)
 
 
 def _variance_of_another_exam(squares: _Squares) -> tuple[float, float]:
@@ -219,21 +258,26 @@ def _variance_of_another_exam(squares: _Squares) -> tuple[float, float]:
     if by_problem >= by_residual and by_seed >= by_residual and squares.num_seeds > 1:
         total = by_seed + by_problem - by_residual
         df_P_B = squares.num_problems_B - 1.0
-        df_S = squares.num_seeds - 1.0
+        df_S = squares.seed_degrees_of_freedom
         spread = (
             by_seed**2 / df_S
             + (squares.by_problem_B**2 / df_P_B).sum()
             + (squares.by_residual_B**2 / (df_S * df_P_B)).sum()
         )
-        return float(total), float(total**2 / spread) if spread > 0.0 else 1.0
+        return float(total), float(total**2 / spread) if spread > 0.0 else _degrees_over_benchmarks(squares)
     if by_seed > by_problem:
-        return by_seed, squares.num_seeds - 1.0
+        return by_seed, squares.seed_degrees_of_freedom
     return float(by_problem), _degrees_over_benchmarks(squares)
 
 
 def _degrees_over_benchmarks(squares: _Squares) -> float:
-    spread = float((squares.by_problem_B**2 / np.maximum(squares.num_problems_B - 1.0, 1.0)).sum())
-    return float(squares.by_problem_B.sum()) ** 2 / spread if spread > 0.0 else 1.0
+    return _pooled_degrees(squares.by_problem_B, np.maximum(squares.num_problems_B - 1.0, 1.0))
+
+
+def _pooled_degrees(variances: Values, degrees_of_freedom: Values) -> float:
+    """Satterthwaite's degrees of freedom of a sum of estimated variances; all of them where it is 0."""
+    spread = float((variances**2 / degrees_of_freedom).sum())
+    return float(variances.sum()) ** 2 / spread if spread > 0.0 else float(degrees_of_freedom.sum())
 
 
 def _components(squares: _Squares) -> VarianceComponents | None:
@@ -244,26 +288,27 @@ def _components(squares: _Squares) -> VarianceComponents | None:
         seed=squares.num_seeds * max(squares.by_seed - by_residual, 0.0),
         problem=max(float(squares.by_problem_B.sum()) - by_residual, 0.0),
         residual=squares.num_seeds * by_residual,
+        seed_degrees_of_freedom=squares.seed_degrees_of_freedom,
         problem_degrees_of_freedom=_degrees_over_benchmarks(squares),
     )
 
 
-def _margin(known: tuple[float, float], confidence: float) -> float:
-    """Half of an interval's width, from a variance and its degrees of freedom."""
-    return t_quantile(0.5 + confidence / 2.0, known[1]) * float(known[0] ** 0.5)
-
-
-def _uncertainty(
-    value: float, known: tuple[float, float] | None, limits: Bounds, confidence: float
-) -> Uncertainty | None:
-    # Sums of equal values differ in their last bits, which is no spread.
-    if known is None or known[0] <= 1e-24:
+def _uncertainty(value: float, known: _Known | None, limits: Bounds, family: Family) -> Uncertainty | None:
+    if known is None:
         return None
-    variance, degrees_of_freedom = known
-    standard_error, margin = variance**0.5, _margin(known, confidence)
+    is_spread = known.variance > _NO_SPREAD
+    further = 0.0 if limits == DIFFERENCES and is_spread else known.further
+    standard_error = known.variance**0.5 if is_spread else 0.0
+    quantile = family.quantile(known.degrees_of_freedom)
+    # One more outcome at the scale's end shifts the mean, and adds the square of its shift to the variance.
+    shifts = (further * (value - limits.low), further * (limits.high - value))
+    below, above = (shift + quantile * math.hypot(standard_error, shift) for shift in shifts)
+    shift = shifts[0] if value > 0.0 else shifts[1]
+    spread = math.hypot(standard_error, shift)
+    num_errors = max(abs(value) - shift, 0.0) / spread if spread else 0.0
     return Uncertainty(
         standard_error=standard_error,
-        degrees_of_freedom=degrees_of_freedom,
-        interval=Bounds(max(value - margin, limits.low), min(value + margin, limits.high)),
-        p_value=float(2.0 * stdtr(degrees_of_freedom, -abs(value) / standard_error)),
+        degrees_of_freedom=known.degrees_of_freedom,
+        interval=Bounds(max(value - below, limits.low), min(value + above, limits.high)),
+        p_value=family.p_value(num_errors, known.degrees_of_freedom),
     )

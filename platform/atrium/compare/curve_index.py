@@ -65,7 +65,7 @@ class CurveIndex:
         self._opened: dict[Path, tuple[tuple[int, int], CurveTable]] = {}
 
     def path_of(self, run: RunFolder) -> Path:
-        """Where the run's curves lie."""
+        """The file of the run's curves."""
         return self._folder / f"{run.name}.arrow"
 
     def read(self, run: RunFolder) -> CurveTable | None:

@@ -19,7 +19,7 @@ _MAX_GRID = 4000
 
 
 class Axis(StrEnum):
-    """What a curve is drawn against."""
+    """The quantity on the x-axis of a curve."""
 
     STEP = "step"
     TOKENS = "tokens"
@@ -27,7 +27,7 @@ class Axis(StrEnum):
 
 
 class Band(StrEnum):
-    """What the band around a group's mean shows."""
+    """The meaning of the band around a group's mean."""
 
     NONE = "none"
     RANGE = "range"

@@ -17,7 +17,7 @@ from atrium.tracking.reader import setting
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What keyed an evaluation's draws; `run_seed` is None where all seeds share one stream."""
+    """The seeds that keyed an evaluation's draws; `run_seed` is None where all seeds share one stream."""
 
     evaluation_seed: object
     run_seed: object
@@ -40,7 +40,7 @@ def draws_of(run: EvaluatedRun, benchmark: str, step: int) -> Draws:
 def draws_notes(
     arms: Sequence[Arm], runs: Mapping[str, EvaluatedRun], steps: Mapping[str, Mapping[str, int]]
 ) -> list[str]:
-    """Where the seeds of an arm share draws, and where equal seeds of two arms do not.
+    """Notes on seeds of an arm that share draws, and on equal seeds of two arms that do not.
 
     `steps` are the evaluated ones by benchmark and run. The first arm is the baseline.
     """

@@ -8,12 +8,33 @@ Axes: P problems.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincinv
 
 from atrium.compare.crossed import Bounds, crossed_mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRate:
+    """An arm's failed runs by their seeds, of how many."""
+
+    seeds: tuple[int, ...]
+    num_runs: int
+
+    @property
+    def interval(self) -> Bounds:
+        """The exact 95 % interval of the rate."""
+        return exact_interval(len(self.seeds), self.num_runs)
+
+    @property
+    def words(self) -> str:
+        """`2 of 5 (5.3 to 85.3 %, seeds 1, 3)`."""
+        named = f", seeds {', '.join(map(str, self.seeds))}" if self.seeds else ""
+        low, high = self.interval
+        return f"{len(self.seeds)} of {self.num_runs} ({100 * low:.1f} to {100 * high:.1f} %{named})"
 
 
 def exact_interval(count: int, num: int, *, confidence: float = 0.95) -> Bounds:
@@ -30,11 +51,8 @@ def fell_below_start(before: Sequence[ArrayLike], after: Sequence[ArrayLike]) ->
     """Whether a run's score is below its own start by more than the interval of their difference.
 
     Both are shares `value_P` by benchmark, of the same problems in the same order. The interval is over
-    problems, at 95 %. A fall by the same on every problem leaves none, and counts.
+    problems, at 95 %; from a single problem nothing follows.
     """
     gaps = [np.subtract(end_P, start_P)[None, :] for start_P, end_P in zip(before, after, strict=True)]
-    if not gaps or any(gap.shape[1] < 2 for gap in gaps):
-        return False
-    difference = crossed_mean(gaps)
-    known = difference.another_exam
-    return (difference.value if known is None else known.interval.high) < 0.0
+    known = crossed_mean(gaps).another_exam if gaps else None
+    return known is not None and known.interval.high < 0.0

@@ -42,7 +42,7 @@ _AXES = {At.TOKENS: Axis.TOKENS, At.WALL_CLOCK: Axis.WALL_CLOCK}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What one checkpoint did on a benchmark: of `num_samples` answers per problem, how many were correct."""
+    """One checkpoint's answers on a benchmark: of `num_samples` per problem, how many were correct."""
 
     benchmark: str
     step: int
@@ -114,7 +114,7 @@ def read_evaluated_run(folder: RunFolder) -> EvaluatedRun:
 
 
 def evaluations_at(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict[str, int]:
-    """Which evaluated step of each run a comparison uses, by the run's name.
+    """The evaluated step of each run that a comparison uses, by the run's name.
 
     At equal steps it is the largest that all runs evaluated. At equal tokens or wall-clock the budget is what
     the cheapest run had spent at its last evaluation, and each run's evaluation nearest to it is used.
@@ -139,7 +139,7 @@ def evaluations_at(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict
 
 
 def read_answers(folder: RunFolder, benchmark: str, step: int) -> Answers:
-    """What a run's evaluation at a step recorded, by problem.
+    """The answers that a run's evaluation at a step recorded, by problem.
 
     Raises `RunFolderError` where the samples are missing or damaged, or problems differ in their number.
     """

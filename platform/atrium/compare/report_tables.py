@@ -13,6 +13,8 @@ import numpy as np
 from atrium.compare.arm_pairs import MACRO, MEAN, Pair
 from atrium.compare.counted_runs import left_out_words
 from atrium.compare.crossed import Bounds, CrossedMean, Uncertainty
+from atrium.compare.power import PLANNED_SEEDS
+from atrium.compare.robust import interquartile_of
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
 from atrium.compare.statistics import points, rounded_up
 from atrium.windows import Window
@@ -22,13 +24,16 @@ EQUAL_WINDOWS = "their windows [l, u] are equal"
 READING = (
     "Intervals are 95 %. Another exam: new seeds and new problems of the same kind; seeds are a random "
     "factor crossed with problems. This exam: new seeds, the same problems.",
-    "detects: the smallest difference that this design finds with power 0.8 at alpha 0.05, on another exam. "
-    "It follows from the numbers of seeds and problems and how both vary, not from the difference observed.",
+    "A verdict is what the interval for another exam says: it names a difference where 0 lies outside. Where "
+    "several arms or benchmarks are compared, intervals hold together; how is said above each table.",
     "rho: what pairing by seed and problem makes use of; it multiplies the standard error by sqrt(1 - rho).",
     "P(better): the probability that a run of the arm scores higher than one of the baseline, over seeds.",
-    "Over seeds alone: sign permutations need 6 seeds; interquartile means (IQM) and bootstraps need 10.",
-    "p: Holm's adjusted p value where several arms or benchmarks are compared.",
-    "Seeds added after a look at these results need fresh data, or a sequential bound.",
+    "Over seeds alone: interquartile means (IQM) need 4 seeds, sign permutations 6, bootstraps 10. Of 4 to 7 "
+    "seeds an IQM leaves out the best and the worst, and so a single collapse.",
+    "p: the least alpha at which the interval for another exam leaves out 0.",
+    "Planning: what other runs would show, from how seeds and problems vary here (not from the difference), "
+    "with power 0.8 and assurance 0.8 at alpha 0.05. Seeds added to these after a look need fresh data, or a "
+    "sequential bound.",
 )
 
 
@@ -52,7 +57,9 @@ def report_tables(comparison: RunsComparison) -> tuple[ReportTable, ...]:
         _scores(comparison),
         _design(comparison),
         *differences,
+        *_collapsed(comparison),
         *_over_seeds(comparison),
+        *_planning(comparison),
         *_over_k(comparison),
         *(_solved(comparison, benchmark) for benchmark in comparison.benchmarks),
     )
@@ -156,11 +163,13 @@ def _design(comparison: RunsComparison) -> ReportTable:
 
 def _differences(comparison: RunsComparison, measure: str, benchmark: str) -> ReportTable:
     baseline = comparison.arms[0].arm.name
-    effect = points(comparison.effect)
+    first = comparison.pair(comparison.arms[1].arm.name, measure, benchmark).comparison.family
+    together = f"; 95 % over {first.words}" if first.words else ""
     num_problems = comparison.num_problems.get(benchmark, sum(comparison.num_problems.values()))
     return ReportTable(
         title=(
-            f"{comparison.title(measure)} on {benchmark} ({num_problems} problems), points against {baseline}"
+            f"{comparison.title(measure)} on {benchmark} ({num_problems} problems), points against "
+            f"{baseline}{together}"
         ),
         columns=(
             "arm",
@@ -170,20 +179,18 @@ def _differences(comparison: RunsComparison, measure: str, benchmark: str) -> Re
             "p",
             "P(better)",
             "rho",
-            "detects",
-            f"seeds for {effect}",
             "verdict",
         ),
         rows=tuple(
-            _difference_row(comparison.pair(arm.arm.name, measure, benchmark), comparison.effect)
-            for arm in comparison.arms[1:]
+            _difference_row(comparison.pair(arm.arm.name, measure, benchmark)) for arm in comparison.arms[1:]
         ),
     )
 
 
-def _difference_row(pair: Pair, effect: float) -> tuple[str, ...]:
+def _difference_row(pair: Pair) -> tuple[str, ...]:
     found = pair.comparison
-    difference, p_value = found.difference, pair.verdict.p_value
+    difference = found.difference
+    p_value = None if difference.another_exam is None else difference.another_exam.p_value
     return (
         pair.candidate,
         signed(difference.value),
@@ -192,10 +199,54 @@ def _difference_row(pair: Pair, effect: float) -> tuple[str, ...]:
         NOTHING if p_value is None else "<0.001" if p_value < 0.001 else f"{p_value:.3f}",
         _decimal(found.improvement),
         _decimal(found.rho_another_exam),
-        _detectable(found.detectable_another_exam),
-        _seeds_for(pair, effect),
         pair.verdict.words,
     )
+
+
+def _collapsed(comparison: RunsComparison) -> list[ReportTable]:
+    """Where runs collapsed, a mean over seeds is of two kinds of runs: their rate, and the IQM."""
+    rates = {arm.arm.name: arm.collapsed for arm in comparison.arms}
+    if not any(rate is not None and rate.seeds for rate in rates.values()):
+        return []
+    title = comparison.title(MEAN)
+    return [
+        ReportTable(
+            title="Runs that ended below their own start",
+            columns=("arm", f"mean {title}", f"IQM {title} over seeds", "collapsed, with its exact interval"),
+            rows=tuple(
+                (
+                    arm.arm.name,
+                    _percent(score.value),
+                    _percent(interquartile_of(score.value_S)),
+                    NOTHING if arm.collapsed is None else arm.collapsed.words,
+                )
+                for arm in comparison.arms
+                for score in [arm.scores[MEAN][comparison.headline]]
+            ),
+        )
+    ]
+
+
+def _planning(comparison: RunsComparison) -> list[ReportTable]:
+    """What other runs of two such arms would show; nothing from a single seed."""
+    plan = comparison.plan
+    if plan is None:
+        return []
+    return [
+        ReportTable(
+            title=f"Planning other runs: the difference in {comparison.title(MEAN)} on {comparison.headline} "
+            "that so many seeds per arm detect, in points",
+            columns=("", *map(str, PLANNED_SEEDS), f"seeds for {points(plan.effect)}"),
+            rows=tuple(
+                (
+                    f"{exam} exam",
+                    *(f"{100 * rounded_up(plan.detectable[exam][num]):.1f}" for num in PLANNED_SEEDS),
+                    plan.seeds_words(exam),
+                )
+                for exam in plan.num_seeds
+            ),
+        )
+    ]
 
 
 def _over_seeds(comparison: RunsComparison) -> list[ReportTable]:
@@ -276,18 +327,6 @@ def _bounds(bounds: Bounds | None, scale: float) -> str:
 
 def _percent(value: float | None) -> str:
     return NOTHING if value is None else f"{100.0 * value:.1f}"
-
-
-def _seeds_for(pair: Pair, effect: float) -> str:
-    difference = pair.comparison.difference
-    if difference.components is None or difference.another_exam is None:
-        return NOTHING
-    needed = pair.comparison.num_seeds_for(effect)
-    return "more problems" if needed is None else str(needed)
-
-
-def _detectable(share: float | None) -> str:
-    return NOTHING if share is None else f"{100 * rounded_up(share):.1f}"
 
 
 def _decimal(value: float | None) -> str:

@@ -2,8 +2,8 @@
 
 The first arm (or the one named) is the baseline of all pairs. Scores are Mean@K and Pass@k by benchmark and
 their macro average, in which every benchmark counts the same. Verdicts rest on the macro average of Mean@K,
-corrected by Holm over the arms compared; single benchmarks and Pass@k are shown with their intervals and are
-corrected in families of their own.
+whose intervals hold together over the arms compared; single benchmarks and Pass@k are shown with intervals
+that hold together in families of their own.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from functools import partial
 
 import numpy as np
 
-from atrium.compare.arm_pairs import MACRO, MEAN, PASS, Pair, compare_pairs, values_of
+from atrium.compare.arm_pairs import MACRO, MEAN, PASS, Pair, compare_pairs, score_of
 from atrium.compare.arms import Arm, Arms, are_same_method, group_runs
 from atrium.compare.counted_runs import MOST_NAMED, VALIDATION, LeftOut, counted_runs, left_out_words
-from atrium.compare.crossed import CrossedMean, crossed_mean
+from atrium.compare.crossed import CrossedMean
 from atrium.compare.draws import draws_notes
+from atrium.compare.failures import FailureRate, fell_below_start
 from atrium.compare.outcomes import (
     At,
     EvaluatedRun,
@@ -27,7 +28,7 @@ from atrium.compare.outcomes import (
     outcome_table,
     read_answers,
 )
-from atrium.compare.statistics import SHARES
+from atrium.compare.power import Plan, plan
 from atrium.errors import ConfigError
 from atrium.tracking.run_folder import RunFolder
 
@@ -42,12 +43,14 @@ class ArmScores:
 
     `pass_at` is Pass@k for k = 1 to the comparison's k, over seeds, on the benchmark that verdicts rest on.
     `steps`, `num_tokens` and `wall_s` are the least and most over the runs, at the evaluations used; None
-    where that was not recorded.
+    where that was not recorded. `collapsed` are the runs that end below their own start; None where the
+    score before training is not known.
     """
 
     arm: Arm
     scores: Mapping[str, Mapping[str, CrossedMean]]
     pass_at: tuple[float, ...]
+    collapsed: FailureRate | None
     steps: tuple[float, float]
     num_tokens: tuple[float, float] | None
     wall_s: tuple[float, float] | None
@@ -71,7 +74,7 @@ class RunsComparison:
     mean_k: int | None
     num_problems: Mapping[str, int]
     outcomes: Mapping[str, Mapping[str, OutcomeTable]]
-    effect: float
+    plan: Plan | None
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...]
 
@@ -139,7 +142,7 @@ def compare_runs(
         mean_k=k if len(all_k) == 1 else None,
         num_problems={name: len(next(iter(tables[name].values())).problem_ids) for name in chosen},
         outcomes=tables,
-        effect=effect,
+        plan=_plan(pairs, effect),
         left_out=counted.left_out,
         notes=tuple(dict.fromkeys(notes)),
     )
@@ -197,12 +200,14 @@ def _arm_scores(
     runs: Mapping[str, EvaluatedRun],
     steps: Mapping[str, Mapping[str, int]],
 ) -> ArmScores:
-    scores: dict[str, dict[str, CrossedMean]] = {}
-    for measure in MEASURES:
-        values = {name: values_of(by_arm[arm.name], measure, k) for name, by_arm in tables.items()}
-        scores[measure] = {name: crossed_mean([value], limits=SHARES) for name, value in values.items()}
-        if len(values) > 1:
-            scores[measure][MACRO] = crossed_mean(list(values.values()), limits=SHARES)
+    own = {name: by_arm[arm.name] for name, by_arm in tables.items()}
+    families = {name: [table] for name, table in own.items()}
+    if len(own) > 1:
+        families[MACRO] = list(own.values())
+    scores = {
+        measure: {name: score_of(chosen, measure, k) for name, chosen in families.items()}
+        for measure in MEASURES
+    }
     spans = {
         at: _span([runs[run.name].cost.get(at, {}).get(used[run.name]) for run in arm.runs.values()])
         for at in (At.STEPS, At.TOKENS, At.WALL_CLOCK)
@@ -212,14 +217,44 @@ def _arm_scores(
         arm=arm,
         scores=scores,
         pass_at=tuple(
-            np.mean(
-                [by_arm[arm.name].pass_up_to(k).mean(axis=(0, 1)) for by_arm in tables.values()], axis=0
-            ).tolist()
+            np.mean([table.pass_up_to(k).mean(axis=(0, 1)) for table in own.values()], axis=0).tolist()
         ),
+        collapsed=_collapsed(arm, steps),
         steps=spans[At.STEPS] or (0.0, 0.0),
         num_tokens=spans[At.TOKENS],
         wall_s=spans[At.WALL_CLOCK],
     )
+
+
+def _collapsed(arm: Arm, steps: Mapping[str, Mapping[str, int]]) -> FailureRate | None:
+    """The runs that end below their start, by the answers of both; None where one lacks those before it."""
+    fallen = []
+    for seed, folder in sorted(arm.runs.items()):
+        before, after = [], []
+        for benchmark, used in steps.items():
+            step = used[folder.name]
+            if step == 0 or not folder.evaluation_path(benchmark, 0).exists():
+                return None
+            pair = [read_answers(folder, benchmark, at) for at in (0, step)]
+            shares = [outcome_table([one]).mean_at_k()[0] for one in pair]
+            if list(pair[0].num_correct) != list(pair[1].num_correct):
+                return None
+            before.append(shares[0])
+            after.append(shares[1])
+        if fell_below_start(before, after):
+            fallen.append(seed)
+    return FailureRate(seeds=tuple(fallen), num_runs=len(arm.runs))
+
+
+def _plan(pairs: Sequence[Pair], effect: float) -> Plan | None:
+    """From the differences that verdicts rest on."""
+    headline = MACRO if any(pair.benchmark == MACRO for pair in pairs) else pairs[0].benchmark
+    found = [
+        pair.comparison.difference.components
+        for pair in pairs
+        if pair.measure == MEAN and pair.benchmark == headline
+    ]
+    return plan([components for components in found if components is not None], effect)
 
 
 def _span(values: Sequence[float | None]) -> tuple[float, float] | None:

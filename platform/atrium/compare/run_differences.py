@@ -1,4 +1,4 @@
-"""Where two runs differ: settings, code, environment and data, as their folders record it. Reads only."""
+"""The differences between two runs: settings, code, environment and data, as recorded. Reads only."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RunDifferences:
 
 
 def run_differences(one: RunFolder, other: RunFolder) -> RunDifferences:
-    """Where two runs differ; what a damaged folder does not hold counts as absent and is named."""
+    """The differences between two runs; what a damaged folder lacks counts as absent and is named."""
     problems = []
     contents: list[tuple[Mapping[str, object], Mapping[str, object]]] = []
     for folder in (one, other):

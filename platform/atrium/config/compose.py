@@ -24,7 +24,6 @@ from pydantic import ValidationError
 from yaml import YAMLError
 
 from atrium.config.consistency import check_consistency
-from atrium.config.experiment_file import expand_experiment_files
 from atrium.config.machine import Machine, engine_choice, resolve_auto, this_machine
 from atrium.config.messages import config_error
 from atrium.config.nearest import shown
@@ -39,6 +38,7 @@ from atrium.config.overrides import (
     parse_overrides,
     read_groups,
 )
+from atrium.config.own_files import expand_files
 from atrium.config.scale import check_scale, choose_by_source, scale_notes
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
@@ -86,18 +86,17 @@ def conf_folder() -> Path:
 def compose(overrides: Sequence[str] = (), *, machine: Machine | None = None) -> RunConfig:
     """The configuration that the shipped files and `overrides` give, validated and resolved.
 
-    `machine` is what `auto` is resolved for; this machine by default. `experiment=` may name a file by
+    `machine` is what `auto` is resolved for; this machine by default. A group may name a file of one's own by
     its path.
     """
-    lines = expand_experiment_files(overrides)
-    checked = check_overrides(lines)
-    config = config_from_hydra(_compose(lines), machine=machine)
+    checked = check_overrides(overrides)
+    config = config_from_hydra(_compose(overrides), machine=machine)
     check_scale(config, checked)
     return config
 
 
 def compose_notes(config: RunConfig, overrides: Sequence[str]) -> list[str]:
-    """What the user should know about `config`, which `compose(overrides)` gave, in a line each."""
+    """Notes for the user about `config`, which `compose(overrides)` gave, a line each."""
     return scale_notes(config, check_overrides(overrides), conf_folder())
 
 
@@ -108,7 +107,13 @@ def compose_all(overrides: Sequence[str]) -> list[tuple[tuple[str, ...], RunConf
 
 def check_overrides(lines: Sequence[str], *, allow_sweeps: bool = False) -> list[Override]:
     """Parse overrides and check what can be checked before composition; `ConfigError` otherwise."""
-    return parse_overrides(lines, read_groups(conf_folder()), allow_sweeps=allow_sweeps)
+    groups = read_groups(conf_folder())
+    return parse_overrides(expand_files(lines, groups), groups, allow_sweeps=allow_sweeps)
+
+
+def with_files(arguments: Sequence[str]) -> list[str]:
+    """The arguments with files of one's own replaced by what they mean, as a run records them."""
+    return expand_files(arguments, read_groups(conf_folder()))
 
 
 def config_from_hydra(composed: DictConfig, *, machine: Machine | None = None) -> RunConfig:
@@ -162,7 +167,7 @@ def hydra_lines(overrides: Sequence[str]) -> list[str]:
     A source that a model file describes becomes that model, any other gets the recipe for its size.
     """
     groups = read_groups(conf_folder())
-    checked = parse_overrides(overrides, groups, allow_sweeps=True)
+    checked = check_overrides(overrides, allow_sweeps=True)
     choice = choose_by_source(checked, conf_folder())
     options = {} if choice is None else choice.options
     # Hydra takes no null for a group; those that may be null are so as shipped.
@@ -177,7 +182,9 @@ def hydra_lines(overrides: Sequence[str]) -> list[str]:
     ]
     if os.environ.get("ATRIUM_NO_LOCAL") and (conf_folder() / LOCAL / "default.yaml").is_file():
         lines.append(f"~{LOCAL}@_global_")
-    return [*lines, *(f"~{key}" for key in _left_by_typed_kinds(checked))]
+    # Hydra takes a null for a key that is not there, so each gets a value before it is deleted.
+    deleted = [line for key in _left_by_typed_kinds(checked) for line in (f"++{key}=0", f"~{key}")]
+    return [*lines, *deleted]
 
 
 def _left_by_typed_kinds(checked: Sequence[Override]) -> list[str]:
@@ -207,7 +214,7 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
 
 
 def _composition_error(overrides: Sequence[Override], error: Exception) -> ConfigError:
-    """Which override does not fit the files, or else what Hydra says, in one line."""
+    """The error in one line: the override that does not fit the files, or else Hydra's words."""
     said = " ".join(" ".join(str(part) for part in (error, error.__cause__ or "")).split())
     for override in overrides:
         key, line = override.key_or_group, override.input_line or ""

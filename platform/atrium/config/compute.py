@@ -8,36 +8,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from atrium.config.machine import LARGE_BATCH_TOKENS
-from atrium.config.rollouts import SamplingSection
 from atrium.errors import ConfigError
-from atrium.section import Count, CountOrZero, Section, Text, Wait
-
-
-class SlurmConfig(Section):
-    """What a SLURM job asks for; null is the cluster's own default."""
-
-    executor: Literal["slurm", "local"] = "slurm"
-    """Who runs the job: SLURM, or a process of this machine, to try what would be submitted."""
-    partition: Text | None = None
-    """The partition."""
-    account: Text | None = None
-    """The account that pays."""
-    time_minutes: Count = 240
-    """Minutes after which SLURM ends the job."""
-    memory_gb: Count | None = None
-    """Gigabytes of main memory on each node."""
-    cpus_per_node: Count | None = None
-    """CPU cores on each node."""
-    signal_lead_s: Annotated[int, Field(ge=1, le=65_535)] = 120
-    """Seconds before the end of its time in which a job is told to save a checkpoint."""
-    max_requeues: CountOrZero = 3
-    """How often a job that ran out of time is submitted again by itself; preemption is not counted."""
-    max_parallel: Count | None = None
-    """Jobs of a grid that run at once; null leaves it to SLURM, and to the cores of this machine if local."""
-    setup: tuple[Text, ...] = ()
-    """Lines of shell that the job's script runs first, such as `module load cuda`."""
-    extra: Mapping[str, str | int | bool] = Field(default_factory=dict)
-    """Other parameters of sbatch by their long names, such as {qos: high}."""
+from atrium.launch.settings import SlurmSettings
+from atrium.rollout.settings import EngineSettings
+from atrium.section import Count, CountOrZero, Section, Wait
 
 
 class ComputeConfig(Section):
@@ -80,7 +54,7 @@ class ComputeConfig(Section):
     """How often processes that died are started again by themselves, from the last checkpoint."""
     timeout_s: Wait = 1800.0
     """Seconds in one phase after which a process counts as hung, and the run ends."""
-    slurm: SlurmConfig | None = None
+    slurm: SlurmSettings | None = None
     """The SLURM job that the run is submitted as; null runs it here."""
 
     @property
@@ -120,7 +94,7 @@ ONE_PROCESS: Mapping[str, object] = {
 """The settings of a single process that is started here."""
 
 
-def check_processes(compute: ComputeConfig, rollout: SamplingSection) -> None:
+def check_processes(compute: ComputeConfig, rollout: EngineSettings) -> None:
     """Raise `ConfigError` where processes have nowhere to meet, or cannot share engines or prompts evenly."""
     if compute.num_nodes > 1 and compute.slurm is None and compute.rendezvous is None:
         raise ConfigError(

@@ -16,10 +16,10 @@ from hydra.core.override_parser.types import Override
 
 from atrium.config.compose import check_overrides, compose, validated
 from atrium.config.compute import ONE_PROCESS, check_alone
-from atrium.config.models import HubModelConfig
 from atrium.config.nearest import shown
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError, RunFolderError
+from atrium.models.settings import HubModelSettings
 
 EXPERIMENT = "evaluations"
 """The folder below runs_dir that evaluations are filed in, unless experiment_name says otherwise."""
@@ -91,7 +91,7 @@ def compose_evaluation(overrides: Sequence[str]) -> EvaluationSettings:
     lines = [f"experiment_name={EXPERIMENT}", *overrides]
     config = compose(lines)
     is_chosen = any(override.key_or_group == "evaluation" for override in parsed)
-    if isinstance(config.model, HubModelConfig) and not is_chosen:
+    if isinstance(config.model, HubModelSettings) and not is_chosen:
         # The literature's length, and the sampling of the model's authors, which its recipe holds.
         own = config.evaluation
         sampling = [f"evaluation.temperature={own.temperature}", f"evaluation.top_p={own.top_p}"]
@@ -119,14 +119,16 @@ def checkpoint_evaluation(
     length = f"rollout.max_new_tokens={trained.rollout.max_new_tokens}"  # which evaluations follow
     wanted = compose(["model=hub", "model.source=checkpoint", length, *overrides]).model_dump(mode="json")
     data = trained.model_dump(mode="json")
-    own = {"source": str(policy), "prompt": trained.model.prompt, "thinking": trained.model.thinking}
+    own = {
+        "source": str(policy),
+        "prompt": trained.model.model_dump(mode="json")["prompt"],
+        "thinking": trained.model.thinking,
+    }
     data["model"] = {**wanted["model"], **own}
     data |= {"experiment_name": EXPERIMENT, "tracking": wanted["tracking"], "resume": None}
     data["compute"] |= ONE_PROCESS
-    if trained.rollout.engine == "vllm":
-        data["rollout"]["tensor_parallel"] = 1
-    if trained.rollout.engine == "bank":
-        data["rollout"] = wanted["rollout"]
+    answering = trained.rollout.for_evaluation()
+    data["rollout"] = wanted["rollout"] if answering is None else answering.model_dump(mode="json")
     for override in _checked(overrides):
         _copy(wanted, data, override)
     config = validated(data, trains=False)
@@ -159,10 +161,10 @@ def stored_evaluation(text: str, folder: Path) -> EvaluationSettings:
 
 
 def _check_engine(config: RunConfig) -> None:
-    if config.rollout.engine == "bank":
+    if config.rollout.for_evaluation() is None:
         raise ConfigError(
-            "rollout.engine=bank: stored rollouts answer no benchmark; allowed is rollout=transformers, or "
-            "another that samples"
+            f"rollout.engine={config.rollout.engine}: stored rollouts answer no benchmark; allowed is "
+            "rollout=transformers, or another that samples"
         )
 
 

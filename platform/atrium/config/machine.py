@@ -31,7 +31,7 @@ LARGE_BATCH_TOKENS = 16384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the rules look at. `requested_threads` is what the environment asks for, if it does."""
+    """The facts that the rules look at. `requested_threads` is what the environment asks for, if it does."""
 
     num_cores: int
     requested_threads: int | None
@@ -68,7 +68,7 @@ def resolve_auto(data: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
 
 
 def engine_choice(model_kind: object, device: object, machine: Machine) -> tuple[str, str]:
-    """What `rollout.engine=auto` stands for, and why, in a few words."""
+    """The engine that `rollout.engine=auto` stands for, and why, in a few words."""
     if model_kind == "tiny":
         return "transformers", "the built-in model is smaller than what vLLM costs to call"
     if device != "cuda":
@@ -182,7 +182,7 @@ def _cgroup_quota() -> float | None:
 
 
 def _cgroup_folders() -> list[Path]:
-    """Where limits may stand: the process's own group of version 2, those above it, version 1."""
+    """The folders that may hold limits: the process's own group of version 2, those above it, version 1."""
     folders = [_CGROUP, _CGROUP / "cpu"]
     try:
         groups = _OWN_CGROUPS.read_text().splitlines()

@@ -55,7 +55,7 @@ def config_error(error: ValidationError, model: type[BaseModel], data: object) -
     """The first wrong setting of `data`, which does not fit `model`, and how many more there are."""
     by_key: dict[str, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
-        by_key.setdefault(".".join(_path(detail["loc"], data)), []).append(detail)
+        by_key.setdefault(".".join(_path(detail, data)), []).append(detail)
     key, details = next(iter(by_key.items()))
     others = f" (and {len(by_key) - 1} more)" if len(by_key) > 1 else ""
     return ConfigError(_line(key, details, model, data) + others)
@@ -111,10 +111,12 @@ def _names(detail: ErrorDetails) -> list[str]:
     return _QUOTED.findall(str(context.get("expected", context.get("expected_tags", ""))))
 
 
-def _path(location: Sequence[int | str], data: object) -> Iterator[str]:
-    """The keys of a location, without the tags that pydantic adds for members of a union."""
+def _path(detail: ErrorDetails, data: object) -> Iterator[str]:
+    """The keys of an error's location, without the tags that pydantic adds for members of a union."""
+    location = detail["loc"]
     for index, part in enumerate(location):
-        is_last = index == len(location) - 1
+        # What a validator of a whole section says stands at the section's tag, which is no key.
+        is_last = index == len(location) - 1 and detail["type"] != "value_error"
         if isinstance(data, Mapping):
             if part in data:
                 data = data[part]

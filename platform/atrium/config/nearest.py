@@ -11,10 +11,14 @@ _MAX_SHOWN = 60
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = _CUTOFF) -> str | None:
-    """The known name most like `name` whatever its case, or None where nothing is alike."""
+    """The known name most like `name` whatever its case, or None where nothing is alike.
+
+    Letters that changed places are likelier than wrong ones.
+    """
     by_lower = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
-    return by_lower[close[0]] if close else None
+    close = difflib.get_close_matches(name.lower(), by_lower, cutoff=cutoff)
+    swapped = [candidate for candidate in close if sorted(candidate) == sorted(name.lower())]
+    return by_lower[(swapped or close)[0]] if close else None
 
 
 def nearest_key(key: str, known: Iterable[str]) -> str | None:

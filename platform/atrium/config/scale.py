@@ -14,9 +14,10 @@ from pathlib import Path
 import yaml
 from hydra.core.override_parser.types import Override
 
-from atrium.config.models import HubModelConfig
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
+from atrium.models.settings import HubModelSettings
+from atrium.models.shape import read_shape
 
 LARGE_MODEL = 500_000_000
 """Parameters from which on a model is fine-tuned at about 1e-6."""
@@ -36,7 +37,7 @@ _RATE, _ROLLOUT_TOKENS, _EVALUATION_TOKENS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceChoice:
-    """What `model=hub` with a typed source stands for: options by group, and the reason for the user."""
+    """The meaning of `model=hub` with a typed source: options by group, and the reason for the user."""
 
     options: Mapping[str, str]
     note: str
@@ -64,7 +65,7 @@ def choose_by_source(overrides: Sequence[Override], conf: Path) -> SourceChoice 
         )
     if "recipe" in typed:
         return None
-    size = count_parameters(_read_architecture(name))
+    size = _num_parameters(_read_architecture(name))
     if size is None:
         return SourceChoice(
             options={},
@@ -86,27 +87,7 @@ def generic_recipe(num_parameters: int) -> str:
     return "hub_below_500m" if num_parameters < LARGE_MODEL else "hub"
 
 
-def count_parameters(architecture: Mapping[str, object] | None) -> int | None:
-    """The parameters of a dense decoder with gated feed-forward layers, from the keys of its config.json.
-
-    Norms and biases, less than a thousandth, are left out. None where the keys are not all there.
-    """
-    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    sizes = [
-        value for name in names if isinstance(value := (architecture or {}).get(name), int) and value > 0
-    ]
-    if architecture is None or len(sizes) < len(names):
-        return None
-    vocabulary, hidden, feed_forward, layers, heads = sizes
-    groups, head = architecture.get("num_key_value_heads"), architecture.get("head_dim")
-    key_heads = groups if isinstance(groups, int) else heads
-    head_size = head if isinstance(head, int) else hidden // heads
-    attention = 2 * hidden * head_size * (heads + key_heads)
-    embeddings = vocabulary * hidden * (1 if architecture.get("tie_word_embeddings") else 2)
-    return layers * (attention + 3 * hidden * feed_forward) + embeddings
-
-
-def known_architecture(model: HubModelConfig) -> Mapping[str, object] | None:
+def known_architecture(model: HubModelSettings) -> Mapping[str, object] | None:
     """The keys of the model's config.json, where its file or a local folder has them."""
     return _read_architecture(model.source) if model.architecture is None else model.architecture
 
@@ -122,7 +103,7 @@ def check_scale(config: RunConfig, overrides: Sequence[Override]) -> None:
 
 
 def scale_notes(config: RunConfig, overrides: Sequence[Override], conf: Path) -> list[str]:
-    """What the user should know about the scale: how it was chosen, and what was typed against the odds."""
+    """Notes for the user about the scale: how it was chosen, and what was typed against the odds."""
     choice = choose_by_source(overrides, conf)
     return [
         *([] if choice is None else [choice.note]),
@@ -150,12 +131,12 @@ def _doubts(config: RunConfig, overrides: Sequence[Override]) -> list[_Doubt]:
     is_debugged = any(
         override.key_or_group == "debug" and override.value() is not None for override in overrides
     )
-    if not isinstance(model, HubModelConfig) or model.weights == "random" or is_debugged:
+    if not isinstance(model, HubModelSettings) or model.weights == "random" or is_debugged:
         return []
     # What an experiment file of one's own says stands among the overrides, too.
     typed = {override.key_or_group for override in overrides}
     doubts = []
-    size, rate = count_parameters(known_architecture(model)), config.optimizer.learning_rate
+    size, rate = _num_parameters(known_architecture(model)), config.optimizer.learning_rate
     if model.lora is None and size is not None and size >= LARGE_MODEL and rate >= DESTRUCTIVE_RATE:
         doubts.append(
             _Doubt(
@@ -181,6 +162,11 @@ def _doubts(config: RunConfig, overrides: Sequence[Override]) -> list[_Doubt]:
                 )
             )
     return doubts
+
+
+def _num_parameters(architecture: Mapping[str, object] | None) -> int | None:
+    shape = read_shape(architecture)
+    return None if shape is None else shape.num_parameters
 
 
 def _describing_file(source: str, conf: Path) -> str | None:

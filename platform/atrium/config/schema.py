@@ -12,44 +12,18 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from atrium.config.compute import ComputeConfig
-from atrium.config.models import ModelConfig
-from atrium.config.rollouts import BankRolloutConfig, RolloutConfig, VllmRolloutConfig
-from atrium.config.tasks import BenchmarkConfig, DatasetConfig, GraderConfig, RewardConfig
+from atrium.config.tasks import BenchmarkConfig, DatasetConfig
+from atrium.grading.rewards import Reward
+from atrium.grading.verifiers import Verifier
 from atrium.method.algorithm import Algorithm
 from atrium.method.divergences import Divergence
 from atrium.method.method import Method
 from atrium.method.needs import Use
 from atrium.method.regularizers import Regularizer
-from atrium.section import Count, CountOrZero, FolderName, NonNegative, Positive, Section, Seed, Text
-
-
-class OptimizerConfig(Section):
-    """AdamW, its learning-rate schedule, and how many updates a batch of rollouts gets."""
-
-    kind: Literal["adamw", "adamw_8bit", "adamw_bf16"]
-    """Float32 state; state in 8 bits; or weights and state in bfloat16 with compensated rounding."""
-    learning_rate: Positive
-    """Peak learning rate."""
-    beta1: Annotated[float, Field(ge=0.0, lt=1.0)]
-    """Decay of the gradient's running mean."""
-    beta2: Annotated[float, Field(ge=0.0, lt=1.0)]
-    """Decay of the squared gradient's running mean."""
-    epsilon: Positive
-    """Added to the root of the squared gradient's mean."""
-    weight_decay: NonNegative
-    """Decoupled weight decay, multiplied by the learning rate."""
-    num_warmup_steps: CountOrZero
-    """Training steps over which the learning rate rises linearly to its peak."""
-    schedule: Literal["constant", "linear", "cosine"]
-    """What the learning rate does afterwards: stay, or fall to 0 at num_steps."""
-    max_grad_norm: Positive | None
-    """Norm that gradients are scaled down to; null for off."""
-    max_skipped_updates: CountOrZero = 3
-    """Updates in a row that may be skipped for a gradient that is not finite; one more ends the run."""
-    num_minibatches: Count
-    """Updates per pass over a batch of rollouts; divides num_prompts, since groups stay whole."""
-    num_epochs: Count
-    """Passes over a batch of rollouts."""
+from atrium.models.settings import ModelSettings
+from atrium.rollout.settings import EngineSettings, EngineUse
+from atrium.section import Count, FolderName, NonNegative, Section, Seed, Text
+from atrium.train.settings import OptimizerSettings
 
 
 class EvaluationConfig(Section):
@@ -63,6 +37,10 @@ class EvaluationConfig(Section):
     """Of sampling; 0 is greedy decoding."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)]
     """Share of the probability mass that is sampled from."""
+    top_k: Count | None = None
+    """How many of the likeliest tokens are sampled from; null for all."""
+    min_p: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """The least probability of a token that is sampled, relative to the likeliest one's; 0 for any."""
     max_new_tokens: Count
     """Length limit of an answer; as shipped, that of rollouts."""
     pass_at: tuple[Count, ...] | None = None
@@ -110,13 +88,13 @@ class TrackingConfig(Section):
 
     kind: Literal["run_folder"]
     """Which kind of tracking this is."""
-    rollouts_every_num_steps: Count | None
+    rollouts_every_num_steps: Count | None = 10
     """Steps between records of rollouts with their tokens; null for none."""
-    rollouts_max_mb: Count
+    rollouts_max_mb: Count = 256
     """Megabytes of rollouts after which no more are recorded."""
-    figures: bool
+    figures: bool = True
     """Whether figures are drawn at the end."""
-    progress: Literal["auto", "on", "off"]
+    progress: Literal["auto", "on", "off"] = "auto"
     """The live display in the terminal; auto shows it only there."""
     mlflow: MLflowConfig | None = None
     """The mirror in MLflow; null for none."""
@@ -145,19 +123,19 @@ class RunConfig(Section):
     """The folder below which everything is written."""
     resume: Text | None
     """The run that is continued; null for a new one."""
-    model: ModelConfig
+    model: ModelSettings
     """The policy that is trained."""
     dataset: DatasetConfig
     """The problems it trains on."""
     benchmark: BenchmarkConfig
     """The problems it is judged on."""
-    grader: GraderConfig
+    grader: Verifier
     """How answers are judged."""
-    reward: RewardConfig
+    reward: Reward
     """What a verdict is worth."""
-    rollout: RolloutConfig
+    rollout: EngineSettings
     """How completions are sampled."""
-    optimizer: OptimizerConfig
+    optimizer: OptimizerSettings
     """How the policy is updated."""
     evaluation: EvaluationConfig
     """How held-out problems are answered."""
@@ -175,7 +153,7 @@ class RunConfig(Section):
     """What else pulls on the policy."""
 
     def as_record(self) -> dict[str, object]:
-        """What `config.json` of a run holds: `resume` belongs to a command, not to the run."""
+        """The content of a run's `config.json`: `resume` belongs to a command, not to the run."""
         return {**self.model_dump(mode="json"), "resume": None}
 
     @property
@@ -191,25 +169,27 @@ class RunConfig(Section):
     @property
     def overlaps(self) -> bool:
         """Whether a batch that is due later is sampled during the update (`rollout.overlap`)."""
-        rollout = self.rollout
-        if rollout.overlap != "auto" or not rollout.lag:
-            return bool(rollout.lag) and rollout.overlap is True
-        is_apart = isinstance(rollout, VllmRolloutConfig) and rollout.sleep_level is None
-        return is_apart and self.compute.device == "cuda" and self.compute.world_size == 1
+        return self.rollout.overlaps(device=self.compute.device, num_ranks=self.compute.world_size)
 
     @property
     def use(self) -> Use:
-        """What this run does with its method."""
-        rollout, elsewhere = self.rollout, None
-        if isinstance(rollout, BankRolloutConfig):
-            elsewhere = "rollout.engine=bank"
-        elif rollout.lag:
-            elsewhere = f"rollout.lag={rollout.lag}"
+        """The use that this run makes of its method."""
         return Use(
             num_updates_per_batch=self.num_updates_per_batch,
-            group_size=rollout.group_size,
+            group_size=self.rollout.group_size,
             behavior_logprobs=self.compute.behavior_logprobs,
-            sampled_elsewhere=elsewhere,
+            sampled_elsewhere=self.rollout.sampled_elsewhere,
+        )
+
+    @property
+    def engine_use(self) -> EngineUse:
+        """What this run does around its engine."""
+        surrogate = self.algorithm.surrogate
+        return EngineUse(
+            num_ranks=self.compute.world_size,
+            evaluation_top_p=self.evaluation.top_p,
+            behavior_logprobs=self.compute.behavior_logprobs,
+            regression=surrogate.kind if surrogate.regresses else None,
         )
 
     @property

@@ -11,10 +11,10 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Set
-from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
 
 from atrium.data.problems import Dataset
+from atrium.data.settings import ArithmeticSettings
 from atrium.data.splits import Splits
 from atrium.errors import ConfigError
 from atrium.records import Problem
@@ -28,37 +28,14 @@ _MAX_REDRAWS = 2_000
 """Draws in a row that may hit a question already taken before the level counts as exhausted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArithmeticSettings:
-    """The range of levels, the sizes of the splits, and the seed that decides all questions.
-
-    `2 <= min_operands <= max_operands`, sizes at least 1; otherwise `ConfigError`.
-    """
-
-    min_operands: int = 2
-    max_operands: int = 7
-    num_train: int = 20_000
-    num_validation: int = 192
-    num_test: int = 192
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.min_operands <= self.max_operands:
-            raise ConfigError(
-                f"dataset: 2 <= min_operands <= max_operands must hold, not "
-                f"min_operands={self.min_operands} and max_operands={self.max_operands}"
-            )
-        for name in ("num_train", "num_validation", "num_test"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"dataset.{name} must be at least 1, not {getattr(self, name)}")
-
-
 def arithmetic_splits(settings: ArithmeticSettings) -> Splits:
     """Draw the three splits; no question of one split occurs in another.
 
     Levels are uniform. Validation and test questions are distinct; training questions are drawn with
-    replacement. Raises `ConfigError` where a level has too few questions for the held-out splits.
+    replacement. Raises `ConfigError` where there is no level, or one has too few questions for what is
+    held out.
     """
+    settings.check()
     test, validation = _held_out(settings)
     train = islice(draw_questions(settings, "train"), settings.num_train)
     return Splits(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from atrium.data.fields import (
     MISSING,
@@ -21,48 +21,16 @@ from atrium.data.fields import (
     look_up,
     question_text,
     solution_answer,
-    steps_of,
 )
 from atrium.data.instructions import without_instruction
 from atrium.data.rows import Row
+from atrium.data.settings import ProblemFiles
 from atrium.data.splits import question_key
 from atrium.errors import DataError
 from atrium.records import Problem
 
 _MAX_LISTED = 5
 _MAX_SHOWN_CHARS = 90
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fields:
-    """Paths into a row; of several the first that is there. An answer or a solution is needed."""
-
-    question: tuple[str, ...]
-    answer: tuple[str, ...] = ()
-    solution: tuple[str, ...] = ()
-    problem_id: tuple[str, ...] = ()
-    metadata: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """The fields at the top of a row that the paths begin with, and the paths themselves."""
-        paths = {*self.question, *self.answer, *self.solution, *self.problem_id, *self.metadata.values()}
-        return frozenset(paths | {str(steps_of(path)[0]) for path in paths if steps_of(path)})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProblemFiles:
-    """What is read, and what is expected of it. `where` holds the values allowed, by field."""
-
-    name: str
-    source: str
-    fields: Fields
-    revision: str | None = None
-    files: tuple[str, ...] = ()
-    where: Mapping[str, tuple[str | int | float | bool, ...]] = field(default_factory=dict)
-    expected_num_rows: int | None = None
-    expected_num_problems: int | None = None
-    strips_instruction: bool = True
 
 
 @dataclass(slots=True)
@@ -95,7 +63,7 @@ class Reading:
         """Take in the next row."""
         self.num_rows += 1
         self._last_row = row
-        if not all(_is_among(look_up(row, path), allowed) for path, allowed in self._wanted.where.items()):
+        if not all(_is_among(look_up(row, path), allowed) for path, allowed in self._wanted.allowed.items()):
             return
         self.num_chosen += 1
         try:
@@ -141,7 +109,7 @@ class Reading:
             return text
         self.num_instructions += 1
         self._instruction = self._instruction or instruction
-        return question if self._wanted.strips_instruction else text
+        return question if self._wanted.strips else text
 
     def _problem_id(self, row: Row) -> str | None:
         value = first_of(row, self._wanted.fields.problem_id)
@@ -167,7 +135,7 @@ class Reading:
             raise DataError(f"{place} has no rows")
         _check_count(place, "rows", self.num_rows, wanted.expected_num_rows)
         if not self.num_chosen:
-            raise DataError(f"{place}: none of {self.num_rows} rows has {_shown_where(wanted.where)}")
+            raise DataError(f"{place}: none of {self.num_rows} rows has {_shown_where(wanted.allowed)}")
         for name in ("question", "answer"):
             if self._num_without[name] == self.num_chosen:
                 paths = ", ".join(
@@ -207,7 +175,7 @@ class Reading:
                 text += f" ({self.num_conflicting} repeats have another answer, the first one counts)"
             yield text
         if self.num_instructions:
-            done = "taken off" if self._wanted.strips_instruction else "kept, so choose a prompt without one"
+            done = "taken off" if self._wanted.strips else "kept, so choose a prompt without one"
             shown = (self._instruction or "")[:_MAX_SHOWN_CHARS]
             yield f"{self.num_instructions} questions carry an instruction ({shown!r}), {done}"
         if self.incomplete:

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from atrium.data.fields import BoxReader
-from atrium.data.problem_files import ProblemFiles, Reading
+from atrium.data.problem_files import Reading
 from atrium.data.rows import read_rows
+from atrium.data.settings import ProblemFiles
 from atrium.data.sources import Log, locate_files
 from atrium.records import Problem
 
@@ -20,8 +21,9 @@ from atrium.records import Problem
 class Origin:
     """Where problems came from and what became of the rows; part of a run's provenance.
 
-    `num_unreadable` counts golds that the grader did not find equal to themselves, and `num_overlapping`
-    training problems that a benchmark has too.
+    `num_unreadable` counts golds that the grader did not find equal to the same answer in another form, and
+    `num_overlapping` training problems that a benchmark has too; `overlaps` names them, the benchmark's
+    problem and the words that both have (the first 1,000).
     """
 
     source: str
@@ -35,6 +37,7 @@ class Origin:
     num_problems: int = 0
     num_unreadable: int = 0
     num_overlapping: int = 0
+    overlaps: tuple[tuple[str, str, str], ...] = ()
     warnings: tuple[str, ...] = ()
 
     def as_record(self) -> dict[str, object]:

@@ -1,8 +1,10 @@
 r"""Prompts: how a problem's question becomes the token ids that a policy continues.
 
-A template adds an instruction and an optional system turn; the turns' own markers come from the
-tokenizer's chat template, so one template serves every model. The tokenizer is passed in: nothing here
-imports transformers.
+A template adds an instruction, worked examples and an optional system turn; the turns' own markers come
+from the tokenizer's chat template, so one template serves every model. It may name strings that end an
+answer. The tokenizer is passed in: nothing here imports transformers.
+
+Settings name a template of this module, or say what one of their own is (see `Prompt`).
 
 Sources: the instruction of `qwen_boxed` is the one that the Qwen model cards advise for mathematics. On a
 Qwen tokenizer `qwen_boxed` and `qwen_user_boxed` give the prompts that the evaluation code of
@@ -18,14 +20,14 @@ import difflib
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import numpy as np
-from jinja2 import TemplateError
+from pydantic import AfterValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
 
 from atrium.errors import ConfigError
 from atrium.records import Problem, TokenIds
+from atrium.section import Section, Text
 
 _PLACEHOLDER = "{question}"
 _INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
@@ -47,38 +49,59 @@ class ChatTokenizer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptTemplate:
-    """How one question is put to a model.
+class WorkedExample(Section):
+    """A question and the answer that the model is shown to it."""
 
-    `user` holds `{question}` exactly once (otherwise `ConfigError`) and is taken literally elsewhere.
-    With `use_chat_template` false the user text alone is the prompt, for models that never saw a
-    chat; there is then no system turn. `chat_options` reach the chat template, e.g. Qwen3's
-    `enable_thinking`.
+    question: Text
+    """Put to the model as the problem's own question is."""
+    answer: Text
+    """The text that the model is to imitate; without a chat template it follows the question directly."""
+
+
+class PromptTemplate(Section):
+    """How one question is put to a model, and what ends its answer.
+
+    With the chat template, worked examples are turns of a conversation before the question. Without it the
+    prompt is plain text, for models that never saw a chat: each example's question and answer, then the
+    question, separated by `separator`; there is then no system turn.
     """
 
-    name: str
-    user: str = _PLACEHOLDER
-    system: str | None = None
+    name: Text = "own"
+    """What records call it."""
+    system: Text | None = None
+    """The system turn; null leaves it to the chat template."""
+    examples: tuple[WorkedExample, ...] = ()
+    """Questions with answers, shown before the question."""
+    user: Text = _PLACEHOLDER
+    """The text around a question, which holds {question} exactly once."""
+    separator: str = "\n\n"
+    """What stands between examples without a chat template."""
     use_chat_template: bool = True
-    chat_options: Mapping[str, bool] = field(default_factory=dict)
+    """Whether the tokenizer's chat template marks the turns; false gives plain text."""
+    chat_options: dict[str, bool] = Field(default_factory=dict)
+    """What the chat template is told besides, such as Qwen3's enable_thinking."""
+    stop: tuple[Text, ...] = ()
+    """Strings that end an answer; the tokens up to the one that completes a string are kept and trained."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check_whole(self) -> PromptTemplate:
         if self.user.count(_PLACEHOLDER) != 1:
-            raise ConfigError(
-                f"prompt template '{self.name}': the user text must hold {_PLACEHOLDER} exactly once, "
-                f"not {self.user.count(_PLACEHOLDER)} times"
+            raise ValueError(
+                f"a user text with {_PLACEHOLDER} exactly once, not {self.user.count(_PLACEHOLDER)} times"
             )
         if not self.use_chat_template and (self.system is not None or self.chat_options):
-            raise ConfigError(
-                f"prompt template '{self.name}': a system turn and chat options have no effect "
-                "without the chat template; remove them or set use_chat_template"
+            raise ValueError(
+                "use_chat_template=true, since system and chat_options have no effect without it"
             )
+        return self
 
     @property
     def content_hash(self) -> str:
-        """SHA-256 (hex) over all that shapes the prompt: every field but the name."""
-        content = [self.user, self.system, self.use_chat_template, dict(self.chat_options)]
+        """SHA-256 (hex) over all that shapes the prompt: every field but the name, as far as it is used."""
+        content: list[object] = [self.user, self.system, self.use_chat_template, dict(self.chat_options)]
+        if self.examples or self.stop:
+            examples = [[one.question, one.answer] for one in self.examples]
+            content += [examples, self.separator, list(self.stop)]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -87,17 +110,23 @@ def encode_prompt(tokenizer: ChatTokenizer, problem: Problem, template: PromptTe
 
     Raises `ConfigError` when the template needs a chat template and the tokenizer has none.
     """
-    user = template.user.replace(_PLACEHOLDER, problem.question)
+    questions = [*(one.question for one in template.examples), problem.question]
+    asked = [template.user.replace(_PLACEHOLDER, question) for question in questions]
     if not template.use_chat_template:
-        return np.asarray(tokenizer.encode(user), dtype=np.int32)
+        shown = [user + one.answer for user, one in zip(asked, template.examples, strict=False)]
+        text = template.separator.join([*shown, asked[-1]])
+        return np.asarray(tokenizer.encode(text), dtype=np.int32)
     if not tokenizer.chat_template:
         raise ConfigError(
             f"prompt template '{template.name}' needs a tokenizer with a chat template and this "
             f"one has none; choose one of {', '.join(_without_chat())}"
         )
-    turns = [{"role": "user", "content": user}]
-    if template.system is not None:
-        turns.insert(0, {"role": "system", "content": template.system})
+    turns = [] if template.system is None else [{"role": "system", "content": template.system}]
+    for user, one in zip(asked, template.examples, strict=False):
+        turns += [{"role": "user", "content": user}, {"role": "assistant", "content": one.answer}]
+    turns.append({"role": "user", "content": asked[-1]})
+    from jinja2 import TemplateError
+
     try:
         token_ids = tokenizer.apply_chat_template(
             turns,
@@ -128,13 +157,34 @@ def prompt_encoder(tokenizer: ChatTokenizer, template: PromptTemplate) -> Callab
 
 
 def find_prompt_template(name: str) -> PromptTemplate:
-    """The template of that name in `PROMPT_TEMPLATES`; `ConfigError` names the nearest otherwise."""
+    """The template of that name in `PROMPT_TEMPLATES`; `ValueError` names the nearest otherwise."""
     template = PROMPT_TEMPLATES.get(name)
     if template is None:
         near = difflib.get_close_matches(name, PROMPT_TEMPLATES, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise ConfigError(f"unknown prompt template '{name}', allowed: {', '.join(PROMPT_TEMPLATES)}{hint}")
+        raise ValueError(
+            f"{', '.join(PROMPT_TEMPLATES)}, or a mapping with user, system, examples, stop{hint}"
+        )
     return template
+
+
+def _shortened(template: PromptTemplate) -> object:
+    """A shipped template by its name, as it was typed; one of the user's own with all that it says."""
+    if PROMPT_TEMPLATES.get(template.name) == template:
+        return template.name
+    return template.model_dump(mode="json", exclude_defaults=True)
+
+
+if TYPE_CHECKING:
+    Prompt = PromptTemplate
+else:
+    Prompt = Annotated[
+        Annotated[Text, AfterValidator(find_prompt_template), Tag("name")]
+        | Annotated[PromptTemplate, Tag("own")],
+        Discriminator(lambda value: "name" if isinstance(value, str) else "own"),
+        PlainSerializer(_shortened),
+    ]
+"""A template as settings have it: the name of a shipped one, or a mapping of its fields."""
 
 
 def _without_chat() -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atrium.data.problems import Dataset
@@ -39,15 +39,6 @@ def question_key(question: str) -> str:
     """Equal for questions that are the same but for layout."""
     text = _FRACTION.sub(r"\\frac", unicodedata.normalize("NFKC", question))
     return _LAYOUT.sub("", text).rstrip(".?!:")
-
-
-def without_overlap(
-    problems: Sequence[Problem], held_questions: Collection[str]
-) -> tuple[tuple[Problem, ...], int]:
-    """The problems whose question is none of those held, and how many were dropped."""
-    held = {question_key(question) for question in held_questions}
-    kept = tuple(problem for problem in problems if question_key(problem.question) not in held)
-    return kept, len(problems) - len(kept)
 
 
 def split_problems(

@@ -19,24 +19,17 @@ from dataclasses import dataclass
 
 from atrium.errors import ConfigError, DataError, EngineError
 from atrium.evaluation.collection import Collection, Watch
-from atrium.evaluation.majority import majority_at_k
+from atrium.evaluation.estimates import Values
+from atrium.evaluation.majority import majority_at
 from atrium.evaluation.results import Results, single_numbers, summarize
 from atrium.grading.grader import Grader
 from atrium.metrics import evaluation_name
 from atrium.records import Completion, EvaluatedSample, Problem, TokenIds
+from atrium.rollout.declaration import WaveSize
 from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
 from atrium.seeding import derive_seed
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaveSize:
-    """How much an engine gets at a time: at most so many samples, and tokens of prompts and answers.
-
-    Whole problems, at least one. The defaults suit a small model on a CPU.
-    """
-
-    num_samples: int = 512
-    num_tokens: int = 131_072
+_SMALL_WAVES = WaveSize()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +104,7 @@ def evaluate(
     encode: Callable[[Problem], TokenIds],
     seed: int,
     run_seed: int | None = None,
-    wave_size: WaveSize | None = WaveSize(),
+    wave_size: WaveSize | None = _SMALL_WAVES,
     watch: Watch | None = None,
 ) -> Evaluation:
     """Sample `num_samples` completions of every problem, grade them, and estimate what they say.
@@ -160,16 +153,23 @@ def evaluate(
             work.hand_over(due)
     samples_PK = work.wait()
     samples = tuple(sample for samples_K in samples_PK for sample in samples_K)
-    majority_P = majority_at_k(samples_PK, require_stop=benchmark.require_stop, compare=grader.compare)
     results = summarize(
         samples,
         num_samples=benchmark.num_samples,
         pass_at=benchmark.reported_pass_at,
-        majority_P=majority_P,
+        majority_P=_majority(benchmark, samples_PK, grader),
         breakdown_by=benchmark.breakdown_by,
     )
     results["draws"] = {"evaluation_seed": seed, "run_seed": run_seed}
     return Evaluation(benchmark=benchmark.name, samples=samples, results=results)
+
+
+def _majority(
+    benchmark: Benchmark, samples_PK: Sequence[Sequence[EvaluatedSample]], grader: Grader
+) -> dict[int, Values]:
+    """Maj@k of each problem at K and wherever Pass@k is reported."""
+    ks = sorted({*benchmark.reported_pass_at, benchmark.num_samples})
+    return majority_at(samples_PK, ks, require_stop=benchmark.require_stop, compare=grader.compare)
 
 
 def sample_only(

@@ -9,7 +9,7 @@ Axes: P problems, K samples per problem.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ def summarize(
     *,
     num_samples: int,
     pass_at: Sequence[int],
-    majority_P: Values | None = None,
+    majority_P: Mapping[int, Values] | None = None,
     breakdown_by: Sequence[str] = (),
 ) -> Results:
     """Summarise samples given in the order of (problem, sample index), `num_samples` per problem.
@@ -45,7 +45,8 @@ def summarize(
     Keys: `k`, the number of samples per problem; `mean_at_k`, `pass_at_k` (at k = K),
     `interval_over_problems` and `interval_sampling` (of Mean@K; [low, high], or null where it cannot be
     estimated), `num_problems`, `completion_length` (tokens, mean), `truncated_frac`; `maj_at_k` and
-    `maj_interval_over_problems`, where Maj@K of each problem is given; `pass_at`, `pass_at_intervals`,
+    `maj_interval_over_problems`, and `maj_at` and `maj_at_intervals` (over problems) by k, where Maj@k of
+    each problem is given, K among the k; `pass_at`, `pass_at_intervals`,
     `pass_hat` (Pass^k) and `pass_hat_intervals` by k; `curve`, for every k from 1 to K, Pass@k, Pass^k and
     the Mean@k of the first k samples; `num_samples`, `num_tokens`; `verdicts`, the share of each kind,
     which ignores truncation as verdicts do; `breakdown`, the scores by metadata key and value, for
@@ -59,7 +60,7 @@ def summarize(
     return {
         "k": num_samples,
         **_scores(samples_PK, num_samples),
-        **_majority(majority_P),
+        **_majority(majority_P, num_samples),
         **_by_k(num_correct_P, num_samples, pass_at),
         "curve": _curve(is_correct_PK),
         "num_samples": len(samples),
@@ -128,12 +129,14 @@ def _scores(samples_PK: Sequence[Sequence[EvaluatedSample]], num_samples: int) -
     }
 
 
-def _majority(majority_P: Values | None) -> Results:
+def _majority(majority_P: Mapping[int, Values] | None, num_samples: int) -> Results:
     if majority_P is None:
         return {}
     return {
-        "maj_at_k": float(majority_P.mean()),
-        "maj_interval_over_problems": _as_list(interval_over_problems(majority_P)),
+        "maj_at_k": float(majority_P[num_samples].mean()),
+        "maj_interval_over_problems": _as_list(interval_over_problems(majority_P[num_samples])),
+        "maj_at": {str(k): float(value_P.mean()) for k, value_P in majority_P.items()},
+        "maj_at_intervals": {str(k): _as_list(interval_over_problems(v)) for k, v in majority_P.items()},
     }
 
 

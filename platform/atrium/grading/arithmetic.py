@@ -65,7 +65,7 @@ def _stand_in(name: str) -> float:
 
 
 _CONSTANTS: dict[str, Number] = {r"\pi": math.pi, "e": math.e, "E": math.e, "i": 1j}
-_GREEK = frozenset(
+GREEK = frozenset(
     (r"\alpha", r"\beta", r"\gamma", r"\delta", r"\epsilon", r"\theta", r"\lambda", r"\mu", r"\nu", r"\rho")
 ) | frozenset((r"\sigma", r"\tau", r"\phi", r"\psi", r"\omega"))
 _FUNCTIONS: dict[str, Callable[[float], float]] = {
@@ -134,7 +134,7 @@ _SHORT_WORDS = frozenset(
 )
 _SIGNS = ("+", "-")
 _PRODUCTS = (r"\cdot", r"\times", "*")
-_STARTS = frozenset(("(", "{", r"\frac", r"\sqrt", r"\binom", *_CONSTANTS, *_GREEK, *_FUNCTIONS))
+_STARTS = frozenset(("(", "{", r"\frac", r"\sqrt", r"\binom", *_CONSTANTS, *GREEK, *_FUNCTIONS))
 
 
 class _Evaluator:
@@ -185,11 +185,7 @@ class _Evaluator:
         token = self._take()
         if token[0] in ".0123456789":
             return self._number(token, depth, is_first=is_first)
-        if (
-            token in _CONSTANTS
-            or token in _GREEK
-            or (len(token) == 1 and token.isascii() and token.isalpha())
-        ):
+        if token in _CONSTANTS or token in GREEK or (len(token) == 1 and token.isascii() and token.isalpha()):
             return self._letter(token, depth)
         if token in ("(", "{"):
             self.position -= 1
@@ -231,8 +227,8 @@ class _Evaluator:
                 raise NoValueError
             while self._peek() != "}":
                 self._take()
-            name += "".join(self.tokens[start : self.position])
             self.position += 1
+            name += "".join(self.tokens[start : self.position])
         if self._peek() == "(" or depth > _MAX_DEPTH:
             raise NoValueError  # f(x) may be a product or a call
         if name in _CONSTANTS:

@@ -9,21 +9,23 @@ ever and is called in a worker process only. Nothing is extracted from completio
 Percentages: `50\%` equals 0.5, and also 50, because problems that ask "what percent" have bare golds; not
 so between -1 and 1, where a bare number may be a share: `1\%` is not 1.
 
-Source: math-verify 0.9.0, https://github.com/huggingface/Math-Verify. Differs: the first stage, and lists
-that math-verify does not match as a whole are matched element by element.
+Source: math-verify 0.9.0, https://github.com/huggingface/Math-Verify. Differs: the first stage; lists are
+matched element by element before they are matched as a whole; units are dropped here (`units`), not there,
+where a word list drops variables and changed values too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
-from atrium.grading.arithmetic import evaluate
-from atrium.grading.normalization import MAX_ANSWER_CHARS, Form, Tokens, join, read
+from atrium.grading.arithmetic import GREEK, evaluate
+from atrium.grading.normalization import MAX_ANSWER_CHARS, Form, read
 from atrium.grading.structure import (
     Elements,
+    as_interval,
     elements,
     main_value,
     objection,
@@ -31,11 +33,13 @@ from atrium.grading.structure import (
     without_base,
     without_labels,
 )
-from atrium.grading.values import Value, differ, rationally_equal
+from atrium.grading.tokens import Tokens, join
+from atrium.grading.units import without_symbols, without_unit
+from atrium.grading.values import close, differ, rationally_equal
 
 _PERCENT = ("%",)
 _MAX_PAIRS = 400
-_UNIT_LETTERS = frozenset("cdghlmostCFNV")  # those that math-verify drops, and a few capitals
+_NAMES = frozenset("abcfghjkmnopqrstuvwyzABFGHJKMPQRTUVWYZ")  # letters without a meaning of their own
 
 Leaf = Callable[[Tokens, Tokens], bool | None]
 
@@ -48,17 +52,25 @@ class Finding:
     reason: str
 
 
-def settle(gold: str, answer: str) -> Finding | None:
+_SAME_VALUE, _OTHER_VALUE = Finding(True, "same value"), Finding(False, "other value")
+
+
+def settle(gold: str, answer: str, *, relative_tolerance: float = 0.0) -> Finding | None:
     """Decide without math-verify, or return None where only math-verify can tell.
 
+    Numbers are equal within the tolerance, relative to the larger one; by default exactly, decimals to six
+    places.
     Texts of more than `MAX_ANSWER_CHARS` characters are equal if they are the same text, else not.
     """
     if len(answer) > MAX_ANSWER_CHARS or len(gold) > MAX_ANSWER_CHARS:
         return Finding(answer == gold, "too long for an answer, compared as text")
     wanted, given = read(gold), read(answer)
-    is_denied = given.has_denial and not wanted.has_denial
+    is_denied = given.has_change and not wanted.has_change
     if not is_denied and (wanted.text == given.text or _same_assignments(wanted, given)):
         return Finding(bool(wanted.tokens), "same text")
+    is_plain = not (given.has_change or given.has_stray_digits or relative_tolerance)
+    if is_plain and wanted.text.isdecimal() and given.text.isdecimal():  # as most answers are
+        return _SAME_VALUE if int(wanted.text) == int(given.text) else _OTHER_VALUE
     if not given.tokens:
         return Finding(False, "nothing but spacing and punctuation")
     finding = _compare_words(wanted, given)
@@ -67,25 +79,30 @@ def settle(gold: str, answer: str) -> Finding | None:
     refusal = objection(wanted, given)
     if refusal is not None:
         return Finding(False, refusal)
-    is_equal = _compare(main_value(wanted.tokens), main_value(given.tokens), _compare_values)
+    leaf = partial(_compare_values, relative_tolerance=relative_tolerance)
+    is_equal = _compare(main_value(wanted.tokens), main_value(given.tokens), leaf)
     if is_equal is None:
         return None
-    return Finding(is_equal, "same value" if is_equal else "other value")
+    return _SAME_VALUE if is_equal else _OTHER_VALUE
 
 
 def verify(gold: str, answer: str) -> Finding:
     """Decide with math-verify, without any limit on time and memory: only for a worker process."""
     wanted, given = read(gold), read(answer)
     wanted_tokens, given_tokens = without_labels(main_value(wanted.tokens), main_value(given.tokens))
-    if not _parsed(join(wanted_tokens)):
+    plain = _plainly_named(wanted_tokens, given_tokens)
+    if not _parsed(join(plain[0])):
         return Finding(False, "the gold answer cannot be read as mathematics, and the texts differ")
-    if not _parsed(join(given_tokens)):
+    if not _parsed(join(plain[1])):
         return Finding(False, "cannot be read as mathematics")
-    if _verify_tokens(wanted_tokens, given_tokens):
-        return Finding(True, "math-verify: equal")
-    if elements(wanted_tokens) and _compare(wanted_tokens, given_tokens, _compare_all_ways):
-        return Finding(True, "math-verify: equal element by element")
-    return Finding(False, "math-verify: not equal")
+    if elements(wanted_tokens):  # each once: as a whole, math-verify tries every entry in several ways
+        is_equal = _compare(wanted_tokens, given_tokens, _compare_all_ways)
+        if is_equal is not None:
+            return Finding(
+                is_equal, f"math-verify: {'equal' if is_equal else 'not equal'} element by element"
+            )
+    is_equal = _verify_tokens(wanted_tokens, given_tokens)
+    return Finding(is_equal, "math-verify: equal" if is_equal else "math-verify: not equal")
 
 
 def numeric_value(text: str) -> complex | None:
@@ -125,6 +142,10 @@ def _compare(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | None:
     """
     if elements(wanted) is None or elements(given) is None:
         wanted, given = without_labels(wanted, given)
+        if elements(wanted) is None:
+            wanted = as_interval(wanted) if elements(given) else wanted
+        elif elements(given) is None:
+            given = as_interval(given)
     wanted_list, given_list = elements(wanted), elements(given)
     if wanted_list is not None and given_list is not None:
         return _compare_lists(wanted_list, given_list, leaf)
@@ -134,7 +155,15 @@ def _compare(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | None:
         return _compare_list_and_single(given_list, wanted)
     if _is_union(wanted) != _is_union(given):
         return False if evaluate(wanted) is not None or evaluate(given) is not None else None
+    wanted, given = _without_units(wanted, given)
     return True if wanted == given else leaf(wanted, given)
+
+
+def _without_units(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
+    wanted, given = without_unit(wanted), without_unit(given)
+    if wanted == given:
+        return wanted, given
+    return without_symbols(wanted, given, is_gold=True), without_symbols(given, wanted, is_gold=False)
 
 
 def _is_union(tokens: Tokens) -> bool:
@@ -164,22 +193,25 @@ def _compare_lists(wanted: Elements, given: Elements, leaf: Leaf) -> bool | None
 def _compare_unordered(wanted: Sequence[Tokens], given: Sequence[Tokens], leaf: Leaf) -> bool | None:
     if len(wanted) * len(given) > _MAX_PAIRS:
         return None
-    results = [[_compare(a, b, leaf) for b in given] for a in wanted]
-    columns = zip(*results, strict=True)
-    if any(all(result is False for result in line) for line in (*results, *columns)):
-        return False  # an element that equals none on the other side
-    if len(wanted) != len(given):
+    unused = list(given)
+    is_certain = True
+    for part in wanted:
+        results: list[bool | None] = []
+        for index, other in enumerate(unused):
+            results.append(_compare(part, other, leaf))
+            if results[-1]:
+                del unused[index]
+                break
+        else:
+            if len(wanted) == len(given) and is_certain and not any(result is None for result in results):
+                return False  # an element that equals none that is left on the other side
+            is_certain = False
+    if not is_certain or unused:
         return None
-    unused = set(range(len(given)))
-    for row in results:
-        match = next((index for index in sorted(unused) if row[index]), None)
-        if match is None:
-            return None
-        unused.remove(match)
     return True
 
 
-def _compare_values(wanted: Tokens, given: Tokens) -> bool | None:
+def _compare_values(wanted: Tokens, given: Tokens, *, relative_tolerance: float = 0.0) -> bool | None:
     """Compare two single values by arithmetic; None where that leaves a doubt."""
     wanted, given = without_base(wanted), without_base(given)
     wanted_percent, given_percent = wanted[-1:] == _PERCENT, given[-1:] == _PERCENT
@@ -193,17 +225,9 @@ def _compare_values(wanted: Tokens, given: Tokens) -> bool | None:
             return True
         return rationally_equal(percent, bare) and abs(complex(bare.number)) > 1
     is_equal = rationally_equal(a, b)
-    if is_equal is None and differ(a, b) and not (_may_be_unit(wanted, b) or _may_be_unit(given, a)):
-        return False
-    return is_equal
-
-
-def _may_be_unit(tokens: Tokens, other: Value) -> bool:
-    """Whether the last letters may be a unit, `m` in `5 m`, rather than variables."""
-    last = tokens[-1]
-    if len(tokens) < 2 or not last.isalpha() or not (tokens[-2][-1].isdigit() or tokens[-2] == "}"):
-        return False
-    return (len(last) > 1 or last in _UNIT_LETTERS) and not other.names.issuperset(last)
+    if relative_tolerance and not is_equal:
+        is_equal = close(a, b, relative_tolerance=relative_tolerance)
+    return False if is_equal is None and differ(a, b) else is_equal
 
 
 def _compare_all_ways(wanted: Tokens, given: Tokens) -> bool | None:
@@ -218,7 +242,7 @@ def _verify_tokens(wanted: Tokens, given: Tokens) -> bool:
     if is_percent != (given[-1:] == _PERCENT):
         return False  # what could be said of a number and a percentage has been said by `settle`
     end = -1 if is_percent else None  # its grammar for antlr 4.9 cannot read a percent sign
-    gold, answer = _parsed(join(wanted[:end])), _parsed(join(given[:end]))
+    gold, answer = map(_parsed, map(join, _plainly_named(wanted[:end], given[:end])))
     try:
         return bool(math_verify(gold, answer, timeout_seconds=None, raise_on_error=True))
     except (MemoryError, RecursionError):
@@ -229,14 +253,42 @@ def _verify_tokens(wanted: Tokens, given: Tokens) -> bool:
         return False
 
 
+def _plainly_named(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
+    r"""Both with a letter for each name with a subscript: math-verify cannot read `E_{1}` or `L_{\odot}`."""
+    letters = iter(sorted(_NAMES - {letter for token in (*wanted, *given) for letter in token}))
+    names: dict[Tokens, str] = {}
+    try:
+        return _renamed(wanted, names, letters), _renamed(given, names, letters)
+    except StopIteration:  # more names than letters
+        return wanted, given
+
+
+def _renamed(tokens: Tokens, names: dict[Tokens, str], letters: Iterator[str]) -> Tokens:
+    renamed: list[str] = []
+    index = 0
+    while index < len(tokens):
+        end = index + 1
+        is_name = (len(tokens[index]) == 1 and tokens[index].isalpha()) or tokens[index] in GREEK
+        if is_name and tokens[end : end + 2] == ("_", "{") and "}" in tokens[end:]:
+            end = tokens.index("}", end) + 1
+            names[tokens[index:end]] = names.get(tokens[index:end]) or next(letters)
+            renamed.append(names[tokens[index:end]])
+        else:
+            renamed.append(tokens[index])
+        index = end
+    return tuple(renamed)
+
+
 @lru_cache(maxsize=4_096)
 def _parsed(latex: str) -> list[Any]:
     """What math-verify reads, an empty list where it reads nothing; golds are so parsed once."""
+    from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse
 
+    spelling = NormalizationConfig(units=False, malformed_operators=True, nits=True)
     parsed: list[Any] = parse(
         rf"\boxed{{{latex}}}",
-        extraction_config=[LatexExtractionConfig(boxed_match_priority=0)],
+        extraction_config=[LatexExtractionConfig(boxed_match_priority=0, normalization_config=spelling)],
         fallback_mode="no_fallback",
         parsing_timeout=None,
     )

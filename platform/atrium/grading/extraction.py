@@ -54,8 +54,11 @@ def extract_answer(text: str, *, thinking: bool) -> str | None:
     belongs to the outer one. None: no balanced box, or nothing but spacing in the last cluster.
     """
     visible = answer_text(text, thinking=thinking)
-    if visible is None:
-        return None
+    return None if visible is None else last_box(visible)
+
+
+def last_box(visible: str) -> str | None:
+    """As `extract_answer`, of a text without thoughts."""
     boxes = _outermost_boxes(visible, _BRACES) or _outermost_boxes(visible, _ALL_BRACES)
     if not boxes:
         return None

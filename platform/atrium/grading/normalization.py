@@ -1,9 +1,9 @@
 r"""One spelling for what is written in many ways: the canonical tokens of an answer.
 
 Every rule here keeps the meaning: spacing, size and font commands go, synonyms become one, arguments get
-their braces, units behind a number are dropped as math-verify drops them. Two answers with equal canonical
-text therefore say the same thing. Rules that could change a value are not here (`4\quad 2` is not 42, and
-`1, 234` is not 1234). No value is computed and nothing is compared.
+their braces, numbers are spelled in one way (`numerals`), units behind a value are dropped (`units`). Two
+answers with equal canonical text therefore say the same thing. Rules that could change a value are not here
+(`4\quad 2` is not 42, and `1, 234` is not 1234). No value is computed and nothing is compared.
 
 A bounded number of passes over at most `MAX_ANSWER_CHARS` characters, without recursion.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -27,8 +26,9 @@ from atrium.grading.notation import (
     UNICODE,
     WORD_SYNONYMS,
 )
-
-Tokens = tuple[str, ...]
+from atrium.grading.numerals import spell_numbers, spell_unicode
+from atrium.grading.tokens import Tokens, content, enclosed, is_text, join, split
+from atrium.grading.units import LETTERS, bare_words, changes_value, without_unit
 
 MAX_ANSWER_CHARS = 2_000
 """Longer answers are settled unread; the longest gold answer in common use has about 200."""
@@ -48,11 +48,13 @@ _DENIAL = re.compile(
 )
 _LEAD_IN = re.compile(r"\s*[A-Za-z][A-Za-z ,.'\n]*(?:\b(?:is|are)\b|:(?=\s))\s*(?=[-+0-9$\\(])")
 
-_NOT_A_UNIT = frozenset(("sqrt", "infinity", "infty", "choose"))
 _TRAILING = frozenset((".", ",", ";", ":", r"\\", " ", "?"))
-_LEADING = frozenset(("=", ":", ",", ";", ".", r"\\", " "))
-_DEGREE = ["^", "{", r"\circ", "}"]
-_UNIT_POWERS = (["^", "{", "2", "}"], ["^", "{", "3", "}"])
+_LEADING = frozenset(("=", ":", ",", ";", ".", r"\\", " ", r"\approx", r"\simeq", r"\sim"))
+_COMMA = frozenset((",",))
+_MULTIPLES = {  # words behind a number that multiply it
+    word: (r"\times", "10", "^", "{", str(exponent), "}")
+    for word, exponent in (("hundred", 2), ("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
+} | {"dozen": (r"\times", "12")}
 _MAX_TRIMS = 32
 
 
@@ -63,7 +65,7 @@ class Form:
     `words` is set where it holds nothing but words, in lower case and without spaces (one letter keeps
     its case). `has_text` tells words set as text, `\text{even}`, from letters that may be variables.
     `has_stray_digits`: there are digits in set text and outside of it, so no unit can be dropped.
-    `has_denial`: there is more than words, and one of the words denies something.
+    `has_change`: there is more than words, and a word denies something or changes the value before it.
     """
 
     tokens: Tokens
@@ -71,7 +73,7 @@ class Form:
     words: str | None
     has_text: bool
     has_stray_digits: bool
-    has_denial: bool
+    has_change: bool
 
 
 @lru_cache(maxsize=4_096)
@@ -79,66 +81,33 @@ def read(answer: str) -> Form:
     """The canonical form of an answer without its box, or of a gold answer with or without one."""
     if r"\boxed" in answer:
         answer = extract_answer(answer, thinking=False) or answer
-    tokens = _trimmed(_tokens(_prepared(answer)))
-    texts = [token for token in tokens if is_text(token)]
-    has_stray_digits = any(map(_has_digit, texts)) and any(
+    tokens = tuple(_trimmed(_tokens(_prepared(answer))))
+    texts = [content(token) for token in tokens if is_text(token)]
+    has_stray_digits = any(_has_digit(bare_words(words)) for words in texts) and any(
         _has_digit(token) for token in tokens if not is_text(token)
     )
     words = _words(tokens)
     if words is None and not has_stray_digits:
-        tokens = _without_unit(tokens)
-    has_denial = words is None and _DENIAL.search(answer) is not None
-    return Form(tuple(tokens), join(tokens), words, bool(texts), has_stray_digits, has_denial)
+        tokens = without_unit(tokens)
+    # A letter that is no unit after all: `\mathrm{e}` would have been `e` at once.
+    tokens = tuple(
+        content(token) if is_text(token) and len(content(token)) == 1 else token for token in tokens
+    )
+    has_change = words is None and (_DENIAL.search(answer) is not None or _is_changed(tokens))
+    return Form(tokens, join(tokens), words, any(map(is_text, tokens)), has_stray_digits, has_change)
 
 
-def join(tokens: Sequence[str]) -> str:
-    """LaTeX from canonical tokens, with a space only where two tokens would run into one."""
-    parts: list[str] = []
-    for token in tokens:
-        if parts and token[0].isalpha() and parts[-1][-1].isalpha():
-            parts.append(" ")
-        parts.append(token)
-    return "".join(parts)
-
-
-def is_text(token: str) -> bool:
-    """Whether the token is a run of words set as text."""
-    return token.startswith(r"\text{")
-
-
-def split(tokens: Sequence[str], separators: frozenset[str]) -> tuple[Tokens, ...]:
-    """The parts between those separators that stand outside of all brackets; empty parts left out."""
-    if separators.isdisjoint(tokens):
-        return (tuple(tokens),) if tokens else ()
-    parts: list[list[str]] = [[]]
-    depth = 0
-    for token in tokens:
-        depth += _NESTING.get(token, 0)
-        if depth <= 0 and token in separators:
-            parts.append([])
-        else:
-            parts[-1].append(token)
-    return tuple(tuple(part) for part in parts if part)
-
-
-def enclosed(tokens: Sequence[str]) -> bool:
-    """Whether one pair of brackets encloses all tokens, as in `(1, 2]` but not in `(1)(2)`."""
-    if len(tokens) < 2 or _NESTING.get(tokens[0]) != 1 or _NESTING.get(tokens[-1]) != -1:
+def _is_changed(tokens: Tokens) -> bool:
+    r"""Whether words behind a value change it: `5\text{ or six}`."""
+    if not any(map(is_text, tokens)):
         return False
-    depth = 0
-    for token in tokens[:-1]:
-        depth += _NESTING.get(token, 0)
-        if depth == 0:
-            return False
-    return depth == 1
-
-
-_NESTING = {**dict.fromkeys(("(", "[", "{", r"\{"), 1), **dict.fromkeys((")", "]", "}", r"\}"), -1)}
+    parts = split(tokens, _COMMA)
+    return any(len(part) > 1 and is_text(part[-1]) and changes_value(content(part[-1])) for part in parts)
 
 
 def _prepared(text: str) -> str:
     if not text.isascii():
-        text = "".join(map(_ascii_digit, text.translate(UNICODE)))
+        text = "".join(map(_ascii_digit, spell_unicode(text).translate(UNICODE)))
     if r"\begin" not in text:  # there a doubled backslash ends a row; elsewhere it is an escaping slip
         text = re.sub(r"\\\\(?=[a-zA-Z{}])", r"\\", text)
     text = _DELIMITER.sub("$", text)
@@ -150,6 +119,7 @@ def _prepared(text: str) -> str:
         text = text.replace(",", "")
     elif _SPACE_GROUPED.fullmatch(text):
         text = text.replace(" ", "")
+    text = spell_numbers(text)
     for pattern, replacement in REWRITES:
         text = pattern.sub(replacement, text)
     return text
@@ -177,13 +147,19 @@ def _tokens(text: str) -> list[str]:
             space = True
             continue
         if token in TEXT_FONTS or token in MATH_FONTS:
-            content, end = _group(raw, index)
-            if content is None:
+            words, end = _group(raw, index)
+            if words is None:
                 continue
-            if token in MATH_FONTS and any(char in content for char in "\\^_{"):
+            if token in MATH_FONTS and any(char in words for char in "\\^_{"):
                 continue  # mathematics in bold: its content follows as a plain group
             index = end
-            token = _set_text(content)
+            first, _, rest = words.strip("~ ").partition(" ")
+            multiple = _multiple(first, tokens)
+            token = _set_text(rest if multiple else words)
+        else:
+            multiple = _multiple(token, tokens)
+            token = "" if multiple else token
+        tokens += multiple
         token = SYNONYMS.get(token, token)
         token = WORD_SYNONYMS.get(token.lower(), token)
         if token == "" or (token == "," and tokens[-1:] == [","]):
@@ -193,6 +169,12 @@ def _tokens(text: str) -> list[str]:
         tokens.append(token)
         space = False
     return tokens
+
+
+def _multiple(word: str, tokens: list[str]) -> Tokens:
+    """The factor that a word such as `million` is behind a number; nothing for any other word."""
+    is_behind_number = tokens and tokens[-1][-1].isdigit()
+    return _MULTIPLES.get(word.lower(), ()) if is_behind_number else ()
 
 
 def _group(raw: list[str], start: int) -> tuple[str | None, int]:
@@ -207,15 +189,16 @@ def _group(raw: list[str], start: int) -> tuple[str | None, int]:
     return None, start
 
 
-def _set_text(content: str) -> str:
-    r"""What stands for `\text{content}`: a number or a letter itself, a conjunction as a comma."""
-    content = " ".join(re.sub(r"~|\\[,;:! $]|\$", " ", content).split())
-    bare = content.replace(" ", "").lower()
+def _set_text(words: str) -> str:
+    r"""What stands for `\text{words}`: a number or a letter itself, a conjunction as a comma."""
+    words = " ".join(re.sub(r"~|\\[,;:! $]|\$", " ", words).split())
+    bare = words.replace(" ", "").lower()
     if bare in WORD_SYNONYMS:
         return WORD_SYNONYMS[bare]
-    if content == "" or (len(content) == 1 and content.isalpha()) or _NUMBER.fullmatch(content):
-        return content
-    return rf"\text{{{content}}}"
+    is_letter = len(words) == 1 and words.isalpha() and words not in LETTERS
+    if words == "" or is_letter or _NUMBER.fullmatch(words):
+        return words
+    return rf"\text{{{words}}}"
 
 
 def _trimmed(tokens: list[str]) -> list[str]:
@@ -226,44 +209,22 @@ def _trimmed(tokens: list[str]) -> list[str]:
             tokens = tokens[1:]
         elif tokens and tokens[0] == "{" and enclosed(tokens):
             tokens = tokens[1:-1]
-        elif len(tokens) > len(_DEGREE) and tokens[-len(_DEGREE) :] == _DEGREE:
-            tokens = tokens[: -len(_DEGREE)]
         else:
             break
     return tokens
 
 
-def _words(tokens: list[str]) -> str | None:
+def _words(tokens: Tokens) -> str | None:
     if enclosed(tokens) and tokens[0] == "(":
         tokens = tokens[1:-1]
     words = []
     for token in tokens:
-        content = token[len(r"\text{") : -1] if is_text(token) else token
-        content = content.removeprefix("(").removesuffix(")") if is_text(token) else content
-        if not _PLAIN_WORDS.fullmatch(content):
+        word = content(token).removeprefix("(").removesuffix(")") if is_text(token) else token
+        if not _PLAIN_WORDS.fullmatch(word):
             return None
-        words.append(content.rstrip(".").replace(" ", ""))
+        words.append(word.rstrip(".").replace(" ", ""))
     text = "".join(words)
     return (text if len(text) == 1 else text.lower()) or None
-
-
-def _without_unit(tokens: list[str]) -> list[str]:
-    """The tokens without the words, and their power, that follow a number, a group or a letter."""
-    end = len(tokens) - 4 if tokens[-4:] in _UNIT_POWERS else len(tokens)
-    words_end = end
-    while end > 1 and _is_unit_word(tokens[end - 1]):
-        end -= 1
-    before = tokens[end - 1] if end else ""
-    if end == words_end or is_text(before):
-        return tokens
-    if before[-1].isdigit() or before in ("}", ")", "%"):
-        return tokens[:end]
-    is_symbol = len(before) == 1 and before.isalpha()
-    return tokens[:end] if is_symbol and all(map(is_text, tokens[end:words_end])) else tokens
-
-
-def _is_unit_word(token: str) -> bool:
-    return is_text(token) or (len(token) > 3 and token.isalpha() and token not in _NOT_A_UNIT)
 
 
 def _has_digit(token: str) -> bool:

@@ -1,7 +1,7 @@
 r"""The tables behind `normalization`: which spellings of LaTeX and Unicode mean the same.
 
-Only spellings that mean the same wherever they stand. Superscript digits and vulgar fractions are not among
-the characters: `4²` is not 42, and 3½ is not 31/2.
+Only spellings that mean the same wherever they stand. What depends on the number it stands in, as in `4²`
+and `3½`, is for `numerals`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ def _pairs(text: str) -> dict[str, str]:
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
-def _words(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
+    """The words of a text."""
     return frozenset(text.split())
 
 
@@ -33,6 +34,8 @@ REWRITES = tuple(
         (r"\^\s*([0-9]+)", r"^{\1}"),  # `2^10` is meant, and read by math-verify, as `2^{10}`
         (r"(?<=[0-9])_\s*([0-9]{1,2})(?![0-9])", r"_{\1}"),  # a number base
         (r"([_^])\s*([0-9](?![0-9])|[a-zA-Z](?![a-zA-Z]))", r"\1{\2}"),
+        (r"\\text\s*\{\s*times\s*\}\s*(?=[0-9(\\])", r"\\times "),
+        (r"\\text\s*\{\s*times\s*\}\s*(?=[0-9(\\])", r"\\times "),  # elsewhere `times` are counted
         (r"\\degree(?![a-zA-Z])|\^\s*\\circ(?![a-zA-Z])|\^\s*\\degree(?![a-zA-Z])", r"^{\\circ}"),
     )
 )
@@ -47,7 +50,7 @@ UNICODE = str.maketrans(
         char: rf"\{name} "
         for char, name in _pairs(
             "× times · cdot ⋅ cdot ÷ div ≤ leq ≥ geq ≠ neq ≈ approx π pi ∞ infty ∪ cup ∩ cap "
-            "∈ in ± pm θ theta α alpha β beta ∅ emptyset"
+            "∈ in ± pm θ theta α alpha β beta ∅ emptyset μ mu µ mu Ω Omega Ω Omega"
         ).items()
     }
 )
@@ -60,19 +63,21 @@ SYNONYMS = _pairs(
 )
 """Tokens and the one token that stands for them."""
 
-SPACES = _words(r"\, \; \: \! \> ~ \quad \qquad \thinspace \enspace") | {r"\ "}
+SPACES = word_set(r"\, \; \: \! \> ~ \quad \qquad \thinspace \enspace") | {r"\ "}
 """Tokens that are spacing and no more."""
 
-DROPPED = _words(
+DROPPED = word_set(
     r"""\left \right \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \displaystyle \textstyle \limits
     \nolimits \boxed \fbox \rm \bf $ \$ \( \) \[ \] € £ \ """
 )
 """Tokens that change how something looks, or how it is delimited, and currencies."""
 
-TEXT_FONTS = _words(r"\text \textbf \textit \textrm \textnormal \mbox \hbox \emph")
-MATH_FONTS = _words(r"\mathrm \mathbf \mathit \mathsf \mathnormal \bm")
+TEXT_FONTS = word_set(r"\text \textbf \textit \textrm \textnormal \mbox \hbox \emph")
+MATH_FONTS = word_set(r"\mathrm \mathbf \mathit \mathsf \mathnormal \bm")
 
-WORD_SYNONYMS = dict.fromkeys(("and", "or", ",and", ",or", "and/or", ","), ",") | dict.fromkeys(
-    ("percent", "percentage", "pct", "%"), "%"
+WORD_SYNONYMS = (
+    dict.fromkeys(("and", "or", ",and", ",or", "and/or", ","), ",")
+    | dict.fromkeys(("percent", "percentage", "pct", "%"), "%")
+    | {"dividedby": "/", "plus": "+", "minus": "-"}
 )
 """Words and the token that stands for them."""

@@ -8,23 +8,25 @@ completion may count is the reward's decision. No processes are handled here, se
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from types import TracebackType
 
 from atrium.errors import ConfigError
-from atrium.grading.comparisons import COMPARISONS
 from atrium.grading.equivalence import Finding
-from atrium.grading.extraction import answer_text, extract_answer
+from atrium.grading.extraction import answer_text
 from atrium.grading.normalization import MAX_ANSWER_CHARS
 from atrium.grading.supervisor import Failure, Outcome, Supervisor
+from atrium.grading.verifiers import BoxVerifier, Verifier
 from atrium.records import Verdict, VerdictKind
 
-MIN_MEMORY_LIMIT_MB = 256
-"""A worker that has loaded math-verify takes about 100 MB of address space."""
-
 _MAX_KNOWN = 16_384
+
+_UNFINISHED = Verdict(kind=VerdictKind.NO_ANSWER, reason="the thinking never ended")
+_NO_BOX = Verdict(kind=VerdictKind.NO_ANSWER, reason="no boxed answer")
 
 _Key = tuple[str, str]
 
@@ -34,58 +36,29 @@ class GraderPool:
 
     Parameters
     ----------
-    num_workers
-        The most worker processes at a time, at least 1. Jobs start them, and `prepare` the first.
-    timeout_s
-        Seconds that a worker may take for one answer; then it is killed and the verdict is `timed_out`.
-    memory_limit_mb
-        Address space of one worker, at least 256; beyond it the verdict is `crashed`.
+    verifier
+        How answers are found and compared, how many worker processes there are at most, and what each may
+        take: after its `timeout_s` an answer is `timed_out`, beyond its `memory_limit_mb` `crashed`. Jobs
+        start the workers, and `prepare` the first. Its class is declared in a module other than `__main__`.
     thinking
         Whether the model was asked to think: then a completion without `</think>` has no answer.
-    kind
-        How answers are compared, a key of `COMPARISONS`: math, exact, numeric, multiple_choice.
-    relative_tolerance
-        For `numeric`: the largest difference, relative to the larger number, in [0, 1).
 
     Safe to call from several threads. A pair of gold answer and answer that was settled by a worker is not
     asked again while it is among the last 16,384; timeouts and crashes are.
-
-    Raises
-    ------
-    ConfigError
-        When a setting is out of its range.
     """
 
-    def __init__(
-        self,
-        num_workers: int,
-        timeout_s: float,
-        memory_limit_mb: int,
-        thinking: bool = False,
-        *,
-        kind: str = "math",
-        relative_tolerance: float = 1e-6,
-    ) -> None:
-        if num_workers < 1:
-            raise ConfigError(f"grader.num_workers is {num_workers}, must be at least 1")
-        if not timeout_s > 0:
-            raise ConfigError(f"grader.timeout_s is {timeout_s}, must be greater than 0")
-        if memory_limit_mb < MIN_MEMORY_LIMIT_MB:
-            raise ConfigError(
-                f"grader.memory_limit_mb is {memory_limit_mb}, must be at least {MIN_MEMORY_LIMIT_MB}"
-            )
-        if kind not in COMPARISONS:
-            raise ConfigError(f"grader.kind is {kind!r}, must be one of {', '.join(COMPARISONS)}")
-        if not 0 <= relative_tolerance < 1:
-            raise ConfigError(f"grader.relative_tolerance is {relative_tolerance}, must be in [0, 1)")
+    def __init__(self, verifier: Verifier, thinking: bool = False) -> None:
         self._thinking = thinking
-        self._kind = kind
-        self._relative_tolerance = relative_tolerance
+        self.verifier = verifier
+        self._box = verifier if isinstance(verifier, BoxVerifier) else None  # once: it takes a microsecond
+        self._origin = _origin(verifier)
         self._lock = threading.Lock()
         self._known: OrderedDict[_Key, Finding] = OrderedDict()
         self._waiting: dict[_Key, list[Future[Verdict]]] = {}
         self._supervisor = Supervisor(
-            num_workers=num_workers, timeout_s=timeout_s, memory_limit_mb=memory_limit_mb
+            num_workers=verifier.num_workers,
+            timeout_s=verifier.timeout_s,
+            memory_limit_mb=verifier.memory_limit_mb,
         )
 
     def submit(self, text: str, gold: str) -> Future[Verdict]:
@@ -94,28 +67,45 @@ class GraderPool:
         Waits only while 10,000 jobs are queued for the workers. After `close` what needs a worker ends in
         the verdict `crashed`.
         """
-        answer = extract_answer(text, thinking=self._thinking)
+        visible = answer_text(text, thinking=self._thinking)
+        answer = None if visible is None or self._box is None else self._box.extract(visible)
         if answer is not None:
             return self.compare(gold, answer)
         future: Future[Verdict] = Future()
-        future.set_result(self._no_answer(text))
+        if visible is None or self._box is not None:
+            future.set_result(_UNFINISHED if visible is None else _NO_BOX)
+        else:
+            self._send({"text": visible, "gold": gold}, lambda outcome: _end([future], outcome, None))
         return future
 
     def compare(self, gold: str, answer: str) -> Future[Verdict]:
-        """Start comparing an answer without its box with the gold answer; as `submit` in all else."""
+        """Start comparing an answer that was extracted with the gold answer; as `submit` in all else."""
+        verdict = self._settle_answer(gold, answer)
+        if verdict is None:
+            return self._ask(gold, answer)
         future: Future[Verdict] = Future()
+        future.set_result(verdict)
+        return future
+
+    def settle(self, text: str, gold: str) -> Verdict | None:
+        """The verdict on a completion, or None where only a worker process can tell."""
+        visible = answer_text(text, thinking=self._thinking)
+        if visible is None:
+            return _UNFINISHED
+        if self._box is None:
+            return None
+        answer = self._box.extract(visible)
+        return _NO_BOX if answer is None else self._settle_answer(gold, answer)
+
+    def _settle_answer(self, gold: str, answer: str) -> Verdict | None:
+        if self._box is None:
+            return None
         try:
-            finding = COMPARISONS[self._kind](gold, answer, self._relative_tolerance)
+            finding = self._box.settle(gold, answer)
         except Exception as error:
             # A defect that one answer in millions brings to light must not end the run; it is counted.
-            reason = f"the comparison failed: {type(error).__name__}"
-            future.set_result(_crashed(reason, answer))
-            return future
-        if finding is None:
-            finding = self._ask(future, gold, answer)
-        if finding is not None:
-            future.set_result(_verdict(finding, answer))
-        return future
+            return _crashed(f"the comparison failed: {type(error).__name__}", answer)
+        return None if finding is None else _verdict(finding, answer)
 
     def grade(self, text: str, gold: str) -> Verdict:
         """Grade one completion and wait for the verdict."""
@@ -144,61 +134,75 @@ class GraderPool:
     ) -> None:
         self.close()
 
-    def _no_answer(self, text: str) -> Verdict:
-        unfinished = answer_text(text, thinking=self._thinking) is None
-        reason = "the thinking never ended" if unfinished else "no boxed answer"
-        return Verdict(kind=VerdictKind.NO_ANSWER, reason=reason)
-
-    def _ask(self, future: Future[Verdict], gold: str, answer: str) -> Finding | None:
-        """Give the pair to a worker, unless it is known (then return it) or on its way."""
-        key = (gold, answer)
+    def _ask(self, gold: str, answer: str) -> Future[Verdict]:
+        """Give the pair to a worker, unless its finding is known or on its way."""
+        key, future = (gold, answer), Future[Verdict]()
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
-                return self._known[key]
-            if key in self._waiting:
-                self._waiting[key].append(future)
-                return None
-            self._waiting[key] = [future]
-        job = {
-            "kind": self._kind,
-            "gold": gold,
-            "answer": answer,
-            "relative_tolerance": self._relative_tolerance,
-        }
-        line = json.dumps(job).encode() + b"\n"
-        self._supervisor.submit(line, lambda outcome: self._finish(key, outcome))
-        return None
+                future.set_result(_verdict(self._known[key], answer))
+                return future
+            self._waiting.setdefault(key, []).append(future)
+            if len(self._waiting[key]) > 1:
+                return future
+        self._send({"gold": gold, "answer": answer}, lambda outcome: self._finish(key, outcome))
+        return future
+
+    def _send(self, job: dict[str, str], on_done: Callable[[Outcome], None]) -> None:
+        line = json.dumps({"verifier": self._origin, **job}).encode() + b"\n"
+        self._supervisor.submit(line, on_done)
 
     def _finish(self, key: _Key, outcome: Outcome) -> None:
-        finding: Finding | None = None
-        if not isinstance(outcome, Failure) and "is_equal" in outcome.message:
-            finding = Finding(outcome.message["is_equal"], outcome.message["reason"])
         with self._lock:
             futures = self._waiting.pop(key)
-            if finding is not None:
-                self._known[key] = finding
+            if not isinstance(outcome, Failure) and "is_equal" in outcome.message:
+                self._known[key] = Finding(outcome.message["is_equal"], outcome.message["reason"])
                 if len(self._known) > _MAX_KNOWN:
                     self._known.popitem(last=False)
-        verdict = _verdict(finding, key[1]) if finding else _failed_verdict(outcome, key[1])
-        for future in futures:
-            if future.set_running_or_notify_cancel():
-                future.set_result(verdict)
+        _end(futures, outcome, key[1])
+
+
+def _origin(verifier: Verifier) -> dict[str, object]:
+    """Where a worker finds the verifier's class, and its settings."""
+    kind = type(verifier)
+    file = getattr(sys.modules[kind.__module__], "__file__", None)
+    if kind.__module__ == "__main__":
+        raise ConfigError(
+            f"the grader {kind.__name__} is declared in the program itself; put it into a module"
+        )
+    return {
+        "module": kind.__module__,
+        "name": kind.__name__,
+        "file": file,
+        "settings": verifier.model_dump(mode="json"),
+    }
+
+
+def _end(futures: Iterable[Future[Verdict]], outcome: Outcome, answer: str | None) -> None:
+    if isinstance(outcome, Failure):
+        kind = VerdictKind.TIMED_OUT if outcome.is_timeout else VerdictKind.CRASHED
+        verdict = Verdict(kind=kind, reason=outcome.reason, extracted=_shortened(answer))
+    elif "failure" in outcome.message:
+        verdict = _crashed(f"the comparison failed: {outcome.message['failure']}", answer)
+    elif "is_equal" not in outcome.message:
+        verdict = Verdict(kind=VerdictKind.NO_ANSWER, reason="no answer was found")
+    else:
+        finding = Finding(outcome.message["is_equal"], outcome.message["reason"])
+        verdict = _verdict(finding, outcome.message["extracted"])
+    for future in futures:
+        if future.set_running_or_notify_cancel():
+            future.set_result(verdict)
 
 
 def _verdict(finding: Finding, answer: str) -> Verdict:
     kind = VerdictKind.CORRECT if finding.is_equal else VerdictKind.INCORRECT
+    return Verdict(kind=kind, reason=finding.reason, extracted=_shortened(answer))
+
+
+def _crashed(reason: str, answer: str | None) -> Verdict:
+    return Verdict(kind=VerdictKind.CRASHED, reason=reason, extracted=_shortened(answer))
+
+
+def _shortened(answer: str | None) -> str | None:
     # Records keep verdicts for as long as the run: the beginning of a megabyte of digits is enough.
-    return Verdict(kind=kind, reason=finding.reason, extracted=answer[:MAX_ANSWER_CHARS])
-
-
-def _failed_verdict(outcome: Outcome, answer: str) -> Verdict:
-    if isinstance(outcome, Failure) and outcome.is_timeout:
-        return Verdict(kind=VerdictKind.TIMED_OUT, reason=outcome.reason, extracted=answer)
-    if isinstance(outcome, Failure):
-        return _crashed(outcome.reason, answer)
-    return _crashed(f"the comparison failed: {outcome.message['failure']}", answer)
-
-
-def _crashed(reason: str, answer: str) -> Verdict:
-    return Verdict(kind=VerdictKind.CRASHED, reason=reason, extracted=answer[:MAX_ANSWER_CHARS])
+    return None if answer is None else answer[:MAX_ANSWER_CHARS]

@@ -1,92 +1,133 @@
-"""Verdicts to rewards: a number for each completion, from its verdict and its length.
+"""Rewards: what the completions of a group are worth, once each has a verdict.
 
-Rewards are pure and know nothing of groups, advantages or algorithms. All kinds are called alike:
-`reward(problem_id, sample_index, step, verdict, completion)`.
+A reward is one class: its settings are the section `reward` of a configuration, and called with a group it
+gives a number for each completion. It sees the problem, the completions, the verdicts and the whole group. It
+is pure: the same group gives the same numbers. A class declared elsewhere is known as soon as its module is
+imported, before the configuration is.
 
 `random` and `format` are controls: some models improve on a benchmark when trained on a reward that says
 nothing about correctness (arXiv 2506.10947), so a gain over a control is what a reward has to show.
+
+Axes: G completions per problem.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from atrium.errors import ConfigError
-from atrium.records import Completion, FinishReason, Verdict, VerdictKind
+from atrium.records import Completion, FinishReason, Problem, Verdict, VerdictKind
+from atrium.section import Axis, Count, Positive, Section
 from atrium.seeding import derive_seed
 
 
-class RewardFunction(Protocol):
-    """What all kinds of reward have in common."""
-
-    def __call__(
-        self,
-        problem_id: str,
-        sample_index: int,
-        step: int,
-        verdict: Verdict,
-        completion: Completion,
-    ) -> float:
-        """The reward of one completion: sample `sample_index` of a problem in training step `step`."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverlongPenalty:
+class GradedGroup:
+    """The completions of one problem in a training step, each with its verdict, in the order of samples.
+
+    `seed` is the run's, for rewards that draw; `max_new_tokens` is the length limit of a completion.
+    """
+
+    problem: Problem
+    completions: tuple[Completion, ...]
+    verdicts: tuple[Verdict, ...]
+    step: int
+    seed: int
+    max_new_tokens: int
+
+
+RewardFunction = Callable[[GradedGroup], Sequence[float]]
+"""What a `Reward` is when it is called: a group to the reward of each of its completions [G]."""
+
+
+class Reward(Axis, axis=True):
+    """What a verdict is worth: a number for each completion of a group."""
+
+    @property
+    def counts_cut_off_as_wrong(self) -> bool:
+        """Whether an answer that was cut off is wrong to the group filter, too."""
+        return False
+
+    def check(self, max_new_tokens: int) -> None:
+        """Raise `ConfigError` for settings that cannot work with completions of that length."""
+
+    @abstractmethod
+    def __call__(self, group: GradedGroup) -> Sequence[float]:
+        """The rewards [G], finite, in the order of the group's completions."""
+
+
+class OverlongPenalty(Section):
     """A penalty that grows over the last tokens before the length limit.
 
-    With the limit L = `max_tokens`, B = `buffer_tokens` (1 <= B <= L), f = `factor` (>= 0), and a
-    completion of n tokens, stop token included: 0 for n <= L - B, then -f (n - (L - B)) / B, and -f for
-    n >= L.
+    With the limit L, B = `buffer_tokens` (1 <= B <= L), f = `factor`, and a completion of n tokens, stop
+    token included: 0 for n <= L - B, then -f (n - (L - B)) / B, and -f for n >= L.
 
     Source: DAPO, arXiv 2503.14476, equation 13 (soft overlong punishment), where f is 1.
     """
 
-    max_tokens: int
-    buffer_tokens: int
-    factor: float = 1.0
+    buffer_tokens: Count
+    """Tokens before the limit over which the penalty grows; at most the limit itself."""
+    factor: Positive
+    """The penalty at the limit."""
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.buffer_tokens <= self.max_tokens:
-            raise ConfigError(
-                f"reward.overlong.buffer_tokens is {self.buffer_tokens}, must be between 1 and the "
-                f"length limit of {self.max_tokens} tokens"
-            )
-        if not self.factor >= 0:
-            raise ConfigError(f"reward.overlong.factor is {self.factor}, must be at least 0")
-
-    def __call__(self, num_tokens: int) -> float:
+    def __call__(self, num_tokens: int, max_tokens: int) -> float:
         """The penalty for a completion of that many tokens, in [-factor, 0]."""
-        num_over = num_tokens - (self.max_tokens - self.buffer_tokens)
+        num_over = num_tokens - (max_tokens - self.buffer_tokens)
         share = min(max(num_over, 0), self.buffer_tokens) / self.buffer_tokens
         return -self.factor * share if share > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reward:
+class CorrectnessReward(Reward):
     """A value for each kind of verdict, with an optional penalty for length.
 
-    A grade that timed out or crashed has the value of an incorrect answer; its share is a metric of the
-    run. With `require_stop` a correct answer of a completion that was cut off counts as incorrect. The
-    penalty is added to whatever the value is.
+    A grade that timed out or crashed has the value of an incorrect answer; its share is a metric of the run.
+    With `require_stop` a correct answer of a completion that was cut off counts as incorrect. The penalty is
+    added to whatever the value is.
     """
 
+    kind: Literal["correctness"] = "correctness"
+    """Which kind of reward this is."""
     correct: float = 1.0
+    """Reward of a correct answer; above the other two."""
     incorrect: float = 0.0
+    """Reward of a wrong answer, and of one that could not be graded."""
     no_answer: float = 0.0
+    """Reward of a completion without an answer."""
     require_stop: bool = True
+    """Whether a completion that was cut off counts as incorrect whatever it says."""
     overlong: OverlongPenalty | None = None
+    """The overlong penalty; null for none."""
 
-    def __call__(
-        self,
-        problem_id: str,
-        sample_index: int,
-        step: int,
-        verdict: Verdict,
-        completion: Completion,
-    ) -> float:
-        """The value of the verdict plus the penalty for the completion's length."""
+    @property
+    def counts_cut_off_as_wrong(self) -> bool:
+        """As `require_stop` says."""
+        return self.require_stop
+
+    def check(self, max_new_tokens: int) -> None:
+        """A right answer is worth most, and the penalty's buffer fits the limit."""
+        for name, value in (("incorrect", self.incorrect), ("no_answer", self.no_answer)):
+            if self.correct <= value:
+                raise ConfigError(
+                    f"reward.correct={self.correct:g} must be above reward.{name}={value:g}, or a wrong "
+                    "answer is worth as much as a right one"
+                )
+        if self.overlong is not None and self.overlong.buffer_tokens > max_new_tokens:
+            raise ConfigError(
+                f"reward.overlong.buffer_tokens={self.overlong.buffer_tokens} is longer than a completion "
+                f"may be; allowed is at most rollout.max_new_tokens={max_new_tokens}"
+            )
+
+    def __call__(self, group: GradedGroup) -> list[float]:
+        """The value of each verdict plus the penalty for the completion's length."""
+        pairs = zip(group.verdicts, group.completions, strict=True)
+        return [self._of(verdict, completion, group.max_new_tokens) for verdict, completion in pairs]
+
+    def _of(self, verdict: Verdict, completion: Completion, max_new_tokens: int) -> float:
         is_cut_off = completion.finish_reason is FinishReason.LENGTH
         if verdict.kind is VerdictKind.NO_ANSWER:
             value = self.no_answer
@@ -94,55 +135,35 @@ class Reward:
             value = self.correct
         else:
             value = self.incorrect
-        return value + (self.overlong(completion.num_tokens) if self.overlong else 0.0)
+        return value + (self.overlong(completion.num_tokens, max_new_tokens) if self.overlong else 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RandomReward:
-    """1 with probability `probability` and else 0, whatever the completion says.
+class FormatReward(Reward):
+    """A control: 1 for a completion with an answer, whether or not it is correct."""
+
+    kind: Literal["format"] = "format"
+    """Which kind of reward this is."""
+
+    def __call__(self, group: GradedGroup) -> list[float]:
+        """Whether the grader found an answer to look at."""
+        return [float(verdict.extracted is not None) for verdict in group.verdicts]
+
+
+class RandomReward(Reward):
+    """A control: 1 or 0 at random, whatever a completion says.
 
     The draw is keyed by the run's seed, the problem, the sample and the step, so a resumed run draws the
     same. Source: arXiv 2506.10947, section on random rewards.
     """
 
-    seed: int
-    probability: float = 0.5
+    kind: Literal["random"] = "random"
+    """Which kind of reward this is."""
+    probability: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    """Probability of 1."""
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.probability <= 1:
-            raise ConfigError(f"reward.probability is {self.probability}, must be in [0, 1]")
-
-    def __call__(
-        self,
-        problem_id: str,
-        sample_index: int,
-        step: int,
-        verdict: Verdict,
-        completion: Completion,
-    ) -> float:
-        """A coin keyed by where the completion stands in the run."""
-        draw = derive_seed(self.seed, "random_reward", problem_id, sample_index, step)
-        return float(draw < self.probability * 2**63)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormatReward:
-    """1 for a completion with a boxed answer, right or wrong, and 0 for one without."""
-
-    def __call__(
-        self,
-        problem_id: str,
-        sample_index: int,
-        step: int,
-        verdict: Verdict,
-        completion: Completion,
-    ) -> float:
-        """Whether the grader found an answer to look at."""
-        return float(verdict.extracted is not None)
-
-
-REWARDS: dict[str, type[Reward] | type[RandomReward] | type[FormatReward]] = {
-    "correctness": Reward,
-    "random": RandomReward,
-    "format": FormatReward,
-}
+    def __call__(self, group: GradedGroup) -> list[float]:
+        """Coins keyed by where the completions stand in the run."""
+        places = range(len(group.completions))
+        key = group.seed, "random_reward", group.problem.problem_id
+        draws = [derive_seed(*key, sample_index, group.step) for sample_index in places]
+        return [float(draw < self.probability * 2**63) for draw in draws]

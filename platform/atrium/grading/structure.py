@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from atrium.grading.arithmetic import evaluate
-from atrium.grading.normalization import Form, Tokens, enclosed, is_text, split
+from atrium.grading.normalization import Form
+from atrium.grading.tokens import Tokens, enclosed, is_text, split
 from atrium.grading.values import Value, differ, is_integer
 
 _EQUALITIES = frozenset(("=", r"\equiv", r"\simeq", r"\cong", r"\sim"))
@@ -18,6 +19,7 @@ _APPROXIMATIONS = frozenset((r"\approx",))
 _LABEL_ENDS = frozenset(("=", r"\in"))
 _RELATIONS = _EQUALITIES | frozenset((r"\in", "<", ">", r"\leq", r"\geq", r"\neq"))
 _CONGRUENCES = frozenset((r"\pmod", r"\bmod", r"\mod", "mod"))
+_BOUNDS = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq"}  # with the same read from right to left
 _COMMA, _SEMICOLON = frozenset((",",)), frozenset((";",))
 _SEPARATORS = _COMMA | _SEMICOLON
 _ROW_END, _ENTRY_END = frozenset((r"\\",)), frozenset(("&",))
@@ -110,16 +112,41 @@ def objection(wanted: Form, given: Form) -> str | None:
     """Why an answer cannot count whatever its parts are worth, or None."""
     if given.has_stray_digits and not wanted.has_stray_digits:
         return "the words in it hold numbers of their own"
-    if given.has_denial and not wanted.has_denial:
-        return "the words in it deny something"
+    if given.has_change and not wanted.has_change:
+        return "the words in it deny something, or change the value"
     if " " in given.tokens and " " not in wanted.tokens and not _is_mixed_number(given.tokens):
         return "numbers side by side"
     if _contradicts_itself(given.tokens):
         return "contradicts itself"
     if _SEVERAL.isdisjoint(wanted.tokens) and _num_candidates(given.tokens) > 1:
         return "several answers where one is wanted"
-    bases = {_base_subscript(wanted.tokens), _base_subscript(given.tokens)} - {None}
-    return "another number base" if len(bases) > 1 else None
+    base = _base_subscript(given.tokens)
+    # A gold answer without a base is decimal; an answer without one is in the base of the gold answer.
+    is_other_base = base is not None and base != (_base_subscript(wanted.tokens) or "10")
+    return "another number base" if is_other_base and evaluate(without_base(wanted.tokens)) else None
+
+
+def as_interval(tokens: Tokens) -> Tokens:
+    r"""The interval that an inequality for a variable says: `(-\infty,2)` for `x<2`, `(1,2]` for `1<x\leq2`.
+
+    Anything else as it is.
+    """
+    signs = [token for token in tokens if token in _BOUNDS]
+    parts = split(tokens, frozenset(_BOUNDS))
+    if not 1 <= len(signs) <= 2 or len(parts) != len(signs) + 1 or not _SEPARATORS.isdisjoint(tokens):
+        return tokens
+    if signs[0] in (">", r"\geq"):
+        signs, parts = [_BOUNDS[sign] for sign in reversed(signs)], parts[::-1]
+    if any(sign in (">", r"\geq") for sign in signs):
+        return tokens
+    variables = [index for index, part in enumerate(parts) if _is_label(part)]
+    if len(variables) != 1 or (len(signs) == 2 and variables != [1]):
+        return tokens
+    opening = "[" if variables[0] == 1 and signs[0] == r"\leq" else "("
+    closing = "]" if variables[0] + 1 < len(parts) and signs[-1] == r"\leq" else ")"
+    lower = parts[0] if variables[0] == 1 else ("-", r"\infty")
+    upper = parts[-1] if variables[0] + 1 < len(parts) else (r"\infty",)
+    return (opening, *lower, ",", *upper, closing)
 
 
 def _labelled(tokens: Tokens) -> tuple[Tokens | None, Tokens]:

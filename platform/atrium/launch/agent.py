@@ -47,7 +47,7 @@ _LAST_CALL_S = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """What a node starts: `num_processes` on each of `num_nodes`, which meet at `rendezvous`."""
+    """The processes to start: `num_processes` on each of `num_nodes`, which meet at `rendezvous`."""
 
     num_processes: int
     num_nodes: int = 1
@@ -84,7 +84,7 @@ class Meeting:
         return bool(self.store.add("atrium/num_nodes", 1) == 1)
 
     def spec(self, command: list[str]) -> WorkerSpec:
-        """What the agent of this node runs."""
+        """The specification of the workers that this node's agent runs."""
         return WorkerSpec(
             role="atrium",
             local_world_size=self._settings.num_processes,
@@ -97,7 +97,7 @@ class Meeting:
 
 
 def _alone() -> tuple[Store, RendezvousHandler]:
-    """Where the ranks of the only node meet."""
+    """The meeting point of the ranks of an only node."""
     store = store_at(LOOPBACK, 0, _STORE_TIMEOUT)
     if store is None:
         raise RankError(f"no port of {LOOPBACK} is free for the ranks to meet at")
@@ -105,7 +105,7 @@ def _alone() -> tuple[Store, RendezvousHandler]:
 
 
 def _met(settings: NodeSettings) -> tuple[Store, RendezvousHandler]:
-    """Where several nodes meet; the one whose address it is keeps the store."""
+    """The meeting point of several nodes; the one whose address it is keeps the store."""
     parameters = RendezvousParameters(
         backend="c10d",
         endpoint=str(settings.rendezvous),
@@ -155,7 +155,7 @@ class NodeAgent(LocalElasticAgent):
                 (os.killpg if to_group else os.kill)(pid, number)
 
     def phases(self) -> Mapping[int, str]:
-        """What every rank of the run last said it does, as `<number> <phase>`; empty before it joined."""
+        """The phase that every rank last entered, as `<number> <phase>`; empty before it joined."""
         group = self._worker_group
         if ATTEMPT_VARIABLE not in os.environ:
             return {}  # the nodes have not met yet

@@ -60,7 +60,7 @@ def size_of(log: Path) -> int:
 
 
 def last_words(log: Path, since: int = 0) -> str:
-    """What a rank said of its end behind byte `since` of its log; empty where it said nothing.
+    """The last words of a rank, behind byte `since` of its log; empty where it said nothing.
 
     That is the last line that begins with `error:`, else the last one of a traceback, else the last line.
     """

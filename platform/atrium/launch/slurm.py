@@ -9,13 +9,14 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from atrium.errors import AtriumError, ConfigError, Interrupted, MissingDependencyError
 from atrium.launch.rank_logs import last_words
+from atrium.launch.settings import SlurmSettings
 from atrium.launch.slurm_task import RunJob
 
 _POLL_S = 2.0
@@ -24,38 +25,29 @@ _SETTLE_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
-    """What a job asks for; None leaves a choice to the cluster."""
+    """The resources that a job asks for."""
 
-    executor: str
+    slurm: SlurmSettings
     num_nodes: int
     num_gpus_per_node: int
-    time_minutes: int
-    signal_lead_s: int
-    max_requeues: int
-    partition: str | None = None
-    account: str | None = None
-    memory_gb: int | None = None
-    cpus_per_node: int | None = None
-    max_parallel: int | None = None
-    setup: tuple[str, ...] = ()
-    extra: Mapping[str, str | int | bool] = field(default_factory=dict)
 
     def sbatch(self) -> dict[str, Any]:
         """The parameters under submitit's names: one task per node, which starts that node's processes."""
+        slurm = self.slurm
         chosen = {
             "job_name": "atrium",
             "nodes": self.num_nodes,
             "ntasks_per_node": 1,
             "gpus_per_node": self.num_gpus_per_node or None,
-            "time": self.time_minutes,
-            "signal_delay_s": self.signal_lead_s,
-            "partition": self.partition,
-            "account": self.account,
-            "mem": None if self.memory_gb is None else f"{self.memory_gb}GB",
-            "cpus_per_task": self.cpus_per_node,
-            "array_parallelism": self.max_parallel,
-            "setup": list(self.setup) or None,
-            "additional_parameters": {"requeue": True, **self.extra},
+            "time": slurm.time_minutes,
+            "signal_delay_s": slurm.signal_lead_s,
+            "partition": slurm.partition,
+            "account": slurm.account,
+            "mem": None if slurm.memory_gb is None else f"{slurm.memory_gb}GB",
+            "cpus_per_task": slurm.cpus_per_node,
+            "array_parallelism": slurm.max_parallel,
+            "setup": list(slurm.setup) or None,
+            "additional_parameters": {"requeue": True, **slurm.extra},
             "stderr_to_stdout": True,
         }
         return {name: value for name, value in chosen.items() if value is not None}
@@ -97,7 +89,9 @@ class Submission:
         self._executor = self._made_executor(submitit)
         self.jobs: list[Any] = []
         try:
-            self._submit(len(self._tasks) if settings.executor == "slurm" else settings.max_parallel)
+            self._submit(
+                len(self._tasks) if settings.slurm.executor == "slurm" else settings.slurm.max_parallel
+            )
         except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as error:
             raise ConfigError(f"SLURM refused the job: {' '.join(str(error).split())}") from error
 
@@ -115,7 +109,7 @@ class Submission:
                         self._look(number, said, codes)
                         # Local jobs wait for a place here, those of SLURM in its queue.
                         self._submit(1 if number in codes else 0)
-                time.sleep(_POLL_S if self._settings.executor == "slurm" else _POLL_S / 10)
+                time.sleep(_POLL_S if self._settings.slurm.executor == "slurm" else _POLL_S / 10)
         except KeyboardInterrupt:
             raise Interrupted(
                 "no longer following; `atrium runs` shows how the jobs' runs stand, and "
@@ -152,22 +146,22 @@ class Submission:
 
     def _cancel(self) -> str:
         ids = sorted({job.job_id.partition("_")[0] for job in self.jobs})
-        return f"{'scancel' if self._settings.executor == 'slurm' else 'kill'} {' '.join(ids)}"
+        return f"{'scancel' if self._settings.slurm.executor == 'slurm' else 'kill'} {' '.join(ids)}"
 
     def _made_executor(self, submitit: Any) -> Any:  # noqa: ANN401 - submitit has no types
         settings = self._settings
-        if settings.executor == "local":
-            executor = submitit.LocalExecutor(self.folder, max_num_timeout=settings.max_requeues)
+        if settings.slurm.executor == "local":
+            executor = submitit.LocalExecutor(self.folder, max_num_timeout=settings.slurm.max_requeues)
             executor.update_parameters(
-                timeout_min=settings.time_minutes,
-                signal_delay_s=settings.signal_lead_s,
+                timeout_min=settings.slurm.time_minutes,
+                signal_delay_s=settings.slurm.signal_lead_s,
                 gpus_per_node=settings.num_gpus_per_node,
                 stderr_to_stdout=True,
-                setup=list(settings.setup),
+                setup=list(settings.slurm.setup),
             )
             return executor
         try:
-            executor = submitit.SlurmExecutor(self.folder, max_num_timeout=settings.max_requeues)
+            executor = submitit.SlurmExecutor(self.folder, max_num_timeout=settings.slurm.max_requeues)
         except RuntimeError as error:
             raise ConfigError(
                 "compute.slurm.executor=slurm: there is no SLURM on this machine (srun is not found); submit "
@@ -179,16 +173,16 @@ class Submission:
 
 def check_settings(settings: JobSettings) -> None:
     """Raise `ConfigError` where the job asks for what its executor does not have."""
-    if settings.executor == "local" and settings.num_nodes > 1:
+    if settings.slurm.executor == "local" and settings.num_nodes > 1:
         raise ConfigError(
             f"compute.num_nodes={settings.num_nodes}: compute.slurm.executor=local is this machine alone; "
             "allowed is 1"
         )
-    if settings.signal_lead_s >= 60 * settings.time_minutes:
+    if settings.slurm.signal_lead_s >= 60 * settings.slurm.time_minutes:
         raise ConfigError(
-            f"compute.slurm.signal_lead_s={settings.signal_lead_s} is not before the end of "
-            f"compute.slurm.time_minutes={settings.time_minutes}; allowed is less than "
-            f"{60 * settings.time_minutes}"
+            f"compute.slurm.signal_lead_s={settings.slurm.signal_lead_s} is not before the end of "
+            f"compute.slurm.time_minutes={settings.slurm.time_minutes}; allowed is less than "
+            f"{60 * settings.slurm.time_minutes}"
         )
 
 

@@ -45,7 +45,7 @@ class NodeRun:
         self._asked: list[int] = []
 
     def run(self, command: Sequence[str]) -> None:
-        """Run every rank as `command` until the run is over; raises what it ended of.
+        """Run every rank as `command` until the run is over; raises the error that ended it.
 
         `ConfigError` for a mistake of the user's, `Interrupted` where it was asked to stop, else `RankError`.
         """
@@ -102,7 +102,7 @@ class NodeRun:
         return True
 
     def _concluded(self, result: RunResult | Exception) -> AtriumError:
-        """What the run ended of; its status is mended."""
+        """The error that the run ended with; mends its status."""
         cause = self._cause
         if isinstance(result, RendezvousTimeoutError):
             cause = ConfigError(

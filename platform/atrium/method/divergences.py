@@ -36,7 +36,7 @@ class Divergence(Axis, axis=True):
 
     @property
     def needs(self) -> Needs:
-        """What the divergence needs; nothing unless it says so."""
+        """The needs of the divergence; none unless it says so."""
         return NOTHING
 
     @property

@@ -67,7 +67,7 @@ class Method:
         check_behavior(self.algorithm, use)
 
     def notes(self, use: Use) -> list[str]:
-        """What a user should know about choices that are valid but do less than they seem to."""
+        """Notes for the user about choices that are valid but do less than they seem to."""
         if not self.is_idle(use):
             return []
         return [

@@ -45,7 +45,7 @@ class Needs:
     top_k: int = 0
 
     def __or__(self, other: Needs) -> Needs:
-        """What both parts together need."""
+        """The needs of both parts together."""
         order = ("none", "value", "gradient")
         distributions = ("none", "top_k", "full")
         return Needs(
@@ -64,7 +64,7 @@ NOTHING = Needs()
 
 @dataclass(frozen=True, kw_only=True)
 class Use:
-    """What a run does with its method, as far as it decides which parts go together.
+    """A run's use of its method, as far as it decides which parts go together.
 
     Attributes
     ----------

@@ -16,7 +16,7 @@ class Reduction(Axis, axis=True):
 
     @property
     def needs(self) -> Needs:
-        """What the reduction needs; nothing unless it says so."""
+        """The needs of the reduction; none unless it says so."""
         return NOTHING
 
 

@@ -19,7 +19,7 @@ from atrium.section import Axis, Count, Positive
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceState:
-    """What a rule carries from step to step.
+    """The state that a rule carries from step to step.
 
     `share` is what the reference takes over after the step, in [0, 1]; `token_kl` the running mean of the
     KL per token, in nats, since the reference last moved, None before the first measurement.

@@ -56,7 +56,7 @@ class Surrogate(Axis, axis=True):
 
     @property
     def needs(self) -> Needs:
-        """What the surrogate needs; nothing unless it says so."""
+        """The needs of the surrogate; none unless it says so."""
         return NOTHING
 
     def value(self, x: Any) -> Any:  # noqa: ANN401 - tensors have no place in this room

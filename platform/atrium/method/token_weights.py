@@ -22,7 +22,7 @@ class TokenWeight(Axis, axis=True):
 
     @property
     def needs(self) -> Needs:
-        """What the weighting needs; nothing unless it says so."""
+        """The needs of the weighting; none unless it says so."""
         return NOTHING
 
 

@@ -1,59 +1,38 @@
-"""The shape of a model, read from its configuration alone: no weights are loaded or made."""
+"""The shape of any model that transformers knows, by its configuration alone, without weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
+from atrium.models.shape import ModelShape
 from atrium.models.sources import buildable, locate, quiet, readable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
-    """What memory depends on. Tied parameters count once; `context_length` is in tokens.
-
-    `linear_maps` are those in the layers: the last part of each one's name, its inputs and its outputs.
-    """
-
-    model_type: str
-    num_parameters: int
-    num_tensors: int
-    num_layers: int
-    hidden_size: int
-    feed_forward_size: int
-    vocabulary_size: int
-    num_heads: int
-    num_key_value_heads: int
-    head_size: int
-    context_length: int
-    linear_maps: tuple[tuple[str, int, int], ...]
-
-
-def hub_architecture(source: str, revision: str | None = None) -> Architecture:
-    """The architecture of a Hub id or a local folder; raises as `load_policy` does."""
+def hub_shape(source: str, revision: str | None = None) -> ModelShape:
+    """The shape of a Hub id or a local folder; raises as `load_policy` does."""
     location = locate(source, revision)
     with quiet(), readable(location):
         config = AutoConfig.from_pretrained(location, revision=revision or "main", trust_remote_code=False)
-        return _described(config)
+        return _shape(config)
 
 
-def random_architecture(settings: Mapping[str, Any]) -> Architecture:
-    """The architecture that `build_random_policy` builds from the same settings; raises as it does."""
-    with quiet(), buildable(settings):
-        return _described(AutoConfig.for_model(**settings))
+def random_shape(architecture: Mapping[str, Any]) -> ModelShape:
+    """The shape of what `build_random_policy` builds from the same settings; raises as it does."""
+    with quiet(), buildable(architecture):
+        return _shape(AutoConfig.for_model(**architecture))
 
 
-def _described(config: PreTrainedConfig) -> Architecture:
+def _shape(config: PreTrainedConfig) -> ModelShape:
     text = config.get_text_config()
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     num_heads = text.num_attention_heads
-    return Architecture(
+    return ModelShape(
         model_type=text.model_type,
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         num_tensors=sum(1 for _ in model.parameters()),

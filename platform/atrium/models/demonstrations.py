@@ -21,12 +21,12 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from atrium.data.arithmetic import (
-    ArithmeticSettings,
     draw_questions,
     guessed_answer,
     slipping_solution,
     solution,
 )
+from atrium.data.settings import ArithmeticSettings
 from atrium.models.tiny import PIECE
 from atrium.seeding import derive_seed
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -24,7 +23,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from atrium.errors import CheckpointError, ConfigError
+from atrium.errors import CheckpointError
+from atrium.models.settings import LoraSettings
+from atrium.models.shape import chosen_maps
 
 ADAPTER_FOLDER = "adapter"
 """The folder of a saved policy that holds its adapters, as peft loads them."""
@@ -35,24 +36,12 @@ _BASE, _PARTS = ".base_layer", (".lora_A.", ".lora_B.")
 _PREFIX = "base_model.model."  # of every name in a file that peft writes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoraSettings:
-    """Which linear maps get adapters, and of what size.
-
-    `target_modules` names maps by the last part of their names (`q_proj`), or is `all_linear` for every one
-    but the LM head. There is no dropout: it would make the trained policy another than the sampled one.
-    """
-
-    rank: int
-    alpha: float
-    target_modules: tuple[str, ...] | Literal["all_linear"] = "all_linear"
-
-
 def add_lora(model: PreTrainedModel, settings: LoraSettings, *, seed: int, source: str | None = None) -> None:
     """Put adapters into the model, in place, and freeze everything else.
 
     The start of A depends on the seed only; the global random state is left as it was. `source` is what the
-    stored adapters name as their base. Raises `ConfigError` for maps that the model does not have.
+    stored adapters name as their base. There is no dropout: it would make the trained policy another than the
+    sampled one. Raises `ConfigError` for maps that the model does not have.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -73,22 +62,6 @@ def add_lora(model: PreTrainedModel, settings: LoraSettings, *, seed: int, sourc
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(any(part in name for part in _PARTS))
     model.eval()
-
-
-def chosen_maps(names: Set[str], wanted: tuple[str, ...] | Literal["all_linear"]) -> set[str]:
-    """Which of a model's linear maps, by the last part of their names, get adapters.
-
-    Raises `ConfigError` for maps that the model does not have.
-    """
-    if wanted == "all_linear":
-        return set(names)
-    unknown = sorted(set(wanted) - names)
-    if unknown:
-        raise ConfigError(
-            f"model.lora.target_modules names {', '.join(unknown)}, which the model's layers do not have; "
-            f"allowed is all_linear, or a list of {', '.join(sorted(names))}"
-        )
-    return set(wanted)
 
 
 def has_lora(model: nn.Module) -> bool:

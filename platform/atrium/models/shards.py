@@ -1,7 +1,7 @@
-"""Tensors that may be spread over processes (`DTensor`): putting them together, and the part that is here.
+"""Tensors that may be sharded over processes (`DTensor`): the full tensor, and the part that is here.
 
-A plain tensor is its own whole and its own part, so code that handles weights is the same on one process,
-where nothing of torch.distributed is loaded.
+A plain tensor is its own full tensor and its own part, so code that handles weights is the same on one
+process, where nothing of torch.distributed is loaded.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def is_spread(tensor: Tensor) -> bool:
-    """Whether the tensor is spread over processes."""
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether the tensor is sharded over processes."""
     return hasattr(tensor, "full_tensor")
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """The tensor put together; all processes that hold parts of it call this in the same order."""
-    if not is_spread(tensor):
+    if not is_sharded(tensor):
         return tensor
     # Parts that are kept on the host are exchanged by the devices.
     found: Tensor = tensor.to(tensor.device_mesh.device_type).full_tensor()  # type: ignore[attr-defined]
     return found
 
 
-def own_part(tensor: Tensor) -> Tensor:
+def local_tensor(tensor: Tensor) -> Tensor:
     """The part of the tensor that is in this process."""
-    return tensor.to_local() if is_spread(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]

@@ -7,18 +7,13 @@ built-in task. The tokenizer works on characters, except that `\boxed{` is one t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from atrium.models.policy import Policy, build_random_policy
-
-_SPECIAL = ("<pad>", "<unk>", "<eos>", "<q>", "<a>")
-TOKENS = (*_SPECIAL, "\\boxed{", "}", *"0123456789", *"+-=;", *"*/(). \n")
-"""The vocabulary; a token's place is its id. The last seven do not occur in the chain task."""
+from atrium.models.settings import TOKENS, TinySettings
 
 PIECE = re.compile(r"\\boxed\{|[\s\S]")
 """How text without special tokens falls into tokens."""
@@ -30,24 +25,6 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<a>' }}{% endif %}"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TinySettings:
-    """The shape of the built-in model.
-
-    `initializer_range` is far above transformers' 0.02: about 1 / sqrt(hidden_size) makes the warm-up
-    several times faster.
-    """
-
-    hidden_size: int = 64
-    num_layers: int = 2
-    num_heads: int = 4
-    num_key_value_heads: int = 2
-    head_dim: int = 16
-    feed_forward_size: int = 192
-    initializer_range: float = 0.1
-    context_length: int = 128
 
 
 def build_tokenizer() -> PreTrainedTokenizerBase:
@@ -73,24 +50,5 @@ def build_tokenizer() -> PreTrainedTokenizerBase:
 def build_tiny_policy(settings: TinySettings, seed: int) -> Policy:
     """The built-in model with random weights, in float32 on the CPU."""
     return build_random_policy(
-        tiny_architecture(settings), tokenizer=build_tokenizer(), seed=seed, dtype=torch.float32
+        settings.architecture, tokenizer=build_tokenizer(), seed=seed, dtype=torch.float32
     )
-
-
-def tiny_architecture(settings: TinySettings) -> dict[str, Any]:
-    """What the built-in model is built from: model_type and the keys of its config.json."""
-    return {
-        "model_type": "qwen3",
-        "hidden_size": settings.hidden_size,
-        "num_hidden_layers": settings.num_layers,
-        "num_attention_heads": settings.num_heads,
-        "num_key_value_heads": settings.num_key_value_heads,
-        "head_dim": settings.head_dim,
-        "intermediate_size": settings.feed_forward_size,
-        "initializer_range": settings.initializer_range,
-        "max_position_embeddings": settings.context_length,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
-        "attention_dropout": 0.0,
-        "tie_word_embeddings": True,
-        "vocab_size": len(TOKENS),
-    }

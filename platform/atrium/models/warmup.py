@@ -15,7 +15,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ import torch
 import transformers
 from safetensors import SafetensorError
 
-from atrium.data.arithmetic import ArithmeticSettings
+from atrium.data.settings import ArithmeticSettings
 from atrium.errors import AtriumError, CheckpointError, ConfigError, TrainingDivergedError
 from atrium.models.demonstrations import (
     PackedBatch,
@@ -34,7 +33,8 @@ from atrium.models.demonstrations import (
     longest_demonstration,
 )
 from atrium.models.policy import Policy, load_policy, write_policy
-from atrium.models.tiny import CHAT_TEMPLATE, TOKENS, TinySettings, build_tiny_policy
+from atrium.models.settings import TOKENS, TinySettings, WarmupSettings
+from atrium.models.tiny import CHAT_TEMPLATE, build_tiny_policy
 from atrium.seeding import derive_seed
 
 RECIPE_VERSION = 1
@@ -49,28 +49,6 @@ _MAX_GRAD_NORM = 1.0
 _NUM_RAMP_STEPS = 50
 _FINAL_RATE_FRAC = 0.1
 _MANIFEST = "warmup.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WarmupSettings:
-    """The two phases of the warm-up.
-
-    The imperfect demonstrator answers directly with probability `direct_frac`, then wrongly with
-    `direct_error_frac`; in a worked solution every step slips with probability `slip_frac`.
-    """
-
-    num_clean_steps: int = 600
-    num_imperfect_steps: int = 200
-    batch_size: int = 32
-    learning_rate: float = 0.008
-    direct_frac: float = 0.65
-    direct_error_frac: float = 0.3
-    slip_frac: float = 0.12
-
-    @property
-    def num_steps(self) -> int:
-        """The optimiser steps of both phases."""
-        return self.num_clean_steps + self.num_imperfect_steps
 
 
 def warmed_up_policy(
@@ -97,7 +75,7 @@ def warmed_up_policy(
         with _exclusive(folder, lock_timeout_s):
             if not _is_intact(folder):
                 policy = train_policy(tiny, warmup, arithmetic, seed=seed, on_progress=on_progress)
-                _store(policy, folder, {"seed": seed, "warmup": asdict(warmup)})
+                _store(policy, folder, {"seed": seed, "warmup": warmup.model_dump()})
     return load_policy(folder, dtype=dtype, device=device)
 
 
@@ -141,13 +119,12 @@ def train_policy(
 
 def warmup_hash(tiny: TinySettings, warmup: WarmupSettings, arithmetic: ArithmeticSettings, seed: int) -> str:
     """20 hex digits over all that the checkpoint depends on, library versions included."""
-    task = asdict(arithmetic)
-    del task["num_train"]  # the warm-up draws its own questions
+    drawn = set(ArithmeticSettings.model_fields) - {"num_train"}  # the warm-up draws its own questions
     content = {
         "recipe_version": RECIPE_VERSION,
-        "tiny": asdict(tiny),
-        "warmup": asdict(warmup),
-        "arithmetic": task,
+        "tiny": tiny.model_dump(include=set(TinySettings.model_fields)),
+        "warmup": warmup.model_dump(),
+        "arithmetic": arithmetic.model_dump(include=drawn),
         "seed": seed,
         "tokens": TOKENS,
         "chat_template": CHAT_TEMPLATE,

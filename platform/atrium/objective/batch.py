@@ -1,4 +1,4 @@
-"""What an objective is given: rows of completions as tensors; no tokens, no models.
+"""The input of an objective: rows of completions as tensors; no tokens, no models.
 
 Axes: B rows (completions), T completion tokens. Padding and other untrained positions are False in
 `mask_BT` and may hold anything, NaN included, in every other tensor.
@@ -46,7 +46,7 @@ class Batch:
         Those of the regularizer's reference policy, where one is needed.
     advantage_BT
         Filled in by `Objective.score`.
-    trains_B
+    is_trained_B
         False for rows that count in denominators but whose groups have no signal.
 
     Examples
@@ -59,7 +59,7 @@ class Batch:
     ...     group_B=torch.tensor([7, 7]),
     ...     sample_key_B=torch.tensor([11, 12]),
     ...     rollout_logprob_BT=torch.tensor([[-0.1, -0.7, -0.2], [-0.1, -1.2, torch.nan]]),
-    ...     trains_B=torch.tensor([True, True]),
+    ...     is_trained_B=torch.tensor([True, True]),
     ... )
     >>> batch.num_rows, batch.select(torch.tensor([1]), num_tokens=2).rollout_logprob_BT
     (2, tensor([[-0.1000, -1.2000]]))
@@ -70,7 +70,7 @@ class Batch:
     group_B: Tensor
     sample_key_B: Tensor
     rollout_logprob_BT: Tensor
-    trains_B: Tensor
+    is_trained_B: Tensor
     behavior_logprob_BT: Tensor | None = None
     reference_logprob_BT: Tensor | None = None
     advantage_BT: Tensor | None = None
@@ -93,7 +93,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyTokens:
-    """What the trained policy says about a batch's tokens.
+    """The trained policy's numbers at a batch's tokens.
 
     `logprob_BT` carries the gradient. `entropy_BT` (nats, of the distribution sampled from) carries one
     only where the objective needs it. `divergence_BT` is the detached state divergence, where needed.

@@ -1,4 +1,4 @@
-"""What an objective did to a micro-batch, as sums and counts that add up exactly over micro-batches.
+"""An objective's metrics of a micro-batch, as sums and counts that add up exactly over micro-batches.
 
 Nothing here is moved to the host; `train` does so once per step.
 """
@@ -20,7 +20,7 @@ Sums = dict[Quantity, tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class TokenDetails:
-    """What the objective saw and did at each token, all [B, T] and detached.
+    """The objective's numbers at each token, all [B, T] and detached.
 
     `dropped_BT` marks tokens whose policy gradient was cut; `coefficient_BT` is the whole coefficient on
     the token's log-probability before the reduction's factor, regularizer included.
@@ -64,7 +64,7 @@ def measure(details: TokenDetails, mask_BT: Tensor) -> Sums:
 
 
 def measure_slopes(slope_BT: Tensor, details: TokenDetails, mask_BT: Tensor) -> Sums:
-    """What the slopes of the loss add up to: squares, the largest of them, and runaway tokens' share.
+    """Sums over the slopes of the loss: squares, the largest of them, and runaway tokens' share.
 
     A runaway token has A < 0 and a ratio above its window. A clip keeps its gradient, which grows with the
     ratio; a dual clip bounds it.

@@ -35,7 +35,7 @@ _NEWTON_STEPS = 8  # from the outer bound they find the bounds to 1e-10 for budg
 
 @dataclass(frozen=True, kw_only=True)
 class RegionInputs:
-    """What a divergence is judged on: [B, T] tensors without gradient, 0 log-ratio at masked positions.
+    """The inputs of a divergence: [B, T] tensors without gradient, 0 log-ratio at masked positions.
 
     `ratio_BT` is the gate ratio; `token_log_ratio_BT` the log-ratio of single tokens to the gate's anchor,
     whatever the gate's level; `anchor_logprob_BT` the anchor's log-probabilities; `divergence_BT` the

@@ -45,7 +45,7 @@ from atrium.objective.token_weights import SelectionInputs, select, weigh
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveState:
-    """What an objective carries from step to step; saved in every checkpoint."""
+    """The state that an objective carries from step to step; saved in every checkpoint."""
 
     entropy_coefficient: float = 0.0
     last_entropy: float | None = None
@@ -102,7 +102,7 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Slopes:
-    """What a loss multiplies log-probabilities by, all detached.
+    """The factors by which a loss multiplies log-probabilities, all detached.
 
     The loss is `-(constant + sum(slope_BT * (logprob_BT - sg(logprob_BT))))`, less the entropy bonus: its
     value is that of the method's formula, its derivative by a token's log-probability is `-slope_BT`.
@@ -136,7 +136,7 @@ class Objective:
 
     @property
     def needs(self) -> Needs:
-        """What the method's parts need."""
+        """The needs of the method's parts."""
         return self.method.needs
 
     @property
@@ -336,7 +336,7 @@ class Objective:
     def _region_inputs(
         self, logprob_BT: Tensor, batch: Batch, divergence_BT: Tensor | None, bounds: Tensor | None
     ) -> RegionInputs:
-        """What the divergence is judged on: the gate ratio and the numbers behind it."""
+        """The inputs of the divergence: the gate ratio and the numbers behind it."""
         gate = self.method.algorithm.ratio.gate
         token_log_BT = token_log_ratio(gate.anchor, logprob_BT, batch)
         gate_log_BT = at_level(gate.level, token_log_BT, batch.mask_BT)

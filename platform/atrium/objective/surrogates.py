@@ -40,7 +40,7 @@ from atrium.objective.divergences import Bound, Region
 
 @dataclass(frozen=True, kw_only=True)
 class SurrogateInputs:
-    """What a surrogate looks at, all [B, T] and without gradient.
+    """The inputs of a surrogate, all [B, T] and without gradient.
 
     `gate_BT` is the ratio that the region was judged on, `weight_BT` the ratio that multiplies the
     advantage, `log_weight_BT` its logarithm without any bound, `logprob_BT` the policy's log-probability

@@ -40,7 +40,7 @@ class SelectionInputs:
 
 @singledispatch
 def select(weight: TokenWeight, inputs: SelectionInputs, sum_over_ranks: Sum) -> Tensor | None:
-    """What must be known of the whole minibatch [B, T], or None."""
+    """The selection over the whole minibatch [B, T], or None where the weighting needs none."""
     return None
 
 

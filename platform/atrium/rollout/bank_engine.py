@@ -59,6 +59,8 @@ class BankEngine:
         `max_new_tokens`, and for `ignore_stop`, which stored text cannot follow.
         """
         check_requests(requests, sampling, context_length=self._context_length)
+        if sampling.stop:
+            raise EngineError("a prompt's stop strings cannot end stored text: leave out model.prompt.stop")
         if sampling.ignore_stop:
             raise EngineError("ignore_stop asks for text that is not stored: use a live engine")
         stored = [self._stored(request, sampling.max_new_tokens) for request in requests]
@@ -112,6 +114,10 @@ class BankEngine:
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Hand the weights to the live engine; the bank is as it was."""
         self._live.update_weights(weights, version)
+
+    def release_memory(self) -> None:
+        """Let the live engine give its memory to others."""
+        self._live.release_memory()
 
     def close(self) -> None:
         """Close the live engine."""

@@ -53,7 +53,7 @@ class RolloutRows:
     ...         group_B=torch.tensor([0, 0]),
     ...         sample_key_B=torch.tensor([11, 12]),
     ...         rollout_logprob_BT=torch.tensor([[-0.1, -0.7], [-1.2, 0.0]]),
-    ...         trains_B=torch.tensor([True, True]),
+    ...         is_trained_B=torch.tensor([True, True]),
     ...     ),
     ...     live_B=torch.tensor([True, True]),
     ... )
@@ -78,7 +78,7 @@ class RolloutRows:
 
     def trained_rows(self) -> NDArray[np.int64]:
         """The places of rows that are computed."""
-        return np.flatnonzero(self.batch.trains_B.cpu().numpy())
+        return np.flatnonzero(self.batch.is_trained_B.cpu().numpy())
 
     def select(self, rows: NDArray[np.int64]) -> Self:
         """The given rows, in the given order, trimmed to the longest of them."""
@@ -149,7 +149,7 @@ def collate(
         group_B=torch.tensor([index for index, _ in rollouts], dtype=torch.int64, device=device),
         sample_key_B=torch.tensor(key_B, dtype=torch.int64, device=device),
         rollout_logprob_BT=torch.from_numpy(logprob_BT).to(device),
-        trains_B=torch.tensor([trains[index] for index, _ in rollouts], dtype=torch.bool, device=device),
+        is_trained_B=torch.tensor([trains[index] for index, _ in rollouts], dtype=torch.bool, device=device),
     )
     return RolloutRows(
         token_BL=torch.from_numpy(token_BL).to(device),

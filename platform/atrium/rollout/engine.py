@@ -1,7 +1,7 @@
 """The engine protocol: whatever samples completions for the loop and for evaluation.
 
 Every engine passes the contract in `tests/rollout/test_engine_contract.py`. An engine samples from
-softmax(logits / temperature), cut to `top_p` and `top_k` where they are set, and reports the
+softmax(logits / temperature), cut to `min_p`, `top_k` and `top_p` where they are set, and reports the
 log-probabilities of that very distribution.
 """
 
@@ -21,16 +21,19 @@ class SamplingParams:
     """How completions are drawn.
 
     `temperature` 0 is greedy decoding (log-probabilities are then those at temperature 1).
-    `top_p` 1 and `top_k` None leave the distribution whole, which on-policy training requires.
+    `top_p` 1, `top_k` None and `min_p` 0 leave the distribution whole, which on-policy training requires.
     `ignore_stop` samples exactly `max_new_tokens` tokens: the stop token is given probability 0, and
     log-probabilities are those of the distribution without it. Only benchmarks use it.
+    A completion is finished as well by the token that completes one of the strings `stop`, which it keeps.
     """
 
     max_new_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int | None = None
+    min_p: float = 0.0
     ignore_stop: bool = False
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,6 +77,10 @@ class Engine(Protocol):
 
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Take over the policy's weights (a full `state_dict`, tied heads included) as `version`."""
+        ...
+
+    def release_memory(self) -> None:
+        """Give the device's memory to others until the engine is used again, where it has any to give."""
         ...
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ The hash is the output function and increment of SplitMix64; see `atrium.objecti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -36,6 +37,8 @@ def check_sampling(sampling: SamplingParams) -> None:
         raise EngineError(f"top_p is {sampling.top_p}: it must lie in (0, 1], where 1 is off")
     if sampling.top_k is not None and sampling.top_k < 1:
         raise EngineError(f"top_k is {sampling.top_k}: it must be at least 1, or null for off")
+    if not 0 <= sampling.min_p < 1:
+        raise EngineError(f"min_p is {sampling.min_p}: it must lie in [0, 1), where 0 is off")
 
 
 def check_requests(
@@ -77,8 +80,9 @@ def uniforms(key_N: Tensor, positions: range) -> Tensor:
 def log_distribution(logits_NV: Tensor, sampling: SamplingParams) -> Tensor:
     """Log-probabilities float32 [N, V] of the distribution that is sampled from.
 
-    log softmax(logits / temperature), cut to the `top_k` likeliest tokens (ties with the last of them
-    stay), then to the fewest likeliest tokens that hold `top_p` of what remains, and renormalised.
+    log softmax(logits / temperature), cut to the tokens that are at least `min_p` times as likely as the
+    likeliest (arXiv 2407.01082), then to the `top_k` likeliest (ties with the last of them stay), then to the
+    fewest likeliest that hold `top_p` of what remains, and renormalised; this is vLLM's order.
     Tokens cut away have -inf. At temperature 0 it is the whole distribution at temperature 1.
     """
     scores_NV = logits_NV.float()
@@ -87,6 +91,9 @@ def log_distribution(logits_NV: Tensor, sampling: SamplingParams) -> Tensor:
     if sampling.temperature != 1:
         # Relative to the maximum, so that a small temperature cannot overflow the largest score.
         scores_NV = (scores_NV - scores_NV.amax(-1, keepdim=True)) / sampling.temperature
+    if sampling.min_p > 0:
+        least_N1 = scores_NV.amax(-1, keepdim=True) + math.log(sampling.min_p)
+        scores_NV = scores_NV.masked_fill(scores_NV < least_N1, -torch.inf)
     if sampling.top_k is not None and sampling.top_k < scores_NV.shape[-1]:
         last_N1 = scores_NV.topk(sampling.top_k, dim=-1).values[:, -1:]
         scores_NV = scores_NV.masked_fill(scores_NV < last_N1, -torch.inf)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, StopStringCriteria
 
 from atrium.errors import EngineError, PolicyDivergedError
 from atrium.models.qwen3 import has_fused_form
@@ -103,6 +103,8 @@ class TransformersEngine:
                 unfinished[index] = {}
             else:
                 yield Generation(request_index=index, completions=())
+        # Only the last token may reach beyond a string: an earlier match would have ended the completion.
+        ends_in_string = StopStringCriteria(self._tokenizer, sampling.stop) if sampling.stop else None
         for rows in _plan_waves(requests, sampling.max_new_tokens, self._max_batch_tokens):
             # Nothing is yielded inside `inference_mode`: the caller must not run in its modes.
             with inference_mode(self._model):
@@ -112,7 +114,7 @@ class TransformersEngine:
                     pad_token_id=self._pad_token_id,
                     max_new_tokens=sampling.max_new_tokens,
                 )
-                wave = _Wave(decoder, rows, sampling, self._stop_token_ids)
+                wave = _Wave(decoder, rows, sampling, self._stop_token_ids, ends_in_string)
             while wave.num_live:
                 if self._weight_version != version:
                     raise EngineError(
@@ -144,7 +146,7 @@ class TransformersEngine:
                     token_ids=sample.token_ids,
                     logprobs=sample.logprobs,
                     text=text,
-                    finish_reason=FinishReason.STOP if sample.stopped else FinishReason.LENGTH,
+                    finish_reason=FinishReason.STOP if sample.finished else FinishReason.LENGTH,
                     weight_version=version,
                 ),
             )
@@ -159,6 +161,9 @@ class TransformersEngine:
         """
         load_weights(self._model, weights)
         self._weight_version = version
+
+    def release_memory(self) -> None:
+        """Do nothing, as `close`."""
 
     def close(self) -> None:
         """Do nothing: between generations the engine holds no memory of its own."""
@@ -176,12 +181,16 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """What was sampled for a row; `stopped` says that the last token is a stop token."""
+    """What was sampled for a row; `stopped` says that the last token is a stop token.
+
+    `finished` says that it is, or that it completes a stop string.
+    """
 
     row: _Row
     token_ids: TokenIds
     logprobs: Logprobs
     stopped: bool
+    finished: bool
 
 
 def _plan_waves(
@@ -211,8 +220,10 @@ class _Wave:
         rows: list[_Row],
         sampling: SamplingParams,
         stop_token_ids: Sequence[int],
+        ends_in_string: StopStringCriteria | None,
     ) -> None:
         self.num_live = len(rows)
+        self._ends_in_string = ends_in_string
         self._decoder = decoder
         self._rows = rows
         self._sampling = sampling
@@ -252,11 +263,14 @@ class _Wave:
         if self._sampling.ignore_stop:
             if self._num_steps < self._sampling.max_new_tokens:
                 return []
-            stopped_N = torch.zeros_like(self._is_live_N)
+            stopped_N = finished_N = torch.zeros_like(self._is_live_N)
         else:
-            stopped_N = self._is_live_N & (token_N.unsqueeze(-1) == self._stop_S).any(-1)
+            stopped_N = finished_N = self._is_live_N & (token_N.unsqueeze(-1) == self._stop_S).any(-1)
+            if self._ends_in_string is not None:
+                token_NT = self._token_TN[: self._num_steps].T
+                finished_N = stopped_N | self._is_live_N & self._ends_in_string(token_NT, None)
         if self._num_steps < self._sampling.max_new_tokens:
-            place_F = stopped_N.nonzero().squeeze(-1)
+            place_F = finished_N.nonzero().squeeze(-1)
         else:
             place_F = self._is_live_N.nonzero().squeeze(-1)
         if len(place_F) == 0:
@@ -267,10 +281,10 @@ class _Wave:
         logprob_FT = self._logprob_TN[: self._num_steps, place_F].T.cpu().numpy()
         if not np.isfinite(logprob_FT).all():
             raise PolicyDivergedError
-        stopped_F = stopped_N[place_F].tolist()
+        ends_F = zip(stopped_N[place_F].tolist(), finished_N[place_F].tolist(), strict=True)
         return [
-            _Sample(self._rows[place], token_FT[index].copy(), logprob_FT[index].copy(), stopped)
-            for index, (place, stopped) in enumerate(zip(place_F.tolist(), stopped_F, strict=True))
+            _Sample(self._rows[place], token_FT[index].copy(), logprob_FT[index].copy(), stopped, finished)
+            for index, (place, (stopped, finished)) in enumerate(zip(place_F.tolist(), ends_F, strict=True))
         ]
 
     def _drop_finished(self) -> None:

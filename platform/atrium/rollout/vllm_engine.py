@@ -25,13 +25,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from atrium.errors import EngineError
 from atrium.models.lora import base_weights, merged_weights
-from atrium.models.shards import whole
+from atrium.models.shards import full_tensor, is_sharded
 from atrium.records import Completion
 from atrium.rollout.engine import Generation, GenerationRequest, SamplingParams
 from atrium.rollout.sampling import check_requests
-from atrium.rollout.vllm_environment import check_speculation, check_vllm, set_environment
+from atrium.rollout.settings import VllmSettings
 from atrium.rollout.vllm_outputs import completions_of
-from atrium.rollout.vllm_start import VllmSettings, explanation, sampling_parameters, start_vllm
+from atrium.rollout.vllm_start import Place, explanation, sampling_parameters, start_vllm
 from atrium.rollout.weights import check_weights
 from atrium.watchdog import Watchdog
 
@@ -56,8 +56,8 @@ class VllmEngine:
         Turns completions into text, without special tokens.
     stop_token_ids
         Each of these ends a completion and is kept as its last token.
-    settings
-        How vLLM runs.
+    settings, place
+        How vLLM runs, and where.
     cache_dir
         Folder for what vLLM and the compilers store.
     """
@@ -69,25 +69,29 @@ class VllmEngine:
         tokenizer: PreTrainedTokenizerBase,
         stop_token_ids: Sequence[int],
         settings: VllmSettings,
+        place: Place,
         cache_dir: Path,
     ) -> None:
-        check_vllm(settings.device)
-        if settings.num_speculative_tokens is not None:
-            check_speculation()
-        set_environment(settings.device, enforce_eager=settings.enforce_eager, cache_dir=cache_dir)
+        settings.check_machine(place.device)
+        settings.prepare_environment(place.device, cache_dir)
         self._model = model
         self._tokenizer = tokenizer
         self._stop_token_ids = tuple(stop_token_ids)
         self._settings = settings
+        self._context_length = place.context_length
         self._weight_version = 0
         self._num_submitted = 0
         self._finished: dict[str, Any] = {}
-        self._is_asleep = False
+        self._asleep: set[str] = set()
+        self._is_stale = False
         self._is_out_of_step = False
         self._watchdog = Watchdog()
         self._engine: Any = None
         with self._bounded("vLLM to start", settings.start_timeout_s):
-            self._engine = start_vllm(model, settings, cache_dir)
+            self._engine = start_vllm(model, settings, place, cache_dir)
+        # Private, in vLLM 0.27 to 0.32: without a tokenizer of its own, stop strings are looked for in the
+        # text that this one decodes. It is asked for requests with stop strings only.
+        self._engine.output_processor.tokenizer = tokenizer
         self._weights: Mapping[str, Tensor] = merged_weights(model)
         self._load()
 
@@ -120,12 +124,13 @@ class VllmEngine:
                 "completions were left, so the processes that share vLLM (rollout.tensor_parallel) are not "
                 "in step any more; go on from the last checkpoint with --resume"
             )
-        check_requests(requests, sampling, context_length=self._settings.context_length)
-        if self._settings.num_speculative_tokens is not None and (sampling.top_p < 1.0 or sampling.top_k):
+        check_requests(requests, sampling, context_length=self._context_length)
+        is_cut = sampling.top_p < 1.0 or sampling.top_k is not None or sampling.min_p > 0
+        if self._settings.num_speculative_tokens is not None and is_cut:
             # Seen with vLLM 0.32: log-probabilities of minus infinity with top_p, an error with top_k.
             raise EngineError(
-                "vLLM cannot guess tokens (rollout.num_speculative_tokens) of a distribution that top_p or "
-                "top_k cuts; set it to null, or top_p to 1 and top_k to null"
+                "vLLM cannot guess tokens (rollout.num_speculative_tokens) of a distribution that top_p, "
+                "top_k or min_p cuts; set it to null, or top_p to 1, top_k to null and min_p to 0"
             )
         return self._generate(requests, sampling)
 
@@ -170,7 +175,7 @@ class VllmEngine:
     def _check_appended(
         self, requests: Sequence[GenerationRequest], num_seen: int, sampling: SamplingParams
     ) -> None:
-        check_requests(requests[num_seen:], sampling, context_length=self._settings.context_length)
+        check_requests(requests[num_seen:], sampling, context_length=self._context_length)
         if 0 < num_seen < len(requests) and self._settings.tensor_parallel > 1:
             raise EngineError(
                 "requests were appended while completions were taken, which processes that share vLLM "
@@ -216,43 +221,45 @@ class VllmEngine:
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Take over a full `state_dict` as `version`, in place, and forget what was cached under the old one.
 
+        An engine that sleeps reads them when it wakes up, unless they are sharded.
         Raises `EngineError`, with nothing changed, unless names and shapes are exactly the model's; tied
         weights stand under each of their names, with equal values.
         """
         check_weights(base_weights(self._model), weights)
         self._weights = weights
-        if self._settings.sleep_level == 2 and self._is_asleep:
-            self._weight_version = version  # read when the engine wakes up, without weights of its own
-            return
-        with self._awake():
-            self._load()
         self._weight_version = version
+        self._is_stale = True
+        # Shards are put together by all ranks at once, whatever each of them is asked to sample next.
+        if not self._asleep or is_sharded(next(iter(weights.values()))):
+            self._refresh()
 
     def _load(self) -> None:
         """Copy `self._weights` into vLLM's model. A tied head has to be among them, or the old one stays."""
         with self._bounded("new weights to reach vLLM", self._settings.step_timeout_s):
             # An iterator: what is merged, or put together from shards, is dropped as soon as it is copied.
-            weights = ((name, whole(weight)) for name, weight in self._weights.items())
+            weights = ((name, full_tensor(weight)) for name, weight in self._weights.items())
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
             self._engine.reset_prefix_cache(reset_running_requests=True)
 
-    @contextmanager
-    def _awake(self) -> Iterator[None]:
-        """Wake the engine for the body, and let it sleep again if it did."""
-        was_asleep = self._is_asleep
-        self._wake()
-        yield
-        if was_asleep:
-            self._sleep()
+    def _refresh(self) -> None:
+        """Wake vLLM's own weights and bring them up to date; its cache may sleep on."""
+        if "weights" in self._asleep:
+            self._rouse("weights")
+        if self._is_stale:
+            self._load()
+            self._is_stale = False
 
     def _wake(self) -> None:
-        if not self._is_asleep:
-            return
-        with self._bounded("vLLM to wake up", self._settings.step_timeout_s):
-            self._engine.wake_up()
-        self._is_asleep = False
-        if self._settings.sleep_level == 2:
-            self._load()
+        """Wake all that sleeps: new weights are taken before the cache has its memory again."""
+        self._refresh()
+        if "kv_cache" in self._asleep:
+            self._rouse("kv_cache")
+
+    def _rouse(self, pool: str) -> None:
+        """Wake one of vLLM's two pools of memory, by its name for it (read in 0.27 to 0.32)."""
+        with self._bounded(f"vLLM's {pool} to wake up", self._settings.step_timeout_s):
+            self._engine.wake_up(tags=[pool])
+        self._asleep.remove(pool)
 
     def release_memory(self) -> None:
         """Free the device's memory until the engine is used again, where the settings ask for sleep."""
@@ -261,11 +268,15 @@ class VllmEngine:
     def _sleep(self) -> None:
         """Free the device's memory, where the settings ask for it and nothing is in flight."""
         level = self._settings.sleep_level
-        if level is None or self._is_asleep or self._engine is None or self._engine.has_unfinished_requests():
+        is_idle = self._engine is not None and not self._engine.has_unfinished_requests()
+        if level is None or "weights" in self._asleep or not is_idle:
             return
+        if self._asleep:
+            self._rouse("kv_cache")  # vLLM frees both pools, and would free this one twice
         with self._bounded("vLLM to go to sleep", self._settings.step_timeout_s):
             self._engine.sleep(level=level)
-        self._is_asleep = True
+        self._asleep = {"weights", "kv_cache"}
+        self._is_stale |= level == 2  # which drops them
 
     def close(self) -> None:
         """End vLLM and give back its memory. Harmless when called twice."""

@@ -29,7 +29,7 @@ def completions_of(
         skip_special_tokens=True,
     )
     completions = []
-    for output, text, is_stopped in zip(outputs, texts, stopped, strict=True):
+    for output, text in zip(outputs, texts, strict=True):
         logprobs = np.asarray(output.logprobs.logprobs, dtype=np.float32)
         if len(logprobs) != len(output.token_ids) or output.finish_reason not in ("stop", "length"):
             raise EngineError(
@@ -44,7 +44,7 @@ def completions_of(
                 token_ids=np.array(output.token_ids, dtype=np.int32),
                 logprobs=logprobs,
                 text=text,
-                finish_reason=FinishReason.STOP if is_stopped else FinishReason.LENGTH,
+                finish_reason=FinishReason.STOP if output.finish_reason == "stop" else FinishReason.LENGTH,
                 weight_version=version,
             )
         )

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from atrium.errors import EngineError
 from atrium.rollout.engine import SamplingParams
+from atrium.rollout.settings import VllmSettings
 
 _MEGABYTE = 1 << 20
 # vLLM takes a seed of -1 for none; other seeds are taken modulo this.
@@ -25,52 +26,17 @@ _GLOO_EXECUTOR = "atrium.rollout.vllm_executor.GlooExecutor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VllmSettings:
-    """How vLLM runs.
-
-    Attributes
-    ----------
-    device, dtype
-        Where it computes and in what.
-    context_length
-        The most tokens that a prompt and its completion may have together; room for one such is needed.
-    max_num_seqs
-        The most completions that are decoded at once; others wait.
-    gpu_memory_fraction
-        Share of the GPU's memory for weights and cache; not used where `kv_cache_mb` is given.
-    kv_cache_mb
-        Megabytes of the key-value cache; None for what the share leaves.
-    kv_cache_dtype
-        `auto` stores keys and values in `dtype`.
-    enforce_eager
-        Whether CUDA graphs and compilation are left out.
-    sleep_level
-        1 moves the weights to the host while the engine does not generate and frees the cache, 2 drops
-        both, None keeps both on the device.
-    num_speculative_tokens
-        Tokens that are guessed from repetitions in the text and checked at once; None for off.
-    start_timeout_s, step_timeout_s
-        How long the start and a single decoding step or weight update may take.
-    tensor_parallel
-        Consecutive ranks that share the engine, each with its part of the weights and the cache.
-    """
+class Place:
+    """Where vLLM computes: on `cpu` or `cuda`, in `float32` or `bfloat16`, for so many tokens of context."""
 
     device: Literal["cpu", "cuda"]
     dtype: Literal["float32", "bfloat16"]
     context_length: int
-    max_num_seqs: int
-    gpu_memory_fraction: float
-    kv_cache_mb: int | None
-    kv_cache_dtype: Literal["auto", "fp8"]
-    enforce_eager: bool
-    sleep_level: Literal[1, 2] | None
-    num_speculative_tokens: int | None
-    start_timeout_s: float
-    step_timeout_s: float
-    tensor_parallel: int = 1
 
 
-def start_vllm(model: PreTrainedModel, settings: VllmSettings, cache_dir: Path) -> Any:  # noqa: ANN401 - vLLM has no types here
+def start_vllm(  # vLLM has no types here
+    model: PreTrainedModel, settings: VllmSettings, place: Place, cache_dir: Path
+) -> Any:  # noqa: ANN401
     """vLLM with the architecture of the model and weights that mean nothing yet."""
     if settings.enforce_eager:
         # The environment says so too, but torch may have read it already; vLLM compiles where it is imported.
@@ -94,8 +60,8 @@ def start_vllm(model: PreTrainedModel, settings: VllmSettings, cache_dir: Path) 
                 load_format="dummy",
                 skip_tokenizer_init=True,
                 generation_config="vllm",
-                dtype=settings.dtype,
-                max_model_len=settings.context_length,
+                dtype=place.dtype,
+                max_model_len=place.context_length,
                 max_num_seqs=settings.max_num_seqs,
                 gpu_memory_utilization=settings.gpu_memory_fraction,
                 kv_cache_memory_bytes=(
@@ -106,14 +72,14 @@ def start_vllm(model: PreTrainedModel, settings: VllmSettings, cache_dir: Path) 
                 enable_sleep_mode=settings.sleep_level is not None,
                 speculative_config=speculative,
                 logprobs_mode="processed_logprobs",
-                **_batching(settings),
-                **_sharing(settings),
+                **_batching(place),
+                **_sharing(settings, place),
                 disable_log_stats=True,
             )
         )
 
 
-def _sharing(settings: VllmSettings) -> dict[str, Any]:
+def _sharing(settings: VllmSettings, place: Place) -> dict[str, Any]:
     """What lets the ranks of a run have engines, in the process group that is there already.
 
     Ranks start and end their engines at the same time. vLLM splits an engine over consecutive ranks, each of
@@ -127,20 +93,20 @@ def _sharing(settings: VllmSettings) -> dict[str, Any]:
         )
     if num_ranks == 1:
         return {}
-    on_cpu = settings.device == "cpu" and settings.tensor_parallel > 1
+    on_cpu = place.device == "cpu" and settings.tensor_parallel > 1
     return {
         "distributed_executor_backend": _GLOO_EXECUTOR if on_cpu else "external_launcher",
         "tensor_parallel_size": settings.tensor_parallel,
     }
 
 
-def _batching(settings: VllmSettings) -> dict[str, Any]:
+def _batching(place: Place) -> dict[str, Any]:
     """How prompts are batched: whole on a CPU, where vLLM cannot rewind a seed after a part of a prompt."""
-    if settings.device != "cpu":
+    if place.device != "cpu":
         return {}
     return {
         "enable_chunked_prefill": False,
-        "max_num_batched_tokens": max(_MIN_BATCHED_TOKENS, settings.context_length),
+        "max_num_batched_tokens": max(_MIN_BATCHED_TOKENS, place.context_length),
     }
 
 
@@ -156,12 +122,16 @@ def sampling_parameters(sampling: SamplingParams, seed: int, stop_token_ids: Seq
         temperature=min(sampling.temperature, 1.0),
         top_p=sampling.top_p,
         top_k=sampling.top_k or 0,
+        min_p=sampling.min_p,
         seed=seed % _NUM_SEEDS,
         stop_token_ids=list(stop_token_ids),
         ignore_eos=True,
         logprobs=0,
         flat_logprobs=True,
-        detokenize=False,
+        # vLLM looks for strings in the text, and ends a completion with the token that completes one.
+        stop=[] if sampling.ignore_stop else list(sampling.stop),
+        include_stop_str_in_output=True,
+        detokenize=bool(sampling.stop),
         output_kind=RequestOutputKind.FINAL_ONLY,
         skip_clone=True,
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from atrium.errors import EngineError
-from atrium.models.shards import own_part, whole
+from atrium.models.shards import full_tensor, local_tensor
 
 
 def load_weights(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
@@ -26,8 +26,8 @@ def load_weights(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, target in own.items():
             source = weights[name]
-            if own_part(source).data_ptr() != target.data_ptr():
-                target.copy_(whole(source))
+            if local_tensor(source).data_ptr() != target.data_ptr():
+                target.copy_(full_tensor(source))
 
 
 def check_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
@@ -50,10 +50,10 @@ def check_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> N
                 f"{tuple(target.shape)}: give the weights of the same architecture"
             )
         # Other weights are not kept here: some are computed when they are asked for.
-        tied_name = first_of.setdefault(own_part(target).data_ptr(), name)
+        tied_name = first_of.setdefault(local_tensor(target).data_ptr(), name)
         tied = source if tied_name == name else weights[tied_name]
-        is_same = own_part(source).data_ptr() == own_part(tied).data_ptr()
-        if not is_same and not torch.equal(own_part(source), own_part(tied)):
+        is_same = local_tensor(source).data_ptr() == local_tensor(tied).data_ptr()
+        if not is_same and not torch.equal(local_tensor(source), local_tensor(tied)):
             raise EngineError(
                 f"the model ties {tied_name} and {name}, but the weights given for them differ: "
                 "give equal weights, or load the model with tie_word_embeddings=false"

@@ -30,7 +30,7 @@ _WORKER = "worker:"
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerState:
-    """What a worker says of itself. `beat` counts heartbeats; `has_ended` is said on the way out."""
+    """A worker's state, as it reports it. `beat` counts heartbeats; `has_ended` is set on the way out."""
 
     worker: str
     host: str

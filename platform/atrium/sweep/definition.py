@@ -113,7 +113,7 @@ class SpaceConfig(Section):
 
 
 class BaselineConfig(SpaceConfig):
-    """What the winner is judged against, tuned with as many trials; without a space a fixed setting."""
+    """The setting that the winner is judged against, tuned with as many trials; fixed without a space."""
 
     base: tuple[str, ...] | None = None
     """Overrides that it starts from; those of the sweep where null."""
@@ -159,9 +159,11 @@ class PrunerConfig(Section):
 
 
 class FinalConfig(Section):
-    """The comparison that decides: winner and baseline on seeds that chose neither."""
+    """The comparison that decides, on seeds that chose neither side."""
 
     seeds: Annotated[tuple[Seed, ...], Field(min_length=2)] = (1000, 1001, 1002, 1003, 1004)
+    settings: Literal["winner", "all"] = "winner"
+    """Which meet the baseline: the winner, or all, where every setting is a planned contrast."""
 
 
 class TinyConfig(Section):

@@ -15,7 +15,7 @@ from yaml import YAMLError
 from atrium.config.messages import config_error
 from atrium.config.nearest import suggestion
 from atrium.errors import ConfigError
-from atrium.sweep.definition import FinalConfig, SweepDefinition
+from atrium.sweep.definition import SweepDefinition
 
 SWEEPS_FOLDER = "sweeps"
 _MASK = "\u2024"
@@ -108,7 +108,7 @@ def tiny(definition: SweepDefinition) -> SweepDefinition:
     small = definition.tiny
     final = definition.final
     if final is not None:
-        final = FinalConfig(seeds=final.seeds[: small.num_final_seeds])
+        final = final.model_copy(update={"seeds": final.seeds[: small.num_final_seeds]})
     baseline = definition.baseline
     if baseline is not None and baseline.base is not None:
         baseline = baseline.model_copy(update={"base": (*baseline.base, *small.overrides)})

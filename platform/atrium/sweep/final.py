@@ -1,4 +1,4 @@
-"""The last stage: which settings meet on fresh seeds, one trial per setting and seed, and what came out.
+"""The last stage: which settings meet the baseline on fresh seeds, one trial each, and what came out.
 
 Every planned seed counts or is named with the reason why it cannot: a verdict about the runs that went well
 would be one about survivors.
@@ -17,14 +17,14 @@ from atrium.sweep.results import DIVERGED, RUNNING, SeedResult
 from atrium.sweep.study import Trial
 
 WINNER, BASELINE = "winner", "baseline"
-ROLES = (WINNER, BASELINE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinalRun:
     """One arm's run on one fresh seed: its `result`, or None and the reason.
 
-    `is_excused` says that the run may be left out: it failed before its end, and the reason is known.
+    `role` is that of the arm: winner, baseline, or `setting N` after its trial in the search. `is_excused`
+    says that the run may be left out: it failed before its end, and the reason is known.
     """
 
     role: str
@@ -49,24 +49,40 @@ def best_trial(trials: Sequence[Trial], direction: str) -> Trial | None:
 def plan_final(
     definition: SweepDefinition, search: Sequence[Trial], baseline: Sequence[Trial]
 ) -> list[tuple[PlannedTrial, tuple[int, ...]]]:
-    """Winner and baseline on each fresh seed; nothing where either is missing or they are one method."""
+    """Candidates and baseline on each fresh seed; nothing where either is missing, or all are one method."""
     direction = definition.objectives[0].direction
     winner, other = best_trial(search, direction), best_trial(baseline, direction)
-    if definition.final is None or winner is None or other is None or winner.planned.key == other.planned.key:
+    if definition.final is None or winner is None or other is None:
         return []
+    arms = {WINNER: winner}
+    if definition.final.settings == "all":
+        complete = [one for one in search if one.values is not None and one.coincides_with is None]
+        arms |= {f"setting {one.number}": one for one in complete if one is not winner}
+    arms = {role: trial for role, trial in arms.items() if trial.planned.key != other.planned.key}
     return [
         (replace(trial.planned, labels=(role, *trial.planned.labels)), (seed,))
         for seed in definition.final.seeds
-        for role, trial in ((WINNER, winner), (BASELINE, other))
+        for role, trial in (arms | {BASELINE: other} if arms else {}).items()
     ]
 
 
+def roles_of(trials: Sequence[Trial]) -> dict[str, str]:
+    """The arms of the last stage by their roles, in their order, each with its name in words."""
+    return {
+        role: f"the {role} ({label})" if role in (WINNER, BASELINE) else label
+        for trial in trials
+        for role, label in [(trial.planned.labels[0], ", ".join(trial.planned.labels[1:]))]
+    }
+
+
 def final_runs(definition: SweepDefinition, trials: Sequence[Trial]) -> list[FinalRun]:
-    """What became of every planned seed of either arm, once all trials have ended."""
+    """The outcome of every planned seed of every arm, once all trials have ended."""
     assert definition.final is not None
     found = {(trial.planned.labels[0], seed): trial for trial in trials for seed in trial.seeds}
     return [
-        _final_run(role, seed, found.get((role, seed))) for seed in definition.final.seeds for role in ROLES
+        _final_run(role, seed, found.get((role, seed)))
+        for seed in definition.final.seeds
+        for role in roles_of(trials)
     ]
 
 
@@ -84,12 +100,12 @@ def refusal(runs: Sequence[FinalRun]) -> str | None:
     if any(exam != exams[0] for exam in exams):
         return "not all of its runs were evaluated on the same test problems; sweep again under another name"
     if not paired_seeds(runs):
-        return "no seed has an outcome of both; the failures are listed with the trials"
+        return "no seed has an outcome of every arm; the failures are listed with the trials"
     return None
 
 
 def paired_seeds(runs: Sequence[FinalRun]) -> list[int]:
-    """The seeds on which both arms have an outcome, in their order."""
+    """The seeds on which every arm has an outcome, in their order."""
     missing = {run.seed for run in runs if run.result is None}
     return [seed for seed in dict.fromkeys(run.seed for run in runs) if seed not in missing]
 

@@ -60,8 +60,8 @@ def is_worse(candidate: Sequence[float], best: Sequence[float], *, p_value: floa
 class RunWatch(Listener):
     """Watches one run from inside the loop; raises `Pruned` after the step that decided.
 
-    `on_step` is told each step, and may raise; `report` is told each validation result, and says
-    whether the curve is one to stop.
+    `on_step` takes each step, and may raise; `report` takes each validation result and returns whether to
+    stop the curve.
     """
 
     name = "the sweep"

@@ -106,8 +106,8 @@ class Mean:
     num_seeds: int
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float] | None:
-        """The t interval over seeds, on these problems; None with one seed."""
-        if self.standard_error is None:
+        """The t interval over seeds, on these problems; None with one seed, or where seeds do not differ."""
+        if not self.standard_error:
             return None
         from scipy.special import stdtrit  # the t quantile without all of scipy.stats
 

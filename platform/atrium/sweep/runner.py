@@ -17,9 +17,9 @@ from optuna.trial import TrialState
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError, Interrupted
 from atrium.sweep.claims import Claims
+from atrium.sweep.heartbeat import Heartbeat
 from atrium.sweep.plan import PlannedTrial, Stage, planned_trial, stage_space, trial_config
 from atrium.sweep.pruning import RunWatch, is_worse, trial_report
-from atrium.sweep.pulse import Pulse
 from atrium.sweep.results import DIVERGED, FINISHED, PRUNED, SeedResult, objective_means
 from atrium.sweep.study import SweepStudies, Trial
 from atrium.tracking.run_folder import RunFolder
@@ -58,7 +58,7 @@ class TrialRunner:
         self,
         studies: SweepStudies,
         claims: Claims,
-        pulse: Pulse,
+        heartbeat: Heartbeat,
         execute: Execute,
         *,
         should_stop: Callable[[], bool],
@@ -67,7 +67,7 @@ class TrialRunner:
         self._studies = studies
         self._definition = studies.definition
         self._claims = claims
-        self._pulse = pulse
+        self._heartbeat = heartbeat
         self._execute = execute
         self._should_stop = should_stop
         self._log = log
@@ -117,8 +117,8 @@ class TrialRunner:
         if state is not TrialState.COMPLETE:
             self._log(f"{trial.resource} {state.name.lower()}: {attributes.get('reason')}")
         self._studies.end(trial, state, values=values, attributes=attributes)
-        self._pulse.beat(stage=None, trial=None, seed=None)
-        self._pulse.write_state()
+        self._heartbeat.beat(stage=None, trial=None, seed=None)
+        self._heartbeat.write_state()
 
     def _chosen(self, handle: optuna.trial.Trial, trial: Trial) -> PlannedTrial:
         space, base = stage_space(self._definition, trial.stage)
@@ -145,7 +145,7 @@ class TrialRunner:
             if done is None or done.state not in (FINISHED, DIVERGED):
                 done = self._run_seed(handle, trial, planned, config.model_copy(update={"seed": seed}))
                 self._studies.store_result(handle, done)
-                self._pulse.write_state()
+                self._heartbeat.write_state()
             results.append(done)
             # On fresh seeds a run counts however it ended, or the verdict would be about survivors.
             stops = (PRUNED,) if trial.stage is Stage.FINAL else (PRUNED, DIVERGED)
@@ -160,8 +160,8 @@ class TrialRunner:
     ) -> SeedResult:
         seed = config.seed
         begun = trial.results.get(seed)
-        self._pulse.step = 0
-        self._pulse.beat(
+        self._heartbeat.step = 0
+        self._heartbeat.beat(
             stage=trial.stage.value, trial=trial.number, seed=seed, step=0, num_steps=config.num_steps
         )
 
@@ -190,7 +190,7 @@ class TrialRunner:
             raise RuntimeError(f"the run of {trial.resource} with seed {seed} failed") from error
 
     def _watch(self, handle: optuna.trial.Trial, trial: Trial, seed: int) -> RunWatch:
-        """What follows the run; its curve is compared where it is the trial's first seed.
+        """The watch over a run, which compares its curve where it is the trial's first seed.
 
         Nothing stops a run on fresh seeds.
         """
@@ -207,8 +207,8 @@ class TrialRunner:
         return RunWatch(pruner, on_step=self._on_step, report=reported if compared else None)
 
     def _on_step(self, step: int) -> None:
-        self._pulse.step = step
-        self._pulse.raise_problem()
+        self._heartbeat.step = step
+        self._heartbeat.raise_problem()
         if self._should_stop():
             raise Interrupted(f"sweep {self._definition.name} stopped after step {step} of a run")
 

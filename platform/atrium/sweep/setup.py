@@ -155,5 +155,5 @@ def _check_same(stored: SweepDefinition, given: SweepDefinition) -> None:
 
 
 def report_folder(runs_dir: str, name: str) -> Path:
-    """Where a sweep's report is written."""
+    """The folder of a sweep's report."""
     return sweep_folder(runs_dir, name) / "report"

@@ -32,7 +32,7 @@ _STATES = {
 
 
 def sweep_folder(runs_dir: Path | str, name: str) -> Path:
-    """Where a sweep's own files lie."""
+    """The folder of a sweep's own files."""
     return Path(runs_dir) / SWEEPS_DIR / name
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from atrium.config.experiment_file import override_text
+from atrium.config.own_files import override_text
 from atrium.errors import ConfigError
 from atrium.sweep.definition import DerivedConfig, ParameterConfig, Scalar, SpaceConfig
 from atrium.sweep.dropped_tokens import budget_for_dropped, ratios_of_run

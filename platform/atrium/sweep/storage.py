@@ -162,7 +162,7 @@ def _file_of(url: str) -> Path | None:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong in a few words: the innermost cause, without SQL."""
+    """The failure in a few words: the innermost cause, without SQL."""
     while error.__cause__ is not None and isinstance(error.__cause__, Exception):
         error = error.__cause__
     original = getattr(error, "orig", None) or error

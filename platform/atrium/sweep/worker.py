@@ -14,8 +14,8 @@ from atrium.errors import Interrupted
 from atrium.sweep.claims import DEAD_AFTER_S, Claims, this_worker
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.final import plan_final
+from atrium.sweep.heartbeat import INTERVAL_S, Heartbeat
 from atrium.sweep.plan import PlannedTrial, Stage, plan_stage
-from atrium.sweep.pulse import INTERVAL_S, Pulse
 from atrium.sweep.runner import Execute, TrialRunner
 from atrium.sweep.setup import open_studies
 from atrium.sweep.storage import SweepStorage
@@ -46,7 +46,7 @@ class SweepWorker:
         with storage.explained():
             self._studies = open_studies(storage, definition)
             self._claims = Claims(storage, definition.name, this_worker(), dead_after_s=dead_after_s)
-        self._pulse = Pulse(
+        self._heartbeat = Heartbeat(
             self._studies,
             self._claims,
             created=time.time() if created is None else created,
@@ -54,12 +54,12 @@ class SweepWorker:
             interval_s=interval_s,
         )
         self._runner = TrialRunner(
-            self._studies, self._claims, self._pulse, execute, should_stop=should_stop, log=log
+            self._studies, self._claims, self._heartbeat, execute, should_stop=should_stop, log=log
         )
 
     def work(self) -> None:
         """Run trials until all have ended; raises `Interrupted` when asked to stop before."""
-        with self._storage.explained(), self._pulse.beating():
+        with self._storage.explained(), self._heartbeat.beating():
             while not self._all_ended():
                 if not self._work_on_something():
                     self._pause()
@@ -139,6 +139,6 @@ class SweepWorker:
         time.sleep(POLL_S)
 
     def _check_stop(self) -> None:
-        self._pulse.raise_problem()
+        self._heartbeat.raise_problem()
         if self._should_stop():
             raise Interrupted(f"sweep {self._definition.name} stopped; the same command goes on with it")

@@ -136,7 +136,7 @@ def _batch(probability_B: Tensor, advantage_B: Tensor) -> Batch:
         rollout_logprob_BT=anchor_BT,
         behavior_logprob_BT=anchor_BT,
         reference_logprob_BT=anchor_BT,
-        trains_B=torch.ones(len(advantage_B), dtype=torch.bool),
+        is_trained_B=torch.ones(len(advantage_B), dtype=torch.bool),
         advantage_BT=advantage_B[:, None],
     )
 
@@ -165,7 +165,7 @@ def _divergence_BT(objective: Objective, ratio_B: Tensor, probability_B: Tensor)
 def _region_of_tokens(
     objective: Objective, ratio_B: Tensor, probability_B: Tensor, bounds: Tensor | None
 ) -> Region:
-    """Which tokens the method's own trust region holds, and its bounds."""
+    """The tokens that the method's own trust region holds, and its bounds."""
     mask_BT = torch.ones(len(ratio_B), 1, dtype=torch.bool)
     inputs = RegionInputs(
         ratio_BT=ratio_B[:, None],

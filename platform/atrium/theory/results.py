@@ -41,7 +41,7 @@ class Equivalence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateCourse:
-    """What a batch's updates do to the policy, after each of them; means over seeds, the start left out.
+    """The effect of a batch's updates on the policy, after each of them; means over seeds, without the start.
 
     Entropy and reward are changes from the behavior policy's; `kl` is KL(behavior || policy) of whole
     completions, `reverse_kl` the other direction. `mass_change` is the probability that moved into each

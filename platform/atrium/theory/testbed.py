@@ -148,12 +148,12 @@ def batch_of(
         rollout_logprob_BT=behavior_BT,
         behavior_logprob_BT=behavior_BT,
         reference_logprob_BT=reference_BT,
-        trains_B=torch.ones(len(rows), dtype=torch.bool),
+        is_trained_B=torch.ones(len(rows), dtype=torch.bool),
     )
 
 
 def tokens_of(policy: Tabular, rows: Tensor, objective: Objective, behavior: Tabular) -> PolicyTokens:
-    """What the policy says about these completions' tokens, as far as the objective needs it."""
+    """The policy's numbers at these completions' tokens, as far as the objective needs them."""
     needs = objective.needs
     return PolicyTokens(
         logprob_BT=policy.logprob_BT()[rows],

@@ -45,7 +45,7 @@ class UpdateSetting:
 
 
 def update_course(method: Method, setting: UpdateSetting) -> UpdateCourse:
-    """What the updates do to the policy, averaged over seeds; the same batches for every method."""
+    """The effect of the updates on the policy, averaged over seeds; the same batches for every method."""
     courses = [_one_course(method.objective, setting, seed) for seed in range(setting.num_seeds)]
     mean = {name: torch.stack([course[name] for course in courses]).mean(dim=0) for name in courses[0]}
     return UpdateCourse(

@@ -1,4 +1,4 @@
-"""What recorded metrics say about how training goes: pure rules over steps, in their order.
+"""Rules that find problems of training in recorded metrics: pure functions of steps, in their order.
 
 The one place for rules of this kind. Notes while training, the last lines of a run, `summary.json` and
 `atrium show` all say what is found here.
@@ -40,7 +40,7 @@ MAX_TRUNCATED = 0.30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What goes wrong in the steps `first_step` to `last_step`; `evidence` holds means over them by name."""
+    """A problem in the steps `first_step` to `last_step`; `evidence` holds means over them by name."""
 
     rule: str
     first_step: int
@@ -61,7 +61,7 @@ class _Rule:
 
 
 def diagnose(steps: Sequence[Step], *, is_over: bool = True) -> tuple[Finding, ...]:
-    """What goes wrong at the end of these steps, and since when.
+    """The problems at the end of these steps, and since when there are.
 
     Until the run is over, a rule waits for as many steps as it wants to see.
     """

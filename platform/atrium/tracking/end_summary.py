@@ -159,7 +159,7 @@ def _next_commands(run: RunOverview) -> list[tuple[str, str, str]]:
 
 
 def name_to_type(folder: RunFolder) -> str:
-    """What a person types to mean this run: a short name in `./runs`, else its path."""
+    """The name that a person types for this run: a short one in `./runs`, else its path."""
     runs_dir = folder.path.parent.parent
     if runs_dir.resolve() == Path("runs").resolve():
         return short_name(runs_dir, folder)

@@ -1,4 +1,4 @@
-"""What an evaluation has finished so far: files of whole problems that outlive the process.
+"""Files of the problems that an evaluation has finished so far, which outlive the process.
 
 Each part is written as a whole or not at all and is never changed, so whatever ends the process, the
 problems in the parts are finished and all others are not. When a benchmark is done its samples stand in
@@ -30,7 +30,7 @@ class EvaluationParts:
         self._num_written = 0
 
     def read(self, problems: Iterable[Problem], *, num_samples: int) -> Finished:
-        """What is finished of `problems`, from the parts and from the whole file.
+        """The finished samples of `problems`, from the parts and from the whole file.
 
         Raises `RunFolderError` where a file is damaged, or holds other problems than these or another
         number of samples.

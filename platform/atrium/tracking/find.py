@@ -25,7 +25,7 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class LatestQuery:
-    """Which runs `last` can mean; `words` say what there is none of."""
+    """The runs that `last` can mean; `words` name them in the message that there is none."""
 
     is_meant: Callable[[RunFolder], bool]
     words: str

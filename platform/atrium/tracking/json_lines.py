@@ -22,7 +22,7 @@ Record = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonLines:
-    """What was read: the objects in order, where to read on, and how many lines could not be read."""
+    """Lines that were read: the objects in order, where to read on, and how many were unreadable."""
 
     records: tuple[Record, ...]
     next_offset: int

@@ -82,7 +82,7 @@ class RunLayout:
 
     @property
     def overrides_file(self) -> Path:
-        """What was typed on the command line, `overrides.yaml`: a list of `key=value`."""
+        """The settings typed on the command line, `overrides.yaml`: a list of `key=value`."""
         return self.path / "overrides.yaml"
 
     @property
@@ -107,17 +107,17 @@ class RunLayout:
 
     @property
     def log_file(self) -> Path:
-        """What was said while the run went on, `log.txt`."""
+        """The messages of the run, `log.txt`."""
         return self.path / "log.txt"
 
     @property
     def status_file(self) -> Path:
-        """What the run is doing, `status.json`."""
+        """The state of the run, `status.json`."""
         return self.path / "status.json"
 
     @property
     def summary_file(self) -> Path:
-        """What came out, `summary.json`; present once a run has ended."""
+        """The outcome, `summary.json`; present once a run has ended."""
         return self.path / "summary.json"
 
     @property
@@ -142,7 +142,7 @@ class RunLayout:
 
     @property
     def set_aside_dir(self) -> Path:
-        """What the run no longer goes on from, one folder for each time that it went back."""
+        """Records that the run no longer goes on from, one folder for each time that it went back."""
         return self.path / "set-aside"
 
     @property

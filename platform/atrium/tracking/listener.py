@@ -32,10 +32,10 @@ class Listener:
         """Training goes on after `step` (0 at the start); `title` says what is trained."""
 
     def progress(self, *, step: int, num_steps: int) -> None:
-        """So many of so many units are done, where a run takes no steps: an evaluation's problems."""
+        """`step` of `num_steps` units are done, in a run that takes no steps: an evaluation's problems."""
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """What happens now, such as `warm-up` or `sampling`, and how many units it has, if known."""
+        """A phase begins, such as `warm-up` or `sampling`; `total` is its number of units, if known."""
 
     def advance(self, num: int = 1, detail: str = "") -> None:
         """`num` more units of the phase are done; `detail` may be shown beside them."""
@@ -44,7 +44,7 @@ class Listener:
         """Something that a person should read."""
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A training step is done; `metrics` by name (see `atrium.metrics`). A step is told once."""
+        """A training step is done; `metrics` by name (see `atrium.metrics`). Called once for each step."""
 
     def ratios(self, step: int, histogram: RatioHistogram) -> None:
         """How the ratios of one step are distributed."""
@@ -82,8 +82,8 @@ class Listener:
 class Listeners(Listener):
     """Tells each of several listeners in their order; `clock` gives seconds.
 
-    A listener that fails and may not stop the run is said to the others once and told nothing more. One that
-    takes long is said once.
+    Where a listener fails that may not stop the run, the others get one message, and it gets no more calls
+    but the last. Where one takes long, all get one message.
     """
 
     def __init__(self, listeners: Sequence[Listener], clock: Callable[[], float] = time.perf_counter) -> None:

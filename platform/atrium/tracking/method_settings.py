@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from atrium.method.method import Method
 from atrium.method.needs import Use
+from atrium.rollout.settings import EngineSettings
 
 _NOT_THE_METHOD = {"seed", "experiment_name", "runs_dir", "resume", "tracking", "checkpoint", "compute"}
 _CHANGES_NUMBERS = {"compute.dtype", "compute.behavior_logprobs"}
@@ -42,17 +43,19 @@ def method_of(config: Mapping[str, object], *, at_last_step: bool = False) -> di
 
 
 def use_of(config: Mapping[str, object]) -> Use | None:
-    """What a recorded run did with its method; None where its settings do not say."""
+    """The use that a recorded run made of its method; None where its settings do not say."""
     sections = {name: config.get(name) for name in ("rollout", "optimizer", "compute")}
     rollout, optimizer, compute = (part if isinstance(part, Mapping) else {} for part in sections.values())
     try:
-        lag = rollout.get("lag", 0)
+        lag, engine = rollout.get("lag", 0), str(rollout["engine"])
         elsewhere = f"rollout.lag={lag}" if lag else None
+        if EngineSettings.named(engine).reads_stored:
+            elsewhere = f"rollout.engine={engine}"
         return Use(
             num_updates_per_batch=int(optimizer["num_minibatches"]) * int(optimizer["num_epochs"]),
             group_size=int(rollout["group_size"]),
             behavior_logprobs=str(compute["behavior_logprobs"]),
-            sampled_elsewhere="rollout.engine=bank" if rollout["engine"] == "bank" else elsewhere,
+            sampled_elsewhere=elsewhere,
         )
     except (KeyError, TypeError, ValueError):
         return None

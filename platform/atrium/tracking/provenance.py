@@ -37,7 +37,7 @@ _RECORDED_VARIABLES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataProvenance:
-    """What the caller knows of the data and the grader; None where there is no such thing."""
+    """Facts about the data and the grader, from the caller; None where there is no such thing."""
 
     dataset_revision: str | None = None
     dataset_content_hash: str | None = None
@@ -175,7 +175,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _output(command: list[str], *, timeout_s: float) -> str | None:
-    """What a program prints, or None where it fails, hangs, or is not there."""
+    """The output of a program, or None where it fails, hangs, or is not there."""
     try:
         done = subprocess.run(
             command, capture_output=True, timeout=timeout_s, check=True, stdin=subprocess.DEVNULL

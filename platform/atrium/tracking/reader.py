@@ -74,7 +74,7 @@ class MetricTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOverview:
-    """What a list of runs shows of one run. `problems` says what is wrong with its folder, if anything."""
+    """One run as a list of runs shows it. `problems` says what is wrong with its folder, if anything."""
 
     folder: RunFolder
     state: RunState
@@ -85,7 +85,7 @@ class RunOverview:
 
 
 def read_overview(folder: RunFolder) -> RunOverview:
-    """What is known about a run, from its small files only."""
+    """The overview of a run, from its small files only."""
     problems: list[str] = []
     status, state = RunStatus(), RunState.UNKNOWN
     try:
@@ -162,7 +162,7 @@ def read_metrics(folder: RunFolder) -> MetricTable:
 
 
 def read_findings(folder: RunFolder, *, is_over: bool = True) -> tuple[Finding, ...]:
-    """What the metrics of a run say went wrong; see `diagnosis`.
+    """The problems that a run's metrics show; see `diagnosis`.
 
     Raises `OSError` where the file exists and cannot be read.
     """

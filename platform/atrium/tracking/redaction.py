@@ -81,7 +81,7 @@ def redact(text: str, environment: Mapping[str, str]) -> str:
 
 
 def find_secret(value: object, environment: Mapping[str, str], key: str = "") -> tuple[str, str] | None:
-    """Where nested settings hold a secret of the environment: (dotted key, variable), or None."""
+    """The first secret of the environment in nested settings: (dotted key, variable), or None."""
     match value:
         case str():
             for variable, secret in secrets_of(environment).items():

@@ -227,7 +227,7 @@ class RunFolderWriter(Listener):
 
 
 def step_to_drop(steps: tuple[int, ...]) -> int:
-    """Which of the recorded steps, in order, is missed least: never the first or the last of several."""
+    """The step that is missed least, of the recorded ones in order: never the first or last of several."""
     if len(steps) <= 2:
         return steps[-1]
     gaps = [steps[i + 1] - steps[i - 1] for i in range(1, len(steps) - 1)]

@@ -24,10 +24,10 @@ _SHORTEST_REFRESH_S = 0.1
 
 
 def displays(mode: str, log: Callable[[str], object]) -> tuple[Listener, ...]:
-    """What writes lines to `log`, and what a person sees meanwhile.
+    """The listener that writes lines to `log`, and the one that shows a person what happens.
 
-    That is a live view where `mode` is `on`, nothing where it is `off`; `auto` is `on` where stdout is a
-    terminal, and plain lines elsewhere.
+    The latter is a live view where `mode` is `on`, and absent where it is `off`; `auto` is `on` where stdout
+    is a terminal, and plain lines elsewhere.
     """
     if mode == "off":
         return (LogDisplay(log),)
@@ -116,7 +116,7 @@ class TerminalDisplay(Listener):
             self._live.stop()
 
     def frame(self) -> RenderableType:
-        """What is on the screen."""
+        """The content of the screen."""
         if self._pace is None:
             return self._phase_line() if self._phase else Text("")
         return Group(

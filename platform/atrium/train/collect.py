@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -9,8 +10,9 @@ from dataclasses import dataclass
 
 from atrium import metrics
 from atrium.data.problems import ProblemStream
+from atrium.errors import ConfigError
 from atrium.grading.grader import Grader
-from atrium.grading.rewards import RewardFunction
+from atrium.grading.rewards import GradedGroup, RewardFunction
 from atrium.method.groups import GroupFilter
 from atrium.metrics import Quantity
 from atrium.records import (
@@ -133,7 +135,7 @@ class RolloutCollector:
         return groups
 
     def request(self, problem: Problem, position: int) -> GenerationRequest:
-        """What the engine is asked for the problem at a position of the stream."""
+        """The request to the engine for the problem at a position of the stream."""
         return GenerationRequest(
             prompt_token_ids=self.encode(problem),
             sample_seeds=tuple(
@@ -169,7 +171,7 @@ class _Round:
     def take(self, place: int, completions: Sequence[Completion]) -> None:
         """Hand the completions of a prompt to the grader, on one of the ranks that share the engine."""
         self._answered.add(place)
-        if not self._collector.ranks.speaks:
+        if not self._collector.ranks.leads_engine:
             return  # the group comes from the rank that does
         gold = self._problems[place].answer
         self._graded[place] = [
@@ -191,7 +193,8 @@ class _Round:
             return
         self.num_rejected(wait=True)
         first, shares = self._num_exchanged, ranks.shares(range(len(self.requests)))
-        content = bytes_of_groups([self._groups[place] for place in self._own(first)] if ranks.speaks else [])
+        found_here = [self._groups[place] for place in self._own(first)] if ranks.leads_engine else []
+        content = bytes_of_groups(found_here)
         for share, found in zip(shares, ranks.gather_bytes(content)[:: ranks.ranks_per_engine], strict=True):
             places = [place for place in share if place >= first]
             for place, group in zip(places, groups_of_bytes(found), strict=True):
@@ -216,18 +219,39 @@ class _Round:
 
     def _group(self, place: int, graded: Sequence[tuple[Completion, Future[Verdict]]]) -> RolloutGroup:
         problem = self._problems[place]
-        rollouts = []
-        for sample_index, (completion, future) in enumerate(graded):
-            verdict = future.result()
-            reward = self._collector.reward(problem.problem_id, sample_index, self._step, verdict, completion)
-            rollouts.append(
-                Rollout(sample_index=sample_index, completion=completion, verdict=verdict, reward=reward)
+        completions, verdicts = zip(*((one, future.result()) for one, future in graded), strict=True)
+        rewards = self._rewards(problem, completions, verdicts)
+        rollouts = [
+            Rollout(sample_index=sample_index, completion=completion, verdict=verdict, reward=reward)
+            for sample_index, (completion, verdict, reward) in enumerate(
+                zip(completions, verdicts, rewards, strict=True)
             )
+        ]
         return RolloutGroup(
             problem=problem,
             prompt_token_ids=self.requests[place].prompt_token_ids,
             rollouts=tuple(rollouts),
         )
+
+    def _rewards(
+        self, problem: Problem, completions: tuple[Completion, ...], verdicts: tuple[Verdict, ...]
+    ) -> list[float]:
+        collector = self._collector
+        group = GradedGroup(
+            problem=problem,
+            completions=completions,
+            verdicts=verdicts,
+            step=self._step,
+            seed=collector.seed,
+            max_new_tokens=collector.sampling.max_new_tokens,
+        )
+        rewards = list(map(float, collector.reward(group)))
+        if len(rewards) != len(completions) or not all(map(math.isfinite, rewards)):
+            raise ConfigError(
+                f"the reward {type(collector.reward).__name__} gave {rewards} for {len(completions)} "
+                f"completions of problem {problem.problem_id}; a finite number for each is due"
+            )
+        return rewards
 
 
 def _rewards(group: RolloutGroup) -> tuple[float, ...]:

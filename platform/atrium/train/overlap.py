@@ -146,5 +146,8 @@ class _UntilGivenUp:
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         self.engine.update_weights(weights, version)
 
+    def release_memory(self) -> None:
+        self.engine.release_memory()
+
     def close(self) -> None:
         self.engine.close()

@@ -12,20 +12,10 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import uvicorn
+from tests.run_records import evaluated_sample, group_of_two, sum_problem
 
 from atrium.compare.dashboard.server import create_app
-from atrium.records import (
-    Completion,
-    EvaluatedSample,
-    FinishReason,
-    Problem,
-    RatioHistogram,
-    Rollout,
-    RolloutGroup,
-    TokenTrace,
-    Verdict,
-    VerdictKind,
-)
+from atrium.records import RatioHistogram, TokenTrace
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState
@@ -40,24 +30,15 @@ DIVERGENCES = {
 NUM_PROBLEMS, NUM_SAMPLES, NUM_TOKENS = 12, 4, 6
 
 
-def problem_at(index, split="test"):
-    return Problem(problem_id=f"{split}-{index}", question=f"{index}+1=", answer=str(index + 1))
-
-
 def evaluated(rng, ability, text):
     is_correct_PK = rng.random((NUM_PROBLEMS, NUM_SAMPLES)) < ability
     samples = [
-        EvaluatedSample(
-            problem=problem_at(index),
-            sample_index=place,
+        evaluated_sample(
+            sum_problem(index, f"test-{index}"),
+            place,
+            is_correct=is_correct_PK[index, place],
             text=text,
-            verdict=VerdictKind.CORRECT if is_correct_PK[index, place] else VerdictKind.INCORRECT,
-            reason="compared",
-            extracted="1",
-            is_correct=bool(is_correct_PK[index, place]),
             num_tokens=NUM_TOKENS,
-            finish_reason=FinishReason.STOP,
-            logprob_sum=-1.0,
         )
         for index in range(NUM_PROBLEMS)
         for place in range(NUM_SAMPLES)
@@ -72,31 +53,6 @@ def evaluated(rng, ability, text):
         "num_problems": NUM_PROBLEMS,
     }
     return samples, results
-
-
-def group_at(rng, index, text):
-    def rollout(place):
-        is_correct = place == 0
-        return Rollout(
-            sample_index=place,
-            completion=Completion(
-                token_ids=rng.integers(0, 20, NUM_TOKENS).astype(np.int32),
-                logprobs=-rng.random(NUM_TOKENS).astype(np.float32),
-                text=text,
-                finish_reason=FinishReason.STOP if is_correct else FinishReason.LENGTH,
-                weight_version=0,
-            ),
-            verdict=Verdict(
-                kind=VerdictKind.CORRECT if is_correct else VerdictKind.NO_ANSWER, reason="", extracted=None
-            ),
-            reward=float(is_correct),
-        )
-
-    return RolloutGroup(
-        problem=problem_at(index, "train"),
-        prompt_token_ids=np.arange(3, dtype=np.int32),
-        rollouts=(rollout(0), rollout(1)),
-    )
 
 
 TRACES = {
@@ -158,7 +114,10 @@ def write_run(
         if step:
             log_step(tracker, rng, step)
             if tracker.wants_rollouts(step):
-                groups = [group_at(rng, index, text) for index in range(3)]
+                groups = [
+                    group_of_two(sum_problem(index, f"train-{index}"), rng, num_tokens=NUM_TOKENS, text=text)
+                    for index in range(3)
+                ]
                 keys = [(group.problem.problem_id, place) for group in groups for place in (0, 1)]
                 tracker.rollouts(step, groups, {key: TRACES[key[1]] for key in keys})
         if step in (0, num_steps):

@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def described(presets: Sequence[Preset]) -> dict[str, object]:
-    """What `--json` says: every method, and the settings in which they differ."""
+    """The content of `--json`: every method, and the settings in which they differ."""
     methods: dict[str, object] = {}
     for preset in presets:
         window = preset.divergence.window()

@@ -35,7 +35,7 @@ _KINDS: Mapping[str, Rewards] = {"random rewards": "random", "true rewards": "tr
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What was asked for; the rest is empty."""
+    """The findings that were asked for; the rest is empty."""
 
     curves: tuple[CoefficientCurves, ...] = ()
     equivalences: tuple[Equivalence, ...] = ()

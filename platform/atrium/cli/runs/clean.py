@@ -53,13 +53,13 @@ def main_clean(argv: list[str]) -> int:
         return 0
     chosen = {name for name in ("caches", "checkpoints", "killed") if getattr(arguments, name)}
     with files_explained():
-        spare = list(find_spare(Path(arguments.runs_dir), chosen))
+        spare = list(find_deletable(Path(arguments.runs_dir), chosen))
         _report(spare, Path(arguments.runs_dir), delete=arguments.yes)
     return 0
 
 
-def find_spare(runs_dir: Path, chosen: set[str]) -> Iterator[Deletable]:
-    """What can go, of the kinds that were chosen, or of all where none was."""
+def find_deletable(runs_dir: Path, chosen: set[str]) -> Iterator[Deletable]:
+    """The files and folders that can go, of the kinds chosen, or of all kinds where none was."""
     runs = [read_overview(folder) for folder in list_runs(runs_dir)]
     is_idle = all(run.state is not RunState.RUNNING for run in runs)
     # Any folder can be named as --runs-dir, and a home folder has a .cache too.

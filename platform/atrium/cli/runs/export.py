@@ -12,6 +12,8 @@ from atrium.tracking.atomic import TEMPORARY_PREFIX, sync_folder
 from atrium.tracking.find import TRAINED, find_run
 from atrium.tracking.formatting import size
 from atrium.tracking.layout import folder_size, step_name
+from atrium.tracking.policy_origin import write_origin
+from atrium.tracking.reader import read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.train.checkpoint.checkpoint_files import DIGESTS, STATE, check_files
 
@@ -57,7 +59,9 @@ def main_export(argv: list[str]) -> int:
         if arguments.adapter:
             source = _adapter_of(source, folder.name)
         target = Path(arguments.to) if arguments.to else folder.path / "export" / step_name(step)
+        config, _ = read_object(folder.config_file)
         _copy(source, target, force=arguments.force)
+        write_origin(target, config, run=folder.name, step=step)
     place = str(target.absolute())
     what, how = ("adapters", _LOAD_ADAPTER) if arguments.adapter else ("policy", _LOAD_POLICY)
     sys.stdout.write(

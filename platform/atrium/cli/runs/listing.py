@@ -55,7 +55,7 @@ def main_runs(argv: list[str]) -> int:
 
 
 def describe(run: RunOverview) -> dict[str, object]:
-    """What `--json` says about a run."""
+    """A run in the content of `--json`."""
     status = run.status
     return {
         "name": run.folder.name,

@@ -62,8 +62,8 @@ _SHOWN_CURVES = tuple(
         STEP_S,
     )
 )
-_UNLISTED = ("runs_dir", "experiment_name", "resume", "compute")
-"""Settings that say where and on what machine a run was, rather than what it did."""
+_UNLISTED = ("runs_dir", "experiment_name", "resume", "compute", "kind", "not_read")
+"""Settings of where and on what machine a run was, and those that an evaluation does not read."""
 _MAX_VALUE = 60
 _COLUMNS = ("problem_id", "question", "gold", "sample_index", "text", "verdict", "finish_reason")
 _MAX_TEXT = 400
@@ -134,7 +134,7 @@ def _print_settings(run: RunOverview, console: Console) -> None:
     differing = {
         key: value
         for key, value in ours.items()
-        if key.partition(".")[0] not in _UNLISTED and (key not in theirs or theirs[key] != value)
+        if key.partition(".")[0] not in _UNLISTED and theirs.get(key) != value
     }
     _print_title("settings that differ from the defaults", console)
     if not differing:
@@ -254,7 +254,7 @@ def print_samples(folder: RunFolder, *, num_problems: int, console: Console) -> 
 
 
 def before_and_after(folder: RunFolder) -> tuple[str, list[tuple[int, Path]]]:
-    """What is recorded at a first and a last step, in words, and the files; test problems before others."""
+    """The evaluations at a first and a last step, in words, and their files; test problems before others."""
     names = (
         [path.name for path in folder.evaluations_dir.iterdir()] if folder.evaluations_dir.is_dir() else []
     )

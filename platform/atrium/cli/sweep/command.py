@@ -98,15 +98,11 @@ def _worker(name: str, arguments: Sequence[str]) -> int:
     url = _known_url(name, runs_dir, options.get("storage"))
     # Only now: torch reads the environment when it is loaded.
     from atrium.assemble.sweeping import work
+    from atrium.tracking.log_display import StandardOutput
 
     parent = os.environ.get(PARENT_VARIABLE)
-    work(url, name, runs_dir, int(parent) if parent else None, _say)
+    work(url, name, runs_dir, int(parent) if parent else None, StandardOutput())
     return 0
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def _report(name: str, arguments: Sequence[str]) -> int:

@@ -1,10 +1,10 @@
 """`atrium sweep report` and `atrium sweep list`: what a sweep says, on screen and in its folder.
 
-The verdict compares winner and baseline on fresh seeds, whatever became of the runs. A run that diverged is
-counted twice: by the score of the policy that it diverged to, and as a policy that is always wrong. What is
-said holds under both, or says that it depends on these runs.
+The verdict compares settings with the baseline on fresh seeds, whatever became of the runs. A run that
+diverged is counted twice: by the score of the policy that it diverged to, and as a policy that is always
+wrong. What is said holds under both, or says that it depends on these runs.
 
-Axes: S seeds, P problems.
+Axes: A arms (the baseline first), S seeds, P problems.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from atrium.sweep.claims import Claims, this_worker
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.final import (
     BASELINE,
-    ROLES,
-    WINNER,
     FinalRun,
     best_trial,
     final_runs,
     paired_seeds,
     refusal,
+    roles_of,
 )
 from atrium.sweep.plan import Stage
 from atrium.sweep.report import analysis, curves_csv, trials_csv, winner_yaml
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from atrium.compare.crossed import CrossedMean
-    from atrium.compare.statistics import Comparison
+    from atrium.compare.statistics import Comparison, Verdict
 
 Answer = dict[str, Any]
 
@@ -84,7 +83,7 @@ def list_sweeps(runs_dir: str) -> int:
 
 
 def sentences(definition: SweepDefinition, content: Mapping[str, Any]) -> list[str]:
-    """What may be said, and what may not, in words."""
+    """The conclusions that the sweep allows, and those that it does not, in words."""
     said = []
     best = content["best"]
     if best is not None:
@@ -95,16 +94,18 @@ def sentences(definition: SweepDefinition, content: Mapping[str, Any]) -> list[s
     if verdict is not None:
         tuned = "tuned with as many settings" if content["baseline_is_tuned"] else "which was not tuned"
         seeds = ", ".join(str(seed) for seed in verdict["seeds"])
-        said.append(
-            f"on test problems, with {len(verdict['seeds'])} fresh seeds, against the baseline ({tuned}): "
-            f"{verdict['words']} (seeds {seeds})"
-        )
+        together = f"; intervals hold together over {verdict['together']}" if verdict["together"] else ""
+        said += [
+            f"on test problems, with {len(verdict['seeds'])} fresh seeds, {one['name']} against the baseline "
+            f"({tuned}): {one['words']} (seeds {seeds}{together})"
+            for one in verdict["contrasts"]
+        ]
         said += [arm_sentence(arm) for arm in verdict["arms"]]
         said += [f"left out: {one}" for one in verdict["left_out"]]
     elif content["no_verdict"] is not None:
         said.append(f"no verdict: {content['no_verdict']}")
     elif definition.final is not None:
-        said.append("winner and baseline have not met on fresh seeds yet, so nothing is decided")
+        said.append("settings and baseline have not met on fresh seeds yet, so nothing is decided")
     else:
         said.append("no comparison on fresh seeds was asked for, so differences here decide nothing")
     if content["importances"]:
@@ -116,7 +117,7 @@ def sentences(definition: SweepDefinition, content: Mapping[str, Any]) -> list[s
 
 
 def best_sentence(best: Mapping[str, Any], ranking: Sequence[Mapping[str, Any]]) -> str:
-    """Which setting scored highest on validation problems, and how that is to be read."""
+    """The setting that scored highest on validation problems, and how to read that."""
     name = " = ".join(best["labels"])
     if len(ranking) > 1 and len({one["mean_at_k"]["value"] for one in ranking}) == 1:
         return (
@@ -133,7 +134,8 @@ def _score(one: Mapping[str, Any]) -> str:
     mean = one["mean_at_k"]
     text = f"Mean@{one['k']} {100 * mean['value']:.1f} %"
     if mean["interval"] is None:
-        return f"{text} (one seed)"
+        seeds = "one seed" if one["num_seeds"] == 1 else f"on each of {one['num_seeds']} seeds"
+        return f"{text} ({seeds})"
     low, high = mean["interval"]
     return f"{text} [{100 * max(low, 0):.1f}, {100 * min(high, 1):.1f}] over {one['num_seeds']} seeds"
 
@@ -181,36 +183,67 @@ def verdict_of(studies: SweepStudies) -> tuple[Answer | None, str | None]:
         return None, None
     trials = studies.trials(Stage.FINAL)
     if studies.num_planned(Stage.FINAL) is None or not all(trial.has_ended for trial in trials):
-        return None, "winner and baseline have not met on all fresh seeds yet, so nothing is decided"
+        return None, "settings and baseline have not met on all fresh seeds yet, so nothing is decided"
     if not trials:
         return None, "winner and baseline are the same method, or no setting of one of them was completed"
     runs = final_runs(studies.definition, trials)
     if (why_not := refusal(runs)) is not None:
         return None, why_not
-    labels = {trial.planned.labels[0]: ", ".join(trial.planned.labels[1:]) for trial in trials}
-    return _verdict(runs, {role: f"the {role} ({labels[role]})" for role in ROLES}), None
+    return verdict_on(runs, roles_of(trials)), None
 
 
 def arm_sentence(arm: Mapping[str, Any]) -> str:
     """An arm's mean, and how many of its runs diverged and collapsed."""
     mean = f"{arm['name']} scores {100 * arm['mean_at_k']:.1f} % on average over {arm['num_seeds']} seeds"
+    if arm["iqm"] is not None and any(rate and rate["seeds"] for rate in (arm["diverged"], arm["collapsed"])):
+        mean += f" (interquartile mean {100 * arm['iqm']:.1f} %)"
     return f"{mean}; {_rate_words('diverged', arm['diverged'])}; {_rate_words('collapsed', arm['collapsed'])}"
 
 
-def _verdict(runs: Sequence[FinalRun], names: Mapping[str, str]) -> Answer:
-    from atrium.compare.statistics import verdict
-
+def verdict_on(runs: Sequence[FinalRun], names: Mapping[str, str]) -> Answer:
+    """Every candidate against the baseline, from the runs of all arms; `names` by role."""
     seeds = paired_seeds(runs)
     counted = [run for run in runs if run.seed in seeds]
     diverged = [run for run in counted if run.has_diverged]
-    comparison = _compared(counted)
-    said = verdict(comparison, baseline_name=names[BASELINE], candidate_name=names[WINNER])
-    kind, words, as_wrong = str(said.kind), said.words, None
-    if diverged:
-        as_wrong = _compared(counted, diverged_are_wrong=True)
-        other = verdict(as_wrong, baseline_name=names[BASELINE], candidate_name=names[WINNER])
-        listed = ", ".join(f"{run.seed} of the {run.role}" for run in diverged)
-        if other.kind == said.kind:
+    by_runs = _compared(counted)
+    as_wrong = _compared(counted, diverged_are_wrong=True) if diverged else by_runs
+    means = {role: one.candidate for role, one in by_runs.items()}
+    means[BASELINE] = next(iter(by_runs.values())).baseline
+    return {
+        "benchmarks": _benchmarks(counted),
+        "seeds": seeds,
+        "together": next(iter(by_runs.values())).family.words,
+        "contrasts": [_contrast(names, role, by_runs[role], as_wrong[role], diverged) for role in by_runs],
+        "arms": [
+            _arm(names[role], [run for run in runs if run.role == role], mean) for role, mean in means.items()
+        ],
+        "left_out": [
+            f"seed {run.seed} of every arm, since that of {names[run.role]} failed: {run.reason}"
+            for run in runs
+            if run.result is None
+        ],
+    }
+
+
+def _contrast(
+    names: Mapping[str, str],
+    role: str,
+    comparison: Comparison,
+    as_wrong: Comparison,
+    diverged: Sequence[FinalRun],
+) -> Answer:
+    """One candidate against the baseline; what is said of seeds that diverged is about these two arms."""
+    from atrium.compare.statistics import verdict
+
+    def said(compared: Comparison) -> Verdict:
+        return verdict(compared, baseline_name=names[BASELINE], candidate_name=names[role])
+
+    kind, words = str(said(comparison).kind), said(comparison).words
+    involved = [run for run in diverged if run.role in (role, BASELINE)]
+    if involved:
+        other = said(as_wrong)
+        listed = ", ".join(f"{run.seed} of {names[run.role]}" for run in involved)
+        if other.kind == kind:
             words += f"; so it is if the seeds that diverged ({listed}) count as always wrong: {other.words}"
         else:
             kind = "depends_on_diverged"
@@ -219,26 +252,20 @@ def _verdict(runs: Sequence[FinalRun], names: Mapping[str, str]) -> Answer:
                 f"{words}; if these count as always wrong, {other.words}"
             )
     return {
-        "benchmarks": _benchmarks(counted),
-        "seeds": seeds,
+        "name": names[role],
         "kind": kind,
         "words": words,
-        "arms": [
-            _arm(names[role], [run for run in runs if run.role == role], mean)
-            for role, mean in ((WINNER, comparison.candidate), (BASELINE, comparison.baseline))
-        ],
-        "left_out": [
-            f"seed {run.seed} of both, since that of the {run.role} failed: {run.reason}"
-            for run in runs
-            if run.result is None
-        ],
         "comparison": _plain(asdict(comparison)),
-        "comparison_if_wrong": None if as_wrong is None else _plain(asdict(as_wrong)),
+        "comparison_if_wrong": _plain(asdict(as_wrong)) if involved else None,
     }
 
 
-def _compared(runs: Sequence[FinalRun], *, diverged_are_wrong: bool = False) -> Comparison:
-    """Both arms on the seeds that they share; the runs are in the order of seeds."""
+def _compared(runs: Sequence[FinalRun], *, diverged_are_wrong: bool = False) -> dict[str, Comparison]:
+    """Every candidate with the baseline, by role, on the seeds that all share; runs in the order of seeds."""
+    import numpy as np
+
+    from atrium.compare.robust import mean_scores
+    from atrium.compare.simultaneous import family_of
     from atrium.compare.statistics import compare_arms
 
     def shares(run: FinalRun, benchmark: str) -> Sequence[float]:
@@ -248,11 +275,17 @@ def _compared(runs: Sequence[FinalRun], *, diverged_are_wrong: bool = False) -> 
         shares_P: Sequence[float] = (always_wrong(scores) if is_wrong else scores)["problem_means"]
         return shares_P
 
-    baseline, winner = (
-        [[shares(run, name) for run in runs if run.role == role] for name in _benchmarks(runs)]
-        for role in (BASELINE, WINNER)
-    )
-    return compare_arms(baseline, winner)
+    roles = sorted(dict.fromkeys(run.role for run in runs), key=lambda role: role != BASELINE)
+    arms = {
+        role: [
+            np.array([shares(run, name) for run in runs if run.role == role]) for name in _benchmarks(runs)
+        ]
+        for role in roles
+    }
+    score_AS = np.stack([mean_scores(arm).mean(axis=1) for arm in arms.values()])
+    family = family_of(score_AS, len(roles) - 1)
+    baseline = arms.pop(BASELINE)
+    return {role: compare_arms(baseline, arm, family=family) for role, arm in arms.items()}
 
 
 def _benchmarks(runs: Sequence[FinalRun]) -> list[str]:
@@ -261,6 +294,8 @@ def _benchmarks(runs: Sequence[FinalRun]) -> list[str]:
 
 def _arm(name: str, runs: Sequence[FinalRun], mean: CrossedMean) -> Answer:
     """The mean over the seeds that are compared, and rates over all runs that have an outcome."""
+    from atrium.compare.robust import interquartile_of
+
     results = [run.result for run in runs if run.result is not None]
     collapsed = None
     if all(result.collapse is not None for result in results):
@@ -268,6 +303,7 @@ def _arm(name: str, runs: Sequence[FinalRun], mean: CrossedMean) -> Answer:
     return {
         "name": name,
         "mean_at_k": mean.value,
+        "iqm": interquartile_of(mean.value_S),
         "num_seeds": mean.num_seeds,
         "diverged": _rate([run.seed for run in runs if run.has_diverged], len(results)),
         "collapsed": collapsed,
@@ -276,22 +312,20 @@ def _arm(name: str, runs: Sequence[FinalRun], mean: CrossedMean) -> Answer:
 
 
 def _rate(seeds: Sequence[int], num_runs: int) -> Answer:
-    from atrium.compare.failures import exact_interval
+    from atrium.compare.failures import FailureRate
 
+    rate = FailureRate(seeds=tuple(seeds), num_runs=num_runs)
     return {
         "seeds": list(seeds),
         "num_runs": num_runs,
         "rate": len(seeds) / num_runs,
-        "interval": list(exact_interval(len(seeds), num_runs)),
+        "interval": list(rate.interval),
+        "words": rate.words,
     }
 
 
 def _rate_words(what: str, rate: Mapping[str, Any] | None) -> str:
-    if rate is None:
-        return f"how many {what} was not recorded"
-    low, high = rate["interval"]
-    named = f", seeds {', '.join(str(seed) for seed in rate['seeds'])}" if rate["seeds"] else ""
-    return f"{len(rate['seeds'])} of {rate['num_runs']} {what} ({100 * low:.1f} to {100 * high:.1f} %{named})"
+    return f"how many {what} was not recorded" if rate is None else f"{what}: {rate['words']}"
 
 
 def _plain(value: object) -> object:

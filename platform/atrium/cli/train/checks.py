@@ -17,70 +17,52 @@ from pathlib import Path
 
 import psutil
 
+from atrium.assemble.memory import check_memory, known_shape
 from atrium.config.compute import ComputeConfig
-from atrium.config.models import HubModelConfig, ModelConfig, TinyModelConfig
-from atrium.config.problem_sets import ProblemSetConfig
-from atrium.config.rollouts import VllmRolloutConfig
-from atrium.config.scale import count_parameters, known_architecture
+from atrium.config.machine import torch_has_cuda
 from atrium.config.schema import RunConfig
-from atrium.config.tasks import SuiteBenchmarkConfig
-from atrium.data.prompts import find_prompt_template
+from atrium.config.tasks import ProblemSetConfig, SuiteBenchmarkConfig
+from atrium.data.prompts import PromptTemplate
 from atrium.data.sources import is_local
 from atrium.errors import CheckpointError, ConfigError, MissingDependencyError, RunFolderError
-from atrium.rollout.vllm_environment import CPU_HEAD_SIZES, check_vllm
-from atrium.rollout.vllm_split import VOCABULARY_UNIT, SplitShape, check_split
+from atrium.models.settings import HubModelSettings
+from atrium.models.shape import read_shape
 from atrium.tracking import provenance
 from atrium.tracking.layout import RunLayout, check_experiment
 from atrium.tracking.run_folder import RunFolder
 from atrium.train.checkpoint.checkpoint_files import check_files
-from atrium.train.memory_plan import MemoryItem, MemorySettings, ModelDimensions, peak_by_phase, plan_memory
 
 MIN_FREE_MB = 100
-_SHAPE_KEYS = {
-    "num_heads": "num_attention_heads",
-    "num_key_value_heads": "num_key_value_heads",
-    "feed_forward_size": "intermediate_size",
-    "vocabulary_size": "vocab_size",
-}
 _OPTIMIZER_PACKAGES = {
     "adamw_8bit": ("bitsandbytes", "bitsandbytes"),
     "adamw_bf16": ("optimi", "torch-optimi"),
 }
-_ROW_TOKENS = 64
-_GB = 1e9
-_SHAPE = (
+_COMPARED = (
     "model_type",
+    "num_layers",
     "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
+    "num_heads",
     "num_key_value_heads",
-    "head_dim",
-    "intermediate_size",
+    "head_size",
+    "feed_forward_size",
 )
-_TINY_NAMES = {
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "num_key_value_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "intermediate_size": "feed_forward_size",
-}
 
 
 def check_before_run(config: RunConfig) -> None:
     """Raise `RunFolderError` or `ConfigError` where the run could not start or not be recorded."""
+    if config.compute.device == "cuda" and config.compute.slurm is None and not torch_has_cuda():
+        raise ConfigError(
+            "compute.device=cuda: the installed torch is a build without CUDA; "
+            "allowed is cpu, or install a CUDA build"
+        )
     if config.resume is None:
         check_experiment(config.experiment_name)
     _check_runs_dir(Path(config.runs_dir))
     _check_prompt(config.model.prompt, thinking=config.model.thinking)
     _check_problem_sources(config)
-    if isinstance(config.model, HubModelConfig):
+    if isinstance(config.model, HubModelSettings):
         _check_model_source(config.model.source)
-    if isinstance(config.rollout, VllmRolloutConfig):
-        check_vllm(config.compute.device)
-        _check_split(config.model, config.rollout.tensor_parallel)
-        if config.compute.device == "cpu":
-            _check_vllm_on_cpu(config.model, config.rollout)
+    config.rollout.check_machine(config.compute.device)
 
 
 def check_optimizer(kind: str) -> None:
@@ -121,17 +103,14 @@ def _check_runs_dir(folder: Path) -> None:
         )
 
 
-def _check_prompt(name: str, *, thinking: bool) -> None:
-    try:
-        template = find_prompt_template(name)
-    except ConfigError as error:
-        raise ConfigError(f"model.prompt={name}: {error}") from error
+def _check_prompt(template: PromptTemplate, *, thinking: bool) -> None:
     asks = template.chat_options.get("enable_thinking")
     if asks is not None and asks != thinking:
         does, reads = ("asks", "not") if asks else ("does not ask", "only")
         raise ConfigError(
-            f"model.prompt={name} {does} for a thought, and model.thinking={str(thinking).lower()} grades "
-            f"what stands {reads} after one; allowed is model.thinking={str(asks).lower()}"
+            f"model.prompt={template.name} {does} for a thought, and "
+            f"model.thinking={str(thinking).lower()} grades what stands {reads} after one; "
+            f"allowed is model.thinking={str(asks).lower()}"
         )
 
 
@@ -161,37 +140,6 @@ def _check_model_source(source: str) -> None:
         )
 
 
-def _check_vllm_on_cpu(model: ModelConfig, rollout: VllmRolloutConfig) -> None:
-    """What vLLM has for GPUs only."""
-    if isinstance(model, TinyModelConfig) and model.head_dim not in CPU_HEAD_SIZES:
-        raise ConfigError(
-            f"model.head_dim={model.head_dim}: vLLM has no kernel for such attention heads on a CPU; "
-            f"allowed is {', '.join(str(size) for size in CPU_HEAD_SIZES)}, or rollout=transformers"
-        )
-    if rollout.kv_cache_mb is None:
-        raise ConfigError(
-            "rollout.kv_cache_mb=null takes a share of a GPU's memory, and compute.device=cpu has none; "
-            "give megabytes, or choose rollout=vllm_cpu"
-        )
-    if rollout.sleep_level is not None or rollout.kv_cache_dtype != "auto":
-        raise ConfigError(
-            f"rollout.sleep_level={rollout.sleep_level} and rollout.kv_cache_dtype={rollout.kv_cache_dtype}: "
-            "both are for GPUs, and compute.device=cpu; allowed is null and auto"
-        )
-
-
-def _check_split(model: ModelConfig, tensor_parallel: int) -> None:
-    """Whether vLLM can split the model, where its shape is written down; a config.json is read later."""
-    if isinstance(model, TinyModelConfig):
-        names = ("num_heads", "num_key_value_heads", "feed_forward_size")
-        sizes = {name: getattr(model, name) for name in names} | {"vocabulary_size": VOCABULARY_UNIT}
-    else:
-        known = model.architecture or {}
-        sizes = {name: size for name, key in _SHAPE_KEYS.items() if isinstance(size := known.get(key), int)}
-    if len(sizes) == len(_SHAPE_KEYS):
-        check_split(SplitShape(**sizes), tensor_parallel)
-
-
 def device_bytes(config: RunConfig) -> int | None:
     """The memory that one process may use: its GPU's, or its share of the machine's. None where not known."""
     compute = config.compute
@@ -206,96 +154,12 @@ def device_bytes(config: RunConfig) -> int | None:
 
 
 def check_fit(config: RunConfig, num_bytes: int | None) -> None:
-    """Raise `ConfigError` where a step of `config` cannot be done in the `num_bytes` that a process has."""
-    model = config.model
-    if num_bytes is None or not isinstance(model, HubModelConfig):
-        return
-    dimensions = _dimensions(model)
-    if dimensions is None:
-        return  # found when its config.json is there
-    items = plan_memory(dimensions, _least(config, dimensions, num_bytes))
-    peaks = peak_by_phase(items)
-    phase = max(peaks, key=lambda each: peaks[each])
-    if peaks[phase] <= num_bytes:
-        return
-    held = sorted((item for item in items if phase in item.phases), key=lambda item: -item.num_bytes)
-    memory = "main memory" if config.compute.device == "cpu" else "GPU memory"
-    raise ConfigError(
-        f"model.source={model.source}: training takes at least {_gb(peaks[phase])} of {memory} in a process ("
-        + ", ".join(f"{item.name} {_gb(item.num_bytes)}" for item in held[:3])
-        + f"), and there are {_gb(num_bytes)}; {_advice(config, held)}"
-    )
+    """Raise `ConfigError` where a step of `config` cannot be done in the `num_bytes` that a process has.
 
-
-def _advice(config: RunConfig, held: list[MemoryItem]) -> str:
-    """What takes less: the settings that lower the largest items, as far as they apply."""
-    adapters = [] if config.model.lora else ["model.lora"]
-    if config.compute.device == "cpu":
-        return f"what takes less: {', '.join([*adapters, 'a GPU'])}, or a smaller model"
-    settings = dict.fromkeys(name for item in held[:3] for name in item.lowered_by.split(", "))
-    lowered = [name for name in settings if name.startswith(("rollout.", "optimizer=", "compute.offload"))]
-    less = ", ".join([*lowered, *adapters, "compute=node on more GPUs"])
-    return f"what takes less: {less}, or a smaller model"
-
-
-def _dimensions(model: HubModelConfig) -> ModelDimensions | None:
-    known = known_architecture(model)
-    num_parameters = count_parameters(known)
-    if known is None or num_parameters is None:
-        return None
-
-    def size(key: str, otherwise: int = 0) -> int:
-        value = known.get(key)
-        return value if isinstance(value, int) else otherwise
-
-    heads = size("num_attention_heads")
-    return ModelDimensions(
-        model_type=str(known.get("model_type")),
-        num_parameters=num_parameters,
-        num_tensors=0,
-        num_layers=size("num_hidden_layers"),
-        hidden_size=size("hidden_size"),
-        feed_forward_size=size("intermediate_size"),
-        num_heads=heads,
-        num_key_value_heads=size("num_key_value_heads", heads),
-        head_size=size("head_dim", size("hidden_size") // heads),
-        vocabulary_size=size("vocab_size"),
-    )
-
-
-def _least(config: RunConfig, model: ModelDimensions, num_bytes: int) -> MemorySettings:
-    rollout, compute = config.rollout, config.compute
-    has_lora, reference = config.model.lora is not None, config.algorithm.reference.kind
-    return MemorySettings(
-        compute_dtype=compute.dtype,
-        micro_batch_tokens=_ROW_TOKENS,
-        batch_tokens=_ROW_TOKENS,
-        cache_tokens=_ROW_TOKENS,
-        has_reference=reference != "none" and not (reference == "frozen" and has_lora),
-        engine_bytes=_engine_bytes(config, model, num_bytes),
-        engine_sleeps=isinstance(rollout, VllmRolloutConfig) and rollout.sleep_level is not None,
-        optimizer=config.optimizer.kind,
-        num_ranks=compute.world_size,
-        offload=compute.offload,
-        num_adapter_parameters=int(has_lora),  # too few to count
-        num_adapter_tensors=int(has_lora),
-        recomputes=True,
-    )
-
-
-def _engine_bytes(config: RunConfig, model: ModelDimensions, num_bytes: int) -> int:
-    """What an engine with memory of its own takes: what it is given, or else its weights."""
-    rollout = config.rollout
-    if not isinstance(rollout, VllmRolloutConfig):
-        return 0
-    if rollout.kv_cache_mb is None and isinstance(rollout, VllmRolloutConfig):
-        return int(rollout.gpu_memory_fraction * num_bytes)
-    weights = (2 if config.compute.dtype == "bfloat16" else 4) * model.num_parameters
-    return weights // rollout.ranks_per_engine + ((rollout.kv_cache_mb or 0) << 20)
-
-
-def _gb(num_bytes: float) -> str:
-    return f"{num_bytes / _GB:.1f} GB"
+    A model whose shape is not known yet is judged when it is loaded.
+    """
+    if (shape := known_shape(config)) is not None:
+        check_memory(config, shape, num_bytes)
 
 
 def check_checkpoint_model(config: RunConfig, from_step: int | None = None) -> None:
@@ -315,12 +179,12 @@ def check_checkpoint_model(config: RunConfig, from_step: int | None = None) -> N
         stored = json.loads((path / "policy" / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return  # whoever loads the checkpoint says what is wrong with it
-    for name, expected in _expected(config).items():
-        found = stored.get(name) if isinstance(stored, Mapping) else None
-        if found is not None and found != expected:
+    found, expected = read_shape(stored if isinstance(stored, Mapping) else None), known_shape(config)
+    for name in _COMPARED if found and expected else ():
+        if (has := getattr(found, name)) != (wanted := getattr(expected, name)):
             raise CheckpointError(
-                f"checkpoint {path} is of another model: its {name} is {found}, and the run's model has "
-                f"{expected}; bring back the run's own checkpoints, or start a new run"
+                f"checkpoint {path} is of another model: its {name} is {has}, and the run's model has "
+                f"{wanted}; bring back the run's own checkpoints, or start a new run"
             )
 
 
@@ -341,11 +205,3 @@ def go_back(run: str, step: int) -> Path | None:
         if step:
             check_files(folder.checkpoint_path(step))
         return folder.truncate_after(step or -1)
-
-
-def _expected(config: RunConfig) -> Mapping[str, object]:
-    model = config.model
-    if isinstance(model, TinyModelConfig):
-        return {name: getattr(model, own) for name, own in _TINY_NAMES.items()}
-    architecture = model.architecture or {}
-    return {name: architecture[name] for name in _SHAPE if name in architecture}

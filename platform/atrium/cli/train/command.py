@@ -19,15 +19,20 @@ from atrium.cli.runs_command import CommandParser, files_explained
 from atrium.cli.train.help import help_text
 from atrium.cli.train.hydra_flags import PROGRAM, parse_flags, run_hydra
 from atrium.cli.train.launching import is_started_here, print_script, start, submit
-from atrium.config.compose import compose, compose_all, compose_notes, from_json, hydra_lines, to_json
-from atrium.config.experiment_file import expand_experiment_files
+from atrium.config.compose import (
+    compose,
+    compose_all,
+    compose_notes,
+    from_json,
+    hydra_lines,
+    to_json,
+    with_files,
+)
 from atrium.config.machine import engine_choice, this_machine
 from atrium.config.nearest import shown
 from atrium.config.resume import resumed
-from atrium.config.rollouts import VllmRolloutConfig
 from atrium.config.schema import RunConfig
 from atrium.errors import AtriumError, ConfigError, Interrupted, RunFolderError
-from atrium.rollout.vllm_environment import set_environment
 from atrium.tracking.find import TRAINED, find_run
 
 _RESUME = "resume"
@@ -50,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(help_text([one for one in argv if not one.startswith("-") and "=" not in one]))
         return 0
     from_step, argv = _take_step(argv)
-    run, arguments = _take(_RESUME, _profiled(expand_experiment_files(argv)))
+    run, arguments = _take(_RESUME, _profiled(with_files(argv)))
     file, arguments = _take(_FROM_CONFIG, arguments)
     is_shown_only = _PRINT_SCRIPT in arguments
     arguments = [argument for argument in arguments if argument != _PRINT_SCRIPT]
@@ -295,15 +300,10 @@ def set_threads(config: RunConfig) -> None:
 
 
 def _prepare_engine(config: RunConfig) -> None:
-    """Say which engine samples, and put what vLLM reads into the environment."""
+    """Say which engine samples, and put what it reads into the environment."""
     rollout = config.rollout
-    if config.model.kind != "tiny" and rollout.engine != "bank":
+    if config.model.kind != "tiny" and not rollout.reads_stored:
         engine, reason = engine_choice(config.model.kind, config.compute.device, this_machine())
         because = reason if engine == rollout.engine else "as asked for"
         sys.stdout.write(f"rollout: {rollout.engine}, {because}\n")
-    if isinstance(rollout, VllmRolloutConfig):
-        set_environment(
-            config.compute.device,
-            enforce_eager=rollout.enforce_eager,
-            cache_dir=Path(config.runs_dir) / ".cache",
-        )
+    rollout.prepare_environment(config.compute.device, Path(config.runs_dir) / ".cache")

@@ -31,7 +31,8 @@ atrium train: train a policy by reinforcement learning with verifiable rewards.
   atrium train --cfg job --resolve      show the settings instead of training
   atrium train --help divergence        what the settings of a part mean
 
-PART=FILE exchanges a part, PART.SETTING=VALUE changes one of its settings.
+PART=FILE exchanges a part (FILE.yaml with a path is one of your own), and
+PART.SETTING=VALUE changes one of its settings.
 """
 _FLAGS = """\
 Flags: --multirun, --resume RUN, --profile (trace step 2), --print-script (of a
@@ -70,7 +71,7 @@ def _own_settings() -> Iterator[str]:
 
 
 def _section(path: str) -> Iterator[str]:
-    """What a section is, and its settings: of each kind that it may have."""
+    """The meaning of a section and its settings, for each kind that it may have."""
     schema = RunConfig.model_json_schema()
     node: Schema = schema
     for depth, name in enumerate(names := path.split(".")):
@@ -104,7 +105,8 @@ def _setting(path: str, node: Schema, schema: Schema, *, is_required: bool = Fal
     """A setting: what is allowed, its default, and what it means."""
     allowed = f"`--help {path}`" if _kinds(node, schema) else _allowed(node, schema)
     default = None if is_required else node.get("default")
-    said = f"; default {default}" if isinstance(default, int | float | str) else ""
+    shown = repr(default) if isinstance(default, str) and not default.strip() else default
+    said = f"; default {shown}" if isinstance(default, int | float | str) else ""
     yield f"  {path}  ({allowed}{said})"
     yield from _wrapped(node.get("description", ""), indent=6)
 

@@ -53,7 +53,7 @@ def parse_flags(argv: Sequence[str]) -> argparse.Namespace:
             flag = f"--{name.replace('_', '-')}"
             raise ConfigError(
                 f"atrium train {flag}: configuration is read from Atrium's own files only; "
-                "allowed are overrides, and files of your own in conf/experiment"
+                "allowed are overrides, and files of your own, as in algorithm=./mine.yaml"
             )
     chosen = [
         flag for flag, is_given in (

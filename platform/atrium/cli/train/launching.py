@@ -21,6 +21,7 @@ from atrium.launch.gpus import gpu_models
 from atrium.launch.rank_logs import ranks_dir
 from atrium.launch.slurm import JobSettings, Submission, check_settings, job_script, raise_for
 from atrium.launch.slurm_task import RENDEZVOUS_VARIABLE, RUN_FILE_VARIABLE
+from atrium.tracking.log_display import StandardOutput
 from atrium.tracking.run_folder import RunFolder
 
 
@@ -43,7 +44,7 @@ def is_started_here(config: RunConfig) -> bool:
 def start(config: RunConfig, overrides: Sequence[str], arguments: Sequence[str]) -> None:
     """Start the processes of the run, here or as a SLURM job with the same arguments.
 
-    Raises what the run ended of.
+    Raises the error that the run ended with.
     """
     if config.compute.slurm is not None and not is_job():
         submit([(config, arguments)])
@@ -61,9 +62,8 @@ def submit(jobs: Sequence[tuple[RunConfig, Sequence[str]]]) -> None:
             "--multirun submits one array of jobs that ask for the same; allowed are equal values of "
             "compute.slurm, compute.num_processes and compute.num_nodes"
         )
-    submission = Submission(
-        [arguments for _, arguments in jobs], settings, Path(config.runs_dir) / ".cache", _say
-    )
+    cache_dir = Path(config.runs_dir) / ".cache"
+    submission = Submission([arguments for _, arguments in jobs], settings, cache_dir, StandardOutput())
     raise_for(submission.follow())
 
 
@@ -79,12 +79,12 @@ def print_script(config: RunConfig) -> None:
 def _job_settings(config: RunConfig) -> JobSettings:
     compute = config.compute
     assert compute.slurm is not None
-    asked = compute.slurm.model_dump()
-    if compute.slurm.executor == "local" and compute.slurm.max_parallel is None:
+    slurm = compute.slurm
+    if slurm.executor == "local" and slurm.max_parallel is None:
         num_threads = compute.num_processes * compute.num_threads
-        asked["max_parallel"] = max(1, num_usable_cores() // num_threads)
+        slurm = slurm.model_copy(update={"max_parallel": max(1, num_usable_cores() // num_threads)})
     return JobSettings(
-        **asked,
+        slurm=slurm,
         num_nodes=compute.num_nodes,
         num_gpus_per_node=compute.num_processes if compute.device == "cuda" else 0,
     )
@@ -110,7 +110,7 @@ def check_node(config: RunConfig) -> None:
 
 
 def launch(config: RunConfig, overrides: Sequence[str]) -> None:
-    """Run a launched run's part of this node to its end; raises what it ended of."""
+    """Run a launched run's part of this node to its end; raises the error that ended it."""
     check_node(config)
     compute = config.compute
     os.environ.setdefault("OMP_NUM_THREADS", str(compute.num_threads))
@@ -139,8 +139,9 @@ def launch(config: RunConfig, overrides: Sequence[str]) -> None:
     if run_file := os.environ.get(RUN_FILE_VARIABLE):
         Path(run_file).write_text(str(path.absolute()), encoding="utf-8")
     where = "this machine" if compute.num_nodes == 1 else f"each of {compute.num_nodes} nodes"
-    _say(f"launch: {compute.num_processes} processes on {where}, logs in {ranks_dir(path)}")
-    NodeRun(folder, settings, meeting, _say).run([sys.executable, "-m", "atrium.cli.rank", str(path)])
+    log = StandardOutput()
+    log(f"launch: {compute.num_processes} processes on {where}, logs in {ranks_dir(path)}")
+    NodeRun(folder, settings, meeting, log).run([sys.executable, "-m", "atrium.cli.rank", str(path)])
 
 
 def begun_run(config: RunConfig, overrides: Sequence[str]) -> RunFolder:
@@ -158,8 +159,3 @@ def _fingerprint(config: RunConfig) -> str:
     """The same on nodes that were given the same command and have the same GPUs."""
     kinds = sorted(set(gpu_models(visible_gpus()))) if config.compute.device == "cuda" else []
     return hashlib.sha256(f"{to_json(config)}{kinds}".encode()).hexdigest()
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()

@@ -25,7 +25,7 @@ _WRITING = threading.Lock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotations:
-    """What people said about a run."""
+    """The notes, tags and archive flag that people gave a run."""
 
     note: str = ""
     tags: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Annotations:
 
 
 def read_annotations(folder: Path) -> tuple[Annotations, str | None]:
-    """What the folder holds and None, or nothing and the reason in words where it cannot be read."""
+    """The folder's annotations and None, or empty ones and the reason why they cannot be read."""
     try:
         content = json.loads((folder / FILE_NAME).read_bytes())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What pages are told about a comparison: scores, verdicts, curves over k, windows, and who solves what."""
+"""Queries about a comparison: scores, verdicts, curves over k, windows, and who solves what."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from atrium.compare.arm_pairs import Pair
-from atrium.compare.crossed import CrossedMean, Uncertainty, crossed_mean
+from atrium.compare.crossed import SHARES, CrossedMean, Uncertainty, crossed_mean
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.outcomes import At, OutcomeTable
+from atrium.compare.power import Plan
 from atrium.compare.run_comparison import ArmScores, RunsComparison, compare_runs
-from atrium.compare.statistics import SHARES
 from atrium.errors import ConfigError, RunFolderError
 
 Answer = dict[str, Any]
@@ -23,7 +23,7 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRequest:
-    """What to compare: runs by name, grouped by settings (by method where there are none)."""
+    """A comparison to make: runs by name, grouped by settings (by method where there are none)."""
 
     runs: tuple[str, ...]
     by: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ def _answered(watcher: Watcher, request: ComparisonRequest, _state: tuple[object
             *({"name": one.name, "reason": one.reason} for one in compared.left_out),
         ],
         "arms": [_arm(one) for one in compared.arms],
-        "pairs": [_pair(pair, request.effect) for pair in compared.pairs],
+        "pairs": [_pair(pair) for pair in compared.pairs],
         "over_k": {name: _over_k(by_arm, compared.k) for name, by_arm in compared.outcomes.items()},
         "grid": {name: _grid(by_arm) for name, by_arm in compared.outcomes.items()},
     }
@@ -86,7 +86,7 @@ def _about(compared: RunsComparison) -> Answer:
         "k": compared.k,
         "at": str(compared.at),
         "num_problems": dict(compared.num_problems),
-        "effect": compared.effect,
+        "plan": None if (plan := compared.plan) is None else _plan(plan),
         "notes": list(compared.notes),
         "same_methods": [list(names) for names in compared.same_methods],
     }
@@ -99,6 +99,7 @@ def _arm(one: ArmScores) -> Answer:
         "runs": [folder.name for folder in one.arm.runs.values()],
         "seeds": list(one.arm.seeds),
         "window": None if window is None else [window.lower, _finite(window.upper)],
+        "collapsed": one.collapsed.words if one.collapsed and one.collapsed.seeds else None,
         "scores": {
             measure: {name: _mean(mean) for name, mean in by_benchmark.items()}
             for measure, by_benchmark in one.scores.items()
@@ -109,7 +110,12 @@ def _arm(one: ArmScores) -> Answer:
     }
 
 
-def _pair(pair: Pair, effect: float) -> Answer:
+def _plan(plan: Plan) -> Answer:
+    seeds = {exam: plan.seeds_words(exam) for exam in plan.num_seeds}
+    return {"effect": plan.effect, "detectable": plan.detectable, "seeds": seeds}
+
+
+def _pair(pair: Pair) -> Answer:
     comparison = pair.comparison
     return {
         "baseline": pair.baseline,
@@ -117,7 +123,7 @@ def _pair(pair: Pair, effect: float) -> Answer:
         "measure": pair.measure,
         "benchmark": pair.benchmark,
         "difference": _mean(comparison.difference),
-        "adjusted_p": pair.adjusted_p,
+        "together": comparison.family.words,
         "verdict": {"kind": pair.verdict.kind, "words": pair.verdict.words},
         "rho": {"another": comparison.rho_another_exam, "this": comparison.rho_this_exam},
         "improvement": comparison.improvement,
@@ -125,14 +131,6 @@ def _pair(pair: Pair, effect: float) -> Answer:
         "iqm": [comparison.iqm_baseline, comparison.iqm_candidate],
         "iqm_interval": comparison.iqm_difference_interval,
         "permutation_p": comparison.permutation_p,
-        "detectable": {
-            "another": comparison.detectable_another_exam,
-            "this": comparison.detectable_this_exam,
-        },
-        "seeds_needed": {
-            "another": comparison.num_seeds_for(effect, "another"),
-            "this": comparison.num_seeds_for(effect, "this"),
-        },
     }
 
 

@@ -1,4 +1,4 @@
-"""What pages are told about curves: which quantities there are, and the curves of some runs. Pure reading."""
+"""Queries about curves: which quantities there are, and the curves of some runs. Pure reading."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _MEANINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveRequest:
-    """What to draw. `group_by` is `EACH`, `METHODS` or settings joined by commas; 0 points are all.
+    """Curves to draw. `group_by` is `EACH`, `METHODS` or settings joined by commas; 0 points are all.
 
     With `is_even` the points of a run are evenly spread steps, the same for all metrics, so that these can be
     set against each other; otherwise each curve's points are those that look like all of them.
@@ -106,7 +106,7 @@ def _drawn(watcher: Watcher, request: CurveRequest, _state: tuple[object, ...]) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recorded:
-    """What curves of one run are made of: columns [N], rows of them [M], the x-axis [M], evaluations."""
+    """The numbers behind one run's curves: columns [N], rows of them [M], the x-axis [M], evaluations."""
 
     columns: Mapping[str, Column]
     rows: NDArray[np.int64] | slice

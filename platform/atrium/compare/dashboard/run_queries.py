@@ -1,4 +1,4 @@
-"""What pages are told about runs: the table, one run in full, and small curves for the table."""
+"""Queries about runs: the table, one run in full, and small curves for the table."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _table(watcher: Watcher, _version: int) -> Answer:
 
 
 def state_answer(watcher: Watcher) -> Answer:
-    """What a page needs to know whether to ask again."""
+    """The counters by which a page knows whether to ask again."""
     progress = watcher.progress
     return {
         "version": watcher.version,

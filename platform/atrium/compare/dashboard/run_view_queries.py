@@ -1,4 +1,4 @@
-"""What pages are told about one run's trust region and its sampled completions. Pure reading."""
+"""Queries about one run's trust region and its sampled completions. Pure reading."""
 
 from __future__ import annotations
 
@@ -81,9 +81,10 @@ def trust_region_answer(watcher: Watcher, name: str, step: int | None) -> Answer
 
 
 def samples_answer(watcher: Watcher, name: str, source: str, step: int | None, wanted: Filter) -> Answer:
-    """What a run sampled: where, and the completions that pass, of the latest step where none is given.
+    """The samples of a run: their sources, and the completions that pass the filter.
 
-    Step -1 means all steps. Raises `RunFolderError` for an unknown run.
+    Without a step they are those of the latest one, and -1 means all steps. Raises `RunFolderError` for an
+    unknown run.
     """
     entry = watcher.scan.entry(name)
     by_source = sources(entry.folder, watcher.scan.runs_dir)

@@ -43,7 +43,7 @@ class RunEntry:
 
     @property
     def folder(self) -> RunFolder:
-        """Where it lies."""
+        """The run's folder."""
         return self.overview.folder
 
 
@@ -140,7 +140,7 @@ def _leads_outside(folder: Path, runs_dir: Path) -> bool:
 
 
 def _signature(folder: RunFolder) -> Signature:
-    """What changes when a file of the run that the entry is read from changes, or metrics are added.
+    """A value that changes with any file of the run that the entry is read from, and with added metrics.
 
     The folder's own time is among them: a link that leads out may come after the entry was read.
     """

@@ -38,7 +38,7 @@ _MAX_PREVIEW = 160
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which completions to list; what is empty filters nothing. Lengths are in tokens."""
+    """A choice of completions; a field that is empty filters nothing. Lengths are in tokens."""
 
     verdict: str = ""
     problem_id: str = ""
@@ -59,7 +59,7 @@ class Filter:
 
 
 def sources(folder: RunFolder, runs_dir: Path) -> dict[str, list[int]]:
-    """What was sampled: the steps that have files, by `training` or the benchmark's name."""
+    """The steps that have files of samples, by `training` or the benchmark's name."""
     found = {TRAINING: [step for step, _ in steps_in(folder.rollouts_dir)]}
     try:
         benchmarks = sorted(path for path in folder.evaluations_dir.iterdir() if path.is_dir())

@@ -1,4 +1,4 @@
-"""What pages are told about sweeps: their snapshots and reports in `runs/sweeps/`, as they stand."""
+"""Queries about sweeps: their snapshots and reports in `runs/sweeps/`, as they stand."""
 
 from __future__ import annotations
 

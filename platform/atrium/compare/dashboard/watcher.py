@@ -63,7 +63,7 @@ class Watcher:
         return next(iter(dict(self._unindexed).values()), None)
 
     def indexed(self, entry: RunEntry) -> tuple[int, int] | None:
-        """Which bytes of the run's metrics are indexed: their number and checksum; None where none are."""
+        """The indexed bytes of the run's metrics: their number and checksum; None where none are."""
         table = self.index.read(entry.folder)
         return None if table is None else (table.offset, table.checksum)
 

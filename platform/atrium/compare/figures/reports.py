@@ -39,18 +39,13 @@ _SAME = 1e-9
 
 
 def differences_svg(comparison: RunsComparison) -> str:
-    """Each arm's difference from the baseline: thick for this exam, thin for another exam.
-
-    The band around zero is what the design cannot detect.
-    """
+    """Each arm's difference from the baseline: thick for this exam, thin for another exam."""
     pairs = [headline_pair(comparison, arm) for arm in comparison.arms[1:]]
     label = f"points of {comparison.title('mean')} against {comparison.arms[0].arm.name}"
     figure, axes = _rows([pair.candidate for pair in pairs], label)
     ends = [0.0]
     for row, pair in enumerate(pairs):
-        found, detectable = pair.comparison.difference, pair.comparison.detectable_another_exam
-        if detectable is not None:
-            axes.barh(row, 200 * detectable, left=-100 * detectable, height=0.7, color=FAINT)
+        found = pair.comparison.difference
         ends += [found.value, *_bar(axes, row, found.another_exam, linewidth=1.6)]
         ends += _bar(axes, row, found.this_exam, linewidth=5.0, alpha=0.45)
         text = f"{pair.candidate}: {signed(found.value)} points"

@@ -46,7 +46,7 @@ _FEW_STEPS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCurves:
-    """What the figures of a run show."""
+    """The curves in the figures of a run."""
 
     title: str
     metrics: MetricTable
@@ -70,7 +70,7 @@ def draw_figures(folder: RunFolder) -> tuple[Path, ...]:
 
 
 def read_curves(folder: RunFolder) -> RunCurves:
-    """What a run folder holds for its figures. Raises `OSError` where a file cannot be read."""
+    """The curves that a run folder holds for its figures. Raises `OSError` where a file cannot be read."""
     config, _ = read_object(folder.config_file)
     names = [setting(config, key) for key in ("algorithm.name", "divergence.kind")]
     parts = [str(name) for name in names if name is not None]

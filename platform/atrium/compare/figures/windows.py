@@ -48,7 +48,7 @@ class BudgetedDivergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plane:
-    """What the (l, u) plane shows.
+    """The content of the (l, u) plane.
 
     `families` are divergences whose budgets run along a curve; `points` windows by name; `clip` is the clip
     range around which the second panel looks closer.

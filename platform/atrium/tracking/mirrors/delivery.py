@@ -39,7 +39,7 @@ class MirrorError(AtriumError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """What a tracker has of a run. `problem` is what went wrong last, None while all is well.
+    """The part of a run that a tracker has. `problem` is what went wrong last, None while all is well.
 
     `remote` is the tracker's own name for the run, and `where` tells people how to look at it. `final_state`
     is the state that the tracker was told the run ended in, None while it has not been.
@@ -59,7 +59,7 @@ class Destination(Protocol):
 
     @property
     def target(self) -> str:
-        """Which tracker this is, such as its URI, without secrets; another target starts from nothing."""
+        """The tracker's address, such as its URI, without secrets; another target starts from nothing."""
         ...
 
     def open(self, delivered: Delivered) -> Delivered:
@@ -220,7 +220,7 @@ _REASON = re.compile(r"((?:\[Errno -?\d+\] )?[A-Z][a-z]+ [a-z ]+[a-z])[)\"']*$")
 
 
 def mirrors_dir(folder: RunFolder) -> Path:
-    """Where the mirrors of a run keep what they need."""
+    """The folder in which the mirrors of a run keep their records."""
     return folder.path / ".mirrors"
 
 
@@ -230,7 +230,7 @@ def delivered_file(folder: RunFolder, kind: str) -> Path:
 
 
 def read_delivered(folder: RunFolder, kind: str) -> Delivered:
-    """What one kind of tracker has of a run; nothing where there is no record or it is damaged."""
+    """The record of what one kind of tracker has of a run; an empty one where it is missing or damaged."""
     content, _ = read_object(delivered_file(folder, kind))
     try:
         known = Delivered(**{**content, "evaluations": tuple(content.get("evaluations", ()))})  # type: ignore[arg-type]

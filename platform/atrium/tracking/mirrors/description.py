@@ -1,4 +1,4 @@
-"""What a tracker is told about a run besides its numbers: parameters, tags, group, and files to link.
+"""A run's description for trackers, besides its numbers: parameters, tags, group, and files to link.
 
 Read from the run folder alone, so that old runs import like new ones. Secrets are not in it: the folder
 holds none.

@@ -55,5 +55,5 @@ def _text(config: Mapping[str, object], key: str) -> str | None:
 
 
 def log_file(folder: RunFolder) -> Path:
-    """What the mirror processes of a run print."""
+    """The output of the mirror processes of a run."""
     return folder.path / ".mirrors" / "log.txt"

@@ -25,7 +25,7 @@ _Arrays = dict[str, NDArray[Any]]
 
 
 def record_of_groups(groups: Sequence[RolloutGroup]) -> tuple[list[dict[str, Any]], _Arrays]:
-    """What JSON holds of the groups, and their tokens and log-probabilities, one behind the other."""
+    """The groups as JSON, and apart from it their tokens and log-probabilities, one behind the other."""
     completions = [rollout.completion for group in groups for rollout in group.rollouts]
     return [_group_record(group) for group in groups], {
         "prompt_ids": _joined([group.prompt_token_ids for group in groups], np.int32),
@@ -37,7 +37,7 @@ def record_of_groups(groups: Sequence[RolloutGroup]) -> tuple[list[dict[str, Any
 def groups_of_record(
     records: Sequence[Mapping[str, Any]], arrays: Mapping[str, NDArray[Any]]
 ) -> tuple[RolloutGroup, ...]:
-    """What `record_of_groups` was given."""
+    """The groups of which `record_of_groups` made this record."""
     groups, first_prompt, first = [], 0, 0
     for group in records:
         rollouts = []
@@ -67,7 +67,7 @@ def bytes_of_groups(groups: Sequence[RolloutGroup]) -> bytes:
 
 
 def groups_of_bytes(content: bytes) -> tuple[RolloutGroup, ...]:
-    """What `bytes_of_groups` was given."""
+    """The groups of which `bytes_of_groups` made these bytes."""
     arrays = load(content)
     return groups_of_record(json.loads(arrays.pop("records").tobytes()), arrays)
 

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from atrium.errors import CheckpointError
-from atrium.models.shards import is_spread
+from atrium.models.shards import is_sharded
 from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState
 from atrium.train.checkpoint.lagged import LaggedBatch, write_lagged
 from atrium.train.ranks.connected_ranks import ConnectedRanks
@@ -65,13 +65,13 @@ class ShardedCheckpointStore(CheckpointStore):
         self.finish()
         path, partial = self._paths(state)
         parts = {"policy/model": _on_host(dict(self.model.named_parameters()))}
-        parts["optimizer"] = _on_host({name: x for name, x in optimizer.items() if is_spread(x)})
+        parts["optimizer"] = _on_host({name: x for name, x in optimizer.items() if is_sharded(x)})
         if reference is not None:
             parts["reference"] = _on_host(reference)
         if self.ranks.is_first:
             self._prepare(partial)
             # Counts of steps: consolidation in torch 2.13 turns tensors without dimensions into zeros.
-            alike = _on_host({name: x for name, x in optimizer.items() if not is_spread(x)})
+            alike = _on_host({name: x for name, x in optimizer.items() if not is_sharded(x)})
             save_file(alike, partial / "optimizer-alike.safetensors")
             write_lagged(lagged, partial)
         self.ranks.gather(None)  # nobody writes before the folder is there

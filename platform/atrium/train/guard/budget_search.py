@@ -79,7 +79,7 @@ def worst_rows(num_tokens: int, *, longest: int, device: torch.device) -> Rollou
         group_B=torch.from_numpy(number_B).to(device),
         sample_key_B=torch.from_numpy(number_B).to(device),
         rollout_logprob_BT=torch.zeros(mask_BT.shape, device=device),
-        trains_B=torch.ones(num_rows, dtype=torch.bool, device=device),
+        is_trained_B=torch.ones(num_rows, dtype=torch.bool, device=device),
     )
     return RolloutRows(
         token_BL=torch.full((num_rows, int(num_tokens_B.max())), _FIRST_TOKEN, device=device),
@@ -97,7 +97,7 @@ def _pass(forward: PolicyForward, rows: RolloutRows) -> None:
 
 
 def _make_gradients(model: nn.Module) -> None:
-    """What is there from the second micro-batch on, to which a pass adds its own."""
+    """Make the gradients that are there from the second micro-batch on, to which a pass adds its own."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)

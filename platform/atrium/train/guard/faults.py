@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from atrium.errors import DataError, TrainingDivergedError
-from atrium.models.shards import own_part
+from atrium.models.shards import local_tensor
 from atrium.objective.batch import Batch
 from atrium.objective.objective import ObjectiveState
 from atrium.rollout.collate import RolloutRows
@@ -32,7 +32,7 @@ _MAX_NAMES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateState:
-    """What updates carry from step to step because of faults; saved in every checkpoint.
+    """The numbers that updates carry from step to step because of faults; saved in every checkpoint.
 
     `num_skipped` counts the updates skipped since the last one that was made; `micro_batch_tokens` is what
     a lack of memory left of the setting.
@@ -63,7 +63,7 @@ class SkippedUpdate:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultHandling:
-    """What is done about updates without a finite gradient.
+    """The rule for updates without a finite gradient.
 
     `max_skipped` may be skipped one after the other, and one more ends the run. They are kept in `folder`,
     or not at all.
@@ -110,7 +110,7 @@ def unfinite_parameters(gradients: Mapping[str, Tensor | None]) -> tuple[str, ..
     return tuple(
         name
         for name, value in gradients.items()
-        if value is not None and not bool(own_part(value).isfinite().all())
+        if value is not None and not bool(local_tensor(value).isfinite().all())
     )
 
 
@@ -140,7 +140,7 @@ def write_minibatch(skipped: SkippedUpdate, path: Path) -> None:
 
 
 def read_minibatch(path: Path, device: str = "cpu") -> SkippedUpdate:
-    """What `write_minibatch` wrote under this path; raises `DataError` where it is missing or damaged."""
+    """The minibatch that `write_minibatch` wrote there; raises `DataError` where it is missing or damaged."""
     try:
         record: dict[str, Any] = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
         tensors = load_file(path.with_name(f"{path.name}.safetensors"), device=device)

@@ -68,14 +68,14 @@ def exhausted(error: BaseException, phase: str, advice: str) -> MemoryExhaustedE
 
 
 class MicroBatch(NamedTuple):
-    """Indices of rows that are computed together, and whether what they give counts.
+    """Indices of rows that are computed together.
 
-    It does not on a rank that has run out of its own: ranks exchange parameters in every pass, so all run
-    equally many.
+    `is_real` is false where a rank has run out of rows of its own: ranks exchange parameters in every pass,
+    so all run equally many, and what the extra ones give is left out.
     """
 
     rows: NDArray[np.int64]
-    counts: bool
+    is_real: bool
 
 
 @dataclass
@@ -126,7 +126,7 @@ class MicroBatchBudget:
     ) -> list[MicroBatch]:
         """Shares of about equal tokens for the ranks, cut; as many of them everywhere."""
         if self.ranks.is_alone:
-            return [MicroBatch(part, counts=True) for part in forward.split(rows, subset, self.max_tokens)]
+            return [MicroBatch(part, is_real=True) for part in forward.split(rows, subset, self.max_tokens)]
         shares = deal_by_tokens(
             rows.num_prompt_tokens_B[subset],
             rows.num_tokens_B[subset],
@@ -137,12 +137,12 @@ class MicroBatchBudget:
         own = cut[self.ranks.rank]
         num_missing = max(len(parts) for parts in cut) - len(own)
         shortest = subset[[int(rows.num_tokens_B[subset].argmin())]] if num_missing else subset
-        return [MicroBatch(part, counts=True) for part in own] + num_missing * [
-            MicroBatch(shortest, counts=False)
+        return [MicroBatch(part, is_real=True) for part in own] + num_missing * [
+            MicroBatch(shortest, is_real=False)
         ]
 
     def fit(self, work: Callable[[], _T]) -> _T:
-        """What `work` gives, repeated with half the tokens while memory lacks and that may help.
+        """The result of `work`, repeated with half the tokens while memory lacks and that may help.
 
         `work` takes its micro-batches from `split` and begins anew each time. Raises
         `MemoryExhaustedError` where it fails on a single row, or where nothing may shrink.

@@ -74,5 +74,5 @@ class RecomputedBlocks:
 
 
 def recomputed(compute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever it gives
-    """What `compute` gives, keeping only its arguments for the backward pass; it draws nothing at random."""
+    """The result of `compute`, which draws nothing at random; only its arguments stay for backward."""
     return checkpoint(compute, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)

@@ -21,7 +21,7 @@ _FORWARD_AND_BACKWARD = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFlops:
-    """What the operations of a model follow from: its weights in matrix products, and attention's width."""
+    """The numbers that a model's operations follow from: weights in matrix products, attention's width."""
 
     num_layer_weights: int
     num_head_weights: int

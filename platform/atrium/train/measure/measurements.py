@@ -84,7 +84,7 @@ class Measurements:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Sequence[float]]) -> Self:
-        """What `as_record` gave."""
+        """The measurements of which `as_record` made this record."""
         measurements = cls()
         for name, (total, count) in record.items():
             measurements.add(CATALOGUE[name], total, count)

@@ -76,11 +76,11 @@ class StepRecord:
         policy: PolicyTokens,
         output: LossOutput,
         *,
-        counts: bool,
+        is_real: bool,
     ) -> None:
-        """A micro-batch is done, of the rows at these places of the minibatch; not all of them count."""
+        """A micro-batch is done, of the rows at these places of the minibatch; only a real one is counted."""
         self._num_positions += self._forward.num_positions(rows)
-        if not counts:
+        if not is_real:
             return
         sums, starts_update = dict(output.sums), not self._sums and self._ranks.is_first
         for quantity in (

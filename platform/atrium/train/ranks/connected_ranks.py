@@ -153,7 +153,7 @@ class ConnectedRanks(Ranks):
         self._note("phase", f"{self._num_phases} {phase}")
 
     def close(self, failure: str | None = None) -> None:
-        """Leave the others, who are told why if this rank failed."""
+        """Leave the other ranks, and tell them why if this one failed."""
         if failure is not None:
             self._note("failed", failure)
         if dist.is_initialized() and failure is None:
@@ -169,7 +169,7 @@ class ConnectedRanks(Ranks):
         )
 
     def _missed(self) -> str:
-        """Who is gone, failed or behind, as far as it can be known."""
+        """The ranks that are gone, failed or behind, as far as it can be known."""
         time.sleep(5 * _POLL_S)  # whoever fails says so a moment later than its connections break
         try:
             others = {rank: self._state_of(rank) for rank in range(self.size) if rank != self.rank}
@@ -206,7 +206,7 @@ class ConnectedRanks(Ranks):
         return self._store.get(key).decode() if self._store.check([key]) else ""
 
     def _bounded(self, exchange: Callable[[], _T]) -> _T:
-        """What an exchange gives; the time in it counts as waited."""
+        """The result of an exchange; the time in it counts as waited."""
         started = time.monotonic()
         try:
             return exchange()

@@ -51,7 +51,7 @@ class Ranks:
         return self.rank // self.ranks_per_engine
 
     @property
-    def speaks(self) -> bool:
+    def leads_engine(self) -> bool:
         """Whether this rank passes on what its engine answers; the others that share the engine drop it."""
         return self.rank % self.ranks_per_engine == 0
 
@@ -97,18 +97,18 @@ class Ranks:
         """Say what this rank does now; others name it where it is missed."""
 
     def close(self, failure: str | None = None) -> None:
-        """Leave the others, who are told why if this rank failed. Harmless when called twice."""
+        """Leave the other ranks, and tell them why if this one failed. Harmless when called twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
+class Shards:
     """How the models of a run are spread over its ranks; None where a model is whole or absent."""
 
     policy: ShardedModel | None = None
     reference: ShardedModel | None = None
 
 
-ALONE = Ranks()
+SINGLE = Ranks()
 """The one process of a run that has no other."""
-WHOLE = Spread()
+UNSHARDED = Shards()
 """Models that are spread over nothing."""

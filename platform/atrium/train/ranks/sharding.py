@@ -34,7 +34,7 @@ class _Root(nn.Module):
         self.model = model
 
     def forward(self, compute: Callable[[], tuple[Tensor | None, ...]]) -> tuple[Tensor | None, ...]:
-        """What `compute` gives."""
+        """The result of `compute`."""
         # Copies of what autograd sees: the hook that gathers parameters for the backward pass hangs on them,
         # and would be lost where a view is changed in place.
         return tuple(x if x is None or not x.requires_grad else x.clone() for x in compute())
@@ -49,7 +49,7 @@ class ShardedModel:
     dtype: torch.dtype
 
     def run(self, compute: Callable[[], tuple[Tensor | None, ...]]) -> tuple[Tensor | None, ...]:
-        """What `compute` gives, called where the embeddings and the head are whole; with gradients.
+        """The result of `compute`, with gradients, called where the embeddings and the head are whole.
 
         All ranks call it equally often, since it exchanges parameters.
         """

@@ -55,7 +55,7 @@ class DivergenceMeter:
 
 
 def meter_of(divergence: Divergence) -> DivergenceMeter | None:
-    """What measures a divergence of whole distributions; None for any other."""
+    """The meter of a divergence of whole distributions; None for any other."""
     match divergence:
         case StateDivergence():
             return DivergenceMeter(STATE_DIVERGENCES[divergence.measure], None)

@@ -269,7 +269,7 @@ class PolicyForward:
 
     @property
     def _dtype(self) -> torch.dtype:
-        """What the model computes in."""
+        """The dtype that the model computes in."""
         if self._sharded is not None:
             return self._sharded.dtype
         return self.autocast_dtype or next(self.model.parameters()).dtype

@@ -4,42 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from atrium.errors import CheckpointError
-from atrium.models.shards import whole
+from atrium.models.shards import full_tensor
+from atrium.train.settings import AdamWSettings
 from atrium.train.update.host_optimizer import HostCopies
-from atrium.train.update.optimizer_kinds import PER_BLOCK, OptimizerKind, build_adamw, restore_state, state_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimizerSettings:
-    """AdamW and its schedule over training steps (all updates of a step share one learning rate)."""
-
-    kind: OptimizerKind = "adamw"
-    learning_rate: float
-    beta1: float
-    beta2: float
-    epsilon: float
-    weight_decay: float
-    num_warmup_steps: int
-    schedule: Literal["constant", "linear", "cosine"]
-    max_grad_norm: float | None
-    num_steps: int
+from atrium.train.update.optimizer_kinds import PER_BLOCK, build_adamw, restore_state, state_of
 
 
 class PolicyOptimizer:
     """AdamW over a model's parameters, which it finds on the model's device.
 
-    With `offload`, its state lies in main memory, with copies of the parameters, and it computes there.
+    The schedule ends with the last of `num_steps`. With `offload`, the state lies in main memory, with copies
+    of the parameters, and is computed there.
     """
 
-    def __init__(self, model: nn.Module, settings: OptimizerSettings, *, offload: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, settings: AdamWSettings, *, num_steps: int, offload: bool = False
+    ) -> None:
         self.settings = settings
+        self.num_steps = num_steps
         self._parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
         self._host = HostCopies(self._parameters) if offload else None
         self._updated = self._parameters if self._host is None else self._host.parameters
@@ -54,7 +41,7 @@ class PolicyOptimizer:
 
     @property
     def memory_advice(self) -> str:
-        """What to change where its memory lacks."""
+        """The settings to change where memory lacks for it."""
         may_move = self._host is None and any(value.is_cuda for value in self._parameters.values())
         first = "set compute.offload=true, " if may_move and self.settings.kind == "adamw" else ""
         return f"{first}choose a smaller model, or a device with more memory"
@@ -71,7 +58,7 @@ class PolicyOptimizer:
         """
         limit = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
         gradients = [value for value in self.gradients().values() if value is not None]
-        norm = whole(torch.nn.utils.get_total_norm(gradients))
+        norm = full_tensor(torch.nn.utils.get_total_norm(gradients))
         measured = float(norm)
         if limit < measured < math.inf:
             torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), limit, norm)
@@ -83,7 +70,7 @@ class PolicyOptimizer:
 
     def step(self, step: int) -> float:
         """Apply the gradient; the learning rate that was used."""
-        learning_rate = learning_rate_at(step, self.settings)
+        learning_rate = learning_rate_at(step, self.settings, self.num_steps)
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
         if self._host is None:
@@ -121,13 +108,13 @@ class PolicyOptimizer:
             restore_state(self._adamw, self._updated[name], quantities)
 
 
-def learning_rate_at(step: int, settings: OptimizerSettings) -> float:
-    """The learning rate of a training step (counted from 1): linear warm-up, then the schedule.
+def learning_rate_at(step: int, settings: AdamWSettings, num_steps: int) -> float:
+    """The learning rate of a step of `num_steps` (counted from 1): linear warm-up, then the schedule.
 
     `linear` and `cosine` reach 0 one step after the last.
     """
     warmup = min(1.0, step / settings.num_warmup_steps) if settings.num_warmup_steps else 1.0
-    rest = max(1, settings.num_steps - settings.num_warmup_steps)
+    rest = max(1, num_steps - settings.num_warmup_steps)
     done = min(1.0, max(0, step - 1 - settings.num_warmup_steps) / rest)
     match settings.schedule:
         case "constant":

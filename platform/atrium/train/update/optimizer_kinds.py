@@ -1,4 +1,4 @@
-"""The kinds of AdamW, and what of each one's state a checkpoint holds, as plain tensors per parameter.
+"""The kinds of AdamW, and the state of each that a checkpoint holds, as plain tensors per parameter.
 
 `adamw` is torch's fused one: 8 bytes of float32 state per parameter. `adamw_8bit` (bitsandbytes) keeps both
 means in 8 bits with a scale per block of 256: 2 bytes. `adamw_bf16` (optimi) is for weights that are
@@ -13,14 +13,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Mapping
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from atrium.errors import MissingDependencyError
+from atrium.train.settings import OptimizerKind
 
-OptimizerKind = Literal["adamw", "adamw_8bit", "adamw_bf16"]
 _TABLE = "qmap"
 PER_BLOCK = ("absmax", _TABLE)
 """How quantities begin that have a value per block of weights, or for all of them."""

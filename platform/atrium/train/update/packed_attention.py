@@ -111,7 +111,7 @@ def _interface(
     scaling: float | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """What transformers calls: states [1, heads, N, D] in, mixed values [1, N, H, D] out."""
+    """The function that transformers calls: states [1, heads, N, D] in, mixed values [1, N, H, D] out."""
     more = sorted(name for name, value in others.items() if value is not None and name not in _UNDERSTOOD)
     if more:
         raise ConfigError(

@@ -43,7 +43,7 @@ class Packing:
     place_N
         The place of each token's own query.
     repeated, repeated_source
-        The places that hold a token again (prompts of further rows), and the tokens they hold.
+        Places that repeat a shared prompt's token, and the index of the token that each repeats.
     predicting_BT
         The token whose state predicts each completion token; any token behind a completion.
 
@@ -133,7 +133,7 @@ def pack(
 
 
 class _Segments:
-    """Where prompts and completions stand among the computed tokens: distinct prompts come first.
+    """The places of prompts and completions among the computed tokens: distinct prompts come first.
 
     S segments: U distinct prompts, and the B completions without the last token of each.
     """

@@ -44,7 +44,7 @@ class MovingReference:
             self.model.load_state_dict(weights, strict=False)
 
     def saved_weights(self) -> dict[str, Tensor] | None:
-        """What a checkpoint must hold: the parameters of a reference that moves, None for a frozen one."""
+        """The weights for a checkpoint: the parameters of a reference that moves, None for a frozen one."""
         return dict(self.model.named_parameters()) if self.moves else None
 
 

@@ -122,12 +122,12 @@ class Update:
         A minibatch in which no group trains is left out.
         """
         group_B = rows.batch.group_B.cpu().numpy()
-        trains_B = rows.batch.trains_B.cpu().numpy()
+        is_trained_B = rows.batch.is_trained_B.cpu().numpy()
         groups = np.unique(group_B)
         rng = np.random.default_rng(derive_seed(self.settings.seed, "minibatch_order", step, epoch))
         for part in np.array_split(rng.permutation(groups), self.settings.num_minibatches):
             minibatch = np.flatnonzero(np.isin(group_B, part))
-            if trains_B[minibatch].any():
+            if is_trained_B[minibatch].any():
                 yield minibatch
 
     def prepare(self, minibatch: RolloutRows, state: ObjectiveState, budget: MicroBatchBudget) -> Prepared:
@@ -146,7 +146,7 @@ class Update:
             entropy = "gradient"
         self.optimizer.zero_grad()  # of passes that lacked memory
         record.begin_passes()
-        for place_B, counts in budget.split(self.forward, minibatch, minibatch.trained_rows()):
+        for place_B, is_real in budget.split(self.forward, minibatch, minibatch.trained_rows()):
             rows = minibatch.select(place_B)
             with budget.phase("the forward pass of an update", metrics.FORWARD_S):
                 policy = self.forward(rows, entropy=entropy)
@@ -155,8 +155,8 @@ class Update:
                 output = self.objective.loss(rows.batch, policy, constants)
             with budget.phase("the backward pass of an update", metrics.BACKWARD_S):
                 # A rank whose rows are done adds nothing, but takes part in the exchange of gradients.
-                (output.loss if counts else output.loss * 0.0).backward()
-            record.see(place_B, rows, policy, output, counts=counts)
+                (output.loss if is_real else output.loss * 0.0).backward()
+            record.see(place_B, rows, policy, output, is_real=is_real)
 
     def apply(self, step: int) -> tuple[float, float | None]:
         """Clip the gradient and take the optimiser's step, or none where it is not finite.
@@ -198,9 +198,9 @@ class Update:
         width = self.forward.model.get_output_embeddings().weight.shape[1]  # type: ignore[operator]
         state_BTD = rows.batch.rollout_logprob_BT.new_zeros((*rows.batch.mask_BT.shape, width))
         with torch.no_grad():
-            for part, counts in budget.split(self.forward, rows, np.arange(rows.batch.num_rows)):
+            for part, is_real in budget.split(self.forward, rows, np.arange(rows.batch.num_rows)):
                 found_BTD = self.forward.states(rows.select(part))
-                if not counts:
+                if not is_real:
                     continue
                 index = torch.from_numpy(part).to(state_BTD.device)
                 state_BTD[index, : found_BTD.shape[1]] = found_BTD.to(state_BTD.dtype)
@@ -224,9 +224,9 @@ def without_gradient(rows: RolloutRows, forward: PolicyForward, budget: MicroBat
     logprob_BT = rows.batch.rollout_logprob_BT.new_zeros(shape)
     entropy_BT = torch.zeros_like(logprob_BT)
     with torch.no_grad():
-        for part, counts in budget.split(forward, rows, np.arange(rows.batch.num_rows)):
+        for part, is_real in budget.split(forward, rows, np.arange(rows.batch.num_rows)):
             policy = forward(rows.select(part), entropy="value")
-            if not counts:
+            if not is_real:
                 continue
             num_tokens = policy.logprob_BT.shape[1]
             index = torch.from_numpy(part).to(logprob_BT.device)

@@ -134,16 +134,19 @@ const between = (known, show = signed) => (known ? `[${show(known.interval[0])},
 
 function verdictBox(pair, answer, isOpen) {
   const { difference } = pair;
-  const needed = (num) => (num === null ? "more problems, not seeds" : `${num} seeds per arm`);
+  const { plan } = answer;
   const facts = [
     ["difference", `${signed(difference.value)} points`, ""],
     ["another exam, 95 %", between(difference.another), "new seeds and new problems"],
     ["this exam, 95 %", between(difference.this), "new seeds, these problems"],
     ["probability of improvement", pair.improvement === null ? "needs 2 seeds" : `${percent(pair.improvement)} %`, pair.improvement_interval ? `[${percent(pair.improvement_interval[0])}, ${percent(pair.improvement_interval[1])}]` : pair.improvement === null ? "" : "interval from 10 seeds on"],
-    ["IQM over seeds", pair.iqm[0] === null ? "needs 10 seeds" : `${percent(pair.iqm[0])} → ${percent(pair.iqm[1])}`, ""],
-    ["this design detects", points(pair.detectable.another), `or more, on another exam; ${points(pair.detectable.this)} on this one`],
-    [`${number(100 * answer.effect)} points need`, needed(pair.seeds_needed.another), `for another exam; ${pair.seeds_needed.this === null ? "not estimable" : `${pair.seeds_needed.this} seeds`} for this one`],
-    ["pairing multiplies the error by", pair.rho.another === null ? "–" : Math.sqrt(Math.max(1 - pair.rho.another, 0)).toFixed(2), pair.adjusted_p === null ? "" : `p corrected (Holm): ${number(pair.adjusted_p)}`],
+    ["IQM over seeds", pair.iqm[0] === null ? "needs 4 seeds" : `${percent(pair.iqm[0])} → ${percent(pair.iqm[1])}`, ""],
+    ["intervals hold together over", pair.together || "this difference alone", ""],
+    ["pairing multiplies the error by", pair.rho.another === null ? "–" : Math.sqrt(Math.max(1 - pair.rho.another, 0)).toFixed(2), ""],
+    ...(plan ? [
+      ["other runs would detect", Object.entries(plan.detectable.another).map(([num, share]) => `${points(share)} with ${num} seeds`).join(", "), "on another exam; power 0.8, assurance 0.8"],
+      [`seeds for ${number(100 * plan.effect)} points`, plan.seeds.another, `on another exam; on this one ${plan.seeds.this}`],
+    ] : []),
   ];
   return el("section", { class: `card verdict-box ${pair.verdict.kind}`, "aria-label": `Verdict on ${pair.candidate}` },
     el("p", { class: "muted" }, `${pair.candidate} against ${pair.baseline}, ${answer.titles[pair.measure]}, ${pair.benchmark}`),
@@ -161,7 +164,7 @@ function scoreTable(answer, colour) {
       el("tr", {}, el("th", {}, ""), el("th", {}, ""), names.map((name) => el("th", { class: "num", colspan: "2" }, name, answer.num_problems[name] ? ` (${answer.num_problems[name]})` : "")), el("th", { colspan: "3" }, "")),
       el("tr", {}, el("th", {}, "Arm"), el("th", {}, "Seeds"), names.map(() => [el("th", { class: "num" }, answer.titles.mean), el("th", { class: "num" }, answer.titles.pass)]), el("th", { class: "num" }, "Steps"), el("th", { class: "num" }, "Tokens"), el("th", { class: "num" }, "Time"))),
     el("tbody", {}, answer.arms.map((arm) => el("tr", {},
-      el("td", {}, el("span", { style: { color: seriesStyle(colour.get(arm.name)).color } }, "● "), el("b", {}, arm.name)),
+      el("td", {}, el("span", { style: { color: seriesStyle(colour.get(arm.name)).color } }, "● "), el("b", {}, arm.name), arm.collapsed && el("div", { class: "sub" }, `ended below their start: ${arm.collapsed}`)),
       el("td", { class: "muted" }, arm.seeds.join(", ")),
       names.map((name) => [cell(arm.scores.mean[name]), cell(arm.scores.pass[name])]),
       el("td", { class: "num" }, span(arm.steps, number)), el("td", { class: "num" }, span(arm.num_tokens, count)), el("td", { class: "num" }, span(arm.wall_s, duration)))))),

@@ -7,24 +7,22 @@ import json
 import pytest
 import yaml
 
-from atrium.assemble.memory import dimensions_of
 from atrium.cli import main
 from atrium.config.compose import conf_folder
-from atrium.models.architecture import random_architecture
-from atrium.train.memory_plan import MemorySettings, block_parameters, plan_memory
+from atrium.models.architecture import random_shape
+from atrium.planning.memory import TrainerDemand, plan_memory
 
 
 def dimensions(file):
     shipped = yaml.safe_load((conf_folder() / "model" / f"{file}.yaml").read_text(encoding="utf-8"))
-    return dimensions_of(random_architecture(shipped["architecture"]))
+    return random_shape(shipped["architecture"])
 
 
 def sizes(model, **changes):
-    settings = MemorySettings(
+    settings = TrainerDemand(
         compute_dtype="bfloat16",
         micro_batch_tokens=4096,
         batch_tokens=1 << 20,
-        cache_tokens=1 << 20,
         **changes,
     )
     return {item.name: item.num_bytes for item in plan_memory(model, settings)}
@@ -33,7 +31,7 @@ def sizes(model, **changes):
 def test_a_rank_holds_its_share_of_what_is_shared_and_all_of_its_activations():
     model = dimensions("qwen3_8b")
     alone, shared = sizes(model, has_reference=True), sizes(model, has_reference=True, num_ranks=8)
-    for name in ("weights, float32", "AdamW's state", "gradients", "reference weights", "key-value cache"):
+    for name in ("weights, float32", "AdamW's state", "gradients", "reference weights"):
         assert shared[name] == alone[name] // 8
     for name in ("activations", "logits"):
         assert shared[name] == alone[name]
@@ -44,7 +42,7 @@ def test_a_rank_holds_its_share_of_what_is_shared_and_all_of_its_activations():
 @pytest.mark.parametrize("file", ["qwen3_1_7b", "qwen3_8b", "qwen3_32b"])
 def test_blocks_and_what_is_outside_of_them_make_the_model(file):
     model = dimensions(file)
-    outside = model.num_parameters - model.num_layers * block_parameters(model)
+    outside = model.num_parameters - model.num_layers * model.num_block_parameters
     embeddings = model.vocabulary_size * model.hidden_size
     # One matrix where the head is tied, else two; norms are what is left.
     assert outside == pytest.approx(embeddings, rel=1e-2) or outside == pytest.approx(

@@ -1,4 +1,4 @@
-"""A worker's pulse: heartbeats and the sweep's snapshot, from a thread of its own.
+"""A worker's heartbeat and the sweep's snapshot, from a thread of its own.
 
 A training step may last longer than other workers wait, so the thread beats on while the main thread
 trains. What it finds wrong (a storage that is gone, a command that is gone) it keeps for the main
@@ -21,7 +21,7 @@ from atrium.sweep.study import SweepStudies
 INTERVAL_S = 5.0
 
 
-class Pulse:
+class Heartbeat:
     """Beats for one worker. `parent` is the process whose end also ends the worker, if any."""
 
     def __init__(

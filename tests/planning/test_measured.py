@@ -9,13 +9,15 @@ import psutil
 import pytest
 import torch
 
-from atrium.models.architecture import random_architecture
+from atrium.models.architecture import random_shape
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import build_tokenizer
+from atrium.planning.memory import TrainerDemand, peak_by_phase, plan_memory
+from atrium.records import Phase
 from atrium.train.guard.budget_search import worst_rows
-from atrium.train.memory_plan import MemorySettings, ModelDimensions, Phase, peak_by_phase, plan_memory
+from atrium.train.settings import AdamWSettings
 from atrium.train.update.forward import PolicyForward
-from atrium.train.update.optimizer import OptimizerSettings, PolicyOptimizer
+from atrium.train.update.optimizer import PolicyOptimizer
 
 ARCHITECTURE = {
     "model_type": "qwen3",
@@ -30,7 +32,7 @@ ARCHITECTURE = {
 }
 NUM_TOKENS, LENGTH = 1536, 128
 RESET = Path("/proc/self/clear_refs")
-SETTINGS = OptimizerSettings(
+SETTINGS = AdamWSettings(
     learning_rate=1e-6,
     beta1=0.9,
     beta2=0.99,
@@ -39,7 +41,6 @@ SETTINGS = OptimizerSettings(
     num_warmup_steps=0,
     schedule="constant",
     max_grad_norm=1.0,
-    num_steps=2,
 )
 
 
@@ -55,7 +56,7 @@ def test_the_peak_of_an_update_is_predicted_within_a_fifth():
     before = psutil.Process().memory_info().rss
     model = build_random_policy(ARCHITECTURE, tokenizer=build_tokenizer(), seed=0).model
     assert 25e6 < sum(parameter.numel() for parameter in model.parameters()) < 35e6
-    forward, optimizer = PolicyForward(model, temperature=1.0), PolicyOptimizer(model, SETTINGS)
+    forward, optimizer = PolicyForward(model, temperature=1.0), PolicyOptimizer(model, SETTINGS, num_steps=2)
     rows = worst_rows(NUM_TOKENS, longest=LENGTH, device=torch.device("cpu"))
     RESET.write_text("5", encoding="utf-8")
     for step in (1, 2):  # the second meets the optimiser's state
@@ -65,16 +66,9 @@ def test_the_peak_of_an_update_is_predicted_within_a_fifth():
         optimizer.clip_gradient()
         optimizer.step(step)
     measured = _peak_bytes() - before
-    architecture = random_architecture(ARCHITECTURE)
-    names = ModelDimensions.__dataclass_fields__
     plan = plan_memory(
-        ModelDimensions(**{name: getattr(architecture, name) for name in names}),
-        MemorySettings(
-            compute_dtype="float32",
-            micro_batch_tokens=NUM_TOKENS,
-            batch_tokens=NUM_TOKENS,
-            cache_tokens=0,
-        ),
+        random_shape(ARCHITECTURE),
+        TrainerDemand(compute_dtype="float32", micro_batch_tokens=NUM_TOKENS, batch_tokens=NUM_TOKENS),
     )
     predicted = peak_by_phase(plan)[Phase.UPDATE]
     assert np.isfinite(measured)

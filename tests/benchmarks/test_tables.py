@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 BENCHMARKS = REPOSITORY / "benchmarks"
 PAGE = REPOSITORY / "docs" / "performance.md"
 

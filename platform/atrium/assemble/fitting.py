@@ -1,0 +1,181 @@
+"""What would make a run fit into memory: settings to type, found by planning with each of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from atrium.config.schema import RunConfig
+from atrium.errors import ConfigError
+from atrium.models.settings import HubModelSettings, LoraSettings
+from atrium.planning.memory import peak_by_phase
+from atrium.records import MemoryItem
+from atrium.rollout.settings import DecoderSettings, VllmSettings
+
+Plan = Callable[[RunConfig], tuple[MemoryItem, ...]]
+"""What a configuration takes, with everything else fixed; `ConfigError` where it could not run."""
+_Option = tuple[str, RunConfig]
+"""What is typed, and the configuration with it."""
+_Change = Callable[[RunConfig], Iterator[_Option]]
+"""The values that a setting could have instead, those first that cost least."""
+
+
+def changed(config: RunConfig, **sections: Mapping[str, object]) -> RunConfig:
+    """The configuration with some settings of some sections set."""
+    return config.model_copy(
+        update={name: getattr(config, name).model_copy(update=values) for name, values in sections.items()}
+    )
+
+
+def fitting_changes(config: RunConfig, plan: Plan, num_bytes: float) -> tuple[str, ...] | None:
+    """Settings to type, few of them and those first that cost least, with which every phase fits.
+
+    Empty where the configuration fits as it is, None where nothing that is known here makes it fit.
+    """
+    taken, excess = _apply(config, _CHANGES, plan, num_bytes)
+    if excess > 0:
+        return None
+    for change in list(taken):  # an earlier one may be idle beside a later one
+        others = [other for other in taken if other is not change]
+        found, excess = _apply(config, others, plan, num_bytes)
+        if excess == 0:
+            taken = found
+    return tuple(taken.values())
+
+
+def _apply(
+    config: RunConfig, changes: Sequence[_Change], plan: Plan, num_bytes: float
+) -> tuple[dict[_Change, str], float]:
+    """Of each change the value that lowers what is too much, until nothing is; and what is left of it."""
+
+    def excess(run: RunConfig) -> float:
+        """The bytes too much of all phases together."""
+        try:
+            peaks = peak_by_phase(plan(run)).values()
+        except ConfigError:  # such as a share that does not hold one completion
+            return math.inf
+        return sum(max(0.0, peak - num_bytes) for peak in peaks)
+
+    taken: dict[_Change, str] = {}
+    left = excess(config)
+    for change in changes:
+        best: _Option | None = None
+        for text, option in change(config) if left > 0 else ():
+            if (lower := excess(option)) < left:
+                best, left = (text, option), lower
+            if left == 0:
+                break
+        if best is not None:
+            taken[change], config = best
+    return taken, left
+
+
+def _decode_fewer(config: RunConfig) -> Iterator[_Option]:
+    rollout = config.rollout
+    if isinstance(rollout, DecoderSettings):
+        longest = max(rollout.max_new_tokens, config.evaluation.max_new_tokens)
+        for tokens in _halves(rollout.max_batch_tokens or 1 << 22, least=2 * longest):
+            yield (
+                f"rollout.max_batch_tokens={tokens}",
+                changed(config, rollout={"max_batch_tokens": tokens}),
+            )
+
+
+def _recompute(config: RunConfig) -> Iterator[_Option]:
+    if config.compute.recompute_activations is not True:
+        yield (
+            "compute.recompute_activations=true",
+            changed(config, compute={"recompute_activations": True}),
+        )
+
+
+def _pass_fewer(config: RunConfig) -> Iterator[_Option]:
+    for tokens in _halves(config.compute.max_micro_batch_tokens, least=config.rollout.max_new_tokens):
+        yield (
+            f"compute.micro_batch_tokens={tokens}",
+            changed(config, compute={"micro_batch_tokens": tokens}),
+        )
+
+
+def _share_less(config: RunConfig) -> Iterator[_Option]:
+    rollout = config.rollout
+    if isinstance(rollout, VllmSettings) and rollout.kv_cache_mb is None:
+        for percent in range(int(100 * rollout.gpu_memory_fraction) - 1, 0, -1):
+            fraction = percent / 100
+            yield (
+                f"rollout.gpu_memory_fraction={fraction:g}",
+                changed(config, rollout={"gpu_memory_fraction": fraction}),
+            )
+
+
+def _split(config: RunConfig) -> Iterator[_Option]:
+    rollout, num_processes = config.rollout, config.compute.num_processes
+    if isinstance(rollout, VllmSettings):
+        for number in range(rollout.tensor_parallel + 1, num_processes + 1):
+            if num_processes % number == 0:
+                yield (
+                    f"rollout.tensor_parallel={number}",
+                    changed(config, rollout={"tensor_parallel": number}),
+                )
+
+
+def _sleep(config: RunConfig) -> Iterator[_Option]:
+    rollout = config.rollout
+    may_sleep = config.compute.device == "cuda" and rollout.overlap is not True
+    if isinstance(rollout, VllmSettings) and may_sleep and not rollout.sleeps:
+        yield "rollout.sleep_level=1", changed(config, rollout={"sleep_level": 1})
+
+
+def _lighten_state(config: RunConfig) -> Iterator[_Option]:
+    is_alone = config.compute.world_size == 1
+    if config.optimizer.kind != "adamw" or config.compute.offload:
+        return
+    if is_alone:
+        yield "optimizer=adamw_8bit", changed(config, optimizer={"kind": "adamw_8bit"})
+    if config.compute.device == "cuda":
+        yield "compute.offload=true", changed(config, compute={"offload": True})
+
+
+def _adapt(config: RunConfig) -> Iterator[_Option]:
+    model, kind = config.model, config.optimizer.kind
+    if isinstance(model, HubModelSettings) and model.lora is None and config.compute.world_size == 1:
+        if kind == "adamw_bf16":
+            return
+        yield (
+            "'model.lora={rank: 16, alpha: 32}'",
+            changed(config, model={"lora": LoraSettings(rank=16, alpha=32.0)}),
+        )
+
+
+def _spread(config: RunConfig) -> Iterator[_Option]:
+    compute, num_prompts = config.compute, config.rollout.num_prompts
+    may_spread = config.optimizer.kind == "adamw" and config.model.lora is None and compute.on_oom == "stop"
+    if compute.device != "cuda" or compute.num_nodes > 1 or not may_spread:
+        return
+    for number in (2, 4, 8):
+        if number > compute.num_processes and num_prompts % number == 0:
+            yield (
+                f"compute=node compute.num_processes={number}",
+                changed(config, compute={"num_processes": number}),
+            )
+
+
+_CHANGES: tuple[_Change, ...] = (
+    _decode_fewer,
+    _recompute,
+    _pass_fewer,
+    _share_less,
+    _split,
+    _sleep,
+    _lighten_state,
+    _adapt,
+    _spread,
+)
+"""Those first that cost least: memory of caches, then time, then precision, then what is trained."""
+
+
+def _halves(largest: int, *, least: int) -> Iterator[int]:
+    """Powers of two below `largest`, down to `least`."""
+    tokens = 1 << (largest - 1).bit_length()
+    while (tokens := tokens // 2) >= least:
+        yield tokens

@@ -1,0 +1,121 @@
+"""`atrium evaluate --regrade`: stored answers graded again, and what changed. Nothing stored is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from atrium.assemble.regrading import Regraded, StoredAnswer, answers_of_file, answers_of_rows, regrade
+from atrium.cli.runs_command import files_explained, standard_output
+from atrium.cli.samples import read_rows
+from atrium.config.compose import check_overrides, compose
+from atrium.config.nearest import shown
+from atrium.errors import ConfigError
+from atrium.grading.verifiers import Verifier
+from atrium.tracking.end_summary import cell
+from atrium.tracking.find import EVALUATED, find_run
+from atrium.tracking.formatting import printable, share
+from atrium.tracking.reader import read_object, setting
+from atrium.tracking.sample_exports import write_csv
+
+_MAX_LISTED = 20
+_FIELDS = ("benchmark", "name", "gold", "was_correct", "is_correct", "was_extracted", "extracted", "reason")
+_READ = ("grader", "model.thinking")
+
+
+def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str], csv: Path | None) -> None:
+    """Grade the answers of an evaluation, a run, or a JSON Lines file, and print and write what changed.
+
+    The grader is the one that the record names, or the one that `overrides` give (`grader=math_tolerance`).
+    """
+    typed = [override.key_or_group for override in check_overrides(overrides)]
+    for key, line in zip(typed, overrides, strict=False):
+        if key not in _READ and not key.startswith("grader."):
+            raise ConfigError(
+                f"{shown(line)}: has no effect on answers that are graded again; allowed are settings of "
+                "grader, and model.thinking"
+            )
+    config: Mapping[str, object] = {}
+    path = Path(wanted).expanduser()
+    with files_explained():
+        if path.suffix == ".jsonl":
+            answers = {path.name: answers_of_file(path)}
+        else:
+            folder = find_run(runs_dir, wanted, last=EVALUATED)
+            config, _ = read_object(folder.config_file)
+            answers = {name: answers_of_rows(own) for name, own in read_rows(folder).items()}
+    composed = compose(overrides)
+    thinking = (
+        composed.model.thinking if "model.thinking" in typed else setting(config, "model.thinking") is True
+    )
+    is_chosen = any(key.startswith("grader") for key in typed)
+    console = standard_output()
+    found: dict[str, list[Regraded]] = {}
+    for name, own in answers.items():
+        verifier = composed.grader if is_chosen else _verifier_of(config, name) or composed.grader
+        found[name] = regrade(own, verifier, thinking=thinking)
+        _print(name, found[name], verifier, console)
+    if csv is not None:
+        with files_explained():
+            write_csv(csv, [_row(name, one) for name, several in found.items() for one in several], _FIELDS)
+
+
+def _verifier_of(config: Mapping[str, object], name: str) -> Verifier | None:
+    """The grader that judged a benchmark of a record."""
+    own = setting(config, "benchmark.grader")
+    members = setting(config, "benchmark.members")
+    for member in members.values() if isinstance(members, Mapping) else ():
+        if isinstance(member, Mapping) and member.get("name") == name:
+            own = member.get("grader")
+    section = own or config.get("grader")
+    if not isinstance(section, Mapping) or section.get("kind") not in Verifier.kinds:
+        return None
+    settings = {str(key): value for key, value in section.items() if key != "kind"}
+    return Verifier.of(str(section["kind"]), **settings)
+
+
+def _print(name: str, found: Sequence[Regraded], verifier: Verifier, console: Console) -> None:
+    before = [one.stored.was_correct for one in found]
+    now = share(sum(one.is_correct for one in found) / len(found))
+    was = share(sum(map(bool, before)) / len(found)) if None not in before else "unknown"
+    changed = [one for one in found if one.is_changed]
+    scores = f"correct {was} -> {now}, {len(changed)} changed"
+    line = f"{name}: {len(found)} answers graded by {verifier.kind}: {scores}"
+    console.print(Text(printable(line), style="bold"), soft_wrap=True)
+    if not changed:
+        return
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
+    for title in ("answer", "was", "is", "gold", "extracted", "reason"):
+        table.add_column(title)
+    for one in changed[:_MAX_LISTED]:
+        stored: StoredAnswer = one.stored
+        cells = (
+            stored.name,
+            "correct" if stored.was_correct else "wrong",
+            one.verdict.value.replace("_", " "),
+            stored.gold,
+            one.extracted or "none",
+            one.reason,
+        )
+        table.add_row(*map(cell, cells))
+    console.print(Padding(table, (0, 0, 0, 2), expand=False))
+    if len(changed) > _MAX_LISTED:
+        console.print(Text(f"  and {len(changed) - _MAX_LISTED} more; --csv FILE writes all"))
+
+
+def _row(name: str, one: Regraded) -> dict[str, object]:
+    return {
+        "benchmark": name,
+        "name": one.stored.name,
+        "gold": one.stored.gold,
+        "was_correct": one.stored.was_correct,
+        "is_correct": one.is_correct,
+        "was_extracted": one.stored.extracted,
+        "extracted": one.extracted,
+        "reason": one.reason,
+    }

@@ -1,0 +1,124 @@
+"""Files of one's own: `GROUP=PATH.yaml` becomes the overrides that the file means.
+
+Hydra would need its search path changed, which is refused because what lies there is composed without
+a look. Here the file is read as data and every line of it goes through the checks of the command line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from atrium.config.nearest import shown
+from atrium.errors import ConfigError
+
+WHOLE_RUN = frozenset({"debug", "experiment", "recipe"})
+"""Groups whose files set keys of the whole run; those of any other set keys of their own section."""
+
+_OVERRIDE = re.compile(r"override\s+/(\w+)(@_global_\.\1)?")
+_PARENT = re.compile(r"[\w/-]+")
+_PLAIN_TEXT = re.compile(r"[A-Za-z_][\w./-]*")
+
+
+def expand_files(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
+    """The arguments, with each `GROUP=PATH.yaml` (or .yml) replaced by the overrides of that file.
+
+    Those stand first, so that what is typed wins. `groups` are the options of each group. Raises
+    `ConfigError` for a file that is missing, and where one holds anything but settings and a `defaults` list
+    with an option of its group to start from and `override /GROUP: OPTION`.
+    """
+    of_files: list[str] = []
+    typed: list[str] = []
+    for argument in arguments:
+        group, _, value = argument.partition("=")
+        if group in groups and value.endswith((".yaml", ".yml")):
+            of_files += _read(group, value, groups[group])
+        else:
+            typed.append(argument)
+    return [*of_files, *typed]
+
+
+def as_overrides(settings: Mapping[str, object], prefix: str = "") -> Iterator[str]:
+    """Nested settings as overrides, one per leaf."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from as_overrides({str(k): v for k, v in value.items()}, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}={override_text(value)}"
+
+
+def override_text(value: object) -> str:
+    """A value as Hydra's grammar reads it back."""
+    if isinstance(value, str) and _PLAIN_TEXT.fullmatch(value):
+        return value
+    return repr(value) if isinstance(value, float) else json.dumps(value)
+
+
+def _read(group: str, name: str, options: Sequence[str]) -> list[str]:
+    """The overrides that a file means, its parents first."""
+    path, said = Path(name).expanduser(), f"{group}={name}"
+    if not path.is_file():
+        raise ConfigError(
+            f"{said}: there is no such file; allowed is a file of conf/{group} by its name, or a path to one "
+            "of yours"
+        )
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException, AssertionError) as error:
+        raise ConfigError(f"{said}: cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"{said}: holds no settings")
+    settings = {str(key): value for key, value in content.items() if key != "defaults"}
+    defaults = content.get("defaults", [])
+    if not isinstance(defaults, list):
+        raise ConfigError(f"{said}: defaults={shown(defaults)}; allowed is a list")
+    parents = list(_parents(group, said, defaults))
+    _check(group, said, settings, parents, options)
+    prefix = "" if group in WHOLE_RUN else f"{group}."
+    return [*parents, *as_overrides(settings, prefix)]
+
+
+def _parents(group: str, said: str, defaults: Sequence[object]) -> Iterator[str]:
+    """The options that a `defaults` list chooses, as overrides."""
+    for entry in defaults:
+        if entry == "_self_":
+            continue
+        if isinstance(entry, str) and _PARENT.fullmatch(entry):
+            yield f"{group}={entry}"
+            continue
+        if isinstance(entry, Mapping) and len(entry) == 1:
+            [(key, option)] = entry.items()
+            other = _OVERRIDE.fullmatch(str(key))
+            if other is not None and isinstance(option, str):
+                yield f"{other[1]}={option}"
+                continue
+        raise ConfigError(
+            f"{said}: defaults holds {shown(entry)}; allowed are names of conf/{group} and "
+            "`override /GROUP: OPTION`"
+        )
+
+
+def _check(
+    group: str, said: str, settings: Mapping[str, object], parents: Sequence[str], options: Sequence[str]
+) -> None:
+    """A part starts from a shipped one that it names, and a method is recorded under a name of its own."""
+    num_parents = sum(parent.startswith(f"{group}=") for parent in parents)
+    if num_parents > 1:
+        raise ConfigError(f"{said}: defaults names {num_parents} files of conf/{group}; allowed is one")
+    if num_parents == 0 and group not in WHOLE_RUN | {"evaluation"}:
+        raise ConfigError(
+            f"{said}: does not say which file of conf/{group} it starts from; begin it with "
+            f"`defaults: [NAME]`, where NAME is one of {', '.join(options)}"
+        )
+    if group == "algorithm" and settings.get("name", options[0]) in options:
+        given = f"name: {settings['name']}" if "name" in settings else "no line `name:` of its own"
+        raise ConfigError(
+            f"{said}: {given}, so that its runs would be recorded as another method's; "
+            "allowed is a name that no file of conf/algorithm has"
+        )

@@ -1,0 +1,102 @@
+"""Training problems that a benchmark has too: the same question, or one that shares a run of words with it.
+
+Source: the rule of words is open-r1's, which flags any 8 words in a row that a benchmark has (`num_words=8`,
+`min_common_frac=0`), and Qwen2.5-Math's, which flags 13 words where the longest common subsequence is above
+0.6 (arXiv 2409.12122, section on decontamination; the numbers are recalled). Differs: numbers, signs and
+LaTeX commands are words of their own, whatever the spacing; the share is one of the longer question's words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from atrium.data.splits import question_key
+from atrium.records import Problem
+from atrium.section import Count, Frac, Section
+
+_WORD = re.compile(r"\\?[a-z]+|[0-9]+|[^\sa-z0-9$~{}\\]")
+_LAYOUT = re.compile(r"\\(?:left|right|displaystyle)(?![a-z])")
+
+_Held = tuple[str, str]
+
+
+class Contamination(Section):
+    """When a training problem is taken for one of a benchmark."""
+
+    num_words: Count | None
+    """Words (numbers and signs too) in a row that two questions share; null for equal questions only."""
+    min_common_frac: Frac
+    """The least share of the longer question that both have in the same order; 0 for any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """A training problem, the benchmark and its problem that it repeats, and the words that they share."""
+
+    problem_id: str
+    benchmark: str
+    held_id: str
+    shared: str
+
+
+def find_overlaps(
+    problems: Sequence[Problem], benchmarks: Mapping[str, Sequence[Problem]], rule: Contamination
+) -> tuple[Overlap, ...]:
+    """The problems that a benchmark has too, in their order, each with the first problem that it repeats."""
+    held = {(name, one.problem_id): one.question for name, several in benchmarks.items() for one in several}
+    by_key = {question_key(question): key for key, question in reversed(held.items())}
+    words = {key: _words(question) for key, question in held.items()}
+    runs: dict[tuple[str, ...], list[_Held]] = defaultdict(list)
+    for key, own in words.items() if rule.num_words else ():
+        for run in _runs(own, rule.num_words or 0):
+            runs[run].append(key)
+    overlaps = []
+    for problem in problems:
+        same = by_key.get(question_key(problem.question))
+        shared, place = (
+            ("the same question", same) if same else _shared_run(problem.question, words, runs, rule)
+        )
+        if place:
+            overlaps.append(
+                Overlap(problem_id=problem.problem_id, benchmark=place[0], held_id=place[1], shared=shared)
+            )
+    return tuple(overlaps)
+
+
+def _words(question: str) -> tuple[str, ...]:
+    return tuple(_WORD.findall(_LAYOUT.sub(" ", question.lower())))
+
+
+def _runs(words: tuple[str, ...], length: int) -> Iterator[tuple[str, ...]]:
+    return (words[start : start + length] for start in range(len(words) - length + 1))
+
+
+def _shared_run(
+    question: str,
+    held_words: Mapping[_Held, tuple[str, ...]],
+    runs: Mapping[tuple[str, ...], list[_Held]],
+    rule: Contamination,
+) -> tuple[str, _Held | None]:
+    own = _words(question) if runs else ()
+    refused: set[_Held] = set()
+    for run in _runs(own, rule.num_words or 0):
+        for place in runs.get(run, ()):
+            if place not in refused and _common_frac(own, held_words[place]) >= rule.min_common_frac:
+                return " ".join(run), place
+            refused.add(place)
+    return "", None
+
+
+def _common_frac(one: Sequence[str], other: Sequence[str]) -> float:
+    """The length of the longest common subsequence, as a share of the longer one's words."""
+    row = [0] * (len(other) + 1)
+    for word in one:
+        before = 0
+        for index, other_word in enumerate(other, start=1):
+            above = row[index]
+            row[index] = before + 1 if word == other_word else max(above, row[index - 1])
+            before = above
+    return row[-1] / max(len(one), len(other))

@@ -1,0 +1,83 @@
+r"""Numbers in spellings that are not LaTeX, as LaTeX: `7e37`, `0.\overline{3}`, `3 1/2`, `½`, `√2`, `np.pi`.
+
+Each rule keeps the value, and none computes one but that of a repeating decimal. What is already LaTeX stays.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from atrium.grading.notation import word_set
+
+_FUNCTIONS = {
+    name: name for name in word_set("arcsin arccos arctan sinh cosh tanh sin cos tan cot sec csc")
+} | {
+    **{name: name for name in ("ln", "log", "exp")},
+    "asin": "arcsin",
+    "acos": "arccos",
+    "atan": "arctan",
+}
+_MODULE = r"(?<![\\A-Za-z.])(?P<module>(?:np|numpy|math|sympy|sp)\.)?"
+_PLAIN = re.compile(_MODULE + rf"(?P<name>{'|'.join(sorted(_FUNCTIONS, key=len, reverse=True))})(?=\s*\()")
+_OPERATOR = re.compile(rf"\\operatorname\s*\{{\s*({'|'.join(_FUNCTIONS)})\s*\}}")
+_SQRT = re.compile(_MODULE + r"sqrt\s*\((?P<radicand>[^()]*)\)")
+_PI = re.compile(_MODULE + r"pi(?![A-Za-z])")
+_EXPONENT = re.compile(
+    r"(?<![A-Za-z0-9./^])(?P<mantissa>[0-9]+\.?[0-9]*|\.[0-9]+)[eE](?P<exponent>[-+]?[0-9]{1,4})(?![0-9A-Za-z.^(!])"
+)
+_LETTER_TIMES = re.compile(r"(?<=[0-9.])\s*[xX]\s*(?=10\s*\^)")
+_NEGATIVE_POWER = re.compile(r"\^\s*-\s*([0-9]+)")
+_BARE_POINT = re.compile(r"(?<=[0-9])\.(?=\s*[-+*/)}^])")  # `1./3`
+_REPEATING = re.compile(
+    r"(?<![0-9.])([0-9]*)\.([0-9]*)\\(?:overline|bar|dot)\s*(?:\{\s*([0-9]{1,40})\s*\}|([0-9]))(?![0-9])"
+)
+_MIXED = re.compile(r"(?<![0-9./^_{,])([0-9]+)(?:\s|~|\\[ ,;:!])+([0-9]+)\s*/\s*([0-9]+)(?![0-9.^!/])")
+_ROOT = re.compile(r"([√∛∜])\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+(?:\.[0-9]+)?|[A-Za-z]))")
+_ROOT_INDEX = {"√": "", "∛": "[3]", "∜": "[4]"}
+_SUPERSCRIPT = re.compile(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
+_SUBSCRIPT = re.compile(r"[₀₁₂₃₄₅₆₇₈₉]+")
+_IS_PLAIN = re.compile(r"[-+]?[0-9]+")
+
+
+def spell_unicode(text: str) -> str:
+    """Fractions, roots and raised or lowered digits that are characters of their own, as LaTeX."""
+    text = _ROOT.sub(lambda m: rf"\sqrt{_ROOT_INDEX[m[1]]}{{{m[2] or m[3] or m[4]}}}", text)
+    text = _SUPERSCRIPT.sub(lambda m: f"^{{{unicodedata.normalize('NFKD', m[0])}}}", text)
+    text = _SUBSCRIPT.sub(lambda m: f"_{{{unicodedata.normalize('NFKD', m[0])}}}", text)
+    return "".join(map(_fraction, text))
+
+
+def spell_numbers(text: str) -> str:
+    """Numbers and functions as LaTeX writes them; linear in a text without digits run wild."""
+    if _IS_PLAIN.fullmatch(text):
+        return text
+    text = text.replace("**", "^")
+    if "(" in text:
+        text = _SQRT.sub(r"\\sqrt{\g<radicand>}", _PLAIN.sub(_function, text))
+    text = _OPERATOR.sub(r"\\\1 ", _PI.sub(r"\\pi ", text))
+    text = _EXPONENT.sub(lambda m: rf"{m['mantissa'].rstrip('.')}\times 10^{{{int(m['exponent'])}}}", text)
+    text = _NEGATIVE_POWER.sub(r"^{-\1}", _LETTER_TIMES.sub(r"\\times ", text))
+    return _MIXED.sub(_mixed, _REPEATING.sub(_repeating, _BARE_POINT.sub("", text)))
+
+
+def _fraction(char: str) -> str:
+    parts = unicodedata.normalize("NFKD", char).split("⁄") if "¼" <= char <= "⅞" else []
+    return rf"\frac{{{parts[0]}}}{{{parts[1]}}}" if len(parts) == 2 and all(parts) else char
+
+
+def _function(match: re.Match[str]) -> str:
+    name = _FUNCTIONS[match["name"]]
+    return r"\ln" if match["module"] and name == "log" else rf"\{name}"
+
+
+def _repeating(match: re.Match[str]) -> str:
+    """A repeating decimal as the fraction that it is: over 9, 99, 990, ..."""
+    whole, fixed, period = match[1] or "0", match[2], match[3] or match[4]
+    nines = (10 ** len(period) - 1) * 10 ** len(fixed)
+    return rf"\frac{{{int(whole + fixed + period) - int(whole + fixed)}}}{{{nines}}}"
+
+
+def _mixed(match: re.Match[str]) -> str:
+    whole, upper, lower = match.groups()
+    return rf"{whole}\frac{{{upper}}}{{{lower}}}" if 0 < int(upper) < int(lower) else match[0]

@@ -1,0 +1,72 @@
+r"""A gold answer written in another way: who grades it equal has read the gold, and not compared two texts.
+
+`7e37` becomes `7\times 10^{37}`, 0.25 becomes `\frac{2}{8}`, a set stands in another order, an equation has
+its sides exchanged, words stand in capitals, and any other expression is multiplied by one.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from atrium.grading.arithmetic import evaluate
+from atrium.grading.normalization import read
+from atrium.grading.structure import as_interval, elements, unlabelled, without_base
+from atrium.grading.tokens import Tokens, join, split
+
+_EXPONENT = re.compile(r"\s*\$?\s*([-+]?[0-9]*\.?[0-9]+|[0-9]+\.)[eE]([-+]?[0-9]+)\s*\$?\s*")
+_MAX_DIGITS = 60
+
+
+def restated(gold: str) -> str:
+    """An answer that equals the gold answer and has another text."""
+    exponent = _EXPONENT.fullmatch(gold)
+    if exponent:  # read here from the text, so that a reader who takes e for Euler's number is found out
+        return rf"{exponent[1]} \times 10^{{{int(exponent[2])}}}"
+    form = read(gold)
+    if form.words is not None and len(form.words) > 1:
+        return rf"\text{{{form.words.upper()}}}"
+    if form.words is not None and form.words.isupper():
+        return rf"\text{{({form.words})}}"  # a choice
+    other = _restated(form.tokens)
+    if other != form.text:
+        return other
+    value = join(unlabelled(form.tokens))
+    return value if value != other else f"A = {value}"  # a name has no other form
+
+
+def _restated(tokens: Tokens) -> str:
+    value = unlabelled(tokens)
+    if value != tokens:
+        return join(tokens[: len(tokens) - len(value)]) + _restated(value)
+    several = elements(tokens)
+    if tokens[:1] == (r"\begin",):
+        return join(tokens).replace("pmatrix", "bmatrix") if "pmatrix" in tokens else join(tokens)
+    if several is not None:
+        parts = [_restated(part) for part in several.parts]
+        listed = ", ".join(reversed(parts) if several.is_bare else parts)
+        return several.brackets[:1] + listed + several.brackets[1:]
+    union = split(tokens, frozenset((r"\cup",)))
+    if len(union) > 1:
+        return r" \cup ".join(map(join, reversed(union)))
+    interval, sides = as_interval(tokens), split(tokens, frozenset(("=",)))
+    if interval != tokens:
+        return join(interval)
+    if len(sides) == 2:
+        return f"{join(sides[1])} = {join(sides[0])}"
+    return _restated_value(tokens)
+
+
+def _restated_value(tokens: Tokens) -> str:
+    is_percent = tokens[-1:] == ("%",)
+    value = evaluate(tokens[:-1] if is_percent else tokens)
+    if without_base(tokens) != tokens:
+        return "0" + join(tokens)
+    if value is not None and join(tokens) in value.names:
+        return join(tokens)
+    if value is not None and not value.names and isinstance(value.number, Fraction):
+        upper, lower = 2 * abs(value.number.numerator), 2 * value.number.denominator
+        if max(upper, lower) < 10**_MAX_DIGITS:
+            sign = "-" if value.number < 0 else ""
+            return rf"{sign}\frac{{{upper}}}{{{lower}}}" + (r"\%" if is_percent else "")
+    return rf"1 \cdot \left({join(tokens)}\right)"

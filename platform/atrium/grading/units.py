@@ -1,0 +1,156 @@
+r"""Units behind a value, and the words that are none: what an answer may say besides how much.
+
+A unit says what is counted: `5\text{ cm}^2`, `1.6\,\mathrm{km}/\mathrm{s}`, `20^{\circ}\mathrm{C}`,
+`125\text{ miles}`. It is a product of words and symbols, each with a power, and it is dropped from a value.
+Any noun may be counted, so set words are units unless one of them is of the closed class of words that say
+how much: numerals, comparisons, operations, denials. `5\text{ or six}` and `5\text{ million}` are not 5.
+
+**Letters in italics** may be variables. A symbol of several letters (`km`) is a unit of any answer; a letter
+alone (`m`) is one only where it stands behind a number and the gold answer has no such letter.
+"""
+
+from __future__ import annotations
+
+import re
+
+from atrium.grading.notation import word_set
+from atrium.grading.tokens import Tokens, content, group_start, is_text
+
+_PREFIXES = ("", "f", "p", "n", "u", "m", "c", "d", "k", "M", "G", "T")
+SYMBOLS = frozenset(
+    prefix + unit
+    for prefix in _PREFIXES
+    for unit in word_set("m g s A K mol Hz N Pa J W C V F T H L l eV pc")
+) | word_set(
+    "cal kcal bar atm torr psi min h hr hrs yr d day rad sr deg in ft yd mi lb lbs oz gal mph kph kmph rpm "
+    "erg ergs dyn G AU ly u kWh Wh lm lx Bq Gy Sv Wb S cc sq cu sec ha amu ohm ppm dB rs"
+)
+"""Symbols of units in plain letters, those of the SI with their prefixes."""
+
+LETTERS = frozenset("ghlmsACFHJKLNTVW")
+r"""Symbols of one letter; `e`, `i` and `d` mean other things, whatever they are set in (`\mathrm{d}x`)."""
+
+_COMMANDS = frozenset((r"\Omega", r"\AA", r"\ohm", r"\micro"))
+_JOINERS = frozenset(("/", r"\cdot", r"\times", "*", "per"))
+_MICRO = r"\mu"
+_DEGREE = ("^", "{", r"\circ", "}")
+_OF_ANGLES = frozenset((r"\sin", r"\cos", r"\tan", r"\cot", r"\sec", r"\csc"))  # of 20 degrees, not of 20
+_NOT_A_UNIT = frozenset(("sqrt", "infinity", "infty", "choose"))
+# What a value cannot end with, so that the words behind it are no unit of it.
+_NO_VALUE = frozenset("+-=/*^_<>,;:|([{&") | frozenset(
+    (r"\cdot", r"\times", r"\leq", r"\geq", r"\neq", r"\approx", r"\in", r"\pm", r"\to", r"\{", " ", r"\\")
+)
+
+_NUMERALS = word_set(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred hundreds "
+    "thousand thousands million millions billion billions trillion trillions dozen dozens half halves third "
+    "thirds fourth fourths fifth fifths sixth sixths seventh eighth eighths ninth tenth tenths hundredth "
+    "hundredths thousandth thousandths twice thrice double triple"
+)
+_CHANGES = _NUMERALS | word_set(
+    "plus minus divided multiplied factorial mod modulo base power raised or and but nor to than least most "
+    "under below between through until approximately roughly nearly almost except unless if maybe perhaps "
+    "possibly negative either not never no none neither cannot isn't wrong incorrect false"
+)
+"""Words that say how much, so that a value with one of them is another value or none."""
+
+_WORD = re.compile(r"[A-Za-z'-]+")  # `two-digit numbers` are counted, two of them are not
+# What set words of units hold besides letters: the power of `cm^2`, `m2` and `m s^{-1}`, commands.
+_TEXT_POWER = re.compile(
+    r"(?<=[A-Za-z])\s?\^?\{?-?[1-4]\}?(?![0-9A-Za-z.])|\\(?:mu|Omega|cdot|times)(?![A-Za-z])|\^\{\\circ\s*\}"
+)
+_UNIT_TEXT = re.compile(r"[A-Za-z\s/.'()*·%-]*")
+
+
+def changes_value(words: str) -> bool:
+    r"""Whether set words say how much, as `or six`, `million` and `is wrong` do, or a bare `squared`."""
+    found = _WORD.findall(words.lower())
+    return not _CHANGES.isdisjoint(found) or found[:1] in (["squared"], ["cubed"])
+
+
+def bare_words(words: str) -> str:
+    r"""Set words without the powers of units in them: `\text{cm}` of `\text{cm^2}`."""
+    return _TEXT_POWER.sub("", words)
+
+
+def without_unit(tokens: Tokens) -> Tokens:
+    """The tokens without the unit behind the value, where the way it is set shows that it is one."""
+    start, is_shown = _unit_start(tokens)
+    return tokens[:start] if is_shown else tokens
+
+
+def without_symbols(tokens: Tokens, other: Tokens, *, is_gold: bool) -> Tokens:
+    """The tokens without a unit in plain letters that `other` lacks; of a gold no letter is taken alone.
+
+    An answer `5 m` is 5 where 5 is asked for, and `5m` where `m` is a variable of the gold answer.
+    """
+    start, _ = _unit_start(tokens)
+    if start == len(tokens) or not (tokens[start - 1][-1].isdigit() or tokens[start - 1] == "}"):
+        return tokens
+    symbols = [token for token in tokens[start:] if token[0].isalpha()]
+    letters = {letter for token in other if token.isalpha() for letter in token}
+    is_variable = not letters.isdisjoint("".join(symbols)) or (is_gold and min(map(len, symbols)) == 1)
+    return tokens if is_variable else tokens[:start]
+
+
+def _unit_start(tokens: Tokens) -> tuple[int, bool]:
+    """Where the unit behind a value begins, or the end where there is none; and whether it is set as one."""
+    end, is_shown = len(tokens), False
+    start = end
+    while end > 1:
+        atom, shown = _factor_start(tokens, end)
+        if atom == end:
+            break
+        start, is_shown = atom, is_shown or shown
+        end = atom - 1 if atom > 1 and tokens[atom - 1] in _JOINERS else atom
+    if is_shown and start > 1 and tokens[start - 1] == "/":
+        start -= 1  # `5 / \text{s}`
+    before = tokens[start - 1] if 0 < start < len(tokens) else "="
+    is_word = before.isalpha() and not (len(before) == 1 and all(map(is_text, tokens[start:])))
+    if before in _NO_VALUE or is_text(before) or is_word:
+        return len(tokens), False
+    return start, is_shown
+
+
+def _factor_start(tokens: Tokens, end: int) -> tuple[int, bool]:
+    """Where a factor of a unit and its power begin, if one ends at `end`, and whether it is set as one."""
+    if tokens[max(end - 4, 0) : end] == _DEGREE and _OF_ANGLES.isdisjoint(tokens):
+        return end - 4, True
+    base = end
+    if tokens[end - 1] == "}":
+        opening = group_start(tokens, end)
+        inner = tokens[opening + 1 : end - 1]
+        if opening < 1:
+            return end, False
+        if tokens[opening - 1] != "^":
+            return _group_start(tokens, opening, end)
+        if not inner or not inner[-1].isdigit() or inner[:-1] not in ((), ("-",)):
+            return end, False
+        base = opening - 1
+    token = tokens[base - 1]
+    start = base - 2 if base > 1 and tokens[base - 2] == _MICRO else base - 1
+    if is_text(token):
+        words = bare_words(content(token))
+        is_unit = _UNIT_TEXT.fullmatch(words) is not None and not changes_value(words)
+        return (start, True) if is_unit else (end, False)
+    if len(token) > 3 and token.isalpha() and token not in _NOT_A_UNIT and not changes_value(token):
+        return start, True
+    if token in _COMMANDS:
+        return (base - 2 if base > 1 and tokens[base - 2] in _PREFIXES else base - 1), True
+    if token in SYMBOLS:
+        return start, start < base - 1 or tokens[max(start - 4, 0) : start] == _DEGREE
+    return end, False
+
+
+def _group_start(tokens: Tokens, opening: int, end: int) -> tuple[int, bool]:
+    r"""As `_factor_start`, for a group from `opening` on: `{\mu m}`, `\frac{\text{m}}{\text{s}}`."""
+    inner, before = tokens[opening + 1 : end - 1], tokens[opening - 1]
+    upper = group_start(tokens, opening) if before == "}" else 0
+    if upper > 0 and tokens[upper - 1] == r"\frac":
+        parts = (tokens[upper + 1 : opening - 1], inner)
+        is_unit = all(part == ("1",) or _unit_start(("1", *part)) == (1, True) for part in parts)
+        return (upper - 1, True) if is_unit else (end, False)
+    is_argument = before in ("_", "]") or (before[0] == "\\" and before not in (r"\cdot", r"\times"))
+    is_unit = not is_argument and _unit_start(("1", *inner))[0] == 1
+    return (opening, True) if is_unit else (end, False)

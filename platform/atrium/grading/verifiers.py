@@ -1,0 +1,221 @@
+r"""Verifiers: where the answer of a completion stands, and whether it equals the gold answer.
+
+A verifier is one class: its settings are the section `grader` of a configuration, or of a benchmark. It says
+
+- `extract`: which answer a text gives, or None where it gives none;
+- `compare`: whether an answer equals the gold answer, and why;
+- `write` and `restate`: how an answer stands in a completion, and the gold answer in another form. Together
+  they say what a readable gold is: one for which its own answer in another form counts.
+
+All of it runs in worker processes that are killed at a deadline (`pool`), so a verifier may be slow, may hang
+and may crash. One that inherits from `BoxVerifier` reads the last `\boxed{}` of the text and may `settle` in
+the caller what it can settle fast and safely; the verifiers below do. A class declared elsewhere is known as
+soon as its module is imported, before the configuration is.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from atrium.grading import equivalence
+from atrium.grading.arithmetic import evaluate
+from atrium.grading.equivalence import Finding
+from atrium.grading.extraction import last_box
+from atrium.grading.normalization import MAX_ANSWER_CHARS, read
+from atrium.grading.soundness import restated
+from atrium.grading.structure import unlabelled
+from atrium.grading.values import Value, close
+from atrium.section import Axis, Count, Positive, Wait
+
+_FONT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*(?=\{)|[{}$*]|\\[() ,;]")
+_LEADING_LETTER = re.compile(r"\s*[(\[]?\s*([A-Za-z])\s*(?:[)\].:,]|\s|$)")
+_ONLY_LETTERS = re.compile(r"(?:[\s,;()\[\].]|\b(?:and|or)\b|\b[A-Za-z]\b)+")
+_LETTER = re.compile(r"\b[A-Za-z]\b")
+
+
+class Verifier(Axis, axis=True):
+    """How the answer of a completion is found and compared with the gold answer."""
+
+    num_workers: Count = 2
+    """Worker processes; they start only when an answer needs more than comparing text."""
+    timeout_s: Wait = 5.0
+    """Seconds after which a worker is killed and the verdict is that it timed out."""
+    memory_limit_mb: Annotated[int, Field(ge=256)] = 1024
+    """Address space of one worker, in megabytes; with math-verify loaded it takes about 100."""
+
+    @abstractmethod
+    def extract(self, text: str) -> str | None:
+        """The answer in a completion, from which a thought has been taken off; None where there is none."""
+
+    @abstractmethod
+    def compare(self, gold: str, answer: str) -> Finding:
+        """Whether an extracted answer equals the gold answer."""
+
+    @abstractmethod
+    def write(self, answer: str) -> str:
+        """A completion that gives this answer, so that `extract` finds it."""
+
+    def restate(self, gold: str) -> str:
+        """The gold answer in another form that equals it; by default as it is."""
+        return gold
+
+
+class BoxVerifier(Verifier):
+    r"""A verifier of the last cluster of balanced `\boxed{}`, see `extraction`."""
+
+    def extract(self, text: str) -> str | None:
+        """The content of the box."""
+        return last_box(text)
+
+    def write(self, answer: str) -> str:
+        """The answer in a box."""
+        return rf"\boxed{{{answer}}}"
+
+    def settle(self, gold: str, answer: str) -> Finding | None:
+        """As `compare`, for the caller's own process; None where only a worker process may go on."""
+        del gold, answer
+        return None
+
+
+class MathVerifier(BoxVerifier):
+    """The last boxed answer against the gold answer, symbolically: `equivalence`."""
+
+    kind: Literal["math"] = "math"
+    """Which kind of grader this is."""
+
+    def settle(self, gold: str, answer: str) -> Finding | None:
+        """By text, words, rational numbers and lists of them."""
+        return equivalence.settle(gold, answer)
+
+    def compare(self, gold: str, answer: str) -> Finding:
+        """By math-verify."""
+        return equivalence.verify(gold, answer)
+
+    def restate(self, gold: str) -> str:
+        """See `soundness`."""
+        return restated(gold)
+
+
+class ToleranceVerifier(BoxVerifier):
+    """The last boxed answer against the gold answer, symbolically or as numbers that are close.
+
+    Source: Qwen2.5-Math's evaluation code, whose tolerance is 1e-4. Differs: there the gold answer divided or
+    multiplied by 100 counts too; here percentages are read as for `math`.
+    """
+
+    kind: Literal["math_tolerance"] = "math_tolerance"
+    """Which kind of grader this is."""
+    relative_tolerance: Annotated[Positive, Field(lt=1.0)] = 1e-4
+    """The largest difference of two numbers, also within lists, relative to the larger one."""
+
+    def settle(self, gold: str, answer: str) -> Finding | None:
+        """As for `math`, but that numbers which differ by a little are equal."""
+        return equivalence.settle(gold, answer, relative_tolerance=self.relative_tolerance)
+
+    def compare(self, gold: str, answer: str) -> Finding:
+        """By math-verify, and then as numbers."""
+        finding = equivalence.verify(gold, answer)
+        return finding if finding.is_equal else _as_numbers(gold, answer, self.relative_tolerance, finding)
+
+    def restate(self, gold: str) -> str:
+        """See `soundness`."""
+        return restated(gold)
+
+
+class ExactVerifier(BoxVerifier):
+    """The last boxed answer against the gold answer, as text but for its spacing."""
+
+    kind: Literal["exact"] = "exact"
+    """Which kind of grader this is."""
+
+    def settle(self, gold: str, answer: str) -> Finding:
+        """Equality of the two texts, but for space around them and runs of space within."""
+        return Finding(gold.split() == answer.split(), "compared as text")
+
+    compare = settle
+
+
+class NumericVerifier(BoxVerifier):
+    r"""The last boxed answer against the gold answer, both as numbers.
+
+    Numbers may be written as `1/3`, `\frac{1}{3}`, `1.5\times 10^{-3}`, `1.5e-3`, `30\%`, or as any
+    expression that has a value; a unit behind the number is ignored.
+    """
+
+    kind: Literal["numeric"] = "numeric"
+    """Which kind of grader this is."""
+    relative_tolerance: Annotated[Positive, Field(lt=1.0)] = 0.01
+    """The largest difference, relative to the larger number."""
+
+    def settle(self, gold: str, answer: str) -> Finding | None:
+        """Whether two numbers differ by at most the tolerance."""
+        if len(gold) > MAX_ANSWER_CHARS or len(answer) > MAX_ANSWER_CHARS:
+            return Finding(False, "too long for a number")
+        wanted, given = _number(gold), _number(answer)
+        return None if wanted is None or given is None else _close(wanted, given, self.relative_tolerance)
+
+    def compare(self, gold: str, answer: str) -> Finding:
+        """The same for expressions that only math-verify can read."""
+        return _as_numbers(gold, answer, self.relative_tolerance, Finding(False, "not a number"))
+
+    def restate(self, gold: str) -> str:
+        """See `soundness`."""
+        return restated(gold)
+
+
+class MultipleChoiceVerifier(BoxVerifier):
+    """The letters in the last boxed answer against those of the gold answer, several letters as a set."""
+
+    kind: Literal["multiple_choice"] = "multiple_choice"
+    """Which kind of grader this is."""
+
+    def settle(self, gold: str, answer: str) -> Finding:
+        r"""Equality of the letters chosen: `C`, `(C)`, `\text{C. 12}`."""
+        wanted, given = _letters(gold), _letters(answer)
+        return Finding(wanted == given, "letters compared") if given else Finding(False, "no letter chosen")
+
+    compare = settle
+
+    def restate(self, gold: str) -> str:
+        """The letters in brackets, set as text."""
+        return rf"\text{{({', '.join(sorted(_letters(gold)))})}}"
+
+
+def _as_numbers(gold: str, answer: str, relative_tolerance: float, otherwise: Finding) -> Finding:
+    """Compare two expressions by the numbers that math-verify reads: only for a worker process."""
+    numbers = [equivalence.numeric_value(text) for text in (gold, answer)]
+    values = [None if n is None else Value(n, abs(n), True, frozenset()) for n in numbers]
+    if values[0] is None or values[1] is None:
+        return otherwise
+    return _close(values[0], values[1], relative_tolerance)
+
+
+def _close(wanted: Value, given: Value, relative_tolerance: float) -> Finding:
+    is_close = close(wanted, given, relative_tolerance=relative_tolerance)
+    return Finding(bool(is_close), f"numbers compared to a relative {relative_tolerance:g}")
+
+
+def _number(text: str) -> Value | None:
+    bare = text.strip().replace(",", "")
+    try:
+        number = float(bare)
+    except ValueError:
+        tokens = unlabelled(read(text).tokens)
+        percent = tokens[-1:] == ("%",)
+        value = evaluate(tokens[:-1] if percent else tokens)
+        if value is None or value.names:
+            return None
+        return Value(value.number / 100, value.scale, True, value.names) if percent else value
+    return Value(number, abs(number), True, frozenset())
+
+
+def _letters(text: str) -> frozenset[str]:
+    plain = _FONT.sub(" ", text)
+    if _ONLY_LETTERS.fullmatch(plain):
+        return frozenset(letter.upper() for letter in _LETTER.findall(plain))
+    leading = _LEADING_LETTER.match(plain)
+    return frozenset((leading[1].upper(),)) if leading else frozenset()

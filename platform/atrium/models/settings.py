@@ -1,0 +1,139 @@
+r"""Settings of the policy: the group `model`, and what the built-in model is made of. Never torch.
+
+Loading, adapters and the warm-up take these classes as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from atrium.data.prompts import Prompt
+from atrium.section import Count, CountOrZero, Frac, Positive, Section, Seed, Text
+
+TOKENS = (
+    *("<pad>", "<unk>", "<eos>", "<q>", "<a>"),
+    *("\\boxed{", "}", *"0123456789", *"+-=;", *"*/(). \n"),
+)
+"""The built-in model's vocabulary; a token's place is its id. The last seven are not in the chain task."""
+
+
+class WarmupSettings(Section):
+    """The supervised warm-up of the built-in model; both numbers of steps 0 leave it untrained."""
+
+    num_clean_steps: CountOrZero = 600
+    """Steps on correct worked solutions, which build competence."""
+    num_imperfect_steps: CountOrZero = 200
+    """Steps on an imperfect demonstrator's answers, which reinforcement then has to overcome."""
+    batch_size: Count = 32
+    """Problems per step."""
+    learning_rate: Positive = 0.008
+    """Peak learning rate."""
+    direct_frac: Frac = 0.65
+    """Share of the demonstrator's answers that are given without steps."""
+    direct_error_frac: Frac = 0.3
+    """Probability that such a direct answer is wrong."""
+    slip_frac: Frac = 0.12
+    """Probability that a step of a worked solution slips, and carries the slip on."""
+
+    @property
+    def num_steps(self) -> int:
+        """The optimiser steps of both phases."""
+        return self.num_clean_steps + self.num_imperfect_steps
+
+
+class LoraSettings(Section):
+    """Adapters that are trained in place of the model's own weights; the engine samples from both merged."""
+
+    rank: Count
+    """Rows of A and columns of B, of every adapted map."""
+    alpha: Positive
+    """Scale: the adapters' product counts alpha / rank times."""
+    target_modules: tuple[Text, ...] | Literal["all_linear"] = "all_linear"
+    """The maps that get adapters, by the last part of their names; all_linear for all but the LM head."""
+
+
+class TinySettings(Section):
+    """The shape of the built-in model: a small Qwen3-architecture policy."""
+
+    hidden_size: Count = 64
+    """Width of the residual stream."""
+    num_layers: Count = 2
+    """Transformer layers."""
+    num_heads: Count = 4
+    """Query heads per layer; a multiple of num_key_value_heads."""
+    num_key_value_heads: Count = 2
+    """Key and value heads per layer."""
+    head_dim: Annotated[int, Field(ge=2, multiple_of=2)] = 16
+    """Width of one head; even, because rotary positions turn pairs."""
+    feed_forward_size: Count = 192
+    """Width of the gated feed-forward layer."""
+    initializer_range: Positive = 0.1
+    """Standard deviation of the initial weights. About 1 / sqrt(hidden_size), far above transformers' 0.02,
+    makes the warm-up several times faster."""
+    context_length: Annotated[int, Field(ge=16)] = 128
+    """The most tokens that a prompt and its completion may have together."""
+
+    @property
+    def architecture(self) -> dict[str, JsonValue]:
+        """What the model is built from: model_type and the keys of its config.json."""
+        return {
+            "model_type": "qwen3",
+            "hidden_size": self.hidden_size,
+            "num_hidden_layers": self.num_layers,
+            "num_attention_heads": self.num_heads,
+            "num_key_value_heads": self.num_key_value_heads,
+            "head_dim": self.head_dim,
+            "intermediate_size": self.feed_forward_size,
+            "initializer_range": self.initializer_range,
+            "max_position_embeddings": self.context_length,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+            "attention_dropout": 0.0,
+            "tie_word_embeddings": True,
+            "vocab_size": len(TOKENS),
+        }
+
+
+class TinyModelSettings(TinySettings):
+    """The built-in model: a small Qwen3-architecture policy with a character-level tokenizer."""
+
+    kind: Literal["tiny"]
+    """Which kind of model this is."""
+    seed: Seed
+    """The start of weights and warm-up; not the run's, so that all its seeds begin with one checkpoint."""
+    warmup: WarmupSettings
+    """How it is warmed up before reinforcement learning."""
+    lora: LoraSettings | None = None
+    """Adapters to train; null trains all of the model's weights."""
+    prompt: Prompt
+    """How a question is put to the model: a template's name, or its own system, examples, user, stop, ..."""
+    thinking: bool
+    """Whether answers begin with a thought that ends in </think>, which is not graded."""
+
+
+class HubModelSettings(Section):
+    """A causal language model from the Hub or a local folder, or one built to its architecture."""
+
+    kind: Literal["hub"]
+    """Which kind of model this is."""
+    source: Text
+    """A Hub id such as Qwen/Qwen3-0.6B, or the path of a local folder."""
+    revision: Text | None = None
+    """Branch, tag or commit of the Hub repository; null for its default branch."""
+    weights: Literal["pretrained", "random"] = "pretrained"
+    """Whether the weights are those of the source, or random ones in `architecture`, without a download.
+    Random ones come with the built-in model's character tokenizer, to measure speed and memory."""
+    architecture: dict[str, JsonValue] | None = None
+    """What random weights are built from: model_type and the keys of its config.json."""
+    seed: Seed = 0
+    """The start of random weights, and of adapters."""
+    lora: LoraSettings | None = None
+    """Adapters to train; null trains all of the model's weights."""
+    prompt: Prompt
+    """How a question is put to the model: a template's name, or its own system, examples, user, stop, ..."""
+    thinking: bool
+    """Whether answers begin with a thought that ends in </think>, which is not graded."""
+
+
+ModelSettings = Annotated[TinyModelSettings | HubModelSettings, Field(discriminator="kind")]

@@ -1,0 +1,136 @@
+"""The shape of a transformer: what memory, and splitting it over processes, follow from. Never torch.
+
+`read_shape` knows it from the keys of a config.json, for dense decoders with gated feed-forward layers;
+`models/architecture.py` asks transformers, which has to be loaded for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Literal
+
+from atrium.errors import ConfigError
+
+VOCABULARY_UNIT = 64
+"""vLLM rounds a vocabulary up to a multiple of this, and splits what results."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """The sizes of a decoder. Tied parameters count once; `num_tensors` counts parameter tensors.
+
+    `context_length` is in tokens, 0 where it is not known. `linear_maps` are those in the layers: the last
+    part of each one's name, its inputs and its outputs.
+    """
+
+    model_type: str
+    num_parameters: int
+    num_tensors: int
+    num_layers: int
+    hidden_size: int
+    feed_forward_size: int
+    vocabulary_size: int
+    num_heads: int
+    num_key_value_heads: int
+    head_size: int
+    context_length: int
+    linear_maps: tuple[tuple[str, int, int], ...]
+
+    @property
+    def query_size(self) -> int:
+        """The width of all query heads together."""
+        return self.num_heads * self.head_size
+
+    @property
+    def key_size(self) -> int:
+        """The width of all key heads together, and of all value heads."""
+        return self.num_key_value_heads * self.head_size
+
+    @property
+    def num_block_parameters(self) -> int:
+        """The parameters of one decoder block, norms and biases left out."""
+        attention = 2 * self.query_size + 2 * self.key_size
+        return self.hidden_size * (attention + 3 * self.feed_forward_size)
+
+    def cache_numbers_per_token(self, num_shared: int = 1) -> int:
+        """Keys and values of one token in all layers, on each of so many ranks that share the heads."""
+        num_heads = -(-self.num_key_value_heads // num_shared)
+        return 2 * self.num_layers * num_heads * self.head_size
+
+    def splitting_obstacle(self, num_ranks: int) -> str | None:
+        """What so many ranks of one vLLM cannot share; None where they can share all.
+
+        Whole heads are shared, the columns of the feed-forward layer and the rows of the vocabulary.
+        Key-value heads may be copied.
+        """
+        keys = self.num_key_value_heads
+        rows = -(-self.vocabulary_size // VOCABULARY_UNIT) * VOCABULARY_UNIT
+        if self.num_heads % num_ranks:
+            return f"{self.num_heads} attention heads"
+        if keys % num_ranks and num_ranks % keys:
+            return f"{keys} key-value heads"
+        if self.feed_forward_size % num_ranks:
+            return f"feed-forward width of {self.feed_forward_size}"
+        return f"vocabulary of {rows} rows, padding included" if rows % num_ranks else None
+
+
+def read_shape(keys: Mapping[str, object] | None) -> ModelShape | None:
+    """The shape by the keys of a config.json; None where they are not all there.
+
+    Norms and biases, less than a thousandth of the parameters, are left out.
+    """
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    found = keys or {}
+    sizes = [value for name in names if isinstance(value := found.get(name), int) and value > 0]
+    if len(sizes) < len(names):
+        return None
+    vocabulary, hidden, feed_forward, layers, heads = sizes
+
+    def size(key: str, otherwise: int) -> int:
+        value = found.get(key)
+        return value if isinstance(value, int) and value > 0 else otherwise
+
+    head_size = size("head_dim", hidden // heads)
+    query, keys_width = heads * head_size, size("num_key_value_heads", heads) * head_size
+    maps = (
+        ("q_proj", hidden, query),
+        ("k_proj", hidden, keys_width),
+        ("v_proj", hidden, keys_width),
+        ("o_proj", query, hidden),
+        ("gate_proj", hidden, feed_forward),
+        ("up_proj", hidden, feed_forward),
+        ("down_proj", feed_forward, hidden),
+    )
+    num_embeddings = 1 if found.get("tie_word_embeddings") else 2
+    in_layers = layers * sum(inputs * outputs for _, inputs, outputs in maps)
+    return ModelShape(
+        model_type=str(found.get("model_type")),
+        num_parameters=in_layers + num_embeddings * vocabulary * hidden,
+        num_tensors=layers * len(maps) + num_embeddings,
+        num_layers=layers,
+        hidden_size=hidden,
+        feed_forward_size=feed_forward,
+        vocabulary_size=vocabulary,
+        num_heads=heads,
+        num_key_value_heads=keys_width // head_size,
+        head_size=head_size,
+        context_length=size("max_position_embeddings", 0),
+        linear_maps=layers * maps,
+    )
+
+
+def chosen_maps(names: Set[str], wanted: tuple[str, ...] | Literal["all_linear"]) -> set[str]:
+    """Which of a model's linear maps, by the last part of their names, get adapters.
+
+    Raises `ConfigError` for maps that the model does not have.
+    """
+    if wanted == "all_linear":
+        return set(names)
+    unknown = sorted(set(wanted) - names)
+    if unknown:
+        raise ConfigError(
+            f"model.lora.target_modules names {', '.join(unknown)}, which the model's layers do not have; "
+            f"allowed is all_linear, or a list of {', '.join(sorted(names))}"
+        )
+    return set(wanted)

@@ -1,0 +1,1 @@
+"""What a run will need, computed before anything is loaded. Never torch."""

@@ -1,0 +1,253 @@
+"""What a run needs of a device's memory, by item and phase, computed from shapes before anything is loaded.
+
+Weights, gradients and AdamW's float32 state are exact. Activations are counted from the tensors that a layer
+keeps for its backward pass; the coefficients were read off such counts for Qwen3 layers, and other
+architectures keep about as much. Where activations are computed again, they are those of one layer and the
+states between layers. What an engine takes, it declares itself (`rollout/settings.py`). Libraries, CUDA's
+context and fragmentation are not counted: leave a tenth free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from atrium.models.shape import ModelShape
+from atrium.records import MemoryItem, Phase
+
+_CHUNK_LOGITS = 1 << 27  # as in `token_logprobs`
+_FLOAT32, _BFLOAT16 = 4, 2
+OPTIMIZER_STATE, BEHAVIOR_STATES = "AdamW's state", "behavior states"
+"""Items that exist from the first update on, and during updates only."""
+TRAINED = tuple(phase for phase in Phase if phase is not Phase.START)
+"""The phases in which the optimiser has its state, which the first update makes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerDemand:
+    """What the trainer's memory follows from, besides the model's shape.
+
+    Attributes
+    ----------
+    compute_dtype
+        What passes compute in: `float32` or `bfloat16`.
+    micro_batch_tokens, batch_tokens
+        Tokens of one forward pass, and of a whole rollout batch.
+    has_reference, keeps_states
+        Whether there is a copy of the policy as a reference; whether a divergence of whole distributions
+        keeps the behavior policy's last states.
+    optimizer
+        The kind of AdamW.
+    num_ranks
+        Processes that share weights, gradients, optimiser state and rollouts; the plan is that of one.
+    offload
+        Whether what is shared lies in main memory; on one rank, the optimiser's state.
+    num_adapter_parameters, num_adapter_tensors, adapter_width
+        Of adapters, where there are any, all parameters are trained, and of the model none; the width is the
+        sum of their ranks.
+    recomputes
+        Whether activations are computed again in the backward pass.
+    overlaps
+        Whether the parameters before an update are kept beside it.
+    trains
+        Whether anything is trained at all; an evaluation holds weights in `held_dtype`.
+    """
+
+    compute_dtype: str
+    micro_batch_tokens: int
+    batch_tokens: int
+    has_reference: bool = False
+    keeps_states: bool = False
+    optimizer: str = "adamw"
+    num_ranks: int = 1
+    offload: bool = False
+    num_adapter_parameters: int = 0
+    num_adapter_tensors: int = 0
+    adapter_width: int = 0
+    recomputes: bool = False
+    overlaps: bool = False
+    trains: bool = True
+    held_dtype: str = "float32"
+
+    @property
+    def rounds(self) -> bool:
+        """Whether the weights that are held are bfloat16."""
+        return self.optimizer == "adamw_bf16" if self.trains else self.held_dtype == "bfloat16"
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of one weight that is held."""
+        return _BFLOAT16 if self.rounds else _FLOAT32
+
+    def share(self, num_bytes: int) -> int:
+        """What one rank holds on its device of what all of them share."""
+        return 0 if self.offload and self.num_ranks > 1 else num_bytes // self.num_ranks
+
+
+def plan_memory(
+    model: ModelShape, demand: TrainerDemand, engine: Sequence[MemoryItem] = ()
+) -> tuple[MemoryItem, ...]:
+    """Everything that takes memory, in the order in which it is made; items of 0 bytes are left out.
+
+    `engine` is what the engine takes. Without training there are the weights and the engine alone.
+    """
+    trained = _passing_items(model, demand) if demand.trains else ()
+    items = [item for item in (*_lasting_items(model, demand), *engine, *trained) if item.num_bytes]
+    if demand.trains:
+        return tuple(items)
+    alone = (Phase.START, Phase.EVALUATION)
+    kept = [replace(item, phases=tuple(phase for phase in item.phases if phase in alone)) for item in items]
+    return tuple(item for item in kept if item.phases)
+
+
+def peak_by_phase(items: Sequence[MemoryItem]) -> Mapping[Phase, int]:
+    """The bytes that each phase needs at once."""
+    return {phase: sum(item.num_bytes for item in items if phase in item.phases) for phase in Phase}
+
+
+def _lasting_items(model: ModelShape, demand: TrainerDemand) -> tuple[MemoryItem, ...]:
+    """What is there from the start or the first update on: the trained state."""
+    is_shared = demand.num_ranks > 1
+    reference = demand.weight_bytes * model.num_parameters if demand.has_reference else 0
+    # Of one rank the state alone is moved; of several all that they share.
+    state = 0 if demand.offload else optimizer_bytes(_trained(model, demand), demand.optimizer)
+    smaller = "compute.num_processes, compute.offload" if is_shared else "a smaller model"
+    lowered = "optimizer=adamw_8bit, compute.offload" if demand.optimizer == "adamw" else smaller
+    return (
+        MemoryItem(
+            f"weights, {'bfloat16' if demand.rounds else 'float32'}",
+            demand.share(demand.weight_bytes * (model.num_parameters + demand.num_adapter_parameters)),
+            tuple(Phase),
+            smaller,
+        ),
+        MemoryItem(
+            "reference weights", demand.share(reference), tuple(Phase), "algorithm.reference.kind=none"
+        ),
+        MemoryItem(
+            OPTIMIZER_STATE,
+            demand.share(state if demand.trains else 0),
+            TRAINED,
+            smaller if is_shared else lowered,
+        ),
+    )
+
+
+def _passing_items(model: ModelShape, demand: TrainerDemand) -> tuple[MemoryItem, ...]:
+    """What an update makes and frees again."""
+    update, smaller = (Phase.UPDATE,), "a smaller model"
+    updating = (Phase.UPDATE, Phase.OPTIMIZER)
+    states = _states_bytes(model, demand) if demand.keeps_states else 0
+    halves = demand.compute_dtype == "bfloat16" and not demand.rounds
+    if demand.num_ranks > 1:
+        whole = "weights of units at work", gathered_bytes(model, demand.compute_dtype)
+    else:
+        whole = "weights, bfloat16 copy", _BFLOAT16 * model.num_parameters if halves else 0
+    trained = demand.share(demand.weight_bytes * _trained(model, demand).num_parameters)
+    fewer = "compute.micro_batch_tokens"
+    lowered = fewer if demand.recomputes else f"{fewer}, compute.recompute_activations"
+    return (
+        MemoryItem(BEHAVIOR_STATES, states, update, "another divergence, rollout.max_new_tokens"),
+        MemoryItem(
+            "weights before the update", trained if demand.overlaps else 0, updating, "rollout.overlap=false"
+        ),
+        MemoryItem(*whole, update, smaller),
+        MemoryItem("gradients", trained, updating, smaller),
+        MemoryItem("activations", activation_bytes(model, demand), update, lowered),
+        MemoryItem("logits", logits_bytes(model, demand), update, fewer),
+    )
+
+
+def _trained(model: ModelShape, demand: TrainerDemand) -> ModelShape:
+    """The model with the number of what is trained of it: its adapters where it has any."""
+    if demand.num_adapter_parameters == 0:
+        return model
+    return replace(
+        model, num_parameters=demand.num_adapter_parameters, num_tensors=demand.num_adapter_tensors
+    )
+
+
+def optimizer_bytes(model: ModelShape, kind: str = "adamw") -> int:
+    """AdamW's state: two means per parameter and a count per tensor, or what the kind keeps instead.
+
+    In 8 bits a mean has a float32 scale per block of 256; tables of 256 values and what tensors of fewer
+    than 4,096 weights keep in float32 is left out.
+    """
+    if kind == "adamw_8bit":
+        return int(2 * (1 + _FLOAT32 / 256) * model.num_parameters)
+    if kind == "adamw_bf16":
+        return 3 * _BFLOAT16 * model.num_parameters
+    return 2 * _FLOAT32 * model.num_parameters + _FLOAT32 * model.num_tensors
+
+
+def gathered_bytes(model: ModelShape, compute_dtype: str) -> int:
+    """What FSDP2 holds whole at once in an update: embeddings and head, a block at work and the next one.
+
+    Each with its gradient, which is added up over ranks in float32.
+    """
+    item = _BFLOAT16 if compute_dtype == "bfloat16" else _FLOAT32
+    block = model.num_block_parameters
+    root = max(model.num_parameters - model.num_layers * block, 0)
+    return item * (root + 2 * block) + (item + _FLOAT32) * max(root, block)
+
+
+def activation_bytes(model: ModelShape, demand: TrainerDemand) -> int:
+    """What a forward pass over the micro-batch keeps for its backward pass, logits excepted.
+
+    Recomputed, it is what the states between layers and a layer's own activations take together.
+    """
+    of = _activation_coefficients(model, demand)
+    query, keys = model.query_size, model.key_size
+    per_token = of.hidden * model.hidden_size + of.feed_forward * model.feed_forward_size
+    per_token += of.query * query + of.keys * keys
+    # What is between A and B, in the dtype that is computed in.
+    item = _BFLOAT16 if demand.compute_dtype == "bfloat16" else _FLOAT32
+    per_token += item * demand.adapter_width / model.num_layers
+    # Behind the layers: the last states, normed and chosen.
+    outside = 3 * _FLOAT32 * model.hidden_size
+    copies = of.weight_copies * model.hidden_size * (query + 2 * keys + 2 * model.feed_forward_size)
+    layer = demand.micro_batch_tokens * per_token + copies
+    layers = model.num_layers * layer
+    if demand.recomputes:
+        between = demand.micro_batch_tokens * _FLOAT32 * model.hidden_size
+        layers = model.num_layers * between + layer
+    return int(layers + demand.micro_batch_tokens * outside)
+
+
+def logits_bytes(model: ModelShape, demand: TrainerDemand) -> int:
+    """What the loss needs at its peak: a chunk of logits, the head's gradient, and what is added to it."""
+    is_half = demand.compute_dtype == "bfloat16"
+    num_logits = demand.micro_batch_tokens * model.vocabulary_size
+    logits = min(num_logits, _CHUNK_LOGITS)
+    head = model.vocabulary_size * model.hidden_size
+    total = _FLOAT32 * logits + (_BFLOAT16 * (logits + head) if is_half else 0)
+    if demand.num_adapter_parameters:
+        return total
+    added = _BFLOAT16 if is_half else _FLOAT32 if num_logits > _CHUNK_LOGITS else 0
+    return total + (_FLOAT32 + added) * head
+
+
+def _states_bytes(model: ModelShape, demand: TrainerDemand) -> int:
+    """The last states of a whole batch, and a copy of the LM head."""
+    return _FLOAT32 * model.hidden_size * (demand.batch_tokens + model.vocabulary_size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Coefficients:
+    """Bytes that one layer keeps per token and unit of a width, and per weight for products of its own."""
+
+    hidden: float
+    feed_forward: float
+    query: float
+    keys: float
+    weight_copies: float = 0.0
+
+
+def _activation_coefficients(model: ModelShape, demand: TrainerDemand) -> _Coefficients:
+    has_adapters = demand.num_adapter_parameters > 0
+    if demand.compute_dtype == "bfloat16":
+        return _Coefficients(18, 8, 16, 13.5) if has_adapters else _Coefficients(26, 8, 18, 15.5)
+    if model.model_type == "qwen3" and has_adapters:  # which the fused pass does not compute
+        return _Coefficients(16, 16, 27, 22.5)
+    if model.model_type == "qwen3":
+        return _Coefficients(8, 16, 27, 22.5, 2 * _FLOAT32)
+    return _Coefficients(24, 16, 23, 18)

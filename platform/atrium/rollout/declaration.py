@@ -1,0 +1,182 @@
+"""What every engine declares in its settings: how it is asked, what it can, and what memory it takes.
+
+Whoever has to know how a run samples asks the engine's class and never compares its name, so an engine of
+one's own answers for itself. The classes of the engines stand in `settings`. Never torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+
+from pydantic import Field
+
+from atrium.errors import ConfigError
+from atrium.models.shape import ModelShape
+from atrium.records import MemoryItem
+from atrium.section import Axis, Count, Positive
+
+NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1}
+"""Bytes of one number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineUse:
+    """What a run does around its engine, as far as it decides whether the two go together.
+
+    Attributes
+    ----------
+    num_ranks
+        Processes of the run.
+    evaluation_top_p
+        The share of the probability mass that evaluations sample from.
+    behavior_logprobs
+        The setting `compute.behavior_logprobs`.
+    regression
+        The kind of a surrogate that compares the policy with itself as the step begins; None for others.
+    """
+
+    num_ranks: int
+    evaluation_top_p: float
+    behavior_logprobs: str
+    regression: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineDemand:
+    """What an engine's memory follows from, besides its own settings and the model's shape.
+
+    Attributes
+    ----------
+    dtype
+        What the model computes in: `float32` or `bfloat16`.
+    weight_bytes
+        Bytes of one weight of the trainer's.
+    is_apart
+        Whether the trainer's module cannot be sampled from: it is sharded, adapted, or updated meanwhile.
+    overlaps
+        Whether the engine samples during updates.
+    num_ranks
+        Processes that share the work.
+    rollout_tokens, evaluation_tokens
+        Tokens of a whole batch of rollouts, and of the longest prompt with the longest answer.
+    device_bytes
+        The device's memory; None where it is not known.
+    """
+
+    dtype: str
+    weight_bytes: int
+    is_apart: bool
+    overlaps: bool
+    num_ranks: int
+    rollout_tokens: int
+    evaluation_tokens: int
+    device_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaveSize:
+    """How much an engine gets at a time: at most so many samples, and tokens of prompts and answers.
+
+    Whole problems, at least one. The defaults suit a small model on a CPU.
+    """
+
+    num_samples: int = 512
+    num_tokens: int = 131_072
+
+
+class EngineSettings(Axis, axis=True, tag="engine"):
+    """What every engine is asked for."""
+
+    has_own_weights: ClassVar[bool] = False
+    """Whether it holds weights apart from the trainer's module, which it could otherwise sample from."""
+    reads_stored: ClassVar[bool] = False
+    """Whether completions may have been written by anyone, at any time."""
+
+    if TYPE_CHECKING:  # every engine declares it, as a literal of its own
+        engine: str
+
+    num_prompts: Count
+    """Problems per step."""
+    group_size: Count
+    """Completions per problem."""
+    max_new_tokens: Count
+    """Length limit of a completion, its stop token included."""
+    temperature: Positive
+    """Of the distribution that is sampled from and trained."""
+
+    lag: Annotated[int, Field(ge=0, le=64)] = 0
+    """Steps that sampling is ahead: with k, the weights after step t-1-k sample the batch of step t."""
+    overlap: bool | Literal["auto"] = "auto"
+    """Whether the batch of `lag` is sampled during that update, by an engine with weights of its own; the
+    result is the same. auto for vLLM on a GPU of one process that keeps its memory; it takes a copy of the
+    trained parameters."""
+    max_mismatch: Positive | Literal["auto"] | None = "auto"
+    """Mean difference, in nats, of the engine's and the trainer's log-probabilities beyond which a run ends;
+    auto for 0.001 where both compute in float32, 0.1 elsewhere, none for stored rollouts; null for none."""
+
+    @property
+    def ranks_per_engine(self) -> int:
+        """Processes of a run that share one engine."""
+        return 1
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether the engine gives its memory to the update."""
+        return False
+
+    @property
+    def sampled_elsewhere(self) -> str | None:
+        """The setting by which other weights sample than those that a step begins with; None for none."""
+        return f"rollout.lag={self.lag}" if self.lag else None
+
+    def overlaps(self, *, device: str, num_ranks: int) -> bool:
+        """Whether a batch that is due later is sampled during the update (`overlap`)."""
+        if self.overlap != "auto" or not self.lag:
+            return bool(self.lag) and self.overlap is True
+        return self.has_own_weights and not self.sleeps and device == "cuda" and num_ranks == 1
+
+    def check(self, use: EngineUse) -> None:
+        """Raise `ConfigError` where the engine cannot do what the run asks, or a setting has no effect."""
+        if self.overlap is not True:
+            return
+        if not self.lag:
+            raise ConfigError(
+                "rollout.overlap=true: with rollout.lag=0 a batch is sampled by the weights that the update "
+                "before it made, so there is nothing to overlap; choose rollout.lag=1 or more, or auto"
+            )
+        if use.num_ranks > 1:
+            raise ConfigError(
+                f"rollout.overlap=true: {use.num_ranks} processes exchange what they sampled and "
+                "their gradients over one connection, one after the other; allowed is one process, or "
+                "rollout.overlap=auto"
+            )
+
+    def check_machine(self, device: str) -> None:
+        """Raise `MissingDependencyError` or `ConfigError` where the engine cannot run here on `device`."""
+
+    def check_model(self, shape: ModelShape, device: str) -> None:
+        """Raise `ConfigError` where the engine cannot compute such a model on `device`."""
+
+    def check_cache(self, shape: ModelShape, dtype: str, device_bytes: int | None) -> None:
+        """Raise `ConfigError` where what the engine is given does not hold the longest completion."""
+
+    def memory(self, shape: ModelShape, demand: EngineDemand) -> tuple[MemoryItem, ...]:
+        """What the engine takes of a device's memory, and when."""
+        raise NotImplementedError
+
+    def wave_size(self, num_parameters: int) -> WaveSize | None:
+        """How much an evaluation gives the engine at a time; None for one that batches by itself.
+
+        A rule, not a measurement: it decides the last bits of log-probabilities, so it has to be the same for
+        an evaluation that is resumed.
+        """
+        return None
+
+    def prepare_environment(self, device: str, cache_dir: Path) -> None:
+        """Put what the engine's libraries read into the environment, before any of them is imported."""
+
+    def for_evaluation(self) -> Self | None:
+        """The settings by which the engine answers for one process alone; None where it answers nothing."""
+        return self

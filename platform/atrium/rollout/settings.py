@@ -1,0 +1,305 @@
+"""The engines and their settings, which say what each engine can. Never torch.
+
+`assemble/engines.py` starts the engine of a class.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field
+
+from atrium.errors import ConfigError
+from atrium.models.shape import ModelShape
+from atrium.records import MemoryItem, Phase
+from atrium.rollout.declaration import NUMBER_BYTES, EngineDemand, EngineSettings, EngineUse, WaveSize
+from atrium.rollout.vllm_environment import CPU_HEAD_SIZES, check_speculation, check_vllm, set_environment
+from atrium.section import Count, Text, Wait
+
+__all__ = [
+    "BankSettings",
+    "DecoderSettings",
+    "EngineSettings",
+    "EngineUse",
+    "TransformersSettings",
+    "VllmSettings",
+]
+
+_MEGABYTE, _GB = 1 << 20, 1e9
+_SMALL_MODEL_PARAMETERS = 10_000_000
+_SAMPLES_OF_LARGE_MODELS = 64
+
+
+class DecoderSettings(EngineSettings):
+    """What is asked of the engine that decodes in the trainer's process with the trainer's module."""
+
+    max_batch_tokens: Count | None
+    """The most tokens, padding included, that are generated at once; null for no limit."""
+
+    def check(self, use: EngineUse) -> None:
+        """As every engine; and a batch has to hold one completion."""
+        super().check(use)
+        if self.max_batch_tokens is not None and self.max_batch_tokens <= self.max_new_tokens:
+            raise ConfigError(
+                f"rollout.max_batch_tokens={self.max_batch_tokens} does not hold one prompt and a completion "
+                f"of rollout.max_new_tokens={self.max_new_tokens}; give more, or null for no limit"
+            )
+
+    def memory(self, shape: ModelShape, demand: EngineDemand) -> tuple[MemoryItem, ...]:
+        """A copy of the weights where it cannot use the trainer's, and keys and values of what it decodes."""
+        copied = demand.weight_bytes * shape.num_parameters if demand.is_apart else 0
+        # Keys and values are kept in float32.
+        token_bytes = NUMBER_BYTES["float32"] * shape.cache_numbers_per_token()
+        wave = self.wave_size(shape.num_parameters)
+        evaluated = min(wave.num_samples * demand.evaluation_tokens, wave.num_tokens)
+        rollouts = self._tokens_at_once(-(-demand.rollout_tokens // demand.num_ranks))
+        beside = (Phase.UPDATE, Phase.OPTIMIZER) if demand.overlaps else ()
+        return (
+            MemoryItem("engine's copy of the weights", copied, tuple(Phase), "rollout=vllm"),
+            MemoryItem(
+                "key-value cache",
+                token_bytes * rollouts,
+                (Phase.SAMPLING, *beside),
+                "rollout.max_batch_tokens",
+            ),
+            MemoryItem(
+                "key-value cache of answers",
+                token_bytes * self._tokens_at_once(max(evaluated, demand.evaluation_tokens)),
+                (Phase.EVALUATION,),
+                "rollout.max_batch_tokens",
+            ),
+        )
+
+    def wave_size(self, num_parameters: int) -> WaveSize:
+        """Fewer samples at a time of larger models."""
+        is_small = num_parameters <= _SMALL_MODEL_PARAMETERS
+        return WaveSize() if is_small else WaveSize(num_samples=_SAMPLES_OF_LARGE_MODELS)
+
+    def _tokens_at_once(self, num_tokens: int) -> int:
+        return num_tokens if self.max_batch_tokens is None else min(num_tokens, self.max_batch_tokens)
+
+
+class TransformersSettings(DecoderSettings):
+    """Rollouts sampled by the transformers engine in the trainer's process."""
+
+    engine: Literal["transformers"]
+    """Which engine samples."""
+
+
+class VllmSettings(EngineSettings):
+    """Rollouts sampled by vLLM in the trainer's process."""
+
+    has_own_weights: ClassVar[bool] = True
+
+    engine: Literal["vllm"]
+    """Which engine samples."""
+    context_length: Count | None
+    """The most tokens that a prompt and its completion have together; null for all that the model allows."""
+    max_num_seqs: Count
+    """The most completions that are decoded at once; others wait."""
+    gpu_memory_fraction: Annotated[float, Field(gt=0.0, lt=1.0)]
+    """Share of the GPU's memory that vLLM's weights and cache take, unless kv_cache_mb is given."""
+    kv_cache_mb: Count | None
+    """Megabytes of the key-value cache; null for what gpu_memory_fraction leaves."""
+    kv_cache_dtype: Literal["auto", "fp8"]
+    """What keys and values are stored in; auto for compute.dtype."""
+    enforce_eager: bool
+    """Whether CUDA graphs and compilation are left out: starts sooner, decodes more slowly on a GPU."""
+    sleep_level: Literal[1, 2] | None
+    """What is done with vLLM's memory during updates: 1 keeps the weights on the host, 2 drops them."""
+    num_speculative_tokens: Count | None
+    """Tokens that are guessed from repetitions in the text and checked in one step; null for off."""
+    start_timeout_s: Wait
+    """How long vLLM may take to start, compilation included."""
+    step_timeout_s: Wait
+    """How long one decoding step or one weight update may take."""
+    tensor_parallel: Count = 1
+    """Consecutive processes of a node that share one vLLM, whose weights and cache are split over them."""
+
+    @property
+    def ranks_per_engine(self) -> int:
+        """Processes of a run that share one engine."""
+        return self.tensor_parallel
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether the engine gives its memory to the update."""
+        return self.sleep_level is not None
+
+    def check(self, use: EngineUse) -> None:
+        """As every engine; and what vLLM cannot do together."""
+        if self.overlap is True and self.lag and self.sleeps:
+            raise ConfigError(
+                f"rollout.overlap=true: with rollout.sleep_level={self.sleep_level} vLLM gives its memory to "
+                "the update and cannot sample beside it; choose rollout.sleep_level=null, or "
+                "rollout.overlap=auto"
+            )
+        super().check(use)
+        if self.num_speculative_tokens is not None and use.evaluation_top_p < 1.0:
+            raise ConfigError(
+                f"rollout.num_speculative_tokens={self.num_speculative_tokens}: vLLM guesses with wrong "
+                f"log-probabilities where evaluation.top_p={use.evaluation_top_p:g} cuts their "
+                "distribution; allowed is null, or evaluation.top_p=1"
+            )
+        if self.context_length is not None and self.context_length <= self.max_new_tokens:
+            raise ConfigError(
+                f"rollout.context_length={self.context_length} leaves no room for a prompt before "
+                f"rollout.max_new_tokens={self.max_new_tokens}; give more, or null for the model's own"
+            )
+
+    def check_machine(self, device: str) -> None:
+        """Raise where no fitting vLLM is installed, or settings for GPUs are given to a CPU."""
+        check_vllm(device)
+        if self.num_speculative_tokens is not None:
+            check_speculation()
+        if device != "cpu":
+            return
+        if self.kv_cache_mb is None:
+            raise ConfigError(
+                "rollout.kv_cache_mb=null takes a share of a GPU's memory, and compute.device=cpu has none; "
+                "give megabytes, or choose rollout=vllm_cpu"
+            )
+        if self.sleeps or self.kv_cache_dtype != "auto":
+            raise ConfigError(
+                f"rollout.sleep_level={self.sleep_level} and rollout.kv_cache_dtype={self.kv_cache_dtype}: "
+                "both are for GPUs, and compute.device=cpu; allowed is null and auto"
+            )
+
+    def check_model(self, shape: ModelShape, device: str) -> None:
+        """Raise `ConfigError` where vLLM cannot split the model, or has no kernel for it."""
+        if (obstacle := shape.splitting_obstacle(self.tensor_parallel)) is not None:
+            possible = [n for n in range(1, shape.num_heads + 1) if shape.splitting_obstacle(n) is None]
+            raise ConfigError(
+                f"rollout.tensor_parallel={self.tensor_parallel} cannot split the model's {obstacle}; "
+                f"allowed is {', '.join(map(str, possible))}"
+            )
+        if device == "cpu" and shape.head_size not in CPU_HEAD_SIZES:
+            raise ConfigError(
+                f"model.head_dim={shape.head_size}: vLLM has no kernel for such attention heads on a CPU; "
+                f"allowed is {', '.join(str(size) for size in CPU_HEAD_SIZES)}, or rollout=transformers"
+            )
+
+    def check_cache(self, shape: ModelShape, dtype: str, device_bytes: int | None) -> None:
+        """Raise `ConfigError` where the cache does not hold the longest completion."""
+        if not shape.context_length:
+            return
+        length = self.longest(shape.context_length)
+        longest = self._token_bytes(shape, dtype) * length
+        if self.kv_cache_mb is not None:
+            if self.kv_cache_mb * _MEGABYTE < longest:
+                raise ConfigError(
+                    f"rollout.kv_cache_mb={self.kv_cache_mb} holds no completion of {length} tokens, which "
+                    f"takes {-(-longest // _MEGABYTE)}; give at least that, or lower rollout.context_length"
+                )
+        elif device_bytes is not None:
+            weights = self._weights_bytes(shape, dtype)
+            budget = self.gpu_memory_fraction * device_bytes
+            if weights + longest > budget:
+                raise ConfigError(
+                    f"rollout.gpu_memory_fraction={self.gpu_memory_fraction:g} gives vLLM "
+                    f"{budget / _GB:.1f} GB, "
+                    f"but the weights in {dtype} take {weights / _GB:.1f} GB and one completion of "
+                    f"{length} tokens {longest / _GB:.1f} GB; raise it to "
+                    f"{min(1.0, (weights + longest) / device_bytes):.2f}, or lower rollout.context_length"
+                )
+
+    def longest(self, allowed: int) -> int:
+        """The tokens of the longest prompt with its completion, of a model that allows so many."""
+        if self.context_length is not None and self.context_length > allowed:
+            raise ConfigError(
+                f"rollout.context_length={self.context_length} is more than the model allows; "
+                f"allowed is at most {allowed}, or null for all of it"
+            )
+        return self.context_length or allowed
+
+    def memory(self, shape: ModelShape, demand: EngineDemand) -> tuple[MemoryItem, ...]:
+        """Weights and cache: always, or with `sleep_level` at the start and while something is sampled."""
+        phases = (Phase.START, Phase.SAMPLING, Phase.EVALUATION) if self.sleeps else tuple(Phase)
+        # Sharded weights are handed over at once, and stay awake until the engine samples.
+        of_weights = (*phases, Phase.SAVING) if self.sleeps and demand.num_ranks > 1 else phases
+        weights = self._weights_bytes(shape, demand.dtype)
+        if self.kv_cache_mb is not None:
+            cache, lowered_by = self.kv_cache_mb * _MEGABYTE, "rollout.kv_cache_mb"
+        elif demand.device_bytes is not None:
+            cache = max(0, int(self.gpu_memory_fraction * demand.device_bytes) - weights)
+            lowered_by = "rollout.gpu_memory_fraction"
+        else:
+            cache = self._token_bytes(shape, demand.dtype) * self.longest(shape.context_length)
+            lowered_by = "rollout.context_length"
+        if not self.sleeps:
+            lowered_by += ", rollout.sleep_level"
+        return (
+            MemoryItem("engine's weights", weights, of_weights, "rollout.tensor_parallel"),
+            MemoryItem("engine's cache", cache, phases, lowered_by),
+        )
+
+    def _weights_bytes(self, shape: ModelShape, dtype: str) -> int:
+        return NUMBER_BYTES[dtype] * shape.num_parameters // self.tensor_parallel
+
+    def _token_bytes(self, shape: ModelShape, dtype: str) -> int:
+        """Bytes of the cache that one token takes on each of the ranks that share it."""
+        cached = dtype if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
+        return NUMBER_BYTES[cached] * shape.cache_numbers_per_token(self.tensor_parallel)
+
+    def prepare_environment(self, device: str, cache_dir: Path) -> None:
+        """Put what vLLM and the compilers read into the environment; what the user has set stays."""
+        set_environment(device, enforce_eager=self.enforce_eager, cache_dir=cache_dir)
+
+    def for_evaluation(self) -> Self:
+        """The settings of an engine of one process."""
+        return self.model_copy(update={"tensor_parallel": 1})
+
+
+class BankSettings(DecoderSettings):
+    """Rollouts read from disk, all of each group or a part; the transformers engine samples the rest."""
+
+    reads_stored: ClassVar[bool] = True
+
+    engine: Literal["bank"]
+    """Which engine samples."""
+    source: Text
+    """A run whose rollouts were recorded, a folder of Parquet files, or one such file."""
+    stored_frac: Annotated[float, Field(gt=0.0, le=1.0)]
+    """The share of each group that is read; the rest is sampled from the policy."""
+    rewards: Literal["regrade", "stored"]
+    """Whether stored completions are graded again, or keep the reward they were stored with."""
+
+    @property
+    def num_stored(self) -> int:
+        """Stored completions per group."""
+        return round(self.stored_frac * self.group_size)
+
+    @property
+    def sampled_elsewhere(self) -> str:
+        """The setting by which other weights sample than those that a step begins with."""
+        return f"rollout.engine={self.engine}"
+
+    def check(self, use: EngineUse) -> None:
+        """As every engine; and what completions that are read from disk cannot serve."""
+        super().check(use)
+        if self.lag:
+            raise ConfigError(
+                f"rollout.lag={self.lag} has no effect on completions that are read from disk; allowed is 0"
+            )
+        if self.source == "last":
+            raise ConfigError(
+                "rollout.source=last would mean another run when this one is continued or repeated; allowed "
+                "is the run's own name, which `atrium runs` shows, or a path"
+            )
+        if self.num_stored == 0 or abs(self.num_stored - self.stored_frac * self.group_size) > 1e-6:
+            shares = ", ".join(f"{number / self.group_size:g}" for number in range(1, self.group_size + 1))
+            raise ConfigError(
+                f"rollout.stored_frac={self.stored_frac:g} of rollout.group_size={self.group_size} is no "
+                f"whole number of completions; allowed is {shares}"
+            )
+        if use.regression is not None and use.behavior_logprobs == "engine":
+            raise ConfigError(
+                "compute.behavior_logprobs=engine would compare the policy with whoever wrote the stored "
+                f"completions, and algorithm.surrogate.kind={use.regression} compares it with "
+                "itself at the start of the step; choose compute.behavior_logprobs=recompute or auto"
+            )
+
+    def for_evaluation(self) -> None:
+        """Nothing: stored completions answer no benchmark."""
+        return None  # noqa: RET501 - the answer, not its absence

@@ -1,0 +1,45 @@
+"""What an exported policy carries of its run, so that it is asked as it was trained: `atrium.json` beside it.
+
+It holds settings only. Whoever evaluates the folder reads them as settings; what is typed wins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from atrium.errors import RunFolderError
+from atrium.tracking.reader import setting
+
+_FILE = "atrium.json"
+ASKED_BY = (
+    *("model.prompt", "model.thinking"),
+    *("evaluation.temperature", "evaluation.top_p", "evaluation.top_k", "evaluation.min_p"),
+    "evaluation.max_new_tokens",
+)
+"""The settings of a run that its exported policy carries: its prompt, thinking mode and sampling."""
+
+
+def write_origin(policy: Path, config: Mapping[str, object], *, run: str, step: int) -> None:
+    """Write what the run's recorded `config` says of `ASKED_BY` into a policy's folder."""
+    asked = {key: setting(config, key) for key in ASKED_BY if setting(config, key) is not None}
+    text = json.dumps({"run": run, "step": step, "asked": asked}, indent=2)
+    (policy / _FILE).write_text(f"{text}\n", encoding="utf-8")
+
+
+def read_origin(policy: Path) -> dict[str, object]:
+    """The settings that a policy's folder carries, by key, not validated; empty where it carries none.
+
+    Raises `RunFolderError` where the file is damaged.
+    """
+    path = policy / _FILE
+    if not path.is_file():
+        return {}
+    try:
+        asked = json.loads(path.read_text(encoding="utf-8"))["asked"]
+        return {key: asked[key] for key in ASKED_BY if key in asked}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunFolderError(
+            f"{path} is damaged ({type(error).__name__}); export the policy again, or delete the file"
+        ) from error

@@ -1,0 +1,45 @@
+"""Settings of updates: the group `optimizer`. Never torch; the optimiser takes them as they are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from atrium.section import Count, CountOrZero, NonNegative, Positive, Section
+
+OptimizerKind = Literal["adamw", "adamw_8bit", "adamw_bf16"]
+
+
+class AdamWSettings(Section):
+    """AdamW and its schedule over training steps; all updates of a step share one learning rate."""
+
+    kind: OptimizerKind = "adamw"
+    """Float32 state; state in 8 bits; or weights and state in bfloat16 with compensated rounding."""
+    learning_rate: Positive
+    """Peak learning rate."""
+    beta1: Annotated[float, Field(ge=0.0, lt=1.0)]
+    """Decay of the gradient's running mean."""
+    beta2: Annotated[float, Field(ge=0.0, lt=1.0)]
+    """Decay of the squared gradient's running mean."""
+    epsilon: Positive
+    """Added to the root of the squared gradient's mean."""
+    weight_decay: NonNegative
+    """Decoupled weight decay, multiplied by the learning rate."""
+    num_warmup_steps: CountOrZero
+    """Training steps over which the learning rate rises linearly to its peak."""
+    schedule: Literal["constant", "linear", "cosine"]
+    """What the learning rate does afterwards: stay, or fall to 0 at num_steps."""
+    max_grad_norm: Positive | None
+    """Norm that gradients are scaled down to; null for off."""
+
+
+class OptimizerSettings(AdamWSettings):
+    """AdamW, its learning-rate schedule, and how many updates a batch of rollouts gets."""
+
+    max_skipped_updates: CountOrZero = 3
+    """Updates in a row that may be skipped for a gradient that is not finite; one more ends the run."""
+    num_minibatches: Count
+    """Updates per pass over a batch of rollouts; divides num_prompts, since groups stay whole."""
+    num_epochs: Count
+    """Passes over a batch of rollouts."""

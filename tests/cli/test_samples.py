@@ -1,0 +1,114 @@
+"""`atrium samples` and `atrium evaluate --regrade`, over samples that a real run left behind."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from atrium.cli.app import main
+from atrium.tracking.find import find_run
+
+
+@pytest.fixture(scope="module")
+def runs_dir(tmp_path_factory):
+    """Where an evaluation of the smallest model lies."""
+    runs_dir = tmp_path_factory.mktemp("samples") / "runs"
+    settings = ("debug=tiny_steps", "num_steps=1", "tracking.figures=false", "tracking.progress=off")
+    assert main(["train", *settings, f"runs_dir={runs_dir}", "experiment_name=trained"]) == 0
+    assert main(["evaluate", "--run", "last", "--runs-dir", str(runs_dir), "tracking.progress=off"]) == 0
+    return runs_dir
+
+
+@pytest.fixture
+def run(runs_dir, capsys):
+    """Runs a command and gives its exit code and what it printed."""
+
+    def command(*arguments):
+        capsys.readouterr()
+        code = main([*arguments, "--runs-dir", str(runs_dir)])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return command
+
+
+def test_an_evaluation_is_shown_by_problem_and_an_answer_with_its_reason(run):
+    code, printed = run("samples", "last")
+    assert code == 0
+    assert "arithmetic-test: 8 problems" in printed
+    name = printed.splitlines()[2].split()[0]
+    code, printed = run("samples", "last", "--problem", name)
+    assert code == 0
+    assert "gold:" in printed
+    assert any(reason in printed for reason in ("no boxed answer", "other value", "same text"))
+    code, printed = run("samples", "last", "--problem", "nobody")
+    assert code != 0
+    assert "has no problem" in printed
+
+
+def test_rows_go_out_as_csv_and_as_lm_eval_and_lighteval_write_them(run, tmp_path):
+    folders = ("--lm-eval", str(tmp_path / "lm"), "--lighteval", str(tmp_path / "li"))
+    assert run("samples", "last", "--csv", str(tmp_path / "rows.csv"), *folders)[0] == 0
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 16
+    (lm_eval,) = (tmp_path / "lm").glob("samples_arithmetic-test_*.jsonl")
+    lines = [json.loads(line) for line in lm_eval.read_text().splitlines()]
+    assert [len(line["resps"][0]) for line in lines] == [2] * 8
+    assert lines[0].keys() >= {"doc_id", "doc", "target", "filtered_resps", "doc_hash", "exact_match"}
+    (lighteval,) = (tmp_path / "li").glob("details_arithmetic-test_*.parquet")
+    details = pq.read_table(lighteval).to_pylist()
+    counted = sum(row["is_correct"] == "True" for row in rows) / 16
+    assert sum(line["exact_match"] for line in lines) / 8 == counted
+    assert sum(detail["metric"]["exact_match"] for detail in details) / 8 == counted
+    assert details[0]["model_response"]["text"] == [row["text"] for row in rows[:2]]
+
+
+def test_the_same_grader_changes_nothing(run, runs_dir):
+    before = find_run(runs_dir, "last").summary_file.read_bytes()
+    code, printed = run("evaluate", "--regrade", "last")
+    assert code == 0
+    assert "16 answers graded by math" in printed
+    assert "0 changed" in printed
+    assert find_run(runs_dir, "last").summary_file.read_bytes() == before
+
+
+def test_completions_from_elsewhere_are_graded_and_what_changed_is_told(run, tmp_path):
+    file, table = tmp_path / "theirs.jsonl", tmp_path / "table.csv"
+    rows = [
+        {"answer": "1/3", "output": r"so \boxed{0.33333}", "score": 0.0, "id": "third"},
+        {"answer": "42", "output": r"\boxed{42}", "score": 1.0},
+        {"answer": "7", "output": "no box", "score": 1.0},
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, printed = run("evaluate", "--regrade", str(file), "grader=math_tolerance", "--csv", str(table))
+    assert code == 0
+    assert "3 answers graded by math_tolerance: correct 66.7 % -> 66.7 %, 2 changed" in printed
+    assert "third" in printed
+    with table.open(newline="") as opened:
+        assert [row["is_correct"] for row in csv.DictReader(opened)] == ["True", "True", "False"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [("{", "line 1: not JSON"), ('{"answer": "1"}', "no field for the text"), ("", "holds no completions")],
+)
+def test_a_file_that_holds_no_completions_is_refused_in_a_line(run, tmp_path, line, words):
+    file = tmp_path / "theirs.jsonl"
+    file.write_text(line)
+    code, printed = run("evaluate", "--regrade", str(file))
+    assert code != 0
+    assert words in printed
+
+
+def test_what_regrading_does_not_read_is_refused(run):
+    for arguments, words in (
+        (("--regrade", "last", "benchmark=aime24"), "allowed are settings of grader"),
+        (("--regrade", "last", "--run", "last"), "leave out --run"),
+        (("--csv", "x.csv"), "belongs to --regrade"),
+    ):
+        code, printed = run("evaluate", *arguments)
+        assert (code, words in printed) == (2, True), printed

@@ -1,0 +1,113 @@
+"""Files of one's own: `GROUP=PATH.yaml` means what the file would mean in `conf/`, and names no code."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from atrium.config.compose import compose, compose_all, conf_folder, with_files
+from atrium.errors import ConfigError
+
+CONF = conf_folder()
+SHIPPED = [
+    "algorithm=rpg_reinforce_rkl",
+    "benchmark=aime24",
+    "compute=cpu",
+    "dataset=arithmetic",
+    "debug=tiny_steps",
+    "evaluation=greedy",
+    "experiment=rpg_qwen3_4b_2k",
+    "model=qwen3_8b",
+    "recipe=tiny",
+    "rollout=transformers",
+]
+MODEL = "defaults: [hub]\nsource: someone/a-model\nprompt: user_boxed\n"
+
+
+@pytest.fixture
+def own(tmp_path):
+    def write(text, name="mine.yaml"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return tmp_path / name
+
+    return write
+
+
+@pytest.mark.parametrize("line", SHIPPED)
+def test_a_copy_of_a_shipped_file_composes_to_the_same(own, line):
+    group, _, option = line.partition("=")
+    content = yaml.safe_load((CONF / group / f"{option}.yaml").read_text(encoding="utf-8"))
+    if not any(isinstance(entry, str) and entry != "_self_" for entry in content.get("defaults", [])):
+        content["defaults"] = [option, *content.get("defaults", [])]
+    shipped = compose([line]).model_dump()
+    if group == "algorithm":
+        content["name"] = "mine"
+        shipped["algorithm"]["name"] = "mine"
+    mine = compose([f"{group}={own(yaml.safe_dump(content, sort_keys=False))}"])
+    assert mine.model_dump() == shipped
+
+
+def test_what_is_typed_wins_over_a_file_wherever_it_stands(own):
+    path = own("defaults:\n- quickstart\n- override /algorithm: atr\n- _self_\ndivergence: {delta: 0.1}\n")
+    for lines in (
+        [f"experiment={path}", "divergence.delta=0.3", "num_steps=7", "optimizer=adamw_8bit"],
+        ["divergence.delta=0.3", "num_steps=7", "optimizer=adamw_8bit", f"experiment={path}"],
+    ):
+        config = compose(lines)
+        assert (config.divergence.delta, config.num_steps, config.optimizer.kind) == (0.3, 7, "adamw_8bit")
+    method = own("defaults: [grpo, override /divergence: kl3]\nname: mine\n", "method.yaml")
+    assert compose([f"algorithm={method}"]).divergence.kind == "kl3"
+    assert compose(["divergence=chi2", f"algorithm={method}"]).divergence.kind == "chi2"
+
+
+def test_a_kind_in_a_file_begins_its_section_anew(own):
+    path = own("defaults: [cispo]\nname: mine\nsurrogate: {kind: clip}\n")
+    assert compose([f"algorithm={path}"]).algorithm.surrogate.gradient == "pathwise"
+
+
+def test_a_model_of_ones_own_gets_the_recipe_of_its_parent_or_its_size(own):
+    assert compose([f"model={own(MODEL)}"]).optimizer.learning_rate == 1e-6
+    tiny = own("defaults: [tiny]\nhidden_size: 32\n", "tiny.yaml")
+    assert compose([f"model={tiny}"]).optimizer.learning_rate == compose([]).optimizer.learning_rate
+
+
+def test_files_go_with_each_other_and_with_several_values(own):
+    method = own("defaults: [dapo]\nname: mine\n")
+    rate = own("defaults: [adamw]\nlearning_rate: 0.002\n", "rate.yaml")
+    jobs = compose_all([f"algorithm={method}", f"optimizer={rate}", "seed=1,2"])
+    assert [(c.algorithm.name, c.optimizer.learning_rate, c.seed) for _, c in jobs] == [
+        ("mine", 0.002, 1),
+        ("mine", 0.002, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("group", "text", "said"),
+    [
+        ("experiment", "defaults: [{algorithm: atr}]", "allowed are names of conf/experiment and"),
+        ("experiment", "defaults: 3", "allowed is a list"),
+        ("tracking", "defaults: [mlflow, wandb]", "names 2 files of conf/tracking; allowed is one"),
+        ("experiment", "- 1", "holds no settings"),
+        ("experiment", "a: [", "cannot be read"),
+        ("algorithm", "name: mine\nsurrogate: {kind: clip}", "which file of conf/algorithm it starts from"),
+        ("dataset", "kind: hub", r"begin it with `defaults: \[NAME\]`, where NAME is one of arithmetic,"),
+        ("algorithm", "defaults: [grpo]", "no line `name:` of its own"),
+        ("algorithm", "defaults: [grpo]\nname: dapo", "recorded as another method's"),
+        ("algorithm", "defaults: [grop]\nname: mine", "algorithm=grop: there is no such option; did you"),
+        ("optimizer", "defaults: [adamw]\nlearning_rat: 1", "learning_rat"),
+        ("optimizer", "defaults: [adamw]\n_target_: os.system", "_target_ is refused"),
+        ("optimizer", "defaults: [adamw]\nkind: '${oc.env:HOME}'", "an interpolation that calls something"),
+        ("recipe", "hydra: {searchpath: [file:///tmp]}", "Hydra's own settings are fixed"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(own, group, text, said):
+    with pytest.raises(ConfigError, match=said) as refused:
+        compose([f"{group}={own(text)}"])
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"none.yaml: there is no such file; allowed is a file of conf/model"
+    ):
+        with_files([f"model={tmp_path / 'none.yaml'}"])

@@ -1,0 +1,113 @@
+"""What does not fit is refused before it is loaded, with settings that fit; what fits is let through."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from atrium.assemble.fitting import fitting_changes
+from atrium.assemble.memory import check_memory, known_shape, planned_memory
+from atrium.cli import main
+from atrium.config.compose import compose
+from atrium.config.machine import Machine
+from atrium.errors import ConfigError
+from atrium.planning.memory import peak_by_phase
+from atrium.records import Phase
+
+GB = 10**9
+ONE_GPU = Machine(num_cores=16, requested_threads=None, has_cuda=True, has_vllm=True, num_gpus=1)
+QWEN = ("model=qwen3_1_7b",)
+"""1.72e9 parameters: 6.9 GB of float32 weights, as much of gradients, twice as much of AdamW's state."""
+
+
+def composed(*overrides):
+    return compose([*QWEN, *overrides], machine=ONE_GPU)
+
+
+def check(*overrides, size, **settings):
+    config = composed(*overrides)
+    check_memory(config, known_shape(config), size * GB, **settings)
+
+
+@pytest.mark.parametrize("size", [80, 141])
+def test_what_fits_is_let_through(size):
+    check(size=size)
+
+
+def test_a_share_that_holds_no_completion_names_the_share_that_does():
+    with pytest.raises(ConfigError, match=r"gpu_memory_fraction=0\.1 gives vLLM 4\.8 GB.*raise it to 0\.17"):
+        check("rollout.gpu_memory_fraction=0.1", "rollout=vllm", size=48)
+    check("rollout=vllm", "rollout.gpu_memory_fraction=0.17", size=48)
+
+
+def test_a_cache_of_a_given_size_has_to_hold_one_completion():
+    with pytest.raises(ConfigError, match=r"kv_cache_mb=100 holds no completion of 40960 tokens.*4480; give"):
+        check("rollout=vllm", "rollout.kv_cache_mb=100", size=80)
+    check("rollout=vllm", "rollout.kv_cache_mb=4480", size=80)
+
+
+def test_an_engine_that_stays_awake_has_to_leave_room_for_the_update():
+    with pytest.raises(
+        ConfigError, match=r"update takes at least .* what fits: rollout\.gpu_memory_fraction"
+    ):
+        check("rollout=vllm", "rollout.gpu_memory_fraction=0.5", size=48)
+    check("rollout=vllm", "rollout.gpu_memory_fraction=0.5", "rollout.sleep_level=1", size=48)
+
+
+def test_an_engine_that_sleeps_has_to_find_room_when_it_wakes_beside_the_optimisers_state():
+    lines = ("rollout=vllm", "rollout.gpu_memory_fraction=0.8", "rollout.sleep_level=1")
+    with pytest.raises(ConfigError, match=r"sampling takes at least 84\.6 GB .*there are 80\.0 GB") as error:
+        check(*lines, size=80)
+    fraction = re.search(r"what fits: rollout\.gpu_memory_fraction=([\d.]+)$", str(error.value))
+    check(*lines, f"rollout.gpu_memory_fraction={fraction[1]}", size=80)
+    # Before the first update there is no such state, so that it would start.
+    config = composed(*lines)
+    items = planned_memory(config, known_shape(config), device_bytes=80 * GB)
+    assert peak_by_phase(items)[Phase.START] < 80 * GB < peak_by_phase(items)[Phase.SAMPLING]
+
+
+def test_an_evaluation_holds_the_weights_only():
+    check("rollout=vllm", "rollout.gpu_memory_fraction=0.6", size=24, trains=False)
+    with pytest.raises(ConfigError, match=r"weights, float32 6\.9 GB"):
+        check("rollout=vllm", "rollout.gpu_memory_fraction=0.9", size=24, trains=False)
+
+
+@pytest.mark.parametrize("size", [24, 48, 80, 141])
+@pytest.mark.parametrize("engine", ["rollout=vllm", "rollout=transformers"])
+@pytest.mark.parametrize("model", ["qwen3_0_6b", "qwen3_1_7b"])
+def test_settings_that_are_said_to_fit_do(model, engine, size):
+    config = compose([f"model={model}", engine], machine=ONE_GPU)
+    shape = known_shape(config)
+
+    def plan(run):
+        run.rollout.check_cache(shape, run.compute.dtype, size * GB)
+        return planned_memory(run, shape, device_bytes=size * GB)
+
+    found = fitting_changes(config, plan, 0.9 * size * GB)
+    if (model, engine, size) == ("qwen3_1_7b", "rollout=transformers", 24):
+        assert found is None
+        return
+    typed = [part.strip("'") for part in re.findall(r"'[^']*'|\S+", " ".join(found))]
+    changed = compose([f"model={model}", engine, *typed], machine=ONE_GPU)
+    assert max(peak_by_phase(plan(changed)).values()) <= 0.9 * size * GB
+    for one in typed:  # none of them is idle
+        fewer = compose(
+            [f"model={model}", engine, *(other for other in typed if other != one)], machine=ONE_GPU
+        )
+        assert max(peak_by_phase(plan(fewer)).values()) > 0.9 * size * GB
+
+
+def test_decoding_everything_at_once_is_answered_with_a_number_of_tokens(capsys):
+    assert main(["memory", "model=qwen3_1_7b", "rollout=transformers", "--gpu-gb", "141"]) == 0
+    verdict = capsys.readouterr().out.splitlines()[-1]
+    assert re.search(r"sampling takes 1\d\d\d\.\d GB; it fits with rollout\.max_batch_tokens=\d+$", verdict)
+
+
+def test_a_gpu_can_be_planned_for_where_there_is_none(capsys):
+    assert main(["memory", "--gpu-gb", "80", "model=qwen3_1_7b"]) == 0
+    printed = capsys.readouterr().out
+    assert "engine's cache" in printed
+    assert printed.endswith("it fits 80.0 GB of GPU memory\n")
+    assert main(["memory", "--gpu-gb", "0"]) == 2
+    assert "--gpu-gb 0: allowed is a number of at least 1" in capsys.readouterr().err

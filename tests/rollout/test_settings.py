@@ -1,0 +1,91 @@
+"""What engines declare, and that nobody else asks for their names."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from atrium.config.compose import compose
+from atrium.models.shape import read_shape
+from atrium.records import Phase
+from atrium.rollout.declaration import EngineDemand
+from atrium.rollout.settings import EngineSettings
+
+PACKAGE = Path(__file__).resolve().parents[2] / "platform" / "atrium"
+QWEN3_1_7B = read_shape(compose(["model=qwen3_1_7b"]).model.architecture)
+DEMAND = EngineDemand(
+    dtype="bfloat16",
+    weight_bytes=4,
+    is_apart=False,
+    overlaps=False,
+    num_ranks=1,
+    rollout_tokens=1 << 20,
+    evaluation_tokens=4096,
+    device_bytes=80 * 10**9,
+)
+
+
+def engine(*overrides):
+    return compose(list(overrides)).rollout
+
+
+def vllm(**changes):
+    return engine("rollout=vllm").model_copy(update=changes)
+
+
+def sizes(settings, demand=DEMAND):
+    return {item.name: item for item in settings.memory(QWEN3_1_7B, demand)}
+
+
+@pytest.mark.parametrize("name", EngineSettings.kinds)
+def test_every_engine_says_what_it_takes(name):
+    settings = engine(f"rollout={name}", *(["rollout.source=x"] if name == "bank" else []))
+    assert all(item.num_bytes >= 0 and item.phases for item in settings.memory(QWEN3_1_7B, DEMAND))
+
+
+def test_names_of_engines_stand_in_their_settings_only():
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        if path.parent.name == "rollout":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Compare) and any(
+                isinstance(part, ast.Constant) and part.value in EngineSettings.kinds
+                for part in (node.left, *node.comparators)
+            ):
+                found += [f"{path.relative_to(PACKAGE)}:{node.lineno}"]
+    assert not found
+
+
+def test_a_token_of_the_cache_takes_a_key_and_a_value_per_layer_and_head():
+    def per_token(settings):
+        small, large = (settings.model_copy(update={"context_length": size}) for size in (1000, 2000))
+        demand = EngineDemand(**{**vars(DEMAND), "device_bytes": None})
+        cached = [sizes(one, demand)["engine's cache"].num_bytes for one in (small, large)]
+        return (cached[1] - cached[0]) / 1000
+
+    assert per_token(vllm()) == 2 * 28 * 8 * 128 * 2
+    assert per_token(vllm(kv_cache_dtype="fp8")) == 2 * 28 * 8 * 128
+    # Ranks that share a cache hold their heads of it, and at least one.
+    assert per_token(vllm(tensor_parallel=4)) == 2 * 28 * 2 * 128 * 2
+    assert per_token(vllm(tensor_parallel=16)) == 2 * 28 * 1 * 128 * 2
+
+
+def test_vllm_takes_its_share_of_the_device_and_gives_it_to_updates_where_it_sleeps():
+    awake, asleep = sizes(vllm()), sizes(vllm(sleep_level=1))
+    assert sum(item.num_bytes for item in awake.values()) == 32 * 10**9
+    assert awake["engine's weights"].num_bytes == 2 * QWEN3_1_7B.num_parameters
+    assert Phase.UPDATE in awake["engine's cache"].phases
+    assert asleep["engine's cache"].phases == (Phase.START, Phase.SAMPLING, Phase.EVALUATION)
+
+
+def test_what_is_decoded_at_once_is_bounded_and_shared_by_processes():
+    free = engine("rollout=transformers")
+    assert sizes(free)["key-value cache"].num_bytes == (1 << 20) * 2 * 28 * 8 * 128 * 4
+    shared = EngineDemand(**{**vars(DEMAND), "num_ranks": 4, "is_apart": True, "overlaps": True})
+    bounded = sizes(free.model_copy(update={"max_batch_tokens": 8192}), shared)
+    assert bounded["key-value cache"].num_bytes == 8192 * 2 * 28 * 8 * 128 * 4
+    assert bounded["engine's copy of the weights"].num_bytes == 4 * QWEN3_1_7B.num_parameters
+    assert Phase.UPDATE in bounded["key-value cache"].phases
