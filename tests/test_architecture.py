@@ -23,9 +23,10 @@ SOURCE_ROOT = REPOSITORY / "platform"
 OPEN_TO_ALL = {"records", "errors", "metrics", "seeding", "section", "processes", "nested", "watchdog"}
 """Importable from everywhere; they import nothing of the rest."""
 
-_RECORD = ("run_folder", "layout", "reader", "find", "atomic", "status", "json_lines", "sample_files")
+_FOLDER = ("run_folder", "layout", "find", "atomic", "status")
+_RECORD = ("reader", "recorded", "json_lines", "sample_files")
 _RULES = ("method_settings", "diagnosis", "listener")
-RUN_FOLDER = {f"tracking.{name}" for name in (*_RECORD, *_RULES)}
+RUN_FOLDER = {f"tracking.{name}" for name in (*_FOLDER, *_RECORD, *_RULES)}
 
 SETTINGS = {
     "rollout.settings",

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast
 from atrium.models.policy import build_random_policy, save_policy
 from atrium.tracking.find import list_runs
 from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.reader import read_object
+from atrium.tracking.recorded import read_object
 from atrium.tracking.status import RunState, read_status
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]

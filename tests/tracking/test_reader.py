@@ -5,13 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from atrium.tracking.reader import (
-    read_evaluations,
-    read_metrics,
-    read_overview,
-    scores_of,
-    setting,
-)
+from atrium.tracking.reader import read_evaluations, read_metrics, read_overview, scores_of
+from atrium.tracking.recorded import setting
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState
 

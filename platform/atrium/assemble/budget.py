@@ -22,6 +22,7 @@ from atrium.errors import MemoryExhaustedError
 from atrium.models.blocks import decoder_blocks
 from atrium.planning.memory import BEHAVIOR_STATES, OPTIMIZER_STATE
 from atrium.tracking.atomic import write_text
+from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.train.guard.budget_search import largest_budget, update_fits
 from atrium.train.ranks.ranks import SINGLE, Ranks
@@ -171,8 +172,5 @@ def _key(config: RunConfig, updater: PolicyUpdater, longest: int) -> str:
 
 
 def _read_cache(path: Path) -> dict[str, int]:
-    try:
-        cache = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # none yet, or one that is found anew
-        return {}
+    cache, _ = read_object(path)  # none yet, or one that is found anew
     return {key: value for key, value in cache.items() if isinstance(value, int)}

@@ -29,7 +29,8 @@ from atrium.sweep.storage import SweepStorage
 from atrium.sweep.worker import SweepWorker
 from atrium.tracking.atomic import write_json
 from atrium.tracking.diagnosis import NUM_STEPS, collapsed
-from atrium.tracking.reader import EvaluationPoint, MetricTable, read_evaluations, read_metrics, read_object
+from atrium.tracking.reader import EvaluationPoint, MetricTable, read_evaluations, read_metrics
+from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.sample_files import read_samples
 from atrium.tracking.status import RunState, StatusUnreadableError, read_status

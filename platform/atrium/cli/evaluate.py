@@ -35,7 +35,8 @@ from atrium.tracking.end_summary import cell, name_to_type
 from atrium.tracking.find import EVALUATED, WITH_CHECKPOINT, find_run
 from atrium.tracking.formatting import number, printable, share, span
 from atrium.tracking.policy_origin import read_origin
-from atrium.tracking.reader import EvaluationPoint, read_evaluations, read_object, setting
+from atrium.tracking.reader import EvaluationPoint, read_evaluations
+from atrium.tracking.recorded import as_finite, as_interval, mapping_at, read_object, setting
 from atrium.tracking.run_folder import RunFolder
 
 _DESCRIPTION = """\
@@ -260,11 +261,11 @@ def _print_scores(point: EvaluationPoint, console: Console) -> None:
     for row in _score_rows(point):
         table.add_row(*map(cell, row))
     console.print(Padding(table, (0, 0, 0, 2), expand=False))
-    length, cut = _value(results, "completion_length"), _value(results, "truncated_frac")
-    verdicts = setting(results, "verdicts")
-    shares = verdicts.items() if isinstance(verdicts, Mapping) else ()
+    length, cut = as_finite(results.get("completion_length")), as_finite(results.get("truncated_frac"))
     line = f"  mean length {number(length)} tokens   truncated {share(cut)}   " + "   ".join(
-        f"{str(name).replace('_', ' ')} {share(float(value))}" for name, value in shares if value
+        f"{name.replace('_', ' ')} {share(as_finite(value))}"
+        for name, value in mapping_at(results, "verdicts").items()
+        if value
     )
     console.print(Text(printable(line.rstrip())), soft_wrap=True)
 
@@ -279,27 +280,25 @@ def _score_rows(point: EvaluationPoint) -> list[tuple[str, str, str, str]]:
             span(point.interval_sampling) or _NOT_ESTIMABLE,
         )
     ]
-    majority = setting(results, "maj_at")
-    for at, value in majority.items() if isinstance(majority, Mapping) else ():
-        if at != "1" and isinstance(value, int | float):
-            over = span(_bounds(results, f"maj_at_intervals.{at}"))
-            rows.append((f"Maj@{at}", share(float(value)), over, "not estimated"))
+    for at, value in mapping_at(results, "maj_at").items():
+        if at != "1":
+            over = span(as_interval(setting(results, f"maj_at_intervals.{at}")))
+            rows.append((f"Maj@{at}", share(as_finite(value)), over, "not estimated"))
     for label, by_k in (("Pass@", "pass_at"), ("Pass^", "pass_hat")):
-        values = setting(results, by_k)
-        for at, value in values.items() if isinstance(values, Mapping) else ():
+        for at, value in mapping_at(results, by_k).items():
             # With one sample both are Mean@1, which stands above.
-            if at != "1" and isinstance(value, int | float):
+            if at != "1":
                 intervals = f"{by_k}_intervals.{at}"
-                sampling = span(_bounds(results, f"{intervals}.sampling"))
-                over = span(_bounds(results, f"{intervals}.over_problems"))
-                rows.append((f"{label}{at}", share(float(value)), over, sampling or _NOT_ESTIMABLE))
+                sampling = span(as_interval(setting(results, f"{intervals}.sampling")))
+                over = span(as_interval(setting(results, f"{intervals}.over_problems")))
+                rows.append((f"{label}{at}", share(as_finite(value)), over, sampling or _NOT_ESTIMABLE))
     return rows
 
 
 def _described(results: Mapping[str, object]) -> str:
     """How the answers were sampled, in one line."""
-    settings = setting(results, "settings")
-    if not isinstance(settings, Mapping):
+    settings = mapping_at(results, "settings")
+    if not settings:
         return ""
     limit, engine = settings.get("max_new_tokens"), settings.get("engine")
     thinking = "thinking" if settings.get("thinking") else "no thinking"
@@ -312,13 +311,13 @@ def _described(results: Mapping[str, object]) -> str:
 
 
 def _print_breakdown(point: EvaluationPoint, console: Console) -> None:
-    breakdown = setting(point.results, "breakdown")
-    for key, groups in breakdown.items() if isinstance(breakdown, Mapping) else ():
+    breakdown = mapping_at(point.results, "breakdown")
+    for key in breakdown:
         table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
         k = point.k
-        for title in (str(key), "problems", f"Mean@{k}", "over problems", f"Pass@{k}", "length", "truncated"):
+        for title in (key, "problems", f"Mean@{k}", "over problems", f"Pass@{k}", "length", "truncated"):
             table.add_column(title, no_wrap=True)
-        for value, scores in groups.items() if isinstance(groups, Mapping) else ():
+        for value, scores in mapping_at(breakdown, key).items():
             if isinstance(scores, Mapping):
                 table.add_row(*map(cell, (str(value), *_group_row(scores))))
         console.print(Padding(table, (1, 0, 0, 2), expand=False))
@@ -327,38 +326,30 @@ def _print_breakdown(point: EvaluationPoint, console: Console) -> None:
 def _group_row(scores: Mapping[str, object]) -> tuple[str, ...]:
     return (
         str(scores.get("num_problems")),
-        share(_value(scores, "mean_at_k")),
-        span(_bounds(scores, "interval_over_problems")),
-        share(_value(scores, "pass_at_k")),
-        number(_value(scores, "completion_length")),
-        share(_value(scores, "truncated_frac")),
+        share(as_finite(scores.get("mean_at_k"))),
+        span(as_interval(setting(scores, "interval_over_problems"))),
+        share(as_finite(scores.get("pass_at_k"))),
+        number(as_finite(scores.get("completion_length"))),
+        share(as_finite(scores.get("truncated_frac"))),
     )
 
 
 def _print_macro(folder: RunFolder, console: Console) -> None:
     summary, _ = read_object(folder.summary_file)
-    macro = setting(summary, "macro_average")
     console.print()
-    if isinstance(macro, Mapping):
-        mean = (
-            f"{share(_value(macro, 'mean_at_k'))} {span(_bounds(macro, 'interval_over_problems'))}".rstrip()
+    if macro := mapping_at(summary, "macro_average"):
+        mean, passed = (
+            f"{share(as_finite(macro.get(score)))} {span(as_interval(macro.get(interval)))}".rstrip()
+            for score, interval in (
+                ("mean_at_k", "interval_over_problems"),
+                ("pass_at_k", "pass_interval_over_problems"),
+            )
         )
-        passed = f"{share(_value(macro, 'pass_at_k'))} {span(_bounds(macro, 'pass_interval_over_problems'))}"
         text = f"macro average over {macro.get('num_benchmarks')} benchmarks: Mean@K {mean}, Pass@K {passed}"
-        console.print(Text(text.rstrip(), style="bold"), soft_wrap=True)
+        console.print(Text(text, style="bold"), soft_wrap=True)
         console.print()
 
 
 def _figures(folder: RunFolder) -> list[tuple[str, str]]:
     drawn = sorted(folder.figures_dir.glob("pass_at_k-*.png")) if folder.figures_dir.is_dir() else []
     return [("figures", ", ".join(map(str, drawn)))] if drawn else []
-
-
-def _value(results: Mapping[str, object], key: str) -> float | None:
-    value = setting(results, key)
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _bounds(results: Mapping[str, object], key: str) -> tuple[float, float] | None:
-    value = setting(results, key)
-    return (float(value[0]), float(value[1])) if isinstance(value, list | tuple) and len(value) == 2 else None

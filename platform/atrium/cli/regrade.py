@@ -20,7 +20,7 @@ from atrium.grading.verifiers import Verifier
 from atrium.tracking.end_summary import cell
 from atrium.tracking.find import EVALUATED, find_run
 from atrium.tracking.formatting import printable, share
-from atrium.tracking.reader import read_object, setting
+from atrium.tracking.recorded import read_object, setting
 from atrium.tracking.sample_exports import write_csv
 
 _MAX_LISTED = 20

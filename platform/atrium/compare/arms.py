@@ -17,7 +17,7 @@ from atrium.method.needs import Use
 from atrium.nested import flattened_text
 from atrium.tracking.find import started
 from atrium.tracking.method_settings import LENGTH, use_of
-from atrium.tracking.reader import read_object
+from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState, StatusUnreadableError, read_status
 from atrium.windows import Window

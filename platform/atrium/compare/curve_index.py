@@ -9,7 +9,6 @@ index file is replaced as a whole, so a reader never sees half of one, whoever e
 from __future__ import annotations
 
 import io
-import math
 import secrets
 import zlib
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 
 from atrium.tracking.atomic import TEMPORARY_PREFIX
 from atrium.tracking.json_lines import decode_line
+from atrium.tracking.recorded import as_integer, number_or_nan
 from atrium.tracking.run_folder import RunFolder
 
 Column = NDArray[np.float64]
@@ -175,9 +175,9 @@ def _parse_quickly(whole: bytes) -> dict[str, Column] | None:
 
 def _parse_patiently(whole: bytes) -> dict[str, Column]:
     records = [decode_line(line) for line in whole.split(b"\n")]
-    kept = [record for record in records if record is not None and _is_integer(record.get(_STEP))]
+    kept = [record for record in records if record is not None and as_integer(record.get(_STEP)) is not None]
     names = dict.fromkeys(name for record in kept for name in record)
-    return {name: np.array([_number(record.get(name)) for record in kept]) for name in names}
+    return {name: np.array([number_or_nan(record.get(name)) for record in kept]) for name in names}
 
 
 def _appended(
@@ -259,14 +259,3 @@ def _write(path: Path, table: CurveTable) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _number(value: object) -> float:
-    """A recorded number, NaN where there is none; infinities are text in standard JSON."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    return float(value) if value in ("Infinity", "-Infinity") else math.nan

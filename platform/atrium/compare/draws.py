@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from atrium.compare.arms import Arm, pair_seeds
 from atrium.compare.outcomes import EvaluatedRun
-from atrium.tracking.reader import setting
+from atrium.tracking.recorded import setting
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from atrium.compare.curve_index import recorded_curves
 from atrium.compare.curves import Axis, at_steps
 from atrium.errors import RunFolderError
 from atrium.evaluation.estimates import pass_at_k
-from atrium.tracking.reader import EvaluationPoint, read_evaluations, read_object
+from atrium.tracking.reader import EvaluationPoint, read_evaluations
+from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.sample_files import read_samples
 

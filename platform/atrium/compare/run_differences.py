@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from atrium.nested import flattened_text
-from atrium.tracking.reader import read_object
+from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 
 ABSENT = "–"

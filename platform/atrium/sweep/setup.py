@@ -24,7 +24,7 @@ from atrium.sweep.snapshot import (
 from atrium.sweep.storage import SweepStorage, without_password
 from atrium.sweep.study import DEFINITION, SweepStudies, stages_of
 from atrium.tracking.atomic import explained, write_json
-from atrium.tracking.reader import read_object
+from atrium.tracking.recorded import read_object
 
 CREATED = "created"
 STORAGE_VARIABLE, PARENT_VARIABLE = "ATRIUM_SWEEP_STORAGE", "ATRIUM_SWEEP_PARENT"

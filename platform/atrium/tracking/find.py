@@ -7,7 +7,6 @@ paths are followed where the caller allows them.
 from __future__ import annotations
 
 import difflib
-import json
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from atrium.errors import RunFolderError
 from atrium.tracking.layout import SWEEPS_DIR, steps_in
+from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import StatusUnreadableError, read_status
 
@@ -108,11 +108,8 @@ def started(folder: RunFolder) -> float:
 
 
 def _is_evaluation(folder: RunFolder) -> bool:
-    try:
-        config = json.loads(folder.config_file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(config, dict) and config.get("kind") == "evaluation"
+    config, _ = read_object(folder.config_file)
+    return config.get("kind") == "evaluation"
 
 
 TRAINED = LatestQuery(lambda run: not _is_evaluation(run), "{} holds no training")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atrium.errors import ConfigError
+from atrium.tracking.recorded import as_integer, read_object
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,99}")
 SWEEPS_DIR = "sweeps"
@@ -179,12 +179,8 @@ class RunLayout:
 
     def best_checkpoint_step(self) -> int | None:
         """The step that `checkpoints/best.json` names, or None where it names none."""
-        try:
-            content = json.loads(self.best_file.read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return None
-        step = content.get("step") if isinstance(content, dict) else None
-        return step if isinstance(step, int) and not isinstance(step, bool) else None
+        content, _ = read_object(self.best_file)
+        return as_integer(content.get("step"))
 
 
 def folder_size(path: Path) -> int:

@@ -11,6 +11,7 @@ from atrium.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, 
 from atrium.records import EvaluatedSample
 from atrium.tracking.formatting import duration, number, printable, share, span
 from atrium.tracking.listener import Listener
+from atrium.tracking.recorded import as_finite, as_interval
 
 _NUM_PLAIN_LINES = 20
 _LONGEST_SILENCE_S = 60.0
@@ -153,16 +154,10 @@ def _aligned(value: float | None, width: int, digits: int) -> str:
 def evaluation_text(results: Mapping[str, object]) -> str:
     """The main results of an evaluation in one line, with the interval over problems."""
     k = results.get("k", "k")
-    mean, passed = (_as_share(results.get(name)) for name in ("mean_at_k", "pass_at_k"))
-    interval = results.get("interval_over_problems")
-    bounds = interval if isinstance(interval, list | tuple) and len(interval) == 2 else None
-    text = f"Mean@{k} {share(mean)} {span((bounds[0], bounds[1])) if bounds else ''}".rstrip()
+    mean, passed = (as_finite(results.get(name)) for name in ("mean_at_k", "pass_at_k"))
+    text = f"Mean@{k} {share(mean)} {span(as_interval(results.get('interval_over_problems')))}".rstrip()
     text = f"{text}  Pass@{k} {share(passed)}"
-    length, cut = results.get("completion_length"), _as_share(results.get("truncated_frac"))
-    if isinstance(length, int | float) and cut is not None:
+    length, cut = (as_finite(results.get(name)) for name in ("completion_length", "truncated_frac"))
+    if length is not None and cut is not None:
         text = f"{text}  length {number(length)}  truncated {share(cut)}"
     return text
-
-
-def _as_share(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from atrium.method.method import Method
 from atrium.method.needs import Use
 from atrium.rollout.settings import EngineSettings
+from atrium.tracking.recorded import mapping_at
 
 _NOT_THE_METHOD = {"seed", "experiment_name", "runs_dir", "resume", "tracking", "checkpoint", "compute"}
 _CHANGES_NUMBERS = {"compute.dtype", "compute.behavior_logprobs"}
@@ -44,8 +45,7 @@ def method_of(config: Mapping[str, object], *, at_last_step: bool = False) -> di
 
 def use_of(config: Mapping[str, object]) -> Use | None:
     """The use that a recorded run made of its method; None where its settings do not say."""
-    sections = {name: config.get(name) for name in ("rollout", "optimizer", "compute")}
-    rollout, optimizer, compute = (part if isinstance(part, Mapping) else {} for part in sections.values())
+    rollout, optimizer, compute = (mapping_at(config, name) for name in ("rollout", "optimizer", "compute"))
     try:
         lag, engine = rollout.get("lag", 0), str(rollout["engine"])
         elsewhere = f"rollout.lag={lag}" if lag else None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from atrium.errors import RunFolderError
-from atrium.tracking.reader import setting
+from atrium.tracking.recorded import setting
 
 _FILE = "atrium.json"
 ASKED_BY = (

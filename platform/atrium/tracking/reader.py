@@ -6,7 +6,6 @@ Nothing here raises because of what a folder holds. What can be known is returne
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,16 @@ from numpy.typing import NDArray
 
 from atrium.tracking.diagnosis import Finding, diagnose
 from atrium.tracking.json_lines import Record, read_json_lines
+from atrium.tracking.recorded import (
+    Interval,
+    as_finite,
+    as_integer,
+    as_interval,
+    mapping_at,
+    number_or_nan,
+    read_object,
+    setting,
+)
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import (
     FORMAT_VERSION,
@@ -26,7 +35,6 @@ from atrium.tracking.status import (
     read_status,
 )
 
-Span = tuple[float, float]
 _TAIL_BYTES = 64_000
 
 
@@ -43,9 +51,9 @@ class EvaluationPoint:
     k: int | None
     mean_at_k: float | None
     pass_at_k: float | None
-    interval_over_problems: Span | None
-    interval_sampling: Span | None
-    pass_interval_over_problems: Span | None
+    interval_over_problems: Interval | None
+    interval_sampling: Interval | None
+    pass_interval_over_problems: Interval | None
     num_problems: int | None
     results: Mapping[str, object]
 
@@ -116,29 +124,6 @@ def read_overview(folder: RunFolder) -> RunOverview:
     )
 
 
-def read_object(path: Path) -> tuple[Mapping[str, object], str | None]:
-    """The object in a JSON file and None, or an empty one and the reason in words."""
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}, f"it has no {path.name}"
-    except OSError as error:
-        return {}, f"{path.name} cannot be read: {error.strerror}"
-    except (ValueError, RecursionError):
-        return {}, f"{path.name} is not valid JSON"
-    if not isinstance(content, dict):
-        return {}, f"{path.name} does not hold an object"
-    return content, None
-
-
-def setting(config: Mapping[str, object], key: str) -> object:
-    """The value under a dotted key such as `algorithm.name`, or None where there is none."""
-    value: object = config
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
 def read_metrics(folder: RunFolder) -> MetricTable:
     """The metrics of all steps in order; where a step was recorded twice, the later record counts.
 
@@ -149,13 +134,13 @@ def read_metrics(folder: RunFolder) -> MetricTable:
     steps = list(by_step)
     names = dict.fromkeys(name for step in steps for name in by_step[step])
     columns = {
-        name: np.array([_number(by_step[step].get(name)) for step in steps], dtype=np.float64)
+        name: np.array([number_or_nan(by_step[step].get(name)) for step in steps], dtype=np.float64)
         for name in names
         if name not in ("step", "time")
     }
     return MetricTable(
         steps=np.array(steps, dtype=np.int64),
-        times=np.array([_number(by_step[step].get("time")) for step in steps], dtype=np.float64),
+        times=np.array([number_or_nan(by_step[step].get("time")) for step in steps], dtype=np.float64),
         columns=columns,
         num_unreadable=lines.num_unreadable + len(lines.records) - len(by_step),
     )
@@ -168,7 +153,7 @@ def read_findings(folder: RunFolder, *, is_over: bool = True) -> tuple[Finding, 
     """
     by_step = _by_step(read_json_lines(folder.metrics_file).records)
     steps = [
-        (step, {name: _number(value) for name, value in record.items() if name not in ("step", "time")})
+        (step, {name: number_or_nan(value) for name, value in record.items() if name not in ("step", "time")})
         for step, record in by_step.items()
     ]
     return diagnose(steps, is_over=is_over)
@@ -176,7 +161,7 @@ def read_findings(folder: RunFolder, *, is_over: bool = True) -> tuple[Finding, 
 
 def _by_step(records: Iterable[Record]) -> dict[int, Record]:
     """Records of steps in order; where a step was recorded twice, the later record counts."""
-    found = {step: record for record in records if (step := _integer(record.get("step"))) is not None}
+    found = {step: record for record in records if (step := as_integer(record.get("step"))) is not None}
     return dict(sorted(found.items()))
 
 
@@ -203,8 +188,7 @@ def scores_of(points: Iterable[EvaluationPoint]) -> Scores:
 def _read_scores(folder: RunFolder, problems: list[str]) -> dict[str, Scores]:
     """From `summary.json` where the run has ended, for it is small; else from the evaluations."""
     summary, _ = read_object(folder.summary_file)
-    recorded = setting(summary, "evaluations")
-    if isinstance(recorded, Mapping) and recorded:
+    if recorded := mapping_at(summary, "evaluations"):
         scores = {str(name): _scores_from_summary(str(name), entry) for name, entry in recorded.items()}
         if all(scores.values()):
             return {name: entry for name, entry in scores.items() if entry is not None}
@@ -220,7 +204,7 @@ def _scores_from_summary(benchmark: str, entry: object) -> Scores | None:
     points = {}
     for place in ("first", "best", "last"):
         content = entry.get(place) if isinstance(entry, Mapping) else None
-        step = _integer(content.get("step")) if isinstance(content, Mapping) else None
+        step = as_integer(content.get("step")) if isinstance(content, Mapping) else None
         if step is None or not isinstance(content, Mapping):
             return None
         points[place] = _point(benchmark, step, content)
@@ -229,52 +213,26 @@ def _scores_from_summary(benchmark: str, entry: object) -> Scores | None:
 
 def _point_of(record: Record) -> EvaluationPoint | None:
     step, benchmark, results = (record.get(key) for key in ("step", "benchmark", "results"))
-    number = _integer(step)
+    number = as_integer(step)
     if number is None or not isinstance(benchmark, str) or not isinstance(results, Mapping):
         return None
     return _point(benchmark, number, results)
 
 
 def _point(benchmark: str, step: int, results: Mapping[str, object]) -> EvaluationPoint:
-    k = _integer(results.get("k"))
-    pass_intervals = results.get("pass_at_intervals")
+    k = as_integer(results.get("k"))
     return EvaluationPoint(
         benchmark=benchmark,
         step=step,
         k=k,
-        mean_at_k=_share(results.get("mean_at_k")),
-        pass_at_k=_share(results.get("pass_at_k")),
-        interval_over_problems=_span(results.get("interval_over_problems")),
-        interval_sampling=_span(results.get("interval_sampling")),
-        pass_interval_over_problems=_span(
-            setting(pass_intervals, f"{k}.over_problems") if isinstance(pass_intervals, Mapping) else None
-        ),
-        num_problems=_integer(results.get("num_problems")),
+        mean_at_k=as_finite(results.get("mean_at_k")),
+        pass_at_k=as_finite(results.get("pass_at_k")),
+        interval_over_problems=as_interval(results.get("interval_over_problems")),
+        interval_sampling=as_interval(results.get("interval_sampling")),
+        pass_interval_over_problems=as_interval(setting(results, f"pass_at_intervals.{k}.over_problems")),
+        num_problems=as_integer(results.get("num_problems")),
         results=results,
     )
-
-
-def _integer(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: object) -> float:
-    """A recorded number, NaN where there is none; `"NaN"` and `"Infinity"` are how JSON holds those."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    return float(value) if value in ("Infinity", "-Infinity") else np.nan
-
-
-def _share(value: object) -> float | None:
-    number = _number(value)
-    return number if np.isfinite(number) else None
-
-
-def _span(value: object) -> Span | None:
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        return None
-    low, high = _share(value[0]), _share(value[1])
-    return None if low is None or high is None else (low, high)
 
 
 def _or_minus_one(value: float | None) -> float:
@@ -288,7 +246,7 @@ def _last_recorded_step(path: Path) -> int:
         records = read_json_lines(path, start).records
     except OSError:
         return 0
-    steps = [step for record in records if (step := _integer(record.get("step"))) is not None]
+    steps = [step for record in records if (step := as_integer(record.get("step"))) is not None]
     return steps[-1] if steps else 0
 
 

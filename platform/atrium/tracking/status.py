@@ -8,7 +8,6 @@ although it promised to.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import threading
@@ -25,6 +24,7 @@ import psutil
 from atrium.errors import Interrupted, Pruned
 from atrium.processes import is_alive
 from atrium.tracking.atomic import write_json
+from atrium.tracking.recorded import read_object
 
 FORMAT_VERSION = 1
 """The format of run folders that this version writes, and the newest that it reads in full."""
@@ -91,17 +91,10 @@ def read_status(path: Path) -> RunStatus:
 
     Raises `StatusUnreadableError` where the file is missing, unreadable, or holds another type.
     """
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise StatusUnreadableError("it has no status.json") from None
-    except OSError as error:
-        raise StatusUnreadableError(f"status.json cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError):
-        raise StatusUnreadableError("status.json is not valid JSON") from None
-    if not isinstance(content, dict):
-        raise StatusUnreadableError("status.json does not hold an object")
-    known = {
+    content, problem = read_object(path)
+    if problem is not None:
+        raise StatusUnreadableError(problem)
+    known: dict[str, Any] = {
         field.name: content[field.name]
         for field in fields(RunStatus)
         if field.name in content and _has_type(content[field.name], str(field.type))

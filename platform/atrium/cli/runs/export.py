@@ -13,7 +13,7 @@ from atrium.tracking.find import TRAINED, find_run
 from atrium.tracking.formatting import size
 from atrium.tracking.layout import folder_size, step_name
 from atrium.tracking.policy_origin import write_origin
-from atrium.tracking.reader import read_object
+from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.train.checkpoint.checkpoint_files import DIGESTS, STATE, check_files
 

@@ -15,7 +15,8 @@ from atrium.cli.runs_command import CommandParser, files_explained, standard_out
 from atrium.tracking.atomic import standard_json
 from atrium.tracking.find import list_runs
 from atrium.tracking.formatting import age, number, printable
-from atrium.tracking.reader import RunOverview, Scores, read_overview, setting
+from atrium.tracking.reader import RunOverview, Scores, read_overview
+from atrium.tracking.recorded import setting
 from atrium.tracking.status import RunState
 from atrium.tracking.summary import entry
 

@@ -38,10 +38,9 @@ from atrium.tracking.reader import (
     read_evaluations,
     read_findings,
     read_metrics,
-    read_object,
     read_overview,
-    setting,
 )
+from atrium.tracking.recorded import mapping_at, number_or_nan, read_object, setting
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.sample_files import Row, read_samples
 from atrium.tracking.status import RunState
@@ -200,12 +199,12 @@ def _print_evaluations(evaluations: Mapping[str, Sequence[EvaluationPoint]], con
 def _breakdown_lines(first: EvaluationPoint, last: EvaluationPoint) -> list[str]:
     """Mean@k before and after for each value of what the problems are told apart by, such as level."""
     lines = []
-    breakdown = setting(last.results, "breakdown")
+    breakdown = mapping_at(last.results, "breakdown")
     points = (last,) if first.step == last.step else (first, last)
-    for key, groups in breakdown.items() if isinstance(breakdown, Mapping) else ():
+    for key in breakdown:
         parts = []
-        for value in groups if isinstance(groups, Mapping) else ():
-            means = [_mean_of(point, str(key), str(value)) for point in points]
+        for value in mapping_at(breakdown, key):
+            means = [_mean_of(point, key, value) for point in points]
             parts.append(f"{value}: {' → '.join(f'{100 * mean:.0f}' for mean in means)}")
         lines.append(f"by {key}, in %:  {'   '.join(parts)}")
     return lines
@@ -213,10 +212,8 @@ def _breakdown_lines(first: EvaluationPoint, last: EvaluationPoint) -> list[str]
 
 def _mean_of(point: EvaluationPoint, key: str, value: str) -> float:
     """The recorded mean of one group, NaN where there is none. Values may hold dots."""
-    groups = setting(point.results, f"breakdown.{key}")
-    group = groups.get(value) if isinstance(groups, Mapping) else None
-    mean = group.get("mean_at_k") if isinstance(group, Mapping) else None
-    return float(mean) if isinstance(mean, int | float) else np.nan
+    group = mapping_at(point.results, f"breakdown.{key}").get(value)
+    return number_or_nan(group.get("mean_at_k")) if isinstance(group, Mapping) else np.nan
 
 
 def _print_title(text: str, console: Console) -> None:

@@ -36,7 +36,7 @@ from atrium.sweep.snapshot import STATE_FILE, snapshot, sweep_folder, write_stat
 from atrium.sweep.storage import SweepStorage
 from atrium.sweep.study import SweepStudies
 from atrium.tracking.atomic import explained, write_json, write_text
-from atrium.tracking.reader import read_object
+from atrium.tracking.recorded import read_object
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -27,7 +27,7 @@ from atrium.sweep.plan import trial_config
 from atrium.sweep.setup import PARENT_VARIABLE, STORAGE_VARIABLE, prepare
 from atrium.sweep.snapshot import STATE_FILE, sweep_folder
 from atrium.sweep.storage import SweepStorage, storage_url
-from atrium.tracking.reader import read_object
+from atrium.tracking.recorded import read_object
 
 _POLL_S = 0.5
 _MAX_RESTARTS = 100

@@ -6,7 +6,6 @@ They are people's words about a run, so they lie in its folder, in `annotations.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from atrium.errors import RunFolderError
 from atrium.tracking.atomic import explained, write_json
+from atrium.tracking.recorded import read_object
 
 FILE_NAME = "annotations.json"
 MAX_NOTE, MAX_TAG, MAX_TAGS = 20_000, 60, 50
@@ -34,12 +34,10 @@ class Annotations:
 
 def read_annotations(folder: Path) -> tuple[Annotations, str | None]:
     """The folder's annotations and None, or empty ones and the reason why they cannot be read."""
-    try:
-        content = json.loads((folder / FILE_NAME).read_bytes())
-    except FileNotFoundError:
-        return Annotations(), None
-    except (OSError, ValueError, RecursionError):
-        return Annotations(), f"{FILE_NAME} cannot be read"
+    path = folder / FILE_NAME
+    content, problem = read_object(path)
+    if problem is not None:
+        return Annotations(), problem if path.exists() else None
     try:
         return changed(Annotations(), content), None
     except RunFolderError as error:

@@ -27,6 +27,7 @@ from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.run_settings import grouped, method_keys
 from atrium.metrics import CATALOGUE
 from atrium.tracking.reader import EvaluationPoint
+from atrium.tracking.recorded import as_finite
 
 Answer = dict[str, Any]
 
@@ -201,8 +202,7 @@ def _value(point: EvaluationPoint, kind: str) -> tuple[float | None, float, floa
         case "pass_at_k":
             value, span = point.pass_at_k, point.pass_interval_over_problems
         case _:
-            found = point.results.get(kind)
-            value = float(found) if isinstance(found, int | float) else None
+            value = as_finite(point.results.get(kind))
     if value is None:
         return None, math.nan, math.nan
     low, high = span or (value, value)

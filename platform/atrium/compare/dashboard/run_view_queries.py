@@ -28,7 +28,7 @@ from atrium.compare.trust_region import (
     window_in_use,
 )
 from atrium.errors import RunFolderError
-from atrium.tracking.reader import setting
+from atrium.tracking.recorded import setting
 
 Answer = dict[str, Any]
 

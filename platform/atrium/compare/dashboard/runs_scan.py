@@ -16,7 +16,8 @@ from atrium.compare.run_settings import Settings
 from atrium.errors import RunFolderError
 from atrium.nested import flattened_text
 from atrium.tracking.find import list_runs, started
-from atrium.tracking.reader import EvaluationPoint, RunOverview, read_evaluations, read_object, read_overview
+from atrium.tracking.reader import EvaluationPoint, RunOverview, read_evaluations, read_overview
+from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState, RunStatus
 

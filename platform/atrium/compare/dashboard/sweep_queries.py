@@ -13,7 +13,7 @@ from atrium.compare.dashboard.runs_scan import is_within
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.errors import RunFolderError
 from atrium.tracking.layout import NAME_PATTERN
-from atrium.tracking.reader import read_object, setting
+from atrium.tracking.recorded import as_finite, read_object, setting
 
 Answer = dict[str, Any]
 
@@ -33,7 +33,7 @@ def sweeps_answer(watcher: Watcher) -> Answer:
                 "name": folder.name,
                 "question": state.get("question", ""),
                 "state": state.get("state", "unknown"),
-                "updated": _number(state.get("updated")),
+                "updated": as_finite(state.get("updated")),
                 "stages": state.get("stages", []),
                 "problem": problem,
             }
@@ -64,7 +64,7 @@ def sweep_answer(watcher: Watcher, name: str) -> Answer:
         "objectives": state.get("objectives", []),
         "stages": state.get("stages", []),
         "num_workers": len(_sequence(state.get("workers"))),
-        "updated": _number(state.get("updated")),
+        "updated": as_finite(state.get("updated")),
         "sampler": setting(definition, "definition.sampler"),
         "pruner": setting(definition, "definition.pruner"),
         "trials": [_trial(trial) for trial in _sequence(trials) if isinstance(trial, Mapping)],
@@ -76,14 +76,14 @@ def sweep_answer(watcher: Watcher, name: str) -> Answer:
 def _trial(trial: Mapping[str, object]) -> Answer:
     """A trial with the mean of each score over its seeds, and its 95 % interval where there are two."""
     seeds = [seed for seed in _sequence(trial.get("seeds")) if isinstance(seed, Mapping)]
-    values = [_number(value) for value in _sequence(trial.get("values"))]
+    values = [as_finite(value) for value in _sequence(trial.get("values"))]
     return {
         **{
             key: trial.get(key)
             for key in ("stage", "number", "state", "labels", "settings", "window", "reason", "num_takeovers")
         },
         "values": values or None,
-        "scores": {name: _over_seeds([_number(seed.get(name)) for seed in seeds]) for name in _SCORES},
+        "scores": {name: _over_seeds([as_finite(seed.get(name)) for seed in seeds]) for name in _SCORES},
         "num_seeds": len(seeds),
         "runs": [seed.get("run") for seed in seeds if isinstance(seed.get("run"), str)],
         "curves": [seed.get("curve") for seed in seeds],
@@ -115,8 +115,3 @@ def _folders(runs_dir: Path) -> list[Path]:
 
 def _sequence(value: object) -> Sequence[object]:
     return value if isinstance(value, list) else ()
-
-
-def _number(value: object) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]

@@ -22,7 +22,8 @@ from atrium.compare.figures.style import (
     use_cache,
 )
 from atrium.tracking.layout import step_name
-from atrium.tracking.reader import EvaluationPoint, read_evaluations, setting
+from atrium.tracking.reader import EvaluationPoint, read_evaluations
+from atrium.tracking.recorded import as_finite, as_interval, mapping_at, setting
 from atrium.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -82,10 +83,10 @@ def _draw_curve(axes: Axes, shares: Sequence[float], colour: str, label: str) ->
 def _draw_intervals(axes: Axes, results: Mapping[str, object], by_k: str, colour: str) -> None:
     """Whiskers over problems at the k that have them."""
     name = "pass_at_intervals" if by_k == "pass_at" else "pass_hat_intervals"
-    for k, value in _mapping(results, by_k).items():
-        bounds = _numbers(results, f"{name}.{k}.over_problems")
-        if isinstance(value, int | float) and len(bounds) == 2:
-            _draw_whisker(axes, int(k), float(value), bounds, colour)
+    for k, value in mapping_at(results, by_k).items():
+        share, bounds = as_finite(value), as_interval(setting(results, f"{name}.{k}.over_problems"))
+        if share is not None and bounds is not None:
+            _draw_whisker(axes, int(k), share, bounds, colour)
 
 
 def _draw_whisker(axes: Axes, k: int, value: float, bounds: Sequence[float], colour: str) -> None:
@@ -98,14 +99,9 @@ def _draw_mean_and_majority(axes: Axes, point: EvaluationPoint) -> None:
     k = point.k or 1
     if point.mean_at_k is not None and point.interval_over_problems is not None:
         _draw_whisker(axes, k, point.mean_at_k, point.interval_over_problems, ORANGE)
-    majority = point.results.get("maj_at_k")
-    if isinstance(majority, int | float):
+    majority = as_finite(point.results.get("maj_at_k"))
+    if majority is not None:
         axes.plot([k], [100 * majority], "D", color=BLACK, markersize=5, label=f"Maj@{k}")
-
-
-def _mapping(results: Mapping[str, object], key: str) -> Mapping[str, object]:
-    value = setting(results, key)
-    return value if isinstance(value, Mapping) else {}
 
 
 def _numbers(results: Mapping[str, object], key: str) -> list[float]:

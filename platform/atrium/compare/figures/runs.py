@@ -25,14 +25,8 @@ from atrium.compare.figures.style import (
 )
 from atrium.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD
 from atrium.tracking.atomic import explained
-from atrium.tracking.reader import (
-    EvaluationPoint,
-    MetricTable,
-    read_evaluations,
-    read_metrics,
-    read_object,
-    setting,
-)
+from atrium.tracking.reader import EvaluationPoint, MetricTable, read_evaluations, read_metrics
+from atrium.tracking.recorded import read_object, setting
 from atrium.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from atrium.errors import AtriumError
 from atrium.tracking.atomic import write_json
 from atrium.tracking.formatting import shortened
 from atrium.tracking.mirrors.rows import Row, RowReader
-from atrium.tracking.reader import read_object
+from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState, RunStatus, StatusUnreadableError, concluded_state, read_status
 

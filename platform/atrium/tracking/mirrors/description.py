@@ -12,7 +12,7 @@ from pathlib import Path
 
 from atrium.nested import flattened_text
 from atrium.tracking.method_settings import method_key
-from atrium.tracking.reader import read_object, setting
+from atrium.tracking.recorded import read_object, setting
 from atrium.tracking.run_folder import RunFolder
 
 _FILES = ("config.json", "overrides.yaml", "provenance.json", "summary.json", "log.txt", "sweep.json")

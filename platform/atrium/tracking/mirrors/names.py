@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from atrium.metrics import evaluation_name
 from atrium.tracking.json_lines import Record
+from atrium.tracking.recorded import as_finite, mapping_at
 
 _REFUSED = re.compile(r"[^/\w.\- :]")
 _MAX_LENGTH = 250
@@ -37,27 +38,22 @@ def evaluation_numbers(record: Record) -> dict[str, float]:
     mean = f"mean_at_{k}"
     found = {
         mean: results.get("mean_at_k"),
-        **{f"pass_at_{k}": value for k, value in _mapping(results, "pass_at").items()},
+        **{f"pass_at_{k}": value for k, value in mapping_at(results, "pass_at").items()},
         "truncated_frac": results.get("truncated_frac"),
         "completion_length": results.get("completion_length"),
         f"maj_at_{k}": results.get("maj_at_k"),
-        f"pass_hat_{k}": _mapping(results, "pass_hat").get(str(k)),
-        **{f"{kind}_frac": value for kind, value in _mapping(results, "verdicts").items()},
+        f"pass_hat_{k}": mapping_at(results, "pass_hat").get(str(k)),
+        **{f"{kind}_frac": value for kind, value in mapping_at(results, "verdicts").items()},
     }
-    for key, groups in _mapping(results, "breakdown").items():
+    for key, groups in mapping_at(results, "breakdown").items():
         for group, scores in groups.items() if isinstance(groups, Mapping) else ():
             if isinstance(scores, Mapping):
                 found[f"{key}_{group}/{mean}"] = scores.get("mean_at_k")
     return {
-        evaluation_name(benchmark, name): float(value)
+        evaluation_name(benchmark, name): number
         for name, value in found.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
+        if (number := as_finite(value)) is not None
     }
-
-
-def _mapping(results: Mapping[str, object], key: str) -> Mapping[str, object]:
-    value = results.get(key)
-    return value if isinstance(value, Mapping) else {}
 
 
 def _code(match: re.Match[str]) -> str:

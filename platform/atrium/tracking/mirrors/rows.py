@@ -7,16 +7,14 @@ after comes as a late row of its own.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from atrium.tracking.json_lines import Record, read_json_lines
 from atrium.tracking.mirrors.names import evaluation_numbers
+from atrium.tracking.recorded import as_integer, as_number
 from atrium.tracking.run_folder import RunFolder
-
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,23 +75,22 @@ class RowReader:
         """
         late = []
         for record in self._metrics.read():
-            step = _step(record)
+            step = as_integer(record.get("step"))
             if step is not None and step > self.delivered_step:
                 values = {
-                    name: _number(value) for name, value in record.items() if name not in ("step", "time")
+                    name: as_number(value) for name, value in record.items() if name not in ("step", "time")
                 }
                 self._add(step, record, {name: v for name, v in values.items() if v is not None})
         for record in self._evaluations.read():
-            step, key = _step(record), f"{record.get('benchmark')}@{record.get('step')}"
+            step, key = as_integer(record.get("step")), f"{record.get('benchmark')}@{record.get('step')}"
             scores = evaluation_numbers(record)
             if step is None or not scores or key in self.delivered_evaluations:
                 continue
             if step > self.delivered_step:
                 self._add(step, record, scores, key)
             else:
-                late.append(
-                    Row(step=step, time=_time(record), values=scores, is_late=True, evaluations=(key,))
-                )
+                time = as_number(record.get("time")) or 0.0
+                late.append(Row(step=step, time=time, values=scores, is_late=True, evaluations=(key,)))
         newest = max(self._waiting, default=-1)
         ready = sorted(step for step in self._waiting if is_over or step < newest)
         return [*(self._waiting.pop(step) for step in ready), *late]
@@ -119,22 +116,7 @@ class RowReader:
         evaluations = before.evaluations if before else ()
         self._waiting[step] = Row(
             step=step,
-            time=before.time if before else _time(record),
+            time=before.time if before else as_number(record.get("time")) or 0.0,
             values=known | dict(values),
             evaluations=evaluations if evaluation is None else (*evaluations, evaluation),
         )
-
-
-def _step(record: Record) -> int | None:
-    step = record.get("step")
-    return step if isinstance(step, int) and not isinstance(step, bool) else None
-
-
-def _time(record: Record) -> float:
-    return _number(record.get("time")) or 0.0
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    return _NOT_FINITE.get(value) if isinstance(value, str) else None

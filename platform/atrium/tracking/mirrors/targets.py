@@ -12,7 +12,7 @@ from atrium.tracking.mirrors.description import describe_run
 from atrium.tracking.mirrors.mlflow_destination import MLflowDestination, default_uri
 from atrium.tracking.mirrors.tensorboard_destination import TensorBoardDestination
 from atrium.tracking.mirrors.wandb_destination import WandbDestination
-from atrium.tracking.reader import read_object, setting
+from atrium.tracking.recorded import read_object, setting
 from atrium.tracking.run_folder import RunFolder
 
 KINDS = ("mlflow", "wandb", "tensorboard")
