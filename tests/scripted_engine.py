@@ -14,7 +14,7 @@ from torch import Tensor
 
 from atrium.errors import EngineError
 from atrium.records import Completion, FinishReason, TokenIds
-from atrium.rollout.engine import Generation, GenerationRequest, SamplingParams
+from atrium.rollout.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
 from atrium.rollout.sampling import check_requests
 from atrium.seeding import derive_seed
 
@@ -87,6 +87,11 @@ class ScriptedEngine:
     def weight_version(self) -> int:
         """The version of the last `update_weights`, 0 before the first."""
         return self._weight_version
+
+    @property
+    def facts(self) -> EngineFacts:
+        """Nothing: it computes nothing."""
+        return EngineFacts()
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams

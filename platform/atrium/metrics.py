@@ -209,6 +209,9 @@ PEAK_MEMORY_MB = Quantity("memory/peak_mb", _MAX, "MB", "peak resident (CPU) or 
 ROLLOUT_PEAK_MB = Quantity("memory/rollout_peak_mb", _MAX, "MB", "peak allocated while sampling (CUDA)")
 UPDATE_PEAK_MB = Quantity("memory/update_peak_mb", _MAX, "MB", "peak allocated while updating (CUDA)")
 EVALUATE_PEAK_MB = Quantity("memory/evaluate_peak_mb", _MAX, "MB", "peak allocated while evaluating (CUDA)")
+NUM_PREEMPTED = Quantity(
+    "memory/num_preempted", _SUM, "samples", "samples that lost their place in vLLM's cache and began again"
+)
 
 # How the processes that share a run differ; not recorded for a single one.
 RANK_TOKENS_MIN = Quantity("ranks/tokens_min", _MIN, "tokens", "fewest completion tokens sampled by a rank")

@@ -117,13 +117,19 @@ OVERRIDES = [
     (["model.lora={rank: 4, alpha: 8, target_modules: q_proj}"], "model.lora.target_modules", "all_linear"),
     (["model.lora={rank: 4, alpha: 8}", "compute.num_processes=2"], "model.lora", "num_processes=1"),
     (["rollout.overlap=true"], "rollout.overlap=true", "rollout.lag=1"),
-    (["rollout.overlap=true", "rollout.lag=1", "compute.num_processes=2"], "rollout.overlap=true", "auto"),
+    (["rollout.overlap=true", "rollout.lag=1", "compute.num_processes=2"], "rollout.overlap=true", "false"),
+    (
+        ["rollout=vllm", "rollout.enforce_eager=true", "compute.compile=true"],
+        "rollout.enforce_eager=true",
+        "compute.compile=false",
+    ),
+    (["rollout=vllm", "rollout.max_num_batched_tokens=256"], "rollout.max_num_batched_tokens=256", "512"),
     (
         ["rollout=vllm_cpu", "model.head_dim=32", "rollout.num_speculative_tokens=3", "evaluation.top_p=0.9"],
         "rollout.num_speculative_tokens=3",
         "evaluation.top_p=1",
     ),
-    (["rollout.overlap=maybe"], "rollout.overlap=maybe", "auto"),
+    (["rollout.overlap=auto"], "rollout.overlap=auto", "false"),
     # A run to continue.
     (["--resume"], "--resume", "atrium runs"),
     (["--resume", "--multirun"], "--resume", "atrium runs"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,20 @@ def test_vllm_takes_its_share_of_the_device_and_gives_it_to_updates_where_it_sle
     assert awake["engine's weights"].num_bytes == 2 * QWEN3_1_7B.num_parameters
     assert Phase.UPDATE in awake["engine's cache"].phases
     assert asleep["engine's cache"].phases == (Phase.START, Phase.SAMPLING, Phase.EVALUATION)
+
+
+def test_memory_on_a_gpu_grows_in_segments_unless_vllm_keeps_pools_of_its_own(monkeypatch, tmp_path):
+    def allocator(settings, **given):
+        found = dict(given)
+        monkeypatch.setattr(os, "environ", found)
+        settings.prepare_environment("cuda", tmp_path)
+        return found.get("PYTORCH_ALLOC_CONF")
+
+    grows = "expandable_segments:True"
+    assert allocator(vllm()) == allocator(engine("rollout=transformers")) == grows
+    assert allocator(vllm(sleep_level=1)) is allocator(vllm(tensor_parallel=2)) is None
+    assert allocator(vllm(), PYTORCH_ALLOC_CONF="backend:native") == "backend:native"
+    assert allocator(vllm(), PYTORCH_CUDA_ALLOC_CONF="backend:native") is None
 
 
 def test_what_is_decoded_at_once_is_bounded_and_shared_by_processes():

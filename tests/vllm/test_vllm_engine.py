@@ -20,7 +20,7 @@ from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy
 from atrium.rollout.engine import GenerationRequest, SamplingParams
 from atrium.rollout.vllm_engine import VllmEngine
-from atrium.rollout.vllm_start import Place
+from atrium.rollout.vllm_start import Place, model_folder
 from atrium.train.measure.mismatch import check_mismatch
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
@@ -126,6 +126,41 @@ def test_weights_that_change_in_the_middle_stop_the_generation(engine, policy):
     with pytest.raises(EngineError, match=f"from version {version} to {version + 1}"):
         list(generations)
     engine.update_weights(policy.model.state_dict(), 0)
+
+
+def test_a_cache_that_is_too_small_preempts_samples_which_is_counted_and_changes_no_token():
+    policy = build_tiny_policy(TinySettings(head_dim=32, context_length=256), seed=0)
+    sampling = SamplingParams(max_new_tokens=200, ignore_stop=True)
+    found, preempted = [], []
+    for kv_cache_mb in (1, 64):
+        engine = build(policy, context_length=256, kv_cache_mb=kv_cache_mb)
+        try:
+            assert engine.facts.num_preempted == 0
+            # Eight samples of two blocks each; the small cache has eight blocks.
+            (generation,) = engine.generate([request(*range(8))], sampling)
+            found.append(generation.completions)
+            preempted.append(engine.facts.num_preempted)
+        finally:
+            engine.close()
+    assert preempted[0] > preempted[1] == 0
+    for one, other in zip(*found, strict=True):
+        assert one.token_ids.tolist() == other.token_ids.tolist()
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
+
+
+def test_an_engine_says_which_code_runs_the_model_and_how_much_its_cache_holds(engine):
+    described = engine.facts.described
+    assert described["model_runner"] in ("V1", "V2")
+    assert described["cache_longest_completions"] == round(described["cache_tokens"] / 128, 2)
+    assert described["max_num_batched_tokens"] == 8192
+
+
+def test_equal_models_have_one_folder_so_that_what_vllm_compiled_is_found_again(policy, tmp_path):
+    first = model_folder(policy.model, tmp_path)
+    again = model_folder(build_tiny_policy(TinySettings(head_dim=32), seed=1).model, tmp_path)
+    other = model_folder(build_tiny_policy(TinySettings(head_dim=64), seed=0).model, tmp_path)
+    assert first == again != other
+    assert [path.name for path in first.iterdir()] == ["config.json"]
 
 
 class EngineWithAStaleHead(VllmEngine):

@@ -129,6 +129,7 @@ def _evaluate_all(settings: EvaluationSettings, run: Run) -> list[Evaluation]:
     policy = load_evaluated_policy(config, run.folder.cache_dir, run.listener)
     engine = build_engine(config.rollout, config, policy)
     run.closing.callback(engine.close)
+    run.record_engine(engine.facts)
     parts = _Parts(
         settings=settings,
         run=run,

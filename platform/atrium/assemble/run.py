@@ -5,6 +5,7 @@ Training, evaluations, the runs of a sweep and the ranks of a launch begin and e
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,6 +18,7 @@ from atrium.compare.figures.runs import draw_figures
 from atrium.config.schema import RunConfig
 from atrium.errors import Interrupted
 from atrium.launch.rank_logs import log_into, rank_log
+from atrium.rollout.engine import EngineFacts
 from atrium.tracking.diagnosis import Notes
 from atrium.tracking.end_summary import print_summary
 from atrium.tracking.listener import Listener, Listeners
@@ -77,6 +79,13 @@ class Run:
         if self.ranks.is_first:
             num_threads = self.config.compute.num_threads
             self.folder.write_provenance(collect_provenance(data, num_threads=num_threads, extra=more))
+
+    def record_engine(self, facts: EngineFacts) -> None:
+        """Say what the started engine is, and write it to where the run comes from."""
+        if facts.described and self.ranks.is_first:
+            self.log("engine: " + ", ".join(f"{name} {value}" for name, value in facts.described.items()))
+            provenance = json.loads(self.folder.provenance_file.read_text(encoding="utf-8"))
+            self.folder.write_provenance({**provenance, "engine": dict(facts.described)})
 
 
 def training_request(config: RunConfig) -> RunRequest:

@@ -103,6 +103,7 @@ def _train(run: Run, grader: Grader) -> None:
         run.log(f"note: {note}")
     training = _assembled(run, task, stored, policy, graders, should_stop)
     run.closing.callback(training.engine.close)
+    run.record_engine(training.engine.facts)
     state = TrainingState(objective=training.updater.objective.initial_state())
     if run.checkpoint is not None:
         state = run.checkpoint.state

@@ -169,7 +169,7 @@ class RunConfig(Section):
     @property
     def overlaps(self) -> bool:
         """Whether a batch that is due later is sampled during the update (`rollout.overlap`)."""
-        return self.rollout.overlaps(device=self.compute.device, num_ranks=self.compute.world_size)
+        return self.rollout.overlap and bool(self.rollout.lag)
 
     @property
     def use(self) -> Use:
@@ -190,6 +190,7 @@ class RunConfig(Section):
             evaluation_top_p=self.evaluation.top_p,
             behavior_logprobs=self.compute.behavior_logprobs,
             regression=surrogate.kind if surrogate.regresses else None,
+            compiles=self.compute.compile,
         )
 
     @property

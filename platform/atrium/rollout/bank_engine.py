@@ -18,7 +18,7 @@ from torch import Tensor
 from atrium.errors import EngineError
 from atrium.records import Completion, TokenIds
 from atrium.rollout.completion_bank import Bank
-from atrium.rollout.engine import Engine, Generation, GenerationRequest, SamplingParams
+from atrium.rollout.engine import Engine, EngineFacts, Generation, GenerationRequest, SamplingParams
 from atrium.rollout.sampling import check_requests
 from atrium.seeding import derive_seed
 
@@ -48,6 +48,11 @@ class BankEngine:
     def weight_version(self) -> int:
         """The version of the weights behind what is sampled live; stored completions have their own."""
         return self._live.weight_version
+
+    @property
+    def facts(self) -> EngineFacts:
+        """Those of the live engine."""
+        return self._live.facts
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams

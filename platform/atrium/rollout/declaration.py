@@ -6,6 +6,7 @@ one's own answers for itself. The classes of the engines stand in `settings`. Ne
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
@@ -19,6 +20,8 @@ from atrium.section import Axis, Count, Positive
 
 NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1}
 """Bytes of one number."""
+
+_OLD_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +38,15 @@ class EngineUse:
         The setting `compute.behavior_logprobs`.
     regression
         The kind of a surrogate that compares the policy with itself as the step begins; None for others.
+    compiles
+        Whether torch compiles blocks of the model for updates.
     """
 
     num_ranks: int
     evaluation_top_p: float
     behavior_logprobs: str
     regression: str | None
+    compiles: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +114,10 @@ class EngineSettings(Axis, axis=True, tag="engine"):
 
     lag: Annotated[int, Field(ge=0, le=64)] = 0
     """Steps that sampling is ahead: with k, the weights after step t-1-k sample the batch of step t."""
-    overlap: bool | Literal["auto"] = "auto"
+    overlap: bool = False
     """Whether the batch of `lag` is sampled during that update, by an engine with weights of its own; the
-    result is the same. auto for vLLM on a GPU of one process that keeps its memory; it takes a copy of the
-    trained parameters."""
+    result is the same. It takes a copy of the trained parameters, and gains time only where sampler and
+    update have a device each."""
     max_mismatch: Positive | Literal["auto"] | None = "auto"
     """Mean difference, in nats, of the engine's and the trainer's log-probabilities beyond which a run ends;
     auto for 0.001 where both compute in float32, 0.1 elsewhere, none for stored rollouts; null for none."""
@@ -127,30 +133,29 @@ class EngineSettings(Axis, axis=True, tag="engine"):
         return False
 
     @property
+    def allows_expandable_segments(self) -> bool:
+        """Whether the engine works beside torch's growing segments of GPU memory."""
+        return True
+
+    @property
     def sampled_elsewhere(self) -> str | None:
         """The setting by which other weights sample than those that a step begins with; None for none."""
         return f"rollout.lag={self.lag}" if self.lag else None
 
-    def overlaps(self, *, device: str, num_ranks: int) -> bool:
-        """Whether a batch that is due later is sampled during the update (`overlap`)."""
-        if self.overlap != "auto" or not self.lag:
-            return bool(self.lag) and self.overlap is True
-        return self.has_own_weights and not self.sleeps and device == "cuda" and num_ranks == 1
-
     def check(self, use: EngineUse) -> None:
         """Raise `ConfigError` where the engine cannot do what the run asks, or a setting has no effect."""
-        if self.overlap is not True:
+        if not self.overlap:
             return
         if not self.lag:
             raise ConfigError(
                 "rollout.overlap=true: with rollout.lag=0 a batch is sampled by the weights that the update "
-                "before it made, so there is nothing to overlap; choose rollout.lag=1 or more, or auto"
+                "before it made, so there is nothing to overlap; choose rollout.lag=1 or more, or false"
             )
         if use.num_ranks > 1:
             raise ConfigError(
                 f"rollout.overlap=true: {use.num_ranks} processes exchange what they sampled and "
                 "their gradients over one connection, one after the other; allowed is one process, or "
-                "rollout.overlap=auto"
+                "rollout.overlap=false"
             )
 
     def check_machine(self, device: str) -> None:
@@ -175,7 +180,13 @@ class EngineSettings(Axis, axis=True, tag="engine"):
         return None
 
     def prepare_environment(self, device: str, cache_dir: Path) -> None:
-        """Put what the engine's libraries read into the environment, before any of them is imported."""
+        """Put what torch and the engine's libraries read into the environment, before any is imported.
+
+        On a GPU, segments that grow: micro-batches of many sizes then leave no holes in its memory. What the
+        user has set stays.
+        """
+        if device == "cuda" and self.allows_expandable_segments and _OLD_ALLOCATOR not in os.environ:
+            os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
     def for_evaluation(self) -> Self | None:
         """The settings by which the engine answers for one process alone; None where it answers nothing."""

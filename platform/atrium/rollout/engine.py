@@ -8,7 +8,7 @@ log-probabilities of that very distribution.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
@@ -57,12 +57,29 @@ class Generation:
     completions: tuple[Completion, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What a run records of a started engine.
+
+    `described` is what it made of its settings, such as the size of its cache; `num_preempted` how often
+    since its start a sample lost its place in the cache and was computed again, None where none can.
+    """
+
+    described: Mapping[str, str | int | float] = field(default_factory=dict)
+    num_preempted: int | None = None
+
+
 class Engine(Protocol):
     """Samples completions from the policy's current weights."""
 
     @property
     def weight_version(self) -> int:
         """The number of updates behind the weights that `generate` samples from."""
+        ...
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What only the started engine knows of itself, now."""
         ...
 
     def generate(

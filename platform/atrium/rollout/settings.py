@@ -108,6 +108,9 @@ class VllmSettings(EngineSettings):
     """Whether CUDA graphs and compilation are left out: starts sooner, decodes more slowly on a GPU."""
     sleep_level: Literal[1, 2] | None
     """What is done with vLLM's memory during updates: 1 keeps the weights on the host, 2 drops them."""
+    max_num_batched_tokens: Count = 8192
+    """The most tokens that one step computes: it bounds the prefill of prompts, and of samples that lost
+    their place in the cache."""
     num_speculative_tokens: Count | None
     """Tokens that are guessed from repetitions in the text and checked in one step; null for off."""
     start_timeout_s: Wait
@@ -127,15 +130,30 @@ class VllmSettings(EngineSettings):
         """Whether the engine gives its memory to the update."""
         return self.sleep_level is not None
 
+    @property
+    def allows_expandable_segments(self) -> bool:
+        """Not where vLLM has memory pools of its own that sleep, or shares buffers between processes."""
+        return not self.sleeps and self.tensor_parallel == 1
+
     def check(self, use: EngineUse) -> None:
         """As every engine; and what vLLM cannot do together."""
-        if self.overlap is True and self.lag and self.sleeps:
+        if self.overlap and self.lag and self.sleeps:
             raise ConfigError(
                 f"rollout.overlap=true: with rollout.sleep_level={self.sleep_level} vLLM gives its memory to "
                 "the update and cannot sample beside it; choose rollout.sleep_level=null, or "
-                "rollout.overlap=auto"
+                "rollout.overlap=false"
             )
         super().check(use)
+        if self.enforce_eager and use.compiles:
+            raise ConfigError(
+                "rollout.enforce_eager=true switches torch's compilation off in this process, and with it "
+                "compute.compile=true; allowed is rollout.enforce_eager=false, or compute.compile=false"
+            )
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"rollout.max_num_batched_tokens={self.max_num_batched_tokens} holds no token of each of "
+                f"rollout.max_num_seqs={self.max_num_seqs} completions; give at least as many"
+            )
         if self.num_speculative_tokens is not None and use.evaluation_top_p < 1.0:
             raise ConfigError(
                 f"rollout.num_speculative_tokens={self.num_speculative_tokens}: vLLM guesses with wrong "
@@ -244,6 +262,7 @@ class VllmSettings(EngineSettings):
 
     def prepare_environment(self, device: str, cache_dir: Path) -> None:
         """Put what vLLM and the compilers read into the environment; what the user has set stays."""
+        super().prepare_environment(device, cache_dir)
         set_environment(device, enforce_eager=self.enforce_eager, cache_dir=cache_dir)
 
     def for_evaluation(self) -> Self:

@@ -24,7 +24,7 @@ from atrium.errors import EngineError, PolicyDivergedError
 from atrium.models.qwen3 import has_fused_form
 from atrium.records import Completion, FinishReason, Logprobs, TokenIds
 from atrium.rollout.decoding import Decoder, inference_mode, new_cache
-from atrium.rollout.engine import Generation, GenerationRequest, SamplingParams
+from atrium.rollout.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
 from atrium.rollout.qwen3_decoder import Qwen3Decoder
 from atrium.rollout.sampling import check_requests, sample_keys, sample_tokens, uniforms
 from atrium.rollout.weights import load_weights
@@ -79,6 +79,11 @@ class TransformersEngine:
     def weight_version(self) -> int:
         """The number of updates behind the weights that `generate` samples from."""
         return self._weight_version
+
+    @property
+    def facts(self) -> EngineFacts:
+        """Nothing: all follows from its settings."""
+        return EngineFacts()
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams

@@ -27,11 +27,18 @@ from atrium.errors import EngineError
 from atrium.models.lora import base_weights, merged_weights
 from atrium.models.shards import full_tensor, is_sharded
 from atrium.records import Completion
-from atrium.rollout.engine import Generation, GenerationRequest, SamplingParams
+from atrium.rollout.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
 from atrium.rollout.sampling import check_requests
 from atrium.rollout.settings import VllmSettings
 from atrium.rollout.vllm_outputs import completions_of
-from atrium.rollout.vllm_start import Place, explanation, sampling_parameters, start_vllm
+from atrium.rollout.vllm_start import (
+    Place,
+    Preemptions,
+    described,
+    explanation,
+    sampling_parameters,
+    start_vllm,
+)
 from atrium.rollout.weights import check_weights
 from atrium.watchdog import Watchdog
 
@@ -89,6 +96,8 @@ class VllmEngine:
         self._engine: Any = None
         with self._bounded("vLLM to start", settings.start_timeout_s):
             self._engine = start_vllm(model, settings, place, cache_dir)
+        self._preemptions = Preemptions(self._engine)
+        self._described = described(self._engine)
         # Private, in vLLM 0.27 to 0.32: without a tokenizer of its own, stop strings are looked for in the
         # text that this one decodes. It is asked for requests with stop strings only.
         self._engine.output_processor.tokenizer = tokenizer
@@ -99,6 +108,11 @@ class VllmEngine:
     def weight_version(self) -> int:
         """The number of updates behind the weights that `generate` samples from."""
         return self._weight_version
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What vLLM made of its settings, and its preemptions."""
+        return EngineFacts(described=self._described, num_preempted=self._preemptions.num)
 
     @property
     def is_closed(self) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
+import hashlib
 import logging
-import tempfile
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +23,6 @@ from atrium.rollout.settings import VllmSettings
 _MEGABYTE = 1 << 20
 # vLLM takes a seed of -1 for none; other seeds are taken modulo this.
 _NUM_SEEDS = 1 << 63
-_MIN_BATCHED_TOKENS = 8192
 _GLOO_EXECUTOR = "atrium.rollout.vllm_executor.GlooExecutor"
 
 
@@ -46,37 +47,84 @@ def start_vllm(  # vLLM has no types here
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    config = copy.deepcopy(model.config)
-    config.architectures = [type(model).__name__]
-    cache_dir.mkdir(parents=True, exist_ok=True)
     speculative = None
     if settings.num_speculative_tokens is not None:
         speculative = {"method": "ngram", "num_speculative_tokens": settings.num_speculative_tokens}
-    with tempfile.TemporaryDirectory(prefix="vllm-", dir=cache_dir) as folder:
-        config.save_pretrained(folder)
-        return LLMEngine.from_engine_args(
-            EngineArgs(
-                model=folder,
-                load_format="dummy",
-                skip_tokenizer_init=True,
-                generation_config="vllm",
-                dtype=place.dtype,
-                max_model_len=place.context_length,
-                max_num_seqs=settings.max_num_seqs,
-                gpu_memory_utilization=settings.gpu_memory_fraction,
-                kv_cache_memory_bytes=(
-                    None if settings.kv_cache_mb is None else settings.kv_cache_mb * _MEGABYTE
-                ),
-                kv_cache_dtype=settings.kv_cache_dtype,
-                enforce_eager=settings.enforce_eager,
-                enable_sleep_mode=settings.sleep_level is not None,
-                speculative_config=speculative,
-                logprobs_mode="processed_logprobs",
-                **_batching(place),
-                **_sharing(settings, place),
-                disable_log_stats=True,
-            )
+    return LLMEngine.from_engine_args(
+        EngineArgs(
+            model=str(model_folder(model, cache_dir)),
+            load_format="dummy",
+            skip_tokenizer_init=True,
+            generation_config="vllm",
+            dtype=place.dtype,
+            max_model_len=place.context_length,
+            max_num_seqs=settings.max_num_seqs,
+            gpu_memory_utilization=settings.gpu_memory_fraction,
+            kv_cache_memory_bytes=None if settings.kv_cache_mb is None else settings.kv_cache_mb * _MEGABYTE,
+            kv_cache_dtype=settings.kv_cache_dtype,
+            enforce_eager=settings.enforce_eager,
+            enable_sleep_mode=settings.sleep_level is not None,
+            speculative_config=speculative,
+            logprobs_mode="processed_logprobs",
+            **_batching(settings, place),
+            **_sharing(settings, place),
+            disable_log_stats=True,
         )
+    )
+
+
+def model_folder(model: PreTrainedModel, cache_dir: Path) -> Path:
+    """A folder that holds the model's configuration alone, named by its content.
+
+    The path is part of the key under which vLLM keeps what it compiled, so equal models share a folder.
+    """
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    text = config.to_json_string()
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    folder = cache_dir.absolute() / "vllm-models" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".config-{os.getpid()}"  # ranks write at the same time
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(folder / "config.json")
+    return folder
+
+
+class Preemptions:
+    """Counts the samples that vLLM takes off the device, to compute all their tokens again later.
+
+    Its own count needs statistics of every token, and its log says it below the level that is shown.
+    """
+
+    def __init__(self, engine: Any) -> None:  # noqa: ANN401 - vLLM has no types here
+        self.num = 0
+        scheduler = engine.engine_core.engine_core.scheduler
+        preempt = scheduler._preempt_request  # private, in vLLM 0.27 to 0.32
+
+        @functools.wraps(preempt)
+        def counted(*args: object, **kwargs: object) -> object:
+            self.num += 1
+            return preempt(*args, **kwargs)
+
+        scheduler._preempt_request = counted
+
+
+def described(engine: Any) -> Mapping[str, str | int | float]:  # noqa: ANN401 - as above
+    """What vLLM made of its settings: the code that runs the model, and how much its cache holds."""
+    from vllm import __version__
+
+    config = engine.vllm_config
+    cache = config.cache_config
+    num_tokens = cache.num_gpu_blocks * cache.block_size
+    return {
+        "engine": "vllm",
+        "version": __version__,
+        "model_runner": "V2" if config.use_v2_model_runner else "V1",
+        "cache_tokens": num_tokens,
+        "cache_longest_completions": round(num_tokens / config.model_config.max_model_len, 2),
+        "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
+        "max_num_seqs": config.scheduler_config.max_num_seqs,
+    }
 
 
 def _sharing(settings: VllmSettings, place: Place) -> dict[str, Any]:
@@ -100,13 +148,14 @@ def _sharing(settings: VllmSettings, place: Place) -> dict[str, Any]:
     }
 
 
-def _batching(place: Place) -> dict[str, Any]:
+def _batching(settings: VllmSettings, place: Place) -> dict[str, Any]:
     """How prompts are batched: whole on a CPU, where vLLM cannot rewind a seed after a part of a prompt."""
+    num_tokens = settings.max_num_batched_tokens
     if place.device != "cpu":
-        return {}
+        return {"max_num_batched_tokens": num_tokens}
     return {
         "enable_chunked_prefill": False,
-        "max_num_batched_tokens": max(_MIN_BATCHED_TOKENS, place.context_length),
+        "max_num_batched_tokens": max(num_tokens, place.context_length),
     }
 
 

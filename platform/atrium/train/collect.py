@@ -105,6 +105,7 @@ class RolloutCollector:
         round_ = _Round(self, step, cursor)
         num_wanted = min(self.num_prompts, limit)
         sample_s = wait_s = 0.0
+        num_before = self.engine.facts.num_preempted
         while len(round_.requests) < num_wanted:
             places = round_.extend(num_wanted)
             while places:
@@ -126,6 +127,8 @@ class RolloutCollector:
             wait_s += time.perf_counter() - started
         groups = round_.groups()
         measurements.add(metrics.ROLLOUT_S, sample_s)
+        if num_before is not None and (num_now := self.engine.facts.num_preempted) is not None:
+            measurements.add(metrics.NUM_PREEMPTED, num_now - num_before)
         measurements.add(metrics.GRADE_WAIT_S, wait_s)
         _measure(groups, max(self.ranks.gather(sample_s)), measurements)
         if not self.ranks.is_alone:

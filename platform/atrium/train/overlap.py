@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from atrium import metrics
-from atrium.rollout.engine import Engine, Generation, GenerationRequest, SamplingParams
+from atrium.rollout.engine import Engine, EngineFacts, Generation, GenerationRequest, SamplingParams
 from atrium.train.checkpoint.lagged import LaggedBatch
 from atrium.train.collect import Collected, RolloutCollector
 from atrium.train.measure.measurements import Measurements
@@ -134,6 +134,10 @@ class _UntilGivenUp:
     @property
     def weight_version(self) -> int:
         return self.engine.weight_version
+
+    @property
+    def facts(self) -> EngineFacts:
+        return self.engine.facts
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
