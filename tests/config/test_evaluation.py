@@ -97,6 +97,16 @@ def test_what_would_change_the_runs_own_model_or_settings_is_refused(override):
         of_checkpoint(override)
 
 
+def test_vllm_has_the_gpu_for_itself_in_an_evaluation_unless_told_otherwise():
+    lines = ["model=qwen3_0_6b", "rollout=vllm", "rollout.sleep_level=1"]
+    own = compose_evaluation(lines[:2]).config.rollout
+    assert (own.gpu_memory_fraction, own.sleep_level) == (0.9, None)
+    typed = compose_evaluation([*lines, "rollout.gpu_memory_fraction=0.5"]).config.rollout
+    assert (typed.gpu_memory_fraction, typed.sleep_level) == (0.5, 1)
+    found = of_checkpoint(trained=lines).config.rollout
+    assert (found.gpu_memory_fraction, found.sleep_level) == (0.9, None)
+
+
 def test_stored_rollouts_answer_no_benchmark():
     bank = ("rollout=bank", "rollout.source=some/run")
     with pytest.raises(ConfigError, match="stored rollouts answer no benchmark"):

@@ -67,10 +67,14 @@ def test_an_engine_that_sleeps_has_to_find_room_when_it_wakes_beside_the_optimis
     assert peak_by_phase(items)[Phase.START] < 80 * GB < peak_by_phase(items)[Phase.SAMPLING]
 
 
-def test_an_evaluation_holds_the_weights_only():
-    check("rollout=vllm", "rollout.gpu_memory_fraction=0.6", size=24, trains=False)
-    with pytest.raises(ConfigError, match=r"weights, float32 6\.9 GB"):
-        check("rollout=vllm", "rollout.gpu_memory_fraction=0.9", size=24, trains=False)
+def test_an_evaluation_holds_the_weights_only_and_once():
+    check("rollout=vllm", "rollout.gpu_memory_fraction=0.9", size=24, trains=False)
+    for engine, names in (("vllm", {"engine's weights", "engine's cache"}), ("transformers", set())):
+        config = composed(f"rollout={engine}", "rollout.max_new_tokens=512")
+        items = planned_memory(config, known_shape(config), device_bytes=24 * GB, trains=False)
+        held = {item.name: item.num_bytes for item in items if Phase.START in item.phases}
+        assert set(held) == (names or {"weights, bfloat16"})
+        assert 3.4 * GB < next(iter(held.values())) < 3.5 * GB  # 2 bytes per weight
 
 
 @pytest.mark.parametrize("size", [24, 48, 80, 141])

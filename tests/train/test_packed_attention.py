@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn import functional
 
 from atrium.errors import ConfigError
 from atrium.models.policy import build_random_policy
@@ -62,6 +63,40 @@ def test_packed_training_equals_padded_training(make, monkeypatch, name, fused, 
     scale = max(float(gradient.abs().max()) for gradient in expected)
     gap = max(float((ours - theirs).abs().max()) for ours, theirs in zip(gradients, expected, strict=True))
     assert gap < 1e-4 * scale
+
+
+def varlen_of_2_11(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
+    """torch 2.11's kernel on a CPU: it sees by the shapes that query heads share key heads."""
+    assert (cu_seq_q is cu_seq_k, max_q == max_k, window_size) == (True, True, (-1, 0))
+    lengths = cu_seq_q.diff().tolist()
+    rows = zip(*(state.split(lengths) for state in (query, key, value)), strict=True)
+    return torch.cat(
+        [
+            functional.scaled_dot_product_attention(
+                *(state.transpose(0, 1) for state in row), is_causal=True, scale=scale, enable_gqa=True
+            ).transpose(0, 1)
+            for row in rows
+        ]
+    )
+
+
+def varlen_of_2_13(*args, enable_gqa=False, **kwargs):
+    """torch 2.13's, which has to be told."""
+    assert enable_gqa == (args[0].shape[1] != args[1].shape[1])
+    return varlen_of_2_11(*args, **kwargs)
+
+
+@pytest.mark.parametrize("kernel", [varlen_of_2_11, varlen_of_2_13])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_kernel_for_rows_of_any_length_is_called_as_each_torch_wants_it(make, monkeypatch, name, kernel):
+    monkeypatch.setattr(packed_attention.varlen, "varlen_attn", kernel)
+    model = model_of(name)
+    rows = make.rows(make.groups(rewards=RAGGED, longest=40))
+    sizes = rows.token_BL, rows.num_prompt_tokens_B, rows.num_tokens_B, rows.prompt_index_B
+    padded, ragged = (
+        packed_attention.packed_states(model, pack(*sizes, padded=padded)) for padded in (True, False)
+    )
+    torch.testing.assert_close(ragged, padded, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3 without groups"])

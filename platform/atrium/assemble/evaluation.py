@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from atrium.assemble.benchmarks import LoadedBenchmark, load_benchmarks
-from atrium.assemble.engines import build_engine
+from atrium.assemble.engines import build_engine, check_model
 from atrium.assemble.graders import BenchmarkGraders, build_grader, grader_version
 from atrium.assemble.policies import build_policy, copy_out_of_mmap
 from atrium.assemble.run import Run, RunRequest, opened
@@ -130,6 +130,8 @@ def _evaluate_all(settings: EvaluationSettings, run: Run) -> list[Evaluation]:
     engine = build_engine(config.rollout, config, policy)
     run.closing.callback(engine.close)
     run.record_engine(engine.facts)
+    if config.rollout.has_own_weights:
+        policy.model.to("meta")  # shapes are asked for still, weights are not
     parts = _Parts(
         settings=settings,
         run=run,
@@ -241,16 +243,18 @@ def _record_provenance(run: Run, loaded: Sequence[LoadedBenchmark], template: Pr
 
 
 def load_evaluated_policy(config: RunConfig, cache_dir: Path, listener: Listener) -> Policy:
-    """The policy, in the precision that it computes in: nothing is trained, so none other is kept."""
-    is_apart = config.rollout.has_own_weights
-    if isinstance(config.model, TinyModelSettings) or config.model.weights == "random" or is_apart:
-        policy = build_policy(config, cache_dir, listener, trains=False)
+    """The policy, in the precision that it computes in: nothing is trained, so none other is kept.
+
+    It lies on the host where the engine holds weights of its own.
+    """
+    device = "cpu" if config.rollout.has_own_weights else config.compute.device
+    if isinstance(config.model, TinyModelSettings) or config.model.weights == "random":
+        policy = build_policy(config, cache_dir, listener, trains=False, device=device)
     else:
+        check_model(config, trains=False)
         listener.phase("loading the model")
         dtype = torch.bfloat16 if config.compute.dtype == "bfloat16" else torch.float32
-        policy = load_policy(
-            config.model.source, dtype=dtype, device=config.compute.device, revision=config.model.revision
-        )
+        policy = load_policy(config.model.source, dtype=dtype, device=device, revision=config.model.revision)
     copy_out_of_mmap(policy.model)
     return policy
 

@@ -89,8 +89,8 @@ def _trainer_demand(
         recomputes=compute.recompute_activations is True,
         overlaps=config.overlaps,
         trains=trains,
-        # An engine with weights of its own takes them from float32 ones.
-        held_dtype="float32" if config.rollout.has_own_weights else compute.dtype,
+        held_dtype=compute.dtype,
+        hands_over=not trains and config.rollout.has_own_weights and compute.device == "cuda",
     )
 
 

@@ -5,7 +5,6 @@ Training, evaluations, the runs of a sweep and the ranks of a launch begin and e
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,6 +24,7 @@ from atrium.tracking.listener import Listener, Listeners
 from atrium.tracking.log_display import LogDisplay
 from atrium.tracking.mirrors.process import MirrorProcesses
 from atrium.tracking.provenance import DataProvenance, collect_provenance
+from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState, end_by
@@ -84,7 +84,7 @@ class Run:
         """Say what the started engine is, and write it to where the run comes from."""
         if facts.described and self.ranks.is_first:
             self.log("engine: " + ", ".join(f"{name} {value}" for name, value in facts.described.items()))
-            provenance = json.loads(self.folder.provenance_file.read_text(encoding="utf-8"))
+            provenance, _ = read_object(self.folder.provenance_file)
             self.folder.write_provenance({**provenance, "engine": dict(facts.described)})
 
 

@@ -98,7 +98,16 @@ def compose_evaluation(overrides: Sequence[str]) -> EvaluationSettings:
         config = compose([f"evaluation={HUB_SAMPLING}", *sampling, *lines])
     _check_engine(config)
     check_alone(config.compute, "an evaluation is one process")
-    return EvaluationSettings(config=config)
+    return EvaluationSettings(config=_with_own_engine(config, parsed))
+
+
+def _with_own_engine(config: RunConfig, parsed: Sequence[Override]) -> RunConfig:
+    """The configuration with the engine that evaluations have, but for what was typed of it."""
+    answering = config.rollout.for_evaluation()
+    assert answering is not None  # `_check_engine`
+    typed = {override.key_or_group.removeprefix("rollout.") for override in parsed}
+    kept = {key: value for key, value in config.rollout if key in typed}
+    return config.model_copy(update={"rollout": answering.model_copy(update=kept)})
 
 
 def checkpoint_evaluation(

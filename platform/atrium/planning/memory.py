@@ -51,6 +51,8 @@ class TrainerDemand:
         Whether the parameters before an update are kept beside it.
     trains
         Whether anything is trained at all; an evaluation holds weights in `held_dtype`.
+    hands_over
+        Whether the engine takes the weights from the host, and the trainer has none on the device.
     """
 
     compute_dtype: str
@@ -68,6 +70,7 @@ class TrainerDemand:
     overlaps: bool = False
     trains: bool = True
     held_dtype: str = "float32"
+    hands_over: bool = False
 
     @property
     def rounds(self) -> bool:
@@ -108,6 +111,7 @@ def peak_by_phase(items: Sequence[MemoryItem]) -> Mapping[Phase, int]:
 def _lasting_items(model: ModelShape, demand: TrainerDemand) -> tuple[MemoryItem, ...]:
     """What is there from the start or the first update on: the trained state."""
     is_shared = demand.num_ranks > 1
+    weights = demand.weight_bytes * (model.num_parameters + demand.num_adapter_parameters)
     reference = demand.weight_bytes * model.num_parameters if demand.has_reference else 0
     # Of one rank the state alone is moved; of several all that they share.
     state = 0 if demand.offload else optimizer_bytes(_trained(model, demand), demand.optimizer)
@@ -116,7 +120,7 @@ def _lasting_items(model: ModelShape, demand: TrainerDemand) -> tuple[MemoryItem
     return (
         MemoryItem(
             f"weights, {'bfloat16' if demand.rounds else 'float32'}",
-            demand.share(demand.weight_bytes * (model.num_parameters + demand.num_adapter_parameters)),
+            0 if demand.hands_over else demand.share(weights),
             tuple(Phase),
             smaller,
         ),

@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 _MEGABYTE, _GB = 1 << 20, 1e9
+_ALONE_FRACTION = 0.9
 _SMALL_MODEL_PARAMETERS = 10_000_000
 _SAMPLES_OF_LARGE_MODELS = 64
 
@@ -266,8 +267,9 @@ class VllmSettings(EngineSettings):
         set_environment(device, enforce_eager=self.enforce_eager, cache_dir=cache_dir)
 
     def for_evaluation(self) -> Self:
-        """The settings of an engine of one process."""
-        return self.model_copy(update={"tensor_parallel": 1})
+        """The settings of an engine of one process that has the GPU for itself."""
+        alone = {"tensor_parallel": 1, "sleep_level": None, "gpu_memory_fraction": _ALONE_FRACTION}
+        return self.model_copy(update=alone)
 
 
 class BankSettings(DecoderSettings):

@@ -254,6 +254,8 @@ class VllmEngine:
             weights = ((name, full_tensor(weight)) for name, weight in self._weights.items())
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
             self._engine.reset_prefix_cache(reset_running_requests=True)
+        if self._settings.sleep_level != 2:
+            self._weights = {}  # vLLM has them now: whoever handed them over may free them
 
     def _refresh(self) -> None:
         """Wake vLLM's own weights and bring them up to date; its cache may sleep on."""

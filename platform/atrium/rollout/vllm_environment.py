@@ -13,8 +13,8 @@ from pathlib import Path
 
 from atrium.errors import EngineError, MissingDependencyError
 
-OLDEST, NEWEST = (0, 24), (0, 32)
-"""The first and the last minor version of vLLM that the engine works with."""
+OLDEST, NEWEST = (0, 27), (0, 32)
+"""The first and the last minor version of vLLM that the engine works with, as in pyproject.toml."""
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Sizes of attention heads that the CPU build has kernels for."""

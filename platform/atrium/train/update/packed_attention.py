@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention import varlen
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
@@ -49,12 +51,10 @@ def attend(state_NHD: Tensor, packing: Packing, *, num_heads: int, num_kv_heads:
     query, key, value = state_PHD.split([num_heads, num_kv_heads, num_kv_heads], dim=1)
     has_groups = num_heads != num_kv_heads
     if packing.row_ends is not None:
-        from torch.nn.attention.varlen import varlen_attn
-
         longest = max(packing.bucket_lengths)
-        mixed_PHD = varlen_attn(
+        mixed_PHD = varlen.varlen_attn(
             query, key, value, packing.row_ends, packing.row_ends, longest, longest,
-            scale=scale, window_size=(-1, 0), enable_gqa=has_groups,
+            scale=scale, window_size=(-1, 0), **_groups_flag(has_groups),
         )  # fmt: skip
         return _FromRows.apply(mixed_PHD, packing)  # type: ignore[no-any-return]
     mixed = []
@@ -129,6 +129,11 @@ def _interface(
         scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
     )
     return mixed_NHD[None], None
+
+
+def _groups_flag(has_groups: bool) -> dict[str, bool]:
+    """What tells `varlen_attn` that query heads share key heads: 2.11 sees it, later ones want to be told."""
+    return {"enable_gqa": has_groups} if "enable_gqa" in signature(varlen.varlen_attn).parameters else {}
 
 
 class _ShortRows(torch.autograd.Function):
