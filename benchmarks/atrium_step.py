@@ -154,7 +154,7 @@ def run_steps(
                 trains=[True] * len(groups),
                 pad_token_id=policy.pad_token_id,
                 seed=args.seed,
-                device="cpu",
+                device=args.device,
             )
         updater.step(rows, state, step=step, measurements=measurements, trace=False)
         engine.update_weights(policy.model.state_dict(), step)
@@ -179,10 +179,11 @@ def main() -> None:
 
     if args.threads:
         torch.set_num_threads(args.threads)
-    keep_freed_memory()
+    if args.device == "cpu":
+        keep_freed_memory()
     start_up.imported()
     dtype = torch.bfloat16 if args.dtype == "bf16" else torch.float32
-    policy = load_policy(args.model, dtype=dtype, device="cpu")
+    policy = load_policy(args.model, dtype=dtype, device=args.device)
     engine = TransformersEngine(
         model=policy.model,
         tokenizer=policy.tokenizer,
@@ -210,7 +211,7 @@ def main() -> None:
         reward=args.reward,
         **times.summary(num_warmup=args.warmup, tokens_per_step=statistics.mean(num_tokens)),
         **start_up.summary(times),
-        **record.machine(),
+        **record.machine(args.device),
     )
 
 

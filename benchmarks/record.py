@@ -135,7 +135,14 @@ class StartUp:
 
 def versions(*packages: str) -> str:
     """`trl 1.16.0 / torch 2.13.0` for the packages named."""
-    return " / ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
+    return " / ".join(f"{package} {_version(package)}" for package in packages)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # Atrium where it runs from a checkout alone
+        return "from source"
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:

@@ -34,7 +34,6 @@ class Program:
     file: str
     full: tuple[str, ...] = ()
     small: tuple[str, ...] = ()
-    needs_gpu: bool = False
 
 
 PROGRAMS: dict[str, Program] = {
@@ -55,20 +54,8 @@ PROGRAMS: dict[str, Program] = {
     ),
     "grading": Program(file="grading_throughput.py", small=("--num-answers", "200", "--golds", "none")),
     "start_up": Program(file="start_up.py", small=("--repeats", "1")),
-    "loss_stage_cuda": Program(
-        file="loss_stage.py",
-        full=("--device", "cuda", "--dtype", "bfloat16", "--tokens", "8192", "--width", "2048"),
-        small=("--device", "cuda", "--repeats", "2", "--tokens", "64", "--width", "32"),
-        needs_gpu=True,
-    ),
-    "update_throughput": Program(
-        file="update_throughput.py",
-        full=("--device", "cuda", "--dtype", "bfloat16"),
-        small=("--device", "cuda", "--dtype", "bfloat16", "--model", "qwen3_0_6b", "--repeats", "2"),
-        needs_gpu=True,
-    ),
 }
-"""Everything but the step against TRL, which alternates between two environments."""
+"""Everything but the step against TRL, which alternates between two environments, and `make gpu-report`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +139,6 @@ def json_lines(python: str | Path, arguments: Sequence[str]) -> Iterator[dict[st
 def run_program(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     """The records of one program."""
     program = PROGRAMS[name]
-    if program.needs_gpu and not _has_cuda():
-        raise SkippedError("there is no CUDA device")
     arguments = program.small if args.size == "small" else program.full
     return list(json_lines(sys.executable, [program.file, *arguments]))
 
@@ -190,13 +175,16 @@ def _workload(case: StepCase, args: argparse.Namespace) -> list[str]:
     return ["--model", str(args.work / "models" / case.model), "--data", str(problems)]
 
 
-def write_result(name: str, records: Sequence[dict[str, Any]], load: float, args: argparse.Namespace) -> None:
+def write_result(
+    name: str, records: Sequence[dict[str, Any]], load: float, args: argparse.Namespace, **more: object
+) -> None:
     """One JSON file: the machine and the versions once, then a record per line of the program."""
     shared = {*MACHINE_KEYS, LOAD, "impl"}
-    machine = record.machine() | {key: records[0][key] for key in MACHINE_KEYS if key in records[0]}
+    machine = record.machine() | {key: one[key] for one in records for key in MACHINE_KEYS if key in one}
     result = {
         "benchmark": name,
         "size": args.size,
+        **more,
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "machine": {key: machine[key] for key in MACHINE_KEYS if key in machine},
         "load_before": round(load, 2),
@@ -208,12 +196,6 @@ def write_result(name: str, records: Sequence[dict[str, Any]], load: float, args
     partial = args.results / f".{name}.partial"
     partial.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     partial.replace(args.results / f"{name}.json")
-
-
-def _has_cuda() -> bool:
-    from atrium.config.machine import this_machine
-
-    return this_machine().has_cuda
 
 
 def main() -> None:
@@ -239,7 +221,7 @@ def main() -> None:
     tables.print_tables(args.results, ran, skipped)
     if args.results == HERE / "results":
         print("make bench-tables brings them into docs/performance.md", file=sys.stderr)
-    if any(name in skipped and not PROGRAMS[name].needs_gpu for name in args.only if name != "step"):
+    if any(name in skipped for name in args.only if name != "step"):
         raise SystemExit(1)
 
 

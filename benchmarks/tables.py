@@ -21,6 +21,7 @@ from typing import Any
 import pairs
 
 RESULTS = Path(__file__).resolve().parent / "results"
+PAGE = RESULTS.parents[1] / "docs" / "performance.md"
 TITLES = {
     "step": "a training step against TRL",
     "loss_stage": "the loss stage against the bare LM head",
@@ -29,8 +30,14 @@ TITLES = {
     "update_cost": "cost of a token as the batch grows",
     "grading": "the grader",
     "start_up": "start-up",
+    "gpu_correctness": "tests on a GPU",
+    "gpu_update": "updates on a GPU",
+    "gpu_memory": "predicted against measured memory on a GPU",
     "loss_stage_cuda": "the loss stage on a GPU",
-    "update_throughput": "updates on a GPU",
+    "gpu_rollout": "vLLM's rollouts on a GPU",
+    "gpu_learning": "the built-in model learns on a GPU",
+    "gpu_compile": "compiled against eager updates on a GPU",
+    "gpu_step": "a training step against TRL on a GPU",
 }
 COLUMNS = ("case", "measured", "ratio", "95 % interval", "n")
 _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -53,7 +60,9 @@ class Row:
 
 def rows_of(result: Mapping[str, Any]) -> list[Row]:
     """The lines of one benchmark's table."""
-    return _ROWS[result["benchmark"]](result["records"])
+    rows = _ROWS[result["benchmark"]](result["records"])
+    failed = result.get("failed")
+    return [*rows, Row(case="not measured", measured=failed)] if failed else rows
 
 
 def _step_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -165,10 +174,82 @@ def _start_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
     ]
 
 
+def _test_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
+    rows = []
+    for one in records:
+        told = [f"{one['passed']} passed", *(f"failed: {name}" for name in one["failed"])]
+        told += [f"skipped: {reason}" for reason in one["skipped"]]
+        rows.append(Row(case=one["file"], measured="; ".join(told), n="1"))
+    return rows
+
+
+def _run_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
+    rows = []
+    for one in records:
+        for phase, predicted in one["predicted_mb"].items():
+            measured = one["measured_mb"][phase]
+            told = "not seen" if measured is None else f"{measured:,.0f} MB"
+            ratio = "" if measured is None else f"{measured / predicted:.2f}"
+            case = f"{one['model']}: {phase}, measured to predicted"
+            rows.append(Row(case=case, measured=f"{told}, predicted {predicted:,.0f} MB", ratio=ratio))
+        found = f"micro-batches of {one['micro_batch_tokens']:,} tokens"
+        weights = f"weights handed over in {_number(one['weights_s'])} s"
+        rows.append(
+            Row(case=f"{one['model']}: found", measured=f"{found}; {weights}", n=str(one["num_steps"]))
+        )
+    return rows
+
+
+def _learning_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
+    rows = []
+    for one in records:
+        rewards = one["rewards"]
+        shown = rewards[:: max(1, len(rewards) // 8)]
+        told = " ".join(f"{reward:.2f}" for reward in shown)
+        rows.append(Row(case=f"reward over {len(rewards)} steps", measured=told, n="1"))
+        for name, (first, last) in one["evaluations"].items():
+            low, high = last["interval"] or (None, None)
+            rows.append(
+                Row(
+                    case=f"{name}, Mean@{last['k']}",
+                    measured=f"{first['mean']:.1%} before, {last['mean']:.1%} at step {last['step']}",
+                    interval="" if low is None else f"{low:.1%} to {high:.1%}",
+                    n="1",
+                )
+            )
+    return rows
+
+
+def _rollout_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
+    return [
+        Row(
+            case=f"{one['parameters'] / 1e6:,.0f}M parameters, {one['completions']} completions of "
+            f"{one['tokens_each']} tokens, runner {one['model_runner']}",
+            measured=f"{one['atrium_per_s']:,} tokens/s, bare vLLM {one['bare_per_s']:,}; weights "
+            f"handed over in {_number(one['sync_s_med'])} s, start {_number(one['start_s'])} s",
+            ratio=f"{one['atrium_to_bare_per_s']:.2f}",
+        )
+        for one in records
+    ]
+
+
+def _gpu_step_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
+    return [
+        Row(
+            case=f"{one['program'].partition('_')[0]}: {one['params'] / 1e6:.2f}M parameters, "
+            f"{one['max_new_tokens']} tokens, {one['dtype']}",
+            measured=f"{_number(one['wall_med'])} s, of which sampling {_number(one['generate_med'])} s",
+            n=str(one["steps"]),
+        )
+        for one in records
+    ]
+
+
 def _throughput_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
     return [
         Row(
-            case=f"{one['model']}, micro-batches of {one['micro_batch_tokens']:,} tokens",
+            case=f"{one['model']}, micro-batches of {one['micro_batch_tokens']:,} tokens"
+            + (", compiled" if one["compile"] else ""),
             measured=f"{one['tokens_per_s']:,.0f} trained tokens/s, MFU {_percent(one['mfu_frac'])}, "
             f"peak {one['peak_mb']:,.0f} MB",
             n=str(one["repeats"]),
@@ -185,8 +266,14 @@ _ROWS = {
     "update_cost": _cost_rows,
     "grading": _grading_rows,
     "start_up": _start_rows,
+    "gpu_correctness": _test_rows,
+    "gpu_update": _throughput_rows,
+    "gpu_memory": _run_rows,
     "loss_stage_cuda": _loss_rows,
-    "update_throughput": _throughput_rows,
+    "gpu_rollout": _rollout_rows,
+    "gpu_learning": _learning_rows,
+    "gpu_compile": _throughput_rows,
+    "gpu_step": _gpu_step_rows,
 }
 
 

@@ -37,7 +37,6 @@ def options() -> argparse.Namespace:
 
 def trl_config(args: argparse.Namespace) -> Any:
     """The workload in TRL's words: one update per generated batch, rows in file order."""
-    import torch
     from trl import GRPOConfig
 
     batch = args.prompts * args.group
@@ -64,7 +63,7 @@ def trl_config(args: argparse.Namespace) -> Any:
         shuffle_dataset=False,
         seed=args.seed,
         bf16=args.dtype == "mixed",
-        use_cpu=not torch.cuda.is_available(),
+        use_cpu=args.device == "cpu",
         gradient_checkpointing=args.grad_ckpt,
         torch_compile=args.compile,
         cache_implementation="static" if args.cache == "static" else None,

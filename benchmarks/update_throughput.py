@@ -33,6 +33,8 @@ def parser() -> argparse.ArgumentParser:
     add("--longest", type=int, default=4096, help="longest completion (default %(default)s)")
     add("--repeats", type=int, default=5, help="updates per size (default %(default)s)")
     add("--recompute", action="store_true", help="compute activations again in the backward pass")
+    add("--compile", action="store_true", help="have torch compile the blocks of the model")
+    add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of the model, e.g. its sizes")
     add("--offload", action="store_true", help="AdamW and its state in main memory")
     add("--seed", type=int, default=0)
     return options
@@ -54,7 +56,7 @@ def main() -> None:
 
     if args.device == "cpu":
         torch.set_num_threads(1)
-    architecture = compose([f"model={args.model}", "model.weights=random"]).model.architecture
+    architecture = compose([f"model={args.model}", "model.weights=random", *args.set]).model.architecture
     policy = build_random_policy(
         architecture, tokenizer=build_tokenizer(), seed=args.seed, device=args.device
     )
@@ -79,6 +81,7 @@ def main() -> None:
             peak_flops=peak,
             recomputes=args.recompute,
             offload=args.offload,
+            compiles=args.compile,
         )
         measured: list[dict[str, float]] = []
 
@@ -97,6 +100,7 @@ def main() -> None:
             micro_batch_tokens=size,
             recompute_activations=args.recompute,
             offload=args.offload,
+            compile=args.compile,
             seconds_med=round(statistics.median(seconds), 4),
             tokens_per_s=round(sum(lengths) / statistics.median(seconds), 1),
             mfu_frac=None if mfu is None else round(mfu, 4),

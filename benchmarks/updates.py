@@ -111,6 +111,7 @@ def build_updater(
     peak_flops: float | None = None,
     recomputes: bool = False,
     offload: bool = False,
+    compiles: bool = False,
 ) -> PolicyUpdater:
     """GRPO's clip, or another trust region, with AdamW at a rate that leaves the policy nearly the same."""
     import torch
@@ -119,6 +120,7 @@ def build_updater(
     from atrium.method.reductions import TokenMean
     from atrium.objective.objective import Objective
     from atrium.train.settings import AdamWSettings
+    from atrium.train.update.compiled_blocks import CompiledBlocks
     from atrium.train.update.forward import PolicyForward
     from atrium.train.update.optimizer import PolicyOptimizer
     from atrium.train.update.step import PolicyUpdater
@@ -134,6 +136,7 @@ def build_updater(
             packing=packing,
             autocast_dtype=torch.bfloat16 if dtype == "bfloat16" else None,
             recomputes=recomputes,
+            compiled=CompiledBlocks(model) if compiles else None,
         ),
         optimizer=PolicyOptimizer(
             model,

@@ -30,6 +30,7 @@ def parse() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__)
     add = options.add_argument
     add("--model", help="a transformers folder or a Hub id; a random Qwen3 of 3M parameters by default")
+    add("--architecture", help="or a file of conf/model, whose architecture gets random weights")
     add("--device", default="cpu", choices=("cpu", "cuda"))
     add("--dtype", default="float32", choices=("float32", "bfloat16"))
     add("--prompts", type=int, default=16, help="prompts (default %(default)s)")
@@ -46,11 +47,15 @@ def parse() -> argparse.Namespace:
 def build_policy(args: argparse.Namespace) -> Policy:
     import torch
 
+    from atrium.config.compose import compose
     from atrium.models.policy import build_random_policy, load_policy
     from atrium.models.tiny import build_tokenizer
 
     if args.model:
         return load_policy(args.model, dtype=torch.float32, device=args.device)
+    if args.architecture:
+        found = compose([f"model={args.architecture}", "model.weights=random"]).model.architecture
+        return build_random_policy(found, tokenizer=build_tokenizer(), seed=0, device=args.device)
     architecture = {
         "model_type": "qwen3",
         "vocab_size": 512,
@@ -189,8 +194,11 @@ def main() -> None:
         started = time.perf_counter()
         engine.update_weights(policy.model.state_dict(), number + 1)
         sync_s.append(time.perf_counter() - started)
+    described = dict(engine.facts.described)
     engine.close()
     record: dict[str, object] = {
+        "impl": f"vllm {described['version']}",
+        "model_runner": described["model_runner"],
         "parameters": policy.num_parameters,
         "device": args.device,
         "dtype": args.dtype,

@@ -42,6 +42,7 @@ def parser(description: str) -> argparse.ArgumentParser:
         choices=("fp32", "bf16", "mixed"),
         help="mixed: fp32, bf16 autocast",
     )
+    add("--device", default="cpu", choices=("cpu", "cuda"), help="where it computes (default %(default)s)")
     add("--threads", type=int, default=0, help="torch's threads; 0 leaves its own choice")
     add("--reward", default="exact", choices=("exact", "random"), help="random: 1 with probability 0.3")
     add("--seed", type=int, default=0)

@@ -20,9 +20,10 @@ PAGE = REPOSITORY / "docs" / "performance.md"
 @pytest.fixture
 def programs(monkeypatch):
     """The modules `tables`, `pairs` and `suite` of the benchmarks."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield tuple(importlib.import_module(name) for name in ("tables", "pairs", "suite"))
-    for name in ("tables", "pairs", "suite", "record"):
+    for name in ("tables", "pairs", "suite", "record", "gpu_report"):
         sys.modules.pop(name, None)
 
 
@@ -55,9 +56,11 @@ def _strings(record):
 
 def test_every_program_of_the_suite_has_a_title_and_a_table(programs):
     tables, _, suite = programs
-    assert {"step", *suite.PROGRAMS} == set(tables.TITLES) == set(tables._ROWS)
-    for program in suite.PROGRAMS.values():
-        assert (BENCHMARKS / program.file).is_file()
+    report = importlib.import_module("gpu_report")
+    assert {"step", *suite.PROGRAMS, *report.MEASUREMENTS} == set(tables.TITLES) == set(tables._ROWS)
+    files = [program.file for program in suite.PROGRAMS.values()]
+    files += [program[0] for one in report.MEASUREMENTS.values() for program in (*one.programs, *one.small)]
+    assert all((BENCHMARKS / file).is_file() for file in files)
 
 
 def test_ratios_are_paired_and_their_interval_holds_the_median(programs):

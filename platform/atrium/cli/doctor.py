@@ -92,9 +92,14 @@ def requirements() -> dict[str, list[str]]:
     return found
 
 
+def requirement_name(requirement: str) -> str:
+    """The package that a requirement is about."""
+    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+
+
 def unmet(requirement: str) -> str | None:
     """Why an installed package does not meet a requirement, or None where one does."""
-    name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+    name = requirement_name(requirement)
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:

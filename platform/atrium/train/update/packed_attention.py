@@ -131,7 +131,7 @@ def _interface(
     return mixed_NHD[None], None
 
 
-def _groups_flag(has_groups: bool) -> dict[str, bool]:
+def _groups_flag(has_groups: bool) -> dict[str, Any]:
     """What tells `varlen_attn` that query heads share key heads: 2.11 sees it, later ones want to be told."""
     return {"enable_gqa": has_groups} if "enable_gqa" in signature(varlen.varlen_attn).parameters else {}
 
