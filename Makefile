@@ -2,7 +2,7 @@
 # needs (see .ci/install), so every line below works on a fresh clone.
 
 VENV := .venv
-ATRIUM := $(VENV)/bin/atrium
+ATRIUM = $(VENV)/bin/atrium $(foreach file,$(PLUGIN),--plugin $(call quoted,$(file)))
 RUN_PYTHON := $(VENV)/bin/python
 
 # Tests run on one thread and without a network; passive waiting keeps threads of neighbours from spinning.
@@ -53,6 +53,7 @@ endif
 #  BUDGET       tiny: the same sweep in about two minutes, to see that it works
 #  WORKERS      its processes on this machine
 #  STORAGE      where its trials are kept: journal, sqlite, or the URL of a database
+#  PLUGIN       files with classes of your own, for every command: PLUGIN=mine.py
 #  ARGS         anything else for the command, e.g. ARGS="rollout.group_size=16"
 
 train: install ## Train a policy: make train ALG=atr

@@ -133,16 +133,22 @@ def test_a_grid_is_one_array_that_is_followed_to_its_end(cluster, capsys):
 
 
 def test_what_waits_for_a_job_on_disk_is_a_command_line():
-    task = RunJob(("seed=1",), "/r", "/e")
+    task = RunJob(("seed=1",), ("--plugin", "/mine.py"), "/r", "/e")
     task._process = object()
-    assert task.__getstate__() == {"arguments": ("seed=1",), "run_file": "/r", "exit_file": "/e"}
+    assert task.__getstate__() == {
+        "arguments": ("seed=1",),
+        "flags": ("--plugin", "/mine.py"),
+        "run_file": "/r",
+        "exit_file": "/e",
+    }
 
 
 def test_a_job_that_is_queued_again_goes_on_with_its_run(tmp_path):
-    task = RunJob(("seed=1", "num_steps=3"), str(tmp_path / "run"), str(tmp_path / "exit"))
-    assert task._arguments() == ["seed=1", "num_steps=3"]
+    flags = ("--plugin", "/mine.py")
+    task = RunJob(("seed=1", "num_steps=3"), flags, str(tmp_path / "run"), str(tmp_path / "exit"))
+    assert task._arguments() == ["seed=1", "num_steps=3", *flags]
     (tmp_path / "run").write_text("/runs/a/b")
-    assert task._arguments() == ["--resume", "/runs/a/b"]
+    assert task._arguments() == ["--resume", "/runs/a/b", *flags]
 
 
 def test_a_stored_job_may_be_continued_without_a_cluster(tmp_path):

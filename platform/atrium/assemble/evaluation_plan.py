@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from atrium import plugins
 from atrium.config.schema import RunConfig
 from atrium.errors import RunFolderError
 from atrium.evaluation.collection import Watch
@@ -164,7 +165,8 @@ def shared_first_evaluation(
 ) -> SharedFirstEvaluation:
     """The same plan, with the evaluation before training shared."""
     settings = config.model_dump(mode="json", include=set(_SECTIONS))
-    digest = hashlib.sha256(json.dumps([settings, torch.__version__, type(plan.engine).__name__]).encode())
+    engine, code = type(plan.engine).__name__, [plugin.sha256 for plugin in plugins.loaded()]
+    digest = hashlib.sha256(json.dumps([settings, torch.__version__, engine, *code]).encode())
     for name, tensor in sorted(policy.weights().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(full_tensor(tensor).detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())

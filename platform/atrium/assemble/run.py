@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from atrium import plugins
 from atrium.assemble.ranks import agreed_folder, explained_by, restore_and_truncate
 from atrium.compare.figures.runs import draw_figures
 from atrium.config.schema import RunConfig
@@ -77,6 +78,9 @@ class Run:
     def record_provenance(self, data: DataProvenance, **more: object) -> None:
         """Write where the run comes from; a resumed run's record becomes that of its newest session."""
         if self.ranks.is_first:
+            for plugin in plugins.loaded():
+                self.log(f"plugin {plugin}")
+            self.folder.keep_plugins()
             num_threads = self.config.compute.num_threads
             self.folder.write_provenance(collect_provenance(data, num_threads=num_threads, extra=more))
 

@@ -24,7 +24,7 @@ from atrium.processes import stop_requests
 from atrium.sweep.pruning import VALIDATION_SUFFIX, RunWatch
 from atrium.sweep.results import DIVERGED, FINISHED, PRUNED, SeedResult
 from atrium.sweep.runner import TrialRun
-from atrium.sweep.setup import join
+from atrium.sweep.setup import check_plugins, join
 from atrium.sweep.storage import SweepStorage
 from atrium.sweep.worker import SweepWorker
 from atrium.tracking.atomic import write_json
@@ -172,6 +172,7 @@ def work(url: str, name: str, runs_dir: str | None, parent: int | None, log: Cal
     Ctrl-C and SIGTERM stop it after the step in progress, with a checkpoint; it then raises `Interrupted`.
     """
     storage = SweepStorage(url)
+    check_plugins(storage, name)
     definition, created = join(storage, name, runs_dir)
     asked: list[int] = []
     with stop_requests(asked.append, [signal.SIGINT, signal.SIGTERM]):

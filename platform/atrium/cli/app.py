@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from atrium import __version__
+from atrium import __version__, plugins
 from atrium.config.nearest import shown, suggestion
 from atrium.errors import AtriumError, ConfigError, Interrupted
 
@@ -75,7 +75,8 @@ def loading() -> Iterator[None]:
         gc.enable()
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run(given: Sequence[str]) -> int:
+    files, arguments = plugins.split_flags(given)
     name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if name in ("-h", "--help", "help"):
         sys.stdout.write(_help())
@@ -89,6 +90,7 @@ def _run(arguments: Sequence[str]) -> int:
             f"atrium {shown(name)}: there is no such command{suggestion(name, COMMANDS)} "
             f"commands are {', '.join(COMMANDS)}; `atrium --help` says what they do"
         )
+    plugins.load(files)
     with loading():
         function = getattr(importlib.import_module(command.module), command.function)
     return int(function(list(rest)))
@@ -104,6 +106,7 @@ def _help() -> str:
         "  atrium train algorithm=grpo divergence.delta=0.1 seed=1\n"
         "  atrium train --help                          every setting and what it can be\n"
         "  atrium show last                             what the latest run learned\n\n"
+        "COMMAND --plugin FILE.py loads classes of your own first (docs/extending.md).\n"
         "`atrium COMMAND --help` says more. Tab completion in bash and zsh: "
         'eval "$(atrium -sc install=bash)"\n'
     )

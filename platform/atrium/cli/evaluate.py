@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atrium.cli.app import loading
-from atrium.cli.runs_command import CommandParser, files_explained
+from atrium.cli.runs_command import CommandParser, ask_for_plugins, files_explained
 from atrium.config.compose import compose, from_json, validated
 from atrium.config.evaluation import (
     EvaluatedCheckpoint,
@@ -163,6 +163,7 @@ def _of_run(folder: RunFolder, arguments: argparse.Namespace, overrides: list[st
     step = chosen_step(folder, best=arguments.best, step=arguments.step)
     policy = folder.checkpoint_path(step) / POLICY_FOLDER
     check_policy(policy)
+    ask_for_plugins(folder)
     try:
         trained = from_json(folder.config_file.read_text(encoding="utf-8"), trains=False)
     except ConfigError as error:
@@ -178,6 +179,7 @@ def _stored(wanted: str, runs_dir: str) -> tuple[EvaluationSettings, Path]:
         raise RunFolderError(
             f"{folder.path} has no config.json, so its settings are not known; evaluate anew"
         )
+    ask_for_plugins(folder)
     return stored_evaluation(folder.config_file.read_text(encoding="utf-8"), folder.path), folder.path
 
 

@@ -1,4 +1,4 @@
-"""One rank of a launched run: `python -m atrium.cli.rank RUN`, as torchrun's agent starts it.
+"""One rank of a launched run: `python -m atrium.cli.rank RUN [--plugin FILE]`, as torchrun's agent starts it.
 
 It is `atrium train --resume RUN` that prints into its own log, and that ends when its launcher is gone.
 """
@@ -19,15 +19,15 @@ _LOOK_S = 1.0
 _GRACE_S = 60.0
 
 
-def main(run: str) -> int:
-    """Take part in the run in the folder `run`; the exit code."""
+def main(run: str, *flags: str) -> int:
+    """Take part in the run in the folder `run`, with the plugins of its launcher; the exit code."""
     rank = int(os.environ["RANK"])
     print_into(rank_log(Path(run), rank), keep_stdout=rank == 0)
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         # SLURM sends them to all processes of a job; before training, the launcher's SIGTERM is what counts.
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    return atrium(["train", "--resume", run])
+    return atrium(["train", "--resume", run, *flags])
 
 
 def _end_with(launcher: int) -> None:
@@ -40,4 +40,4 @@ def _end_with(launcher: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

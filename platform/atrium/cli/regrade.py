@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atrium.assemble.regrading import Regraded, StoredAnswer, answers_of_file, answers_of_rows, regrade
-from atrium.cli.runs_command import files_explained, standard_output
+from atrium.cli.runs_command import ask_for_plugins, files_explained, standard_output
 from atrium.cli.samples import read_rows
 from atrium.config.compose import check_overrides, compose
 from atrium.config.nearest import shown
@@ -40,6 +40,7 @@ def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str], csv: Pa
                 f"{shown(line)}: has no effect on answers that are graded again; allowed are settings of "
                 "grader, and model.thinking"
             )
+    is_chosen = any(key.startswith("grader") for key in typed)
     config: Mapping[str, object] = {}
     path = Path(wanted).expanduser()
     with files_explained():
@@ -47,13 +48,14 @@ def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str], csv: Pa
             answers = {path.name: answers_of_file(path)}
         else:
             folder = find_run(runs_dir, wanted, last=EVALUATED)
+            if not is_chosen:
+                ask_for_plugins(folder)
             config, _ = read_object(folder.config_file)
             answers = {name: answers_of_rows(own) for name, own in read_rows(folder).items()}
     composed = compose(overrides)
     thinking = (
         composed.model.thinking if "model.thinking" in typed else setting(config, "model.thinking") is True
     )
-    is_chosen = any(key.startswith("grader") for key in typed)
     console = standard_output()
     found: dict[str, list[Regraded]] = {}
     for name, own in answers.items():

@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
+from atrium import plugins
 from atrium.errors import ConfigError, RunFolderError
+from atrium.tracking.recorded import read_object
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from atrium.tracking.run_folder import RunFolder
 
 _PIPE_WIDTH = 160
 
@@ -61,6 +65,15 @@ def standard_output() -> Console:
 
     is_terminal = sys.stdout.isatty()
     return Console(highlight=False, markup=False, emoji=False, width=None if is_terminal else _PIPE_WIDTH)
+
+
+def ask_for_plugins(folder: RunFolder) -> list[str]:
+    """Say how this process's plugins differ from those of a run; `ConfigError` where one is missing."""
+    recorded, _ = read_object(folder.provenance_file)
+    lines = plugins.changes(recorded.get("plugins"))
+    for line in lines:
+        sys.stderr.write(f"note: {line}\n")
+    return lines
 
 
 @contextmanager

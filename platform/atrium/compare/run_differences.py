@@ -12,7 +12,7 @@ from atrium.tracking.run_folder import RunFolder
 
 ABSENT = "–"
 """What is shown where only the other run recorded a key; a setting that is off is `null`."""
-_CODE = "code"
+_CODE = ("code", "plugins")
 _DIFF = "code.diff"
 _MAX_VALUE = 300
 
@@ -49,7 +49,7 @@ def run_differences(one: RunFolder, other: RunFolder) -> RunDifferences:
     recorded = [flattened_text(provenance) for _, provenance in contents]
     changes = [flat.pop(_DIFF, "") for flat in recorded]
     of_code, of_environment = (
-        [{k: v for k, v in flat.items() if (k.partition(".")[0] == _CODE) is wanted} for flat in recorded]
+        [{k: v for k, v in flat.items() if (k.partition(".")[0] in _CODE) is wanted} for flat in recorded]
         for wanted in (True, False)
     )
     lines = difflib.unified_diff(

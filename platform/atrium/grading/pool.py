@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from types import TracebackType
 
+from atrium import plugins
 from atrium.errors import ConfigError
 from atrium.grading.equivalence import Finding
 from atrium.grading.extraction import answer_text
@@ -174,6 +175,7 @@ def _origin(verifier: Verifier) -> dict[str, object]:
         "module": kind.__module__,
         "name": kind.__name__,
         "file": file,
+        "sha256": next((one.sha256 for one in plugins.loaded() if one.path and str(one.path) == file), None),
         "settings": verifier.model_dump(mode="json"),
     }
 

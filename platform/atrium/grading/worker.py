@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import importlib
 import importlib.util
 import json
@@ -25,6 +26,7 @@ import struct
 import sys
 import time
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the caller's end imports this module, too
@@ -124,6 +126,8 @@ def _answer(job: dict[str, Any]) -> dict[str, Any]:
         return {"failure": "out of memory"}
     except RecursionError:
         return {"failure": "nested too deeply"}
+    except ImportError as error:
+        return {"failure": str(error)}
     except Exception as error:  # any answer gets a verdict, and the reason is recorded
         return {"failure": f"{type(error).__name__} in the comparison"}
     return {"is_equal": finding.is_equal, "reason": finding.reason, "extracted": answer}
@@ -138,6 +142,8 @@ def _verifier(origin: str) -> Verifier:
         spec = importlib.util.spec_from_file_location(name, wanted["file"])
         if spec is None or spec.loader is None:
             raise ImportError(f"{wanted['file']} is no module")
+        if wanted["sha256"] not in (None, hashlib.sha256(Path(wanted["file"]).read_bytes()).hexdigest()):
+            raise ImportError(f"{wanted['file']} has changed since this process's caller read it")
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
     kind = getattr(importlib.import_module(name), wanted["name"])

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from atrium import plugins
 from atrium.errors import AtriumError, ConfigError, Interrupted, MissingDependencyError
 from atrium.launch.rank_logs import last_words
 from atrium.launch.settings import SlurmSettings
@@ -83,7 +84,12 @@ class Submission:
         self.folder = (cache_dir / "slurm" / name).absolute()
         self.folder.mkdir(parents=True)
         self._tasks = [
-            RunJob(tuple(command), str(self.folder / f"run-{number}"), str(self.folder / f"exit-{number}"))
+            RunJob(
+                tuple(command),
+                tuple(plugins.flags()),
+                str(self.folder / f"run-{number}"),
+                str(self.folder / f"exit-{number}"),
+            )
             for number, command in enumerate(commands)
         ]
         self._executor = self._made_executor(submitit)

@@ -30,9 +30,13 @@ _FIRST_PORT, _NUM_PORTS = 20000, 10000
 
 @dataclass
 class RunJob:
-    """Trains with the arguments of `atrium train`, or goes on with the run that the job began before."""
+    """Trains with the arguments of `atrium train`, or goes on with the run that the job began before.
+
+    `flags` name plugins, and are given either way.
+    """
 
     arguments: tuple[str, ...]
+    flags: tuple[str, ...]
     run_file: str
     exit_file: str
 
@@ -62,13 +66,13 @@ class RunJob:
         self._process.send_signal(signal.SIGTERM)
         while is_alive(self._process.pid):
             time.sleep(_POLL_S)
-        return DelayedSubmission(RunJob(self.arguments, self.run_file, self.exit_file))
+        return DelayedSubmission(RunJob(self.arguments, self.flags, self.run_file, self.exit_file))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("arguments", "run_file", "exit_file")}
+        return {name: getattr(self, name) for name in ("arguments", "flags", "run_file", "exit_file")}
 
     def _arguments(self) -> list[str]:
         try:
-            return ["--resume", Path(self.run_file).read_text(encoding="utf-8")]
+            return ["--resume", Path(self.run_file).read_text(encoding="utf-8"), *self.flags]
         except FileNotFoundError:
-            return list(self.arguments)
+            return [*self.arguments, *self.flags]

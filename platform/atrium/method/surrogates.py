@@ -63,10 +63,13 @@ class Surrogate(Axis, axis=True):
         """The objective [B, T] at each token, from `x`, an `atrium.objective.surrogates.SurrogateInputs`.
 
         Written with the tensors' own methods and differentiable in `x.weight_BT`, `x.log_weight_BT` and
-        `x.logprob_BT`; everything else in `x` is a constant. Where the coefficient has a closed form, a
-        function that is registered with `terms` replaces it.
+        `x.logprob_BT`; everything else in `x` is a constant.
         """
         raise NotImplementedError(f"{type(self).__name__} has no formula")
+
+    def coefficient(self, x: Any) -> Any:  # noqa: ANN401 - tensors have no place in this room
+        """The derivative of `value` by log w [B, T] in closed form, or None: it is then differentiated."""
+        return None
 
     @property
     def form(self) -> Gradient:

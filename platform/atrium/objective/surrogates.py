@@ -96,10 +96,24 @@ class SurrogateOutput:
 def terms(surrogate: Surrogate, inputs: SurrogateInputs) -> SurrogateOutput:
     """Coefficient and value at every token: of the class's own formula, differentiated by log w.
 
-    A token counts as dropped where the coefficient is 0 and the advantage is not. Raises
-    `NotImplementedError` for a class without a formula of which no function is registered either, and
-    `TypeError` for a formula that does not depend on the policy.
+    Where the class gives the coefficient in closed form, nothing is differentiated. A token counts as
+    dropped where the coefficient is 0 and the advantage is not. Raises `NotImplementedError` for a class
+    without a formula of which no function is registered either, and `TypeError` for a formula that does not
+    depend on the policy.
     """
+    coefficient_BT: Tensor | None = surrogate.coefficient(inputs)
+    value_BT = surrogate.value(inputs) if coefficient_BT is not None else None
+    if coefficient_BT is None:
+        coefficient_BT, value_BT = _differentiated(surrogate, inputs)
+    return SurrogateOutput(
+        coefficient_BT=coefficient_BT,
+        value_BT=value_BT,
+        dropped_BT=(coefficient_BT == 0.0) & (inputs.advantage_BT != 0.0),
+    )
+
+
+def _differentiated(surrogate: Surrogate, inputs: SurrogateInputs) -> tuple[Tensor, Tensor]:
+    """The derivative of the formula by log w, and its value, both [B, T]."""
     with torch.enable_grad():
         # e^0 = 1 times the weight is the weight to the bit, whatever bound it was computed under.
         step_BT = torch.zeros_like(inputs.weight_BT).requires_grad_()
@@ -113,11 +127,7 @@ def terms(surrogate: Surrogate, inputs: SurrogateInputs) -> SurrogateOutput:
         if not value_BT.requires_grad:
             raise TypeError(f"{type(surrogate).__name__}.value does not depend on the policy")
         (coefficient_BT,) = torch.autograd.grad(value_BT.sum(), step_BT)
-    return SurrogateOutput(
-        coefficient_BT=coefficient_BT,
-        value_BT=value_BT.detach(),
-        dropped_BT=(coefficient_BT == 0.0) & (inputs.advantage_BT != 0.0),
-    )
+    return coefficient_BT, value_BT.detach()
 
 
 @singledispatch

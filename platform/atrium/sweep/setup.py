@@ -9,6 +9,7 @@ from typing import Any
 
 import optuna
 
+from atrium import plugins
 from atrium.errors import ConfigError, SweepError
 from atrium.sweep.claims import Claims, this_worker
 from atrium.sweep.definition import SweepDefinition
@@ -26,7 +27,7 @@ from atrium.sweep.study import DEFINITION, SweepStudies, stages_of
 from atrium.tracking.atomic import explained, write_json
 from atrium.tracking.recorded import read_object
 
-CREATED = "created"
+CREATED, PLUGINS = "created", "plugins"
 STORAGE_VARIABLE, PARENT_VARIABLE = "ATRIUM_SWEEP_STORAGE", "ATRIUM_SWEEP_PARENT"
 """How a command hands its workers what no list of processes should show, and whom they belong to."""
 _MAY_CHANGE = ("trials", "max_attempts", "tiny")
@@ -37,6 +38,7 @@ def prepare(storage: SweepStorage, definition: SweepDefinition) -> None:
 
     Raises `ConfigError` where a sweep of this name has other settings, or its space cannot be run.
     """
+    check_plugins(storage, definition.name)
     with storage.explained():
         begun = stored_definition(storage, definition.name)
         if begun is not None:
@@ -48,6 +50,7 @@ def prepare(storage: SweepStorage, definition: SweepDefinition) -> None:
         study = studies.study(Stage.SEARCH)
         study.set_user_attr(DEFINITION, definition.model_dump(mode="json"))
         study.set_user_attr(CREATED, created)
+        study.set_user_attr(PLUGINS, plugins.records())
         claims = Claims(storage, definition.name, this_worker())
         claims.beat()
         for stage, trials in planned.items():
@@ -99,13 +102,29 @@ def open_studies(storage: SweepStorage, definition: SweepDefinition) -> SweepStu
 
 def stored_definition(storage: SweepStorage, name: str) -> tuple[SweepDefinition, float] | None:
     """The definition that a storage holds under a name and when it was made, or None."""
-    if name not in optuna.get_all_study_names(storage.optuna):
-        return None
-    attributes = optuna.load_study(study_name=name, storage=storage.optuna).user_attrs
+    attributes = _attributes(storage, name)
     data = attributes.get(DEFINITION)
     if not isinstance(data, Mapping):
         return None
     return validated_definition(data, source=f"the stored sweep {name}"), float(attributes.get(CREATED, 0.0))
+
+
+def check_plugins(storage: SweepStorage, name: str) -> None:
+    """Raise `ConfigError` where this process has other plugins than those that the sweep began with."""
+    with storage.explained():
+        attributes = _attributes(storage, name)
+    if PLUGINS not in attributes:
+        return
+    if lines := plugins.changes(attributes[PLUGINS]):
+        raise ConfigError(f"sweep {name}: {lines[0]}; a sweep keeps the code that it began with")
+
+
+def _attributes(storage: SweepStorage, name: str) -> Mapping[str, Any]:
+    """What is stored beside a sweep's trials; nothing where there is no such sweep."""
+    if name not in optuna.get_all_study_names(storage.optuna):
+        return {}
+    attributes: Mapping[str, Any] = optuna.load_study(study_name=name, storage=storage.optuna).user_attrs
+    return attributes
 
 
 def join(storage: SweepStorage, name: str, runs_dir: str | None) -> tuple[SweepDefinition, float]:

@@ -91,6 +91,11 @@ class RunLayout:
         return self.path / "provenance.json"
 
     @property
+    def plugins_dir(self) -> Path:
+        """Copies of the plugins' files, `plugins/`: to be read by people, never executed."""
+        return self.path / "plugins"
+
+    @property
     def metrics_file(self) -> Path:
         """One object per step, `metrics.jsonl`."""
         return self.path / "metrics.jsonl"

@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 import atrium
+from atrium import plugins
 from atrium.tracking.redaction import redact
 
 MAX_DIFF_BYTES = 256_000
@@ -62,6 +63,7 @@ def collect_provenance(
     return {
         "atrium": atrium.__version__,
         "code": code_version(project_dir or checkout_dir(), environment),
+        "plugins": plugins.records(),
         "command": redact(shlex.join(sys.argv), environment),
         "python": platform.python_version(),
         "platform": platform.platform(),

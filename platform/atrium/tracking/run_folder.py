@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from atrium import plugins
 from atrium.errors import ConfigError, RunFolderError
 from atrium.tracking.atomic import TEMPORARY_PREFIX, explained, write_json, write_text
 from atrium.tracking.json_lines import Record
@@ -104,6 +105,15 @@ class RunFolder(RunLayout):
         """Record where the run comes from."""
         with explained("write", self.provenance_file):
             write_json(self.provenance_file, provenance)
+
+    def keep_plugins(self) -> None:
+        """Copy the files of this process's plugins, secrets removed; copies of other versions stay."""
+        for plugin in plugins.loaded():
+            if plugin.path is not None:
+                file = self.plugins_dir / f"{plugin.path.stem}-{plugin.sha256[:12]}.py"
+                with explained("write", file):
+                    file.parent.mkdir(exist_ok=True)
+                    write_text(file, redact(plugin.source.decode("utf-8", "replace"), os.environ))
 
     def append_log(self, text: str) -> None:
         """Add lines to `log.txt`, each with its time. A full disk is no reason to stop a run."""

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from atrium import plugins
 from atrium.cli.sweep.table import SweepDisplay, sweep_display
 from atrium.config.compute import check_alone
 from atrium.config.machine import num_usable_cores, visible_gpus
@@ -117,7 +118,7 @@ class _Worker:
         command = [sys.executable, "-m", "atrium", "sweep", "worker", self.definition.name]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, f"runs_dir={self.definition.runs_dir}"],
+                [*command, f"runs_dir={self.definition.runs_dir}", *plugins.flags()],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from atrium import plugins
 from atrium.cli.app import loading, one_line
-from atrium.cli.runs_command import CommandParser, files_explained
+from atrium.cli.runs_command import CommandParser, ask_for_plugins, files_explained
 from atrium.cli.train.help import help_text
 from atrium.cli.train.hydra_flags import PROGRAM, parse_flags, run_hydra
-from atrium.cli.train.launching import is_started_here, print_script, start, submit
+from atrium.cli.train.launching import is_rank, is_started_here, print_script, start, submit
 from atrium.config.compose import (
     compose,
     compose_all,
@@ -119,6 +120,7 @@ def main_rerun(argv: list[str]) -> int:
         folder = find_run(arguments.runs_dir, arguments.run, last=TRAINED)
         if not folder.config_file.is_file():
             raise RunFolderError(f"{folder.path} has no config.json, so its settings are not known")
+    ask_for_plugins(folder)
     return main([f"--{_FROM_CONFIG}", str(folder.config_file)])
 
 
@@ -205,6 +207,9 @@ def _continued(run: str, overrides: Sequence[str]) -> RunConfig:
         folder = find_run(runs_dir, run, last=TRAINED)
     except RunFolderError as error:
         raise RunFolderError(f"{_RESUME}={run}: {error}") from error
+    if not is_rank():  # whose launcher has asked
+        for line in ask_for_plugins(folder):
+            folder.append_log(line)
     return resumed(_read_stored(folder.config_file, f"{_RESUME}={run}"), folder.path, overrides)
 
 
@@ -234,7 +239,7 @@ def _train_many(overrides: Sequence[str]) -> int:
         lines, config = jobs[len(codes)]
         sys.stdout.write(f"run {len(codes) + 1} of {len(jobs)}: {' '.join(lines)}\n")
         # What a run records as its command: this job alone, and not Hydra's way to it.
-        sys.argv = [PROGRAM, "train", *lines]
+        sys.argv = [PROGRAM, "train", *lines, *plugins.flags()]
         try:
             print_notes(config, lines)
             if is_started_here(config):

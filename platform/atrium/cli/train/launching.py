@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from atrium import plugins
 from atrium.config.compose import to_json
 from atrium.config.machine import num_usable_cores, visible_gpus
 from atrium.config.schema import RunConfig
@@ -141,7 +142,8 @@ def launch(config: RunConfig, overrides: Sequence[str]) -> None:
     where = "this machine" if compute.num_nodes == 1 else f"each of {compute.num_nodes} nodes"
     log = StandardOutput()
     log(f"launch: {compute.num_processes} processes on {where}, logs in {ranks_dir(path)}")
-    NodeRun(folder, settings, meeting, log).run([sys.executable, "-m", "atrium.cli.rank", str(path)])
+    command = [sys.executable, "-m", "atrium.cli.rank", str(path), *plugins.flags()]
+    NodeRun(folder, settings, meeting, log).run(command)
 
 
 def begun_run(config: RunConfig, overrides: Sequence[str]) -> RunFolder:
@@ -156,6 +158,6 @@ def begun_run(config: RunConfig, overrides: Sequence[str]) -> RunFolder:
 
 
 def _fingerprint(config: RunConfig) -> str:
-    """The same on nodes that were given the same command and have the same GPUs."""
+    """The same on nodes that were given the same command and plugins and have the same GPUs."""
     kinds = sorted(set(gpu_models(visible_gpus()))) if config.compute.device == "cuda" else []
-    return hashlib.sha256(f"{to_json(config)}{kinds}".encode()).hexdigest()
+    return hashlib.sha256(f"{to_json(config)}{kinds}{plugins.records()}".encode()).hexdigest()
