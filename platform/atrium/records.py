@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 TokenIds = NDArray[np.int32]
 Logprobs = NDArray[np.float32]
+OwnTokens = NDArray[np.bool_]
 
 STORED_VERSION = -1
 """The weight version of completions read from disk: none of this run's weights sampled them."""
@@ -76,6 +77,9 @@ class Completion:
     `token_ids` [T] include the stop token when one was emitted; `logprobs` [T] are those of the
     distribution that was sampled from (temperature included). `text` is the decoded completion
     without the stop token. `weight_version` counts the updates of the weights that sampled it.
+    `own` [T] is True at tokens that the policy sampled, and None where it sampled all of them. Others, such
+    as a tool's answer, stand between its own: what follows is conditioned on them, they are not trained on,
+    and their log-probabilities may be anything, NaN included.
     A stored completion has version `STORED_VERSION`, NaN log-probabilities where none were stored, and the
     reward that was stored with it, if one was.
     """
@@ -86,6 +90,7 @@ class Completion:
     finish_reason: FinishReason
     weight_version: int
     stored_reward: float | None = None
+    own: OwnTokens | None = None
 
     @property
     def is_stored(self) -> bool:
@@ -94,8 +99,8 @@ class Completion:
 
     @property
     def num_tokens(self) -> int:
-        """The number of sampled tokens, the stop token included."""
-        return len(self.token_ids)
+        """The number of sampled tokens, the stop token included; tokens of others are not counted."""
+        return len(self.token_ids) if self.own is None else int(self.own.sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -145,6 +150,8 @@ class RolloutGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTrace:
     """What the objective saw and did at each token of one rollout; lists of T values.
+
+    At tokens that the policy did not write they are NaN, and `clipped` is 0.
 
     `ratio` is the gate ratio after the step's last update that used the token, `clipped` is +1 where
     that update cut its gradient on the high side, -1 on the low side, 0 where it did not.

@@ -70,7 +70,8 @@ def count_ratios(path: Path) -> RatioCounts:
         table.column(name).combine_chunks().flatten().to_numpy(zero_copy_only=False)
         for name in ("ratio", "advantage", "clipped")
     )
-    return counts_of(ratio, advantage, clipped)
+    own = ~np.isnan(advantage)  # the policy did not write the others
+    return counts_of(ratio[own], advantage[own], clipped[own])
 
 
 def counts_of(

@@ -108,7 +108,7 @@ class BankEngine:
         keys = [derive_seed(request.sample_seeds[0], "stored", place) for place in range(len(completions))]
         chosen = np.argsort(np.array(keys), kind="stable")[:num_wanted]
         drawn = tuple(completions[place] for place in chosen)
-        longest = max(completion.num_tokens for completion in drawn)
+        longest = max(len(completion.token_ids) for completion in drawn)
         if longest > max_new_tokens:
             raise EngineError(
                 f"a stored completion has {longest} tokens and max_new_tokens is {max_new_tokens}: ask for "

@@ -28,7 +28,8 @@ class RolloutRows:
     token_BL
         Int64 prompt and completion tokens of each row, from column 0 on; `pad_token_id` behind them.
     num_prompt_tokens_B, num_tokens_B
-        Int64 arrays on the host: length of the prompt, and of prompt and completion together.
+        Int64 arrays on the host: length of the prompt, and of prompt and completion together. Which of the
+        completion's tokens are trained on, only the mask of `batch` says.
     prompt_index_B
         Int64 on the host; rows with equal values have equal prompts.
     batch
@@ -140,6 +141,9 @@ def collate(
         token_BL[row, num_prompt_tokens_B[row] : num_tokens_B[row]] = completion_ids[row]
         logprob_BT[row, : num_completion_tokens_B[row]] = rollout.completion.logprobs
     mask_BT = np.arange(logprob_BT.shape[1]) < num_completion_tokens_B[:, None]
+    for row, (_, rollout) in enumerate(rollouts):
+        if rollout.completion.own is not None:
+            mask_BT[row, : num_completion_tokens_B[row]] = rollout.completion.own
     key_B = [derive_seed(seed, "row", groups[i].problem.problem_id, r.sample_index) for i, r in rollouts]
     batch = Batch(
         mask_BT=torch.from_numpy(mask_BT).to(device),

@@ -92,6 +92,7 @@ def _completion(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text:
         finish_reason=one.finish_reason,
         weight_version=STORED_VERSION,
         stored_reward=one.reward,
+        own=one.own,
     )
 
 
@@ -119,7 +120,7 @@ def _own_text(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text: b
 
 
 def _check_lengths(found: dict[tuple[int, ...], list[Completion]], max_new_tokens: int) -> None:
-    lengths = [completion.num_tokens for group in found.values() for completion in group]
+    lengths = [len(completion.token_ids) for group in found.values() for completion in group]
     num_long = sum(length > max_new_tokens for length in lengths)
     if num_long:
         raise DataError(

@@ -2,8 +2,9 @@
 
 Two shapes of file are read: what a run records in `rollouts/`, and a table of one's own with the columns
 `problem_id` or `prompt` (the problem's question), `completion` or `text`, and, where they are known,
-`reward`, `token_ids`, `logprobs` (one per token, the stop token's included) and `finish_reason` (`stop` or
-`length`). No model and no tokenizer is needed here; `completion_bank` makes tokens of the text.
+`reward`, `token_ids`, `logprobs` (one per token, the stop token's included), `finish_reason` (`stop` or
+`length`) and `own` (for each of `token_ids`, whether the policy wrote it or somebody else did, such as a
+tool). No model and no tokenizer is needed here; `completion_bank` makes tokens of the text.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from atrium.errors import DataError
-from atrium.records import FinishReason, Logprobs, Problem
+from atrium.records import FinishReason, Logprobs, OwnTokens, Problem
 
 _ALTERNATIVES = {"prompt": ("question",), "completion": ("text",)}
 """Other names of columns: those that a run's own rollouts have."""
-_KNOWN = ("problem_id", "prompt", "completion", "reward", "token_ids", "logprobs", "finish_reason")
+_KNOWN = ("problem_id", "prompt", "completion", "reward", "token_ids", "logprobs", "finish_reason", "own")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,6 +39,7 @@ class StoredCompletion:
     reward: float | None
     token_ids: NDArray[np.int64] | None
     logprobs: Logprobs | None
+    own: OwnTokens | None = None
 
 
 def read_stored(paths: Sequence[Path], problems: Sequence[Problem]) -> list[StoredCompletion]:
@@ -139,7 +141,12 @@ def _completion(where: str, row: Mapping[str, Any], problem: Problem) -> StoredC
         raise DataError(f"{where} has the finish_reason {finish!r}; allowed is {allowed}")
     if reward is not None and not np.isfinite(reward):
         raise DataError(f"{where} has the reward {reward}; allowed is a finite number")
-    ids, logprobs = row.get("token_ids"), row.get("logprobs")
+    ids, logprobs, own = row.get("token_ids"), row.get("logprobs"), row.get("own")
+    if own is not None and (ids is None or len(own) != len(ids) or not any(own)):
+        raise DataError(
+            f"{where} says with own which tokens the policy wrote; allowed is one value for each of "
+            "token_ids, at least one of them true"
+        )
     return StoredCompletion(
         where=where,
         problem=problem,
@@ -148,6 +155,7 @@ def _completion(where: str, row: Mapping[str, Any], problem: Problem) -> StoredC
         reward=None if reward is None else float(reward),
         token_ids=None if ids is None else np.asarray(ids, dtype=np.int64),
         logprobs=None if logprobs is None else _checked(where, np.asarray(logprobs, dtype=np.float32)),
+        own=None if own is None else np.asarray(own, dtype=np.bool_),
     )
 
 

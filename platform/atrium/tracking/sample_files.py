@@ -41,6 +41,7 @@ ROLLOUT_SCHEMA = pa.schema(
         ("num_tokens", pa.int32()),
         ("weight_version", pa.int64()),
         ("token_ids", pa.list_(pa.int32())),
+        ("own", pa.list_(pa.bool_())),  # null where the policy wrote all tokens
         ("logprobs", _FLOATS),
         ("advantage", _FLOATS),
         ("ratio", _FLOATS),
@@ -84,6 +85,7 @@ def write_rollouts(
                     "num_tokens": completion.num_tokens,
                     "weight_version": completion.weight_version,
                     "token_ids": completion.token_ids,
+                    "own": completion.own,
                     "logprobs": completion.logprobs,
                     "advantage": trace.advantage if trace else None,
                     "ratio": trace.ratio if trace else None,

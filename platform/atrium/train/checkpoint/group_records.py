@@ -14,9 +14,12 @@ from safetensors.numpy import load, save
 from atrium.records import (
     Completion,
     FinishReason,
+    Logprobs,
+    OwnTokens,
     Problem,
     Rollout,
     RolloutGroup,
+    TokenIds,
     Verdict,
     VerdictKind,
 )
@@ -31,6 +34,7 @@ def record_of_groups(groups: Sequence[RolloutGroup]) -> tuple[list[dict[str, Any
         "prompt_ids": _joined([group.prompt_token_ids for group in groups], np.int32),
         "token_ids": _joined([completion.token_ids for completion in completions], np.int32),
         "logprobs": _joined([completion.logprobs for completion in completions], np.float32),
+        "own": _joined([_own(completion) for completion in completions], np.bool_),
     }
 
 
@@ -38,14 +42,14 @@ def groups_of_record(
     records: Sequence[Mapping[str, Any]], arrays: Mapping[str, NDArray[Any]]
 ) -> tuple[RolloutGroup, ...]:
     """The groups of which `record_of_groups` made this record."""
+    own = arrays.get("own", np.ones(len(arrays["token_ids"]), np.bool_))  # older records have no other tokens
     groups, first_prompt, first = [], 0, 0
     for group in records:
         rollouts = []
         for rollout in group["rollouts"]:
             last = first + rollout["num_tokens"]
-            rollouts.append(
-                _rollout(rollout, arrays["token_ids"][first:last], arrays["logprobs"][first:last])
-            )
+            tokens = (arrays["token_ids"][first:last], arrays["logprobs"][first:last], own[first:last])
+            rollouts.append(_rollout(rollout, *tokens))
             first = last
         last_prompt = first_prompt + group["num_prompt_tokens"]
         groups.append(
@@ -87,7 +91,7 @@ def _group_record(group: RolloutGroup) -> dict[str, Any]:
                 "sample_index": rollout.sample_index,
                 "reward": rollout.reward,
                 "verdict": asdict(rollout.verdict),
-                "num_tokens": rollout.completion.num_tokens,
+                "num_tokens": len(rollout.completion.token_ids),
                 "text": rollout.completion.text,
                 "finish_reason": rollout.completion.finish_reason,
                 "weight_version": rollout.completion.weight_version,
@@ -98,7 +102,7 @@ def _group_record(group: RolloutGroup) -> dict[str, Any]:
     }
 
 
-def _rollout(record: Mapping[str, Any], token_ids: Any, logprobs: Any) -> Rollout:  # noqa: ANN401 - arrays from a file
+def _rollout(record: Mapping[str, Any], token_ids: TokenIds, logprobs: Logprobs, own: OwnTokens) -> Rollout:
     verdict = record["verdict"]
     return Rollout(
         sample_index=record["sample_index"],
@@ -109,10 +113,15 @@ def _rollout(record: Mapping[str, Any], token_ids: Any, logprobs: Any) -> Rollou
             finish_reason=FinishReason(record["finish_reason"]),
             weight_version=record["weight_version"],
             stored_reward=record.get("stored_reward"),
+            own=None if own.all() else own,
         ),
         verdict=Verdict(**{**verdict, "kind": VerdictKind(verdict["kind"])}),
         reward=record["reward"],
     )
+
+
+def _own(completion: Completion) -> OwnTokens:
+    return np.ones(len(completion.token_ids), np.bool_) if completion.own is None else completion.own
 
 
 def _joined(arrays: Sequence[np.ndarray[Any, Any]], dtype: type) -> np.ndarray[Any, Any]:

@@ -78,12 +78,16 @@ def token_traces(
     keys = [
         (group.problem.problem_id, rollout.sample_index) for group in groups for rollout in group.rollouts
     ]
-    lengths = rows.num_completion_tokens_B
+    lengths, mask_BT = rows.num_completion_tokens_B, rows.batch.mask_BT.cpu().numpy()
+    advantage_BT, ratio_BT, entropy_BT = (
+        np.where(mask_BT, value_BT, np.float32(np.nan))
+        for value_BT in (traces.advantage_BT, traces.ratio_BT, traces.entropy_BT)
+    )
     return {
         key: TokenTrace(
-            advantage=tuple(traces.advantage_BT[row, : lengths[row]].tolist()),
-            ratio=tuple(traces.ratio_BT[row, : lengths[row]].tolist()),
-            entropy=tuple(traces.entropy_BT[row, : lengths[row]].tolist()),
+            advantage=tuple(advantage_BT[row, : lengths[row]].tolist()),
+            ratio=tuple(ratio_BT[row, : lengths[row]].tolist()),
+            entropy=tuple(entropy_BT[row, : lengths[row]].tolist()),
             clipped=tuple(traces.clipped_BT[row, : lengths[row]].tolist()),
         )
         for row, key in enumerate(keys)

@@ -32,7 +32,7 @@ export function tokenView(sample, name) {
   const reach = known.length ? mode.reach(known.map(mode.shown)) : 1;
   const detail = el("p", { class: "token-detail", role: "status" }, "Point at a token, or walk with the arrow keys, to see its numbers.");
   const tokens = pieces.map((piece, i) => el("span", {
-    class: `token ${sample.clipped?.[i] > 0 ? "cut-high" : sample.clipped?.[i] < 0 ? "cut-low" : ""}`,
+    class: `token ${sample.clipped?.[i] > 0 ? "cut-high" : sample.clipped?.[i] < 0 ? "cut-low" : ""} ${sample.own?.[i] === false ? "other" : ""}`,
     style: { background: background(mode, values[i], reach) }, "data-at": i, tabindex: i === 0 ? "0" : "-1",
   }, piece));
   const tell = (i) => fill(detail, `token ${i + 1} of ${numTokens}, id ${sample.token_ids[i]}: `, facts(sample, i));
@@ -45,7 +45,7 @@ export function tokenView(sample, name) {
     },
   }, tokens);
   const missing = name !== "none" && !known.length && el("p", { class: "token-detail" }, `This completion has no ${mode.label} per token: no update used it.`);
-  return el("div", {}, scale(mode), box, missing || null, detail);
+  return el("div", {}, scale(mode, Boolean(sample.own)), box, missing || null, detail);
 }
 
 function facts(sample, i) {
@@ -54,17 +54,18 @@ function facts(sample, i) {
     ["ratio", sample.ratio?.[i]], ["advantage", sample.advantage?.[i]], ["entropy", sample.entropy?.[i]],
     ["log-probability", sample.logprobs?.[i]],
   ].filter(([, value]) => value !== null && value !== undefined).map(([name, value]) => `${name} ${number(value)}`);
+  if (sample.own?.[i] === false) return "not written by the policy, and not trained on";
   if (side) parts.push(side > 0 ? "cut on the high side" : "cut on the low side");
   return parts.join(",  ");
 }
 
-function scale(mode) {
+function scale(mode, hasOthers) {
   if (!mode.ends.length) return null;
   const stops = mode.diverges ? [-1, -0.5, 0, 0.5, 1] : [0, 0.5, 1];
   const colours = stops.map((part) => tint(mode, part));
   return el("div", { class: "scale", style: { marginBottom: "8px" } }, mode.ends[0],
     el("i", { style: { background: `linear-gradient(90deg, ${colours.join(",")})` } }), mode.ends[1],
-    el("span", {}, "underlined: cut"));
+    el("span", {}, hasOthers ? "underlined: cut, slanted: not the policy's own" : "underlined: cut"));
 }
 
 function background(mode, value, reach) {
