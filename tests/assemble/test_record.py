@@ -50,7 +50,13 @@ def test_every_file_of_the_record_is_there(folder):
     policy = {
         f"checkpoints/step-{step:06d}/policy/{name}"
         for step in (2, 3)
-        for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+        for name in (
+            "atrium.json",
+            "config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+        )
     }
     assert files >= policy | {
         "config.json",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pyarrow.parquet as pq
 import pytest
@@ -242,7 +243,9 @@ def test_the_folder_of_an_evaluation_is_listed_and_shown_as_any_run(evaluate, ru
     assert printed.count("not in the defaults") <= 5, "the checkpoint and the model"
 
 
-def test_an_exported_policy_is_asked_as_it_was_trained(evaluate, runs_dir, trained, tmp_path, capsys):
+def test_a_policy_that_was_exported_or_copied_is_asked_as_it_was_trained(
+    evaluate, runs_dir, trained, tmp_path, capsys
+):
     target = tmp_path / "exported"
     assert main(["export", trained.name, "--to", str(target), "--runs-dir", str(runs_dir)]) == 0
     own = json.loads(trained.config_file.read_text())
@@ -258,6 +261,15 @@ def test_an_exported_policy_is_asked_as_it_was_trained(evaluate, runs_dir, train
     assert json.loads(printed.out)["model"]["prompt"] == "bare"
     assert "note: model.prompt=bare, but this policy was trained with question" in printed.err
     assert "note: evaluation.temperature=0.5" in printed.err
+    policy = trained.checkpoint_path(trained.checkpoint_steps()[-1]) / "policy"
+    copied = shutil.copytree(policy, tmp_path / "copied")
+    lines = ["model=hub", f"model.source={copied}", "--cfg"]
+    assert main(["evaluate", "--runs-dir", str(runs_dir), *lines]) == 0
+    of_checkpoint = json.loads(capsys.readouterr().out)
+    assert (of_checkpoint["model"]["prompt"], of_checkpoint["evaluation"]["temperature"]) == (
+        own["model"]["prompt"],
+        own["evaluation"]["temperature"],
+    )
     (target / "atrium.json").write_text("{")
     assert main(["evaluate", "--runs-dir", str(runs_dir), "model=hub", source]) != 0
     assert "is damaged" in capsys.readouterr().err

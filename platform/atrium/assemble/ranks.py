@@ -22,6 +22,7 @@ from atrium.models.policy import Policy, write_policy
 from atrium.models.policy_files import write_policy_files
 from atrium.tracking.atomic import explained
 from atrium.tracking.layout import RunLayout
+from atrium.tracking.policy_origin import write_origin
 from atrium.tracking.reader import read_metrics, read_overview
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState
@@ -187,10 +188,15 @@ def read_sharded(
 def checkpoint_store(config: RunConfig, folder: RunLayout, policy: Policy, ranks: Ranks) -> CheckpointStore:
     """The run's checkpoints."""
     settings = config.checkpoint
+
+    def save_policy(path: Path) -> None:
+        (write_policy if ranks.is_alone else write_policy_files)(policy, path)
+        write_origin(path, config.as_record(), run=folder.name)
+
     if ranks.is_alone:
         return CheckpointStore(
             folder=folder.checkpoints_dir,
-            save_policy=partial(write_policy, policy),
+            save_policy=save_policy,
             keep_last=settings.keep_last,
             keep_best=settings.keep_best,
         )
@@ -200,7 +206,7 @@ def checkpoint_store(config: RunConfig, folder: RunLayout, policy: Policy, ranks
     assert isinstance(ranks, ConnectedRanks)
     return ShardedCheckpointStore(
         folder=folder.checkpoints_dir,
-        save_policy=partial(write_policy_files, policy),
+        save_policy=save_policy,
         keep_last=settings.keep_last,
         keep_best=settings.keep_best,
         model=policy.model,

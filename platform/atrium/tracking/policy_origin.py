@@ -1,4 +1,4 @@
-"""What an exported policy carries of its run, so that it is asked as it was trained: `atrium.json` beside it.
+"""What a policy's folder carries of its run, so that it is asked as it was trained: `atrium.json` in it.
 
 It holds settings only. Whoever evaluates the folder reads them as settings; what is typed wins.
 """
@@ -18,11 +18,14 @@ ASKED_BY = (
     *("evaluation.temperature", "evaluation.top_p", "evaluation.top_k", "evaluation.min_p"),
     "evaluation.max_new_tokens",
 )
-"""The settings of a run that its exported policy carries: its prompt, thinking mode and sampling."""
+"""The settings of a run that its policy carries: its prompt, thinking mode and sampling."""
 
 
-def write_origin(policy: Path, config: Mapping[str, object], *, run: str, step: int) -> None:
-    """Write what the run's recorded `config` says of `ASKED_BY` into a policy's folder."""
+def write_origin(policy: Path, config: Mapping[str, object], *, run: str, step: int | None = None) -> None:
+    """Write what the run's recorded `config` says of `ASKED_BY` into a policy's folder.
+
+    `step` is for a folder that does not lie in a checkpoint, whose name says it.
+    """
     asked = {key: setting(config, key) for key in ASKED_BY if setting(config, key) is not None}
     text = json.dumps({"run": run, "step": step, "asked": asked}, indent=2)
     (policy / _FILE).write_text(f"{text}\n", encoding="utf-8")
