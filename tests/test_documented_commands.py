@@ -7,6 +7,7 @@ refused in one line that names the memory.
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import shlex
@@ -15,16 +16,19 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from atrium.cli import app
 from atrium.cli.sweep.run import sweep_definition
 from atrium.cli.train import command as train
 from atrium.cli.train.hydra_flags import parse_flags
 from atrium.config import compose as composition
-from atrium.config.compose import check_overrides, compose, with_files
+from atrium.config.compose import check_overrides, compose, conf_folder, with_files
 from atrium.config.evaluation import compose_evaluation
 from atrium.config.machine import Machine
+from atrium.config.scale import LARGE_MODEL, known_architecture
 from atrium.errors import ConfigError
+from atrium.models.shape import read_shape
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -42,11 +46,15 @@ TOO_LARGE = {
     ("EXPERIMENT=atr_qwen3_1_7b", "no GPU"), ("EXPERIMENT=atr_qwen3_1_7b", "24 GB"),
     ("atr MODEL=qwen3_8b", "no GPU"), ("atr MODEL=qwen3_8b", "24 GB"), ("atr MODEL=qwen3_8b", "80 GB"),
 }  # fmt: skip
+_MODEL = yaml.safe_load((conf_folder() / "model" / "smollm2_135m.yaml").read_text(encoding="utf-8"))
+SMOLLM2 = json.dumps(_MODEL["architecture"])
 MADE_BY_ANOTHER_COMMAND = {
     "runs/sweeps/delta/report/winner.yaml": "defaults: [stress]\nnum_steps: 20\n",
     "mine.jsonl": '{"question": "1+1", "answer": "2"}\n',
+    "SmolLM2-135M-Instruct/config.json": SMOLLM2,
+    "runs/.cache/smollm2_135m/config.json": SMOLLM2,
 }
-# What any sensible training of a language model stays within; whole weights, and adapters.
+# What any sensible training of a language model stays within; whole weights, and adapters or a small model.
 RATES = {False: (1e-7, 1e-5), True: (1e-6, 1e-4)}
 SHORTEST = {False: 512, True: 1024}
 """New tokens that a worked solution takes at least, and one after a thought."""
@@ -152,16 +160,21 @@ def judge(config, typed):
         return
     if model.weights == "random":
         return
-    slowest, fastest = RATES[model.lora is not None]
+    size = read_shape(known_architecture(model))
+    is_small, adds_numbers = (
+        size is not None and size.num_parameters < LARGE_MODEL,
+        config.dataset.kind == "arithmetic",
+    )
+    slowest, fastest = RATES[model.lora is not None or is_small]
     assert "optimizer.learning_rate" in typed or slowest <= config.optimizer.learning_rate <= fastest
-    shortest = SHORTEST[model.thinking]
+    shortest = 16 if adds_numbers else SHORTEST[model.thinking]
     assert "rollout.max_new_tokens" in typed or shortest <= rollout.max_new_tokens <= 16_384
     assert {"rollout.max_new_tokens", "evaluation.max_new_tokens"} & typed or (
         shortest <= evaluation.max_new_tokens <= 32_768
     )
     assert "rollout.group_size" in typed or 4 <= rollout.group_size <= 64
-    assert "rollout.num_prompts" in typed or 32 <= rollout.num_prompts <= 1024
-    assert "num_steps" in typed or 100 <= config.num_steps <= 2000
+    assert "rollout.num_prompts" in typed or (8 if is_small else 32) <= rollout.num_prompts <= 1024
+    assert "num_steps" in typed or (20 if adds_numbers else 100) <= config.num_steps <= 2000
     context = (model.architecture or {}).get("max_position_embeddings", 2**20)
     assert rollout.max_new_tokens < context
 

@@ -43,7 +43,7 @@ def test_an_evaluation_is_shown_by_problem_and_an_answer_with_its_reason(run):
     code, printed = run("samples", "last", "--problem", name)
     assert code == 0
     assert "gold:" in printed
-    assert any(reason in printed for reason in ("no boxed answer", "other value", "same text"))
+    assert any(reason in printed for reason in ("no answer was found", "other value", "same text"))
     code, printed = run("samples", "last", "--problem", "nobody")
     assert code != 0
     assert "has no problem" in printed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -24,6 +25,7 @@ NUM_PARAMETERS = {
     "qwen2_5_math_7b": 7_615_616_512,
     "qwen2_5_7b_instruct": 7_615_616_512,
     "deepseek_r1_distill_qwen_1_5b": 1_777_088_000,
+    "smollm2_135m": 134_515_008,
 }
 MODELS = sorted(path.stem for path in (conf_folder() / "model").glob("*.yaml"))
 SOURCES = sorted(path.stem for path in (conf_folder() / "experiment").glob("*_qwen*.yaml"))
@@ -50,6 +52,18 @@ def test_a_model_asks_with_a_prompt_that_there_is(name):
     prompts = re.findall(r"^prompt: (\w+)", text, flags=re.MULTILINE)
     assert set(prompts) <= set(PROMPT_TEMPLATES)
     assert len(prompts) == (0 if "defaults:" in text else 1)
+
+
+@pytest.mark.parametrize("named", [["model=hub", "model.source={}"], ["model.source={}"]])
+def test_an_experiment_of_a_pretrained_model_holds_for_a_local_copy_of_it(tmp_path, named):
+    shipped = compose(["experiment=smollm2"])
+    (tmp_path / "config.json").write_text(json.dumps(dict(shipped.model.architecture)))
+    local = compose(["experiment=smollm2", *(part.format(tmp_path) for part in named)])
+    assert local.model.source == str(tmp_path)
+    assert local.model.prompt == shipped.model.prompt
+    assert local.model.prompt.stop == ("\n",)
+    changed = {"model": shipped.model}
+    assert local.model_copy(update=changed) == shipped
 
 
 def test_random_weights_need_an_architecture():

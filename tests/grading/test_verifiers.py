@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atrium.grading.pool import GraderPool
-from atrium.grading.verifiers import BoxVerifier, NumericVerifier, Verifier
+from atrium.grading.verifiers import MathVerifier, NumericVerifier, PlacedVerifier, Verifier
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ from atrium.grading.verifiers import BoxVerifier, NumericVerifier, Verifier
 )
 def test_each_kind_compares_as_its_name_says(kind: str, gold: str, answer: str, is_equal: bool | None):
     verifier = Verifier.of(kind)
-    assert isinstance(verifier, BoxVerifier)
+    assert isinstance(verifier, PlacedVerifier)
     finding = verifier.settle(gold, answer)
     assert (None if finding is None else finding.is_equal) is is_equal
 
@@ -82,3 +82,50 @@ def test_numbers_that_only_math_verify_can_read_are_compared_by_a_worker():
         assert not grader.grade(r"\boxed{0.61}", r"\cos^{10}(\frac{\pi}{10})").is_correct
         assert grader.grade(r"\boxed{\log_2 8}", "3").is_correct
         assert not grader.grade(r"\boxed{x + 1}", "3").is_correct
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "answer"),
+    [
+        ("box", r"so \boxed{4}, that is 5", "4"),
+        ("last_number", r"so \boxed{4}, that is 1,234.5 km.", "1,234.5"),
+        ("last_number", "from -7 to 5-3", "3"),
+        ("last_number", "it is -7.", "-7"),
+        ("last_number", "12,3456 and none", "3456"),
+        ("last_number", "none", None),
+        ("Answer: {answer}", "Answer: 3\nNo.\n**answer :** 4 \n\nDone.", "4"),
+        ("Answer: {answer}", "Answer:\n  x = 4", "x = 4"),
+        ("Answer: {answer}", "Answer 4", None),
+        ("Answer: {answer}", "Answer:", None),
+        ("#### {answer}", "5 + 6 = 11\n#### 11\n", "11"),
+        ("answer is ${answer}$. I hope", "The final answer is $4$. I hope it is correct.", "4"),
+        ("answer is ${answer}$. I hope", "The final answer is $4$.", None),
+    ],
+)
+def test_an_answer_stands_where_the_setting_says(place: str, text: str, answer: str | None):
+    verifier = Verifier.of("math", answer=place)
+    assert verifier.extract(text) == answer
+    with GraderPool(verifier) as pool:
+        verdict = pool.grade(text, answer or "4")
+    assert verdict.is_correct is (answer is not None)
+
+
+@pytest.mark.parametrize("place", ["last_number", "Answer: {answer}", "answer is ${answer}$. I hope"])
+def test_a_gold_in_another_form_is_found_at_any_place(place: str):
+    for kind in ("math", "numeric", "exact"):
+        verifier = Verifier.of(kind, answer=place)
+        assert verifier.settle("42", verifier.extract(verifier.write(verifier.restate("42")))).is_equal
+    assert not MathVerifier(answer="last_number").settle("1/2", "2").is_equal
+
+
+@pytest.mark.parametrize("place", ["lastnumber", "{answer}", "Answer:", "a {answer} b {answer}", "$answer"])
+def test_a_place_that_is_none_is_refused_with_what_is_allowed(place: str):
+    with pytest.raises(ValueError, match=r"box, last_number, or words that hold \{answer\} once"):
+        MathVerifier(answer=place)
+
+
+def test_hostile_texts_are_searched_in_linear_time():
+    for place in ("last_number", "a a a {answer}", "Answer: {answer} ;"):
+        verifier = MathVerifier(answer=place)
+        for piece in ("a ", "1,", "- ", "Answer:", "Answer", " " * 50, "*"):
+            verifier.extract(piece * 200_000)

@@ -7,6 +7,7 @@ import os
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tests.pretrained import pretrained_folder
 from tests.vllm.settings import SMALL
 
 from atrium.assemble.graders import build_grader
@@ -101,6 +102,24 @@ def test_a_sampler_in_another_precision_is_measured_and_stays_below_its_bound(tm
     for step in steps:
         assert EXACT < step[MISMATCH_MEAN.name] < 0.1
         assert 0.0 < step[MISMATCH_KL.name] < 0.01
+
+
+def test_a_pretrained_model_passes_the_checks_of_sampler_and_trainer_in_bfloat16(tmp_path):
+    steps, _ = train(
+        tmp_path,
+        "experiment=smollm2",
+        "model=hub",
+        f"model.source={pretrained_folder()}",
+        "compute.dtype=bfloat16",
+        "rollout.context_length=256",
+        "rollout.kv_cache_mb=256",
+        "rollout.num_prompts=1",
+        "optimizer.num_minibatches=1",
+        "num_steps=1",
+        "dataset.num_validation=1",
+        "dataset.num_test=1",
+    )
+    assert EXACT < steps[0][MISMATCH_MEAN.name] < 0.05
 
 
 def test_groups_without_a_signal_are_replaced_while_the_others_are_sampled(tmp_path):

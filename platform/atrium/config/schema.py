@@ -179,6 +179,8 @@ class RunConfig(Section):
             group_size=self.rollout.group_size,
             behavior_logprobs=self.compute.behavior_logprobs,
             sampled_elsewhere=self.rollout.sampled_elsewhere,
+            dtype=self.compute.dtype,
+            max_length=self.rollout.max_new_tokens,
         )
 
     @property

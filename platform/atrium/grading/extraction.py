@@ -16,12 +16,16 @@ all the same still mark thought as thought, so that an answer inside them never 
 
 Contradicting neighbours therefore are a list of two, which equals no single number; boxes further apart
 are separate attempts, of which the last counts.
+
+Without a box an answer is the last number of the text, or what stands behind words such as `Answer:`.
 """
 
 from __future__ import annotations
 
 import re
 
+ANSWER = "{answer}"
+"""Where the answer stands in words around it."""
 _MAX_JOINT_CHARS = 50
 
 # A box command (its backslash possibly doubled by escaping) with its opening brace; any other escaped
@@ -29,6 +33,8 @@ _MAX_JOINT_CHARS = 50
 _BRACES = re.compile(r"\\{1,4}(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _ALL_BRACES = re.compile(r"\\{1,4}(?:boxed|fbox)\s*\{|[{}]")  # `\boxed{185\}` is a slip
 _FIRST_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+
+_NUMBER = re.compile(r"(?:(?<![\w)}\]])-\s?)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|-?\.\d+")
 
 _DELIMITERS = re.compile(
     r"\\(?:text|textbf|mbox|mathrm)\s*\{|\\(?:quad|qquad)(?![a-zA-Z])|\\[\[\]()\\,;:! ]|[{}$*&~]"
@@ -73,6 +79,28 @@ def last_box(visible: str) -> str | None:
         if not _BLANK.fullmatch(content) and content not in contents[-1:]:
             contents.append(content)
     return ", ".join(contents) or None
+
+
+def last_number(visible: str) -> str | None:
+    """The last number of a text, such as -1,234.5. A minus that follows a value is an operation."""
+    numbers = _NUMBER.findall(visible)
+    return str(numbers[-1]).replace(" ", "") if numbers else None
+
+
+def answer_after(visible: str, place: str) -> str | None:
+    """What stands where `place` has {answer}, at its last occurrence in a text without thoughts.
+
+    An answer ends with its line, or before what follows {answer} in `place`. Case, spacing and signs of
+    emphasis around the answer do not matter.
+    """
+    before, _, after = place.partition(ANSWER)
+    words = map(re.escape, re.findall(r"\w+|[^\w\s]", before))
+    found = list(re.finditer(r"\s*".join(words), visible, re.IGNORECASE))
+    if not found:
+        return None
+    line = visible[found[-1].end() :].lstrip(" \t\r\n*").partition("\n")[0]
+    answer, end, _ = line.partition(after.strip()) if after.strip() else (line, "\n", "")
+    return answer.strip(" \t\r*") or None if end else None
 
 
 def _outermost_boxes(text: str, braces: re.Pattern[str]) -> list[tuple[int, int, int]]:

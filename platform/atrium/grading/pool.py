@@ -21,13 +21,13 @@ from atrium.grading.equivalence import Finding
 from atrium.grading.extraction import answer_text
 from atrium.grading.normalization import MAX_ANSWER_CHARS
 from atrium.grading.supervisor import Failure, Outcome, Supervisor
-from atrium.grading.verifiers import BoxVerifier, Verifier
+from atrium.grading.verifiers import PlacedVerifier, Verifier
 from atrium.records import Verdict, VerdictKind
 
 _MAX_KNOWN = 16_384
 
 _UNFINISHED = Verdict(kind=VerdictKind.NO_ANSWER, reason="the thinking never ended")
-_NO_BOX = Verdict(kind=VerdictKind.NO_ANSWER, reason="no boxed answer")
+_NO_ANSWER = Verdict(kind=VerdictKind.NO_ANSWER, reason="no answer was found")
 
 _Key = tuple[str, str]
 
@@ -51,7 +51,9 @@ class GraderPool:
     def __init__(self, verifier: Verifier, thinking: bool = False) -> None:
         self._thinking = thinking
         self.verifier = verifier
-        self._box = verifier if isinstance(verifier, BoxVerifier) else None  # once: it takes a microsecond
+        self._placed = (
+            verifier if isinstance(verifier, PlacedVerifier) else None
+        )  # once: it takes a microsecond
         self._origin = _origin(verifier)
         self._lock = threading.Lock()
         self._known: OrderedDict[_Key, Finding] = OrderedDict()
@@ -69,12 +71,12 @@ class GraderPool:
         the verdict `crashed`.
         """
         visible = answer_text(text, thinking=self._thinking)
-        answer = None if visible is None or self._box is None else self._box.extract(visible)
+        answer = None if visible is None or self._placed is None else self._placed.extract(visible)
         if answer is not None:
             return self.compare(gold, answer)
         future: Future[Verdict] = Future()
-        if visible is None or self._box is not None:
-            future.set_result(_UNFINISHED if visible is None else _NO_BOX)
+        if visible is None or self._placed is not None:
+            future.set_result(_UNFINISHED if visible is None else _NO_ANSWER)
         else:
             self._send({"text": visible, "gold": gold}, lambda outcome: _end([future], outcome, None))
         return future
@@ -93,16 +95,16 @@ class GraderPool:
         visible = answer_text(text, thinking=self._thinking)
         if visible is None:
             return _UNFINISHED
-        if self._box is None:
+        if self._placed is None:
             return None
-        answer = self._box.extract(visible)
-        return _NO_BOX if answer is None else self._settle_answer(gold, answer)
+        answer = self._placed.extract(visible)
+        return _NO_ANSWER if answer is None else self._settle_answer(gold, answer)
 
     def _settle_answer(self, gold: str, answer: str) -> Verdict | None:
-        if self._box is None:
+        if self._placed is None:
             return None
         try:
-            finding = self._box.settle(gold, answer)
+            finding = self._placed.settle(gold, answer)
         except Exception as error:
             # A defect that one answer in millions brings to light must not end the run; it is counted.
             return _crashed(f"the comparison failed: {type(error).__name__}", answer)
@@ -187,7 +189,7 @@ def _end(futures: Iterable[Future[Verdict]], outcome: Outcome, answer: str | Non
     elif "failure" in outcome.message:
         verdict = _crashed(f"the comparison failed: {outcome.message['failure']}", answer)
     elif "is_equal" not in outcome.message:
-        verdict = Verdict(kind=VerdictKind.NO_ANSWER, reason="no answer was found")
+        verdict = _NO_ANSWER
     else:
         finding = Finding(outcome.message["is_equal"], outcome.message["reason"])
         verdict = _verdict(finding, outcome.message["extracted"])

@@ -8,9 +8,9 @@ A verifier is one class: its settings are the section `grader` of a configuratio
   they say what a readable gold is: one for which its own answer in another form counts.
 
 All of it runs in worker processes that are killed at a deadline (`pool`), so a verifier may be slow, may hang
-and may crash. One that inherits from `BoxVerifier` reads the last `\boxed{}` of the text and may `settle` in
-the caller what it can settle fast and safely; the verifiers below do. A class declared elsewhere is known as
-soon as its module is imported, before the configuration is.
+and may crash. One that inherits from `PlacedVerifier` finds answers where its setting `answer` says, and may
+`settle` in the caller what it can settle fast and safely; the verifiers below do. A class declared elsewhere
+is known as soon as its module is imported, before the configuration is.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import re
 from abc import abstractmethod
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from atrium.grading import equivalence
 from atrium.grading.arithmetic import evaluate
 from atrium.grading.equivalence import Finding
-from atrium.grading.extraction import last_box
+from atrium.grading.extraction import ANSWER, answer_after, last_box, last_number
 from atrium.grading.normalization import MAX_ANSWER_CHARS, read
 from atrium.grading.soundness import restated
 from atrium.grading.structure import unlabelled
 from atrium.grading.values import Value, close
-from atrium.section import Axis, Count, Positive, Wait
+from atrium.section import Axis, Count, Positive, Text, Wait
 
 _FONT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*(?=\{)|[{}$*]|\\[() ,;]")
 _LEADING_LETTER = re.compile(r"\s*[(\[]?\s*([A-Za-z])\s*(?:[)\].:,]|\s|$)")
@@ -64,16 +64,37 @@ class Verifier(Axis, axis=True):
         return gold
 
 
-class BoxVerifier(Verifier):
-    r"""A verifier of the last cluster of balanced `\boxed{}`, see `extraction`."""
+def _check_place(place: str) -> str:
+    """Pass a place on if it is one. Raises `ValueError` otherwise."""
+    before, marker, after = place.partition(ANSWER)
+    if place in _PLACES or (marker and before.strip() and ANSWER not in after):
+        return place
+    raise ValueError(f"{', '.join(_PLACES)}, or words that hold {ANSWER} once, such as 'Answer: {ANSWER}'")
+
+
+_PLACES = ("box", "last_number")
+Place = Annotated[Text, AfterValidator(_check_place)]
+
+
+class PlacedVerifier(Verifier):
+    r"""A verifier whose answers stand at a place that settings name, by default the last `\boxed{}`."""
+
+    answer: Place = "box"
+    r"""Where the answer stands: box (the last cluster of `\boxed{}`), last_number (as in Qwen2.5-Math's
+    evaluation code and lm-eval's flexible-extract), or words that hold {answer}, such as DAPO's
+    'Answer: {answer}' and GSM8K's '#### {answer}'. The last one counts, up to the end of its line."""
 
     def extract(self, text: str) -> str | None:
-        """The content of the box."""
-        return last_box(text)
+        """What stands there."""
+        if self.answer == "box":
+            return last_box(text)
+        return last_number(text) if self.answer == "last_number" else answer_after(text, self.answer)
 
     def write(self, answer: str) -> str:
-        """The answer in a box."""
-        return rf"\boxed{{{answer}}}"
+        """The answer at its place."""
+        if self.answer == "box":
+            return rf"\boxed{{{answer}}}"
+        return f"It is {answer}" if self.answer == "last_number" else self.answer.replace(ANSWER, answer)
 
     def settle(self, gold: str, answer: str) -> Finding | None:
         """As `compare`, for the caller's own process; None where only a worker process may go on."""
@@ -81,8 +102,18 @@ class BoxVerifier(Verifier):
         return None
 
 
-class MathVerifier(BoxVerifier):
-    """The last boxed answer against the gold answer, symbolically: `equivalence`."""
+class ExpressionVerifier(PlacedVerifier):
+    """A verifier that reads mathematical expressions."""
+
+    def restate(self, gold: str) -> str:
+        """An equal expression, see `soundness`; a number with a decimal more where only numbers are found."""
+        if self.answer != "last_number":
+            return restated(gold)
+        return f"{gold}0" if "." in gold else f"{gold}.0"
+
+
+class MathVerifier(ExpressionVerifier):
+    """The answer against the gold answer, symbolically: `equivalence`."""
 
     kind: Literal["math"] = "math"
     """Which kind of grader this is."""
@@ -95,13 +126,9 @@ class MathVerifier(BoxVerifier):
         """By math-verify."""
         return equivalence.verify(gold, answer)
 
-    def restate(self, gold: str) -> str:
-        """See `soundness`."""
-        return restated(gold)
 
-
-class ToleranceVerifier(BoxVerifier):
-    """The last boxed answer against the gold answer, symbolically or as numbers that are close.
+class ToleranceVerifier(ExpressionVerifier):
+    """The answer against the gold answer, symbolically or as numbers that are close.
 
     Source: Qwen2.5-Math's evaluation code, whose tolerance is 1e-4. Differs: there the gold answer divided or
     multiplied by 100 counts too; here percentages are read as for `math`.
@@ -121,13 +148,9 @@ class ToleranceVerifier(BoxVerifier):
         finding = equivalence.verify(gold, answer)
         return finding if finding.is_equal else _as_numbers(gold, answer, self.relative_tolerance, finding)
 
-    def restate(self, gold: str) -> str:
-        """See `soundness`."""
-        return restated(gold)
 
-
-class ExactVerifier(BoxVerifier):
-    """The last boxed answer against the gold answer, as text but for its spacing."""
+class ExactVerifier(PlacedVerifier):
+    """The answer against the gold answer, as text but for its spacing."""
 
     kind: Literal["exact"] = "exact"
     """Which kind of grader this is."""
@@ -139,8 +162,8 @@ class ExactVerifier(BoxVerifier):
     compare = settle
 
 
-class NumericVerifier(BoxVerifier):
-    r"""The last boxed answer against the gold answer, both as numbers.
+class NumericVerifier(ExpressionVerifier):
+    r"""The answer against the gold answer, both as numbers.
 
     Numbers may be written as `1/3`, `\frac{1}{3}`, `1.5\times 10^{-3}`, `1.5e-3`, `30\%`, or as any
     expression that has a value; a unit behind the number is ignored.
@@ -162,13 +185,9 @@ class NumericVerifier(BoxVerifier):
         """The same for expressions that only math-verify can read."""
         return _as_numbers(gold, answer, self.relative_tolerance, Finding(False, "not a number"))
 
-    def restate(self, gold: str) -> str:
-        """See `soundness`."""
-        return restated(gold)
 
-
-class MultipleChoiceVerifier(BoxVerifier):
-    """The letters in the last boxed answer against those of the gold answer, several letters as a set."""
+class MultipleChoiceVerifier(PlacedVerifier):
+    """The letters in the answer against those of the gold answer, several letters as a set."""
 
     kind: Literal["multiple_choice"] = "multiple_choice"
     """Which kind of grader this is."""

