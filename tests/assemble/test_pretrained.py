@@ -39,6 +39,7 @@ def test_a_pretrained_model_trains_on_the_prompt_of_its_experiment(tmp_path):
         assert step[TRUNCATED_FRAC.name] < 0.5
     rows = pq.read_table(folder.rollouts_path(1)).to_pylist()
     assert len(rows) == 32
-    answers = [row for row in rows if "\\boxed{" in row["completion"]]
+    answers = [row for row in rows if "\\boxed{" in row["text"]]
     assert len(answers) > 16, "worked examples show the form of an answer"
-    assert all(row["completion"].endswith("\n") for row in answers if row["is_finished"])
+    assert not any("\n" in row["text"][:-1] for row in rows), "nothing follows the string that ends an answer"
+    assert any(row["text"].endswith("\n") for row in answers)

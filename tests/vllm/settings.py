@@ -23,14 +23,23 @@ def vllm_settings(**changes):
     return VllmSettings(**(shipped | small | changes))
 
 
-_ENGINE = (
+ENGINE = (
     ("rollout=vllm", "rollout.gpu_memory_fraction=0.2", "compute.device=cuda", "rollout.enforce_eager=true")
     if torch.cuda.is_available()
     else ("rollout=vllm_cpu",)
 )
+# Nothing beside the steps themselves.
+BARE = (
+    "evaluation.num_samples=1",
+    "evaluation.every_num_steps=null",
+    "checkpoint.keep_best=false",
+    "checkpoint.every_num_steps=100",
+    "tracking.figures=false",
+    "tracking.progress=off",
+)
 # Heads of 32, the smallest that vLLM has CPU kernels for; no warm-up, since what is learned is to box.
 SMALL = (
-    *_ENGINE,
+    *ENGINE,
     "model.head_dim=32",
     "model.warmup.num_clean_steps=0",
     "model.warmup.num_imperfect_steps=0",
@@ -44,10 +53,5 @@ SMALL = (
     "optimizer.learning_rate=3e-3",
     "optimizer.num_warmup_steps=0",
     "optimizer.num_minibatches=2",
-    "evaluation.num_samples=1",
-    "evaluation.every_num_steps=null",
-    "checkpoint.keep_best=false",
-    "checkpoint.every_num_steps=100",
-    "tracking.figures=false",
-    "tracking.progress=off",
+    *BARE,
 )

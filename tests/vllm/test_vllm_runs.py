@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from tests.pretrained import pretrained_folder
-from tests.vllm.settings import SMALL
+from tests.vllm.settings import BARE, ENGINE, SMALL
 
 from atrium.assemble.graders import build_grader
 from atrium.assemble.training import run_training
@@ -31,9 +31,9 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 EXACT = 1e-4
 
 
-def train(runs_dir, *overrides):
+def train(runs_dir, *overrides, base=SMALL):
     """The metrics of a run's steps, in order, and its folder."""
-    lines = [*SMALL, f"runs_dir={runs_dir}", *overrides]
+    lines = [*base, f"runs_dir={runs_dir}", *overrides]
     config = compose(lines)
     with build_grader(config.grader, config.model) as grader:
         folder = RunFolder(run_training(config, grader, lines))
@@ -118,6 +118,7 @@ def test_a_pretrained_model_passes_the_checks_of_sampler_and_trainer_in_bfloat16
         "num_steps=1",
         "dataset.num_validation=1",
         "dataset.num_test=1",
+        base=(*ENGINE, *BARE),
     )
     assert EXACT < steps[0][MISMATCH_MEAN.name] < 0.05
 
