@@ -123,6 +123,7 @@ OVERRIDES = [
         "rollout.enforce_eager=true",
         "compute.compile=false",
     ),
+    (["compute.head_dtype=float32"], "compute.head_dtype=float32", "model"),
     (["rollout=vllm", "rollout.max_num_batched_tokens=256"], "rollout.max_num_batched_tokens=256", "512"),
     (
         ["rollout=vllm_cpu", "model.head_dim=32", "rollout.num_speculative_tokens=3", "evaluation.top_p=0.9"],

@@ -103,3 +103,29 @@ def test_logits_are_never_all_in_memory(monkeypatch):
     with Watch():
         token_logprobs(head, state_MD, torch.zeros(300, dtype=torch.int64), temperature=1.0, entropy="value")
     assert 300 <= largest <= 4000
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("chunk", [7, 1000])
+def test_float32_logits_are_products_of_rounded_numbers_that_are_not_rounded_themselves(
+    monkeypatch, chunk, has_bias
+):
+    head, state_MD, token_M = _case(num_tokens=40, width=16, vocabulary=50)
+    head = nn.Linear(16, 50, bias=has_bias)
+    nn.init.normal_(head.weight, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():  # what is rounded already, so that a head with a bias rounds nothing either
+        head.weight.copy_(head.weight.bfloat16())
+    state_MD = state_MD.detach().bfloat16().float().requires_grad_()
+    monkeypatch.setattr(module, "_CHUNK_NUMBERS", 50 * chunk)
+    exact, _ = token_logprobs(head, state_MD, token_M, temperature=0.7, entropy="none")
+    (gradient_MD,) = torch.autograd.grad(exact.sum(), state_MD)
+    errors = []
+    for float32_logits in (True, False):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found, _ = token_logprobs(
+                head, state_MD, token_M, temperature=0.7, entropy="none", float32_logits=float32_logits
+            )
+        (own_MD,) = torch.autograd.grad(found.sum(), state_MD)
+        assert (own_MD - gradient_MD).norm() < 0.02 * gradient_MD.norm()
+        errors.append(float((found - exact).detach().abs().max()))
+    assert errors[0] < 1e-5 < 1e-3 < errors[1]

@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from tests.vllm import interface
 from tests.vllm.settings import vllm_settings
 
 from atrium.errors import EngineError
@@ -153,6 +154,34 @@ def test_an_engine_says_which_code_runs_the_model_and_how_much_its_cache_holds(e
     assert described["model_runner"] in ("V1", "V2")
     assert described["cache_longest_completions"] == round(described["cache_tokens"] / 128, 2)
     assert described["max_num_batched_tokens"] == 8192
+
+
+@pytest.mark.parametrize(("asked", "found"), [("model", "bfloat16"), ("float32", "float32")])
+def test_the_head_is_as_precise_as_it_is_asked_to_be(policy, asked, found):
+    engine = VllmEngine(
+        model=policy.model,
+        tokenizer=policy.tokenizer,
+        stop_token_ids=policy.stop_token_ids,
+        settings=vllm_settings(),
+        place=Place(device=DEVICE, dtype="bfloat16", context_length=128, head_dtype=asked),
+        cache_dir=CACHE,
+    )
+    try:
+        assert engine.facts.described["head_dtype"] == found
+        (generation,) = engine.generate([request(*range(8))], SamplingParams(max_new_tokens=30))
+        assert mean_gap(policy.model, generation.completions) < 0.1
+    finally:
+        engine.close()
+
+
+def test_the_installed_vllm_has_all_that_is_called():
+    place = Path(importlib.util.find_spec("vllm").origin).parents[1]
+    read = interface.sources(place)
+    assert list(interface.lacking(read)) == []
+    without = list(interface.lacking(lambda name: read(name).replace("def wake_up", "def rouse")))
+    assert without == ["LLMEngine.wake_up()"]
+    passed = interface.passed_to("EngineArgs")
+    assert {"max_num_batched_tokens", "tensor_parallel_size", "hf_overrides"} <= passed
 
 
 def test_equal_models_have_one_folder_so_that_what_vllm_compiled_is_found_again(policy, tmp_path):

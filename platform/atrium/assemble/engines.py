@@ -65,6 +65,7 @@ def _vllm(settings: VllmSettings, config: RunConfig, policy: Policy, *, shares_m
         place=Place(
             device=config.compute.device,
             dtype=config.compute.dtype,
+            head_dtype=config.compute.head_dtype,
             context_length=settings.longest(policy.context_length),
         ),
         cache_dir=Path(config.runs_dir) / ".cache",

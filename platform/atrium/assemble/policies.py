@@ -247,5 +247,6 @@ def _forward(
         autocast_dtype=torch.bfloat16 if is_half else None,
         packing=config.compute.packing,
         recomputes=config.compute.recompute_activations is True,
+        float32_logits=config.compute.head_dtype == "float32",
         compiled=CompiledBlocks(model) if config.compute.compile else None,
     )

@@ -21,6 +21,9 @@ class ComputeConfig(Section):
     """Where the policy is sampled from and trained."""
     dtype: Literal["float32", "bfloat16"]
     """Of the model's forward pass; log-probabilities and the objective are float32 always."""
+    head_dtype: Literal["model", "float32"] = "model"
+    """What vLLM and the trainer compute logits in: the model's `dtype`, or float32 beside it. States and
+    weights of the LM head are rounded to `dtype` either way, only their products are not."""
     num_threads: Count
     """Threads of torch's CPU operations, in each process."""
     micro_batch_tokens: Count | Literal["auto"]

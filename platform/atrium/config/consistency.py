@@ -215,6 +215,11 @@ def _check_evaluation(config: RunConfig) -> None:
 
 
 def _check_compute(config: RunConfig) -> None:
+    if config.compute.head_dtype == config.compute.dtype:
+        raise ConfigError(
+            f"compute.head_dtype={config.compute.head_dtype} has no effect: compute.dtype is that already; "
+            "allowed is model"
+        )
     if config.compute.compile and not config.compute.packing:
         raise ConfigError(
             "compute.compile=true is for packed updates; allowed is compute.packing=true, or "

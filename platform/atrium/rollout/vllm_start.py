@@ -28,11 +28,15 @@ _GLOO_EXECUTOR = "atrium.rollout.vllm_executor.GlooExecutor"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where vLLM computes: on `cpu` or `cuda`, in `float32` or `bfloat16`, for so many tokens of context."""
+    """Where vLLM computes: on `cpu` or `cuda`, in `float32` or `bfloat16`, for so many tokens of context.
+
+    `head_dtype` is what logits are computed in: `float32`, or what the `model` computes in.
+    """
 
     device: Literal["cpu", "cuda"]
     dtype: Literal["float32", "bfloat16"]
     context_length: int
+    head_dtype: Literal["model", "float32"] = "model"
 
 
 def start_vllm(  # vLLM has no types here
@@ -65,6 +69,7 @@ def start_vllm(  # vLLM has no types here
             enforce_eager=settings.enforce_eager,
             enable_sleep_mode=settings.sleep_level is not None,
             speculative_config=speculative,
+            hf_overrides={"head_dtype": place.head_dtype},
             logprobs_mode="processed_logprobs",
             **_batching(settings, place),
             **_sharing(settings, place),
@@ -120,6 +125,7 @@ def described(engine: Any) -> Mapping[str, str | int | float]:  # noqa: ANN401 -
         "engine": "vllm",
         "version": __version__,
         "model_runner": "V2" if config.use_v2_model_runner else "V1",
+        "head_dtype": str(config.model_config.head_dtype).removeprefix("torch."),
         "cache_tokens": num_tokens,
         "cache_longest_completions": round(num_tokens / config.model_config.max_model_len, 2),
         "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,

@@ -69,6 +69,8 @@ class PolicyForward:
         The model's compiled blocks, or None to run it as it is.
     recomputes
         Whether passes with a gradient keep what lies between blocks only, and compute the rest again.
+    float32_logits
+        Whether logits are not rounded to what the model computes in (`token_logprobs`).
     """
 
     def __init__(
@@ -82,8 +84,10 @@ class PolicyForward:
         sharded: ShardedModel | None = None,
         compiled: CompiledBlocks | None = None,
         recomputes: bool = False,
+        float32_logits: bool = False,
     ) -> None:
         self.model = model
+        self._float32_logits = float32_logits
         self.temperature = temperature
         self.autocast_dtype = autocast_dtype
         self.packing = packing
@@ -123,7 +127,12 @@ class PolicyForward:
         divergence_M = None
         with self._autocast():
             logprob_M, entropy_M = token_logprobs(
-                self._head, state_MD, token_M, temperature=self.temperature, entropy=entropy
+                self._head,
+                state_MD,
+                token_M,
+                temperature=self.temperature,
+                entropy=entropy,
+                float32_logits=self._float32_logits,
             )
             if self._meter is not None and rows.behavior_state_BTD is not None:
                 behavior_MD = rows.behavior_state_BTD[mask_BT]

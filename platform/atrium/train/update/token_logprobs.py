@@ -26,21 +26,34 @@ _BLOCK_NUMBERS = {"cpu": 1 << 19, "cuda": 1 << 25}
 
 
 def token_logprobs(
-    head: nn.Module, state_MD: Tensor, token_M: Tensor, *, temperature: float, entropy: Entropy
+    head: nn.Module,
+    state_MD: Tensor,
+    token_M: Tensor,
+    *,
+    temperature: float,
+    entropy: Entropy,
+    float32_logits: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """log softmax(head(state) / temperature) at the tokens [M], and the entropy [M] of that distribution.
 
-    The entropy, in nats, carries a gradient only for `"gradient"`, and is None for `"none"`.
+    The entropy, in nats, carries a gradient only for `"gradient"`, and is None for `"none"`. With
+    `float32_logits` the products of rounded states and weights are not rounded themselves, as vLLM has it for
+    a float32 head; their gradient is rounded as before.
     """
     weight_VD = head.get_parameter("weight")
     is_plain = type(head) is nn.Linear and getattr(head, "bias", None) is None
-    if not is_plain:
-        return selected_logprobs(tempered_logits(head, state_MD, temperature), token_M, entropy=entropy)
     device_type = state_MD.device.type
+    if not is_plain:
+        with torch.autocast(device_type, enabled=False) if float32_logits else nullcontext():
+            state_MD = state_MD.float() if float32_logits else state_MD
+            logits_MV = tempered_logits(head, state_MD, temperature)
+        return selected_logprobs(logits_MV, token_M, entropy=entropy)
     if torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)
         state_MD = state_MD.to(dtype)
-    logprob_M, entropy_M = _FusedLogprobs.apply(state_MD, weight_VD.to(state_MD.dtype), token_M, temperature)
+    logprob_M, entropy_M = _FusedLogprobs.apply(
+        state_MD, weight_VD.to(state_MD.dtype), token_M, temperature, float32_logits
+    )
     if entropy == "none":
         return logprob_M, None
     return logprob_M, entropy_M if entropy == "gradient" else entropy_M.detach()
@@ -74,14 +87,14 @@ class _FusedLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, state_MD: Tensor, weight_VD: Tensor, token_M: Tensor, temperature: float
+        ctx: Any, state_MD: Tensor, weight_VD: Tensor, token_M: Tensor, temperature: float, exact: bool
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.promote_types(state_MD.dtype, torch.float32)
         logprob_M, entropy_M, log_sum_M = (token_M.new_empty(len(token_M), dtype=dtype) for _ in range(3))
         chunks = _chunks(len(token_M), len(weight_VD))
         is_kept, kept = len(chunks) == 1, []
         for chunk in chunks:
-            logits = _logits(state_MD[chunk], weight_VD, temperature, dtype)
+            logits = _logits(state_MD[chunk], weight_VD, temperature, dtype, exact)
             for part, block in _blocks(chunk, logits):
                 most = block.amax(-1, keepdim=True)
                 share = block.sub_(most).exp()
@@ -95,14 +108,14 @@ class _FusedLogprobs(torch.autograd.Function):
                 kept.append(logits)
             del logits, block, share  # before those of the next chunk
         ctx.save_for_backward(state_MD, weight_VD, token_M, log_sum_M, entropy_M, *kept)
-        ctx.temperature = temperature
+        ctx.temperature, ctx.exact = temperature, exact
         ctx.set_materialize_grads(False)
         return logprob_M, entropy_M
 
     @staticmethod
     def backward(
         ctx: Any, logprob_gradient_M: Tensor | None, entropy_gradient_M: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, None, None]:
+    ) -> tuple[Tensor, Tensor | None, None, None, None]:
         state_MD, weight_VD, token_M, log_sum_M, entropy_M, *kept = ctx.saved_tensors
         if logprob_gradient_M is None:
             logprob_gradient_M = torch.zeros_like(log_sum_M)
@@ -113,7 +126,7 @@ class _FusedLogprobs(torch.autograd.Function):
             if kept:
                 (logits,) = kept
             else:
-                logits = _logits(state_MD[chunk], weight_VD, ctx.temperature, log_sum_M.dtype)
+                logits = _logits(state_MD[chunk], weight_VD, ctx.temperature, log_sum_M.dtype, ctx.exact)
             for part, block in _blocks(chunk, logits):
                 block.sub_(log_sum_M[part, None])
                 if entropy_gradient_M is None:
@@ -133,12 +146,23 @@ class _FusedLogprobs(torch.autograd.Function):
                     weight_gradient_VD += product_VD
             del logits, block, gradient
         head_gradient_VD = None if weight_gradient_VD is None else weight_gradient_VD.to(weight_VD.dtype)
-        return state_gradient_MD, head_gradient_VD, None, None
+        return state_gradient_MD, head_gradient_VD, None, None, None
 
 
-def _logits(state: Tensor, weight_VD: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
-    logits = (state @ weight_VD.t()).to(dtype)
+def _logits(state: Tensor, weight_VD: Tensor, temperature: float, dtype: torch.dtype, exact: bool) -> Tensor:
+    if exact and state.dtype != dtype:
+        logits = _unrounded(state, weight_VD.t(), dtype)
+    else:
+        logits = (state @ weight_VD.t()).to(dtype)
     return logits if temperature == 1.0 else logits.div_(temperature)
+
+
+def _unrounded(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """The product of two matrices of few bits in `dtype`, which a GPU adds up in anyway."""
+    if left.device.type == "cuda":
+        return torch.mm(left, right, out_dtype=dtype)
+    with torch.autocast(left.device.type, enabled=False):
+        return left.to(dtype) @ right.to(dtype)
 
 
 def _chunks(num_tokens: int, num_logits_per_token: int) -> list[slice]:

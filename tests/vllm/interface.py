@@ -1,0 +1,138 @@
+"""Whether versions of vLLM have what Atrium calls: `python tests/vllm/interface.py WHEEL_OR_FOLDER ...`
+
+Give wheels (`pip download --no-deps vllm==VERSION`), or a folder that holds the package, for each minor
+version that Atrium accepts. Sources are parsed, nothing is installed or imported. What Atrium passes to
+`EngineArgs` and `SamplingParams` is read from its own source, so that it stands once; what it calls besides,
+and the defaults that it leaves as they are, stand below.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[2] / "platform" / "atrium" / "rollout"
+
+METHODS = {
+    ("v1/engine/llm_engine.py", "LLMEngine"): {
+        "from_engine_args": {"engine_args"},
+        "add_request": {"request_id", "prompt", "params"},
+        "abort_request": {"request_ids"},
+        "step": set(),
+        "has_unfinished_requests": set(),
+        "collective_rpc": {"method", "kwargs"},
+        "reset_prefix_cache": {"reset_running_requests"},
+        "sleep": {"level"},
+        "wake_up": {"tags"},
+    },
+    ("v1/core/sched/scheduler.py", "Scheduler"): {"_preempt_request": {"request"}},
+    ("v1/worker/gpu_model_runner.py", "GPUModelRunner"): {"reload_weights": {"weights_iterator"}},
+    ("config/vllm.py", "VllmConfig"): {"use_v2_model_runner": set()},
+}
+"""Parameters of the methods that are called, by file and class."""
+
+FIELDS = {
+    ("config/cache.py", "CacheConfig"): {"num_gpu_blocks", "block_size"},
+    ("config/scheduler.py", "SchedulerConfig"): {"max_num_batched_tokens", "max_num_seqs"},
+    ("config/model.py", "ModelConfig"): {"max_model_len", "head_dtype"},
+    ("sampling_params.py", "RequestOutputKind"): {"FINAL_ONLY"},
+}
+
+DEFAULTS = {
+    ("sampling_params.py", "SamplingParams"): {
+        "n": "1",
+        "presence_penalty": "0.0",
+        "frequency_penalty": "0.0",
+        "repetition_penalty": "1.0",
+    }
+}
+"""What every completion is sampled with because nothing else is asked for."""
+
+
+def sources(place: Path) -> Callable[[str], str]:
+    """What reads a file of the package, out of a wheel or a folder."""
+    if place.is_dir():
+        return lambda name: (place / "vllm" / name).read_text(encoding="utf-8")
+    return lambda name: zipfile.ZipFile(place).read(f"vllm/{name}").decode()
+
+
+def passed_to(name: str) -> set[str]:
+    """The keywords that Atrium's source passes to a class of vLLM, those of unpacked dictionaries too."""
+    found = set()
+    for path in PACKAGE.glob("vllm_*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            if not isinstance(call.func, ast.Name) or call.func.id != name:
+                continue
+            for keyword in call.keywords:
+                if keyword.arg is not None:
+                    found.add(keyword.arg)
+                elif isinstance(keyword.value, ast.Call):
+                    body = functions[keyword.value.func.id]
+                    returned = [one.value for one in ast.walk(body) if isinstance(one, ast.Return)]
+                    found |= {key.value for one in returned for key in getattr(one, "keys", [])}
+    return found
+
+
+def members(tree: ast.Module, name: str) -> dict[str, ast.stmt]:
+    """Fields and methods of a class by name."""
+    (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    found: dict[str, ast.stmt] = {}
+    for node in body:
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = node
+        elif isinstance(node, ast.AnnAssign):
+            found[ast.unparse(node.target)] = node
+        elif isinstance(node, ast.Assign):
+            found[ast.unparse(node.targets[0])] = node
+    return found
+
+
+def lacking(read: Callable[[str], str]) -> Iterator[str]:
+    """What a version does not have, or has otherwise."""
+
+    def parsed(file: str, name: str) -> dict[str, ast.stmt]:
+        return members(ast.parse(read(file)), name)
+
+    passed = {
+        ("engine/arg_utils.py", "EngineArgs"): passed_to("EngineArgs"),
+        ("sampling_params.py", "SamplingParams"): passed_to("VllmSamplingParams"),
+    }
+    for (file, name), fields in {**FIELDS, **passed}.items():
+        yield from (f"{name}.{field}" for field in sorted(fields - set(parsed(file, name))))
+    for (file, name), methods in METHODS.items():
+        found = parsed(file, name)
+        for method, parameters in methods.items():
+            node = found.get(method)
+            if not isinstance(node, ast.FunctionDef):
+                yield f"{name}.{method}()"
+                continue
+            known = {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
+            yield from (f"{name}.{method}({parameter})" for parameter in sorted(parameters - known))
+    for (file, name), defaults in DEFAULTS.items():
+        found = parsed(file, name)
+        for field, default in defaults.items():
+            value = getattr(found.get(field), "value", None)
+            if value is None or ast.unparse(value) != default:
+                yield f"{name}.{field}={default}"
+
+
+def main(places: list[str]) -> int:
+    """Say of each place what it lacks; 1 where any lacks something, or none is given."""
+    worst = int(not places)
+    for place in map(Path, places):
+        missing = list(lacking(sources(place)))
+        version = re.match(r"vllm(?:_cpu)?-([\d.]+)", place.name)
+        told = f"lacks {', '.join(missing)}" if missing else "has all that is called"
+        sys.stdout.write(f"{version[1] if version else place}: {told}\n")
+        worst |= bool(missing)
+    return worst
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
