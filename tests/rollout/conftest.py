@@ -219,9 +219,21 @@ def reference_logprobs(model, prompt, token_ids, sampling, stop_token_ids=STOPS)
     sequence = torch.tensor(np.concatenate([prompt, token_ids])[None, :-1].astype(np.int64))
     with torch.no_grad():
         logits = model(sequence, use_cache=False).logits[0, len(prompt) - 1 :].double()
+    for position, row in enumerate(logits):
+        penalise(row, prompt.tolist(), token_ids[:position].tolist(), sampling)
     if sampling.ignore_stop:
         logits[:, list(stop_token_ids)] = -torch.inf
     return torch.stack([reference_distribution(row, sampling) for row in logits])
+
+
+def penalise(logits, prompt, completion, sampling):
+    """Change one token's logits [V] for the tokens that stand before it, token by token."""
+    for token in {*prompt, *completion}:
+        logits[token] *= sampling.repetition_penalty ** (-1 if logits[token] > 0 else 1)
+    for token in completion:
+        logits[token] -= sampling.frequency_penalty
+    for token in set(completion):
+        logits[token] -= sampling.presence_penalty
 
 
 def reference_distribution(logits, sampling: SamplingParams):

@@ -33,6 +33,13 @@ SAMPLINGS = {
     "top_p": SamplingParams(max_new_tokens=16, top_p=0.8),
     "top_k": SamplingParams(max_new_tokens=16, top_k=5),
     "top_p_and_top_k": SamplingParams(max_new_tokens=16, temperature=1.3, top_p=0.9, top_k=6),
+    "penalties": SamplingParams(
+        max_new_tokens=16,
+        temperature=0.8,
+        repetition_penalty=1.5,
+        presence_penalty=0.7,
+        frequency_penalty=-0.4,
+    ),
     "ignore_stop": SamplingParams(max_new_tokens=16, ignore_stop=True),
     "greedy": SamplingParams(max_new_tokens=16, temperature=0.0),
 }
@@ -223,6 +230,8 @@ def test_an_empty_prompt_is_refused(any_engine):
         ({"top_p": 0.0}, "top_p is 0.0"),
         ({"top_p": 1.5}, "top_p is 1.5"),
         ({"top_k": 0}, "top_k is 0"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0"),
+        ({"presence_penalty": 2.5}, "presence_penalty is 2.5"),
     ],
 )
 def test_sampling_parameters_without_meaning_are_refused(any_engine, tokenizer, settings, message):

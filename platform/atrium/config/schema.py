@@ -41,6 +41,12 @@ class EvaluationConfig(Section):
     """How many of the likeliest tokens are sampled from; null for all."""
     min_p: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """The least probability of a token that is sampled, relative to the likeliest one's; 0 for any."""
+    repetition_penalty: Annotated[float, Field(gt=0.0, le=10.0)] = 1.0
+    """Divides the logits above 0 of tokens in prompt and answer, and multiplies those below; 1 for none."""
+    presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
+    """Taken off the logits of tokens that the answer has; 0 for none."""
+    frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
+    """Taken off the logits of tokens that the answer has, once for each time; 0 for none."""
     max_new_tokens: Count
     """Length limit of an answer; as shipped, that of rollouts."""
     pass_at: tuple[Count, ...] | None = None

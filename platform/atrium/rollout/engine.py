@@ -1,8 +1,8 @@
 """The engine protocol: whatever samples completions for the loop and for evaluation.
 
 Every engine passes the contract in `tests/rollout/test_engine_contract.py`. An engine samples from
-softmax(logits / temperature), cut to `min_p`, `top_k` and `top_p` where they are set, and reports the
-log-probabilities of that very distribution.
+softmax(logits / temperature), after penalties and cut to `min_p`, `top_k` and `top_p` where they are set, and
+reports the log-probabilities of that very distribution.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ class SamplingParams:
 
     `temperature` 0 is greedy decoding (log-probabilities are then those at temperature 1).
     `top_p` 1, `top_k` None and `min_p` 0 leave the distribution whole, which on-policy training requires.
+    The penalties change a token's logit z where the token occurred. First, `repetition_penalty` r makes z / r
+    of z > 0 and z r of others, for tokens of prompt and completion (arXiv 1909.05858, as vLLM has it); then z
+    falls by `presence_penalty` + n `frequency_penalty`, with n > 0 the times that the completion has the
+    token. Rollouts of training have none: what is sampled would not be the policy's distribution.
     `ignore_stop` samples exactly `max_new_tokens` tokens: the stop token is given probability 0, and
     log-probabilities are those of the distribution without it. Only benchmarks use it.
     A completion is finished as well by the token that completes one of the strings `stop`, which it keeps.
@@ -32,8 +36,16 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int | None = None
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
     ignore_stop: bool = False
     stop: tuple[str, ...] = ()
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether tokens that occurred are more or less likely for it."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from atrium.errors import EngineError
 from atrium.objective.selection import INCREMENT, mix, shift_right, signed
+from atrium.records import TokenIds
 from atrium.rollout.engine import GenerationRequest, SamplingParams
 
 # Drawing holds a few float64 copies of the distributions; more rows at once than this are split.
@@ -39,6 +40,14 @@ def check_sampling(sampling: SamplingParams) -> None:
         raise EngineError(f"top_k is {sampling.top_k}: it must be at least 1, or null for off")
     if not 0 <= sampling.min_p < 1:
         raise EngineError(f"min_p is {sampling.min_p}: it must lie in [0, 1), where 0 is off")
+    if not 0 < sampling.repetition_penalty < float("inf"):
+        raise EngineError(
+            f"repetition_penalty is {sampling.repetition_penalty}: it must be positive and finite, "
+            "where 1 is off"
+        )
+    for name in ("presence_penalty", "frequency_penalty"):
+        if not -2 <= getattr(sampling, name) <= 2:  # the range that vLLM and OpenAI's interface have
+            raise EngineError(f"{name} is {getattr(sampling, name)}: it must lie in [-2, 2], where 0 is off")
 
 
 def check_requests(
@@ -75,6 +84,34 @@ def uniforms(key_N: Tensor, positions: range) -> Tensor:
     steps = [signed((position + 1) * INCREMENT) for position in positions]
     step_T1 = torch.tensor(steps, dtype=torch.int64, device=key_N.device).unsqueeze(-1)
     return shift_right(mix(key_N + step_T1), 11).to(torch.float64) * 2.0**-53
+
+
+class Occurrences:
+    """The tokens [N, V] that prompt and completion of each row have, and what they do to its logits."""
+
+    def __init__(self, prompts: Sequence[TokenIds], like_NV: Tensor) -> None:
+        self._in_prompt_NV = torch.zeros_like(like_NV, dtype=torch.bool)
+        self._count_NV = torch.zeros_like(like_NV, dtype=torch.int32)
+        for row, prompt in enumerate(prompts):
+            self._in_prompt_NV[row, torch.from_numpy(prompt).long().to(like_NV.device)] = True
+
+    def add(self, token_N: Tensor) -> None:
+        """Count the next token of each row."""
+        self._count_NV[torch.arange(len(token_N), device=token_N.device), token_N] += 1
+
+    def select(self, keep_N: Tensor) -> None:
+        """Keep these rows alone."""
+        self._in_prompt_NV, self._count_NV = self._in_prompt_NV[keep_N], self._count_NV[keep_N]
+
+    def penalised(self, logits_NV: Tensor, sampling: SamplingParams) -> Tensor:
+        """The logits float32 [N, V] after the penalties, see `SamplingParams`."""
+        occurred_NV = self._count_NV > 0
+        logits_NV = logits_NV.float()
+        factor = sampling.repetition_penalty
+        repeated_NV = torch.where(logits_NV > 0, logits_NV / factor, logits_NV * factor)
+        logits_NV = torch.where(occurred_NV | self._in_prompt_NV, repeated_NV, logits_NV)
+        logits_NV = logits_NV - sampling.frequency_penalty * self._count_NV
+        return logits_NV - sampling.presence_penalty * occurred_NV
 
 
 def log_distribution(logits_NV: Tensor, sampling: SamplingParams) -> Tensor:

@@ -26,7 +26,7 @@ from atrium.records import Completion, FinishReason, Logprobs, TokenIds
 from atrium.rollout.decoding import Decoder, inference_mode, new_cache
 from atrium.rollout.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
 from atrium.rollout.qwen3_decoder import Qwen3Decoder
-from atrium.rollout.sampling import check_requests, sample_keys, sample_tokens, uniforms
+from atrium.rollout.sampling import Occurrences, check_requests, sample_keys, sample_tokens, uniforms
 from atrium.rollout.weights import load_weights
 
 # Finished rows are dropped once they have wasted as much as copying the others' cache costs,
@@ -237,6 +237,9 @@ class _Wave:
         device = decoder.logit_NV.device
         self._key_N = sample_keys([row.seed for row in rows], device)
         self._stop_S = torch.tensor(stop_token_ids, dtype=torch.int64, device=device)
+        self._occurrences = (
+            Occurrences([row.prompt for row in rows], decoder.logit_NV) if sampling.has_penalties else None
+        )
         self._is_live_N = torch.ones(len(rows), dtype=torch.bool, device=device)
         shape = (sampling.max_new_tokens, len(rows))
         self._token_TN = torch.empty(shape, dtype=torch.int64, device=device)
@@ -252,14 +255,19 @@ class _Wave:
             if position > 0:
                 self._drop_finished()
                 self._decoder.step(self._token_TN[position - 1])
+            logit_NV = self._decoder.logit_NV
+            if self._occurrences is not None:
+                logit_NV = self._occurrences.penalised(logit_NV, self._sampling)
             token_N, logprob_N = sample_tokens(
-                self._decoder.logit_NV,
+                logit_NV,
                 self._uniform_BN[position % _UNIFORM_BLOCK],
                 sampling=self._sampling,
                 stop_S=self._stop_S,
             )
             self._token_TN[position] = token_N
             self._logprob_TN[position] = logprob_N
+            if self._occurrences is not None:
+                self._occurrences.add(token_N)
             self._num_steps += 1
             if samples := self._take_finished(token_N):
                 return samples
@@ -299,6 +307,8 @@ class _Wave:
         self._num_wasted = 0
         keep_N = self._is_live_N.nonzero().squeeze(-1)
         self._decoder.select(keep_N)
+        if self._occurrences is not None:
+            self._occurrences.select(keep_N)
         self._key_N = self._key_N[keep_N]
         self._uniform_BN = self._uniform_BN[:, keep_N]
         self._is_live_N = self._is_live_N[keep_N]

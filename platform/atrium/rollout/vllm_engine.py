@@ -140,6 +140,11 @@ class VllmEngine:
             )
         check_requests(requests, sampling, context_length=self._context_length)
         is_cut = sampling.top_p < 1.0 or sampling.top_k is not None or sampling.min_p > 0
+        if self._settings.num_speculative_tokens is not None and sampling.has_penalties:
+            raise EngineError(
+                "penalties are not known to be right where vLLM guesses tokens "
+                "(rollout.num_speculative_tokens); set it to null, or leave the penalties out"
+            )
         if self._settings.num_speculative_tokens is not None and is_cut:
             # Seen with vLLM 0.32: log-probabilities of minus infinity with top_p, an error with top_k.
             raise EngineError(

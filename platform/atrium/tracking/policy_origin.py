@@ -16,6 +16,7 @@ _FILE = "atrium.json"
 ASKED_BY = (
     *("model.prompt", "model.thinking"),
     *("evaluation.temperature", "evaluation.top_p", "evaluation.top_k", "evaluation.min_p"),
+    *("evaluation.repetition_penalty", "evaluation.presence_penalty", "evaluation.frequency_penalty"),
     "evaluation.max_new_tokens",
 )
 """The settings of a run that its policy carries: its prompt, thinking mode and sampling."""
