@@ -106,6 +106,7 @@ def test_an_answer_that_was_not_graded_votes_as_wrong(pool):
         ["0.5", "3", "4", "5", None],
         ["0.5", "0.5", "0.5", "3", "3", None],
         ["3", "3", "4"],
+        ["0.5", "0.5", "0.5", "0.5", "3", "3.0"],  # whose wrong answers are too few to win among all
     ],
 )
 def test_below_all_samples_it_is_the_mean_over_every_subset(pool, answers):

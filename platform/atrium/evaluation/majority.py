@@ -2,9 +2,10 @@
 
 Two answers are the same vote where the grader finds them equal, however they are written. All answers
 equal to the gold answer are one vote, so only wrong answers are compared with each other, and only where
-the comparison can change who wins among all K. Of several most frequent answers one is drawn: a problem is
-then worth the probability that the right one is drawn. Below K it is the mean over all subsets of k samples,
-exactly; of more than 1,000 samples that is beyond double precision, and there is no value below K.
+the comparison can change who wins among one of the k that are asked for. Of several most frequent answers
+one is drawn: a problem is then worth the probability that the right one is drawn. Below K it is the mean over
+all subsets of k samples, exactly; of more than 1,000 samples that is beyond double precision, and there is no
+value below K.
 
 Source: self-consistency, arXiv 2203.11171. Axes: P problems, K samples per problem.
 """
@@ -28,7 +29,7 @@ Compare = Callable[[str, str], Future[Verdict]]
 """Starts comparing two extracted answers; `correct` means that they are equal."""
 
 _MAX_COMPARED = 64
-"""Of more wrong answers than this to one problem, the most frequent are compared."""
+"""Of more different wrong answers than this to one problem, the most frequent are compared."""
 
 
 def majority_at(
@@ -43,18 +44,16 @@ def majority_at(
     Samples without an answer do not vote, nor do truncated ones under `require_stop`. An answer that could
     not be graded votes as a wrong one.
     """
+    num_samples = max(map(len, samples_PK))
+    ks = [k for k in ks if k == num_samples or num_samples <= _MAX_SUBSETS_OF]
+    below = any(2 < k < num_samples for k in ks)
     votes_P = [_counted(samples_K, require_stop=require_stop) for samples_K in samples_PK]
-    comparisons_P = [_comparisons(votes, compare) for votes in votes_P]
+    comparisons_P = [_comparisons(votes, compare, below=below) for votes in votes_P]
     merged_P = [
         (votes.num_correct, tuple(sorted(_merged(votes.wrong, comparisons))), len(samples_K))
         for votes, comparisons, samples_K in zip(votes_P, comparisons_P, samples_PK, strict=True)
     ]
-    num_samples = max(map(len, samples_PK))
-    return {
-        k: np.array([_share_of_wins(*merged, k) for merged in merged_P])
-        for k in ks
-        if k == num_samples or num_samples <= _MAX_SUBSETS_OF
-    }
+    return {k: np.array([_share_of_wins(*merged, k) for merged in merged_P]) for k in ks}
 
 
 _MAX_SUBSETS_OF = 1_000
@@ -80,10 +79,14 @@ def _counted(samples_K: Sequence[EvaluatedSample], *, require_stop: bool) -> _Vo
     return _Votes(len(voters) - wrong.total(), wrong)
 
 
-def _comparisons(votes: _Votes, compare: Compare) -> _Comparisons:
-    """The comparisons of wrong answers, where adding them up could beat or reach the right answer."""
+def _comparisons(votes: _Votes, compare: Compare, *, below: bool) -> _Comparisons:
+    """The comparisons of wrong answers, where adding them up could beat or reach the right answer.
+
+    Among all samples that depends on the votes; `below` says that some three or more of them are looked at,
+    where two equal wrong answers beat a single right one.
+    """
     most = max(votes.wrong.values(), default=0)
-    if not most <= votes.num_correct <= votes.wrong.total() or votes.num_correct == 0:
+    if votes.num_correct == 0 or not (below or most <= votes.num_correct <= votes.wrong.total()):
         return {}
     answers = [answer for answer, _ in votes.wrong.most_common(_MAX_COMPARED)]
     return {pair: compare(*pair) for pair in combinations(answers, 2)}
