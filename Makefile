@@ -27,6 +27,10 @@ ifneq ($(origin EXTRAS),undefined)
 export EXTRAS
 endif
 
+ifneq ($(origin LOCKED),undefined)
+export LOCKED
+endif
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help install train pretrained eval sweep runs dashboard compare diff sync show rerun export clean-runs doctor \
@@ -127,6 +131,7 @@ docs: install ## Write docs/methods.md anew from the files of conf
 #  PYTHON       the interpreter that .venv is made with (3.11 to 3.13)
 #  TORCH_INDEX  package index that torch is taken from, e.g. one of CPU wheels
 #  EXTRAS       extras to install besides dev; by default gpu where there is an NVIDIA GPU
+#  LOCKED       1: install the versions that were tested together, .ci/constraints.txt
 #  BASE         the commit that `make same` compares with; by default the last one
 
 install: ## Make .venv and install what pyproject.toml asks for, where that has changed

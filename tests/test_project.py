@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from tests.benchmark_files import NOT_CARRIED
 
 import atrium
@@ -273,6 +274,25 @@ def test_an_unusable_python_is_named_before_anything_is_made(bare_project):
     done = install(bare_project, PYTHON="/nowhere/python3.12")
     assert done.returncode == 1
     assert "PYTHON=/nowhere/python3.12 is not a Python 3.11 to 3.13" in done.stderr
+    assert not (bare_project / ".venv").exists()
+
+
+def test_the_tested_versions_are_allowed_ones_of_every_package_and_name_no_address():
+    text = (REPOSITORY / ".ci" / "constraints.txt").read_text(encoding="utf-8")
+    pinned = dict(line.split("==") for line in text.splitlines() if not line.startswith("#"))
+    assert not re.search(r"[@/]|://", "".join(pinned.values()))
+    names = {name.lower().replace("_", "-"): version for name, version in pinned.items()}
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    for line in [*PYPROJECT["project"]["dependencies"], *extras["dev"]]:
+        wanted = Requirement(line)
+        assert wanted.specifier.contains(names[wanted.name.lower()]), line
+
+
+def test_tested_versions_and_vllm_exclude_each_other_in_one_line(bare_project):
+    shutil.copy(REPOSITORY / "pyproject.toml", bare_project)
+    done = install(bare_project, "pyproject.toml", PYTHON=sys.executable, LOCKED="1", EXTRAS="gpu")
+    assert done.returncode == 1
+    assert "give EXTRAS= (nothing) too, or leave out LOCKED" in done.stderr
     assert not (bare_project / ".venv").exists()
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import functools
+import importlib.machinery
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -14,12 +16,14 @@ import pytest
 from tests.run_records import evaluated_sample, sum_problem
 
 import atrium as atrium_package
+from atrium.cli import doctor
 from atrium.cli.app import main
 from atrium.cli.doctor import requirements, unmet
 from atrium.cli.runs.show import spread
 from atrium.config.compose import compose
 from atrium.metrics import is_repeatable
 from atrium.records import FinishReason
+from atrium.tracking import provenance
 from atrium.tracking.find import list_runs
 from atrium.tracking.reader import read_metrics
 from atrium.tracking.run_folder import RunFolder
@@ -529,6 +533,56 @@ def test_doctor_knows_requirements_of_the_base_and_of_the_extras():
     assert unmet("numpy<1").startswith("numpy ")
     assert unmet("numpy<1").endswith("is installed, it needs <1")
     assert unmet("numpy") is None
+
+
+def test_doctor_names_every_extra_and_no_other():
+    assert {"", *doctor._EXTRAS} == set(requirements())
+
+
+@pytest.mark.parametrize(
+    ("driver", "built", "level"),
+    [
+        ((12, 8), (13, 0), "missing"),
+        ((13, 0), (13, 0), "ok"),
+        ((13, 0), (12, 8), "ok"),
+        (None, (13, 0), None),
+    ],
+)
+def test_doctor_compares_the_drivers_cuda_with_torchs(monkeypatch, driver, built, level):
+    monkeypatch.setattr("atrium.tracking.provenance.driver_cuda", lambda: driver)
+    monkeypatch.setattr(doctor, "torch_cuda", lambda: built)
+    found = list(doctor._cuda())
+    assert [finding.level for finding in found] == ([level] if level else [])
+    if level == "missing":
+        assert "the driver has CUDA 12.8, torch was built with 13.0; install a newer driver" in found[0].text
+
+
+def test_doctor_reads_versions_of_cuda_where_they_stand(monkeypatch, tmp_path):
+    (tmp_path / "version.py").write_text("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
+    spec = importlib.machinery.ModuleSpec("torch", None, origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(doctor, "find_spec", lambda name: spec)
+    assert doctor.torch_cuda() == (13, 0)
+    (tmp_path / "version.py").write_text("cuda: Optional[str] = None\n")
+    assert doctor.torch_cuda() is None
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '| NVIDIA-SMI 580.1  Driver Version: 580.1  CUDA Version: 13.0 |'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert provenance.driver_cuda() == (13, 0)
+
+
+def test_doctor_looks_for_what_kernels_are_built_with_and_for_a_vllm_that_fits(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    monkeypatch.setattr(doctor.sysconfig, "get_path", lambda name: str(tmp_path))
+    (lacking,) = doctor._compiler()
+    assert lacking.level == "note"
+    assert re.search(r"a C compiler \(gcc\) and .*Python\.h \(on Debian", lacking.text)
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: "/usr/bin/gcc")
+    assert [finding.level for finding in doctor._compiler()] == ["ok"]
+    monkeypatch.setattr("atrium.rollout.vllm_environment._version", {"vllm": "0.26.0"}.get)
+    (other,) = doctor._vllm()
+    assert other.text.startswith("vllm 0.26.0 is not supported, allowed is 0.27 to 0.32")
 
 
 def test_doctor_answers_where_packages_are_missing_and_says_which(tmp_path):

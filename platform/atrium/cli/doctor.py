@@ -12,21 +12,28 @@ import platform
 import re
 import shutil
 import sys
+import sysconfig
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import atrium
 from atrium.cli.runs_command import CommandParser
+from atrium.errors import MissingDependencyError
 
 MIN_PYTHON, BELOW_PYTHON = (3, 11), (3, 14)
 MIN_MEMORY_MB, MIN_FREE_MB = 2000, 500
 _DISTRIBUTION = "atrium-rl"
 _EXTRAS = {
-    "gpu": "vLLM on an NVIDIA GPU, which no engine uses yet",
+    "gpu": "rollouts by vLLM on an NVIDIA GPU",
+    "cluster": "runs as SLURM jobs",
+    "optimizers": "AdamW with 8-bit state or on bfloat16 weights",
+    "sweep": "sweeps on PostgreSQL or MySQL, and Optuna's dashboard",
+    "tensorboard": "the TensorBoard mirror",
     "dev": "tests, linting and types (`make test`, `make check`)",
 }
 _PROGRAMS = {
@@ -167,6 +174,65 @@ def _gpu(runs_dir: Path) -> Iterator[Finding]:
         yield Finding(level="note", subject="gpu", text=text)
         return
     yield Finding(level="ok", subject="gpu", text=names)
+    yield from _cuda()
+    yield from _compiler()
+    yield from _vllm()
+
+
+def _cuda() -> Iterator[Finding]:
+    """Whether the driver is new enough for the CUDA that torch was built with."""
+    from atrium.tracking.provenance import driver_cuda
+
+    driver, built = driver_cuda(), torch_cuda()
+    if driver is None or built is None:
+        return
+    text = f"the driver has CUDA {_dotted(driver)}, torch was built with {_dotted(built)}"
+    if driver[0] >= built[0]:  # within a major version older drivers do
+        yield Finding(level="ok", subject="cuda", text=text)
+        return
+    text += "; install a newer driver, or a torch that was built with the driver's (TORCH_INDEX=<index>)"
+    yield Finding(level="missing", subject="cuda", text=text)
+
+
+def torch_cuda() -> tuple[int, int] | None:
+    """The CUDA that the installed torch was built with, without importing it; None for none."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
+    found = re.search(r"^cuda\b.*=\s*['\"](\d+)\.(\d+)", text, re.MULTILINE)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def _compiler() -> Iterator[Finding]:
+    """What Triton builds its kernels with when vLLM starts, and compute.compile when an update begins."""
+    compiler = next((path for name in ("gcc", "clang", "cc") if (path := shutil.which(name))), None)
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    lacking = [] if compiler else ["a C compiler (gcc)"]
+    if not headers.is_file():
+        lacking.append(f"{headers} (on Debian: apt-get install python3-dev)")
+    if lacking:
+        text = f"vLLM and compute.compile build kernels, which needs {' and '.join(lacking)}"
+        yield Finding(level="note", subject="compiler", text=text)
+        return
+    yield Finding(level="ok", subject="compiler", text=f"{compiler}, and Python's headers")
+
+
+def _vllm() -> Iterator[Finding]:
+    """Whether rollouts will be vLLM's, which is chosen by itself where there is a GPU."""
+    from atrium.rollout.vllm_environment import check_vllm
+
+    try:
+        check_vllm("cuda")
+    except MissingDependencyError as error:
+        yield Finding(level="note", subject="vllm", text=str(error).removeprefix("rollout.engine=vllm: "))
+        return
+    text = f"{metadata.version('vllm')} samples rollouts and evaluations of language models"
+    yield Finding(level="ok", subject="vllm", text=text)
 
 
 def _memory(runs_dir: Path) -> Iterator[Finding]:

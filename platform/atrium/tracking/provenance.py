@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -167,6 +168,14 @@ def gpus() -> list[dict[str, str]]:
     output = _output([program, *query], timeout_s=10.0) or ""
     rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
     return [{"name": row[0], "memory": row[1], "driver": row[2]} for row in rows if len(row) == 3]
+
+
+def driver_cuda() -> tuple[int, int] | None:
+    """The newest CUDA that the driver of this machine's GPUs has, or None where nvidia-smi does not say."""
+    program = shutil.which("nvidia-smi")
+    output = None if program is None else _output([program], timeout_s=10.0)
+    found = re.search(r"CUDA Version:\s*(\d+)\.(\d+)", output or "")
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
