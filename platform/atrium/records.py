@@ -7,7 +7,7 @@ completions holds tens of millions of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -201,6 +201,16 @@ class EvaluatedSample:
     num_tokens: int
     finish_reason: FinishReason
     logprob_sum: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkResult:
+    """One evaluation: a sample per problem and index, and its summary numbers by name."""
+
+    step: int
+    benchmark: str
+    samples: Sequence[EvaluatedSample]
+    results: Mapping[str, object]
 
 
 class Phase(StrEnum):

@@ -22,7 +22,7 @@ from atrium.cli.doctor import requirements, unmet
 from atrium.cli.runs.show import spread
 from atrium.config.compose import compose
 from atrium.metrics import is_repeatable
-from atrium.records import FinishReason
+from atrium.records import BenchmarkResult, FinishReason
 from atrium.tracking import provenance
 from atrium.tracking.find import list_runs
 from atrium.tracking.reader import read_metrics
@@ -60,7 +60,7 @@ def evaluate(tracker, step, benchmark, text):
         "pass_at_intervals": {"8": {"over_problems": [mean, mean + 0.2]}},
         "breakdown": {"level": {"2": {"mean_at_k": mean}, "3": {"mean_at_k": mean / 2}}},
     }
-    tracker.evaluation(step=step, benchmark=benchmark, samples=samples, results=results)
+    tracker.evaluation(BenchmarkResult(step=step, benchmark=benchmark, samples=samples, results=results))
 
 
 def make_run(runs_dir, *overrides, end=RunState.FINISHED, last=6, checkpoints=(), text="a = \\boxed{1}"):

@@ -9,6 +9,7 @@ import pytest
 from tests.run_records import evaluated_sample, sum_problem
 
 from atrium.evaluation.results import summarize
+from atrium.records import BenchmarkResult
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState
@@ -82,7 +83,9 @@ def make_run(tmp_path, monkeypatch):
                     results = summarize(answers, num_samples=k, pass_at=[1, k])
                     if draws == "keyed":
                         results["draws"] = {"evaluation_seed": 0, "run_seed": seed if step else None}
-                    tracker.evaluation(step=step, benchmark=benchmark, samples=answers, results=results)
+                    tracker.evaluation(
+                        BenchmarkResult(step=step, benchmark=benchmark, samples=answers, results=results)
+                    )
         if state is RunState.KILLED:
             status = json.loads(folder.status_file.read_text())
             folder.status_file.write_text(json.dumps(status | {"pid": 2**22 + 1}))

@@ -199,8 +199,10 @@ class Record(Listener):
     def __init__(self):
         self.samples = []
 
-    def evaluation(self, *, step, benchmark, samples, results):
-        self.samples.append([(s.problem.problem_id, s.sample_index, s.text, s.verdict) for s in samples])
+    def evaluation(self, result):
+        self.samples.append(
+            [(s.problem.problem_id, s.sample_index, s.text, s.verdict) for s in result.samples]
+        )
 
 
 def evaluated(engine, grader, ranks, num_problems):

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from atrium.errors import Pruned
+from atrium.records import BenchmarkResult
 from atrium.sweep.files import validated_definition
 from atrium.sweep.pruning import RunWatch
 from atrium.sweep.results import FINISHED, PRUNED, SeedResult
@@ -45,7 +46,9 @@ class ScriptedRuns:
             value = final * step / num_steps
             curve.append((step, value, value))
             watch.evaluation(
-                step=step, benchmark="arithmetic-validation", samples=(), results={"mean_at_k": value}
+                BenchmarkResult(
+                    step=step, benchmark="arithmetic-validation", samples=(), results={"mean_at_k": value}
+                )
             )
             try:
                 watch.step(step, self.metrics(run.config, step))

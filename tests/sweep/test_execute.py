@@ -11,6 +11,7 @@ from tests.run_records import evaluated_sample, sum_problem
 
 from atrium.assemble.sweeping import execute, read_result
 from atrium.evaluation.results import summarize
+from atrium.records import BenchmarkResult
 from atrium.sweep.definition import PrunerConfig
 from atrium.sweep.plan import trial_config
 from atrium.sweep.pruning import RunWatch
@@ -178,7 +179,7 @@ def test_a_result_says_whether_the_run_collapsed(tmp_path, no_signal, correct, i
             is_correct = step == 0 or is_right_after
             answers = [evaluated_sample(sum_problem(number), is_correct=is_correct) for number in range(8)]
             results = summarize(answers, num_samples=1, pass_at=[1])
-            tracker.evaluation(step=step, benchmark="exam", samples=answers, results=results)
+            tracker.evaluation(BenchmarkResult(step=step, benchmark="exam", samples=answers, results=results))
     tracker.end(RunState.FINISHED)
     result = read_result(folder, 0)
     assert result.collapse.startswith(said)

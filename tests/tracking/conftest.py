@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.run_records import evaluated_sample, group_of_two, sum_problem
 
-from atrium.records import TokenTrace
+from atrium.records import BenchmarkResult, TokenTrace
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_writer import RunFolderWriter
 
@@ -121,7 +121,9 @@ def record(samples, results, metrics, groups):
 
         def evaluate(step, benchmark):
             tracker.evaluation(
-                step=step, benchmark=benchmark, samples=samples(), results=results(0.2 + step / 10)
+                BenchmarkResult(
+                    step=step, benchmark=benchmark, samples=samples(), results=results(0.2 + step / 10)
+                )
             )
 
         if first == 1:

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from atrium.cli.app import main
+from atrium.records import BenchmarkResult
 from atrium.tracking.mirrors.delivery import read_delivered
 from atrium.tracking.mirrors.process import MirrorProcesses
 from atrium.tracking.run_folder import RunFolder
@@ -53,12 +54,16 @@ def recorded(tmp_path, samples, results):
         )
         tracker = RunFolderWriter(folder)
         tracker.begin(step=0, num_steps=num_steps)
-        tracker.evaluation(step=0, benchmark="exam", samples=samples(), results=results(0.25))
+        tracker.evaluation(
+            BenchmarkResult(step=0, benchmark="exam", samples=samples(), results=results(0.25))
+        )
         for step in range(1, num_steps + 1):
             values = {"rollout/reward": step / 100, "mean@k": float("nan") if step == 2 else 0.5}
             tracker.step(step, values)
         if state is not RunState.RUNNING:
-            tracker.evaluation(step=num_steps, benchmark="exam", samples=samples(), results=results(0.75))
+            tracker.evaluation(
+                BenchmarkResult(step=num_steps, benchmark="exam", samples=samples(), results=results(0.75))
+            )
             (folder.path / "figures").mkdir()
             (folder.path / "figures" / "curves.png").write_bytes(b"figure")
             tracker.end(state)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from atrium.records import BenchmarkResult
 from atrium.tracking.reader import read_evaluations, read_metrics, read_overview, scores_of
 from atrium.tracking.recorded import setting
 from atrium.tracking.run_folder import RunFolder
@@ -74,7 +75,9 @@ def test_evaluations_carry_their_main_results(folder, record):
 def test_the_best_is_the_earliest_of_the_highest(folder, record, samples, results):
     tracker = record(folder)
     for step, mean in ((7, 0.95), (8, 0.95), (9, 0.5)):
-        tracker.evaluation(step=step, benchmark="validation", samples=samples(), results=results(mean))
+        tracker.evaluation(
+            BenchmarkResult(step=step, benchmark="validation", samples=samples(), results=results(mean))
+        )
     tracker.close()
     scores = scores_of(read_evaluations(folder)["validation"])
     assert (scores.first.step, scores.best.step, scores.last.step) == (0, 7, 9)

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from atrium.errors import ConfigError, RunFolderError
-from atrium.records import RatioHistogram
+from atrium.records import BenchmarkResult, RatioHistogram
 from atrium.tracking.layout import steps_in
 from atrium.tracking.reader import read_evaluations, read_metrics, read_overview
 from atrium.tracking.run_folder import RunFolder
@@ -122,7 +122,9 @@ def test_the_step_to_drop_leaves_the_smallest_gap_and_never_an_end():
 
 
 def test_an_evaluation_leaves_a_row_per_sample_and_a_line_of_results(tracker, samples, results):
-    tracker.evaluation(step=20, benchmark="aime24", samples=samples(3, 4), results=results(0.5))
+    tracker.evaluation(
+        BenchmarkResult(step=20, benchmark="aime24", samples=samples(3, 4), results=results(0.5))
+    )
     rows = read_samples(tracker.folder.path / "evaluations" / "aime24" / "step-000020.parquet")
     assert len(rows) == 12
     assert rows[5]["problem_id"] == "p1"
@@ -133,10 +135,14 @@ def test_an_evaluation_leaves_a_row_per_sample_and_a_line_of_results(tracker, sa
 
 def test_an_evaluation_that_is_repeated_after_a_resume_replaces_the_first(tracker, samples, results):
     for benchmark in ("test", "validation"):
-        tracker.evaluation(step=20, benchmark=benchmark, samples=samples(), results=results(0.5))
+        tracker.evaluation(
+            BenchmarkResult(step=20, benchmark=benchmark, samples=samples(), results=results(0.5))
+        )
     resumed = RunFolderWriter(tracker.folder)
-    resumed.evaluation(step=20, benchmark="test", samples=samples(num_correct=4), results=results(0.7))
-    resumed.evaluation(step=40, benchmark="test", samples=samples(), results=results(0.8))
+    resumed.evaluation(
+        BenchmarkResult(step=20, benchmark="test", samples=samples(num_correct=4), results=results(0.7))
+    )
+    resumed.evaluation(BenchmarkResult(step=40, benchmark="test", samples=samples(), results=results(0.8)))
     resumed.close()
     assert tracker.folder.evaluations_file.read_text().count("\n") == 3
     assert [point.mean_at_k for point in read_evaluations(tracker.folder)["test"]] == [0.7, 0.8]
@@ -146,7 +152,9 @@ def test_an_evaluation_that_is_repeated_after_a_resume_replaces_the_first(tracke
 
 def test_a_benchmark_with_a_hostile_name_writes_nothing(tracker, samples, results):
     with pytest.raises(ConfigError):
-        tracker.evaluation(step=1, benchmark="../../up", samples=samples(), results=results(0.5))
+        tracker.evaluation(
+            BenchmarkResult(step=1, benchmark="../../up", samples=samples(), results=results(0.5))
+        )
     assert not tracker.folder.evaluations_dir.exists()
 
 
@@ -182,7 +190,7 @@ def test_a_full_disk_stops_no_step_is_told_once_and_made_up_for(
         for step in (2, 3):
             tracker.step(step, {"rollout/reward": 0.5})
             tracker.rollouts(step, groups(), {})
-        tracker.evaluation(step=3, benchmark="test", samples=samples(), results=results(0.5))
+        tracker.evaluation(BenchmarkResult(step=3, benchmark="test", samples=samples(), results=results(0.5)))
         with pytest.raises(RunFolderError, match="cannot write the metrics"):
             tracker.sync()
     assert read_metrics(folder).steps.tolist() == [1]

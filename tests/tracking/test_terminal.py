@@ -7,6 +7,7 @@ import sys
 import pytest
 from rich.console import Console
 
+from atrium.records import BenchmarkResult
 from atrium.tracking.listener import Listeners
 from atrium.tracking.log_display import LogDisplay, Pace, evaluation_text
 from atrium.tracking.status import RunState
@@ -27,7 +28,7 @@ def train(display, clock, metrics, results, num_steps=80, step_s=0.5):
     for _ in range(90):
         clock.now += 0.1
         display.advance(10, "loss 0.5")
-    display.evaluation(step=0, benchmark="test", samples=(), results=results(0.22))
+    display.evaluation(BenchmarkResult(step=0, benchmark="test", samples=(), results=results(0.22)))
     display.begin(step=0, num_steps=num_steps, title="atr, kl3 0.0231, seed 0")
     for step in range(1, num_steps + 1):
         clock.now += step_s
@@ -35,7 +36,9 @@ def train(display, clock, metrics, results, num_steps=80, step_s=0.5):
         display.advance(64)
         display.step(step, metrics(step))
         if step % 20 == 0:
-            display.evaluation(step=step, benchmark="validation", samples=(), results=results(0.8))
+            display.evaluation(
+                BenchmarkResult(step=step, benchmark="validation", samples=(), results=results(0.8))
+            )
     display.message("figures are drawn")
     display.end(RunState.FINISHED)
     display.end(RunState.FINISHED)
@@ -150,7 +153,9 @@ def test_text_in_the_live_view_is_text(metrics, results):
     display, screen = live(clock)
     display.begin(step=0, num_steps=2, title="[red]bold\x1b[2J")
     display.phase("[blink]sampling")
-    display.evaluation(step=0, benchmark="[bold]b\x1b]0;x\x07", samples=(), results=results(0.5))
+    display.evaluation(
+        BenchmarkResult(step=0, benchmark="[bold]b\x1b]0;x\x07", samples=(), results=results(0.5))
+    )
     display.message("\x1b[2J[red]gone")
     clock.now = 1.0
     display.step(1, metrics(1))

@@ -34,7 +34,7 @@ from atrium.grading.grader import Grader
 from atrium.models.policy import Policy, load_policy
 from atrium.models.settings import TinyModelSettings
 from atrium.processes import stop_requests
-from atrium.records import EvaluatedSample, Problem, TokenIds
+from atrium.records import BenchmarkResult, EvaluatedSample, Problem, TokenIds
 from atrium.rollout.engine import Engine
 from atrium.tracking.end_summary import name_to_type
 from atrium.tracking.evaluation_parts import EvaluationParts
@@ -176,8 +176,11 @@ def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count:
         watch=Watch(on_progress=_ProgressLine(run.listener), on_finished=keep, finished=finished),
     )
     results = {**outcome.results, "settings": _described(parts, benchmark)}
-    step, name = settings.step, benchmark.name
-    run.listener.evaluation(step=step, benchmark=name, samples=outcome.samples, results=results)
+    run.listener.evaluation(
+        BenchmarkResult(
+            step=settings.step, benchmark=benchmark.name, samples=outcome.samples, results=results
+        )
+    )
     run.listener.sync()
     stored.remove()
     return replace(outcome, results=results)

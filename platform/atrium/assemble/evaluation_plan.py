@@ -30,7 +30,7 @@ from atrium.evaluation.evaluator import Benchmark, Evaluation, evaluate, sample_
 from atrium.grading.grader import Grader
 from atrium.models.policy import Policy
 from atrium.models.shards import full_tensor
-from atrium.records import EvaluatedSample, FinishReason, Problem, TokenIds, VerdictKind
+from atrium.records import BenchmarkResult, EvaluatedSample, FinishReason, Problem, TokenIds, VerdictKind
 from atrium.rollout.declaration import WaveSize
 from atrium.rollout.engine import Engine
 from atrium.tracking.atomic import explained
@@ -117,7 +117,12 @@ class EvaluationPlan:
         value = None
         if outcome is not None:
             self.listener.evaluation(
-                step=step, benchmark=judged.benchmark.name, samples=outcome.samples, results=outcome.results
+                BenchmarkResult(
+                    step=step,
+                    benchmark=judged.benchmark.name,
+                    samples=outcome.samples,
+                    results=outcome.results,
+                )
             )
             value = outcome.results["mean_at_k"]
         return float(self.ranks.from_first(value))

@@ -14,7 +14,7 @@ from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner,
 
 from atrium.errors import Pruned
 from atrium.metrics import ENTROPY, GRAD_NORM, REWARD
-from atrium.records import EvaluatedSample
+from atrium.records import BenchmarkResult
 from atrium.sweep.definition import PrunerConfig
 from atrium.tracking.diagnosis import is_solved, is_stuck
 from atrium.tracking.listener import Listener
@@ -81,18 +81,10 @@ class RunWatch(Listener):
         self._num_without_signal = 0
         self._num_without_entropy = 0
 
-    def evaluation(
-        self,
-        *,
-        step: int,
-        benchmark: str,
-        samples: Sequence[EvaluatedSample],
-        results: Mapping[str, object],
-    ) -> None:
+    def evaluation(self, result: BenchmarkResult) -> None:
         """Keep a validation result, which is decided on once the step's metrics are recorded, too."""
-        del samples
-        if benchmark.endswith(VALIDATION_SUFFIX) and step > 0:
-            self._evaluated = (step, results)
+        if result.benchmark.endswith(VALIDATION_SUFFIX) and result.step > 0:
+            self._evaluated = (result.step, result.results)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Decide whether the run goes on after this step."""

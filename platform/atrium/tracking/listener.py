@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partialmethod
 from typing import ClassVar
 
-from atrium.records import EvaluatedSample, RatioHistogram, RolloutGroup, TokenTrace
+from atrium.records import BenchmarkResult, RatioHistogram, RolloutGroup, TokenTrace
 from atrium.tracking.status import RunState
 
 _SLOW_S = 10.0
@@ -62,15 +63,8 @@ class Listener:
     ) -> None:
         """A step's rollouts; traces are keyed by (problem_id, sample_index)."""
 
-    def evaluation(
-        self,
-        *,
-        step: int,
-        benchmark: str,
-        samples: Sequence[EvaluatedSample],
-        results: Mapping[str, object],
-    ) -> None:
-        """One evaluation: a sample per problem and index, and its summary numbers by name."""
+    def evaluation(self, result: BenchmarkResult) -> None:
+        """A benchmark was evaluated."""
 
     def sync(self) -> None:
         """Bring to the disk what was recorded; a checkpoint waits for this."""
@@ -92,71 +86,20 @@ class Listeners(Listener):
         self._failed: set[int] = set()
         self._slow: set[int] = set()
 
-    def begin(self, *, step: int, num_steps: int, title: str = "") -> None:
-        """Tell each."""
-        self._tell(lambda one: one.begin(step=step, num_steps=num_steps, title=title))
-
-    def progress(self, *, step: int, num_steps: int) -> None:
-        """Tell each."""
-        self._tell(lambda one: one.progress(step=step, num_steps=num_steps))
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        """Tell each."""
-        self._tell(lambda one: one.phase(name, total))
-
-    def advance(self, num: int = 1, detail: str = "") -> None:
-        """Tell each."""
-        self._tell(lambda one: one.advance(num, detail))
-
-    def message(self, text: str) -> None:
-        """Tell each."""
-        self._tell(lambda one: one.message(text))
-
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Tell each."""
-        self._tell(lambda one: one.step(step, metrics))
-
-    def ratios(self, step: int, histogram: RatioHistogram) -> None:
-        """Tell each."""
-        self._tell(lambda one: one.ratios(step, histogram))
-
     def wants_rollouts(self, step: int) -> bool:
         """Whether any of them takes this step's rollouts."""
         wanting: list[Listener] = []
         self._tell(lambda one: wanting.append(one) if one.wants_rollouts(step) else None)
         return bool(wanting)
 
-    def rollouts(
-        self,
-        step: int,
-        groups: Sequence[RolloutGroup],
-        traces: Mapping[tuple[str, int], TokenTrace],
-    ) -> None:
-        """Tell each."""
-        self._tell(lambda one: one.rollouts(step, groups, traces))
-
-    def evaluation(
-        self,
-        *,
-        step: int,
-        benchmark: str,
-        samples: Sequence[EvaluatedSample],
-        results: Mapping[str, object],
-    ) -> None:
-        """Tell each."""
-        self._tell(
-            lambda one: one.evaluation(step=step, benchmark=benchmark, samples=samples, results=results)
-        )
-
-    def sync(self) -> None:
-        """Tell each."""
-        self._tell(lambda one: one.sync())
-
     def end(self, state: RunState, error: str | None = None) -> None:
         """Tell each, those that failed too, whatever another raises."""
         with ExitStack() as stack:
             for listener in reversed(self._listeners):
                 stack.callback(self._call, listener, lambda one: one.end(state, error))
+
+    def _tell_each(self, method: str, *arguments: object, **named: object) -> None:
+        self._tell(lambda one: getattr(one, method)(*arguments, **named))
 
     def _tell(self, call: Callable[[Listener], None]) -> None:
         for listener in self._listeners:
@@ -180,3 +123,8 @@ class Listeners(Listener):
         if id(listener) not in said:
             said.add(id(listener))
             self.message(f"{listener.name} {what}")
+
+
+for _method in vars(Listener).keys() - vars(Listeners).keys():
+    if not _method.startswith("_") and callable(getattr(Listener, _method)):
+        setattr(Listeners, _method, partialmethod(Listeners._tell_each, _method))

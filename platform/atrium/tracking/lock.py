@@ -10,7 +10,6 @@ import errno
 import fcntl
 import os
 from pathlib import Path
-from types import TracebackType
 
 from atrium.errors import RunFolderError
 
@@ -20,12 +19,11 @@ _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 class RunLock:
     """Holds the lock of one run folder from its making until `release`, or the end of the process.
 
-    `is_held` is False on file systems that have no locks; nothing is protected there. Raises
-    `RunFolderError` where another process holds the lock.
+    On file systems that have no locks nothing is protected. Raises `RunFolderError` where another process
+    holds the lock.
     """
 
     def __init__(self, path: Path, owner: str) -> None:
-        self.is_held = True
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -38,7 +36,6 @@ class RunLock:
             if error.errno not in _NO_LOCKS_HERE:
                 os.close(self._descriptor)
                 raise
-            self.is_held = False
         _HELD.add(self._descriptor)
 
     def release(self) -> None:
@@ -51,12 +48,7 @@ class RunLock:
     def __enter__(self) -> RunLock:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from atrium.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD
-from atrium.records import EvaluatedSample
+from atrium.records import BenchmarkResult
 from atrium.tracking.formatting import duration, number, printable, share, span
 from atrium.tracking.listener import Listener
 from atrium.tracking.recorded import as_finite, as_interval
@@ -109,17 +109,9 @@ class LogDisplay(Listener):
         if is_due or self._clock() - self._last_line > _LONGEST_SILENCE_S:
             self._line(step_line(step, self._num_steps, metrics, self._pace))
 
-    def evaluation(
-        self,
-        *,
-        step: int,
-        benchmark: str,
-        samples: Sequence[EvaluatedSample],
-        results: Mapping[str, object],
-    ) -> None:
+    def evaluation(self, result: BenchmarkResult) -> None:
         """Print the main results."""
-        del samples
-        self._line(f"evaluation at step {step}: {benchmark}  {evaluation_text(results)}")
+        self._line(f"evaluation at step {result.step}: {result.benchmark}  {evaluation_text(result.results)}")
 
     def message(self, text: str) -> None:
         """Print the text as it is."""

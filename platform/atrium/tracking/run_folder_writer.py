@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from atrium.errors import RunFolderError
-from atrium.records import EvaluatedSample, RatioHistogram, RolloutGroup, TokenTrace
+from atrium.records import BenchmarkResult, RatioHistogram, RolloutGroup, TokenTrace
 from atrium.tracking.atomic import explained, write_json
 from atrium.tracking.json_lines import JsonLinesWriter, Record, keep_lines, read_json_lines
 from atrium.tracking.layout import check_name, steps_in
@@ -121,26 +121,20 @@ class RunFolderWriter(Listener):
         except OSError as error:
             self._report("rollouts", error)
 
-    def evaluation(
-        self,
-        *,
-        step: int,
-        benchmark: str,
-        samples: Sequence[EvaluatedSample],
-        results: Mapping[str, object],
-    ) -> None:
+    def evaluation(self, result: BenchmarkResult) -> None:
         """Record one evaluation; a second one of the same benchmark and step takes the first's place."""
         from atrium.tracking.sample_files import write_evaluation  # pyarrow costs 0.3 s
 
+        step, benchmark = result.step, result.benchmark
         check_name(benchmark, "the benchmark's name")
         self._require_folder()
         try:
-            write_evaluation(self.folder.evaluation_path(benchmark, step), step, samples)
+            write_evaluation(self.folder.evaluation_path(benchmark, step), step, result.samples)
             if (benchmark, step) in self._evaluated:
                 self._forget_evaluation(benchmark, step)
         except OSError as error:
             self._report("evaluations", error)
-        record: Record = {"step": step, "time": _now(), "benchmark": benchmark, "results": results}
+        record: Record = {"step": step, "time": _now(), "benchmark": benchmark, "results": result.results}
         self._append(self._evaluations, record, "evaluations")
         self._evaluated.add((benchmark, step))
 
@@ -151,9 +145,7 @@ class RunFolderWriter(Listener):
         """
         self._require_folder()
         with explained("write the metrics of", self.folder.path):
-            self._metrics.sync()
-            self._evaluations.sync()
-            self._ratios.sync()
+            self._sync_files()
 
     def end(self, state: RunState, error: str | None = None) -> None:
         """Write how the run ended and the summary, and close all files.
@@ -166,9 +158,7 @@ class RunFolderWriter(Listener):
             self.close()
             return
         try:
-            self._metrics.sync()
-            self._evaluations.sync()
-            self._ratios.sync()
+            self._sync_files()
             self._status.end(state, error)
             write_json(self.folder.summary_file, {**summarize(self.folder), **self._summary})
         except OSError as problem:
@@ -178,9 +168,12 @@ class RunFolderWriter(Listener):
     def close(self) -> None:
         """Close the files without saying how the run ended. Harmless when called twice."""
         self._status.stop_beating()
-        self._metrics.close()
-        self._evaluations.close()
-        self._ratios.close()
+        for file in (self._metrics, self._evaluations, self._ratios):
+            file.close()
+
+    def _sync_files(self) -> None:
+        for file in (self._metrics, self._evaluations, self._ratios):
+            file.sync()
 
     def _require_folder(self) -> None:
         if not self._metrics.is_in_place():

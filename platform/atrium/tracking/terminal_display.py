@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atrium.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD
-from atrium.records import EvaluatedSample
+from atrium.records import BenchmarkResult
 from atrium.tracking.formatting import duration, number, printable, share, sparkline
 from atrium.tracking.listener import Listener
 from atrium.tracking.log_display import LogDisplay, Pace, StandardOutput, evaluation_text
@@ -90,18 +90,10 @@ class TerminalDisplay(Listener):
             self._curves[name].append(metrics.get(quantity.name, float("nan")))
         self._refresh()
 
-    def evaluation(
-        self,
-        *,
-        step: int,
-        benchmark: str,
-        samples: Sequence[EvaluatedSample],
-        results: Mapping[str, object],
-    ) -> None:
+    def evaluation(self, result: BenchmarkResult) -> None:
         """Show an evaluation; the first and the latest of each benchmark stay."""
-        del samples
-        shown = self._evaluations.setdefault(benchmark, [])
-        shown[1:] = [(step, evaluation_text(results))]
+        shown = self._evaluations.setdefault(result.benchmark, [])
+        shown[1:] = [(result.step, evaluation_text(result.results))]
         self._refresh()
 
     def message(self, text: str) -> None:

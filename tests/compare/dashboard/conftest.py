@@ -15,7 +15,7 @@ import uvicorn
 from tests.run_records import evaluated_sample, group_of_two, sum_problem
 
 from atrium.compare.dashboard.server import create_app
-from atrium.records import RatioHistogram, TokenTrace
+from atrium.records import BenchmarkResult, RatioHistogram, TokenTrace
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState
@@ -123,7 +123,9 @@ def write_run(
         if step in (0, num_steps):
             samples, results = evaluated(rng, ability if step else 0.2, text)
             results["draws"] = {"evaluation_seed": 0, "run_seed": seed if step else None}
-            tracker.evaluation(step=step, benchmark=benchmark, samples=samples, results=results)
+            tracker.evaluation(
+                BenchmarkResult(step=step, benchmark=benchmark, samples=samples, results=results)
+            )
     tracker.end(state or RunState.FINISHED)
     return folder
 
