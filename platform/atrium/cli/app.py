@@ -47,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AtriumError as error:
         sys.stderr.write(f"error: {one_line(error)}\n")
         return error.exit_code
+    except SystemExit:
+        return 0  # argparse's way to end after `--help`; mistakes raise errors
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return INTERRUPTED

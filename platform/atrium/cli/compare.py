@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atrium.cli.runs_command import CommandParser, files_explained, standard_output
+from atrium.cli.parser import CommandParser, files_explained
 from atrium.errors import ConfigError
 from atrium.tracking.find import find_run, list_runs
 from atrium.tracking.formatting import printable
+from atrium.tracking.printing import print_json, say, standard_output
 from atrium.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ _LINE_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 def main(argv: list[str]) -> int:
     """Compare runs; 0 unless they cannot be compared."""
-    if (arguments := _parser().parse(argv)) is None:
-        return 0
+    arguments = _parser().parse(argv)
     from atrium.compare.outcomes import At  # numpy, scipy and pyarrow: `--help` answers without them
     from atrium.compare.report_tables import report_tables
     from atrium.compare.run_comparison import compare_runs
@@ -131,9 +130,9 @@ def _print(comparison: RunsComparison, tables: Sequence[ReportTable], console: C
         console.print(table)
         console.print()
     for line in verdict_lines(comparison):
-        console.print(Text(printable(line), "bold"), soft_wrap=True)
+        say(console, line, "bold")
     for line in note_lines(comparison):
-        console.print(Text(printable(f"note: {line}"), "yellow"), soft_wrap=True)
+        say(console, f"note: {line}", "yellow")
 
 
 def _write(
@@ -184,28 +183,17 @@ def main_diff(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--all", action="store_true", help="all lines of a long difference in code")
     parser.add_runs_dir()
-    if (arguments := parser.parse(argv)) is None:
-        return 0
+    arguments = parser.parse(argv)
     from atrium.compare.run_differences import run_differences  # numpy, for the dashboard's settings
 
     with files_explained():
         one, other = (find_run(arguments.runs_dir, name) for name in (arguments.first, arguments.second))
         found = run_differences(one, other)
     if arguments.json:
-        sys.stdout.write(json.dumps(_describe_differences(found), indent=2, ensure_ascii=False) + "\n")
+        print_json(asdict(found))
     else:
         _print_differences(found, (one.name, other.name), standard_output(), show_all=arguments.all)
     return 0
-
-
-def _describe_differences(found: RunDifferences) -> dict[str, object]:
-    return {
-        "settings": found.settings,
-        "code": found.code,
-        "environment": found.environment,
-        "code_diff": list(found.code_diff),
-        "problems": list(found.problems),
-    }
 
 
 def _print_differences(
@@ -221,13 +209,13 @@ def _print_differences(
         console.print(Text("uncommitted changes", "bold cyan"))
         shown = found.code_diff if show_all else found.code_diff[:_MAX_LINES]
         for line in shown:
-            console.print(Text(printable(line), _LINE_STYLES.get(line[:1], "")), soft_wrap=True)
+            say(console, line, _LINE_STYLES.get(line[:1], ""))
         if more := len(found.code_diff) - len(shown):
             console.print(f"… {more} more lines; --all shows them")
     if found.is_empty:
         console.print("nothing that was recorded differs")
     for problem in found.problems:
-        console.print(Text(printable(problem), "yellow"), soft_wrap=True)
+        say(console, problem, "yellow")
 
 
 def _print_differing(

@@ -8,7 +8,7 @@ import webbrowser
 from contextlib import closing, suppress
 from pathlib import Path
 
-from atrium.cli.runs_command import CommandParser
+from atrium.cli.parser import CommandParser
 from atrium.errors import ConfigError
 
 _NUM_PORTS_TRIED = 20
@@ -34,8 +34,7 @@ def main(argv: list[str]) -> int:
         help="another name that browsers may address the server by; may be repeated",
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
-    if (arguments := parser.parse(argv)) is None:
-        return 0
+    arguments = parser.parse(argv)
     runs_dir = Path(arguments.runs_dir)
     if not runs_dir.is_dir():
         raise ConfigError(

@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import atrium
-from atrium.cli.runs_command import CommandParser
+from atrium.cli.parser import CommandParser
 from atrium.errors import MissingDependencyError
 
 MIN_PYTHON, BELOW_PYTHON = (3, 11), (3, 14)
@@ -61,8 +61,7 @@ def main_doctor(argv: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="one JSON array of findings")
     parser.add_runs_dir()
-    if (arguments := parser.parse(argv)) is None:
-        return 0
+    arguments = parser.parse(argv)
     findings = list(examine(Path(arguments.runs_dir)))
     if arguments.json:
         sys.stdout.write(json.dumps([asdict(finding) for finding in findings], indent=2) + "\n")

@@ -8,19 +8,16 @@ and subject, and the places of files.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from atrium.cli.app import loading
-from atrium.cli.runs_command import CommandParser, ask_for_plugins, files_explained
+from atrium.cli.parser import CommandParser, ask_for_plugins, files_explained
 from atrium.config.compose import compose, from_json, validated
 from atrium.config.evaluation import (
     EvaluatedCheckpoint,
@@ -31,10 +28,11 @@ from atrium.config.evaluation import (
 )
 from atrium.errors import ConfigError, RunFolderError
 from atrium.models.settings import HubModelSettings
-from atrium.tracking.end_summary import cell, name_to_type
+from atrium.tracking.end_summary import name_to_type
 from atrium.tracking.find import EVALUATED, WITH_CHECKPOINT, find_run
 from atrium.tracking.formatting import number, printable, share, span
 from atrium.tracking.policy_origin import read_origin
+from atrium.tracking.printing import print_cells, print_json, say
 from atrium.tracking.reader import EvaluationPoint, read_evaluations
 from atrium.tracking.recorded import as_finite, as_interval, mapping_at, read_object, setting
 from atrium.tracking.run_folder import RunFolder
@@ -63,10 +61,7 @@ _NOTES = (
 def main(argv: Sequence[str]) -> int:
     """Evaluate as `argv` says and print what came out; the exit code, or an `AtriumError`."""
     parser = _parser()
-    try:
-        arguments = parser.parse_intermixed_args(list(argv))
-    except SystemExit:
-        return 0  # only `--help` leaves this way; mistakes raise
+    arguments = parser.parse(argv)
     overrides: list[str] = arguments.overrides
     resume: Path | None = None
     if arguments.regrade is not None:
@@ -86,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
         else:
             settings = _new(arguments, overrides)
     if arguments.cfg:
-        sys.stdout.write(json.dumps(settings.as_record(), indent=2) + "\n")
+        print_json(settings.as_record())
     else:
         _evaluate(settings, overrides, resume)
     return 0
@@ -239,37 +234,29 @@ def print_evaluation(folder: RunFolder, console: Console | None = None) -> None:
         _print_breakdown(point, console)
     _print_macro(folder, console)
     for note in _NOTES:
-        console.print(Text(f"  {note}", style="dim"), soft_wrap=True)
+        say(console, f"  {note}", "dim")
     console.print()
     samples = ", ".join(str(folder.evaluation_path(name, point.step)) for name, point in evaluations.items())
-    for label, text in (("record", str(folder.path)), ("samples", samples), *_figures(folder)):
+    places = (("record", str(folder.path)), ("samples", samples), *_figures(folder))
+    for label, text in (*places, ("next", f"atrium show {name_to_type(folder)}")):
         console.print(Text.assemble((f"  {label:<10}", "cyan"), printable(text)), soft_wrap=True)
-    console.print(
-        Text.assemble(("  next      ", "cyan"), f"atrium show {printable(name_to_type(folder))}"),
-        soft_wrap=True,
-    )
 
 
 def _print_scores(point: EvaluationPoint, console: Console) -> None:
     results, k = point.results, point.k
     num = "" if point.num_problems is None else f"{point.num_problems} problems, "
     console.print()
-    console.print(Text(printable(f"{point.benchmark}: {num}{k} samples each"), style="bold"), soft_wrap=True)
+    say(console, f"{point.benchmark}: {num}{k} samples each", "bold")
     if described := _described(results):
-        console.print(Text(printable(f"  {described}"), style="dim"), soft_wrap=True)
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
-    for title in ("", "score", "over problems", "sampling"):
-        table.add_column(title, no_wrap=True)
-    for row in _score_rows(point):
-        table.add_row(*map(cell, row))
-    console.print(Padding(table, (0, 0, 0, 2), expand=False))
+        say(console, f"  {described}", "dim")
+    print_cells(console, ("", "score", "over problems", "sampling"), _score_rows(point))
     length, cut = as_finite(results.get("completion_length")), as_finite(results.get("truncated_frac"))
     line = f"  mean length {number(length)} tokens   truncated {share(cut)}   " + "   ".join(
         f"{name.replace('_', ' ')} {share(as_finite(value))}"
         for name, value in mapping_at(results, "verdicts").items()
         if value
     )
-    console.print(Text(printable(line.rstrip())), soft_wrap=True)
+    say(console, line.rstrip())
 
 
 def _score_rows(point: EvaluationPoint) -> list[tuple[str, str, str, str]]:
@@ -315,14 +302,11 @@ def _described(results: Mapping[str, object]) -> str:
 def _print_breakdown(point: EvaluationPoint, console: Console) -> None:
     breakdown = mapping_at(point.results, "breakdown")
     for key in breakdown:
-        table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
         k = point.k
-        for title in (key, "problems", f"Mean@{k}", "over problems", f"Pass@{k}", "length", "truncated"):
-            table.add_column(title, no_wrap=True)
-        for value, scores in mapping_at(breakdown, key).items():
-            if isinstance(scores, Mapping):
-                table.add_row(*map(cell, (str(value), *_group_row(scores))))
-        console.print(Padding(table, (1, 0, 0, 2), expand=False))
+        titles = (key, "problems", f"Mean@{k}", "over problems", f"Pass@{k}", "length", "truncated")
+        groups = mapping_at(breakdown, key).items()
+        rows = [(name, *_group_row(scores)) for name, scores in groups if isinstance(scores, Mapping)]
+        print_cells(console, titles, rows, margins=(1, 0))
 
 
 def _group_row(scores: Mapping[str, object]) -> tuple[str, ...]:
@@ -348,7 +332,7 @@ def _print_macro(folder: RunFolder, console: Console) -> None:
             )
         )
         text = f"macro average over {macro.get('num_benchmarks')} benchmarks: Mean@K {mean}, Pass@K {passed}"
-        console.print(Text(text, style="bold"), soft_wrap=True)
+        say(console, text, "bold")
         console.print()
 
 

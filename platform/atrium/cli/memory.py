@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.text import Text
 
 from atrium.assemble.fitting import changed, fitting_changes
 from atrium.assemble.memory import PROMPT_TOKENS, USABLE_FRAC, needs_recomputation, planned_memory
-from atrium.cli.number_table import print_table
-from atrium.cli.runs_command import CommandParser, standard_output
+from atrium.cli.parser import CommandParser
 from atrium.config.compose import compose
 from atrium.config.machine import Machine, num_usable_cores
 from atrium.config.schema import RunConfig
@@ -22,6 +18,7 @@ from atrium.errors import ConfigError
 from atrium.models.shape import ModelShape
 from atrium.planning.memory import peak_by_phase
 from atrium.records import MemoryItem, Phase
+from atrium.tracking.printing import print_json, print_numbers, say, standard_output
 
 _GB = 1e9
 _EXAMPLES = """\
@@ -36,8 +33,7 @@ examples:
 
 def main(argv: Sequence[str]) -> int:
     """Print the plan for the overrides, or raise `ConfigError`."""
-    if (arguments := _parser().parse(list(argv))) is None:
-        return 0
+    arguments = _parser().parse(argv)
     for flag, given in (("--prompt-tokens", arguments.prompt_tokens), ("--gpu-gb", arguments.gpu_gb)):
         if given is not None and given < 1:
             raise ConfigError(f"{flag} {given}: allowed is a number of at least 1")
@@ -52,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     num_bytes = device_bytes(config) if arguments.gpu_gb is None else arguments.gpu_gb * int(_GB)
     judged = judge(config, exact_shape(config), arguments.prompt_tokens, num_bytes)
     if arguments.json:
-        sys.stdout.write(json.dumps(_record(judged), indent=1) + "\n")
+        print_json(_record(judged))
     else:
         _print(judged, standard_output())
     return 0
@@ -161,7 +157,7 @@ def _print(judged: Judged, console: Console) -> None:
         for item in judged.items
     ]
     peaks = peak_by_phase(judged.items)
-    print_table(
+    print_numbers(
         console,
         titles,
         [*rows, ["together", *(_size(peaks[phase]) for phase in Phase), ""]],
@@ -177,9 +173,9 @@ def _print(judged: Judged, console: Console) -> None:
     if compute.recompute_activations:
         notes.append("updates compute activations again (compute.recompute_activations)")
     for note in notes:
-        console.print(Text(note, "dim"), soft_wrap=True)
+        say(console, note, "dim")
     if judged.device_bytes is not None:
-        console.print(Text(_verdict(judged, judged.device_bytes)), soft_wrap=True)
+        say(console, _verdict(judged, judged.device_bytes))
 
 
 def _verdict(judged: Judged, num_bytes: int) -> str:

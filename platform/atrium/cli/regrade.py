@@ -6,20 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from atrium.assemble.regrading import Regraded, StoredAnswer, answers_of_file, answers_of_rows, regrade
-from atrium.cli.runs_command import ask_for_plugins, files_explained, standard_output
+from atrium.assemble.regrading import Regraded, answers_of_file, answers_of_rows, regrade
+from atrium.cli.parser import ask_for_plugins, files_explained
 from atrium.cli.samples import read_rows
 from atrium.config.compose import check_overrides, compose
 from atrium.config.nearest import shown
 from atrium.errors import ConfigError
 from atrium.grading.verifiers import Verifier
-from atrium.tracking.end_summary import cell
 from atrium.tracking.find import EVALUATED, find_run
-from atrium.tracking.formatting import printable, share
+from atrium.tracking.formatting import share
+from atrium.tracking.printing import print_cells, say, standard_output
 from atrium.tracking.recorded import read_object, setting
 from atrium.tracking.sample_exports import write_csv
 
@@ -88,24 +86,21 @@ def _print(name: str, found: Sequence[Regraded], verifier: Verifier, console: Co
     changed = [one for one in found if one.is_changed]
     scores = f"correct {was} -> {now}, {len(changed)} changed"
     line = f"{name}: {len(found)} answers graded by {verifier.kind}: {scores}"
-    console.print(Text(printable(line), style="bold"), soft_wrap=True)
+    say(console, line, "bold")
     if not changed:
         return
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
-    for title in ("answer", "was", "is", "gold", "extracted", "reason"):
-        table.add_column(title)
-    for one in changed[:_MAX_LISTED]:
-        stored: StoredAnswer = one.stored
-        cells = (
-            stored.name,
-            "correct" if stored.was_correct else "wrong",
+    table = [
+        (
+            one.stored.name,
+            "correct" if one.stored.was_correct else "wrong",
             one.verdict.value.replace("_", " "),
-            stored.gold,
+            one.stored.gold,
             one.extracted or "none",
             one.reason,
         )
-        table.add_row(*map(cell, cells))
-    console.print(Padding(table, (0, 0, 0, 2), expand=False))
+        for one in changed[:_MAX_LISTED]
+    ]
+    print_cells(console, ("answer", "was", "is", "gold", "extracted", "reason"), table, wraps=True)
     if len(changed) > _MAX_LISTED:
         console.print(Text(f"  and {len(changed) - _MAX_LISTED} more; --csv FILE writes all"))
 

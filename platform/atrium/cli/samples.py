@@ -9,16 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
-from atrium.cli.runs_command import CommandParser, files_explained, standard_output
+from atrium.cli.parser import CommandParser, files_explained
 from atrium.errors import RunFolderError
-from atrium.tracking.end_summary import cell
 from atrium.tracking.find import EVALUATED, find_run
 from atrium.tracking.formatting import printable, share
 from atrium.tracking.layout import step_of
+from atrium.tracking.printing import print_cells, say, standard_output
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.sample_exports import write_csv, write_lighteval, write_lm_eval
 from atrium.tracking.sample_files import Row, read_samples
@@ -39,9 +36,7 @@ _MAX_SHOWN_CHARS = 60
 
 def main(argv: Sequence[str]) -> int:
     """Show or write what `argv` asks for; the exit code, or an `AtriumError`."""
-    arguments = _parser().parse(list(argv))
-    if arguments is None:
-        return 0
+    arguments = _parser().parse(argv)
     with files_explained():
         folder = find_run(arguments.runs_dir, arguments.run, last=EVALUATED)
         evaluations = read_rows(folder, benchmark=arguments.benchmark, step=arguments.step)
@@ -104,9 +99,7 @@ def _print_problems(name: str, rows: Sequence[Row], console: Console) -> None:
     by_problem: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_problem[row["problem_id"]].append(row)
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
-    for title in ("problem", "correct", "gold", "most frequent answer", "length", "truncated"):
-        table.add_column(title, no_wrap=True)
+    table = []
     for problem_id, samples in by_problem.items():
         answers = [sample["extracted"] for sample in samples if sample["extracted"] is not None]
         most = max(answers, key=answers.count, default="")
@@ -119,24 +112,20 @@ def _print_problems(name: str, rows: Sequence[Row], console: Console) -> None:
             f"{sum(sample['num_tokens'] for sample in samples) / len(samples):.0f}",
             share(num_cut / len(samples)),
         )
-        table.add_row(*(cell(printable(text)[:_MAX_SHOWN_CHARS]) for text in cells))
-    console.print(Text(printable(f"{name}: {len(by_problem)} problems"), style="bold"))
-    console.print(Padding(table, (0, 0, 1, 2), expand=False))
+        table.append([printable(text)[:_MAX_SHOWN_CHARS] for text in cells])
+    say(console, f"{name}: {len(by_problem)} problems", "bold")
+    titles = ("problem", "correct", "gold", "most frequent answer", "length", "truncated")
+    print_cells(console, titles, table, margins=(0, 1))
 
 
 def _print_answers(name: str, rows: Sequence[Row], problem_id: str, console: Console) -> None:
     samples = [row for row in rows if row["problem_id"] == problem_id]
     if not samples:
         raise RunFolderError(f"{name} has no problem {problem_id!r}; `atrium samples` lists them")
-    console.print(Text(printable(f"{name} {problem_id}"), style="bold"))
-    console.print(
-        Text(printable(f"  {samples[0]['question']}\n  gold: {samples[0]['gold']}")), soft_wrap=True
-    )
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
-    for title in ("sample", "counts", "extracted", "verdict", "reason", "ended by"):
-        table.add_column(title)
-    for sample in samples:
-        cells = (
+    say(console, f"{name} {problem_id}", "bold")
+    say(console, f"  {samples[0]['question']}\n  gold: {samples[0]['gold']}")
+    table = [
+        (
             str(sample["sample_index"]),
             "yes" if sample["is_correct"] else "no",
             "none" if sample["extracted"] is None else sample["extracted"],
@@ -144,5 +133,7 @@ def _print_answers(name: str, rows: Sequence[Row], problem_id: str, console: Con
             sample["reason"],
             sample["finish_reason"],
         )
-        table.add_row(*(cell(printable(text)) for text in cells))
-    console.print(Padding(table, (0, 0, 1, 2), expand=False))
+        for sample in samples
+    ]
+    titles = ("sample", "counts", "extracted", "verdict", "reason", "ended by")
+    print_cells(console, titles, table, margins=(0, 1), wraps=True)

@@ -16,6 +16,7 @@ from atrium.metrics import CATALOGUE, ENTROPY, LENGTH_MEAN, NUM_TOKENS, REWARD
 from atrium.tracking.diagnosis import Finding
 from atrium.tracking.find import short_name
 from atrium.tracking.formatting import duration, number, printable, share, span, sparkline
+from atrium.tracking.printing import cell, say
 from atrium.tracking.reader import (
     MetricTable,
     RunOverview,
@@ -44,10 +45,10 @@ def print_summary(folder: RunFolder, console: Console | None = None) -> None:
     console.print()
     console.print(heading(run, metrics), soft_wrap=True)
     if run.status.error:
-        console.print(Text(f"error: {printable(run.status.error)}", style="red"), soft_wrap=True)
+        say(console, f"error: {run.status.error}", "red")
     if scores := {name: scores_of(points) for name, points in read_evaluations(folder).items()}:
         console.print(Padding(scores_table(scores), (1, 0, 0, 2), expand=False))
-        console.print(Text(f"  {INTERVAL_NOTE}", style="dim"), soft_wrap=True)
+        say(console, f"  {INTERVAL_NOTE}", "dim")
     if len(metrics.steps):
         console.print(Padding(curves_table(metrics), (1, 0, 0, 2), expand=False))
     # Paths and commands are lines of their own and never wrapped, so that they can be copied.
@@ -62,7 +63,7 @@ def print_summary(folder: RunFolder, console: Console | None = None) -> None:
 def print_findings(findings: Iterable[Finding], console: Console) -> None:
     """Print what went wrong in a run, one line for each."""
     for finding in findings:
-        console.print(Text(printable(finding.text), style="yellow"), soft_wrap=True)
+        say(console, finding.text, "yellow")
 
 
 def heading(run: RunOverview, metrics: MetricTable) -> Text:
@@ -117,11 +118,6 @@ def curves_table(metrics: MetricTable, names: tuple[str, ...] | None = None) -> 
         course = sparkline(list(values), width=32)
         table.add_row(*map(cell, (label, shown(finite[0]), course, f"{shown(finite[-1])} {unit}".rstrip())))
     return table
-
-
-def cell(text: str) -> Text:
-    """Text as it is for a table: no markup is read in it, and it cannot steer the terminal."""
-    return Text(printable(text), overflow="fold")
 
 
 def _estimate(value: float | None, interval: tuple[float, float] | None) -> str:

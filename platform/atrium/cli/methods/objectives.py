@@ -14,12 +14,13 @@ from rich.text import Text
 
 from atrium.cli.methods.axes import axes, settings
 from atrium.cli.methods.page import methods_page
-from atrium.cli.runs_command import CommandParser, standard_output
+from atrium.cli.parser import CommandParser
 from atrium.config.presets import Preset, read_preset, read_presets
 from atrium.errors import RunFolderError
 from atrium.method.method import SECTIONS
 from atrium.method.words import window_text
-from atrium.tracking.atomic import standard_json, write_text
+from atrium.tracking.atomic import write_text
+from atrium.tracking.printing import print_json, say, standard_output
 
 _ALWAYS = ("advantage", "ratio", "divergence", "window [l, u]", "surrogate", "reduction")
 """Axes with a column of their own; what a method chooses on the others stands in the last column."""
@@ -47,8 +48,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object with every setting")
     parser.add_argument("--markdown", action="store_true", help="the page docs/methods.md")
     parser.add_argument("--out", metavar="FILE", help="with --markdown: write it there")
-    if (arguments := parser.parse(list(argv))) is None:
-        return 0
+    arguments = parser.parse(argv)
     if arguments.out and not arguments.markdown:
         parser.error("--out goes with --markdown")
     if arguments.different and len(arguments.names) < 2:
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.markdown:
         _write_page(methods_page(presets), arguments.out)
     elif arguments.json:
-        sys.stdout.write(json.dumps(standard_json(described(presets)), indent=2, allow_nan=False) + "\n")
+        print_json(described(presets))
     elif names:
         _print_side_by_side(presets, standard_output(), only_different=arguments.different)
     else:
@@ -133,7 +133,7 @@ def _print_table(presets: Sequence[Preset], console: Console) -> None:
         f"{len(presets)} methods. `atrium objectives ALG [ALG ...]` shows every setting; "
         "`atrium windows` says which windows coincide; docs/methods.md has papers and deviations."
     )
-    console.print(Text(note, "dim"), soft_wrap=True)
+    say(console, note, "dim")
 
 
 def _broken(text: str) -> str:
@@ -143,8 +143,8 @@ def _broken(text: str) -> str:
 
 def _print_side_by_side(presets: Sequence[Preset], console: Console, *, only_different: bool) -> None:
     for preset in presets:
-        console.print(Text(preset.name, "bold"), soft_wrap=True)
-        console.print(Text(preset.file.header, "dim"), soft_wrap=True)
+        say(console, preset.name, "bold")
+        say(console, preset.file.header, "dim")
         console.print()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
     table.add_column("", width=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
 import sys
@@ -13,16 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.text import Text
 
-from atrium.cli.number_table import print_table
-from atrium.cli.runs_command import CommandParser, standard_output
+from atrium.cli.parser import CommandParser, draw
 from atrium.compare.figures import methods as figures
 from atrium.compare.figures.methods import MethodWindow
 from atrium.config.presets import Preset, read_preset
 from atrium.method.words import interval
 from atrium.theory.results import EstimatorBias, Faithfulness, RegressionFindings, UpdateCourse
-from atrium.tracking.atomic import standard_json
+from atrium.tracking.printing import print_json, print_numbers, say, standard_output
 
 if TYPE_CHECKING:
     from atrium.cli.methods.theory_findings import Findings
@@ -53,11 +50,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="ALG", help="files of conf/algorithm")
     parser.add_argument("--only", action="append", choices=PARTS, help="one part; may be given several times")
     parser.add_argument("--seeds", type=int, default=8, metavar="N", help="batches per method (default: 8)")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
-    parser.add_argument("--out", metavar="DIR", help="where to draw (default: runs/figures)")
-    parser.add_argument("--no-figures", action="store_true", help="draw nothing")
-    if (arguments := parser.parse(list(argv))) is None:
-        return 0
+    parser.add_figures()
+    arguments = parser.parse(argv)
     if arguments.seeds < 2:
         parser.error(f"argument --seeds: {arguments.seeds} leaves no spread over seeds; allowed is 2 or more")
     presets = [read_preset(name) for name in dict.fromkeys(arguments.names or DEFAULT)]
@@ -69,15 +63,11 @@ def main(argv: Sequence[str]) -> int:
     windows = [method_window(preset) for preset in presets] if "windows" in parts else []
     if arguments.json:
         found = {**dataclasses.asdict(findings), "windows": [dataclasses.asdict(row) for row in windows]}
-        described = standard_json({name: value for name, value in found.items() if value})
-        sys.stdout.write(json.dumps(described, indent=2, allow_nan=False) + "\n")
+        print_json({name: value for name, value in found.items() if value})
     else:
         _print_findings(findings, windows, standard_output())
         sys.stdout.flush()
-    if not arguments.no_figures and (arguments.out or not arguments.json):
-        drawn = _draw(findings, windows, Path(arguments.out or "runs/figures"))
-        if not arguments.json:
-            sys.stdout.write("".join(f"drew {path}\n" for path in drawn))
+    draw(arguments, lambda folder: _draw(findings, windows, folder))
     return 0
 
 
@@ -146,7 +136,7 @@ def _print_gradients(findings: Findings, console: Console) -> None:
         rows.append(
             [found.name, *coefficients, _percent(found.dropped_frac), *clip, disagreeing, wrong_share]
         )
-    print_table(console, titles, rows, dropped_first=(wrong, "c(1, -1)", "dropped"))
+    print_numbers(console, titles, rows, dropped_first=(wrong, "c(1, -1)", "dropped"))
     _note(
         "c is what A grad log pi is multiplied by. |c - general|: against the gradient of min(w A, "
         "clip_C(w) A) for the method's own constraint C; |c - ratio clip|: against PPO's clip at the same "
@@ -175,7 +165,7 @@ def _print_windows(windows: Sequence[MethodWindow], console: Console) -> None:
             ratio = f"{above / below:.4f}" if below else ""
             row += [ratio, f"{logs:.4f}", f"{window.lower * window.upper:.4f}"]
         rows.append(row)
-    print_table(console, titles, rows, dropped_first=("l u", "1 - l", "u - 1"))
+    print_numbers(console, titles, rows, dropped_first=("l u", "1 - l", "u - 1"))
     _note(
         "KL3 is wider above on the linear scale and wider below on the log scale: "
         "l u < 1 < (u - 1) / (1 - l).",
@@ -207,7 +197,7 @@ def _print_courses(
                 *(f"{100 * change:+.2f} %" for change in course.mass_change),
             ]
         )
-    print_table(console, titles, rows, dropped_first=(reverse, "TV", *bins, paired))
+    print_numbers(console, titles, rows, dropped_first=(reverse, "TV", *bins, paired))
     _note(
         "Entropy and reward are changes, ± one standard error over batches; the first update has the same "
         "length for every method. Mass: probability moved into completions that were that likely before.",
@@ -227,7 +217,7 @@ def _print_biases(biases: Sequence[EstimatorBias], console: Console) -> None:
         cells = [_error(found[where == "on", num].token_error) for where, num in columns]
         longest = found[False, lengths[-1]]
         rows.append([name, longest.target, *cells, _error(longest.sequence_error)])
-    print_table(console, titles, rows, dropped_first=("gradient of", by_column[-1], by_column[2]))
+    print_numbers(console, titles, rows, dropped_first=("gradient of", by_column[-1], by_column[2]))
     _note(
         "Summed over tokens, except the last column; on: the policy's own samples, off: an older policy's. "
         "An exact estimator of one decision (T = 1) is biased as a sum over tokens, and exact at sequence "
@@ -240,7 +230,7 @@ def _print_faithfulness(found: Sequence[Faithfulness], console: Console) -> None
     _title("methods: cosine between the expected gradient and that of the true reward", console)
     titles = ["method", *(f"KL = {kl:.3g}" for kl in found[0].distance_kl)]
     rows = [[method.name, *(f"{cosine:.3f}" for cosine in method.cosine)] for method in found]
-    print_table(console, titles, rows, dropped_first=titles[:1:-1])
+    print_numbers(console, titles, rows, dropped_first=titles[:1:-1])
     _note(
         "As the policy moves along the true gradient of the reward; 0 where every token is dropped. Rewards "
         "less their mean, whatever the method's own advantage.",
@@ -255,13 +245,13 @@ def _print_regression(findings: RegressionFindings, console: Console) -> None:
     )
     errors = ", ".join(_error(error) for error in findings.start_errors)
     text = f"1  from {len(findings.start_errors)} random starts to π' exp(R / β) / Z: {errors}"
-    console.print(Text(text), soft_wrap=True)
+    say(console, text)
     objectives = dict.fromkeys(optimum.objective for optimum in findings.optima)
     by_sampler: dict[str, list[str]] = {}
     for optimum in findings.optima:
         by_sampler.setdefault(optimum.sampler, []).append(_error(optimum.max_difference))
     rows = [[f"   {sampler}", *errors] for sampler, errors in by_sampler.items()]
-    print_table(console, ["2  optimum under", *objectives], rows)
+    print_numbers(console, ["2  optimum under", *objectives], rows)
     steps = findings.steps
     numbers = zip(steps.kl, steps.reward, steps.max_difference, strict=True)
     rows = [
@@ -269,7 +259,7 @@ def _print_regression(findings: RegressionFindings, console: Console) -> None:
         for number, (kl, reward, error) in enumerate(numbers, start=1)
     ]
     titles = ("3  steps", "KL from the first policy", "E[R]", "from π' exp(n R / β) / Z")
-    print_table(console, titles, rows)
+    print_numbers(console, titles, rows)
     _note(
         "The optimum is the same for every sampler; that of importance-weighted reward with a KL penalty is "
         "the same only for the policy's own samples. n steps reach what one step with β / n does: more KL, "
@@ -279,11 +269,11 @@ def _print_regression(findings: RegressionFindings, console: Console) -> None:
 
 
 def _title(text: str, console: Console) -> None:
-    console.print(Text(text, "bold"), soft_wrap=True)
+    say(console, text, "bold")
 
 
 def _note(text: str, console: Console) -> None:
-    console.print(Text(text, "dim"), soft_wrap=True)
+    say(console, text, "dim")
     console.print()
 
 

@@ -12,7 +12,7 @@ from atrium.config.presets import Preset, divergence_from, names, read_divergenc
 from atrium.errors import ConfigError
 from atrium.method.divergences import AlphaDivergence, BudgetDivergence, Divergence, NoDivergence
 from atrium.method.words import kind_text
-from atrium.windows import RatioDivergence, Window
+from atrium.windows import Window
 
 PROBABILITIES = (0.01, 0.1, 0.3, 0.5, 0.9)
 
@@ -30,19 +30,10 @@ class Arm:
         return self.config.window()
 
     @property
-    def function(self) -> RatioDivergence | None:
-        """D(w), where the divergence is a function of the ratio with a budget."""
-        return self.config.of_ratio
-
-    @property
     def delta(self) -> float | None:
-        """The budget of `function`."""
+        """The budget, where the divergence is a function of the ratio."""
         config = self.config
         return config.delta if isinstance(config, BudgetDivergence | AlphaDivergence) else None
-
-    def at(self, probability: float) -> Window | None:
-        """The window of a token with this behavior probability."""
-        return self.config.window_at(probability)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,16 +103,16 @@ def matches(clip: Window) -> list[Match]:
     """Per divergence that is a function of the ratio: the budgets that share a bound with the clip range."""
     found: dict[str, Match] = {}
     for arm in shipped_arms():
-        if arm.function is None or arm.config.kind in found:
+        if arm.config.of_ratio is None or arm.config.kind in found:
             continue
-        below = arm.function.value(clip.lower)
-        above = arm.function.value(clip.upper) if arm.function.binds_above else None
+        below = arm.config.of_ratio.value(clip.lower)
+        above = arm.config.of_ratio.value(clip.upper) if arm.config.of_ratio.binds_above else None
         found[arm.config.kind] = Match(
             name=_kind_name(arm.config),
             budget_at_upper=above,
-            lower=None if above is None else arm.function.window(above).lower,
+            lower=None if above is None else arm.config.of_ratio.window(above).lower,
             budget_at_lower=below,
-            upper=arm.function.window(below).upper,
+            upper=arm.config.of_ratio.window(below).upper,
         )
     return list(found.values())
 
@@ -161,9 +152,9 @@ def described(arms: Sequence[Arm]) -> list[dict[str, object]]:
                 "divergence": arm.config.model_dump(mode="json"),
                 "text": kind_text(arm.config),
                 "window": None if window is None else [window.lower, window.upper],
-                "curvature": None if arm.function is None else arm.function.curvature,
+                "curvature": None if arm.config.of_ratio is None else arm.config.of_ratio.curvature,
                 "by_probability": (
-                    {f"{q:g}": _bounds(arm.at(q)) for q in PROBABILITIES}
+                    {f"{q:g}": _bounds(arm.config.window_at(q)) for q in PROBABILITIES}
                     if arm.config.of_single_tokens
                     else None
                 ),

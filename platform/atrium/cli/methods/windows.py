@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
 from atrium.cli.methods import window_rows
 from atrium.cli.methods.window_rows import PROBABILITIES, Arm, Match
-from atrium.cli.number_table import print_table
-from atrium.cli.runs_command import CommandParser, standard_output
+from atrium.cli.parser import CommandParser, draw
 from atrium.config.presets import read_presets
 from atrium.errors import ConfigError
 from atrium.method.words import interval, window_text
-from atrium.tracking.atomic import standard_json
+from atrium.tracking.printing import print_json, print_numbers, say, standard_output
 from atrium.windows import DIVERGENCES, Window, divergence
 
 _CLIP = (0.2, 0.28)
@@ -37,8 +34,7 @@ examples:
 def main(argv: Sequence[str]) -> int:
     """Print and draw the windows, or raise `ConfigError` for what cannot be one."""
     parser = _parser()
-    if (arguments := parser.parse(list(argv))) is None:
-        return 0
+    arguments = parser.parse(argv)
     budget = None if arguments.budget is None else window_rows.parse_budget(arguments.budget, "--budget")
     clip = _clip_range(arguments)
     if arguments.names:
@@ -55,10 +51,7 @@ def main(argv: Sequence[str]) -> int:
         _print_matches(matches, clip, console)
         _print_coinciding(arms, matches, clip, console)
         sys.stdout.flush()
-    if not arguments.no_figures and (arguments.out or not arguments.json):
-        drawn = _draw(arms, clip, Path(arguments.out or "runs/figures"))
-        if not arguments.json:
-            sys.stdout.write("".join(f"drew {path}\n" for path in drawn))
+    draw(arguments, lambda folder: _draw(arms, clip, folder))
     return 0
 
 
@@ -80,9 +73,7 @@ def _parser() -> CommandParser:
         default=[str(number) for number in _CLIP],
         help="the clip range to match, 1 - LOW to 1 + HIGH (default: 0.2 0.28)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
-    parser.add_argument("--out", metavar="DIR", help="where to draw (default: runs/figures)")
-    parser.add_argument("--no-figures", action="store_true", help="draw nothing")
+    parser.add_figures()
     return parser
 
 
@@ -99,28 +90,24 @@ def _clip_range(arguments: argparse.Namespace) -> Window:
     return Window(1.0 - low, 1.0 + high)
 
 
-def _print_title(text: str, console: Console) -> None:
-    console.print(Text(text, "bold"), soft_wrap=True)
-
-
 def _print_arms(arms: Sequence[Arm], console: Console, where: str) -> None:
-    _print_title(f"windows {where}: D(w) ≤ δ is the same as l ≤ w ≤ u", console)
+    say(console, f"windows {where}: D(w) ≤ δ is the same as l ≤ w ≤ u", "bold")
     titles = ("divergence", "budget δ", "l", "u", "1 - l", "u - 1", "-log l", "log u", "D''(1)")
     rows = [_row(arm, arm.window) for arm in arms if arm.window is not None]
     if rows:
-        print_table(console, titles, rows, dropped_first=("-log l", "log u", "1 - l", "u - 1"))
+        print_numbers(console, titles, rows, dropped_first=("-log l", "log u", "1 - l", "u - 1"))
     without = [arm.name for arm in arms if arm.window is None and not arm.config.of_single_tokens]
     if without:
         text = f"no window on the ratio (whole distributions or completions): {', '.join(without)}"
-        console.print(Text(text, "dim"), soft_wrap=True)
+        say(console, text, "dim")
     note = "equal budgets of divergences with different curvature D''(1) are different trust regions"
-    console.print(Text(note, "dim"), soft_wrap=True)
+    say(console, note, "dim")
     console.print()
 
 
 def _row(arm: Arm, window: Window) -> list[str]:
     is_start = arm.config.kind == "balanced_window"  # BAPO widens it, minibatch by minibatch
-    curvature = arm.function.curvature if arm.function is not None else None
+    curvature = arm.config.of_ratio.curvature if arm.config.of_ratio is not None else None
     return [
         f"{arm.name} (start)" if is_start else arm.name,
         "" if arm.delta is None else f"{arm.delta:.6g}",
@@ -130,7 +117,7 @@ def _row(arm: Arm, window: Window) -> list[str]:
         _number(window.upper - 1.0),
         _number(math.inf if window.lower == 0.0 else -math.log(window.lower)),
         _number(math.log(window.upper) if math.isfinite(window.upper) else math.inf),
-        "kink" if arm.function is not None and curvature is None else _short(curvature),
+        "kink" if arm.config.of_ratio is not None and curvature is None else _short(curvature),
     ]
 
 
@@ -138,19 +125,19 @@ def _print_by_probability(arms: Sequence[Arm], console: Console) -> None:
     chosen = [arm for arm in arms if arm.config.of_single_tokens]
     if not chosen:
         return
-    _print_title("windows that depend on the token's behavior probability q", console)
+    say(console, "windows that depend on the token's behavior probability q", "bold")
     titles = ["divergence", *(f"q = {q:g}" for q in PROBABILITIES)]
     rows = []
     for arm in chosen:
-        found = [arm.at(q) for q in PROBABILITIES]
+        found = [arm.config.window_at(q) for q in PROBABILITIES]
         rows.append([arm.name, *("" if window is None else interval(window, 3) for window in found)])
-    print_table(console, titles, rows, dropped_first=titles[3:1:-1])
+    print_numbers(console, titles, rows, dropped_first=titles[3:1:-1])
     console.print()
 
 
 def _print_matches(matches: Sequence[Match], clip: Window, console: Console) -> None:
     lower, upper = clip.lower, clip.upper
-    _print_title(f"budgets that match the clip range [{lower:g}, {upper:g}]", console)
+    say(console, f"budgets that match the clip range [{lower:g}, {upper:g}]", "bold")
     titles = ("divergence", f"δ for u = {upper:g}", "l then", f"δ for l = {lower:g}", "u then")
     rows = [
         [
@@ -162,12 +149,12 @@ def _print_matches(matches: Sequence[Match], clip: Window, console: Console) -> 
         ]
         for match in matches
     ]
-    print_table(console, titles, rows)
+    print_numbers(console, titles, rows)
     console.print()
 
 
 def _print_coinciding(arms: Sequence[Arm], matches: Sequence[Match], clip: Window, console: Console) -> None:
-    _print_title("the same method (l and u equal to 1e-12)", console)
+    say(console, "the same method (l and u equal to 1e-12)", "bold")
     at_upper = [(match.name, Window(match.lower, clip.upper)) for match in matches if match.lower is not None]
     at_lower = [(match.name, Window(clip.lower, match.upper)) for match in matches]
     for title, named in (
@@ -176,10 +163,10 @@ def _print_coinciding(arms: Sequence[Arm], matches: Sequence[Match], clip: Windo
         ("matched at l", at_lower),
     ):
         found = [" = ".join(names) for names in window_rows.coinciding(named)]
-        console.print(Text(f"  {title + ':':<14}{'   '.join(found) or 'none'}"), soft_wrap=True)
+        say(console, f"  {title + ':':<14}{'   '.join(found) or 'none'}")
     for members in window_rows.families(read_presets()):
         texts = [f"{preset.name} {window_text(preset.divergence)}" for preset in members]
-        console.print(Text(f"  methods that differ in their window only: {', '.join(texts)}"), soft_wrap=True)
+        say(console, f"  methods that differ in their window only: {', '.join(texts)}")
 
 
 def _number(value: float) -> str:
@@ -197,7 +184,7 @@ def _print_json(arms: Sequence[Arm], matches: Sequence[Match], clip: Window) -> 
         "clip": [clip.lower, clip.upper],
         "matches": {match.name: dataclasses.asdict(match) for match in matches},
     }
-    sys.stdout.write(json.dumps(standard_json(found), indent=2, allow_nan=False) + "\n")
+    print_json(found)
 
 
 def _draw(arms: Sequence[Arm], clip: Window, folder: Path) -> tuple[Path, ...]:
@@ -205,9 +192,9 @@ def _draw(arms: Sequence[Arm], clip: Window, folder: Path) -> tuple[Path, ...]:
     from atrium.compare.figures.windows import BudgetedDivergence, Plane, draw_plane, draw_windows
 
     panels = [
-        BudgetedDivergence(title=arm.name, function=arm.function, delta=arm.delta)
+        BudgetedDivergence(title=arm.name, function=arm.config.of_ratio, delta=arm.delta)
         for arm in arms
-        if arm.function is not None and arm.delta is not None
+        if arm.config.of_ratio is not None and arm.delta is not None
     ]
     named: dict[tuple[str, str], tuple[str, Window]] = {}
     for arm in arms:

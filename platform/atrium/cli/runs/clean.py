@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.text import Text
-
-from atrium.cli.runs_command import CommandParser, files_explained, standard_output
+from atrium.cli.parser import CommandParser, files_explained
 from atrium.errors import RunFolderError
 from atrium.tracking.find import list_runs
-from atrium.tracking.formatting import printable, size
+from atrium.tracking.formatting import size
 from atrium.tracking.layout import folder_size, remove
+from atrium.tracking.printing import say, standard_output
 from atrium.tracking.reader import RunOverview, read_overview
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState
@@ -49,8 +48,7 @@ def main_clean(argv: list[str]) -> int:
         "--killed", action="store_true", help="killed runs only, those that could be resumed too"
     )
     parser.add_runs_dir()
-    if (arguments := parser.parse(argv)) is None:
-        return 0
+    arguments = parser.parse(argv)
     chosen = {name for name in ("caches", "checkpoints", "killed") if getattr(arguments, name)}
     with files_explained():
         spare = list(find_deletable(Path(arguments.runs_dir), chosen))
@@ -109,7 +107,7 @@ def _report(spare: Sequence[Deletable], runs_dir: Path, *, delete: bool) -> None
         kept = _elsewhere(item.path, runs_dir) or (_delete(item) if delete else None)
         freed += 0 if kept else item.num_bytes
         note = f"kept: {kept}" if kept else f"deleted ({item.what})" if delete else item.what
-        console.print(Text(f"{size(item.num_bytes):>8}  {printable(str(item.path))}  {note}"), soft_wrap=True)
+        say(console, f"{size(item.num_bytes):>8}  {item.path}  {note}")
     said = "freed" if delete else "in all; `atrium clean --yes` deletes them"
     console.print(f"{size(freed)} {said}")
 

@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from atrium.cli.runs_command import CommandParser, files_explained
+from atrium.cli.parser import CommandParser, files_explained
 from atrium.errors import CheckpointError, RunFolderError
 from atrium.tracking.atomic import TEMPORARY_PREFIX, sync_folder
 from atrium.tracking.find import TRAINED, find_run
@@ -49,8 +49,7 @@ def main_export(argv: list[str]) -> int:
         help="only the adapters of a run with model.lora, as peft loads them",
     )
     parser.add_argument("--force", action="store_true", help="replace an earlier export at that place")
-    if (arguments := parser.parse(argv)) is None:
-        return 0
+    arguments = parser.parse(argv)
     with files_explained():
         folder = find_run(arguments.runs_dir, arguments.run, last=TRAINED)
         step = chosen_step(folder, best=arguments.best, step=arguments.step)

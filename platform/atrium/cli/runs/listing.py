@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 
@@ -11,10 +9,10 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from atrium.cli.runs_command import CommandParser, files_explained, standard_output
-from atrium.tracking.atomic import standard_json
+from atrium.cli.parser import CommandParser, files_explained
 from atrium.tracking.find import list_runs
 from atrium.tracking.formatting import age, number, printable
+from atrium.tracking.printing import print_json, say, standard_output
 from atrium.tracking.reader import RunOverview, Scores, read_overview
 from atrium.tracking.recorded import setting
 from atrium.tracking.status import RunState
@@ -41,15 +39,13 @@ def main_runs(argv: list[str]) -> int:
     parser.add_argument("text", nargs="?", default="", help="only runs whose name contains this")
     parser.add_argument("--json", action="store_true", help="one JSON array with everything known")
     parser.add_runs_dir()
-    if (arguments := parser.parse(argv)) is None:
-        return 0
+    arguments = parser.parse(argv)
     with files_explained():
         wanted = arguments.text.lower()
         found = [run for run in list_runs(arguments.runs_dir) if wanted in run.name.lower()]
         runs = [read_overview(run) for run in found]
         if arguments.json:
-            described = standard_json([describe(run) for run in runs])
-            sys.stdout.write(json.dumps(described, indent=2, allow_nan=False) + "\n")
+            print_json([describe(run) for run in runs])
         else:
             _print_runs(runs, arguments.runs_dir, standard_output())
     return 0
@@ -109,7 +105,7 @@ def _print_runs(runs: Sequence[RunOverview], runs_dir: str, console: Console) ->
     for run in runs:
         notes = [*run.problems, *([run.status.error] if run.status.error else [])]
         if notes:
-            console.print(Text(printable(f"{run.folder.name}: {'; '.join(notes)}"), "yellow"), soft_wrap=True)
+            say(console, f"{run.folder.name}: {'; '.join(notes)}", "yellow")
 
 
 def _row(run: RunOverview) -> dict[str, str]:

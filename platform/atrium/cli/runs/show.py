@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from atrium.cli.runs_command import CommandParser, files_explained, standard_output
+from atrium.cli.parser import CommandParser, files_explained
 from atrium.errors import AtriumError, RunFolderError
 from atrium.metrics import (
     CLIP_HIGH_FRAC,
@@ -28,10 +28,11 @@ from atrium.metrics import (
     TRUNCATED_FRAC,
 )
 from atrium.nested import flattened
-from atrium.tracking.end_summary import INTERVAL_NOTE, cell, curves_table, heading, print_findings
+from atrium.tracking.end_summary import INTERVAL_NOTE, curves_table, heading, print_findings
 from atrium.tracking.find import find_run
 from atrium.tracking.formatting import age, printable, share, shortened, span
 from atrium.tracking.layout import steps_in
+from atrium.tracking.printing import cell, print_cells, say, standard_output
 from atrium.tracking.reader import (
     EvaluationPoint,
     RunOverview,
@@ -80,8 +81,7 @@ def main_show(argv: list[str]) -> int:
     parser.add_argument(
         "--samples", type=int, default=3, metavar="N", help="problems to show answers to (default: 3)"
     )
-    if (arguments := parser.parse(argv)) is None:
-        return 0
+    arguments = parser.parse(argv)
     if arguments.samples < 0:
         parser.error(f"argument --samples: {arguments.samples} is less than 0")
     console = standard_output()
@@ -113,9 +113,9 @@ def _print_heading(run: RunOverview, console: Console) -> None:
         dirty = " with changes" if setting(provenance, "code.is_dirty") else ""
         code = f", commit {str(commit)[:10]}{dirty}" if commit else ""
         line = f"started {when} ({ago}) on {status.host or 'an unknown host'}{code}"
-        console.print(Text(printable(line), "dim"), soft_wrap=True)
+        say(console, line, "dim")
     for note in (*run.problems, *([status.error] if status.error else [])):
-        console.print(Text(printable(note), "yellow"), soft_wrap=True)
+        say(console, note, "yellow")
     print_findings(read_findings(run.folder, is_over=run.state is not RunState.RUNNING), console)
 
 
@@ -127,7 +127,7 @@ def _print_settings(run: RunOverview, console: Console) -> None:
     if defaults is None:
         _print_title(f"what was typed ({reason})", console)
         for line in _overrides(run.folder):
-            console.print(Text(f"  {printable(line)}"), soft_wrap=True)
+            say(console, f"  {line}")
         return
     ours, theirs = flattened(run.config), flattened(defaults)
     differing = {
@@ -175,25 +175,22 @@ def _print_evaluations(evaluations: Mapping[str, Sequence[EvaluationPoint]], con
         k = "k" if last.k is None else last.k
         num = "" if last.num_problems is None else f", {last.num_problems} problems"
         _print_title(f"evaluation: {printable(benchmark)}{num}, {k} samples each", console)
-        table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
-        table.add_column("step", justify="right")
-        for title in (f"Mean@{k}", "over problems", "sampling noise", f"Pass@{k}", "over problems"):
-            table.add_column(title, no_wrap=True)
-        for point in points:
-            table.add_row(
-                str(point.step),
+        titles = ("step", f"Mean@{k}", "over problems", "sampling noise", f"Pass@{k}", "over problems")
+        rows = [
+            (
+                f"{point.step:>4}",
                 share(point.mean_at_k),
                 span(point.interval_over_problems),
                 span(point.interval_sampling),
                 share(point.pass_at_k),
                 span(point.pass_interval_over_problems),
             )
-        console.print(Padding(table, (0, 0, 0, 2), expand=False))
+            for point in points
+        ]
+        print_cells(console, titles, rows)
         for line in _breakdown_lines(points[0], last):
-            console.print(Text(f"  {printable(line)}"), soft_wrap=True)
-    console.print(
-        Text(f"  {INTERVAL_NOTE}; sampling noise: the same exam sampled again", "dim"), soft_wrap=True
-    )
+            say(console, f"  {line}")
+    say(console, f"  {INTERVAL_NOTE}; sampling noise: the same exam sampled again", "dim")
 
 
 def _breakdown_lines(first: EvaluationPoint, last: EvaluationPoint) -> list[str]:
@@ -218,7 +215,7 @@ def _mean_of(point: EvaluationPoint, key: str, value: str) -> float:
 
 def _print_title(text: str, console: Console) -> None:
     console.print()
-    console.print(Text(printable(text), style="bold"), soft_wrap=True)
+    say(console, text, "bold")
 
 
 def print_samples(folder: RunFolder, *, num_problems: int, console: Console) -> None:
@@ -230,12 +227,11 @@ def print_samples(folder: RunFolder, *, num_problems: int, console: Console) -> 
     what, files = before_and_after(folder)
     if not files:
         return
-    console.print()
-    console.print(Text(f"samples: {printable(what)}", style="bold"), soft_wrap=True)
+    _print_title(f"samples: {what}", console)
     try:
         samples = {f"step {step}": _first_samples(path) for step, path in files}
     except RunFolderError as error:
-        console.print(Text(f"  {printable(str(error))}", "yellow"), soft_wrap=True)
+        say(console, f"  {error}", "yellow")
         return
     first, *_, last = [*samples.values()] * 2
     if shared := [problem_id for problem_id in first if problem_id in last]:

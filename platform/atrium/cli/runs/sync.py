@@ -7,9 +7,10 @@ import os
 from pathlib import Path
 
 from atrium.cli.compare import find_runs
-from atrium.cli.runs_command import CommandParser, files_explained, standard_output
+from atrium.cli.parser import CommandParser, files_explained
 from atrium.errors import AtriumError, RunFolderError
 from atrium.tracking.lock import RunLock
+from atrium.tracking.printing import standard_output
 from atrium.tracking.run_folder import RunFolder
 
 _LOWEST_PRIORITY = 19
@@ -26,8 +27,7 @@ What a tracker has already is not sent again, so repeating this is safe.
 
 def main(argv: list[str]) -> int:
     """Deliver runs; 1 where some could not be delivered."""
-    if (arguments := _parser().parse(argv)) is None:
-        return 0
+    arguments = _parser().parse(argv)
     with files_explained():
         folders = find_runs(Path(arguments.runs_dir), arguments.runs)
         if arguments.follow:

@@ -15,7 +15,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atrium.cli.runs_command import standard_output
 from atrium.cli.sweep.table import trials_table
 from atrium.sweep.claims import Claims, this_worker
 from atrium.sweep.definition import SweepDefinition
@@ -36,6 +35,7 @@ from atrium.sweep.snapshot import STATE_FILE, snapshot, sweep_folder, write_stat
 from atrium.sweep.storage import SweepStorage
 from atrium.sweep.study import SweepStudies
 from atrium.tracking.atomic import explained, write_json, write_text
+from atrium.tracking.printing import standard_output
 from atrium.tracking.recorded import read_object
 
 if TYPE_CHECKING:

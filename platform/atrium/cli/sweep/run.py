@@ -61,22 +61,13 @@ def sweep_definition(wanted: str, options: Mapping[str, str], overrides: Sequenc
 def run_sweep(definition: SweepDefinition, storage: str | None, num_workers: int) -> int:
     """Run a sweep to its end with workers of this machine, and report on it."""
     from atrium.cli.sweep.report import report
-    from atrium.cli.train.checks import (
-        check_before_run,
-        check_fit,
-        check_offload,
-        check_optimizer,
-        device_bytes,
-    )
+    from atrium.cli.train.checks import check_machine
 
     config = trial_config(
         definition.base, name=definition.name, runs_dir=definition.runs_dir, seed=definition.seeds[0]
     )
     check_alone(config.compute, "a sweep's worker is one process, and workers=N takes more GPUs")
-    check_before_run(config)
-    check_optimizer(config.optimizer.kind)
-    check_offload(config.compute)
-    check_fit(config, device_bytes(config))
+    check_machine(config)
     folder = sweep_folder(definition.runs_dir, definition.name)
     opened = SweepStorage(storage_url(storage, folder))
     sys.stdout.write(f"sweep {definition.name}: {definition.question}\n")

@@ -48,6 +48,14 @@ _COMPARED = (
 )
 
 
+def check_machine(config: RunConfig) -> None:
+    """Raise the error that says why this machine cannot train as `config` says."""
+    check_before_run(config)
+    check_optimizer(config.optimizer.kind)
+    check_offload(config.compute)
+    check_fit(config, device_bytes(config))
+
+
 def check_before_run(config: RunConfig) -> None:
     """Raise `RunFolderError` or `ConfigError` where the run could not start or not be recorded."""
     if config.compute.device == "cuda" and config.compute.slurm is None and not torch_has_cuda():

@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from atrium import plugins
 from atrium.cli.app import loading, one_line
-from atrium.cli.runs_command import CommandParser, ask_for_plugins, files_explained
+from atrium.cli.parser import CommandParser, ask_for_plugins, files_explained
 from atrium.cli.train.help import help_text
 from atrium.cli.train.hydra_flags import PROGRAM, parse_flags, run_hydra
 from atrium.cli.train.launching import is_rank, is_started_here, print_script, start, submit
@@ -114,8 +114,7 @@ def main_rerun(argv: list[str]) -> int:
         "the same code it repeats the other's metrics bit for bit, times excepted.",
     )
     parser.add_run()
-    if (arguments := parser.parse(argv)) is None:
-        return 0
+    arguments = parser.parse(argv)
     with files_explained():
         folder = find_run(arguments.runs_dir, arguments.run, last=TRAINED)
         if not folder.config_file.is_file():
@@ -260,20 +259,10 @@ def _train_many(overrides: Sequence[str]) -> int:
 
 def _check_machine(config: RunConfig, from_step: int | None = None) -> None:
     # Only now: it needs numpy, and most mistakes have been found without it.
-    from atrium.cli.train.checks import (
-        check_before_run,
-        check_checkpoint_model,
-        check_fit,
-        check_offload,
-        check_optimizer,
-        device_bytes,
-    )
+    from atrium.cli.train.checks import check_checkpoint_model, check_machine
 
-    check_before_run(config)
-    check_optimizer(config.optimizer.kind)
-    check_offload(config.compute)
+    check_machine(config)
     check_checkpoint_model(config, from_step)
-    check_fit(config, device_bytes(config))
 
 
 def _train(config: RunConfig, overrides: Sequence[str]) -> None:

@@ -1,11 +1,12 @@
-"""What the commands over the runs folder share: their parser, their console, and how they name a run."""
+"""What the commands share: how they read their arguments, name a run, and say that a file is in the way."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from atrium import plugins
@@ -13,11 +14,7 @@ from atrium.errors import ConfigError, RunFolderError
 from atrium.tracking.recorded import read_object
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from atrium.tracking.run_folder import RunFolder
-
-_PIPE_WIDTH = 160
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -42,6 +39,12 @@ class CommandParser(argparse.ArgumentParser):
             "--runs-dir", default="runs", metavar="DIR", help="where the runs are (default: runs)"
         )
 
+    def add_figures(self) -> None:
+        """Add the options of a command that prints tables, or JSON, and draws; see `draw`."""
+        self.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+        self.add_argument("--out", metavar="DIR", help="where to draw (default: runs/figures)")
+        self.add_argument("--no-figures", action="store_true", help="draw nothing")
+
     def add_run(self) -> None:
         """Add the argument that names one run, and the runs folder."""
         self.add_argument(
@@ -51,20 +54,18 @@ class CommandParser(argparse.ArgumentParser):
         )
         self.add_runs_dir()
 
-    def parse(self, argv: list[str]) -> argparse.Namespace | None:
-        """The arguments, or None where help was asked for and given."""
-        try:
-            return self.parse_intermixed_args(argv)  # settings may stand behind options
-        except SystemExit:
-            return None  # only `--help` leaves this way; mistakes raise
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """The arguments; `--help` is answered and raises `SystemExit`, as argparse has it."""
+        return self.parse_intermixed_args(list(argv))  # settings may stand behind options
 
 
-def standard_output() -> Console:
-    """The console on stdout; through a pipe its lines are wide, so that tables stay whole."""
-    from rich.console import Console  # `atrium doctor` works without it
-
-    is_terminal = sys.stdout.isatty()
-    return Console(highlight=False, markup=False, emoji=False, width=None if is_terminal else _PIPE_WIDTH)
+def draw(arguments: argparse.Namespace, figures: Callable[[Path], Iterable[Path]]) -> None:
+    """Draw what `figures` draws into a folder, as the options of `add_figures` say, and print the files."""
+    if arguments.no_figures or (arguments.json and not arguments.out):
+        return
+    drawn = figures(Path(arguments.out or "runs/figures"))
+    if not arguments.json:
+        sys.stdout.write("".join(f"drew {path}\n" for path in drawn))
 
 
 def ask_for_plugins(folder: RunFolder) -> list[str]:

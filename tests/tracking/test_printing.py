@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from atrium.cli.number_table import print_table
+from atrium.tracking.printing import print_numbers
 
 TITLES = ("name", "first", "second", "third")
 ROWS = [["a", "1.234567", "2.345678", "3.456789"], ["longer", "1", "", "∞"]]
@@ -15,7 +15,7 @@ ROWS = [["a", "1.234567", "2.345678", "3.456789"], ["longer", "1", "", "∞"]]
 
 def printed(width, **options):
     file = io.StringIO()
-    print_table(Console(file=file, width=width), TITLES, ROWS, **options)
+    print_numbers(Console(file=file, width=width), TITLES, ROWS, **options)
     return file.getvalue()
 
 
