@@ -148,15 +148,14 @@ def test_one_sample_per_problem_has_no_sampling_interval(grader):
     assert results["interval_sampling"] is None
 
 
-def test_metrics_have_flat_names_with_the_benchmark_and_k(grader):
+def test_the_scores_of_all_problems_and_of_each_level_are_those_of_their_counts(grader):
     engine = TableEngine(first_correct(lambda prompt: prompt))
-    metrics = evaluate(benchmark(), engine=engine, grader=grader, encode=encode, seed=0).metrics
-    assert metrics["evaluation/sums/mean_at_4"] == pytest.approx(0.25)
-    assert metrics["evaluation/sums/pass_at_4"] == pytest.approx(2 / 3)
-    assert metrics["evaluation/sums/correct_frac"] == pytest.approx(0.25)
-    assert metrics["evaluation/sums/completion_length"] == 3.0
-    assert metrics["evaluation/sums/level_3/mean_at_4"] == pytest.approx(0.25)
-    assert all(isinstance(value, float) for value in metrics.values())
+    results = evaluate(benchmark(), engine=engine, grader=grader, encode=encode, seed=0).results
+    assert results["mean_at_k"] == pytest.approx(0.25)
+    assert results["pass_at"]["4"] == pytest.approx(2 / 3)
+    assert results["verdicts"]["correct"] == pytest.approx(0.25)
+    assert results["completion_length"] == 3.0
+    assert results["breakdown"]["level"]["3"]["mean_at_k"] == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize(("require_stop", "mean"), [(True, 0.0), (False, 1.0)])

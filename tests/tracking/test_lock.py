@@ -60,8 +60,8 @@ def test_a_folder_that_another_process_trains_into_is_refused_with_its_owner(fol
 def test_the_lock_is_free_at_once_when_its_process_is_killed(folder):
     process, _ = holder(HOLD, folder)
     end(process)
-    with folder.lock() as lock:
-        assert lock.is_held
+    with folder.lock(), pytest.raises(RunFolderError, match="in use"):
+        folder.lock()
 
 
 def test_a_forked_child_that_outlives_its_parent_does_not_keep_the_lock(folder):
@@ -69,8 +69,8 @@ def test_a_forked_child_that_outlives_its_parent_does_not_keep_the_lock(folder):
     process.kill()
     process.wait()
     try:
-        with folder.lock() as lock:
-            assert lock.is_held
+        with folder.lock(), pytest.raises(RunFolderError, match="in use"):
+            folder.lock()
     finally:
         os.kill(int(child), signal.SIGKILL)  # which raises unless it did outlive its parent
         end(process)

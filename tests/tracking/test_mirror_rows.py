@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from atrium.evaluation.results import single_numbers, summarize
+from atrium.evaluation.results import summarize
 from atrium.metrics import evaluation_name
 from atrium.tracking.json_lines import encode_line
 from atrium.tracking.mirrors.names import evaluation_numbers, mlflow_name
@@ -96,11 +96,17 @@ def test_rows_that_could_not_be_delivered_come_again_in_order(tmp_path):
     assert [row.step for row in reader.read(is_over=False)] == [1, 2, 3]
 
 
-def test_evaluations_have_the_names_that_training_gives_them(samples):
+def test_evaluations_are_numbers_under_names_of_their_own(samples):
     results = summarize(samples(k=4), num_samples=4, pass_at=[1, 4], breakdown_by=["level"])
-    expected = {evaluation_name("exam", name): value for name, value in single_numbers(results).items()}
     found = evaluation_numbers({"step": 1, "benchmark": "exam", "results": results})
-    assert {name: found.get(name) for name in expected} == expected
+    expected = {"mean_at_4": results["mean_at_k"], "pass_at_1": results["pass_at"]["1"]}
+    expected |= {"pass_at_4": results["pass_at"]["4"], "pass_hat_4": results["pass_hat"]["4"]}
+    expected |= {name: results[name] for name in ("completion_length", "truncated_frac")}
+    expected |= {f"{kind}_frac": share for kind, share in results["verdicts"].items()}
+    groups = results["breakdown"]["level"]
+    expected |= {f"level_{level}/mean_at_4": scores["mean_at_k"] for level, scores in groups.items()}
+    assert groups
+    assert found == {evaluation_name("exam", name): value for name, value in expected.items()}
     assert evaluation_numbers({"step": 1}) == {}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from atrium.config.own_files import override_text
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
 from atrium.models.settings import HubModelSettings, LoraSettings
@@ -25,6 +26,11 @@ def changed(config: RunConfig, **sections: Mapping[str, object]) -> RunConfig:
     return config.model_copy(
         update={name: getattr(config, name).model_copy(update=values) for name, values in sections.items()}
     )
+
+
+def _with(config: RunConfig, section: str, name: str, value: object) -> _Option:
+    """What is typed for one setting, and the configuration with it."""
+    return f"{section}.{name}={override_text(value)}", changed(config, **{section: {name: value}})
 
 
 def fitting_changes(config: RunConfig, plan: Plan, num_bytes: float) -> tuple[str, ...] | None:
@@ -75,37 +81,24 @@ def _decode_fewer(config: RunConfig) -> Iterator[_Option]:
     if isinstance(rollout, DecoderSettings):
         longest = max(rollout.max_new_tokens, config.evaluation.max_new_tokens)
         for tokens in _halves(rollout.max_batch_tokens or 1 << 22, least=2 * longest):
-            yield (
-                f"rollout.max_batch_tokens={tokens}",
-                changed(config, rollout={"max_batch_tokens": tokens}),
-            )
+            yield _with(config, "rollout", "max_batch_tokens", tokens)
 
 
 def _recompute(config: RunConfig) -> Iterator[_Option]:
     if config.compute.recompute_activations is not True:
-        yield (
-            "compute.recompute_activations=true",
-            changed(config, compute={"recompute_activations": True}),
-        )
+        yield _with(config, "compute", "recompute_activations", True)
 
 
 def _pass_fewer(config: RunConfig) -> Iterator[_Option]:
     for tokens in _halves(config.compute.max_micro_batch_tokens, least=config.rollout.max_new_tokens):
-        yield (
-            f"compute.micro_batch_tokens={tokens}",
-            changed(config, compute={"micro_batch_tokens": tokens}),
-        )
+        yield _with(config, "compute", "micro_batch_tokens", tokens)
 
 
 def _share_less(config: RunConfig) -> Iterator[_Option]:
     rollout = config.rollout
     if isinstance(rollout, VllmSettings) and rollout.kv_cache_mb is None:
         for percent in range(int(100 * rollout.gpu_memory_fraction) - 1, 0, -1):
-            fraction = percent / 100
-            yield (
-                f"rollout.gpu_memory_fraction={fraction:g}",
-                changed(config, rollout={"gpu_memory_fraction": fraction}),
-            )
+            yield _with(config, "rollout", "gpu_memory_fraction", percent / 100)
 
 
 def _split(config: RunConfig) -> Iterator[_Option]:
@@ -113,17 +106,14 @@ def _split(config: RunConfig) -> Iterator[_Option]:
     if isinstance(rollout, VllmSettings):
         for number in range(rollout.tensor_parallel + 1, num_processes + 1):
             if num_processes % number == 0:
-                yield (
-                    f"rollout.tensor_parallel={number}",
-                    changed(config, rollout={"tensor_parallel": number}),
-                )
+                yield _with(config, "rollout", "tensor_parallel", number)
 
 
 def _sleep(config: RunConfig) -> Iterator[_Option]:
     rollout = config.rollout
     may_sleep = config.compute.device == "cuda" and rollout.overlap is not True
     if isinstance(rollout, VllmSettings) and may_sleep and not rollout.sleeps:
-        yield "rollout.sleep_level=1", changed(config, rollout={"sleep_level": 1})
+        yield _with(config, "rollout", "sleep_level", 1)
 
 
 def _lighten_state(config: RunConfig) -> Iterator[_Option]:
@@ -133,7 +123,7 @@ def _lighten_state(config: RunConfig) -> Iterator[_Option]:
     if is_alone:
         yield "optimizer=adamw_8bit", changed(config, optimizer={"kind": "adamw_8bit"})
     if config.compute.device == "cuda":
-        yield "compute.offload=true", changed(config, compute={"offload": True})
+        yield _with(config, "compute", "offload", True)
 
 
 def _adapt(config: RunConfig) -> Iterator[_Option]:

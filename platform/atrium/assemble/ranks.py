@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from atrium.assemble.fitting import changed
 from atrium.config.consistency import check_ranks
 from atrium.config.schema import RunConfig
 from atrium.errors import AtriumError, CheckpointError, ConfigError, EngineError
@@ -91,8 +92,7 @@ def fixed_for_ranks(config: RunConfig, ranks: Ranks) -> RunConfig:
     """The settings, with micro-batches of a fixed size where several ranks cannot find one by trying."""
     if ranks.is_alone or config.compute.micro_batch_tokens != "auto":
         return config
-    compute = config.compute.model_copy(update={"micro_batch_tokens": _MICRO_BATCH_TOKENS})
-    return config.model_copy(update={"compute": compute})
+    return changed(config, compute={"micro_batch_tokens": _MICRO_BATCH_TOKENS})
 
 
 def agreed_folder(folder: RunFolder | None, ranks: Ranks) -> RunFolder:

@@ -21,9 +21,8 @@ from atrium.errors import ConfigError, DataError, EngineError
 from atrium.evaluation.collection import Collection, Watch
 from atrium.evaluation.estimates import Values
 from atrium.evaluation.majority import majority_at
-from atrium.evaluation.results import Results, single_numbers, summarize
+from atrium.evaluation.results import Results, summarize
 from atrium.grading.grader import Grader
-from atrium.metrics import evaluation_name
 from atrium.records import Completion, EvaluatedSample, Problem, TokenIds
 from atrium.rollout.declaration import WaveSize
 from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
@@ -86,14 +85,6 @@ class Evaluation:
     benchmark: str
     samples: tuple[EvaluatedSample, ...]
     results: Results
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The single numbers under their flat names, e.g. `evaluation/aime24/mean_at_8`."""
-        return {
-            evaluation_name(self.benchmark, name): value
-            for name, value in single_numbers(self.results).items()
-        }
 
 
 def evaluate(

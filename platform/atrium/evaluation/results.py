@@ -92,27 +92,6 @@ def summarize_all(evaluations: Sequence[Sequence[EvaluatedSample]]) -> Results:
     }
 
 
-def single_numbers(results: Results) -> dict[str, float]:
-    """The numbers of a summary that make curves over training, by name: `mean_at_8`, `pass_at_2`, ..."""
-    mean = f"mean_at_{results['k']}"
-    groups = {
-        f"{key}_{value}/{mean}": scores["mean_at_k"]
-        for key, by_value in results["breakdown"].items()
-        for value, scores in by_value.items()
-    }
-    majority = {f"maj_at_{results['k']}": results["maj_at_k"]} if "maj_at_k" in results else {}
-    return {
-        mean: results["mean_at_k"],
-        **{f"pass_at_{k}": value for k, value in results["pass_at"].items()},
-        **majority,
-        f"pass_hat_{results['k']}": results["pass_hat"][str(results["k"])],
-        "truncated_frac": results["truncated_frac"],
-        "completion_length": results["completion_length"],
-        **{f"{kind}_frac": share for kind, share in results["verdicts"].items()},
-        **groups,
-    }
-
-
 def _scores(samples_PK: Sequence[Sequence[EvaluatedSample]], num_samples: int) -> Results:
     """The main scores, and beside them how long the answers are and how many were cut off."""
     samples = [sample for samples_K in samples_PK for sample in samples_K]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,18 @@ def build_random_policy(
     return _policy(model.to(device).eval(), tokenizer, "the given architecture")
 
 
+@contextmanager
+def staged(folder: Path) -> Iterator[Path]:
+    """A folder beside `folder` that takes its place when the block ends well, and goes where it does not."""
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield staging
+        staging.chmod(0o755)  # mkdtemp's folders are for one user only
+        staging.rename(folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
 def save_policy(policy: Policy, folder: Path) -> None:
     """Write the policy as a plain transformers folder: all of it, or nothing.
 
@@ -136,21 +149,15 @@ def save_policy(policy: Policy, folder: Path) -> None:
     """
     if folder.exists():
         raise CheckpointError(f"'{folder}' exists already; choose another folder or remove it")
-    staging = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        write_policy(policy, staging)
-        staging.chmod(0o755)  # mkdtemp's folders are for one user only
-        staging.rename(folder)
+        with staged(folder) as staging:
+            write_policy(policy, staging)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"cannot write the policy to '{folder}': {one_line(error)}; make room there or choose another "
             "folder"
         ) from error
-    finally:
-        if staging is not None:
-            shutil.rmtree(staging, ignore_errors=True)
 
 
 def write_policy(policy: Policy, folder: Path) -> None:

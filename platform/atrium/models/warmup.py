@@ -12,7 +12,6 @@ import json
 import math
 import random
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +31,7 @@ from atrium.models.demonstrations import (
     imperfect_demonstrator,
     longest_demonstration,
 )
-from atrium.models.policy import Policy, load_policy, write_policy
+from atrium.models.policy import Policy, load_policy, staged, write_policy
 from atrium.models.settings import TOKENS, TinySettings, WarmupSettings
 from atrium.models.tiny import CHAT_TEMPLATE, build_tiny_policy
 from atrium.seeding import derive_seed
@@ -230,20 +229,14 @@ def _store(policy: Policy, folder: Path, settings: dict[str, Any]) -> None:
     """Write the checkpoint and its manifest beside the folder, then move them into its place."""
     for leftover in folder.parent.glob(f".{folder.name}.*"):
         shutil.rmtree(leftover, ignore_errors=True)  # of a writer that was killed
-    staging = None
     try:
-        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        write_policy(policy, staging)
-        manifest = {"settings": settings, "files": _file_hashes(staging)}
-        (staging / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
-        staging.chmod(0o755)  # mkdtemp's folders are for one user only
-        shutil.rmtree(folder, ignore_errors=True)  # what stands there was found to be damaged
-        staging.rename(folder)
+        with staged(folder) as staging:
+            write_policy(policy, staging)
+            manifest = {"settings": settings, "files": _file_hashes(staging)}
+            (staging / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+            shutil.rmtree(folder, ignore_errors=True)  # what stands there was found to be damaged
     except (OSError, SafetensorError) as error:
         raise _unwritable(folder, error) from error
-    finally:
-        if staging is not None:
-            shutil.rmtree(staging, ignore_errors=True)
 
 
 def _is_intact(folder: Path) -> bool:

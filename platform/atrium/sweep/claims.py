@@ -80,11 +80,6 @@ class Claims:
         self._clock = clock
         self._last_seen: dict[str, tuple[int, float]] = {}
 
-    @property
-    def me(self) -> WorkerState:
-        """The state of this worker, as it said last."""
-        return self._me
-
     def beat(self, **changes: Any) -> None:  # noqa: ANN401 - fields of WorkerState
         """Say that this worker lives, and what it is doing."""
         self._me = replace(self._me, beat=self._me.beat + 1, seen=time.time(), **changes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
@@ -127,14 +127,7 @@ def merged(trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
             by_key[trial.key] = trial
         else:
             labels = tuple(dict.fromkeys((*first.labels, *trial.labels)))
-            by_key[trial.key] = PlannedTrial(
-                assignment=first.assignment,
-                settings=first.settings,
-                overrides=first.overrides,
-                labels=labels,
-                key=first.key,
-                window=first.window,
-            )
+            by_key[trial.key] = replace(first, labels=labels)
     return list(by_key.values())
 
 

@@ -23,6 +23,7 @@ from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.final import best_trial
 from atrium.sweep.plan import Stage, stage_space
 from atrium.sweep.results import Mean, mean_over_seeds
+from atrium.sweep.snapshot import described
 from atrium.sweep.study import SweepStudies, Trial
 
 _METRICS = (
@@ -81,16 +82,7 @@ def entry(trial: Trial) -> dict[str, Any]:
     means = mean_over_seeds([result.mean_at_k for result in done if result.mean_at_k is not None])
     passed = mean_over_seeds([result.pass_at_k for result in done if result.pass_at_k is not None])
     return {
-        "stage": trial.stage.value,
-        "number": trial.number,
-        "state": trial.state.name.lower(),
-        "labels": list(trial.planned.labels),
-        "settings": dict(trial.planned.settings),
-        "assignment": dict(trial.planned.assignment),
-        "window": trial.planned.window,
-        "values": None if trial.values is None else list(trial.values),
-        "standard_errors": None if trial.standard_errors is None else list(trial.standard_errors),
-        "reason": trial.reason,
+        **described(trial),
         "num_seeds": len(done),
         "k": done[0].k if done else None,
         "mean_at_k": _score(means),

@@ -87,20 +87,24 @@ def public_definition(definition: SweepDefinition, storage: str, created: float)
     }
 
 
-def _trial(trial: Trial, num_takeovers: int) -> dict[str, Any]:
-    planned = trial.planned
+def described(trial: Trial) -> dict[str, Any]:
+    """A trial as JSON holds it, without what its seeds came to."""
+    planned = asdict(trial.planned)
+    del planned["key"]
     return {
         "stage": trial.stage.value,
         "number": trial.number,
         "state": _STATES[trial.state],
-        "labels": list(planned.labels),
-        "settings": dict(planned.settings),
-        "assignment": dict(planned.assignment),
-        "overrides": list(planned.overrides),
-        "window": planned.window,
-        "values": None if trial.values is None else list(trial.values),
-        "standard_errors": None if trial.standard_errors is None else list(trial.standard_errors),
+        **planned,
+        "values": trial.values,
+        "standard_errors": trial.standard_errors,
         "reason": trial.reason,
+    }
+
+
+def _trial(trial: Trial, num_takeovers: int) -> dict[str, Any]:
+    return {
+        **described(trial),
         "coincides_with": trial.coincides_with,
         "num_takeovers": num_takeovers,
         "num_seeds": len(trial.seeds),

@@ -7,7 +7,7 @@ claimed one by one. So a sweep has exactly the trials of its plan, whoever works
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import optuna
@@ -152,7 +152,7 @@ class SweepStudies:
 
     def store_setting(self, handle: optuna.trial.Trial, planned: PlannedTrial) -> None:
         """Record what a sampler's choice means."""
-        for name, value in _setting_attributes(planned).items():
+        for name, value in asdict(planned).items():
             handle.set_user_attr(name, value)
 
     def store_result(self, handle: optuna.trial.Trial, result: SeedResult) -> None:
@@ -253,7 +253,7 @@ def _waiting(
     params: dict[str, Any] = {}
     distributions: dict[str, BaseDistribution] = {}
     if planned.key:
-        attributes |= _setting_attributes(planned)
+        attributes |= asdict(planned)
         space = definition.baseline if stage is Stage.BASELINE and definition.baseline else definition
         known = spaces.parameters(space) if stage is not Stage.FINAL else {}
         params = {name: value for name, value in planned.assignment.items() if name in known}
@@ -268,14 +268,3 @@ def _wide(distribution: BaseDistribution, value: Scalar) -> BaseDistribution:
     if isinstance(distribution, FloatDistribution) and distribution.step is not None:
         return FloatDistribution(distribution.low, distribution.high)
     return distribution
-
-
-def _setting_attributes(planned: PlannedTrial) -> dict[str, Any]:
-    return {
-        "assignment": dict(planned.assignment),
-        "settings": dict(planned.settings),
-        "overrides": list(planned.overrides),
-        "labels": list(planned.labels),
-        "key": planned.key,
-        "window": planned.window,
-    }

@@ -1,7 +1,7 @@
 """Finding run folders: all of them, or the one that a person means.
 
-A name is only ever compared with the names of runs that exist, so no name leads out of the runs folder;
-paths are followed where the caller allows them.
+A name is only ever compared with the names of runs that exist, so no name leads out of the runs folder; a
+path is followed.
 """
 
 from __future__ import annotations
@@ -51,16 +51,14 @@ def list_runs(runs_dir: Path | str) -> list[RunFolder]:
     return sorted(found, key=lambda folder: (started(folder), folder.name))
 
 
-def find_run(
-    runs_dir: Path | str, wanted: str, *, allow_paths: bool = True, last: LatestQuery | None = None
-) -> RunFolder:
+def find_run(runs_dir: Path | str, wanted: str, *, last: LatestQuery | None = None) -> RunFolder:
     """The run that `wanted` means: `last`, a path, `<experiment>/<run>`, a run's name, or its end.
 
     `last` is the latest run of all, or of those that the caller can do something with.
 
     Raises `RunFolderError` where there is none, naming the nearest, or more than one.
     """
-    if allow_paths and (path := _as_path(wanted)) is not None:
+    if (path := _as_path(wanted)) is not None:
         return RunFolder.open(path)
     runs = list_runs(runs_dir)
     if not runs:
