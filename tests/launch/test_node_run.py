@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from atrium.errors import ConfigError, Interrupted, RankError
-from atrium.launch.agent import Meeting, NodeSettings, RankFailure
+from atrium.launch.agent import Meeting, RankFailure
 from atrium.launch.rank_logs import last_words, rank_log
+from atrium.launch.settings import NodeSettings
 from atrium.launch.supervisor import HangClock, NodeRun, agreed_folder, cause_of
 from atrium.tracking.status import read_status
 

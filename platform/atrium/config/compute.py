@@ -9,12 +9,12 @@ from pydantic import Field
 
 from atrium.config.machine import LARGE_BATCH_TOKENS
 from atrium.errors import ConfigError
-from atrium.launch.settings import SlurmSettings
+from atrium.launch.settings import NodeSettings
 from atrium.rollout.settings import EngineSettings
-from atrium.section import Count, CountOrZero, Section, Wait
+from atrium.section import Count
 
 
-class ComputeConfig(Section):
+class ComputeConfig(NodeSettings):
     """Device, precision, batching and processes; what was `auto` holds what was chosen for it."""
 
     device: Literal["cpu", "cuda"]
@@ -45,20 +45,6 @@ class ComputeConfig(Section):
     behavior_logprobs: Literal["auto", "engine", "recompute"]
     """Whose log-probabilities anchor the ratio: the engine's, or a pass of the trainer's own; auto for the
     engine's where both are the same and no part of the method compares them."""
-    num_processes: Count = 1
-    """Processes of the run on each node, one per GPU where there are any; above 1, torchrun starts them."""
-    num_nodes: Count = 1
-    """Machines that share the run; the command is given on each, or once with slurm."""
-    rendezvous: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$")] | None = None
-    """Where the nodes meet: host:port of one of them; null on one node, and with slurm."""
-    allow_public_rendezvous: bool = False
-    """Whether several nodes may meet at a public address: whoever reaches it can run code in the run."""
-    max_restarts: CountOrZero = 0
-    """How often processes that died are started again by themselves, from the last checkpoint."""
-    timeout_s: Wait = 1800.0
-    """Seconds in one phase after which a process counts as hung, and the run ends."""
-    slurm: SlurmSettings | None = None
-    """The SLURM job that the run is submitted as; null runs it here."""
 
     @property
     def max_micro_batch_tokens(self) -> int:
@@ -87,12 +73,7 @@ def check_alone(compute: ComputeConfig, what: str) -> None:
 
 
 ONE_PROCESS: Mapping[str, object] = {
-    "num_processes": 1,
-    "num_nodes": 1,
-    "rendezvous": None,
-    "allow_public_rendezvous": False,
-    "max_restarts": 0,
-    "slurm": None,
+    name: field.default for name, field in NodeSettings.model_fields.items() if name != "timeout_s"
 }
 """The settings of a single process that is started here."""
 

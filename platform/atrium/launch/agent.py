@@ -30,6 +30,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handl
 from atrium.errors import ConfigError, RankError
 from atrium.launch.addresses import LOOPBACK
 from atrium.launch.rank_logs import last_words, rank_log, size_of
+from atrium.launch.settings import NodeSettings
 from atrium.launch.single_node import SingleNode, store_at
 
 ATTEMPT_VARIABLE = "ATRIUM_ATTEMPT"
@@ -43,17 +44,6 @@ _NOTES_TIMEOUT = timedelta(seconds=10)
 _OTHERS_SPEAK_S = 4.0
 _MONITOR_INTERVAL_S = 0.2
 _LAST_CALL_S = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings:
-    """The processes to start: `num_processes` on each of `num_nodes`, which meet at `rendezvous`."""
-
-    num_processes: int
-    num_nodes: int = 1
-    rendezvous: str | None = None
-    max_restarts: int = 0
-    timeout_s: float = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Settings of jobs: the section `compute.slurm`."""
+"""Settings of a run's processes: those of the section `compute` that start them, and `compute.slurm`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atrium.section import Count, CountOrZero, Section, Text
+from atrium.section import Count, CountOrZero, Section, Text, Wait
 
 
 class SlurmSettings(Section):
@@ -35,3 +35,22 @@ class SlurmSettings(Section):
     """Lines of shell that the job's script runs first, such as `module load cuda`."""
     extra: Mapping[str, str | int | bool] = Field(default_factory=dict)
     """Other parameters of sbatch by their long names, such as {qos: high}."""
+
+
+class NodeSettings(Section):
+    """The processes of a run: how many, where they meet, and what is done when one dies."""
+
+    num_processes: Count = 1
+    """Processes of the run on each node, one per GPU where there are any; above 1, torchrun starts them."""
+    num_nodes: Count = 1
+    """Machines that share the run; the command is given on each, or once with slurm."""
+    rendezvous: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$")] | None = None
+    """Where the nodes meet: host:port of one of them; null on one node, and with slurm."""
+    allow_public_rendezvous: bool = False
+    """Whether several nodes may meet at a public address: whoever reaches it can run code in the run."""
+    max_restarts: CountOrZero = 0
+    """How often processes that died are started again by themselves, from the last checkpoint."""
+    timeout_s: Wait = 1800.0
+    """Seconds in one phase after which a process counts as hung, and the run ends."""
+    slurm: SlurmSettings | None = None
+    """The SLURM job that the run is submitted as; null runs it here."""

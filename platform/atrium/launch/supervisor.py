@@ -17,8 +17,9 @@ from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
 from atrium.errors import AtriumError, ConfigError, Interrupted, RankError
-from atrium.launch.agent import Meeting, NodeAgent, NodeSettings, RankFailure, signal_name
+from atrium.launch.agent import Meeting, NodeAgent, RankFailure, signal_name
 from atrium.launch.rank_logs import ranks_dir
+from atrium.launch.settings import NodeSettings
 from atrium.processes import stop_requests
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState, StatusUnreadableError, StatusWriter, end_by, read_status

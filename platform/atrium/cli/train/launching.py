@@ -124,16 +124,10 @@ def launch(config: RunConfig, overrides: Sequence[str]) -> None:
     if rendezvous is not None:
         check_rendezvous(rendezvous, allow_public=compute.allow_public_rendezvous)
     # Only now: it loads torch, and most mistakes have been found without it.
-    from atrium.launch.agent import Meeting, NodeSettings
+    from atrium.launch.agent import Meeting
     from atrium.launch.supervisor import NodeRun, agreed_folder
 
-    settings = NodeSettings(
-        num_processes=compute.num_processes,
-        num_nodes=compute.num_nodes,
-        rendezvous=rendezvous,
-        max_restarts=compute.max_restarts,
-        timeout_s=compute.timeout_s,
-    )
+    settings = compute.model_copy(update={"rendezvous": rendezvous})
     meeting = Meeting(settings)
     path = agreed_folder(meeting, lambda: begun_run(config, overrides).path, _fingerprint(config))
     folder = RunFolder.open(path)
