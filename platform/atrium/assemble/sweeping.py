@@ -10,7 +10,6 @@ import math
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from atrium.assemble.graders import build_grader
 from atrium.assemble.run import begin_folder, training_request
 from atrium.assemble.training import run_training
 from atrium.compare.failures import fell_below_start
+from atrium.compare.outcomes import read_answers
 from atrium.errors import PolicyDivergedError, Pruned, TrainingDivergedError
 from atrium.metrics import NUM_TOKENS
 from atrium.processes import stop_requests
@@ -32,7 +32,6 @@ from atrium.tracking.diagnosis import NUM_STEPS, collapsed
 from atrium.tracking.reader import EvaluationPoint, MetricTable, read_evaluations, read_metrics
 from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.sample_files import read_samples
 from atrium.tracking.status import RunState, StatusUnreadableError, read_status
 
 LABEL_FILE = "sweep.json"
@@ -88,7 +87,7 @@ def read_result(
         ),
         problem_means=problem_means(folder, last) if last else (),
         test={
-            name: {**_scores(points[-1]), "problem_means": list(problem_means(folder, points[-1]))}
+            name: {**points[-1].as_record(), "problem_means": list(problem_means(folder, points[-1]))}
             for name, points in tests.items()
         },
         collapse=collapsed(_last_steps(metrics)) or _fall(folder, tests) or "",
@@ -117,11 +116,8 @@ def _fall(folder: RunFolder, tests: Mapping[str, Sequence[EvaluationPoint]]) -> 
 
 def problem_means(folder: RunFolder, point: EvaluationPoint) -> tuple[float, ...]:
     """The share correct of each problem in an evaluation, in the benchmark's order."""
-    rows = read_samples(folder.evaluation_path(point.benchmark, point.step), ["problem_id", "is_correct"])
-    correct: dict[str, list[bool]] = {}
-    for row in rows:
-        correct.setdefault(row["problem_id"], []).append(row["is_correct"])
-    return tuple(sum(marks) / len(marks) for marks in correct.values())
+    answers = read_answers(folder, point.benchmark, point.step)
+    return tuple(correct / answers.num_samples for correct in answers.num_correct.values())
 
 
 def _begun(run: TrialRun) -> RunFolder | None:
@@ -149,16 +145,6 @@ def _state(folder: RunFolder) -> str | None:
         return read_status(folder.status_file).state
     except StatusUnreadableError:
         return None
-
-
-def _scores(point: EvaluationPoint) -> Mapping[str, Any]:
-    return {
-        "step": point.step,
-        "k": point.k,
-        "mean_at_k": point.mean_at_k,
-        "pass_at_k": point.pass_at_k,
-        "num_problems": point.num_problems,
-    }
 
 
 def _mean(values: Sequence[float]) -> float:

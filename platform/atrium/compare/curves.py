@@ -98,15 +98,20 @@ def curve(x: Column, y: Column, *, smoothing: int = 1) -> Curve:
 
 
 def moving_mean(values: Column, width: int) -> Column:
-    """The mean of the `width` values around each of N; at the ends of those that there are."""
+    """The mean of the `width` values around each of N, without NaNs; at the ends of those that there are."""
     num = len(values)
     if width <= 1 or num == 0:
         return values
-    sums = np.concatenate([[0.0], np.cumsum(values)])
+    known = np.isfinite(values)
+    sums, counts = np.zeros((2, num + 1))
+    np.cumsum(np.where(known, values, 0.0), out=sums[1:])
+    np.cumsum(known, out=counts[1:])
     place = np.arange(num)
     start = np.maximum(place - (width - 1) // 2, 0)
     stop = np.minimum(place + width // 2 + 1, num)
-    means: Column = (sums[stop] - sums[start]) / (stop - start)
+    means = np.full(num, np.nan)
+    num_known = counts[stop] - counts[start]
+    np.divide(sums[stop] - sums[start], num_known, out=means, where=num_known > 0)
     return means
 
 

@@ -7,7 +7,7 @@ Nothing here raises because of what a folder holds. What can be known is returne
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +36,17 @@ from atrium.tracking.status import (
 )
 
 _TAIL_BYTES = 64_000
+_SCORES = (
+    "step",
+    "k",
+    "mean_at_k",
+    "pass_at_k",
+    "interval_over_problems",
+    "interval_sampling",
+    "num_problems",
+)
+_BESIDE_SCORES = ("maj_at_k", "completion_length", "truncated_frac")
+"""Where an evaluation recorded them: a score says little without its length and what was cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +68,11 @@ class EvaluationPoint:
     num_problems: int | None
     results: Mapping[str, object]
 
+    def as_record(self) -> dict[str, object]:
+        """The point as `summary.json` holds it."""
+        found = {**self.results, **asdict(self)}
+        return {name: found[name] for name in (*_SCORES, *_BESIDE_SCORES) if name in found}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
@@ -65,6 +81,10 @@ class Scores:
     first: EvaluationPoint
     best: EvaluationPoint
     last: EvaluationPoint
+
+    def as_record(self) -> dict[str, dict[str, object]]:
+        """The three points as `summary.json` holds them."""
+        return {place: getattr(self, place).as_record() for place in ("first", "best", "last")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,21 +7,9 @@ from dataclasses import asdict
 import numpy as np
 
 from atrium.metrics import NUM_TOKENS
-from atrium.tracking.reader import EvaluationPoint, read_evaluations, read_findings, read_metrics, scores_of
+from atrium.tracking.reader import read_evaluations, read_findings, read_metrics, scores_of
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunStatus, StatusUnreadableError, read_status
-
-_IN_SUMMARY = (
-    "step",
-    "k",
-    "mean_at_k",
-    "pass_at_k",
-    "interval_over_problems",
-    "interval_sampling",
-    "num_problems",
-)
-_BESIDE_SCORES = ("maj_at_k", "completion_length", "truncated_frac")
-"""Where an evaluation recorded them: a score says little without its length and what was cut off."""
 
 
 def summarize(folder: RunFolder) -> dict[str, object]:
@@ -39,12 +27,8 @@ def summarize(folder: RunFolder) -> dict[str, object]:
     tokens = metrics.columns.get(NUM_TOKENS.name, np.zeros(0))
     evaluations = {}
     for benchmark, points in read_evaluations(folder).items():
-        scores = scores_of(points)
-        evaluations[benchmark] = {
-            "first": entry(scores.first),
-            "best": {**entry(scores.best), "selected_on": benchmark},
-            "last": entry(scores.last),
-        }
+        evaluations[benchmark] = scores = scores_of(points).as_record()
+        scores["best"]["selected_on"] = benchmark
     return {
         "evaluations": evaluations,
         "num_steps": int(metrics.steps[-1]) if len(metrics.steps) else 0,
@@ -53,10 +37,3 @@ def summarize(folder: RunFolder) -> dict[str, object]:
         "status": str(status.state),
         "findings": [asdict(finding) for finding in read_findings(folder)],
     }
-
-
-def entry(point: EvaluationPoint) -> dict[str, object]:
-    """A point as `summary.json` holds it."""
-    values = asdict(point)
-    beside = {name: point.results[name] for name in _BESIDE_SCORES if name in point.results}
-    return {**{name: values[name] for name in _IN_SUMMARY}, **beside}

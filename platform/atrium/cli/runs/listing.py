@@ -16,7 +16,6 @@ from atrium.tracking.printing import print_json, say, standard_output
 from atrium.tracking.reader import RunOverview, Scores, read_overview
 from atrium.tracking.recorded import setting
 from atrium.tracking.status import RunState
-from atrium.tracking.summary import entry
 
 STATE_STYLES = {
     RunState.RUNNING: "cyan",
@@ -68,14 +67,7 @@ def describe(run: RunOverview) -> dict[str, object]:
         "updated": status.updated,
         "wall_s": status.wall_s,
         "error": status.error,
-        "evaluations": {
-            benchmark: {
-                "first": entry(scores.first),
-                "best": entry(scores.best),
-                "last": entry(scores.last),
-            }
-            for benchmark, scores in run.scores.items()
-        },
+        "evaluations": {benchmark: scores.as_record() for benchmark, scores in run.scores.items()},
         "problems": run.problems,
     }
 

@@ -255,8 +255,8 @@ def _contrast(
         "name": names[role],
         "kind": kind,
         "words": words,
-        "comparison": _plain(asdict(comparison)),
-        "comparison_if_wrong": _plain(asdict(as_wrong)) if involved else None,
+        "comparison": asdict(comparison),
+        "comparison_if_wrong": asdict(as_wrong) if involved else None,
     }
 
 
@@ -326,14 +326,3 @@ def _rate(seeds: Sequence[int], num_runs: int) -> Answer:
 
 def _rate_words(what: str, rate: Mapping[str, Any] | None) -> str:
     return f"how many {what} was not recorded" if rate is None else f"{what}: {rate['words']}"
-
-
-def _plain(value: object) -> object:
-    """Numbers and texts, whatever types the statistics use."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -98,7 +97,7 @@ def _arm(one: ArmScores) -> Answer:
         "name": one.arm.name,
         "runs": [folder.name for folder in one.arm.runs.values()],
         "seeds": list(one.arm.seeds),
-        "window": None if window is None else [window.lower, _finite(window.upper)],
+        "window": None if window is None else [window.lower, window.upper],
         "collapsed": one.collapsed.words if one.collapsed and one.collapsed.seeds else None,
         "scores": {
             measure: {name: _mean(mean) for name, mean in by_benchmark.items()}
@@ -148,9 +147,9 @@ def _uncertainty(known: Uncertainty | None) -> Answer | None:
         return None
     return {
         "interval": list(known.interval),
-        "p": _finite(known.p_value),
-        "se": _finite(known.standard_error),
-        "df": _finite(known.degrees_of_freedom),
+        "p": known.p_value,
+        "se": known.standard_error,
+        "df": known.degrees_of_freedom,
     }
 
 
@@ -183,7 +182,3 @@ def _grid(tables: Mapping[str, OutcomeTable]) -> Answer:
         "problems": [problem_ids[place] for place in order],
         "shares": share_AP[:, order].round(4).tolist(),
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +14,6 @@ from atrium.compare.dashboard.runs_scan import RunEntry
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.run_settings import differing, method_keys
 from atrium.metrics import REWARD
-from atrium.tracking.reader import EvaluationPoint, Scores
 from atrium.tracking.recorded import read_object, setting
 
 Answer = dict[str, Any]
@@ -86,7 +85,7 @@ def run_answer(watcher: Watcher, name: str) -> Answer:
         "platform": provenance.get("platform"),
         "folder": str(entry.folder.path.absolute()),
         "evaluations": {
-            benchmark: [_point(point) for point in points] for benchmark, points in evaluations.items()
+            benchmark: [point.as_record() for point in points] for benchmark, points in evaluations.items()
         },
     }
 
@@ -112,23 +111,7 @@ def _row(entry: RunEntry, keys: Iterable[str]) -> Answer:
         "tags": list(annotations.tags),
         "is_archived": annotations.is_archived,
         "settings": {key: entry.settings[key] for key in keys if key in entry.settings},
-        "scores": {name: _scores(scores) for name, scores in entry.overview.scores.items()},
-    }
-
-
-def _scores(scores: Scores) -> Answer:
-    return {place: _point(getattr(scores, place)) for place in ("first", "best", "last")}
-
-
-def _point(point: EvaluationPoint) -> Mapping[str, object]:
-    return {
-        "step": point.step,
-        "k": point.k,
-        "mean_at_k": point.mean_at_k,
-        "pass_at_k": point.pass_at_k,
-        "over_problems": point.interval_over_problems,
-        "sampling": point.interval_sampling,
-        "num_problems": point.num_problems,
+        "scores": {name: scores.as_record() for name, scores in entry.overview.scores.items()},
     }
 
 

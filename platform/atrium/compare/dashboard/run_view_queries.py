@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ def trust_region_answer(watcher: Watcher, name: str, step: int | None) -> Answer
         "num_files": len(chosen) - len(problems),
         "problems": problems,
         "divergence": divergence,
-        "window": None if window is None else [window.lower, _or_none(window.upper)],
+        "window": window and [window.lower, window.upper],
         "window_reason": reason,
         "is_of_all_tokens": of_all,
         "histogram": None
@@ -119,7 +118,7 @@ def sample_answer(
         "run": name,
         "source": source,
         "tokens": texts,
-        "window": None if window is None else [window.lower, _or_none(window.upper)],
+        "window": window and [window.lower, window.upper],
     }
 
 
@@ -131,7 +130,3 @@ def _counts_of(path: Path) -> RatioCounts:
 @lru_cache(maxsize=2000)
 def _counted(path: str, _modified: int, _size: int) -> RatioCounts:
     return count_ratios(Path(path))
-
-
-def _or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None

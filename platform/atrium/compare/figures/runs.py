@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from atrium.compare.curves import moving_mean
 from atrium.compare.figures.style import (
     BLUE,
     GREEN,
@@ -23,7 +23,7 @@ from atrium.compare.figures.style import (
     style,
     use_cache,
 )
-from atrium.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD
+from atrium.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD, Quantity
 from atrium.tracking.atomic import explained
 from atrium.tracking.reader import EvaluationPoint, MetricTable, read_evaluations, read_metrics
 from atrium.tracking.recorded import read_object, setting
@@ -104,32 +104,19 @@ def draw_single(curves: RunCurves, draw: Callable[[Axes, RunCurves], None]) -> F
     return figure
 
 
-def moving_mean(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
-    """The mean of the `width` values around each [N]; NaNs do not count, and ends use what there is."""
-    known = np.isfinite(values)
-    window = np.ones(min(width, len(values)))
-    total = np.convolve(np.where(known, values, 0.0), window, mode="same")
-    count = np.convolve(known.astype(np.float64), window, mode="same")
-    means = np.full(len(values), np.nan)
-    np.divide(total, count, out=means, where=count > 0)
-    return means
+def _of_one_curve(
+    title: str, unit: str, quantity: Quantity, colour: str, floor: float | None = 0.0
+) -> Callable[[Axes, RunCurves], None]:
+    """A panel of one quantity; its axis begins at `floor`, or where the curve does."""
 
+    def draw(axes: Axes, curves: RunCurves) -> None:
+        style(axes, title=title, x="training step", y=unit)
+        _draw_curve(axes, curves.metrics, quantity.name, colour)
+        if not axes.lines:
+            _say_missing(axes)
+        axes.set_ylim(bottom=floor)
 
-def _draw_reward(axes: Axes, curves: RunCurves) -> None:
-    style(axes, title="Reward", x="training step", y="mean per completion")
-    _draw_only_curve(axes, curves.metrics, REWARD.name, BLUE)
-
-
-def _draw_entropy(axes: Axes, curves: RunCurves) -> None:
-    style(axes, title="Policy entropy", x="training step", y="nats per token")
-    _draw_only_curve(axes, curves.metrics, ENTROPY.name, PURPLE)
-    axes.set_ylim(bottom=0.0)
-
-
-def _draw_length(axes: Axes, curves: RunCurves) -> None:
-    style(axes, title="Completion length", x="training step", y="tokens")
-    _draw_only_curve(axes, curves.metrics, LENGTH_MEAN.name, GREEN)
-    axes.set_ylim(bottom=0.0)
+    return draw
 
 
 def _draw_clip_shares(axes: Axes, curves: RunCurves) -> None:
@@ -189,12 +176,6 @@ def _draw_mean(axes: Axes, points: Sequence[EvaluationPoint], colour: str, label
     axes.errorbar(steps, means, yerr=errors, fmt="o", color=colour, markersize=5.5, capsize=3.5, label=label)
 
 
-def _draw_only_curve(axes: Axes, metrics: MetricTable, name: str, colour: str) -> None:
-    _draw_curve(axes, metrics, name, colour)
-    if not axes.lines:
-        _say_missing(axes)
-
-
 def _draw_curve(
     axes: Axes,
     metrics: MetricTable,
@@ -229,9 +210,9 @@ def _percent(value: float | None) -> float:
 
 PANELS: dict[str, Callable[[Axes, RunCurves], None]] = {
     "evaluation": _draw_evaluation,
-    "reward": _draw_reward,
-    "entropy": _draw_entropy,
-    "completion_length": _draw_length,
+    "reward": _of_one_curve("Reward", "mean per completion", REWARD, BLUE, floor=None),
+    "entropy": _of_one_curve("Policy entropy", "nats per token", ENTROPY, PURPLE),
+    "completion_length": _of_one_curve("Completion length", "tokens", LENGTH_MEAN, GREEN),
     "clip_shares": _draw_clip_shares,
 }
 _COMBINED_ORDER = tuple(PANELS.values())

@@ -78,7 +78,7 @@ function results(run) {
   const rows = Object.entries(run.evaluations).flatMap(([benchmark, points]) =>
     points.map((point, at) => el("tr", {}, el("td", {}, at === 0 ? benchmark : ""), el("td", { class: "num" }, number(point.step)),
       el("td", { class: "num value" }, percent(point.mean_at_k)),
-      el("td", { class: "num muted" }, point.over_problems ? `${percent(point.over_problems[0])} – ${percent(point.over_problems[1])}` : "–"),
+      el("td", { class: "num muted" }, point.interval_over_problems ? `${percent(point.interval_over_problems[0])} – ${percent(point.interval_over_problems[1])}` : "–"),
       el("td", { class: "num" }, percent(point.pass_at_k)))));
   return rows.length > 0 && el("section", {}, el("h3", {}, "Evaluations, %"),
     el("table", {}, el("thead", {}, el("tr", {}, ["benchmark", "step", "Mean@k", "95 %, over problems", "Pass@k"].map((title, at) => el("th", { class: at ? "num" : null }, title)))), el("tbody", {}, rows)));

@@ -252,7 +252,7 @@ function stateCell(run) {
 
 function score(point) {
   if (!point || point.mean_at_k === null) return "–";
-  const span = point.over_problems ? `${percent(point.over_problems[0])} – ${percent(point.over_problems[1])}` : "";
+  const span = point.interval_over_problems ? `${percent(point.interval_over_problems[0])} – ${percent(point.interval_over_problems[1])}` : "";
   return el("div", {}, el("span", { class: "value" }, percent(point.mean_at_k)), span && el("div", { class: "sub" }, span));
 }
 
