@@ -1,9 +1,10 @@
-"""Nested settings as one flat mapping, by dotted key."""
+"""Nested settings by dotted key: as one flat mapping, and one at a time."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 
 def flattened(settings: Mapping[str, object], prefix: str = "") -> dict[str, object]:
@@ -32,3 +33,26 @@ def _text(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return json.dumps(value)
     return repr(value)  # what JSON writes, ten times faster; tables flatten thousands of numbers
+
+
+def setting(config: Mapping[str, object], key: str) -> object:
+    """The value under a dotted key such as `algorithm.name`, or None where there is none."""
+    value: object = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def mapping_at(config: Mapping[str, object], key: str) -> Mapping[str, Any]:
+    """The mapping under a dotted key; empty where there is none."""
+    value = setting(config, key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def put(config: dict[str, Any], key: str, value: object) -> None:
+    """Set the value under a dotted key, in place; sections that are not there, or null, are made."""
+    *path, last = key.split(".")
+    for part in path:
+        config[part] = config.get(part) or {}
+        config = config[part]
+    config[last] = value

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from atrium.nested import setting
 from atrium.records import BenchmarkResult
 from atrium.tracking.reader import read_evaluations, read_metrics, read_overview, scores_of
-from atrium.tracking.recorded import setting
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState
 

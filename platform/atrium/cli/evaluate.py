@@ -28,13 +28,14 @@ from atrium.config.evaluation import (
 )
 from atrium.errors import ConfigError, RunFolderError
 from atrium.models.settings import HubModelSettings
+from atrium.nested import mapping_at, setting
 from atrium.tracking.end_summary import name_to_type
 from atrium.tracking.find import EVALUATED, WITH_CHECKPOINT, find_run
 from atrium.tracking.formatting import number, printable, share, span
 from atrium.tracking.policy_origin import read_origin
 from atrium.tracking.printing import print_cells, print_json, say
 from atrium.tracking.reader import EvaluationPoint, read_evaluations
-from atrium.tracking.recorded import as_finite, as_interval, mapping_at, read_object, setting
+from atrium.tracking.recorded import as_finite, as_interval, read_object
 from atrium.tracking.run_folder import RunFolder
 
 _DESCRIPTION = """\

@@ -15,10 +15,11 @@ from atrium.config.compose import check_overrides, compose
 from atrium.config.nearest import shown
 from atrium.errors import ConfigError
 from atrium.grading.verifiers import Verifier
+from atrium.nested import setting
 from atrium.tracking.find import EVALUATED, find_run
 from atrium.tracking.formatting import share
 from atrium.tracking.printing import print_cells, say, standard_output
-from atrium.tracking.recorded import read_object, setting
+from atrium.tracking.recorded import read_object
 from atrium.tracking.sample_exports import write_csv
 
 _MAX_LISTED = 20

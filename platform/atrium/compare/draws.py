@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from atrium.compare.arms import Arm, pair_seeds
 from atrium.compare.outcomes import EvaluatedRun
-from atrium.tracking.recorded import setting
+from atrium.nested import setting
 
 
 @dataclass(frozen=True, slots=True)

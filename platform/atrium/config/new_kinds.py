@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from atrium.config.messages import DISCRIMINATORS, sections_at
 from atrium.config.schema import RunConfig
+from atrium.nested import mapping_at
 from atrium.section import Section
 
 _UNDECIDED = "auto"
@@ -35,7 +36,7 @@ def _stale(
     chosen: str, value: object, typed: Mapping[str, object], before: Mapping[str, Any]
 ) -> Iterator[str]:
     parent, _, name = chosen.rpartition(".")
-    section = _select(before, parent.split("."))
+    section = mapping_at(before, parent)
     old = section.get(name)
     if old in (None, _UNDECIDED, value):
         return
@@ -51,14 +52,6 @@ def _shared_settings(kinds: Sequence[type[BaseModel]]) -> set[str]:
     """The settings that a common base of all kinds declares."""
     bases = set.intersection(*(set(kind.__mro__) for kind in kinds)) if kinds else set()
     return {name for base in bases if issubclass(base, Section) for name in base.model_fields}
-
-
-def _select(data: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
-    for part in path:
-        data = data.get(part) or {}
-        if not isinstance(data, Mapping):
-            return {}
-    return data
 
 
 def _last(key: str) -> str:

@@ -17,6 +17,7 @@ from atrium.config.machine import AUTO_KEYS
 from atrium.config.nearest import shown
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
+from atrium.nested import put, setting
 
 MAY_CHANGE = (
     "num_steps",
@@ -53,7 +54,7 @@ def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunCon
     for override in parsed:
         _refuse_change(override, changed, data)
         for name in _changeable(override.key_or_group):
-            _set(data, name, _get(wanted, name))
+            put(data, name, setting(wanted, name))
     # Where it lies now, which is not where it began if the runs were moved.
     return validated({**data, "resume": str(folder), "runs_dir": str(folder.parents[1])})
 
@@ -73,7 +74,7 @@ def _refuse_change(override: Override, changed: Sequence[str], stored: dict[str,
         fixed = [name for name in fixed if name != "compute.num_threads"]
     if key in stored or "." in key:
         touched = [name for name in fixed if f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.")]
-        began_with = f"it began with {touched[0]}={shown(_get(stored, touched[0]))}" if touched else ""
+        began_with = f"it began with {touched[0]}={shown(setting(stored, touched[0]))}" if touched else ""
     else:
         # A group without a section of its own, such as `experiment`, may touch anything.
         touched = [name for name in fixed if name not in (*AUTO_KEYS, "resume")]
@@ -94,18 +95,3 @@ def _differing(stored: object, wanted: object, prefix: str = "") -> list[str]:
             for name in _differing(stored.get(key), wanted.get(key), f"{prefix}{key}.")
         ]
     return [] if stored == wanted else [prefix.removesuffix(".")]
-
-
-def _get(data: dict[str, Any], key: str) -> Any:  # noqa: ANN401 - any setting's value
-    node: Any = data
-    for part in key.split("."):
-        node = node.get(part) if isinstance(node, dict) else None
-    return node
-
-
-def _set(data: dict[str, Any], key: str, value: object) -> None:
-    *path, last = key.split(".")
-    for part in path:
-        data[part] = data[part] or {}
-        data = data[part]
-    data[last] = value

@@ -18,6 +18,7 @@ import optuna
 import yaml
 from optuna.trial import TrialState
 
+from atrium.nested import put
 from atrium.sweep import space as spaces
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.final import best_trial
@@ -172,7 +173,7 @@ def winner_yaml(definition: SweepDefinition, trial: Trial) -> str:
             groups = [one for one in groups if not isinstance(one, dict) or f"override /{key}" not in one]
             groups.append({f"override /{key}": value})
         else:
-            _set(settings, key.lstrip("+"), value)
+            put(settings, key.lstrip("+"), value)
     settings["experiment_name"] = f"{definition.name}-winner"
     head = (
         "# @package _global_\n"
@@ -185,13 +186,6 @@ def winner_yaml(definition: SweepDefinition, trial: Trial) -> str:
 
 
 _TOP_LEVEL_TEXT = ("experiment_name", "runs_dir")
-
-
-def _set(settings: dict[str, Any], key: str, value: object) -> None:
-    *path, last = key.split(".")
-    for part in path:
-        settings = settings.setdefault(part, {})
-    settings[last] = value
 
 
 def trials_csv(entries: Sequence[Mapping[str, Any]]) -> str:

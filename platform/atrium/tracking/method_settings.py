@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from atrium.method.method import Method
 from atrium.method.needs import Use
+from atrium.nested import mapping_at
 from atrium.rollout.settings import EngineSettings
-from atrium.tracking.recorded import mapping_at
 
 _NOT_THE_METHOD = {"seed", "experiment_name", "runs_dir", "resume", "tracking", "checkpoint", "compute"}
 _CHANGES_NUMBERS = {"compute.dtype", "compute.behavior_logprobs"}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from atrium.errors import RunFolderError
-from atrium.tracking.recorded import setting
+from atrium.nested import setting
 
 _FILE = "atrium.json"
 ASKED_BY = (

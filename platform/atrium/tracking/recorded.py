@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 Interval = tuple[float, float]
 
@@ -27,20 +26,6 @@ def read_object(path: Path) -> tuple[Mapping[str, object], str | None]:
     if not isinstance(content, dict):
         return {}, f"{path.name} does not hold an object"
     return content, None
-
-
-def setting(config: Mapping[str, object], key: str) -> object:
-    """The value under a dotted key such as `algorithm.name`, or None where there is none."""
-    value: object = config
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
-def mapping_at(config: Mapping[str, object], key: str) -> Mapping[str, Any]:
-    """The mapping under a dotted key; empty where there is none."""
-    value = setting(config, key)
-    return value if isinstance(value, Mapping) else {}
 
 
 def as_integer(value: object) -> int | None:

@@ -116,9 +116,10 @@ def _print_findings(findings: Findings, windows: Sequence[MethodWindow], console
 
 def _print_gradients(findings: Findings, console: Console) -> None:
     num_tokens = findings.equivalences[0].num_tokens
-    _title(
-        f"the gradient of a token (Theorems 4.1 and 4.2 of arXiv 2602.05494, {num_tokens} random tokens)",
+    say(
         console,
+        f"the gradient of a token (Theorems 4.1 and 4.2 of arXiv 2602.05494, {num_tokens} random tokens)",
+        "bold",
     )
     general, ratio_clip, wrong = "|c - general|", "|c - ratio clip|", "wrong constant"
     titles = ("method", "c(1, 1)", "c(1, -1)", "dropped", general, ratio_clip, "C ≠ [l, u]", wrong)
@@ -147,7 +148,7 @@ def _print_gradients(findings: Findings, console: Console) -> None:
 
 
 def _print_windows(windows: Sequence[MethodWindow], console: Console) -> None:
-    _title("windows and their asymmetry", console)
+    say(console, "windows and their asymmetry", "bold")
     titles = ("method", "window", "1 - l", "u - 1", "(u - 1) / (1 - l)", "-log l / log u", "l u")
     rows = []
     for method in windows:
@@ -178,7 +179,9 @@ def _print_courses(
 ) -> None:
     first = courses[0]
     num_updates, num_seeds = len(first.kl), len(first.final_entropy_S)
-    _title(f"{rewards}: after {num_updates} updates on one batch (means of {num_seeds} batches)", console)
+    say(
+        console, f"{rewards}: after {num_updates} updates on one batch (means of {num_seeds} batches)", "bold"
+    )
     bins = [f"mass {100 * low:g}–{100 * high:g} %" for low, high in pairwise(bin_edges)]
     paired, reverse = f"less {first.name}'s", "KL(new‖old)"
     titles = ["method", "entropy", paired, "KL(old‖new)", reverse, "TV", "reward", "dropped", *bins]
@@ -206,7 +209,7 @@ def _print_courses(
 
 
 def _print_biases(biases: Sequence[EstimatorBias], console: Console) -> None:
-    _title("KL penalties: relative error of the expected gradient, by enumeration", console)
+    say(console, "KL penalties: relative error of the expected gradient, by enumeration", "bold")
     lengths = sorted({bias.num_tokens for bias in biases})
     columns = [(where, num_tokens) for where in ("on", "off") for num_tokens in lengths]
     by_column = [f"{where}, T = {num_tokens}" for where, num_tokens in columns]
@@ -227,7 +230,7 @@ def _print_biases(biases: Sequence[EstimatorBias], console: Console) -> None:
 
 
 def _print_faithfulness(found: Sequence[Faithfulness], console: Console) -> None:
-    _title("methods: cosine between the expected gradient and that of the true reward", console)
+    say(console, "methods: cosine between the expected gradient and that of the true reward", "bold")
     titles = ["method", *(f"KL = {kl:.3g}" for kl in found[0].distance_kl)]
     rows = [[method.name, *(f"{cosine:.3f}" for cosine in method.cosine)] for method in found]
     print_numbers(console, titles, rows, dropped_first=titles[:1:-1])
@@ -239,9 +242,10 @@ def _print_faithfulness(found: Sequence[Faithfulness], console: Console) -> None
 
 
 def _print_regression(findings: RegressionFindings, console: Console) -> None:
-    _title(
-        "GVPO's Theorems 1 to 3 (arXiv 2504.19599): the largest difference in any completion's probability",
+    say(
         console,
+        "GVPO's Theorems 1 to 3 (arXiv 2504.19599): the largest difference in any completion's probability",
+        "bold",
     )
     errors = ", ".join(_error(error) for error in findings.start_errors)
     text = f"1  from {len(findings.start_errors)} random starts to π' exp(R / β) / Z: {errors}"
@@ -266,10 +270,6 @@ def _print_regression(findings: RegressionFindings, console: Console) -> None:
         "the best reward at it.",
         console,
     )
-
-
-def _title(text: str, console: Console) -> None:
-    say(console, text, "bold")
 
 
 def _note(text: str, console: Console) -> None:

@@ -189,6 +189,7 @@ def _print_json(arms: Sequence[Arm], matches: Sequence[Match], clip: Window) -> 
 
 def _draw(arms: Sequence[Arm], clip: Window, folder: Path) -> tuple[Path, ...]:
     """The pictures of the arms and of the plane; divergences without a window are on neither."""
+    from atrium.compare.figures.style import merged
     from atrium.compare.figures.windows import BudgetedDivergence, Plane, draw_plane, draw_windows
 
     panels = [
@@ -196,12 +197,8 @@ def _draw(arms: Sequence[Arm], clip: Window, folder: Path) -> tuple[Path, ...]:
         for arm in arms
         if arm.config.of_ratio is not None and arm.delta is not None
     ]
-    named: dict[tuple[str, str], tuple[str, Window]] = {}
-    for arm in arms:
-        if arm.window is not None:
-            twin, window = named.get(arm.window.digits, ("", arm.window))
-            named[arm.window.digits] = (f"{twin} = {arm.name}" if twin else arm.name, window)
-    points = dict(named.values())
+    windows = {arm.name: arm.window for arm in arms if arm.window is not None}
+    points = merged(windows, lambda one, other: one.digits == other.digits, " = ")
     families = {**DIVERGENCES, "alpha = 1": divergence("alpha", alpha=1.0)}
     drawn = draw_windows(panels, folder, _CACHE) if panels else ()
     return *drawn, *draw_plane(Plane(families=families, points=points, clip=clip), folder, _CACHE)

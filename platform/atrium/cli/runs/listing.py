@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from atrium.cli.parser import CommandParser, files_explained
+from atrium.nested import setting
 from atrium.tracking.find import list_runs
 from atrium.tracking.formatting import age, number, printable
 from atrium.tracking.printing import print_json, say, standard_output
 from atrium.tracking.reader import RunOverview, Scores, read_overview
-from atrium.tracking.recorded import setting
 from atrium.tracking.status import RunState
 
 STATE_STYLES = {

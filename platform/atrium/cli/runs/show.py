@@ -27,7 +27,7 @@ from atrium.metrics import (
     STEP_S,
     TRUNCATED_FRAC,
 )
-from atrium.nested import flattened
+from atrium.nested import flattened, mapping_at, setting
 from atrium.tracking.end_summary import INTERVAL_NOTE, curves_table, heading, print_findings
 from atrium.tracking.find import find_run
 from atrium.tracking.formatting import age, printable, share, shortened, span
@@ -41,7 +41,7 @@ from atrium.tracking.reader import (
     read_metrics,
     read_overview,
 )
-from atrium.tracking.recorded import mapping_at, number_or_nan, read_object, setting
+from atrium.tracking.recorded import number_or_nan, read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.sample_files import Row, read_samples
 from atrium.tracking.status import RunState

@@ -10,11 +10,11 @@ from atrium.cli.compare import find_runs
 from atrium.cli.parser import CommandParser, files_explained
 from atrium.errors import AtriumError, RunFolderError
 from atrium.tracking.lock import RunLock
+from atrium.tracking.mirrors.targets import KINDS, delivery_of
 from atrium.tracking.printing import standard_output
 from atrium.tracking.run_folder import RunFolder
 
 _LOWEST_PRIORITY = 19
-_KINDS = ("mlflow", "wandb", "tensorboard")
 _EXAMPLES = """\
 What a tracker has already is not sent again, so repeating this is safe.
 
@@ -39,7 +39,7 @@ def _parser() -> CommandParser:
     parser = CommandParser("sync", "Bring runs to a tracker: metrics, settings, tags, files.", _EXAMPLES)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's name or its end, or an experiment")
     parser.add_argument(
-        "--to", action="append", choices=_KINDS, required=True, help="the tracker (repeatable)"
+        "--to", action="append", choices=KINDS, required=True, help="the tracker (repeatable)"
     )
     parser.add_argument("--uri", metavar="URI", help="MLflow's, instead of the one in the run's settings")
     parser.add_argument(
@@ -54,7 +54,6 @@ def _parser() -> CommandParser:
 
 def _deliver_all(folders: list[RunFolder], arguments: argparse.Namespace) -> int:
     from atrium.tracking.mirrors.delivery import describe
-    from atrium.tracking.mirrors.targets import delivery_of
 
     console = standard_output()
     num_failed = 0
@@ -86,8 +85,6 @@ def _deliver_all(folders: list[RunFolder], arguments: argparse.Namespace) -> int
 def _follow(folder: RunFolder, kind: str) -> int:
     """Mirror one run until it is over; problems are in the run's record, which training reads."""
     import time
-
-    from atrium.tracking.mirrors.targets import delivery_of
 
     os.nice(_LOWEST_PRIORITY)
     lock = None

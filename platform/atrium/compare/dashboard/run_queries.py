@@ -14,7 +14,8 @@ from atrium.compare.dashboard.runs_scan import RunEntry
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.run_settings import differing, method_keys
 from atrium.metrics import REWARD
-from atrium.tracking.recorded import read_object, setting
+from atrium.nested import setting
+from atrium.tracking.recorded import read_object
 
 Answer = dict[str, Any]
 

@@ -27,7 +27,7 @@ from atrium.compare.trust_region import (
     window_in_use,
 )
 from atrium.errors import RunFolderError
-from atrium.tracking.recorded import setting
+from atrium.nested import setting
 
 Answer = dict[str, Any]
 

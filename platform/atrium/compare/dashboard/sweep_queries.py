@@ -12,8 +12,9 @@ import numpy as np
 from atrium.compare.dashboard.runs_scan import is_within
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.errors import RunFolderError
+from atrium.nested import setting
 from atrium.tracking.layout import NAME_PATTERN
-from atrium.tracking.recorded import as_finite, read_object, setting
+from atrium.tracking.recorded import as_finite, read_object
 
 Answer = dict[str, Any]
 

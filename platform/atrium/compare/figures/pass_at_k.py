@@ -21,9 +21,10 @@ from atrium.compare.figures.style import (
     style,
     use_cache,
 )
+from atrium.nested import mapping_at, setting
 from atrium.tracking.layout import step_name
 from atrium.tracking.reader import EvaluationPoint, read_evaluations
-from atrium.tracking.recorded import as_finite, as_interval, mapping_at, setting
+from atrium.tracking.recorded import as_finite, as_interval
 from atrium.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:

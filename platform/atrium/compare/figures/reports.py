@@ -20,6 +20,7 @@ from atrium.compare.figures.style import (
     inline_svg,
     line_style,
     literal,
+    merged,
     new_figure,
     spread,
     style,
@@ -198,18 +199,13 @@ def _shortened(text: str, width: int) -> str:
 
 
 def _points(comparison: RunsComparison) -> dict[str, Window]:
-    found: dict[str, Window] = {}
-    for one in comparison.arms:
-        window = one.arm.window
-        if window is None or not _has_point(window):
-            continue
-        for name, known in found.items():
-            if abs(known.lower - window.lower) < _SAME and abs(known.upper - window.upper) < _SAME:
-                found = {f"{name} = {one.arm.name}" if key == name else key: w for key, w in found.items()}
-                break
-        else:
-            found[one.arm.name] = window
-    return found
+    windows = {one.arm.name: one.arm.window for one in comparison.arms}
+    points = {name: window for name, window in windows.items() if window is not None and _has_point(window)}
+
+    def are_same(one: Window, other: Window) -> bool:
+        return max(abs(one.lower - other.lower), abs(one.upper - other.upper)) < _SAME
+
+    return merged(points, are_same, " = ")
 
 
 def _has_point(window: Window | None) -> bool:

@@ -24,9 +24,10 @@ from atrium.compare.figures.style import (
     use_cache,
 )
 from atrium.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD, Quantity
+from atrium.nested import setting
 from atrium.tracking.atomic import explained
 from atrium.tracking.reader import EvaluationPoint, MetricTable, read_evaluations, read_metrics
-from atrium.tracking.recorded import read_object, setting
+from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from atrium.tracking.atomic import explained, replacing
 
@@ -37,6 +37,7 @@ _VARIABLES = {
 }
 """What a page's style sheet calls these colours, which it has for a dark look too."""
 _TIP = "tip: "
+Point = TypeVar("Point")
 _DPI = 144
 ON_WHITE: dict[str, object] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0}
 """The box behind text that lines run under."""
@@ -88,6 +89,20 @@ def spread(values: Sequence[float], *, gap: float, least: float) -> list[float]:
         placed[index] = least = max(placed[index], least)
         least += gap
     return placed
+
+
+def merged(
+    points: Mapping[str, Point], is_same: Callable[[Point, Point], bool], joint: str
+) -> dict[str, Point]:
+    """Points by name; those that are the same are one, under all of their names."""
+    found: dict[str, Point] = {}
+    for name, point in points.items():
+        twin = next((known for known, other in found.items() if is_same(other, point)), None)
+        if twin is None:
+            found[name] = point
+        else:
+            found = {f"{key}{joint}{name}" if key == twin else key: other for key, other in found.items()}
+    return found
 
 
 def tip(text: str) -> str:

@@ -21,6 +21,7 @@ from atrium.compare.figures.style import (
     ON_WHITE,
     ORANGE,
     line_style,
+    merged,
     new_figure,
     save_both,
     spread,
@@ -216,13 +217,10 @@ def _draw_points(axes: Axes, points: Mapping[str, Window], *, named: Set[str], g
 
 def _close_together(points: Mapping[str, Window], scale: tuple[float, float]) -> dict[str, Window]:
     """The points with one name for those that a picture of this width and line height cannot tell apart."""
-    found: dict[str, Window] = {}
-    for name, window in points.items():
-        for known, other in found.items():
-            is_close = abs(window.lower - other.lower) < 0.01 * scale[0]
-            if is_close and abs(window.upper - other.upper) < 0.2 * scale[1]:
-                found = {f"{known}, {name}" if key == known else key: value for key, value in found.items()}
-                break
-        else:
-            found[name] = window
-    return found
+    return merged(
+        points,
+        lambda one, other: (
+            abs(one.lower - other.lower) < 0.01 * scale[0] and abs(one.upper - other.upper) < 0.2 * scale[1]
+        ),
+        ", ",
+    )

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from atrium.nested import flattened_text
+from atrium.nested import flattened_text, setting
 from atrium.tracking.method_settings import method_key
-from atrium.tracking.recorded import read_object, setting
+from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 
 _FILES = ("config.json", "overrides.yaml", "provenance.json", "summary.json", "log.txt", "sweep.json")

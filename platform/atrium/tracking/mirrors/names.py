@@ -11,8 +11,9 @@ import re
 from collections.abc import Mapping
 
 from atrium.metrics import evaluation_name
+from atrium.nested import mapping_at
 from atrium.tracking.json_lines import Record
-from atrium.tracking.recorded import as_finite, mapping_at
+from atrium.tracking.recorded import as_finite
 
 _REFUSED = re.compile(r"[^/\w.\- :]")
 _MAX_LENGTH = 250

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from atrium.errors import ConfigError
+from atrium.nested import setting
 from atrium.tracking.find import started
 from atrium.tracking.mirrors.delivery import Delivery, Destination
 from atrium.tracking.mirrors.description import describe_run
 from atrium.tracking.mirrors.mlflow_destination import MLflowDestination, default_uri
 from atrium.tracking.mirrors.tensorboard_destination import TensorBoardDestination
 from atrium.tracking.mirrors.wandb_destination import WandbDestination
-from atrium.tracking.recorded import read_object, setting
+from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 
 KINDS = ("mlflow", "wandb", "tensorboard")
