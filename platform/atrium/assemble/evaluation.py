@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -216,20 +216,13 @@ class _ProgressLine:
 
 def _described(parts: _Parts, benchmark: Benchmark) -> dict[str, object]:
     """How the answers came about: without it a score says little."""
-    config, sampling = parts.settings.config, benchmark.sampling
+    config, sampling = parts.settings.config, asdict(benchmark.sampling)
+    del sampling["ignore_stop"]  # only benchmarks of speed set it
     return {
         "prompt_template": parts.template.name,
         "prompt_template_hash": parts.template.content_hash,
         "thinking": config.model.thinking,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_p": sampling.min_p,
-        "repetition_penalty": sampling.repetition_penalty,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "max_new_tokens": sampling.max_new_tokens,
-        "stop": list(sampling.stop),
+        **sampling,
         "seed": config.evaluation.seed,
         "require_stop": benchmark.require_stop,
         "engine": config.rollout.engine,

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -30,13 +30,13 @@ from atrium.evaluation.evaluator import Benchmark, Evaluation, evaluate, sample_
 from atrium.grading.grader import Grader
 from atrium.models.policy import Policy
 from atrium.models.shards import full_tensor
-from atrium.records import BenchmarkResult, EvaluatedSample, FinishReason, Problem, TokenIds, VerdictKind
+from atrium.records import BenchmarkResult, EvaluatedSample, Problem, TokenIds
 from atrium.rollout.declaration import WaveSize
 from atrium.rollout.engine import Engine
 from atrium.tracking.atomic import explained
 from atrium.tracking.evaluation_parts import EvaluationParts, Finished
 from atrium.tracking.listener import Listener
-from atrium.tracking.sample_files import write_evaluation
+from atrium.tracking.sample_files import answer_columns, sample_of, write_evaluation
 from atrium.train.ranks.ranks import Ranks
 
 _FORMAT_VERSION = 1
@@ -208,27 +208,11 @@ def evaluated_together(
         samples = evaluate(replace(benchmark, problems=tuple(share)), Watch()).samples
     elif share:
         sample(replace(benchmark, problems=tuple(share)))
-    found = ranks.gather([_record(sample) for sample in samples])
+    found = ranks.gather([{"problem": one.problem.problem_id, **answer_columns(one)} for one in samples])
     if not ranks.is_first:
         return None
     problems = {problem.problem_id: problem for problem in benchmark.problems}
     finished: dict[str, list[EvaluatedSample]] = {name: [] for name in problems}
     for record in (record for records in found for record in records):
-        finished[record["problem"]].append(_sample(record, problems))
+        finished[record["problem"]].append(sample_of(record, problems[record["problem"]]))
     return evaluate(benchmark, Watch(finished=finished))
-
-
-def _record(sample: EvaluatedSample) -> dict[str, Any]:
-    record = {field.name: getattr(sample, field.name) for field in fields(sample)}
-    return {**record, "problem": sample.problem.problem_id}
-
-
-def _sample(record: Mapping[str, Any], problems: Mapping[str, Problem]) -> EvaluatedSample:
-    return EvaluatedSample(
-        **{
-            **record,
-            "problem": problems[record["problem"]],
-            "verdict": VerdictKind(record["verdict"]),
-            "finish_reason": FinishReason(record["finish_reason"]),
-        }
-    )

@@ -17,7 +17,7 @@ from atrium.assemble.ranks import agreed_folder, explained_by, restore_and_trunc
 from atrium.compare.figures.runs import draw_figures
 from atrium.config.schema import RunConfig
 from atrium.errors import Interrupted
-from atrium.launch.rank_logs import log_into, rank_log
+from atrium.launch.rank_logs import rank_log
 from atrium.rollout.engine import EngineFacts
 from atrium.tracking.diagnosis import Notes
 from atrium.tracking.end_summary import print_summary
@@ -26,7 +26,7 @@ from atrium.tracking.log_display import LogDisplay
 from atrium.tracking.mirrors.process import MirrorProcesses
 from atrium.tracking.provenance import DataProvenance, collect_provenance
 from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.run_folder import RunFolder, log_into
 from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState, end_by
 from atrium.tracking.terminal_display import displays
@@ -170,7 +170,9 @@ def opened(
 def _displays(config: RunConfig, folder: RunFolder, ranks: Ranks) -> tuple[Listener, ...]:
     if ranks.is_first:
         return displays(config.tracking.progress, folder.append_log)
-    return (LogDisplay(partial(log_into, rank_log(folder.path, ranks.rank))),)
+    log = rank_log(folder.path, ranks.rank)
+    log.parent.mkdir(exist_ok=True)
+    return (LogDisplay(partial(log_into, log)),)
 
 
 def _listeners(

@@ -94,11 +94,7 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--run", metavar="RUN", help="evaluate a checkpoint of this run: `last`, its name, or its folder"
     )
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--best", action="store_true", help="the checkpoint that was best on validation")
-    which.add_argument(
-        "--step", type=int, metavar="N", help="the checkpoint at this step (default: the last)"
-    )
+    parser.add_checkpoint()
     parser.add_argument(
         "--resume", metavar="EVALUATION", help="go on with an evaluation: `last`, its name, or its folder"
     )

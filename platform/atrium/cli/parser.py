@@ -54,6 +54,14 @@ class CommandParser(argparse.ArgumentParser):
         )
         self.add_runs_dir()
 
+    def add_checkpoint(self) -> None:
+        """Add the options that choose among a run's checkpoints, of which the last is the default."""
+        which = self.add_mutually_exclusive_group()
+        which.add_argument("--best", action="store_true", help="the checkpoint that was best on validation")
+        which.add_argument(
+            "--step", type=int, metavar="N", help="the checkpoint at this step (default: the last)"
+        )
+
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """The arguments; `--help` is answered and raises `SystemExit`, as argparse has it."""
         return self.parse_intermixed_args(list(argv))  # settings may stand behind options

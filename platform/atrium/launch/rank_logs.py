@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from pathlib import Path
 
 _ERROR = "error: "
@@ -39,16 +38,6 @@ def print_into(log: Path, *, keep_stdout: bool) -> None:
             os.dup2(descriptor, sys.stdout.fileno())
     finally:
         os.close(descriptor)
-
-
-def log_into(log: Path, line: str) -> None:
-    """Add a line with its time; a full disk is no reason to stop a run."""
-    try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("a", encoding="utf-8", errors="replace") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
-    except OSError:
-        pass  # as the run's own log, a convenience
 
 
 def size_of(log: Path) -> int:

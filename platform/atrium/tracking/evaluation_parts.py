@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from atrium.errors import RunFolderError
-from atrium.records import EvaluatedSample, FinishReason, Problem, VerdictKind
+from atrium.records import EvaluatedSample, Problem
 from atrium.tracking.atomic import explained
 from atrium.tracking.layout import remove
-from atrium.tracking.sample_files import Row, read_samples, write_evaluation
+from atrium.tracking.sample_files import Row, read_samples, sample_of, write_evaluation
 
 Finished = Mapping[str, Sequence[EvaluatedSample]]
 """The samples of whole problems in their order, by problem id."""
@@ -79,15 +79,4 @@ def _sample_of(row: Row, known: Mapping[str, Problem], path: Path) -> EvaluatedS
             f"{path} holds problem {row['problem_id']!r}, which the benchmark no longer has in this form; "
             "evaluate anew rather than resume"
         )
-    return EvaluatedSample(
-        problem=problem,
-        sample_index=row["sample_index"],
-        text=row["text"],
-        verdict=VerdictKind(row["verdict"]),
-        reason=row["reason"],
-        extracted=row["extracted"],
-        is_correct=row["is_correct"],
-        num_tokens=row["num_tokens"],
-        finish_reason=FinishReason(row["finish_reason"]),
-        logprob_sum=row["logprob_sum"],
-    )
+    return sample_of(row, problem)

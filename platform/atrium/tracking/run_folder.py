@@ -116,14 +116,8 @@ class RunFolder(RunLayout):
                     write_text(file, redact(plugin.source.decode("utf-8", "replace"), os.environ))
 
     def append_log(self, text: str) -> None:
-        """Add lines to `log.txt`, each with its time. A full disk is no reason to stop a run."""
-        now = time.strftime("%Y-%m-%d %H:%M:%S")
-        lines = "".join(f"{now}  {line}\n" for line in text.splitlines() if line.strip())
-        try:
-            with self.log_file.open("a", encoding="utf-8", errors="replace") as file:
-                file.write(lines)
-        except OSError:
-            pass  # the log is a convenience; metrics and checkpoints report a full disk
+        """Add lines to `log.txt`; see `log_into`."""
+        log_into(self.log_file, text)
 
     def lock(self) -> RunLock:
         """Take the folder for this process, until the lock is released or the process dies.
@@ -206,3 +200,14 @@ def _drop_temporary_files(folder: Path) -> None:
     if folder.is_dir():
         for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
             path.unlink(missing_ok=True)
+
+
+def log_into(log: Path, text: str) -> None:
+    """Add lines to a log, each with its time. A full disk is no reason to stop a run."""
+    now = time.strftime("%Y-%m-%d %H:%M:%S")
+    lines = "".join(f"{now}  {line}\n" for line in text.splitlines() if line.strip())
+    try:
+        with log.open("a", encoding="utf-8", errors="replace") as file:
+            file.write(lines)
+    except OSError:
+        pass  # logs are a convenience; metrics and checkpoints report a full disk

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from atrium.errors import RunFolderError
-from atrium.records import EvaluatedSample, Problem, RolloutGroup, TokenTrace
+from atrium.records import EvaluatedSample, FinishReason, Problem, RolloutGroup, TokenTrace, VerdictKind
 from atrium.tracking.atomic import replacing
 
 Row = dict[str, Any]
@@ -98,22 +99,21 @@ def write_rollouts(
 
 def write_evaluation(path: Path, step: int, samples: Iterable[EvaluatedSample]) -> None:
     """Write an evaluation's samples as one file. Raises `OSError` where there is no room."""
-    rows = [
-        {
-            **_problem_columns(step, sample.problem),
-            "sample_index": sample.sample_index,
-            "text": _encodable(sample.text),
-            "verdict": sample.verdict.value,
-            "reason": _encodable(sample.reason),
-            "extracted": _encodable(sample.extracted),
-            "is_correct": sample.is_correct,
-            "finish_reason": sample.finish_reason.value,
-            "num_tokens": sample.num_tokens,
-            "logprob_sum": sample.logprob_sum,
-        }
-        for sample in samples
-    ]
+    rows = [{**_problem_columns(step, one.problem), **answer_columns(one)} for one in samples]
     _write(path, rows, EVALUATION_SCHEMA)
+
+
+def answer_columns(sample: EvaluatedSample) -> Row:
+    """The columns of an answer, without those of its problem; `sample_of` reads them."""
+    values = {field.name: getattr(sample, field.name) for field in fields(sample) if field.name != "problem"}
+    return {name: _encodable(value) if isinstance(value, str) else value for name, value in values.items()}
+
+
+def sample_of(row: Row, problem: Problem) -> EvaluatedSample:
+    """The answer to `problem` that a row holds."""
+    values = {field.name: row[field.name] for field in fields(EvaluatedSample) if field.name != "problem"}
+    kinds = {"verdict": VerdictKind(row["verdict"]), "finish_reason": FinishReason(row["finish_reason"])}
+    return EvaluatedSample(problem=problem, **{**values, **kinds})
 
 
 def read_samples(path: Path, columns: Sequence[str] | None = None) -> list[Row]:

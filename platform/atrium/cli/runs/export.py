@@ -35,11 +35,7 @@ def main_export(argv: list[str]) -> int:
         "The latest checkpoint by default.",
     )
     parser.add_run()
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "--best", action="store_true", help="the checkpoint that was best on validation problems"
-    )
-    which.add_argument("--step", type=int, metavar="N", help="the checkpoint at this step")
+    parser.add_checkpoint()
     parser.add_argument(
         "--to", metavar="DIR", help="the folder to write (default: export/step-... in the run folder)"
     )
