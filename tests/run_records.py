@@ -1,6 +1,8 @@
-"""What tests record in run folders: problems that are sums, answers to them, and groups of rollouts."""
+"""Run folders as tests want them, by the writer that training uses; and what is recorded in them."""
 
 from __future__ import annotations
+
+import json
 
 import numpy as np
 
@@ -14,6 +16,8 @@ from atrium.records import (
     Verdict,
     VerdictKind,
 )
+from atrium.tracking.run_folder_writer import RunFolderWriter
+from atrium.tracking.status import RunState
 
 
 def sum_problem(index, name=None, **metadata):
@@ -66,3 +70,57 @@ def group_of_two(problem, rng, *, num_tokens, text, weight_version=0):
         prompt_token_ids=np.arange(4, dtype=np.int32),
         rollouts=(rollout(0), rollout(1)),
     )
+
+
+def write_run(
+    folder,
+    *,
+    num_steps,
+    metrics,
+    evaluations,
+    first=1,
+    last=None,
+    rollouts=None,
+    ratios=None,
+    rollouts_every_num_steps=10,
+):
+    """Record steps `first` to `last`; the writer, which is open.
+
+    `metrics` gives a step's metrics, `ratios` its histogram, `rollouts` its groups and traces, and
+    `evaluations` its results, those before training for step 0.
+    """
+    writer = RunFolderWriter(folder, rollouts_every_num_steps=rollouts_every_num_steps)
+    writer.begin(step=first - 1, num_steps=num_steps)
+    for step in range(first if first > 1 else 0, (num_steps if last is None else last) + 1):
+        if step:
+            writer.step(step, metrics(step))
+            if ratios is not None:
+                writer.ratios(step, ratios(step))
+            if rollouts is not None and writer.wants_rollouts(step):
+                writer.rollouts(step, *rollouts(step))
+        for result in evaluations(step):
+            writer.evaluation(result)
+    return writer
+
+
+def leave(writer, state, error=None):
+    """Let the run be in this state, which may be one that only readers conclude: its process is gone."""
+    if state not in (RunState.KILLED, RunState.RUNNING):
+        writer.end(state, error)
+        return
+    writer.close()
+    if state is RunState.KILLED:
+        status = json.loads(writer.folder.status_file.read_text())
+        writer.folder.status_file.write_text(json.dumps({**status, "pid": 2**22 + 1}))
+
+
+def method_settings(name, divergence, **sections):
+    """The settings of a run as far as they make a method: one that clips."""
+    algorithm = {
+        "name": name,
+        "advantage": {},
+        "surrogate": {"kind": "clip"},
+        "reduction": {"kind": "token_mean"},
+        "on_policy": {"law": "exact"},
+    }
+    return {"algorithm": algorithm, "divergence": divergence, "regularizer": {}, **sections}

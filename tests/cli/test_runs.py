@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.run_records import evaluated_sample, sum_problem
+from tests.run_records import evaluated_sample, leave, sum_problem, write_run
 
 import atrium as atrium_package
 from atrium.cli import doctor
@@ -27,7 +27,6 @@ from atrium.tracking import provenance
 from atrium.tracking.find import list_runs
 from atrium.tracking.reader import read_metrics
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState
 
 HOSTILE_TEXT = "<script>\x1b[2J[red]\\boxed{5}"
@@ -38,7 +37,7 @@ def composed(*overrides):
     return compose(overrides)
 
 
-def evaluate(tracker, step, benchmark, text):
+def evaluated(step, benchmark, text):
     mean = 0.2 + step / 10
     samples = [
         evaluated_sample(
@@ -60,7 +59,7 @@ def evaluate(tracker, step, benchmark, text):
         "pass_at_intervals": {"8": {"over_problems": [mean, mean + 0.2]}},
         "breakdown": {"level": {"2": {"mean_at_k": mean}, "3": {"mean_at_k": mean / 2}}},
     }
-    tracker.evaluation(BenchmarkResult(step=step, benchmark=benchmark, samples=samples, results=results))
+    return BenchmarkResult(step=step, benchmark=benchmark, samples=samples, results=results)
 
 
 def make_run(runs_dir, *overrides, end=RunState.FINISHED, last=6, checkpoints=(), text="a = \\boxed{1}"):
@@ -69,16 +68,19 @@ def make_run(runs_dir, *overrides, end=RunState.FINISHED, last=6, checkpoints=()
     folder = RunFolder.create(runs_dir, config.experiment_name, config.algorithm.name, config.seed)
     folder.write_overrides(overrides)
     folder.write_config(config.model_dump(mode="json"))
-    tracker = RunFolderWriter(folder)
-    tracker.begin(step=0, num_steps=6)
-    for benchmark in ("arithmetic-test", "arithmetic-validation"):
-        evaluate(tracker, 0, benchmark, text)
-    for step in range(1, last + 1):
-        tracker.step(step, {"rollout/reward": step / 10, "objective/clip_low_frac": 0.01})
-        if step % 3 == 0:
-            evaluate(tracker, step, "arithmetic-validation", text)
-    if last == 6:
-        evaluate(tracker, 6, "arithmetic-test", text)
+
+    def evaluations(step):
+        for benchmark in ("arithmetic-test", "arithmetic-validation"):
+            if step in (0, 6) or (step == 3 and benchmark == "arithmetic-validation"):
+                yield evaluated(step, benchmark, text)
+
+    writer = write_run(
+        folder,
+        num_steps=6,
+        last=last,
+        metrics=lambda step: {"rollout/reward": step / 10, "objective/clip_low_frac": 0.01},
+        evaluations=evaluations,
+    )
     for step in checkpoints:
         policy = folder.checkpoint_path(step) / "policy"
         policy.mkdir(parents=True)
@@ -86,14 +88,7 @@ def make_run(runs_dir, *overrides, end=RunState.FINISHED, last=6, checkpoints=()
         (policy / "tokenizer.json").write_text("{}")
         (policy / "model.safetensors").write_bytes(bytes([step]) * 1000)
         (policy.parent / "optimizer.safetensors").write_bytes(bytes(2000))
-    if end is RunState.KILLED:
-        tracker.close()
-        status = json.loads(folder.status_file.read_text())
-        folder.status_file.write_text(json.dumps({**status, "pid": 2**22 + 1}))
-    elif end is not RunState.RUNNING:
-        tracker.end(end, "the loss is not finite" if end is RunState.FAILED else None)
-    else:
-        tracker.close()
+    leave(writer, end, "the loss is not finite" if end is RunState.FAILED else None)
     return folder
 
 

@@ -6,12 +6,11 @@ import json
 
 import numpy as np
 import pytest
-from tests.run_records import evaluated_sample, sum_problem
+from tests.run_records import evaluated_sample, leave, method_settings, sum_problem, write_run
 
 from atrium.evaluation.results import summarize
 from atrium.records import BenchmarkResult
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState
 
 DIVERGENCES = {
@@ -51,15 +50,7 @@ def make_run(tmp_path, monkeypatch):
             "num_steps": num_steps,
             "experiment_name": experiment,
             "runs_dir": str(tmp_path / "runs"),
-            "algorithm": {
-                "name": algorithm,
-                "advantage": {"scale": "group_std"},
-                "surrogate": {"kind": "clip"},
-                "reduction": {"kind": "token_mean"},
-                "on_policy": {"law": "exact"},
-            },
-            "regularizer": {"kl": None, "entropy": None},
-            "divergence": DIVERGENCES.get(algorithm, DIVERGENCES["grpo"]),
+            **method_settings(algorithm, DIVERGENCES.get(algorithm, DIVERGENCES["grpo"])),
             "optimizer": {"learning_rate": 3e-4},
             "evaluation": {"seed": 0},
             **settings,
@@ -69,28 +60,21 @@ def make_run(tmp_path, monkeypatch):
         (folder.path / "provenance.json").write_text(
             json.dumps({"code": {"commit": "c0ffee" * 6, "diff": ""}, "packages": {"torch": "2.11"}})
         )
-        tracker = RunFolderWriter(folder)
-        tracker.begin(step=0, num_steps=num_steps)
-        for step in range((num_steps if until is None else until) + 1):
-            if step:
-                tracker.step(
-                    step,
-                    {"rollout/num_tokens": step_tokens, "time/step_s": 2.0, "rollout/reward": 0.1 * step},
-                )
+
+        def metrics(step):
+            return {"rollout/num_tokens": step_tokens, "time/step_s": 2.0, "rollout/reward": 0.1 * step}
+
+        def evaluations(step):
             for (benchmark, at), count_P in counts.items():
                 if at == step:
                     answers = _samples(count_P, k)
                     results = summarize(answers, num_samples=k, pass_at=[1, k])
                     if draws == "keyed":
                         results["draws"] = {"evaluation_seed": 0, "run_seed": seed if step else None}
-                    tracker.evaluation(
-                        BenchmarkResult(step=step, benchmark=benchmark, samples=answers, results=results)
-                    )
-        if state is RunState.KILLED:
-            status = json.loads(folder.status_file.read_text())
-            folder.status_file.write_text(json.dumps(status | {"pid": 2**22 + 1}))
-        elif state is not RunState.RUNNING:
-            tracker.end(state, "as the test wants")
+                    yield BenchmarkResult(step=step, benchmark=benchmark, samples=answers, results=results)
+
+        writer = write_run(folder, num_steps=num_steps, last=until, metrics=metrics, evaluations=evaluations)
+        leave(writer, state, "as the test wants")
         return folder
 
     return make

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from tests.run_records import evaluated_sample, group_of_two, sum_problem
+from tests.run_records import evaluated_sample, group_of_two, sum_problem, write_run
 
 from atrium.records import BenchmarkResult, TokenTrace
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_writer import RunFolderWriter
 
 
 @pytest.fixture
@@ -116,26 +115,22 @@ def record(samples, results, metrics, groups):
     """Record steps `first` to `last` of a run: rollouts every 2, validation every 3, test at both ends."""
 
     def run(folder, first=1, last=6, num_steps=6):
-        tracker = RunFolderWriter(folder, rollouts_every_num_steps=2)
-        tracker.begin(step=first - 1, num_steps=num_steps)
-
-        def evaluate(step, benchmark):
-            tracker.evaluation(
-                BenchmarkResult(
+        def evaluations(step):
+            at_ends = ["test"] if step in (0, num_steps) else []
+            for benchmark in ["validation", *at_ends] if step % 3 == 0 else at_ends:
+                yield BenchmarkResult(
                     step=step, benchmark=benchmark, samples=samples(), results=results(0.2 + step / 10)
                 )
-            )
 
-        if first == 1:
-            evaluate(0, "test")
-            evaluate(0, "validation")
-        for step in range(first, last + 1):
-            tracker.step(step, metrics(step))
-            tracker.rollouts(step, groups(), {})
-            if step % 3 == 0:
-                evaluate(step, "validation")
-        if last == num_steps:
-            evaluate(last, "test")
-        return tracker
+        return write_run(
+            folder,
+            first=first,
+            last=last,
+            num_steps=num_steps,
+            metrics=metrics,
+            evaluations=evaluations,
+            rollouts=lambda step: (groups(), {}),
+            rollouts_every_num_steps=2,
+        )
 
     return run

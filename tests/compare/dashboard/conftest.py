@@ -12,12 +12,18 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import uvicorn
-from tests.run_records import evaluated_sample, group_of_two, sum_problem
+from tests.run_records import (
+    evaluated_sample,
+    group_of_two,
+    leave,
+    method_settings,
+    sum_problem,
+    write_run,
+)
 
 from atrium.compare.dashboard.server import create_app
 from atrium.records import BenchmarkResult, RatioHistogram, TokenTrace
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\\boxed{1}"
@@ -71,7 +77,7 @@ TRACES = {
 }
 
 
-def write_run(
+def written_run(
     runs_dir,
     algorithm="atr",
     seed=0,
@@ -95,60 +101,55 @@ def write_run(
             "seed": seed,
             "num_steps": num_steps,
             "experiment_name": experiment,
-            "algorithm": {
-                "name": algorithm,
-                "advantage": {},
-                "surrogate": {"kind": "clip"},
-                "reduction": {"kind": "token_mean"},
-                "on_policy": {"law": "exact"},
-            },
-            "divergence": DIVERGENCES[algorithm],
-            "regularizer": {},
+            **method_settings(algorithm, DIVERGENCES[algorithm]),
             "model": {"kind": "tiny"},
         }
     )
     folder.write_overrides([f"algorithm={algorithm}"])
-    tracker = RunFolderWriter(folder, rollouts_every_num_steps=4)
-    tracker.begin(step=0, num_steps=num_steps)
-    for step in range((num_steps if until is None else until) + 1):
-        if step:
-            log_step(tracker, rng, step)
-            if tracker.wants_rollouts(step):
-                groups = [
-                    group_of_two(sum_problem(index, f"train-{index}"), rng, num_tokens=NUM_TOKENS, text=text)
-                    for index in range(3)
-                ]
-                keys = [(group.problem.problem_id, place) for group in groups for place in (0, 1)]
-                tracker.rollouts(step, groups, {key: TRACES[key[1]] for key in keys})
+
+    def rollouts(step):
+        groups = [
+            group_of_two(sum_problem(index, f"train-{index}"), rng, num_tokens=NUM_TOKENS, text=text)
+            for index in range(3)
+        ]
+        keys = [(group.problem.problem_id, place) for group in groups for place in (0, 1)]
+        return groups, {key: TRACES[key[1]] for key in keys}
+
+    def evaluations(step):
         if step in (0, num_steps):
             samples, results = evaluated(rng, ability if step else 0.2, text)
             results["draws"] = {"evaluation_seed": 0, "run_seed": seed if step else None}
-            tracker.evaluation(
-                BenchmarkResult(step=step, benchmark=benchmark, samples=samples, results=results)
-            )
-    tracker.end(state or RunState.FINISHED)
+            yield BenchmarkResult(step=step, benchmark=benchmark, samples=samples, results=results)
+
+    writer = write_run(
+        folder,
+        num_steps=num_steps,
+        last=until,
+        metrics=lambda step: metrics_of(rng, step),
+        evaluations=evaluations,
+        rollouts=rollouts,
+        rollouts_every_num_steps=4,
+        ratios=lambda step: RATIOS,
+    )
+    leave(writer, state or RunState.FINISHED)
     return folder
 
 
-def log_step(tracker, rng, step):
-    tracker.step(
-        step,
-        {
-            "rollout/reward": step / 10 + 0.01 * rng.random(),
-            "rollout/num_tokens": 100.0,
-            "objective/entropy": 1.0 / step,
-            "objective/clip_high_frac": 0.02,
-            "objective/clip_low_frac": 0.01,
-            "objective/ratio_min": 0.5,
-            "objective/ratio_max": 1.5,
-            "objective/kl_k3": 0.001 * step,
-            "time/step_s": 2.0,
-        },
-    )
-    tracker.ratios(
-        step,
-        RatioHistogram(edges=(0.5, 0.9, 1.1, 1.6), positive=(1, 6, 3), negative=(4, 5, 0), zero=(0, 9, 0)),
-    )
+RATIOS = RatioHistogram(edges=(0.5, 0.9, 1.1, 1.6), positive=(1, 6, 3), negative=(4, 5, 0), zero=(0, 9, 0))
+
+
+def metrics_of(rng, step):
+    return {
+        "rollout/reward": step / 10 + 0.01 * rng.random(),
+        "rollout/num_tokens": 100.0,
+        "objective/entropy": 1.0 / step,
+        "objective/clip_high_frac": 0.02,
+        "objective/clip_low_frac": 0.01,
+        "objective/ratio_min": 0.5,
+        "objective/ratio_max": 1.5,
+        "objective/kl_k3": 0.001 * step,
+        "time/step_s": 2.0,
+    }
 
 
 @pytest.fixture(scope="session")
@@ -156,8 +157,8 @@ def written_once(tmp_path_factory):
     """Two methods with two seeds each."""
     folder = tmp_path_factory.mktemp("dashboard") / "runs"
     for seed in (0, 1):
-        write_run(folder, "atr", seed, ability=0.6)
-        write_run(folder, "grpo", seed, ability=0.4)
+        written_run(folder, "atr", seed, ability=0.6)
+        written_run(folder, "grpo", seed, ability=0.4)
     return folder
 
 
@@ -259,7 +260,7 @@ def make_run(tmp_path_factory):
     """A run that appears whole, so that nothing which watches the folder sees half of it."""
 
     def make(runs_dir, algorithm="atr", seed=0, **settings):
-        folder = write_run(tmp_path_factory.mktemp("unseen"), algorithm, seed, **settings)
+        folder = written_run(tmp_path_factory.mktemp("unseen"), algorithm, seed, **settings)
         place = runs_dir / folder.path.relative_to(folder.path.parents[1])
         place.parent.mkdir(parents=True, exist_ok=True)
         folder.path.rename(place)
