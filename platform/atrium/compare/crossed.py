@@ -39,21 +39,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from atrium.compare.simultaneous import SINGLE, Family
+from atrium.evaluation.estimates import Interval
 
 Values = NDArray[np.float64]
 
 
-class Bounds(NamedTuple):
-    """The two ends of a confidence interval."""
-
-    low: float
-    high: float
-
-
 _NO_SPREAD = 1e-24
-DIFFERENCES = Bounds(-1.0, 1.0)
+DIFFERENCES = Interval(-1.0, 1.0)
 """Where differences of shares lie."""
-SHARES = Bounds(0.0, 1.0)
+SHARES = Interval(0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +59,7 @@ class Uncertainty:
 
     standard_error: float
     degrees_of_freedom: float
-    interval: Bounds
+    interval: Interval
     p_value: float
 
 
@@ -146,7 +140,7 @@ class _Squares(NamedTuple):
 def crossed_mean(
     values_by_benchmark: Sequence[ArrayLike],
     *,
-    limits: Bounds = DIFFERENCES,
+    limits: Interval = DIFFERENCES,
     sampling: SamplingNoise | None = None,
     family: Family = SINGLE,
 ) -> CrossedMean:
@@ -293,7 +287,7 @@ def _components(squares: _Squares) -> VarianceComponents | None:
     )
 
 
-def _uncertainty(value: float, known: _Known | None, limits: Bounds, family: Family) -> Uncertainty | None:
+def _uncertainty(value: float, known: _Known | None, limits: Interval, family: Family) -> Uncertainty | None:
     if known is None:
         return None
     is_spread = known.variance > _NO_SPREAD
@@ -309,6 +303,6 @@ def _uncertainty(value: float, known: _Known | None, limits: Bounds, family: Fam
     return Uncertainty(
         standard_error=standard_error,
         degrees_of_freedom=known.degrees_of_freedom,
-        interval=Bounds(max(value - below, limits.low), min(value + above, limits.high)),
+        interval=Interval(max(value - below, limits.low), min(value + above, limits.high)),
         p_value=family.p_value(num_errors, known.degrees_of_freedom),
     )

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincinv
 
-from atrium.compare.crossed import Bounds, crossed_mean
+from atrium.compare.crossed import crossed_mean
+from atrium.evaluation.estimates import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class FailureRate:
     num_runs: int
 
     @property
-    def interval(self) -> Bounds:
+    def interval(self) -> Interval:
         """The exact 95 % interval of the rate."""
         return exact_interval(len(self.seeds), self.num_runs)
 
@@ -37,14 +38,14 @@ class FailureRate:
         return f"{len(self.seeds)} of {self.num_runs} ({100 * low:.1f} to {100 * high:.1f} %{named})"
 
 
-def exact_interval(count: int, num: int, *, confidence: float = 0.95) -> Bounds:
+def exact_interval(count: int, num: int, *, confidence: float = 0.95) -> Interval:
     """The Clopper-Pearson interval of a share of which `count` in `num` were seen; it never covers less."""
     if not 0 <= count <= num or num < 1:
         raise ValueError(f"{count} of {num} is no share")
     tail = (1.0 - confidence) / 2.0
     low = float(betaincinv(count, num - count + 1, tail)) if count else 0.0
     high = float(betaincinv(count + 1, num - count, 1.0 - tail)) if count < num else 1.0
-    return Bounds(low, high)
+    return Interval(low, high)
 
 
 def fell_below_start(before: Sequence[ArrayLike], after: Sequence[ArrayLike]) -> bool:

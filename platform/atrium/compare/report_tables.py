@@ -12,11 +12,12 @@ import numpy as np
 
 from atrium.compare.arm_pairs import MACRO, MEAN, Pair
 from atrium.compare.counted_runs import left_out_words
-from atrium.compare.crossed import Bounds, CrossedMean, Uncertainty
+from atrium.compare.crossed import CrossedMean, Uncertainty
 from atrium.compare.power import PLANNED_SEEDS
 from atrium.compare.robust import interquartile_of
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
 from atrium.compare.statistics import points, rounded_up
+from atrium.evaluation.estimates import Interval
 from atrium.windows import Window
 
 NOTHING = "–"
@@ -318,7 +319,7 @@ def _solved(comparison: RunsComparison, benchmark: str) -> ReportTable:
     )
 
 
-def _bounds(bounds: Bounds | None, scale: float) -> str:
+def _bounds(bounds: Interval | None, scale: float) -> str:
     if bounds is None:
         return NOTHING
     low, high = (f"{scale * end:.2f}" if scale == 1.0 else signed(end) for end in bounds)

@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from atrium.compare.crossed import Bounds, Values
+from atrium.compare.crossed import Values
+from atrium.evaluation.estimates import Interval
 
 MIN_SEEDS_IQM = 4
 MIN_SEEDS_PERMUTATION = 6
@@ -65,7 +66,7 @@ def bootstrap_interval(
     paired: bool = False,
     num_resamples: int = 2000,
     confidence: float = 0.95,
-) -> Bounds | None:
+) -> Interval | None:
     """The percentile interval of a statistic of arms `score_SB`, over resampled seeds; None below 10 seeds.
 
     Every arm is a stratum of its own, or, where `paired`, the same seeds are drawn from all arms. The
@@ -84,7 +85,7 @@ def bootstrap_interval(
         rows = drawn * len(arms) if paired else drawn
         values.append(statistic([arm[row_RS] for arm, row_RS in zip(arms, rows, strict=True)]))
     low, high = np.quantile(np.concatenate(values), [0.5 - confidence / 2.0, 0.5 + confidence / 2.0])
-    return Bounds(float(low), float(high))
+    return Interval(float(low), float(high))
 
 
 def permutation_p_value(difference_S: ArrayLike, *, seed: int, num_resamples: int = 10_000) -> float | None:

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from atrium.compare.crossed import SHARES, Bounds, CrossedMean, SamplingNoise, crossed_mean
+from atrium.compare.crossed import SHARES, CrossedMean, SamplingNoise, crossed_mean
 from atrium.compare.power import Exam
 from atrium.compare.robust import (
     MIN_SEEDS_IQM,
@@ -32,6 +32,7 @@ from atrium.compare.robust import (
     probability_of_improvement,
 )
 from atrium.compare.simultaneous import SINGLE, Family
+from atrium.evaluation.estimates import Interval
 
 VerdictKind = Literal["better", "worse", "not_distinguishable", "same_method", "not_estimable"]
 
@@ -54,10 +55,10 @@ class Comparison:
     rho_another_exam: float | None
     rho_this_exam: float | None
     improvement: float | None
-    improvement_interval: Bounds | None
+    improvement_interval: Interval | None
     iqm_baseline: float | None
     iqm_candidate: float | None
-    iqm_difference_interval: Bounds | None
+    iqm_difference_interval: Interval | None
     permutation_p: float | None
     family: Family
 

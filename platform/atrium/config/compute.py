@@ -101,18 +101,19 @@ def check_processes(compute: ComputeConfig, rollout: EngineSettings) -> None:
         raise ConfigError(
             f"rollout.tensor_parallel={shared} does not divide compute.num_processes="
             f"{compute.num_processes}, and processes that share vLLM are on one node; allowed is "
-            f"{_listed(_divisors(compute.num_processes))}, or a number of processes that it divides"
+            f"{_listed(divisors(compute.num_processes))}, or a number of processes that it divides"
         )
     if num_prompts * shared % compute.world_size:
         times = f" times rollout.tensor_parallel={shared}" if shared > 1 else ""
         raise ConfigError(
             f"compute.num_processes={compute.num_processes} on compute.num_nodes={compute.num_nodes} does "
             f"not divide rollout.num_prompts={num_prompts}{times}, and prompts are dealt evenly; allowed is "
-            f"a number of processes that divides it: {_listed(shared * n for n in _divisors(num_prompts))}"
+            f"a number of processes that divides it: {_listed(shared * n for n in divisors(num_prompts))}"
         )
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """The numbers that divide this one, in their order."""
     return [n for n in range(1, number + 1) if number % n == 0]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from atrium.config.compute import check_processes
+from atrium.config.compute import check_processes, divisors
 from atrium.config.schema import RunConfig
 from atrium.config.tasks import (
     ArithmeticBenchmarkConfig,
@@ -74,10 +74,10 @@ def _check_mirrors(config: RunConfig) -> None:
 def _check_minibatches(config: RunConfig) -> None:
     num_prompts, num_minibatches = config.rollout.num_prompts, config.optimizer.num_minibatches
     if num_prompts % num_minibatches:
-        divisors = [str(n) for n in range(1, num_prompts + 1) if num_prompts % n == 0]
         raise ConfigError(
             f"optimizer.num_minibatches={num_minibatches} does not divide "
-            f"rollout.num_prompts={num_prompts}, and groups stay whole; allowed is " + ", ".join(divisors)
+            f"rollout.num_prompts={num_prompts}, and groups stay whole; allowed is "
+            + ", ".join(map(str, divisors(num_prompts)))
         )
 
 

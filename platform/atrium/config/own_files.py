@@ -60,6 +60,14 @@ def override_text(value: object) -> str:
     return repr(value) if isinstance(value, float) else json.dumps(value)
 
 
+def read_yaml(path: Path, said: str) -> object:
+    """The content of a YAML file, interpolations as text; `said` begins the `ConfigError` for another."""
+    try:
+        return OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException, AssertionError) as error:
+        raise ConfigError(f"{said}: cannot be read as YAML: {' '.join(str(error).split())}") from error
+
+
 def _read(group: str, name: str, options: Sequence[str]) -> list[str]:
     """The overrides that a file means, its parents first."""
     path, said = Path(name).expanduser(), f"{group}={name}"
@@ -68,10 +76,7 @@ def _read(group: str, name: str, options: Sequence[str]) -> list[str]:
             f"{said}: there is no such file; allowed is a file of conf/{group} by its name, or a path to one "
             "of yours"
         )
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException, AssertionError) as error:
-        raise ConfigError(f"{said}: cannot be read: {' '.join(str(error).split())}") from error
+    content = read_yaml(path, said)
     if not isinstance(content, Mapping):
         raise ConfigError(f"{said}: holds no settings")
     settings = {str(key): value for key, value in content.items() if key != "defaults"}

@@ -37,7 +37,7 @@ Values = NDArray[np.float64]
 
 
 class Interval(NamedTuple):
-    """A two-sided confidence interval for a share, within [0, 1]."""
+    """The two ends of a confidence interval."""
 
     low: float
     high: float

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
-from yaml import YAMLError
 
 from atrium.config.messages import config_error
 from atrium.config.nearest import suggestion
+from atrium.config.own_files import read_yaml
 from atrium.errors import ConfigError
 from atrium.sweep.definition import SweepDefinition
 
@@ -62,11 +60,7 @@ def read_definition(path: Path, **changes: object) -> SweepDefinition:
 
     Raises `ConfigError`, in one line that begins with the file, for what is wrong.
     """
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException, AssertionError) as error:
-        said = " ".join(str(error).split())
-        raise ConfigError(f"{path}: cannot be read as YAML: {said}") from error
+    content = read_yaml(path, str(path))
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: holds no sweep; give question, base, space, seeds and trials")
     data = {"name": path.stem, **{str(key): value for key, value in content.items()}, **changes}

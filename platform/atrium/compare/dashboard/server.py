@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from importlib import import_module
 from pathlib import Path
@@ -28,7 +29,6 @@ from atrium.compare.dashboard.curve_queries import (
     quantities_answer,
 )
 from atrium.compare.dashboard.guard import Guard, host_names
-from atrium.compare.dashboard.plain_json import encoded
 from atrium.compare.dashboard.run_queries import run_answer, runs_answer, sparks_answer, state_answer
 from atrium.compare.dashboard.samples import TRAINING, Filter
 from atrium.compare.dashboard.sweep_queries import sweep_answer, sweeps_answer
@@ -269,3 +269,22 @@ async def _explained(_request: Request, error: Exception) -> Response:
 
 def _json(answer: object) -> Response:
     return Response(encoded(answer), media_type="application/json")
+
+
+def encoded(answer: object) -> str:
+    """The answer as standard JSON; it is copied only where numbers that are not finite become null."""
+    try:
+        return json.dumps(answer, allow_nan=False)
+    except ValueError:
+        return json.dumps(plain(answer), allow_nan=False)
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 - any value of a file
+    """The value with numbers that are not finite replaced by None, at any depth."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atrium.compare.crossed import Bounds, Uncertainty, Values
+from atrium.compare.crossed import Uncertainty, Values
 from atrium.compare.figures.style import (
     BLACK,
     BLUE,
@@ -28,6 +28,7 @@ from atrium.compare.figures.style import (
 )
 from atrium.compare.report_tables import headline_pair, signed
 from atrium.compare.run_comparison import MEASURES, RunsComparison
+from atrium.evaluation.estimates import Interval
 from atrium.windows import Window
 
 if TYPE_CHECKING:
@@ -188,9 +189,9 @@ def _bar(
     return tuple(known.interval)
 
 
-def _with_room(values: Sequence[float], share: float = 0.06, least: float = 0.002) -> Bounds:
+def _with_room(values: Sequence[float], share: float = 0.06, least: float = 0.002) -> Interval:
     room = max(share * (max(values) - min(values)), least)
-    return Bounds(min(values) - room, max(values) + room)
+    return Interval(min(values) - room, max(values) + room)
 
 
 def _shortened(text: str, width: int) -> str:
