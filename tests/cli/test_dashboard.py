@@ -11,6 +11,7 @@ import urllib.request
 
 import pytest
 
+from atrium.cli.app import main as atrium
 from atrium.cli.dashboard import _free_port, main
 from atrium.errors import ConfigError
 
@@ -33,7 +34,7 @@ def test_an_empty_host_is_refused_as_it_means_every_address(tmp_path, monkeypatc
 
 
 def test_help_says_what_it_writes(capsys):
-    assert main(["--help"]) == 0
+    assert atrium(["dashboard", "--help"]) == 0
     assert "its only writes are notes" in capsys.readouterr().out
 
 
