@@ -22,7 +22,7 @@ from atrium.grading.verifiers import MathVerifier
 from atrium.method.groups import GroupFilter
 from atrium.metrics import RANK_TOKENS_MAX, RANK_TOKENS_MIN
 from atrium.records import Completion, FinishReason, Problem
-from atrium.rollout.engine import Generation, SamplingParams
+from atrium.rollout.engine import EngineFacts, Generation, SamplingParams
 from atrium.tracking.listener import Listener
 from atrium.train.collect import RolloutCollector
 from atrium.train.measure.measurements import Measurements
@@ -69,6 +69,7 @@ class NotingEngine:
 
     asked: list = field(default_factory=list)
     weight_version: int = 0
+    facts: EngineFacts = EngineFacts()
 
     def generate(self, requests, sampling):
         self.asked.append([(int(r.prompt_token_ids[0]), r.sample_seeds) for r in requests])
