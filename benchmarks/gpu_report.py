@@ -63,8 +63,9 @@ _SMALL_UPDATE = (
     "model.architecture.vocab_size=512", "model.architecture.intermediate_size=64",
 )  # fmt: skip
 _RUN = (
-    "gpu_run.py", "model.weights=random", "rollout=transformers", "debug=tiny_steps", "num_steps=2",
+    "gpu_run.py", "--stop-after", "2", "model.weights=random", "rollout=transformers", "debug=tiny_steps",
     "rollout.max_new_tokens=512", "rollout.group_size=32", "checkpoint.every_num_steps=1000",
+    "checkpoint.keep_best=false",
 )  # fmt: skip
 _MODELS = ("make_models.py", "{work}")
 
@@ -88,7 +89,7 @@ MEASUREMENTS = {
     ),
     "gpu_memory": Measurement(
         programs=((*_RUN, "model=qwen3_0_6b"), (*_RUN, "model=qwen3_1_7b")),
-        small=(("gpu_run.py", "debug=tiny_steps", "num_steps=2"),),
+        small=(("gpu_run.py", "--stop-after", "2", "debug=tiny_steps"),),
         limit_s=270,
     ),
     "loss_stage_cuda": Measurement(
@@ -108,7 +109,7 @@ MEASUREMENTS = {
         needs="vllm",
     ),
     "gpu_learning": Measurement(
-        programs=(("gpu_run.py", "algorithm=atr"),),
+        programs=(("gpu_run.py", "algorithm=atr", "num_steps=40"),),
         small=(("gpu_run.py", "debug=tiny_steps", "num_steps=2"),),
         limit_s=150,
     ),

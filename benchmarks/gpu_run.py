@@ -7,6 +7,7 @@ with; measured is what torch allocated in the same phase, which a CPU does not s
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -66,13 +67,30 @@ def main() -> None:
     """Run, and print the record."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    options.add_argument(
+        "--stop-after", type=int, metavar="N", help="end after N steps, without a checkpoint"
+    )
     options.add_argument("settings", nargs="*", help="as for `atrium train`")
     args = options.parse_args()
     from atrium.assemble.graders import build_grader
     from atrium.assemble.training import run_training
     from atrium.config.compose import compose, from_json
+    from atrium.errors import Pruned
     from atrium.tracking.json_lines import read_json_lines
+    from atrium.tracking.listener import Listener
     from atrium.tracking.run_folder import RunFolder
+
+    class Stop(Listener):
+        """Ends a run whose checkpoint, of tens of GB, nobody needs."""
+
+        may_stop = True
+
+        def __init__(self, last: int | None) -> None:
+            self._last = last
+
+        def step(self, step: int, metrics: Mapping[str, float]) -> None:
+            if step == self._last:
+                raise Pruned("enough was measured")
 
     with tempfile.TemporaryDirectory() as runs_dir:
         lines = [
@@ -85,8 +103,11 @@ def main() -> None:
         ]
         config = compose(lines)
         config.rollout.prepare_environment(args.device, Path(runs_dir) / ".cache")
-        with build_grader(config.grader, config.model) as grader:
-            folder = RunFolder(run_training(config, grader, lines))
+        stop = Stop(args.stop_after)
+        with build_grader(config.grader, config.model) as grader, contextlib.suppress(Pruned):
+            run_training(config, grader, lines, stop)
+        (config_file,) = Path(runs_dir).glob("*/*/config.json")
+        folder = RunFolder(config_file.parent)
         steps = list(read_json_lines(folder.metrics_file).records)
         found = from_json(folder.config_file.read_text(encoding="utf-8"))
 

@@ -26,6 +26,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report.xml"
             pytest = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
+            pytest += ["-W", "default"]  # a deprecation in other versions of libraries is no wrong number
             pytest += [f"--junit-xml={report}", f"tests/gpu/{name}"]
             subprocess.run(pytest, cwd=REPOSITORY, stdout=sys.stderr, check=False)
             (found,) = ElementTree.parse(report).getroot().iter("testsuite")

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from record import machine
+
 if TYPE_CHECKING:
     from atrium.models.policy import Policy
     from atrium.rollout.engine import GenerationRequest
@@ -212,7 +214,7 @@ def main() -> None:
         for other in ("bare", "plain"):
             ratios = [ours / theirs for ours, theirs in zip(found["atrium"], found[other], strict=True)]
             record[f"atrium_to_{other}_{unit}"] = round(statistics.median(ratios), 3)
-    print(json.dumps(record))
+    print(json.dumps(record | machine(args.device)))
 
 
 if __name__ == "__main__":
