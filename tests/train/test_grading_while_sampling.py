@@ -11,7 +11,7 @@ from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
 from atrium.method.groups import GroupFilter
 from atrium.records import Completion, FinishReason, Problem
-from atrium.rollout.engine import Generation, SamplingParams
+from atrium.rollout.engine import EngineFacts, Generation, SamplingParams
 from atrium.train.collect import RolloutCollector
 from atrium.train.measure.measurements import Measurements
 
@@ -35,6 +35,7 @@ class EngineThatTakesLong:
     """Samples a prompt only once the verdicts of the one before are there, or never if they do not come."""
 
     weight_version = 0
+    facts = EngineFacts()
 
     def __init__(self, grader):
         self.grader = grader
