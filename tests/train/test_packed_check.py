@@ -104,7 +104,7 @@ def attention_that(may_see):
         row_P = torch.arange(num_rows).repeat_interleave(length)
         column_P = torch.arange(length).repeat(num_rows)
         sees_PP = may_see(row_P[:, None], column_P[:, None], row_P, column_P)
-        state_HPD = state_NHD[packing.source_P].transpose(0, 1)
+        state_HPD = state_NHD[packing.source.index].transpose(0, 1)
         query, key, value = state_HPD.split([num_heads, num_kv_heads, num_kv_heads])
         mixed_HPD = torch.nn.functional.scaled_dot_product_attention(
             query[None], key[None], value[None], attn_mask=sees_PP, scale=scale, enable_gqa=True

@@ -36,18 +36,19 @@ def _ranked(
     next 16 bits, so ranks exchange counts only.
     """
     key_BT = _ordered_key(value_BT)
-    key_N = key_BT[mask_BT]
+    key_N, candidate_N = key_BT.flatten(), mask_BT.flatten()
     prefix = torch.zeros((), dtype=torch.int64, device=value_BT.device)
     remaining = count.double()
-    candidate_N = torch.ones_like(key_N, dtype=torch.bool)
     for shift in range(64 - _BITS, -1, -_BITS):
         digit_N = (key_N >> shift) & (2**_BITS - 1)
-        histogram = torch.bincount(digit_N[candidate_N], minlength=2**_BITS).double()
+        # Whole numbers add up exactly in any order; `bincount` would have the host wait for a GPU.
+        histogram = count.new_zeros(2**_BITS, dtype=torch.float64)
+        histogram.index_add_(0, digit_N, candidate_N.double())
         at_least = sum_over_ranks(histogram).flip(0).cumsum(0).flip(0)
         digit = (at_least >= remaining).sum().clamp(min=1) - 1
         above = torch.cat([at_least, at_least.new_zeros(1)])[digit + 1]
         remaining = remaining - above
-        candidate_N &= digit_N == digit
+        candidate_N = candidate_N & (digit_N == digit)
         prefix = prefix | (digit << shift)
     return mask_BT & ((key_BT ^ _SIGN) > (prefix ^ _SIGN)), mask_BT & (key_BT == prefix), remaining
 

@@ -319,4 +319,5 @@ def cut_where(
 
 
 def _as_tensor(bound: Bound, like: Tensor) -> Tensor:
-    return torch.as_tensor(bound, dtype=like.dtype, device=like.device)
+    # A number is filled in by a GPU itself; a tensor made of it would be copied there while the host waits.
+    return bound.to(like) if isinstance(bound, Tensor) else like.new_full((), bound)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -83,7 +83,7 @@ class RolloutRows:
 
     def select(self, rows: NDArray[np.int64]) -> Self:
         """The given rows, in the given order, trimmed to the longest of them."""
-        index = torch.from_numpy(rows).to(self.token_BL.device)
+        index = on_device(rows, self.token_BL.device)
         num_tokens_B = self.num_tokens_B[rows]
         num_prompt_tokens_B = self.num_prompt_tokens_B[rows]
         longest = int(num_tokens_B.max(initial=0))
@@ -103,6 +103,12 @@ class RolloutRows:
     def with_batch(self, batch: Batch) -> Self:
         """The same tokens with another view for the objective."""
         return replace(self, batch=batch)
+
+
+def on_device(array: NDArray[Any], device: torch.device) -> Tensor:
+    """The array as a tensor on a device, which a GPU takes from pinned memory: the host does not wait."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def collate(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from atrium.errors import MemoryExhaustedError
 from atrium.metrics import Quantity
 from atrium.rollout.collate import RolloutRows
+from atrium.train.measure.clock import Span
 from atrium.train.measure.measurements import Measurements
 from atrium.train.ranks.ranks import Ranks
 from atrium.train.update.forward import PolicyForward
@@ -84,8 +84,8 @@ class MicroBatchBudget:
 
     Which rows share a micro-batch changes a gradient by no more than rounding, so that what failed can be
     repeated with smaller ones. Passes run within `limit`, which may leave them less memory than there is.
-    `phase` says what is being done and takes its time; `recomputes` is whether activations are computed
-    again, for the message.
+    `phase` says what is being done and takes its time, on a device of `device_type`; `recomputes` is whether
+    activations are computed again, for the message.
     """
 
     max_tokens: int
@@ -95,6 +95,7 @@ class MicroBatchBudget:
     ranks: Ranks = Ranks()
     limit: AbstractContextManager[object] = nullcontext()
     recomputes: bool = False
+    device_type: str = "cpu"
     _phase: str = "an update"
     _num_rows: int = 0
     _num_tokens: int = 0
@@ -103,9 +104,9 @@ class MicroBatchBudget:
     def phase(self, name: str, quantity: Quantity) -> Iterator[None]:
         """Name what the block does, for the message where memory lacks in it, and add its seconds."""
         before, self._phase = self._phase, name
-        started = time.perf_counter()
+        span = Span(self.device_type)
         yield
-        self.measurements.add(quantity, time.perf_counter() - started)
+        self.measurements.add_span(quantity, span.end())
         self._phase = before  # after an error, the name stays for the message
 
     def split(

@@ -15,6 +15,7 @@ from atrium.metrics import CATALOGUE, RATIO_QUANTILES, TIME_STAGES, Metric, Quan
 from atrium.objective.diagnostics import Sums
 from atrium.objective.ratio_histogram import NUM_BINS, SIGNS, log_ratio_edges, ratio_quantile
 from atrium.records import RatioHistogram
+from atrium.train.measure.clock import Span
 from atrium.train.ranks.ranks import Ranks
 
 
@@ -25,6 +26,7 @@ class Measurements:
         self._pending: dict[Quantity, list[tuple[Tensor, Tensor]]] = defaultdict(list)
         self._metrics: dict[Quantity, Metric] = {}
         self._pending_ratios: Tensor | None = None
+        self._pending_spans: list[tuple[Quantity, Span]] = []
         self._ratio_counts = np.zeros((len(SIGNS), NUM_BINS), dtype=np.int64)
 
     def add_sums(self, sums: Sums) -> None:
@@ -42,6 +44,10 @@ class Measurements:
         added = Metric(total, count, quantity.reduction)
         present = self._metrics.get(quantity)
         self._metrics[quantity] = added if present is None else present.merge(added)
+
+    def add_span(self, quantity: Quantity, span: Span) -> None:
+        """Add the seconds of a span that has ended, without waiting for the device's work in it."""
+        self._pending_spans.append((quantity, span))
 
     def sum_over(self, ranks: Ranks) -> None:
         """Combine what was added as sums and ratios on each rank; called once, after the last of them.
@@ -119,6 +125,7 @@ class Measurements:
         return RatioHistogram(edges=tuple(edges.tolist()), **counts)
 
     def _collect(self) -> None:
+        self._collect_spans()
         ratios = self._pending_ratios
         parts = [value.double() for pairs in self._pending.values() for pair in pairs for value in pair]
         moving = [torch.stack(parts)] if parts else []
@@ -135,6 +142,13 @@ class Measurements:
             self._ratio_counts += ratios_N.astype(np.int64).reshape(ratios.shape)
         self._pending.clear()
         self._pending_ratios = None
+
+    def _collect_spans(self) -> None:
+        spans, self._pending_spans = self._pending_spans, []
+        if spans:
+            spans[-1][1].wait()  # a device works in order: the others are over too
+        for quantity, span in spans:
+            self.add(quantity, span.seconds())
 
 
 def _combine(quantity: Quantity, pairs_N2: NDArray[np.float64]) -> tuple[float, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import cached_property
 
 import numpy as np
@@ -15,6 +14,7 @@ from atrium.objective.batch import PolicyTokens
 from atrium.objective.diagnostics import Sums
 from atrium.objective.objective import LossOutput
 from atrium.rollout.collate import RolloutRows
+from atrium.train.measure.clock import Span
 from atrium.train.measure.flops import ModelFlops
 from atrium.train.measure.measurements import Measurements
 from atrium.train.measure.mismatch import mismatch_sums
@@ -47,7 +47,7 @@ class StepRecord:
         self._ranks = ranks
         self._trace = trace
         self._peak_flops = peak_flops
-        self._started = 0.0
+        self._span = Span(forward.device.type)
         self._num_flops = 0.0
         self._num_attempts = 0
         self._num_tokens = 0
@@ -59,7 +59,7 @@ class StepRecord:
         """The batch is scored: its updates begin."""
         self.scored = rows
         self.traces = empty_traces(rows.batch) if self._trace else None
-        self._started = time.perf_counter()
+        self._span = Span(self._forward.device.type)
 
     def begin_update(self, number: int, place_B: NDArray[np.int64]) -> None:
         """An update begins, counted from 1, of the rows at these places of the batch."""
@@ -113,7 +113,8 @@ class StepRecord:
 
     def end_updates(self) -> None:
         """The step's updates are over: add what they amount to, over all ranks."""
-        measurements, update_s = self.measurements, time.perf_counter() - self._started
+        self._span.end().wait()
+        measurements, update_s = self.measurements, self._span.seconds()
         measurements.add(metrics.UPDATE_S, update_s)
         measurements.add(metrics.NUM_UPDATES, self.num_updates)
         measurements.add(metrics.NUM_SKIPPED_UPDATES, self._num_attempts - self.num_updates)

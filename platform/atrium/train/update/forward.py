@@ -24,13 +24,13 @@ from torch import Tensor, nn
 from atrium.errors import ConfigError
 from atrium.models.qwen3 import has_fused_form
 from atrium.objective.batch import PolicyTokens
-from atrium.rollout.collate import RolloutRows
+from atrium.rollout.collate import RolloutRows, on_device
 from atrium.train.guard.recomputed_blocks import RecomputedBlocks
 from atrium.train.update.compiled_blocks import CompiledBlocks
 from atrium.train.update.divergence_meter import DivergenceMeter
 from atrium.train.update.micro_batches import split_by_length, split_by_tokens
-from atrium.train.update.packed_attention import packed_states
-from atrium.train.update.packing import Packing, num_packed_tokens, pack
+from atrium.train.update.packed_attention import gathered, packed_states
+from atrium.train.update.packing import Packing, num_packed_tokens, pack, rows_and_offsets
 from atrium.train.update.qwen3_states import qwen3_states
 from atrium.train.update.token_logprobs import Entropy, token_logprobs
 
@@ -108,22 +108,19 @@ class PolicyForward:
 
         The divergence is measured where the rows hold behavior states; see `DivergenceMeter`.
         """
-        mask_BT = rows.batch.mask_BT
-        logprob_M, entropy_M, divergence_M = self._run(lambda: self._tokens(rows, entropy))
+        places = _Places(rows)
+        logprob_M, entropy_M, divergence_M = self._run(lambda: self._tokens(rows, places, entropy))
         assert logprob_M is not None
         return PolicyTokens(
-            logprob_BT=_spread(logprob_M, mask_BT),
-            entropy_BT=None if entropy_M is None else _spread(entropy_M, mask_BT),
-            divergence_BT=None if divergence_M is None else _spread(divergence_M, mask_BT),
+            logprob_BT=places.spread(logprob_M),
+            entropy_BT=None if entropy_M is None else places.spread(entropy_M),
+            divergence_BT=None if divergence_M is None else places.spread(divergence_M),
         )
 
-    def _tokens(self, rows: RolloutRows, entropy: Entropy) -> _Tensors:
+    def _tokens(self, rows: RolloutRows, places: _Places, entropy: Entropy) -> _Tensors:
         """Log-probabilities, entropies and divergences [M] of all completion tokens."""
-        mask_BT = rows.batch.mask_BT
-        state_ND, predicting_BT = self._states(rows)
-        column_BT = (_predicting_columns(rows) + 1).clamp(max=rows.token_BL.shape[1] - 1)
-        token_M = rows.token_BL.gather(1, column_BT)[mask_BT]
-        state_MD = state_ND.index_select(0, predicting_BT[mask_BT])
+        state_MD = self._states(rows)
+        token_M = rows.token_BL.flatten().index_select(0, places.column_M)
         divergence_M = None
         with self._autocast():
             logprob_M, entropy_M = token_logprobs(
@@ -135,22 +132,17 @@ class PolicyForward:
                 float32_logits=self._float32_logits,
             )
             if self._meter is not None and rows.behavior_state_BTD is not None:
-                behavior_MD = rows.behavior_state_BTD[mask_BT]
+                behavior_MD = rows.behavior_state_BTD.flatten(0, 1).index_select(0, places.place_M)
                 divergence_M = self._meter.measure(
                     behavior_MD, state_MD.detach(), token_M, self._head, self.temperature
                 )
         return logprob_M, entropy_M, divergence_M
 
     def states(self, rows: RolloutRows) -> Tensor:
-        """The model's last states [B, T, D] at the positions that predict the completion tokens."""
-
-        def compute() -> tuple[Tensor]:
-            state_ND, predicting_BT = self._states(rows)
-            return (state_ND[predicting_BT],)
-
-        (state_BTD,) = self._run(compute)
-        assert state_BTD is not None
-        return state_BTD
+        """The model's last states [B, T, D] at the positions that predict the completion tokens, else 0."""
+        (state_MD,) = self._run(lambda: (self._states(rows),))
+        assert state_MD is not None
+        return _Places(rows).spread(state_MD)
 
     @property
     def recomputes(self) -> bool:
@@ -201,7 +193,7 @@ class PolicyForward:
         name = type(self.model).__name__
         num_prompt = len(token_ids) // 2
         again = token_ids[:num_prompt] + token_ids[: num_prompt - 1 : -1]
-        token_BL = torch.tensor([token_ids, again], device=self._device)
+        token_BL = torch.tensor([token_ids, again], device=self.device)
         with torch.no_grad():
             logits, headed, state_BTD, packed_BTD = self._run(lambda: self._both_ways(token_BL, num_prompt))
         assert logits is not None
@@ -232,11 +224,12 @@ class PolicyForward:
             state_BLD: Tensor = self._base(input_ids=token_BL, use_cache=False).last_hidden_state
             if self.packing:
                 packing = pack(token_BL, *lengths, padded=self._pads)
-                packed_BTD = self._packed(packing)[packing.predicting_BT]
+                packed_MD = gathered(self._packed(packing), packing.predicting)
+                packed_BTD = packed_MD.unflatten(0, (2, -1))
         return whole.logits, headed, state_BLD[:, num_prompt - 1 : -1], packed_BTD
 
-    def _states(self, rows: RolloutRows) -> tuple[Tensor, Tensor]:
-        """Last states [N, D], and which of them predict the completion tokens [B, T]."""
+    def _states(self, rows: RolloutRows) -> Tensor:
+        """The last states that predict the completion tokens [M, D]."""
         with self._autocast():
             if self.packing:
                 packing = pack(
@@ -246,13 +239,10 @@ class PolicyForward:
                     rows.prompt_index_B,
                     padded=self._pads,
                 )
-                return self._packed(packing), packing.predicting_BT
+                return gathered(self._packed(packing), packing.predicting)
             with self._recomputed.used() if self._recomputed else nullcontext():
                 state_BLD: Tensor = self._base(input_ids=rows.token_BL, use_cache=False).last_hidden_state
-        num_rows, length = state_BLD.shape[:2]
-        column_BT = _predicting_columns(rows).clamp(max=length - 1)
-        first_B1 = torch.arange(0, num_rows * length, length, device=column_BT.device)[:, None]
-        return state_BLD.flatten(0, 1), first_B1 + column_BT
+        return state_BLD.flatten(0, 1).index_select(0, _Places(rows).column_M - 1)
 
     def _packed(self, packing: Packing) -> Tensor:
         if self._is_fused:
@@ -270,10 +260,11 @@ class PolicyForward:
     @property
     def _pads(self) -> bool:
         """Whether attention pads: torch's kernel for rows of any length is for GPUs in half precision."""
-        return not (self._device.type == "cuda" and self._dtype.itemsize == 2)
+        return not (self.device.type == "cuda" and self._dtype.itemsize == 2)
 
     @property
-    def _device(self) -> torch.device:
+    def device(self) -> torch.device:
+        """Where the model lies and computes."""
         return next(self.model.parameters()).device if self._sharded is None else self._sharded.device
 
     @property
@@ -290,16 +281,24 @@ class PolicyForward:
         return torch.autocast(device_type, dtype=self.autocast_dtype)
 
 
-def _predicting_columns(rows: RolloutRows) -> Tensor:
-    """For each completion token [B, T], the column of `token_BL` whose output predicts it."""
-    first_B = torch.from_numpy(rows.num_prompt_tokens_B - 1).to(rows.token_BL.device)
-    offset_T = torch.arange(rows.batch.mask_BT.shape[1], device=first_B.device)
-    return first_B[:, None] + offset_T
+class _Places:
+    """Where the M completion tokens of all rows stand: indices from lengths, for which no GPU is asked.
 
+    `place_M` counts the places of [B, T], and `column_M` those of `token_BL`.
+    """
 
-def _spread(value_M: Tensor, mask_BT: Tensor) -> Tensor:
-    """The values of unmasked tokens at their places [B, T], 0 elsewhere."""
-    return value_M.new_zeros(mask_BT.shape).masked_scatter(mask_BT, value_M)
+    def __init__(self, rows: RolloutRows) -> None:
+        self._shape = rows.batch.mask_BT.shape
+        row_M, offset_M = rows_and_offsets(rows.num_completion_tokens_B)
+        device, length = rows.token_BL.device, rows.token_BL.shape[1]
+        self.place_M = on_device(row_M * self._shape[1] + offset_M, device)
+        self.column_M = on_device(row_M * length + rows.num_prompt_tokens_B[row_M] + offset_M, device)
+
+    def spread(self, value_M: Tensor) -> Tensor:
+        """The values of completion tokens at their places [B, T, ...], 0 elsewhere."""
+        flat = value_M.new_zeros((self._shape.numel(), *value_M.shape[1:]))
+        spread: Tensor = flat.index_copy(0, self.place_M, value_M).unflatten(0, self._shape)
+        return spread
 
 
 def _typical_error(found_BTD: Tensor, expected_BTD: Tensor) -> float:

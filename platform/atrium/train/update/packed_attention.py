@@ -25,7 +25,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
 from atrium.errors import ConfigError
-from atrium.train.update.packing import Packing
+from atrium.train.update.packing import Gathering, Packing
 
 _NAME = "atrium_packed"
 # Above it, what is computed only to be masked costs more than the blocked kernel.
@@ -47,7 +47,7 @@ def attend(state_NHD: Tensor, packing: Packing, *, num_heads: int, num_kv_heads:
     Tensor
         The mixed values [N, H, D].
     """
-    state_PHD = _ToRows.apply(state_NHD, packing)
+    state_PHD = gathered(state_NHD, packing.source)
     query, key, value = state_PHD.split([num_heads, num_kv_heads, num_kv_heads], dim=1)
     has_groups = num_heads != num_kv_heads
     if packing.row_ends is not None:
@@ -71,6 +71,11 @@ def attend(state_NHD: Tensor, packing: Packing, *, num_heads: int, num_kv_heads:
             )
         mixed.append(mixed_BHLD.transpose(1, 2).flatten(0, 1))
     return _FromRows.apply(mixed[0] if len(mixed) == 1 else torch.cat(mixed), packing)  # type: ignore[no-any-return]
+
+
+def gathered(state: Tensor, gathering: Gathering) -> Tensor:
+    """The states [N, ...] at the places [P, ...]; gradients of places are added up in float32 or more."""
+    return _Gathered.apply(state, gathering)  # type: ignore[no-any-return]
 
 
 def packed_states(model: PreTrainedModel, packing: Packing) -> Tensor:
@@ -178,20 +183,27 @@ class _ShortRows(torch.autograd.Function):
         )
 
 
-class _ToRows(torch.autograd.Function):
-    """States of tokens [N, ...] to the places that hold them [P, ...]."""
-
+class _Gathered(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, state: Tensor, packing: Packing) -> Tensor:
-        ctx.packing = packing
-        return state.index_select(0, packing.source_P)
+    def forward(ctx: Any, state: Tensor, gathering: Gathering) -> Tensor:
+        ctx.gathering, ctx.num_states = gathering, len(state)
+        return state.index_select(0, gathering.index)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        packing: Packing = ctx.packing
-        total = gradient.index_select(0, packing.place_N)
-        again = gradient.index_select(0, packing.repeated)
-        return total.index_add_(0, packing.repeated_source, again), None
+        gathering: Gathering = ctx.gathering
+        (place, thing), *others = gathering.rounds
+        total = gradient.index_select(0, place)
+        if len(thing) < ctx.num_states:
+            spread = gradient.new_zeros((ctx.num_states, *gradient.shape[1:]))
+            total = spread.index_copy_(0, thing, total)
+        if others:
+            shared = total[: gathering.num_shared]
+            precise = shared.to(torch.promote_types(shared.dtype, torch.float32))
+            for place, thing in others:
+                precise.index_add_(0, thing, gradient.index_select(0, place).to(precise.dtype))
+            shared.copy_(precise)
+        return total, None
 
 
 class _FromRows(torch.autograd.Function):
@@ -199,14 +211,13 @@ class _FromRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, state: Tensor, packing: Packing) -> Tensor:
-        ctx.packing = packing
+        ctx.place_N, ctx.num_places = packing.place_N, len(state)
         return state.index_select(0, packing.place_N)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        packing: Packing = ctx.packing
-        spread = gradient.new_zeros((len(packing.source_P), *gradient.shape[1:]))
-        return spread.index_copy_(0, packing.place_N, gradient), None
+        spread = gradient.new_zeros((ctx.num_places, *gradient.shape[1:]))
+        return spread.index_copy_(0, ctx.place_N, gradient), None
 
 
 AttentionInterface.register(_NAME, _interface)

@@ -11,18 +11,54 @@ Axes: N computed tokens, P places of all rows, B rows, T completion tokens, U di
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from atrium.rollout.collate import on_device
 from atrium.train.update.micro_batches import split_by_length
 
 _Index = NDArray[np.int64]
 
 _BUCKET_COST_TOKENS = 2048
 """What one more bucket costs, in tokens of padding within attention; a rule, not a measurement."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathering:
+    """Which of some things stands at each of some places, and in which order their gradients are added up.
+
+    Attributes
+    ----------
+    index
+        The thing at each place.
+    rounds
+        Places, and the thing at each. No thing stands twice in a round, so that a GPU adds up in the order of
+        rounds, and always to the same sum. Places in no round, such as padding, have no gradient.
+    num_shared
+        Things from here on stand in the first round only.
+    """
+
+    index: Tensor
+    rounds: tuple[tuple[Tensor, Tensor], ...]
+    num_shared: int
+
+    @classmethod
+    def of(cls, index: _Index, device: torch.device, held: NDArray[np.bool_] | None = None) -> Self:
+        """Gather `index`; only the places that are `held` have gradients, by default all."""
+        place = np.arange(len(index)) if held is None else np.flatnonzero(held)
+        order = np.argsort(index[place], kind="stable")
+        _, counts = np.unique(index[place], return_counts=True)
+        _, number = rows_and_offsets(counts)
+        rounds = [place[order[number == one]] for one in range(counts.max(initial=1))]
+        return cls(
+            index=on_device(index, device),
+            rounds=tuple((on_device(part, device), on_device(index[part], device)) for part in rounds),
+            num_shared=max((int(index[part].max()) + 1 for part in rounds[1:]), default=0),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,19 +69,16 @@ class Packing:
     ----------
     token_N, position_N
         Token ids, and each token's place in its row.
-    source_P
+    source
         The token at each place of the rows, bucket after bucket; token 0 where a row is padded. Causal
-        attention keeps padding, which stands on the right, from reaching any token.
+        attention keeps padding, which stands on the right, from reaching any token. The first round of its
+        gradients are the places of the tokens' own queries.
     bucket_shapes
         Rows and places per row of each bucket.
     row_ends
-        Where rows begin and end in `source_P` (int32 [B + 1]) if they stand there without padding, else None.
-    place_N
-        The place of each token's own query.
-    repeated, repeated_source
-        Places that repeat a shared prompt's token, and the index of the token that each repeats.
-    predicting_BT
-        The token whose state predicts each completion token; any token behind a completion.
+        Where rows begin and end in `source` (int32 [B + 1]) if they stand there without padding, else None.
+    predicting
+        The token whose state predicts each completion token of each row, row after row.
 
     Examples
     --------
@@ -61,22 +94,23 @@ class Packing:
     ... )
     >>> packing.token_N, packing.position_N
     (tensor([7, 8, 1]), tensor([0, 1, 2]))
-    >>> packing.source_P, packing.repeated
-    (tensor([0, 1, 0, 0, 1, 2]), tensor([3, 4]))
-    >>> packing.predicting_BT  # 1 and 3 are predicted from the 8, 2 from the 1
-    tensor([[1, 2],
-            [1, 1]])
+    >>> packing.source.index, packing.source.rounds
+    (tensor([0, 1, 0, 0, 1, 2]), ((tensor([0, 1, 5]), tensor([0, 1, 2])), (tensor([3, 4]), tensor([0, 1]))))
+    >>> packing.predicting.index  # 1 and 3 are predicted from the 8, 2 from the 1
+    tensor([1, 2, 1])
     """
 
     token_N: Tensor
     position_N: Tensor
-    source_P: Tensor
+    source: Gathering
     bucket_shapes: tuple[tuple[int, int], ...]
     row_ends: Tensor | None
-    place_N: Tensor
-    repeated: Tensor
-    repeated_source: Tensor
-    predicting_BT: Tensor
+    predicting: Gathering
+
+    @property
+    def place_N(self) -> Tensor:
+        """The place of each token's own query."""
+        return self.source.rounds[0][0]
 
     @property
     def bucket_lengths(self) -> tuple[int, ...]:
@@ -111,24 +145,17 @@ def pack(
         column_L = np.arange(length)
         held.append((column_L < width_B[bucket, None]).ravel())
         sources.append(segments.tokens_at(bucket, column_L).ravel() * held[-1])
-    source_P = np.concatenate(sources)
-    place_N, repeated = _first_places(source_P, np.concatenate(held))
-    offset_T = np.arange((num_tokens_B - num_prompt_tokens_B).max(initial=0))
-    column_BT = np.minimum(num_prompt_tokens_B[:, None] - 1 + offset_T, width_B[:, None] - 1)
-
-    def on_device(index: NDArray[np.integer]) -> Tensor:
-        return torch.from_numpy(index).to(token_BL.device)
-
+    row_M, offset_M = rows_and_offsets(num_tokens_B - num_prompt_tokens_B)
+    column_M = num_prompt_tokens_B[row_M] - 1 + offset_M
+    device = token_BL.device
+    position_N = on_device(column_N, device)
     return Packing(
-        token_N=token_BL[on_device(row_N), on_device(column_N)],
-        position_N=on_device(column_N),
-        source_P=on_device(source_P),
+        token_N=token_BL[on_device(row_N, device), position_N],
+        position_N=position_N,
+        source=Gathering.of(np.concatenate(sources), device, np.concatenate(held)),
         bucket_shapes=shapes,
-        row_ends=None if padded else on_device(np.cumsum([0, *width_B]).astype(np.int32)),
-        place_N=on_device(place_N),
-        repeated=on_device(repeated),
-        repeated_source=on_device(source_P[repeated]),
-        predicting_BT=on_device(segments.tokens_at(np.arange(len(width_B)), column_BT)),
+        row_ends=None if padded else on_device(np.cumsum([0, *width_B]).astype(np.int32), device),
+        predicting=Gathering.of(segments.tokens_at(row_M, column_M[:, None])[:, 0], device),
     )
 
 
@@ -180,10 +207,7 @@ def _buckets(width_B: _Index) -> list[_Index]:
     return split_by_length(width_B, max_tokens=no_limit, cost_per_part=_BUCKET_COST_TOKENS)
 
 
-def _first_places(source_P: _Index, held_P: NDArray[np.bool_]) -> tuple[_Index, _Index]:
-    """The first place of each token, and all further places that hold one."""
-    place = np.flatnonzero(held_P)
-    _, first = np.unique(source_P[place], return_index=True)
-    is_repeated = np.ones(len(place), dtype=bool)
-    is_repeated[first] = False
-    return place[first], place[is_repeated]
+def rows_and_offsets(length_B: _Index) -> tuple[_Index, _Index]:
+    """The row of each thing and its number within the row, for rows of these lengths one behind the other."""
+    row = np.repeat(np.arange(len(length_B)), length_B)
+    return row, np.arange(len(row)) - np.repeat(np.cumsum(length_B) - length_B, length_B)

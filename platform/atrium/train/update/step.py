@@ -94,6 +94,7 @@ class PolicyUpdater(Update):
             ranks=self.ranks,
             limit=self.memory_limit,
             recomputes=self.forward.recomputes,
+            device_type=self.forward.device.type,
         )
 
     def _measure_kl(self, rows: RolloutRows, budget: MicroBatchBudget, measurements: Measurements) -> None:

@@ -21,7 +21,7 @@ from atrium import metrics
 from atrium.objective.batch import Batch, PolicyTokens
 from atrium.objective.objective import Objective, ObjectiveState, Prepared
 from atrium.objective.selection import keyed_anew
-from atrium.rollout.collate import RolloutRows
+from atrium.rollout.collate import RolloutRows, on_device
 from atrium.seeding import derive_seed
 from atrium.train.guard.out_of_memory import MicroBatchBudget, memory_explained
 from atrium.train.measure.step_record import StepRecord
@@ -150,7 +150,7 @@ class Update:
             rows = minibatch.select(place_B)
             with budget.phase("the forward pass of an update", metrics.FORWARD_S):
                 policy = self.forward(rows, entropy=entropy)
-                index_B = torch.from_numpy(place_B).to(policy.logprob_BT.device)
+                index_B = on_device(place_B, policy.logprob_BT.device)
                 constants = prepared.select(index_B, policy.logprob_BT.shape[1])
                 output = self.objective.loss(rows.batch, policy, constants)
             with budget.phase("the backward pass of an update", metrics.BACKWARD_S):
@@ -202,7 +202,7 @@ class Update:
                 found_BTD = self.forward.states(rows.select(part))
                 if not is_real:
                     continue
-                index = torch.from_numpy(part).to(state_BTD.device)
+                index = on_device(part, state_BTD.device)
                 state_BTD[index, : found_BTD.shape[1]] = found_BTD.to(state_BTD.dtype)
         budget.ranks.add_up(state_BTD)
         self.forward.freeze_behavior_head()
@@ -229,7 +229,7 @@ def without_gradient(rows: RolloutRows, forward: PolicyForward, budget: MicroBat
             if not is_real:
                 continue
             num_tokens = policy.logprob_BT.shape[1]
-            index = torch.from_numpy(part).to(logprob_BT.device)
+            index = on_device(part, logprob_BT.device)
             logprob_BT[index, :num_tokens] = policy.logprob_BT.to(logprob_BT.dtype)
             assert policy.entropy_BT is not None
             entropy_BT[index, :num_tokens] = policy.entropy_BT.to(entropy_BT.dtype)

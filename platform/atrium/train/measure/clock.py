@@ -1,0 +1,45 @@
+"""How long a device works: on a GPU by events among its kernels, which the host queues; else by a clock."""
+
+from __future__ import annotations
+
+import time
+from typing import Self
+
+import torch
+
+
+class Span:
+    """The time from where it is made to `end`, in the order of the device's work.
+
+    On a GPU it is known once the work is done: `wait` for it, or for a later one, before `seconds`.
+    """
+
+    def __init__(self, device_type: str) -> None:
+        self._is_cuda = device_type == "cuda"
+        self._began = self._ended = self._now()
+
+    def end(self) -> Self:
+        """Say that the work of the span has been asked for."""
+        self._ended = self._now()
+        return self
+
+    def wait(self) -> None:
+        """Have the host wait until the device has done all that was asked for before the end."""
+        if isinstance(self._ended, torch.cuda.Event):
+            self._ended.synchronize()
+
+    def seconds(self) -> float:
+        """The length of the span."""
+        began, ended = self._began, self._ended
+        if isinstance(began, float) or isinstance(ended, float):
+            assert isinstance(began, float)
+            assert isinstance(ended, float)
+            return ended - began
+        return float(began.elapsed_time(ended)) / 1e3
+
+    def _now(self) -> float | torch.cuda.Event:
+        if not self._is_cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
