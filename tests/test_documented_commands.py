@@ -136,6 +136,7 @@ def on(monkeypatch):
         monkeypatch.setattr("atrium.rollout.settings.check_vllm", lambda device: None)
         monkeypatch.setattr("atrium.tracking.provenance.gpus", lambda: gpus * machine.num_gpus)
         monkeypatch.setattr("atrium.tracking.provenance.memory_limit_mb", lambda: None)
+        monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**13))
         monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=memory, available=memory))
         return machine
 

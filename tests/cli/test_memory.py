@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 import torch
 
-from atrium.assemble.memory import planned_memory
+from atrium.assemble.memory import planned_memory, trainer_demand
 from atrium.assemble.shapes import exact_shape
 from atrium.cli import main
 from atrium.config.compose import compose
 from atrium.models.architecture import random_shape
 from atrium.models.lora import add_lora
-from atrium.models.policy import build_random_policy
+from atrium.models.policy import build_random_policy, write_policy
 from atrium.models.tiny import build_tiny_policy, build_tokenizer
 from atrium.objective.batch import Batch
+from atrium.objective.objective import ObjectiveState
 from atrium.planning import memory
-from atrium.planning.memory import TrainerDemand, activation_bytes, peak_by_phase, plan_memory
+from atrium.planning.memory import (
+    TrainerDemand,
+    activation_bytes,
+    checkpoint_bytes,
+    peak_by_phase,
+    plan_memory,
+)
 from atrium.records import MemoryItem, Phase
 from atrium.rollout.collate import RolloutRows
+from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState
 from atrium.train.settings import AdamWSettings
 from atrium.train.update import token_logprobs
 from atrium.train.update.forward import PolicyForward
@@ -107,6 +116,27 @@ def test_weights_gradients_and_optimiser_state_are_exact():
     optimizer.clip_gradient()
     optimizer.step(1)
     assert sizes["AdamW's state"] == _bytes(optimizer.state().values())
+
+
+@pytest.mark.parametrize("is_adapted", [False, True])
+def test_a_checkpoint_takes_the_disk_that_is_asked_for(is_adapted, tmp_path):
+    lora = ["model.lora={rank: 4, alpha: 8, target_modules: all_linear}"] if is_adapted else []
+    config = compose([*lora, "model.hidden_size=256"])
+    policy = build_tiny_policy(config.model, seed=0)
+    if is_adapted:
+        add_lora(policy.model, config.model.lora, seed=0)
+    optimizer = PolicyOptimizer(policy.model, OPTIMIZER, num_steps=1)
+    for parameter in policy.model.parameters():
+        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+    optimizer.step(1)
+    store = CheckpointStore(
+        folder=tmp_path, save_policy=partial(write_policy, policy), keep_last=1, keep_best=False
+    )
+    path = store.save(TrainingState(objective=ObjectiveState()), optimizer.state())
+    found = sum(one.stat().st_size for one in path.rglob("*.safetensors"))
+    demand = trainer_demand(config, exact_shape(config), batch_tokens=1, trains=True)
+    predicted = checkpoint_bytes(exact_shape(config), demand, with_reference=False)
+    assert predicted == pytest.approx(found, rel=0.02)
 
 
 def test_the_bound_on_logits_is_that_of_the_module_that_computes_them():

@@ -221,6 +221,24 @@ def test_a_full_disk_is_refused(monkeypatch, capsys):
     _refused(["train"], "5 MB are free", "runs_dir=PATH", capsys)
 
 
+def _with_free_gb(num_gb, monkeypatch):
+    free = int(num_gb * 1e9)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: DiskUsage(2 * free, free, free))
+
+
+def test_a_disk_without_room_for_the_checkpoints_of_a_model_is_refused(monkeypatch, capsys, tmp_path):
+    # 12 bytes for each of 1.72e9 parameters: 20.6 GB. Two are kept, the best one, and one is written.
+    kept = ["checkpoint.keep_last=2", "checkpoint.keep_best=true"]
+    argv = ["train", "model=qwen3_1_7b", "model.weights=random", *kept, f"runs_dir={tmp_path}"]
+    monkeypatch.setattr("atrium.cli.train.checks.check_memory", lambda *arguments: None)
+    _with_free_gb(60, monkeypatch)
+    _refused(argv, "60.0 GB are free, and checkpoints take 82.6 GB: 4 of 20.6 GB", "runs_dir=PATH", capsys)
+    # Adapters alone have a state, beside the merged weights.
+    _with_free_gb(20, monkeypatch)
+    lora = [*argv, "model.lora={rank: 16, alpha: 32, target_modules: all_linear}"]
+    _refused(lora, "4 of 7.1 GB", "checkpoint.keep_last=1", capsys)
+
+
 def test_every_job_of_a_sweep_is_checked_before_the_first_begins(capsys):
     argv = ["train", "--multirun", "seed=0,1", "rollout.num_prompts=64,32", "optimizer.num_minibatches=4,64"]
     _refused(argv, "optimizer.num_minibatches=64", "rollout.num_prompts=32", capsys)

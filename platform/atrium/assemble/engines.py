@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from atrium.assemble.disk import check_disk
 from atrium.assemble.memory import check_memory
 from atrium.assemble.shapes import exact_shape
 from atrium.config.schema import RunConfig
@@ -85,10 +86,15 @@ def mismatch_bound(config: RunConfig) -> float | None:
 def check_model(config: RunConfig, *, trains: bool = True) -> None:
     """Raise `ConfigError` where the engine, or this machine's memory, cannot hold the model of `config`.
 
+    And `RunFolderError` where a run's checkpoints lack disk.
+
     Reads the source's config.json at most: what the settings say was judged before anything was loaded.
     """
     if isinstance(config.model, HubModelSettings):
-        check_memory(config, exact_shape(config), _device_bytes(config.compute.device), trains=trains)
+        shape = exact_shape(config)
+        check_memory(config, shape, _device_bytes(config.compute.device), trains=trains)
+        if trains:
+            check_disk(config, shape)
 
 
 def _device_bytes(device: str) -> int:

@@ -47,7 +47,7 @@ def planned_memory(
     allowed = shape.context_length or num_prompt_tokens + rollout.max_new_tokens
     longest = min(num_prompt_tokens + rollout.max_new_tokens, allowed)
     batch = rollout.num_prompts * rollout.group_size * longest
-    demand = _trainer_demand(config, shape, batch_tokens=batch, trains=trains)
+    demand = trainer_demand(config, shape, batch_tokens=batch, trains=trains)
     engine = rollout.memory(
         shape,
         EngineDemand(
@@ -64,9 +64,8 @@ def planned_memory(
     return plan_memory(shape, demand, engine)
 
 
-def _trainer_demand(
-    config: RunConfig, shape: ModelShape, *, batch_tokens: int, trains: bool
-) -> TrainerDemand:
+def trainer_demand(config: RunConfig, shape: ModelShape, *, batch_tokens: int, trains: bool) -> TrainerDemand:
+    """What the trainer's memory follows from, for batches of so many tokens."""
     compute, lora = config.compute, config.model.lora
     adapters = [] if lora is None or not trains else _adapter_sizes(shape, lora)
     reference = config.algorithm.reference.kind

@@ -183,6 +183,13 @@ def optimizer_bytes(model: ModelShape, kind: str = "adamw") -> int:
     return 2 * _FLOAT32 * model.num_parameters + _FLOAT32 * model.num_tensors
 
 
+def checkpoint_bytes(model: ModelShape, demand: TrainerDemand, *, with_reference: bool) -> int:
+    """A checkpoint on the disk: whole weights, adapters, the optimiser's state, a reference that moves."""
+    weights = demand.weight_bytes * (model.num_parameters * (1 + with_reference))
+    adapters = demand.weight_bytes * demand.num_adapter_parameters
+    return weights + adapters + optimizer_bytes(_trained(model, demand), demand.optimizer)
+
+
 def gathered_bytes(model: ModelShape, compute_dtype: str) -> int:
     """What FSDP2 holds whole at once in an update: embeddings and head, a block at work and the next one.
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from atrium.assemble.disk import check_disk
 from atrium.assemble.memory import check_memory, known_shape
 from atrium.config.compute import ComputeConfig
 from atrium.config.machine import torch_has_cuda
@@ -164,10 +165,12 @@ def device_bytes(config: RunConfig) -> int | None:
 def check_fit(config: RunConfig, num_bytes: int | None) -> None:
     """Raise `ConfigError` where a step of `config` cannot be done in the `num_bytes` that a process has.
 
-    A model whose shape is not known yet is judged when it is loaded.
+    And `RunFolderError` where checkpoints lack disk. A model whose shape is not known yet is judged when it
+    is loaded.
     """
     if (shape := known_shape(config)) is not None:
         check_memory(config, shape, num_bytes)
+        check_disk(config, shape)
 
 
 def check_checkpoint_model(config: RunConfig, from_step: int | None = None) -> None:

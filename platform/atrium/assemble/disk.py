@@ -1,0 +1,50 @@
+"""The disk that a run's checkpoints take, asked for before anything is loaded. Never torch."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from atrium.assemble.memory import trainer_demand
+from atrium.config.schema import RunConfig
+from atrium.errors import RunFolderError
+from atrium.models.shape import ModelShape
+from atrium.planning.memory import checkpoint_bytes
+
+_GB = 1e9
+
+
+def check_disk(config: RunConfig, shape: ModelShape) -> None:
+    """Raise `RunFolderError` where the disk of `runs_dir` lacks room for the checkpoints there at once.
+
+    The newest ones, the best one, and the one that is being written; of a run that is resumed, which has the
+    others already, that one alone.
+    """
+    one = _checkpoint_bytes(config, shape)
+    num = 1 if config.resume is not None else _most_at_once(config)
+    folder = Path(config.runs_dir)
+    free = shutil.disk_usage(folder).free
+    if free >= num * one:
+        return
+    settings = config.checkpoint
+    fewer = " or checkpoint.keep_last=1 checkpoint.keep_best=false" if num > 2 else ""
+    raise RunFolderError(
+        f"runs_dir={folder}: {free / _GB:.1f} GB are free, and checkpoints take {num * one / _GB:.1f} GB: "
+        f"{num} of {one / _GB:.1f} GB at once (checkpoint.keep_last={settings.keep_last}, the best one and "
+        "the one being written); make room (`atrium clean` says what runs can spare), choose another disk "
+        f"with runs_dir=PATH{fewer}"
+    )
+
+
+def _checkpoint_bytes(config: RunConfig, shape: ModelShape) -> int:
+    demand = trainer_demand(config, shape, batch_tokens=1, trains=True)
+    return checkpoint_bytes(shape, demand, with_reference=config.algorithm.reference.moves)
+
+
+def _most_at_once(config: RunConfig) -> int:
+    """The checkpoints that are kept and the one being written, or all that the run will write."""
+    settings, every = config.checkpoint, config.evaluation.every_num_steps
+    num_saved = -(-config.num_steps // settings.every_num_steps)
+    if settings.keep_best and every is not None:
+        num_saved += config.num_steps // every
+    return min(settings.keep_last + settings.keep_best + 1, num_saved)
