@@ -51,8 +51,8 @@ def main() -> None:
     from atrium.config.compose import compose
     from atrium.models.policy import build_random_policy
     from atrium.models.tiny import build_tokenizer
+    from atrium.planning.devices import peak_flops
     from atrium.train.guard.memory import PeakMemory
-    from atrium.train.measure.flops import peak_flops
 
     if args.device == "cpu":
         torch.set_num_threads(1)

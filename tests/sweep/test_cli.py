@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -20,6 +21,25 @@ def test_help_says_what_can_be_swept(capsys):
     assert "budget=tiny" in said
 
 
+def test_a_sweep_of_a_language_model_says_what_it_would_take_on_gpus_that_are_not_here(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "delta_qwen3_1_7b", "plan=H100", "workers=8"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("34 runs (12 search + 12 baseline + 10 final), before anything is pruned")
+    # 1,024 completions of 2,048 tokens: 2.6e14 bytes of cache at 3.35e12 a second; a pass over 2.1e6 tokens
+    # without a gradient and one with take 8 operations for each of 1.7e9 weights at 3e14 a second.
+    assert re.search(
+        r"a run: 1\d\.\d h on one H100; a step samples for 1?\d\d s and updates for 1[012]\d s", said
+    )
+    assert "memory: it fits 80.0 GB" in said
+    assert said.rstrip().endswith("not measured")
+    assert not list(tmp_path.iterdir())
+    assert main(["sweep", "delta_qwen3_1_7b", "plan=RTX 4090"]) == 0
+    assert "memory: it does not fit 24.0 GB of GPU memory" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -31,6 +51,7 @@ def test_help_says_what_can_be_swept(capsys):
         (["delta", "storage=mongodb://x"], "allowed is journal, sqlite, or a URL"),
         (["report", "delta", "workers=2"], "does not go with this command"),
         (["report", "delta", "num_steps=2"], "a sweep keeps its settings"),
+        (["delta_qwen3_1_7b", "plan=H1"], "plan=H1: not known here; known are B200, H200, H100"),
         (["report"], "no sweep is named"),
         (["worker", "delta"], "there is no sweep delta"),
     ],

@@ -7,7 +7,7 @@ import pytest
 from atrium.config.compose import compose
 from atrium.errors import ConfigError
 from atrium.sweep.files import find_definition, read_definition, shipped_names, tiny
-from atrium.sweep.plan import Stage, plan_stage
+from atrium.sweep.plan import Stage, count_runs, plan_stage
 from atrium.sweep.study import stages_of
 from atrium.tracking.method_settings import method_key
 
@@ -21,6 +21,8 @@ SHIPPED = {
     "rpg",
     "gvpo_beta",
     "multi_objective",
+    "delta_qwen3_1_7b",
+    "clip_range_qwen3_1_7b",
 }
 
 
@@ -43,6 +45,18 @@ def test_each_shipped_sweep_can_be_run_in_its_smallest_form(name, tmp_path):
     definition = definition.model_copy(update={"trials": 2})
     for stage in set(stages_of(definition)) - {Stage.FINAL}:
         assert plan_stage(definition, stage)
+
+
+def test_the_budgets_of_a_language_model_have_the_windows_of_the_clip_ranges_that_they_meet():
+    definition = read_definition(find_definition("delta_qwen3_1_7b"))
+    uppers = [
+        [round(trial.window[1], 4) for trial in plan_stage(definition, stage)]
+        for stage in (Stage.SEARCH, Stage.BASELINE)
+    ]
+    assert uppers[0] == uppers[1] == [1.1, 1.2, 1.28, 1.4]
+    assert count_runs(definition) == {Stage.SEARCH: 12, Stage.BASELINE: 12, Stage.FINAL: 10}
+    planned = read_definition(find_definition("matched_width"))
+    assert count_runs(planned)[Stage.FINAL] == 35  # every setting meets the baseline
 
 
 def test_each_shipped_sweep_says_what_it_asks_and_uses_several_seeds():

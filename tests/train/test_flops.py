@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from atrium.train.measure.flops import ModelFlops, peak_flops
+from atrium.planning.devices import peak_flops
+from atrium.train.measure.flops import ModelFlops
 
 PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
 

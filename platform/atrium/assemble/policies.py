@@ -27,10 +27,10 @@ from atrium.models.settings import HubModelSettings, TinyModelSettings
 from atrium.models.tiny import build_tokenizer
 from atrium.models.warmup import warmed_up_policy
 from atrium.objective.objective import Objective
+from atrium.planning.devices import peak_flops
 from atrium.tracking.listener import Listener
 from atrium.train.guard.faults import FaultHandling
 from atrium.train.guard.out_of_memory import memory_explained
-from atrium.train.measure.flops import peak_flops
 from atrium.train.ranks.ranks import SINGLE, UNSHARDED, Ranks, Shards
 from atrium.train.update.compiled_blocks import CompiledBlocks
 from atrium.train.update.divergence_meter import DivergenceMeter, meter_of

@@ -175,10 +175,10 @@ def _print(judged: Judged, console: Console) -> None:
     for note in notes:
         say(console, note, "dim")
     if judged.device_bytes is not None:
-        say(console, _verdict(judged, judged.device_bytes))
+        say(console, verdict(judged, judged.device_bytes))
 
 
-def _verdict(judged: Judged, num_bytes: int) -> str:
+def verdict(judged: Judged, num_bytes: int) -> str:
     """Whether the run fits what there is, and with which settings it would."""
     where = "main memory" if judged.config.compute.device == "cpu" else "GPU memory"
     there_is = f"{num_bytes / _GB:.1f} GB of {where}"

@@ -77,6 +77,18 @@ def plan_stage(definition: SweepDefinition, stage: Stage) -> list[PlannedTrial]:
     return unique
 
 
+def count_runs(definition: SweepDefinition) -> dict[Stage, int]:
+    """The runs of each stage, one per setting and seed, if none is pruned."""
+    searched = len(plan_stage(definition, Stage.SEARCH))
+    runs = {Stage.SEARCH: searched * len(definition.seeds)}
+    if definition.baseline is not None:
+        runs[Stage.BASELINE] = len(plan_stage(definition, Stage.BASELINE)) * len(definition.seeds)
+    if definition.final is not None:
+        compared = searched if definition.final.settings == "all" else 1
+        runs[Stage.FINAL] = (compared + 1) * len(definition.final.seeds)
+    return runs
+
+
 def planned_trial(
     definition: SweepDefinition,
     space: SpaceConfig,

@@ -24,6 +24,7 @@ NAME is one of {names}, or a path to a YAML file of your own.
   name=NAME        another name, to keep one beside an earlier one
   trials=N         more or fewer settings than the file says
   seeds=0,1,2      other seeds
+  plan=H100        only say how many runs, hours and GB it would take on such GPUs, which need not be here
   KEY=VALUE        any setting of a run, for all trials: num_steps=20 rollout.group_size=4 ...
 
 Ctrl-C stops after the step in progress; the same command goes on where the sweep stands. More workers
@@ -31,7 +32,7 @@ may join at any time, from any machine that sees the storage and runs_dir: `atri
 `atrium sweep report NAME` writes settings with intervals, figures, CSV and winner.yaml into
 runs/sweeps/NAME/report/; `make train EXPERIMENT=runs/sweeps/NAME/report/winner.yaml` runs the winner.
 """
-_OWN = ("workers", "budget", "storage", "runs_dir", "name", "trials", "seeds")
+_OWN = ("workers", "budget", "storage", "runs_dir", "name", "trials", "seeds", "plan")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -83,6 +84,11 @@ def _run(wanted: str, arguments: Sequence[str]) -> int:
     from atrium.cli.sweep.run import run_sweep, sweep_definition
 
     definition = sweep_definition(wanted, options, overrides)
+    if "plan" in options:
+        from atrium.cli.sweep.outlook import outlook
+
+        sys.stdout.write("\n".join(outlook(definition, options["plan"], num_workers)) + "\n")
+        return 0
     return run_sweep(definition, options.get("storage"), num_workers)
 
 

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atrium import plugins
+from atrium.cli.sweep.outlook import outlook
 from atrium.cli.sweep.table import SweepDisplay, sweep_display
 from atrium.config.compute import check_alone
 from atrium.config.machine import num_usable_cores, visible_gpus
 from atrium.errors import ConfigError, Interrupted, SweepError
+from atrium.planning.devices import find_gpu
 from atrium.processes import stop_requests
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.files import find_definition, read_definition, tiny, validated_definition
@@ -28,6 +30,7 @@ from atrium.sweep.plan import trial_config
 from atrium.sweep.setup import PARENT_VARIABLE, STORAGE_VARIABLE, prepare
 from atrium.sweep.snapshot import STATE_FILE, sweep_folder
 from atrium.sweep.storage import SweepStorage, storage_url
+from atrium.tracking.provenance import gpus
 from atrium.tracking.recorded import read_object
 
 _POLL_S = 0.5
@@ -71,6 +74,10 @@ def run_sweep(definition: SweepDefinition, storage: str | None, num_workers: int
     folder = sweep_folder(definition.runs_dir, definition.name)
     opened = SweepStorage(storage_url(storage, folder))
     sys.stdout.write(f"sweep {definition.name}: {definition.question}\n")
+    if (
+        found := [gpu["name"] for gpu in gpus() if find_gpu(gpu["name"])]
+    ) and config.compute.device == "cuda":
+        sys.stdout.write("\n".join(outlook(definition, found[0], num_workers)) + "\n")
     sys.stdout.flush()
     prepare(opened, definition)
     threads = max(1, min(config.compute.num_threads, num_usable_cores() // num_workers))

@@ -1,4 +1,4 @@
-"""Model FLOPs of an update and the peaks of devices: how much of the hardware training uses (MFU).
+"""Model FLOPs of an update: with a device's peak, how much of the hardware training uses (MFU).
 
 Counted is what the model has to compute, as in PaLM (arXiv 2204.02311, appendix B): two operations per
 weight and token forward and twice that backward; attention over the tokens before each one; the LM head at
@@ -8,7 +8,6 @@ gradient, so that whoever wastes time has a lower share.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,35 +70,6 @@ class ModelFlops:
         return 2.0 * _FORWARD_AND_BACKWARD * products
 
 
-def peak_flops(device_name: str, dtype: str) -> float | None:
-    """Dense matrix products per second that the maker states for a device; None for unknown ones.
-
-    Longer names win, so that a `PCIe` card is not taken for its faster relative.
-    """
-    found = [name for name in PEAK_TERAFLOPS if name in device_name]
-    if not found:
-        return None
-    tera = PEAK_TERAFLOPS[max(found, key=len)].get(dtype)
-    return None if tera is None else tera * 1e12
-
-
 def _pairs(length: NDArray[np.float64]) -> float:
     """Pairs of a token and one at or before it, in sequences of such lengths."""
     return float((length * (length + 1.0)).sum() / 2.0)
-
-
-# NVIDIA's data sheets: dense, without sparsity; float32 outside of tensor cores, as torch computes it.
-PEAK_TERAFLOPS: Mapping[str, Mapping[str, float]] = {
-    "B200": {"bfloat16": 2250.0, "float32": 75.0},
-    "H200": {"bfloat16": 989.0, "float32": 67.0},
-    "H100": {"bfloat16": 989.0, "float32": 67.0},
-    "H100 PCIe": {"bfloat16": 756.0, "float32": 51.0},
-    "H100 NVL": {"bfloat16": 835.0, "float32": 60.0},
-    "A100": {"bfloat16": 312.0, "float32": 19.5},
-    "A10": {"bfloat16": 125.0, "float32": 31.2},
-    "A40": {"bfloat16": 149.7, "float32": 37.4},
-    "L4": {"bfloat16": 121.0, "float32": 30.3},
-    "L40S": {"bfloat16": 362.0, "float32": 91.6},
-    "RTX 3090": {"bfloat16": 71.0, "float32": 35.6},
-    "RTX 4090": {"bfloat16": 165.2, "float32": 82.6},
-}
