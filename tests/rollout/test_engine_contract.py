@@ -220,26 +220,6 @@ def test_an_empty_prompt_is_refused(any_engine):
         list(any_engine.generate([request], TEMPERATURE_1))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
-        ({"temperature": -0.5}, "temperature is -0.5"),
-        ({"temperature": float("inf")}, "temperature is inf"),
-        ({"temperature": float("nan")}, "temperature is nan"),
-        ({"top_p": 0.0}, "top_p is 0.0"),
-        ({"top_p": 1.5}, "top_p is 1.5"),
-        ({"top_k": 0}, "top_k is 0"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty is 0"),
-        ({"presence_penalty": 2.5}, "presence_penalty is 2.5"),
-    ],
-)
-def test_sampling_parameters_without_meaning_are_refused(any_engine, tokenizer, settings, message):
-    sampling = SamplingParams(**({"max_new_tokens": 4} | settings))
-    with pytest.raises(EngineError, match=message):
-        list(any_engine.generate(requests_for(["7"], tokenizer), sampling))
-
-
 def test_closing_twice_is_harmless(any_engine):
     any_engine.close()
     any_engine.close()

@@ -6,11 +6,9 @@ import torch
 from scipy.stats import chisquare, kstest
 from tests.rollout.conftest import reference_distribution
 
-from atrium.errors import EngineError
 from atrium.rollout import sampling as sampling_module
 from atrium.rollout.engine import SamplingParams
 from atrium.rollout.sampling import (
-    check_sampling,
     draw,
     log_distribution,
     sample_keys,
@@ -169,8 +167,28 @@ def test_min_p_keeps_the_tokens_that_are_likely_enough_beside_the_likeliest():
     probability_NV = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.25, 0.25, 0.25, 0.25]])
     kept_NV = log_distribution(probability_NV.log(), params(min_p=0.4)).exp()
     torch.testing.assert_close(kept_NV, torch.tensor([[0.625, 0.375, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]))
-    with pytest.raises(EngineError, match="min_p is 1"):
-        check_sampling(params(min_p=1.0))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_new_tokens": 0},
+        {"temperature": -0.5},
+        {"temperature": float("inf")},
+        {"temperature": float("nan")},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"top_k": 0},
+        {"min_p": 1.0},
+        {"repetition_penalty": 0.0},
+        {"presence_penalty": 2.5},
+    ],
+    ids=str,
+)
+def test_sampling_parameters_that_describe_no_distribution_cannot_be_made(settings):
+    [name] = settings
+    with pytest.raises(ValueError, match=name):
+        SamplingParams(**({"max_new_tokens": 4} | settings))
 
 
 def test_ties_with_the_last_of_top_k_stay():

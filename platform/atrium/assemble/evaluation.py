@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -216,7 +216,7 @@ class _ProgressLine:
 
 def _described(parts: _Parts, benchmark: Benchmark) -> dict[str, object]:
     """How the answers came about: without it a score says little."""
-    config, sampling = parts.settings.config, asdict(benchmark.sampling)
+    config, sampling = parts.settings.config, benchmark.sampling.model_dump()
     del sampling["ignore_stop"]  # only benchmarks of speed set it
     return {
         "prompt_template": parts.template.name,
@@ -278,5 +278,5 @@ def fitted_benchmark(
             f"{benchmark.name}: answers may have {room} tokens, not evaluation.max_new_tokens={wanted}: "
             f"the model's context of {context} leaves no more after the longest prompt"
         )
-        return replace(benchmark, sampling=replace(benchmark.sampling, max_new_tokens=room))
+        return replace(benchmark, sampling=benchmark.sampling.model_copy(update={"max_new_tokens": room}))
     return benchmark

@@ -17,6 +17,7 @@ from atrium.data.prompts import PromptTemplate
 from atrium.errors import DataError
 from atrium.evaluation.evaluator import Benchmark
 from atrium.records import Problem, TokenIds
+from atrium.rollout.declaration import Sampling
 from atrium.rollout.engine import SamplingParams
 from atrium.tracking.provenance import DataProvenance
 
@@ -144,14 +145,7 @@ def evaluated_benchmark(loaded: LoadedBenchmark, config: RunConfig) -> Benchmark
         problems=loaded.problems,
         num_samples=evaluation.num_samples,
         sampling=SamplingParams(
-            max_new_tokens=evaluation.max_new_tokens,
-            temperature=evaluation.temperature,
-            top_p=evaluation.top_p,
-            top_k=evaluation.top_k,
-            min_p=evaluation.min_p,
-            repetition_penalty=evaluation.repetition_penalty,
-            presence_penalty=evaluation.presence_penalty,
-            frequency_penalty=evaluation.frequency_penalty,
+            **evaluation.model_dump(include=set(Sampling.model_fields)),
             stop=config.model.prompt.stop,
         ),
         require_stop=loaded.require_stop,

@@ -7,9 +7,7 @@ that may be given as `auto` hold what was chosen for them (see `machine`).
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from atrium.config.compute import ComputeConfig
 from atrium.config.tasks import BenchmarkConfig, DatasetConfig
@@ -21,34 +19,19 @@ from atrium.method.method import Method
 from atrium.method.needs import Use
 from atrium.method.regularizers import Regularizer
 from atrium.models.settings import ModelSettings
+from atrium.rollout.declaration import Sampling
 from atrium.rollout.settings import EngineSettings, EngineUse
-from atrium.section import Count, FolderName, NonNegative, Section, Seed, Text
+from atrium.section import Count, FolderName, Section, Seed, Text
 from atrium.train.settings import OptimizerSettings
 
 
-class EvaluationConfig(Section):
+class EvaluationConfig(Sampling):
     """When and how held-out problems are answered."""
 
     every_num_steps: Count | None
     """Steps between evaluations on the validation problems; null for none while training."""
     num_samples: Count
     """Answers sampled per problem: the K of Mean@K."""
-    temperature: NonNegative
-    """Of sampling; 0 is greedy decoding."""
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)]
-    """Share of the probability mass that is sampled from."""
-    top_k: Count | None = None
-    """How many of the likeliest tokens are sampled from; null for all."""
-    min_p: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """The least probability of a token that is sampled, relative to the likeliest one's; 0 for any."""
-    repetition_penalty: Annotated[float, Field(gt=0.0, le=10.0)] = 1.0
-    """Divides the logits above 0 of tokens in prompt and answer, and multiplies those below; 1 for none."""
-    presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
-    """Taken off the logits of tokens that the answer has; 0 for none."""
-    frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
-    """Taken off the logits of tokens that the answer has, once for each time; 0 for none."""
-    max_new_tokens: Count
-    """Length limit of an answer; as shipped, that of rollouts."""
     pass_at: tuple[Count, ...] | None = None
     """The k of Pass@k, each at most num_samples; null for the powers of two up to it, and itself."""
     seed: Seed = 0

@@ -16,12 +16,33 @@ from pydantic import Field
 from atrium.errors import ConfigError
 from atrium.models.shape import ModelShape
 from atrium.records import MemoryItem
-from atrium.section import Axis, Count, Positive
+from atrium.section import Axis, Count, NonNegative, Positive, PositiveFrac, Section
 
 NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1}
 """Bytes of one number."""
 
 _OLD_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+class Sampling(Section):
+    """How answers are drawn, as evaluations can choose it; training samples from the policy itself."""
+
+    temperature: NonNegative = 1.0
+    """Of sampling; 0 is greedy decoding."""
+    top_p: PositiveFrac = 1.0
+    """Share of the probability mass that is sampled from."""
+    top_k: Count | None = None
+    """How many of the likeliest tokens are sampled from; null for all."""
+    min_p: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """The least probability of a token that is sampled, relative to the likeliest one's; 0 for any."""
+    repetition_penalty: Annotated[float, Field(gt=0.0, le=10.0)] = 1.0
+    """Divides the logits above 0 of tokens in prompt and answer, and multiplies those below; 1 for none."""
+    presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
+    """Taken off the logits of tokens that the answer has; 0 for none."""
+    frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
+    """Taken off the logits of tokens that the answer has, once for each time; 0 for none."""
+    max_new_tokens: Count
+    """Length limit of an answer; as shipped, that of rollouts."""
 
 
 @dataclass(frozen=True, kw_only=True)

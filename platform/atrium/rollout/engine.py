@@ -14,10 +14,10 @@ from typing import Protocol
 from torch import Tensor
 
 from atrium.records import Completion, TokenIds
+from atrium.rollout.declaration import Sampling
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
+class SamplingParams(Sampling):
     """How completions are drawn.
 
     `temperature` 0 is greedy decoding (log-probabilities are then those at temperature 1).
@@ -31,14 +31,6 @@ class SamplingParams:
     A completion is finished as well by the token that completes one of the strings `stop`, which it keeps.
     """
 
-    max_new_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int | None = None
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
     ignore_stop: bool = False
     stop: tuple[str, ...] = ()
 

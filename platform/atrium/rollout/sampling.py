@@ -26,38 +26,13 @@ from atrium.rollout.engine import GenerationRequest, SamplingParams
 _MAX_ELEMENTS = 1 << 25
 
 
-def check_sampling(sampling: SamplingParams) -> None:
-    """Raise `EngineError` for sampling parameters that describe no distribution."""
-    if sampling.max_new_tokens < 1:
-        raise EngineError(f"max_new_tokens is {sampling.max_new_tokens}: it must be at least 1 token")
-    if not 0 <= sampling.temperature < float("inf"):
-        raise EngineError(
-            f"temperature is {sampling.temperature}: it must be 0 (greedy) or positive and finite"
-        )
-    if not 0 < sampling.top_p <= 1:
-        raise EngineError(f"top_p is {sampling.top_p}: it must lie in (0, 1], where 1 is off")
-    if sampling.top_k is not None and sampling.top_k < 1:
-        raise EngineError(f"top_k is {sampling.top_k}: it must be at least 1, or null for off")
-    if not 0 <= sampling.min_p < 1:
-        raise EngineError(f"min_p is {sampling.min_p}: it must lie in [0, 1), where 0 is off")
-    if not 0 < sampling.repetition_penalty < float("inf"):
-        raise EngineError(
-            f"repetition_penalty is {sampling.repetition_penalty}: it must be positive and finite, "
-            "where 1 is off"
-        )
-    for name in ("presence_penalty", "frequency_penalty"):
-        if not -2 <= getattr(sampling, name) <= 2:  # the range that vLLM and OpenAI's interface have
-            raise EngineError(f"{name} is {getattr(sampling, name)}: it must lie in [-2, 2], where 0 is off")
-
-
 def check_requests(
     requests: Sequence[GenerationRequest], sampling: SamplingParams, *, context_length: int
 ) -> None:
-    """Raise `EngineError` for parameters without meaning, and for a prompt that is empty or too long.
+    """Raise `EngineError` for a prompt that is empty or too long.
 
     A prompt is too long when it leaves no room for `max_new_tokens` in the context.
     """
-    check_sampling(sampling)
     for index, request in enumerate(requests):
         num_tokens = len(request.prompt_token_ids)
         if num_tokens == 0:
