@@ -239,10 +239,8 @@ def test_settings_are_declared_once():
         for other, own in others.items()
         if len(names & own) >= 4 and len(names & own) >= 0.6 * max(len(names), len(own))
     }
-    # Where a problem's parts stand in a row goes by the names of these parts. What evaluations may set of the
-    # distribution that is sampled from is a part of what engines are asked for, which rollouts fill in, too.
-    sampled = ("atrium.config.schema.EvaluationConfig", "atrium.rollout.engine.SamplingParams")
-    assert {one for one, _ in twins - {sampled}} <= {"atrium.data.settings.Fields"}
+    # Where a problem's parts stand in a row goes by the names of these parts.
+    assert {one for one, _ in twins} <= {"atrium.data.settings.Fields"}
 
 
 def test_objectives_load_neither_models_nor_composition():

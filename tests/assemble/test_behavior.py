@@ -31,7 +31,8 @@ def test_a_correction_is_no_factor_of_one_in_float32(runs):
     plain = runs.train("algorithm=grpo", "experiment_name=uncorrected")
     corrected = runs.train("algorithm=grpo", ANY_DIFFERENCE, "experiment_name=corrected")
     norms = [metrics_of(folder)[1]["optimizer/grad_norm"] for folder in (plain, corrected)]
-    assert norms[1] < 0.9 * norms[0]
+    # How many completions it shows in is the processor's: all, or a few.
+    assert norms[0] != pytest.approx(norms[1], rel=1e-3)
 
 
 @pytest.mark.parametrize(("same", "named"), SAME_NUMBERS)
