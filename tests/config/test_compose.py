@@ -132,6 +132,7 @@ def test_auto_becomes_a_value_that_fits_model_and_machine(quickstart):
     assert quickstart.compute.model_dump() == {
         "device": "cpu",
         "dtype": "float32",
+        "head_dtype": "model",
         "num_threads": 1,
         "micro_batch_tokens": 16384,
         "packing": True,
