@@ -12,6 +12,7 @@ from tests.config.test_language_models import NUM_PARAMETERS
 from atrium.cli.app import main
 from atrium.config import compose as composition
 from atrium.config.compose import compose, compose_notes, conf_folder
+from atrium.config.scale import LARGE_MODEL
 from atrium.errors import ConfigError
 from atrium.models.shape import read_shape
 
@@ -45,12 +46,13 @@ def hub(source, *more):
 def test_a_language_model_alone_brings_the_scale_of_a_language_model(name):
     config = compose([f"model={name}", *MATH])
     shortest = 4096 if config.model.thinking else 1024
-    assert config.optimizer.learning_rate == 1e-6
+    is_small = NUM_PARAMETERS[name] < LARGE_MODEL
+    assert config.optimizer.learning_rate == (1e-5 if is_small else 1e-6)
     assert shortest <= config.rollout.max_new_tokens == config.evaluation.max_new_tokens
     assert config.rollout.max_new_tokens <= config.model.architecture["max_position_embeddings"] // 2
     assert config.experiment_name == name
     assert (config.evaluation.temperature, config.evaluation.top_p) == (
-        (0.6, 0.95) if config.model.thinking else (0.7, 0.8)
+        (0.6, 0.95) if config.model.thinking or is_small else (0.7, 0.8)
     )
 
 
