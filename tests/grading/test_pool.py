@@ -116,7 +116,7 @@ def test_verdicts_name_the_answer_and_a_reason():
         unfinished = grader.grade(r"\boxed{42}", "42")
         assert unfinished.kind is VerdictKind.NO_ANSWER
         assert "thinking" in unfinished.reason
-        assert "box" in grader.grade("</think> 42", "42").reason
+        assert "no answer" in grader.grade("</think> 42", "42").reason
 
 
 def test_a_prepared_pool_has_a_worker_before_anything_is_graded():

@@ -56,6 +56,8 @@ def use_of(config: Mapping[str, object]) -> Use | None:
             group_size=int(rollout["group_size"]),
             behavior_logprobs=str(compute["behavior_logprobs"]),
             sampled_elsewhere=elsewhere,
+            dtype=str(compute.get("dtype", "float32")),
+            max_length=int(rollout.get("max_new_tokens", 1)),
         )
     except (KeyError, TypeError, ValueError):
         return None
