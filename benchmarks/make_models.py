@@ -1,7 +1,7 @@
 """Write what the step benchmarks run on: models as transformers folders, and problems as JSON lines.
 
-    make_models.py FOLDER              models/0p3m, 3m, 30m with random weights; data/arith.jsonl
-    make_models.py FOLDER --warmed-up  models/warm, the built-in policy after its warm-up; data/chain.jsonl
+    make_models.py FOLDER              models/0p3m, 3m, 30m with random weights; data/arith, data/examples
+    make_models.py FOLDER --warmed-up  models/warm, the built-in policy after its warm-up; data/chain
 
 Random models never stop by themselves and suit fixed lengths; the warmed-up one ends its answers and suits
 natural lengths. Everything is made here and seeded; nothing is downloaded.
@@ -10,6 +10,7 @@ natural lengths. Everything is made here and seeded; nothing is downloaded.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import string
@@ -98,6 +99,18 @@ def two_operand_problems() -> Iterable[dict[str, str]]:
         }
 
 
+def worked_example_problems() -> Iterable[dict[str, str]]:
+    """Such questions behind six worked examples, for a pretrained model: about 190 of its tokens."""
+    problems = iter(two_operand_problems())
+    examples = "".join(
+        f"Question: What is {one['prompt'][:-1]}?\nAnswer: {one['prompt']}\\boxed{{{one['answer']}}}\n\n"
+        for one in itertools.islice(problems, 6)
+    )
+    for one in problems:
+        question = f"Question: What is {one['prompt'][:-1]}?\nAnswer:"
+        yield {"prompt": examples + question, "answer": one["answer"]}
+
+
 def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
     """JSON lines, complete or not there at all: make takes the file for a sign that all is done."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,13 +120,14 @@ def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
 
 
 def write_random_models(folder: Path) -> None:
-    """The three sizes, and two-operand problems."""
+    """The three sizes, and two-operand problems, bare and behind worked examples."""
     tokenizer = build_tokenizer()
     for name, shape in SHAPES.items():
         model = build_model(shape)
         model.save_pretrained(folder / "models" / name)
         tokenizer.save_pretrained(folder / "models" / name)
         print(f"{folder / 'models' / name}: {sum(p.numel() for p in model.parameters()):,} parameters")
+    write_rows(folder / "data" / "examples.jsonl", worked_example_problems())
     write_rows(folder / "data" / "arith.jsonl", two_operand_problems())
 
 

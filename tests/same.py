@@ -171,17 +171,20 @@ def compare_training(out: Mapping[str, Path]) -> bool:
     for method in METHODS:
         found = {name: read_run(out[name] / "training", method) for name in out}
         base, here = found["base"], found["here"]
-        here["metrics"] = shared_quantities(base["metrics"], here["metrics"])
+        for part in ("metrics", "evaluations"):
+            here[part] = shared_quantities(base[part], here[part])
         parts = [part for part in base if part != "cpu_s" and base[part] != here[part]]
         same &= not parts
         said = "equal" if not parts else f"DIFFER in {', '.join(parts)}"
         ratio = here["cpu_s"] / base["cpu_s"]
         say(f"training {method}: {said}; {base['cpu_s']:.1f} CPU s, now {here['cpu_s']:.1f} ({ratio:.2f})")
-        for step, (old, new) in enumerate(zip(base["metrics"], here["metrics"], strict=False), 1):
-            names = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
-            if names:
-                say(f"  first in step {step}: {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}")
-                break
+        for part in ("metrics", "evaluations"):
+            for number, (old, new) in enumerate(zip(base[part], here[part], strict=False), 1):
+                names = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+                if names:
+                    shown = f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}"
+                    say(f"  first in record {number} of {part}: {shown}")
+                    break
     return same
 
 
@@ -280,7 +283,7 @@ SETTINGS = """
     divergence.upper regularizer.kl regularizer.kl.coefficient regularizer.kl.estimator
     regularizer.kl.placement regularizer.kl.anchor regularizer.entropy regularizer.entropy.coefficient
     rollout.kind rollout.num_prompts rollout.group_size rollout.max_new_tokens rollout.temperature
-    rollout.lag rollout.overlap rollout.max_mismatch optimizer.kind optimizer.learning_rate
+    rollout.lag rollout.placement rollout.max_mismatch optimizer.kind optimizer.learning_rate
     optimizer.weight_decay optimizer.max_grad_norm optimizer.num_minibatches optimizer.num_epochs
     compute.device compute.dtype compute.num_threads compute.micro_batch_tokens compute.packing
     compute.on_oom compute.behavior_logprobs compute.num_processes evaluation.num_samples

@@ -26,6 +26,7 @@ OPEN_TO_ALL = {
     "metrics",
     "seeding",
     "section",
+    "plain_files",
     "processes",
     "nested",
     "watchdog",
@@ -35,8 +36,14 @@ OPEN_TO_ALL = {
 
 _FOLDER = ("run_folder", "layout", "find", "atomic", "status")
 _RECORD = ("reader", "recorded", "json_lines", "sample_files")
-_RULES = ("method_settings", "diagnosis", "listener")
+_RULES = ("method_settings", "diagnosis", "curve_outcomes", "listener")
 RUN_FOLDER = {f"tracking.{name}" for name in (*_FOLDER, *_RECORD, *_RULES)}
+
+NEED_MORE = ("atrium.rollout.vllm_executor", "atrium.peers.trl_trainer", "atrium.peers.verl_losses")
+"""Modules that import what the base install does not have."""
+
+INTERFACE = {"atrium.peers.interface"}
+"""What `atrium` itself hands out, imported when it is asked for."""
 
 SETTINGS = {
     "rollout.settings",
@@ -62,6 +69,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | SETTINGS,
     "objective": {"method"},
     "theory": {"objective", "method"},
+    "peers": {"objective", "method", "config.method_files", "config.files"},
     "grading": set(),
     "data": set(),
     "models": {"data"},
@@ -80,6 +88,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "planning": {"models.shape"},
     "tracking": {"method"} | SETTINGS,
     "sweep": {"config", "method", "windows"} | RUN_FOLDER,
+    "claim": {"compare", "config", "evaluation.estimates", "sweep"} | RUN_FOLDER,
     "launch": RUN_FOLDER,
     "compare": {"method", "windows", "evaluation.estimates", "theory.results"} | RUN_FOLDER,
     "__main__": {"cli"},
@@ -98,6 +107,7 @@ NEVER_TORCH = {
     "compare",
     "tracking",
     "sweep",
+    "claim",
 } | OPEN_TO_ALL
 
 MAX_MODULE_LINES = 400
@@ -169,7 +179,12 @@ def test_each_module_imports_only_what_its_layer_may(module):
     if part in COMPOSITION:
         return
     if not part or part in OPEN_TO_ALL:
-        rest = dependencies(module) - {"atrium"} - {f"atrium.{name}" for name in OPEN_TO_ALL}
+        rest = (
+            dependencies(module)
+            - {"atrium"}
+            - (INTERFACE if not part else set())
+            - {f"atrium.{name}" for name in OPEN_TO_ALL}
+        )
         assert not rest, f"{module} is open to all and imports nothing of the rest"
         return
     assert part in MAY_IMPORT, f"{part!r} is new: add it here and to docs/architecture.md"
@@ -188,7 +203,7 @@ def test_nothing_but_the_command_line_imports_the_dashboard():
 def test_the_table_itself_keeps_training_evaluation_and_configuration_apart():
     assert not any(name.startswith("evaluation") for name in MAY_IMPORT["train"])
     assert not any(name.startswith("train") for name in MAY_IMPORT["evaluation"])
-    implementations = MAY_IMPORT.keys() - {"config", "sweep"}
+    implementations = MAY_IMPORT.keys() - {"config", "sweep", "claim"}
     assert not any("config" in MAY_IMPORT[part] for part in implementations)
 
 
@@ -206,7 +221,9 @@ def test_torch_is_not_imported_where_it_has_no_place(module):
 
 
 def test_configuration_settings_grading_comparison_and_the_command_line_load_no_torch():
-    light = [m for m in modules() if part_of(m) in NEVER_TORCH - {"sweep"} or m.endswith(".settings")]
+    light = [
+        m for m in modules() if part_of(m) in NEVER_TORCH - {"sweep", "claim"} or m.endswith(".settings")
+    ]
     light += ["atrium.cli", "atrium.evaluation.estimates"]
     code = (
         f"import importlib, sys\nfor name in {light!r}:\n    importlib.import_module(name)\n"
@@ -225,7 +242,7 @@ def test_settings_are_declared_once():
 
     declared, others = {}, {}
     for name in modules():
-        if name.startswith(("atrium.compare.dashboard", "atrium.rollout.vllm_executor")):
+        if name.startswith(("atrium.compare.dashboard", *NEED_MORE)):
             continue
         for one in vars(importlib.import_module(name)).values():
             if inspect.isclass(one) and one.__module__ == name:
@@ -246,6 +263,7 @@ def test_settings_are_declared_once():
 def test_objectives_load_neither_models_nor_composition():
     """A program with a training loop of its own can use them with the versions that it has."""
     names = [module for module in modules() if part_of(module) in {"objective", "method"}]
+    names += INTERFACE
     code = f"import importlib, sys\nfor name in {names!r}:\n    importlib.import_module(name)\n"
     code += "print({'transformers', 'vllm', 'hydra', 'omegaconf', 'mlflow', 'wandb'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

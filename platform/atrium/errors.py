@@ -4,6 +4,8 @@ The command line prints such an error as one line and exits with its `exit_code`
 raised is a defect of Atrium and keeps its traceback.
 """
 
+from __future__ import annotations
+
 
 class AtriumError(Exception):
     """Base of all errors meant for the user. The message is one line and names the fix."""
@@ -45,6 +47,10 @@ class EngineError(AtriumError):
     """An engine failed, or generated from other weights or another distribution than the policy's."""
 
 
+class GraderError(AtriumError):
+    """The grader itself can grade no more; no answer is at fault, and none may count as wrong for it."""
+
+
 class PolicyDivergedError(EngineError):
     """The policy's logits are not finite, so that nothing can be sampled from it any more."""
 
@@ -53,6 +59,10 @@ class PolicyDivergedError(EngineError):
             "the model's logits are not finite, so nothing can be sampled: its weights have diverged; resume "
             "from an earlier checkpoint with a lower learning rate"
         )
+
+    def __reduce__(self) -> tuple[type[PolicyDivergedError], tuple[()]]:
+        """From a process of the run to another: an error is made again from its arguments, and has none."""
+        return PolicyDivergedError, ()
 
 
 class TrainingDivergedError(AtriumError):
@@ -76,6 +86,6 @@ class Pruned(AtriumError):  # noqa: N818 - it is a decision that was carried out
 
 
 class Interrupted(AtriumError):  # noqa: N818 - it is a request that was honoured, not an error
-    """The run was asked to stop (Ctrl-C or SIGTERM) and did so after its last whole step."""
+    """The run was asked to stop (Ctrl-C, SIGTERM or SIGHUP) and did so after its last whole step."""
 
     exit_code = 130

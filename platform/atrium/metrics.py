@@ -68,6 +68,12 @@ INCORRECT_FRAC = Quantity("rollout/incorrect_frac", _MEAN, "", "share graded inc
 NO_ANSWER_FRAC = Quantity("rollout/no_answer_frac", _MEAN, "", "share without a boxed answer")
 TIMED_OUT_FRAC = Quantity("rollout/timed_out_frac", _MEAN, "", "share the grader gave up on in time")
 CRASHED_FRAC = Quantity("rollout/crashed_frac", _MEAN, "", "share on which the grader failed")
+WORKED_FRAC = Quantity(
+    "rollout/worked_frac",
+    _MEAN,
+    "",
+    "probability, as the step begins, that an answer starts with work instead of at once with its box",
+)
 LENGTH_MEAN = Quantity("rollout/completion_length", _MEAN, "tokens", "mean completion length")
 LENGTH_MAX = Quantity("rollout/completion_length_max", _MAX, "tokens", "longest completion")
 TRUNCATED_FRAC = Quantity("rollout/truncated_frac", _MEAN, "", "share cut off by the length limit")
@@ -81,6 +87,9 @@ NO_SIGNAL_FRAC = Quantity(
 TOKENS_PER_S = Quantity("rollout/tokens_per_s", _MEAN, "tokens/s", "completion tokens sampled per s")
 STALENESS = Quantity(
     "rollout/staleness", _MEAN, "updates", "optimiser updates between sampling and the step's start"
+)
+STALENESS_STEPS = Quantity(
+    "rollout/staleness_steps", _MEAN, "steps", "training steps between sampling and the step's start"
 )
 
 # The engine against the trainer, on the engine's own samples and at equal weights.
@@ -151,6 +160,16 @@ RUNAWAY_SLOPE_FRAC = Quantity(
 KL_K1 = Quantity("objective/kl_k1", _MEAN, "nats", "KL(behavior || policy) per token by k1 = -log w")
 KL_K2 = Quantity("objective/kl_k2", _MEAN, "nats", "the same by k2 = (log w)^2 / 2, biased")
 KL_K3 = Quantity("objective/kl_k3", _MEAN, "nats", "the same by k3 = w - 1 - log w, unbiased")
+# What staleness alone does: on the minibatch of the step's first update, which no weight has moved for yet.
+KL_BEFORE_UPDATE = Quantity(
+    "objective/kl_before_update",
+    _MEAN,
+    "nats",
+    "KL(sampling policy || policy before the step's first update) per token by k3, on that update's tokens",
+)
+OUTSIDE_BEFORE_UPDATE_FRAC = Quantity(
+    "objective/outside_before_update_frac", _MEAN, "", "share of those tokens that are infeasible already"
+)
 KL_AFTER_UPDATE = Quantity(
     "objective/kl_after_update",
     _MEAN,
@@ -191,8 +210,16 @@ TRAIN_TOKENS_PER_S = Quantity(
 # Time and memory per phase of a step.
 ROLLOUT_S = Quantity("time/rollout_s", _SUM, "s", "sampling completions")
 OVERLAP_S = Quantity("time/overlap_s", _SUM, "s", "sampling this batch beside the update before it")
+BATCH_WAIT_S = Quantity("time/batch_wait_s", _SUM, "s", "waiting for this batch when that update was over")
+ENGINE_IDLE_S = Quantity("time/engine_idle_s", _SUM, "s", "engines beside the trainer had nothing to do")
 GRADE_WAIT_S = Quantity("time/grade_wait_s", _SUM, "s", "waiting for grades after sampling ended")
-SCORE_S = Quantity("time/score_s", _SUM, "s", "behavior, reference and advantage passes")
+BEHAVIOR_S = Quantity(
+    "time/behavior_s",
+    _SUM,
+    "s",
+    "the trainer's pass by the weights that sampled, where later ones are trained",
+)
+SCORE_S = Quantity("time/score_s", _SUM, "s", "anchor, reference and advantage passes")
 UPDATE_S = Quantity("time/update_s", _SUM, "s", "forward, backward and optimiser")
 FORWARD_S = Quantity("time/forward_s", _SUM, "s", "forward and loss, part of the update")
 BACKWARD_S = Quantity("time/backward_s", _SUM, "s", "backward, part of the update")

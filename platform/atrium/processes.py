@@ -8,7 +8,10 @@ from contextlib import contextmanager
 
 import psutil
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+"""What asks any command to end; the second says that its terminal is gone."""
+
+STOP_SIGNALS = (signal.SIGINT, *END_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
 """What asks a run to stop; SLURM announces with the last two that a job's time ends."""
 
 CLOCK_TOLERANCE_S = 60.0
@@ -32,8 +35,15 @@ def is_alive(pid: int, started: float | None = None) -> bool:
 
 @contextmanager
 def stop_requests(ask: Callable[[int], None], signals: Sequence[int] = STOP_SIGNALS) -> Iterator[None]:
-    """Within the body, call `ask` with each of these signals that arrives."""
-    before = {number: signal.signal(number, lambda number, _: ask(number)) for number in signals}
+    """Within the body, call `ask` with each of these signals that arrives.
+
+    Where SIGHUP is ignored it stays so: `nohup` means a command to outlive its terminal.
+    """
+    before = {
+        number: signal.signal(number, lambda number, _: ask(number))
+        for number in signals
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         yield
     finally:

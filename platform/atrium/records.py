@@ -105,12 +105,17 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rollout:
-    """A completion with its verdict and its reward. `sample_index` is its place in the group."""
+    """A completion with its verdict and its reward. `sample_index` is its place in the group.
+
+    `behavior_logprobs` [T] are those of the weights that sampled it, by the trainer's numerics; None where
+    they were not computed when it was sampled.
+    """
 
     sample_index: int
     completion: Completion
     verdict: Verdict
     reward: float
+    behavior_logprobs: Logprobs | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -11,26 +11,37 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, ClassVar, Self, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, field_validator
 from pydantic_core import CoreSchema
 
-Count = Annotated[int, Field(ge=1)]
+SMALLEST = 1e-30
+"""What is nearer to 0 than this is no setting: float32, in which most are computed with, ends at 1e-38."""
+
+Count = Annotated[int, Field(ge=1, le=10**9)]
 """A number of things of which at least one is needed."""
-CountOrZero = Annotated[int, Field(ge=0)]
+CountOrZero = Annotated[int, Field(ge=0, le=10**9)]
 """A number of things of which there may be none."""
+Parallel = Annotated[int, Field(ge=1, le=1024)]
+"""A number of threads, processes or machines that work at once."""
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 """The start of a sequence of random choices."""
 Frac = Annotated[float, Field(ge=0.0, le=1.0)]
 """A share or a probability."""
 PositiveFrac = Annotated[float, Field(gt=0.0, le=1.0)]
 """A share of something that may not be empty."""
-Positive = Annotated[float, Field(gt=0.0)]
+Positive = Annotated[float, Field(gt=0.0, le=1e6)]
 """A quantity above 0."""
-Wait = Annotated[float, Field(gt=0.0, le=3 * 86_400.0)]
+Rate = Annotated[float, Field(gt=0.0, le=1e20)]
+"""A learning rate; of an absurd one the policy diverges, which ends a run in order."""
+Exponent = Annotated[float, Field(gt=0.0, le=80.0)]
+"""A bound on what is exponentiated: float32 ends at exp(88)."""
+Wait = Annotated[float, Field(ge=1e-3, le=3 * 86_400.0)]
 """Seconds that something is waited for, at most three days: systems count 2^31 milliseconds, 24.8 days."""
-NonNegative = Annotated[float, Field(ge=0.0)]
+NonNegative = Annotated[float, Field(ge=0.0, le=1e6)]
 """A quantity of at least 0."""
-AboveOne = Annotated[float, Field(gt=1.0)]
+Number = Annotated[float, Field(ge=-1e6, le=1e6)]
+"""A quantity of either sign."""
+AboveOne = Annotated[float, Field(gt=1.0, le=1e6)]
 """A ratio that only moves away from 1 reach."""
 Text = Annotated[str, Field(min_length=1)]
 """Text that is not empty."""
@@ -39,7 +50,11 @@ FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_l
 
 
 class Section(BaseModel):
-    """A validated group of settings. Unknown keys, wrong types, NaN and inf are errors."""
+    """A validated group of settings. Unknown keys, wrong types, NaN, inf and vanishing numbers are errors.
+
+    Every number declares a range, by one of the types above or its own: what lies beyond it fails here, in
+    one line, and not as an overflow, a hang or a crash of whatever computes with it.
+    """
 
     model_config = ConfigDict(
         frozen=True,
@@ -48,6 +63,13 @@ class Section(BaseModel):
         allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
+
+    @field_validator("*")
+    @classmethod
+    def _check_size(cls, value: object) -> object:
+        if isinstance(value, float) and 0.0 < abs(value) < SMALLEST:
+            raise ValueError(f"0, where that is in its range, or at least {SMALLEST:g} in size")
+        return value
 
 
 class Axis(Section):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from scipy.optimize import brentq
+from atrium.errors import MissingDependencyError
 
 LogRatioFunction = Callable[[float], float]
 _SERIES_BELOW = 1e-2
@@ -94,8 +94,21 @@ class RatioDivergence:
             edge *= 2.0
             if edge > _LOG_RATIO_BRACKET:
                 return sign * math.inf if sign > 0 else -_LOG_RATIO_BRACKET
-        root = brentq(lambda size: self.of_log_ratio(sign * size) - delta, 0.0, edge, xtol=1e-300, rtol=1e-15)
-        return sign * float(root)
+        return sign * find_root(lambda size: self.of_log_ratio(sign * size) - delta, 0.0, edge, xtol=1e-300)
+
+
+def find_root(function: Callable[[float], float], low: float, high: float, *, xtol: float) -> float:
+    """The root of a function between two numbers at which it has different signs, to 1e-15 of it.
+
+    Raises `MissingDependencyError` without scipy, which a program with a training loop of its own may lack.
+    """
+    try:
+        from scipy.optimize import brentq
+    except ImportError as error:
+        raise MissingDependencyError(
+            "the window of this divergence is found by scipy, which is not installed: pip install scipy"
+        ) from error
+    return float(brentq(function, low, high, xtol=xtol, rtol=1e-15))
 
 
 def _exponential_remainder(x: float) -> float:

@@ -148,8 +148,12 @@ def test_a_source_that_cannot_serve_is_said_in_one_line(runs, recorded, tmp_path
             r"stored_frac=0\.3 of rollout\.group_size=8 .* allowed is 0\.125",
         ),
         (
-            ["algorithm=gvpo_offpolicy", "rollout.source=x", "compute.behavior_logprobs=engine"],
-            "behavior_logprobs=engine .*implicit_reward_regression",
+            ["algorithm=gvpo_offpolicy", "rollout.source=x", "algorithm.ratio.weight.anchor=behavior"],
+            "implicit_reward_regression .*choose algorithm.ratio.weight.anchor=proximal",
+        ),
+        (
+            ["rollout=bank", "rollout.source=x", "compute.behavior_logprobs=recompute"],
+            "behavior_logprobs=recompute asks the weights that sampled.*anchor=proximal",
         ),
     ],
 )
@@ -162,4 +166,4 @@ def test_with_stored_anchors_the_kl_to_the_behavior_policy_works_at_the_only_upd
     lines = ["algorithm=rpg_ufkl", "optimizer.num_minibatches=1"]
     with pytest.raises(ConfigError, match="no gradient with one update"):
         compose(lines)
-    assert compose([*lines, "rollout=bank", "rollout.source=x"]).anchors_to_stored
+    compose([*lines, "rollout=bank", "rollout.source=x"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 
 import pyarrow.parquet as pq
@@ -10,14 +12,32 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from atrium.config.compose import from_json
 from atrium.errors import CheckpointError, EngineError
-from atrium.metrics import MISMATCH_MAX, NUM_UPDATES, OVERLAP_S, RATIO_MAX, STALENESS, is_repeatable
-from atrium.rollout.transformers_engine import TransformersEngine
+from atrium.metrics import (
+    ENGINE_IDLE_S,
+    KL_BEFORE_UPDATE,
+    MISMATCH_MAX,
+    NUM_UPDATES,
+    OUTSIDE_BEFORE_UPDATE_FRAC,
+    OVERLAP_S,
+    RATIO_MAX,
+    STALENESS,
+    STALENESS_STEPS,
+    is_repeatable,
+)
+from atrium.rollout.dealt_engine import DealtEngine
 from atrium.tracking.json_lines import read_json_lines
 from atrium.train.checkpoint.lagged import read_lagged
 from atrium.train.update.optimizer import PolicyOptimizer
 
-LAGGED = ("rollout.lag=1", "optimizer.learning_rate=0.01", "num_steps=4", "checkpoint.every_num_steps=1")
+LAGGED = (
+    "rollout.lag=1",
+    "rollout.unit_samples=8",
+    "optimizer.learning_rate=0.01",
+    "num_steps=4",
+    "checkpoint.every_num_steps=1",
+)
 
 
 @pytest.fixture
@@ -53,6 +73,7 @@ def test_sampler_and_trainer_are_compared_when_their_weights_are_equal(undisturb
 def test_without_a_lag_no_batch_is_stale(runs):
     folder = runs.train("num_steps=2", "experiment_name=unlagged")
     assert [step[STALENESS.name] for step in steps_of(folder)] == [0.0, 0.0]
+    assert [step[STALENESS_STEPS.name] for step in steps_of(folder)] == [0.0, 0.0]
 
 
 def test_a_stale_batch_has_ratios_even_in_its_only_update(runs):
@@ -72,6 +93,7 @@ def test_a_lagged_run_killed_and_resumed_equals_an_undisturbed_one(runs, undistu
 
 DEEP = (
     "rollout.lag=3",
+    "rollout.unit_samples=8",
     "optimizer.learning_rate=0.01",
     "checkpoint.every_num_steps=1",
     "checkpoint.keep_last=9",
@@ -90,6 +112,7 @@ def test_a_batch_is_as_old_as_the_updates_of_the_steps_that_it_waited_for(deep):
     updates = [step[NUM_UPDATES.name] for step in steps]
     expected = [sum(updates[max(0, number - 3) : number]) for number in range(len(steps))]
     assert [step[STALENESS.name] for step in steps] == expected
+    assert [step[STALENESS_STEPS.name] for step in steps] == [0, 1, 2, 3, 3, 3]
     assert expected[-1] == 3 * updates[0]
     assert max(step[MISMATCH_MAX.name] for step in steps) < 1e-4
 
@@ -113,18 +136,80 @@ def test_a_finished_run_that_is_extended_is_the_longer_run(runs, deep, same_reco
 def test_a_batch_holds_the_log_probabilities_of_the_checkpoint_that_sampled_it(deep):
     """The third batch in the checkpoint of step 3 is that of step 6, which the weights of step 2 sampled."""
     *_, batch = read_lagged(deep.checkpoint_path(3))
-    policy = AutoModelForCausalLM.from_pretrained(deep.checkpoint_path(2) / "policy")
-    group = batch.collected.groups[0]
-    for completion in (rollout.completion for rollout in group.rollouts):
-        tokens = torch.tensor([[*group.prompt_token_ids, *completion.token_ids]])
-        first = len(group.prompt_token_ids)
-        with torch.no_grad():
-            logprob_TV = policy(tokens).logits[0, first - 1 : -1].log_softmax(dim=-1)
-        found_T = logprob_TV.gather(1, tokens[0, first:, None])[:, 0]
-        torch.testing.assert_close(found_T, torch.tensor(completion.logprobs), rtol=0.0, atol=1e-4)
+    completions = [rollout.completion for group in batch.collected.groups for rollout in group.rollouts]
+    expected_N = torch.cat([torch.tensor(completion.logprobs) for completion in completions])
+    found_N = logprobs_by_checkpoint(deep, 2, batch.collected.groups)
+    torch.testing.assert_close(found_N, expected_N, rtol=0.0, atol=1e-4)
     stored = pq.read_table(deep.rollouts_path(6)).to_pylist()
-    sampled = [list(one.completion.token_ids) for group in batch.collected.groups for one in group.rollouts]
-    assert [row["token_ids"] for row in stored] == sampled
+    assert [row["token_ids"] for row in stored] == [list(one.token_ids) for one in completions]
+
+
+def test_recorded_staleness_is_that_of_the_checkpoints_that_sampled_and_began_the_step(runs):
+    """The batch of step 5 was sampled by the weights after step 2, and is updated by those after step 4."""
+    folder = runs.train(
+        *DEEP, "rollout.lag=2", "num_steps=5", "optimizer.num_minibatches=1", "experiment_name=stale"
+    )
+    groups = read_lagged(folder.checkpoint_path(4))[0].collected.groups
+    log_ratio_N = logprobs_by_checkpoint(folder, 4, groups) - logprobs_by_checkpoint(folder, 2, groups)
+    window = from_json(folder.config_file.read_text()).divergence.window()
+    ratio_N = log_ratio_N.exp()
+    outside_N = (ratio_N < window.lower) | (ratio_N > window.upper)
+    recorded = steps_of(folder)[4]
+    assert recorded[STALENESS_STEPS.name] == 2
+    k3_N = ratio_N - 1.0 - log_ratio_N
+    assert recorded[KL_BEFORE_UPDATE.name] == pytest.approx(k3_N.mean().item(), rel=1e-2)
+    assert recorded[OUTSIDE_BEFORE_UPDATE_FRAC.name] == pytest.approx(
+        outside_N.float().mean().item(), abs=0.5 / len(outside_N)
+    )
+    assert outside_N.any()
+    versions = {row["weight_version"] for row in pq.read_table(folder.rollouts_path(5)).to_pylist()}
+    assert versions == {sum(step[NUM_UPDATES.name] for step in steps_of(folder)[:2])}
+
+
+CORRECTED = (
+    "algorithm=decoupled",
+    "algorithm.correction={kind: truncated_importance, cap: 2.0}",
+    "rollout.lag=2",
+    "optimizer.learning_rate=0.01",
+    "num_steps=4",
+    "checkpoint.every_num_steps=1",
+    "checkpoint.keep_last=9",
+)
+
+
+def test_what_the_sampling_weights_say_in_the_trainer_comes_with_a_lagged_batch(runs, same_record):
+    """Three anchors at once: engine and trainer at sampling for the correction, the start of the step."""
+    folder = runs.train(*CORRECTED, "experiment_name=three_anchors")
+    *_, batch = read_lagged(folder.checkpoint_path(3))
+    groups = batch.collected.groups
+    behavior = [rollout.behavior_logprobs for group in groups for rollout in group.rollouts]
+    found_N, engine_N = (
+        torch.cat([torch.tensor(logprobs) for logprobs in per_rollout])
+        for per_rollout in (behavior, [one.completion.logprobs for g in groups for one in g.rollouts])
+    )
+    assert not found_N.equal(engine_N)
+    expected_N = logprobs_by_checkpoint(folder, 2, groups)
+    torch.testing.assert_close(found_N, expected_N, rtol=0.0, atol=1e-4)
+    last = steps_of(folder)[-1]
+    assert last[KL_BEFORE_UPDATE.name] > 1e-4
+    assert last[OUTSIDE_BEFORE_UPDATE_FRAC.name] == 0.0, "the window is around the start of the step"
+    assert last["time/behavior_s"] > 0.0
+    killed = runs.killed_after(2, *CORRECTED, "rollout.placement=beside", "experiment_name=anchors_beside")
+    same_record(runs.resume(killed), folder, step=4)
+
+
+def logprobs_by_checkpoint(folder, step, groups):
+    """Log-probabilities of the groups' tokens, one behind the other, by transformers itself."""
+    policy = AutoModelForCausalLM.from_pretrained(folder.checkpoint_path(step) / "policy")
+    found = []
+    for group in groups:
+        first = len(group.prompt_token_ids)
+        for rollout in group.rollouts:
+            tokens = torch.tensor([[*group.prompt_token_ids, *rollout.completion.token_ids]])
+            with torch.no_grad():
+                logprob_TV = policy(tokens).logits[0, first - 1 : -1].log_softmax(dim=-1)
+            found.append(logprob_TV.gather(1, tokens[0, first:, None])[:, 0])
+    return torch.cat(found)
 
 
 def test_a_checkpoint_of_the_version_that_held_one_batch_is_refused_in_a_line(runs):
@@ -139,16 +224,23 @@ def test_with_weights_that_do_not_move_every_ratio_of_an_old_batch_is_one(runs):
     still = ("rollout.lag=4", "optimizer.learning_rate=1e-30", "num_steps=6", "experiment_name=still")
     for step in steps_of(runs.train(*still)):
         assert step[RATIO_MAX.name] == pytest.approx(1.0, abs=1e-4)
+        assert step[KL_BEFORE_UPDATE.name] == pytest.approx(0.0, abs=1e-8)
+        assert step[OUTSIDE_BEFORE_UPDATE_FRAC.name] == 0.0
 
 
-def test_deep_batches_sampled_during_updates_are_the_same(runs, deep, same_record):
-    folder = runs.train(*DEEP, "num_steps=6", "rollout.overlap=true", "experiment_name=deep_overlapping")
+BESIDE = ("rollout.placement=beside", "rollout.num_engines=2")
+
+
+def test_a_run_with_two_engines_beside_it_is_the_run_with_one_inside(runs, deep, same_record):
+    folder = runs.train(*DEEP, *BESIDE, "num_steps=6", "experiment_name=deep_beside")
     same_record(folder, deep, step=6)
+    assert all(step[ENGINE_IDLE_S.name] >= 0.0 for step in steps_of(folder))
+    assert all(ENGINE_IDLE_S.name not in step for step in steps_of(deep))
 
 
-def test_a_batch_sampled_during_the_update_is_the_one_sampled_before_it(runs, undisturbed, same_record):
+def test_a_batch_is_sampled_during_the_update_before_it(runs, undisturbed, same_record):
     """A learning rate that moves weights far in a step: another batch would be another run."""
-    folder = runs.train(*LAGGED, "rollout.overlap=true", "experiment_name=overlapping")
+    folder = runs.train(*LAGGED, *BESIDE, "experiment_name=beside")
     same_record(folder, undisturbed, step=4)
     overlaps = [step.get(OVERLAP_S.name, 0.0) for step in steps_of(folder)]
     assert overlaps[0] == 0.0
@@ -156,16 +248,36 @@ def test_a_batch_sampled_during_the_update_is_the_one_sampled_before_it(runs, un
     assert all(OVERLAP_S.name not in step for step in steps_of(undisturbed))
 
 
-def test_an_overlapping_run_killed_and_resumed_equals_a_sequential_one(runs, undisturbed, same_record):
-    overlapping = (*LAGGED, "rollout.overlap=true", "experiment_name=overlapping_killed")
-    same_record(runs.resume(runs.killed_after(2, *overlapping)), undisturbed, step=4)
+def test_a_run_killed_with_engines_beside_it_goes_on_inside_to_the_same_end(runs, undisturbed, same_record):
+    folder = runs.killed_after(2, *LAGGED, *BESIDE, "experiment_name=beside_killed")
+    runs.resume(folder, "rollout.placement=inside", "rollout.num_engines=1")
+    same_record(folder, undisturbed, step=4)
 
 
-def test_adapters_overlap_too(runs, same_record):
+def test_a_run_whose_engine_is_killed_while_it_samples_is_the_same_run(
+    runs, undisturbed, same_record, monkeypatch
+):
+    generate, killed = DealtEngine.generate, []
+
+    def generate_and_kill(self, requests, sampling):
+        generations = generate(self, requests, sampling)
+        yield next(generations)
+        if not killed and threading.current_thread().name == "sampling-beside":
+            killed.append(self.process_ids[0])
+            os.kill(killed[0], signal.SIGKILL)
+        yield from generations
+
+    monkeypatch.setattr(DealtEngine, "generate", generate_and_kill)
+    folder = runs.train(*LAGGED, *BESIDE, "experiment_name=engine_killed")
+    assert killed
+    same_record(folder, undisturbed, step=4)
+
+
+def test_adapters_are_sampled_beside_too(runs, same_record):
     adapters = (*LAGGED, "model.lora={rank: 4, alpha: 8}", "num_steps=3")
     sequential = runs.train(*adapters, "experiment_name=adapters_lagged")
-    overlapping = runs.train(*adapters, "rollout.overlap=true", "experiment_name=adapters_overlapping")
-    same_record(overlapping, sequential, step=3)
+    beside = runs.train(*adapters, *BESIDE, "experiment_name=adapters_beside")
+    same_record(beside, sequential, step=3)
 
 
 def test_an_update_that_fails_ends_the_sampling_beside_it(runs, monkeypatch):
@@ -174,18 +286,18 @@ def test_an_update_that_fails_ends_the_sampling_beside_it(runs, monkeypatch):
 
     monkeypatch.setattr(PolicyOptimizer, "step", fail)
     with pytest.raises(RuntimeError, match="the optimiser is gone"):
-        runs.train(*LAGGED, "rollout.overlap=true", "experiment_name=failing_update")
-    assert all(thread.name != "sampling-ahead" for thread in threading.enumerate())
+        runs.train(*LAGGED, *BESIDE, "experiment_name=failing_update")
+    assert all(thread.name != "sampling-beside" for thread in threading.enumerate())
 
 
 def test_sampling_that_fails_ends_the_run_with_its_own_message(runs, monkeypatch):
-    generate = TransformersEngine.generate
+    generate = DealtEngine.generate
 
     def fail_beside_an_update(self, requests, sampling):
         if threading.current_thread() is not threading.main_thread():
             raise EngineError("the engine is gone")
         return generate(self, requests, sampling)
 
-    monkeypatch.setattr(TransformersEngine, "generate", fail_beside_an_update)
+    monkeypatch.setattr(DealtEngine, "generate", fail_beside_an_update)
     with pytest.raises(EngineError, match="the engine is gone"):
-        runs.train(*LAGGED, "rollout.overlap=true", "experiment_name=failing_sampler")
+        runs.train(*LAGGED, *BESIDE, "experiment_name=failing_sampler")

@@ -12,7 +12,7 @@ from atrium.assemble.benchmarks import load_benchmarks
 from atrium.assemble.datasets import load_dataset
 from atrium.assemble.graders import BenchmarkGraders, grader_version
 from atrium.assemble.problem_sets import unreadable_golds
-from atrium.assemble.task import Task, build_task
+from atrium.assemble.task import Task, build_task, evaluated_benchmark, require_room
 from atrium.cli.train.checks import check_before_run
 from atrium.config.compose import compose, from_json, to_json
 from atrium.errors import ConfigError, DataError
@@ -128,6 +128,14 @@ def test_a_grader_that_does_not_fit_the_golds_is_found_at_load(load, sums):
         load(*_file(sums, "num_test=1"), "benchmark=held_out", "grader=multiple_choice")
 
 
+def test_a_problem_whose_tolerance_is_no_number_is_named_at_load(load, sums, tmp_path):
+    rows = [{"problem": "e?", "answer": 2.718, "id": "e", "error": "a bit"}]
+    file = _write(tmp_path / "near.jsonl", rows)
+    own = ("grader={kind: math_tolerance, tolerance_from: error}", "fields.metadata={error: error}")
+    with pytest.raises(DataError, match="near: e: error='a bit' of a problem is no tolerance"):
+        load(*_file(sums), *_file(file, *own, "name=near", group="benchmark"))
+
+
 def test_a_benchmark_has_a_grader_of_its_own(load, sums, tmp_path):
     rows = [{"problem": "Pi to two places?", "answer": 3.14}, {"problem": "e?", "answer": 2.718}]
     near = _write(tmp_path / "near.jsonl", rows)
@@ -225,7 +233,7 @@ def test_the_golds_of_the_real_files_grade_correct_against_themselves(name):
     lines = (BENCHMARK_FILES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     problems = [Problem(problem_id=r["id"], question=r["problem"], answer=str(r["answer"])) for r in rows]
-    with GraderPool(MathVerifier(num_workers=1, timeout_s=10.0, memory_limit_mb=1024)) as pool:
+    with GraderPool(MathVerifier(num_workers=1, timeout_s=120.0, memory_limit_mb=1024)) as pool:
         found = unreadable_golds(problems, pool)
     assert {problem.problem_id for problem, _ in found} == UNREADABLE_GOLDS[name]
 
@@ -236,7 +244,8 @@ def test_the_golds_of_the_real_files_grade_correct_against_themselves(name):
     [("math500", "math500", 500), ("aime24", "aime2024", 30), ("gsm8k", "gsm8k_test", 1319)],
 )
 def test_a_benchmark_of_the_hub_reads_a_local_copy(tmp_path, benchmark, file, num_problems):
-    config = compose([f"benchmark={benchmark}", f"benchmark.source={BENCHMARK_FILES / file}.jsonl"])
+    source = f"benchmark.source={BENCHMARK_FILES / file}.jsonl"
+    config = compose([f"benchmark={benchmark}", source, "grader.timeout_s=120"])
     (loaded,) = load_benchmarks(
         config.benchmark,
         config.dataset,
@@ -309,3 +318,17 @@ def test_a_run_trains_on_a_file_and_is_judged_on_two_benchmarks(runs, sums, tmp_
     sums.write_text(sums.read_text().replace('"answer": 1', '"answer": 2'))
     with pytest.raises(DataError, match=r"the training set, .* changed since this run began"):
         runs.resume(folder, "num_steps=3")
+
+
+def test_a_validation_prompt_that_is_too_long_is_named_before_training(load, sums):
+    settings = [*_file(sums, "num_test=6", "name=sums"), "benchmark=held_out", "evaluation.max_new_tokens=8"]
+    task, _ = load(*settings)
+    benchmark = evaluated_benchmark(task.validation, compose(settings))
+    encoded = {problem.question: [0] * 5 for problem in benchmark.problems}
+    assert require_room(benchmark, lambda problem: encoded[problem.question], 13) is benchmark
+    long = benchmark.problems[3]
+    encoded[long.question] = [0] * 6
+    with pytest.raises(DataError, match=r"has 6 tokens.*max_new_tokens=8.* 13 tokens") as refused:
+        require_room(benchmark, lambda problem: encoded[problem.question], 13)
+    assert "sums-validation" in str(refused.value)
+    assert repr(long.problem_id) in str(refused.value)

@@ -57,7 +57,7 @@ def _strings(record):
 def test_every_program_of_the_suite_has_a_title_and_a_table(programs):
     tables, _, suite = programs
     report = importlib.import_module("gpu_report")
-    assert {"step", *suite.PROGRAMS, *report.MEASUREMENTS} == set(tables.TITLES) == set(tables._ROWS)
+    assert {*suite.STUDIES, *report.MEASUREMENTS} == set(tables.TITLES) == set(tables._ROWS)
     files = [program.file for program in suite.PROGRAMS.values()]
     files += [program[0] for one in report.MEASUREMENTS.values() for program in (*one.programs, *one.small)]
     assert all((BENCHMARKS / file).is_file() for file in files)
@@ -101,6 +101,10 @@ def test_a_step_without_its_peer_has_no_ratio_and_with_it_one_per_pair(programs)
         "params": 2_970_000,
         "free_length": False,
         "max_new_tokens": 32,
+        "prompts": 16,
+        "group": 8,
+        "threads": 1,
+        "micro": 128,
         "dtype": "fp32",
         "cpu_step_med": 2.0,
         "peak_rss_mb": 900,
@@ -129,9 +133,18 @@ def test_the_small_setting_runs_everything_and_prints_one_table(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     found = {path.stem for path in (tmp_path / "results").glob("*.json")}
-    expected = {"step", "loss_stage", "divergences", "packing", "update_cost", "grading", "start_up"}
+    expected = {
+        "step",
+        "pretrained",
+        "loss_stage",
+        "divergences",
+        "packing",
+        "update_cost",
+        "grading",
+        "start_up",
+    }
     assert expected <= found
     for title in ("a training step against TRL", "packed against padded", "start-up"):
         assert title in done.stdout
     assert "skipped: step against TRL: none is not there" in done.stdout
-    assert "[1/7]" in done.stderr
+    assert "[1/8]" in done.stderr

@@ -5,14 +5,16 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 
 import pytest
+import uvicorn
 
 from atrium.cli.app import main as atrium
-from atrium.cli.dashboard import _free_port, main
+from atrium.cli.dashboard import listening, main
 from atrium.errors import ConfigError
 
 
@@ -28,7 +30,9 @@ def test_a_port_that_is_none_is_refused(tmp_path):
 
 @pytest.mark.parametrize("host", ["", " "])
 def test_an_empty_host_is_refused_as_it_means_every_address(tmp_path, monkeypatch, host):
-    monkeypatch.setattr("uvicorn.Server.run", lambda server: None)  # else a server that starts runs for ever
+    monkeypatch.setattr(
+        "uvicorn.Server.run", lambda server, sockets: None
+    )  # else a server that starts runs for ever
     with pytest.raises(ConfigError, match="means every address of this machine"):
         main(["--runs-dir", str(tmp_path), "--host", host])
 
@@ -43,12 +47,36 @@ def test_a_taken_port_gives_way_to_the_next():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert _free_port("127.0.0.1", port) > port
+        with listening("127.0.0.1", port) as other:
+            assert other.getsockname()[1] > port
 
 
 def test_an_address_of_another_machine_is_explained():
     with pytest.raises(ConfigError, match="--host"):
-        _free_port("no.such.host.invalid", 8600)
+        listening("no.such.host.invalid", 8600)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system cannot watch clients")
+def test_a_client_that_takes_nothing_of_an_answer_is_cut_off():
+    async def answer(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(10_000):  # more than the buffers of all systems
+            await send({"type": "http.response.body", "body": bytes(65_536), "more_body": True})
+
+    with listening("127.0.0.1", 0, stalled_s=0.5) as listener:
+        server = uvicorn.Server(uvicorn.Config(answer, lifespan="off", log_level="critical"))
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        with socket.create_connection(listener.getsockname(), timeout=60) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+            assert client.recv(4) == b"HTTP"
+            deadline = time.monotonic() + 60
+            while server.server_state.connections:
+                assert time.monotonic() < deadline, "it holds what nobody takes"
+                time.sleep(0.05)
+        server.should_exit = True
+        thread.join(timeout=60)
+        assert not thread.is_alive()
 
 
 @pytest.mark.full

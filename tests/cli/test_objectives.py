@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from atrium.cli import main
+from atrium.cli.methods import objectives
+from atrium.cli.methods.axes import axes
 from atrium.cli.methods.page import deviation, methods_page, papers, places
 from atrium.config.presets import names, read_presets
 
@@ -28,6 +31,17 @@ def test_the_table_has_a_row_for_every_method(capsys):
     (atr,) = (line for line in lines if line.startswith("atr "))
     assert "kl3 0.0231" in atr
     assert "[0.8002, 1.2306]" in atr
+
+
+def test_a_narrow_terminal_splits_no_word(capsys, monkeypatch):
+    texts = [text for preset in read_presets() for item in axes(preset).items() for text in item]
+    whole = {word.strip(";:") for text in map(objectives._broken, texts) for word in text.split()}
+    monkeypatch.setattr(objectives, "standard_output", lambda: Console(width=80, markup=False))
+    *lines, _, _ = printed(capsys).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert {word.strip(";:") for line in lines[1:] for word in line.split()} <= whole | set(
+        names("algorithm")
+    )
 
 
 def test_two_side_by_side_mark_what_differs_and_nothing_else(capsys):

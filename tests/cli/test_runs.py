@@ -145,7 +145,7 @@ def test_runs_lists_what_each_run_is_and_has_learned(runs_dir, run, atrium):
 def test_runs_can_be_filtered_and_none_is_said(runs_dir, run, atrium):
     make_run(runs_dir, "experiment=stress")
     assert len(atrium("runs", "STRESS")[1].splitlines()) == 2
-    assert atrium("runs", "nothing-like-it")[1].startswith("no runs in runs")
+    assert atrium("runs", "nothing-like-it")[1].startswith("no run in runs has nothing-like-it in its name")
     assert atrium("runs", "--runs-dir", "absent")[1].startswith("no runs in absent")
 
 

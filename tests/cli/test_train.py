@@ -93,9 +93,9 @@ def test_flags_may_stand_anywhere(begun, capsys):
 def test_showing_the_configuration_trains_and_writes_nothing(begun, tmp_path, capsys):
     configs, _ = begun
     argv = sys.argv
-    assert main(["train", "--cfg", "job", "--resolve", "seed=3", "algorithm.advantage.discount=0.9"]) == 0
+    assert main(["train", "--cfg", "job", "--resolve", "seed=3", "algorithm.advantage.offset=0.1"]) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
-    assert (shown["seed"], shown["algorithm"]["advantage"]["discount"]) == (3, 0.9)
+    assert (shown["seed"], shown["algorithm"]["advantage"]["offset"]) == (3, 0.1)
     assert shown["evaluation"]["max_new_tokens"] == 64
     assert configs == []
     assert list(tmp_path.iterdir()) == []
@@ -118,7 +118,9 @@ def test_help_on_a_section_says_what_each_of_its_settings_means(begun, capsys):
     assert main(["train", "--help", "divergence", "rollout.lag"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "divergence.kind=asymmetric_ratio 1 - epsilon_low <= w <= 1 + epsilon_high" in printed
-    assert "divergence.epsilon_low (number > 0) How far the ratio may fall below 1." in printed
+    assert (
+        "divergence.epsilon_low (number >= 1e-12 and <= 100) How far the ratio may fall below 1." in printed
+    )
     assert "rollout.lag (integer >= 0 and <= 64; default 0) Steps that sampling is ahead" in printed
 
 
@@ -146,10 +148,10 @@ def test_config_prints_what_a_run_would_store(begun, capsys):
 def test_a_multirun_begins_every_job_and_writes_only_below_the_runs(begun, tmp_path, capsys):
     configs, _ = begun
     assert (
-        main(["train", "--multirun", "seed=3", "algorithm=atr,grpo", "algorithm.advantage.discount=0.9"]) == 0
+        main(["train", "--multirun", "seed=3", "algorithm=atr,grpo", "algorithm.advantage.offset=0.1"]) == 0
     )
-    jobs = [(config.seed, config.algorithm.name, config.algorithm.advantage.discount) for config in configs]
-    assert jobs == [(3, "atr", 0.9), (3, "grpo", 0.9)]
+    jobs = [(config.seed, config.algorithm.name, config.algorithm.advantage.offset) for config in configs]
+    assert jobs == [(3, "atr", 0.1), (3, "grpo", 0.1)]
     printed = capsys.readouterr()
     assert "run 2 of 2: seed=3 algorithm=grpo" in printed.out
     assert printed.err == ""
@@ -189,11 +191,12 @@ def test_an_interrupted_multirun_stops(begun):
     assert [config.seed for config in configs] == [0]
 
 
-def test_a_defect_in_a_multirun_keeps_its_traceback(begun):
-    _, errors = begun
+def test_a_defect_in_a_multirun_keeps_its_traceback_and_repeats_no_job(begun):
+    configs, errors = begun
     errors[1] = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):
-        main(["train", "--multirun", "seed=1"])
+        main(["train", "--multirun", "seed=1,2,3"])
+    assert [config.seed for config in configs] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("how", ["--resume NAME", "--resume=NAME", "resume=NAME", "--resume PATH"])

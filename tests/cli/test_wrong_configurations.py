@@ -41,15 +41,26 @@ OVERRIDES = [
     (["num_steps="], 'num_steps=""', "a whole number"),
     (["seed=true"], "seed=true", "a whole number"),
     (["optimizer.learning_rate=fast"], "optimizer.learning_rate=fast", "a number"),
+    (["optimizer.learning_rate=???"], "optimizer.learning_rate=???", "still to be given"),
     (["optimizer.learning_rate=nan"], "optimizer.learning_rate=NaN", "a finite number"),
     (["checkpoint.keep_best=maybe"], "checkpoint.keep_best=maybe", "true or false"),
     # Out of range.
-    (["divergence.delta=-1"], "divergence.delta=-1", "above 0"),
+    (["divergence.delta=-1"], "divergence.delta=-1", "at least 1e-12"),
     (["seed=-1"], "seed=-1", "at least 0"),
     (["divergence.kind=kl4"], "divergence.kind=kl4", "did you mean kl3?"),
     (["experiment_name=a/b"], "experiment_name=a/b", "letters, digits"),
     (["experiment_name=sweeps"], "experiment_name=sweeps", "any name but sweeps"),
     # Waits that would not fit into 31 bits of milliseconds.
+    (["divergence.delta=1e-100"], "divergence.delta=1e-100", "at least 1e-12"),
+    (["evaluation.temperature=1e-20"], "evaluation.temperature=1e-20", "0, which is greedy"),
+    (
+        ["regularizer=entropy", "regularizer.entropy.coefficient=1e-40"],
+        "coefficient=1e-40",
+        "at least 1e-30 in size",
+    ),
+    (["optimizer.learning_rate=1e39"], "optimizer.learning_rate=1e+39", "at most 1e+20"),
+    (["compute.num_threads=100000"], "compute.num_threads=100000", "at most 1024"),
+    (["algorithm=bapo", "divergence.upper_max=1e5"], "divergence.upper_max=100000.0", "at most 10"),
     (["grader.timeout_s=3e6"], "grader.timeout_s=3000000.0", "at most 259200"),
     (["compute.timeout_s=3e6"], "compute.timeout_s=3000000.0", "at most 259200"),
     (
@@ -109,15 +120,24 @@ OVERRIDES = [
     (["--multirun", "seed=interval(0,1)"], "seed=interval(0,1)", "range"),
     (["--multirun", "algorithm=atr,grppo"], "algorithm=grppo", "did you mean grpo?"),
     (["--multirun", "optimizer.num_minibatches=2,3"], "optimizer.num_minibatches=3", "1, 2, 4"),
-    (["--cfg", "job", "divergence.delta=-1"], "divergence.delta=-1", "above 0"),
+    (["--cfg", "job", "divergence.delta=-1"], "divergence.delta=-1", "at least 1e-12"),
     # Adapters, and sampling beside the update.
     (["model.lora={rank: 4}"], "model.lora.alpha is missing", "alpha / rank"),
     (["model.lora={rank: 0, alpha: 8}"], "model.lora.rank=0", "at least 1"),
     (["model.lora={rank: 4, alpha: 8, dropout: 0.1}"], "model.lora.dropout", "rank"),
     (["model.lora={rank: 4, alpha: 8, target_modules: q_proj}"], "model.lora.target_modules", "all_linear"),
     (["model.lora={rank: 4, alpha: 8}", "compute.num_processes=2"], "model.lora", "num_processes=1"),
-    (["rollout.overlap=true"], "rollout.overlap=true", "rollout.lag=1"),
-    (["rollout.overlap=true", "rollout.lag=1", "compute.num_processes=2"], "rollout.overlap=true", "false"),
+    (["rollout.overlap=true"], "rollout.overlap=true", "rollout.placement=beside"),
+    (["rollout.placement=besides"], "rollout.placement=besides", "did you mean beside?"),
+    (["rollout.num_engines=2"], "rollout.num_engines=2", "rollout.placement=beside"),
+    (["rollout.placement=beside", "rollout.num_engines=3"], "rollout.num_engines=3", "rollout.unit_samples"),
+    (["rollout.placement=beside", "rollout.devices=[0,1]"], "rollout.devices=[0, 1]", "one for each engine"),
+    (["rollout.placement=beside", "compute.num_processes=2"], "rollout.placement=beside", "inside"),
+    (
+        ["rollout=vllm", "rollout.lag=1", "rollout.placement=beside", "rollout.sleep_level=1"],
+        "rollout.sleep_level=1",
+        "null",
+    ),
     (
         ["rollout=vllm", "rollout.enforce_eager=true", "compute.compile=true"],
         "rollout.enforce_eager=true",
@@ -130,7 +150,6 @@ OVERRIDES = [
         "rollout.num_speculative_tokens=3",
         "evaluation.top_p=1",
     ),
-    (["rollout.overlap=auto"], "rollout.overlap=auto", "false"),
     # A run to continue.
     (["--resume"], "--resume", "atrium runs"),
     (["--resume", "--multirun"], "--resume", "atrium runs"),
@@ -247,7 +266,7 @@ def test_every_job_of_a_sweep_is_checked_before_the_first_begins(capsys):
 SUBPROCESSES = [
     (["trian"], "did you mean train?"),
     (["train", "algorithm=atrr"], "did you mean atr?"),
-    (["train", "divergence.delta=-1"], "above 0"),
+    (["train", "divergence.delta=-1"], "at least 1e-12"),
     (["train", "--resume", "nowhere"], "resume=nowhere"),
 ]
 

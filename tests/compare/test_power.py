@@ -91,6 +91,7 @@ def test_no_number_of_seeds_makes_up_for_too_few_problems():
 
 def test_a_plan_pools_what_arms_share_and_needs_two_seeds():
     assert plan([], 0.02) is None
+    assert plan([replace(COMPONENTS, seed=0.0, problem=0.0, residual=0.0)], 0.02) is None
     double = replace(COMPONENTS, seed=3 * COMPONENTS.seed)
     both = plan([COMPONENTS, double], 0.05)
     between = [detectable_difference(one, 5) for one in (COMPONENTS, double)]

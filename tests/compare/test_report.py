@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -55,6 +57,8 @@ def test_reports_lie_below_runs_and_are_no_runs(make_study, capsys, tmp_path):
         (["compare", "study", "--at", "epochs"], "invalid choice"),
         (["compare", "nothing"], "there is no run"),
         (["compare", "study", "--effect", "0"], "--effect 0"),
+        (["compare", "study", "--area", "rollout/reward"], "give --until STEP"),
+        (["compare", "study", "--steps-to", "rollout/reward", "--until", "4"], "write METRIC=VALUE"),
         (["diff", "nothing", "else"], "there is no run"),
     ],
 )
@@ -64,6 +68,37 @@ def test_mistakes_are_one_line_and_exit_with_two(make_run, capsys, tmp_path, arg
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_outcomes_of_curves_are_compared_where_they_are_asked_for(make_study, capsys, tmp_path):
+    runs = make_study({"grpo": 0.0, "atr": 0.2}, num_seeds=2)
+    for folder in runs:
+        speed = 0.1 + 0.1 * ("atr" in folder.name) + 0.01 * folder.name.count("-s1-")
+        lines = [{"step": step, "rollout/reward": speed * step} for step in range(1, 5)]
+        folder.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    asked = ["--area", "rollout/reward", "--steps-to", "rollout/reward=0.6", "--until", "4"]
+    assert main(["compare", "study", "--runs-dir", str(tmp_path / "runs"), *asked, "--no-files"]) == 0
+    said = capsys.readouterr().out
+    assert "Training: mean rollout/reward over steps 1 to 4, against grpo" in said
+    assert re.search(r"atr +2 +0\.5\d* +\+0\.25", said)
+    assert re.search(r"grpo +2 +4 +– +–", said), "those that do not reach it count with the horizon"
+
+
+def test_ceilings_are_compared_where_every_curve_shows_one(make_study, capsys, tmp_path):
+    for folder in make_study({"grpo": 0.0, "atr": 0.2, "clip_higher": 0.0}, num_seeds=2):
+        midpoint = {"atr": 2.0, "grpo": 4.0}.get(folder.path.name.split("-")[2], 400.0)
+        way = [1.0 / (1.0 + (midpoint / spent) ** 2.0) if spent else 0.0 for spent in range(30)]
+        lines = [
+            {"step": spent + 1, "rollout/num_tokens": 100, "rollout/reward": 0.1 + 0.6 * share}
+            for spent, share in enumerate(way)
+        ]
+        folder.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    asked = ["--ceiling", "rollout/reward", "--baseline", "grpo", "--no-files"]
+    assert main(["compare", "study", "--runs-dir", str(tmp_path / "runs"), *asked]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"grpo +2 of 2 +0.700 +– +– +400", said)
+    assert re.search(r"atr +2 of 2 +0.700 .*x 0.50", said)
+    assert re.search(r"clip_higher +0 of 2 +not known", said), "it has not bent yet"
 
 
 def test_figures_are_well_formed_and_the_page_needs_nothing_from_outside(make_study):

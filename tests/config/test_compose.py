@@ -13,7 +13,9 @@ from pydantic import ValidationError
 
 from atrium.cli import main
 from atrium.config import compose as composition
-from atrium.config.compose import check_overrides, compose, compose_all, conf_folder, from_json, to_json
+from atrium.config import files
+from atrium.config.compose import check_overrides, compose, compose_all, from_json, to_json
+from atrium.config.files import conf_folder
 from atrium.config.machine import Machine
 from atrium.errors import ConfigError
 
@@ -33,6 +35,12 @@ def own_conf(tmp_path, monkeypatch):
     shutil.copytree(conf_folder(), folder)
     monkeypatch.setattr(composition, "conf_folder", lambda: folder)
     return folder
+
+
+def test_a_model_without_a_seed_of_its_own_begins_with_that_of_the_run():
+    config = compose(["experiment=speed", "model.seed=null", "seed=7"])
+    assert (config.model_seed, config.as_record()["model"]["seed"]) == (7, None)
+    assert compose(["seed=7"]).model_seed == 0
 
 
 def test_a_machines_own_settings_apply_below_what_is_typed_and_can_be_kept_out(own_conf, monkeypatch):
@@ -118,9 +126,7 @@ def test_a_debug_preset_wins_over_an_experiment_but_not_over_a_chosen_model():
 
 
 def test_a_setting_that_no_file_lists_can_be_given_without_a_plus():
-    assert (
-        compose(["algorithm=dr_grpo", "algorithm.advantage.discount=0.9"]).algorithm.advantage.discount == 0.9
-    )
+    assert compose(["algorithm=dr_grpo", "algorithm.advantage.offset=0.1"]).algorithm.advantage.offset == 0.1
 
 
 def test_evaluation_is_as_long_as_rollouts_unless_said_otherwise():
@@ -261,12 +267,12 @@ def test_a_file_that_cannot_be_read_is_one_line(own_conf, text):
 def test_the_files_are_found_inside_an_installed_package(tmp_path, monkeypatch):
     package = tmp_path / "site-packages" / "atrium"
     shutil.copytree(conf_folder(), package / "conf")
-    monkeypatch.setattr(composition, "_PACKAGE", package)
+    monkeypatch.setattr(files, "_PACKAGE", package)
     assert conf_folder() == package / "conf"
 
 
 def test_missing_files_are_an_error_that_says_where_they_were_looked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(composition, "_PACKAGE", tmp_path / "lib" / "site-packages" / "atrium")
+    monkeypatch.setattr(files, "_PACKAGE", tmp_path / "lib" / "site-packages" / "atrium")
     with pytest.raises(ConfigError, match="site-packages"):
         conf_folder()
 
@@ -298,6 +304,12 @@ def test_every_job_of_a_sweep_is_composed():
 )
 def test_a_sweep_may_be_written_in_all_of_hydras_ways(override, jobs):
     assert composition._jobs(check_overrides([override], allow_sweeps=True)) == [(job,) for job in jobs]
+
+
+@pytest.mark.parametrize("override", ["algorithm=glob(zzz*)", "seed=range(3,3)", "seed=glob(*)"])
+def test_a_sweep_over_nothing_is_refused_rather_than_run_nothing(override):
+    with pytest.raises(ConfigError, match="names no value, so nothing would run"):
+        compose_all([override])
 
 
 def test_an_experiment_of_ones_own_is_named_by_its_path_wherever_settings_are_composed(tmp_path, capsys):

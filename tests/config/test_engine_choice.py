@@ -66,6 +66,13 @@ def test_a_context_without_room_for_a_prompt_is_refused():
         compose(["rollout=vllm", "rollout.context_length=64"])
 
 
+def test_another_stream_where_nothing_is_drawn_is_refused():
+    lines = ["rollout=bank", "rollout.source=somewhere", "rollout.sampling_stream=1"]
+    with pytest.raises(ConfigError, match=r"rollout.sampling_stream=1 has no effect"):
+        compose([*lines, "rollout.stored_frac=1.0"])
+    assert compose([*lines, "rollout.stored_frac=0.5"]).rollout.sampling_stream == 1
+
+
 def test_a_lag_on_completions_that_are_read_from_disk_is_refused():
     with pytest.raises(ConfigError, match=r"rollout\.lag=1 has no effect"):
         compose(["rollout=bank", "rollout.source=somewhere", "rollout.lag=1"])

@@ -66,6 +66,8 @@ def test_the_built_in_model_is_sampled_on_policy():
         ("optimizer.learning_rate=1e-4", "has no effect on an evaluation"),
         ("evaluation.pass_at=[16]", "Pass@16 needs at least 16 samples"),
         ("evaluation.num_sample=4", "num_samples"),
+        ("rollout.num_prompts=8", "has no effect on an evaluation"),
+        ("experiment=stress", "changes only what training reads"),
     ],
 )
 def test_settings_without_effect_and_impossible_ones_are_refused_by_name(override, message):

@@ -8,7 +8,8 @@ import re
 import pytest
 
 from atrium.assemble.memory import check_memory, known_shape
-from atrium.config.compose import compose, compose_all, conf_folder
+from atrium.config.compose import compose, compose_all
+from atrium.config.files import conf_folder
 from atrium.config.machine import Machine
 from atrium.data.prompts import PROMPT_TEMPLATES
 from atrium.errors import ConfigError

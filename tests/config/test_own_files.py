@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from atrium.config.compose import compose, compose_all, conf_folder, with_files
+from atrium.config.compose import compose, compose_all, with_files
+from atrium.config.files import conf_folder
 from atrium.errors import ConfigError
 
 CONF = conf_folder()

@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from atrium.config import presets
-from atrium.config.compose import conf_folder
+from atrium.config.files import conf_folder
 from atrium.config.presets import names, read_part, read_preset, read_presets
 from atrium.errors import ConfigError
 

@@ -76,7 +76,7 @@ class EqualityGrader:
     def __init__(self):
         self._threads = ThreadPoolExecutor(max_workers=2)
 
-    def submit(self, text, gold) -> Future[Verdict]:
+    def submit(self, text, gold, metadata) -> Future[Verdict]:
         return self._threads.submit(self._grade, text, gold)
 
     def compare(self, gold, answer) -> Future[Verdict]:
@@ -311,8 +311,8 @@ def test_grading_runs_while_the_engine_samples(grader):
     submitted = []
 
     class WatchedGrader(EqualityGrader):
-        def submit(self, text, gold):
-            submitted.append(super().submit(text, gold))
+        def submit(self, text, gold, metadata):
+            submitted.append(super().submit(text, gold, metadata))
             return submitted[-1]
 
     class WaitingEngine(TableEngine):

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from atrium.evaluation.majority import majority_at
+from atrium.evaluation.majority import _share_of_wins, majority_at
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
 from atrium.records import EvaluatedSample, FinishReason, Problem, VerdictKind
@@ -117,3 +117,7 @@ def test_below_all_samples_it_is_the_mean_over_every_subset(pool, answers):
         subsets = [list(subset) for subset in combinations(samples, k)]
         each = [majority_at_k([one], require_stop=True, compare=pool.compare)[0] for one in subsets]
         assert found[k] == pytest.approx([sum(each) / len(each)])
+
+
+def test_a_certain_win_is_a_share_of_one_in_spite_of_rounding():
+    assert _share_of_wins(58, (6,), 64, 32) == 1.0

@@ -31,7 +31,7 @@ from atrium.train.checkpoint.checkpoint import latest_checkpoint
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 
-NUM_STEPS, NUM_KILLS, SEED = 8, 20, 0
+NUM_STEPS, NUM_KILLS, SEED = 8, 10, 0
 SETTINGS = (
     "debug=tiny_steps",
     "reward=random",
@@ -243,7 +243,7 @@ def test_nearly_all_kills_met_a_living_run(stories):
 LONG_STEPS = ("num_steps=50", "rollout.num_prompts=64", "rollout.group_size=8")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_request_to_stop_ends_the_run_after_its_step_with_a_checkpoint(runs_dirs, number):
     process = start(runs_dirs(number.name), *SETTINGS, "num_steps=500", "checkpoint.every_num_steps=500")
     assert process.wait_for_steps(2)

@@ -10,7 +10,7 @@ import pytest
 
 from atrium.grading.arithmetic import evaluate
 from atrium.grading.normalization import read
-from atrium.grading.values import Value, close, differ, rationally_equal
+from atrium.grading.values import Tolerance, Value, close, differ, rationally_equal
 
 
 def value(latex: str) -> Value | None:
@@ -165,7 +165,9 @@ def test_rationals_are_equal_to_six_decimals_where_one_is_decimal(
 
 
 def test_closeness_is_relative_to_the_larger_number():
-    assert close(known("100"), known("101"), relative_tolerance=0.01)
-    assert not close(known("100"), known("102"), relative_tolerance=0.01)
-    assert close(known("0"), known("0"), relative_tolerance=0.0)
-    assert close(known("x"), known("x"), relative_tolerance=0.5) is None
+    assert close(known("100"), known("101"), Tolerance(relative=0.01))
+    assert not close(known("100"), known("102"), Tolerance(relative=0.01))
+    assert close(known("0"), known("0.1"), Tolerance(relative=0.01, absolute=0.1))
+    assert not close(known("0"), known("0.11"), Tolerance(relative=0.01, absolute=0.1))
+    assert close(known("0"), known("0"), Tolerance())
+    assert close(known("x"), known("x"), Tolerance(relative=0.5)) is None

@@ -22,8 +22,10 @@ import psutil
 import pytest
 from pydantic import ValidationError
 
+from atrium.errors import GraderError
 from atrium.grading.pool import GraderPool
 from atrium.grading.supervisor import Failure, Outcome, Reply, Supervisor
+from atrium.grading.template import Template
 from atrium.grading.verifiers import MathVerifier
 from atrium.records import Verdict, VerdictKind
 
@@ -177,6 +179,20 @@ def test_the_pool_recovers_when_all_its_processes_are_killed(patient: GraderPool
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what only Linux tells of a process")
+def test_asking_a_template_that_was_killed_for_a_worker_leaves_no_socket_open():
+    template = Template(memory_limit_mb=512, timeout_s=5.0)
+    try:
+        template.process.kill()
+        template.process.wait()
+        num_open = psutil.Process().num_fds()
+        with pytest.raises(OSError):
+            template.fork()
+        assert psutil.Process().num_fds() == num_open
+    finally:
+        template.end(at_once=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what only Linux tells of a process")
 def test_workers_have_a_memory_limit_and_no_torch(patient: GraderPool):
     pid = the_worker(patient)
     assert resource.prlimit(pid, resource.RLIMIT_AS) == (512 * 2**20,) * 2
@@ -325,3 +341,21 @@ def test_wrong_settings_are_refused_by_name(settings: dict[str, object], key: st
     right = {"num_workers": 1, "timeout_s": 5.0, "memory_limit_mb": 512}
     with pytest.raises(ValidationError, match=key):
         MathVerifier(**{**right, **settings})  # type: ignore[arg-type]
+
+
+def test_a_supervisor_that_ends_by_itself_is_an_error_and_no_wrong_answer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Supervisor, "_expire", lambda self: 1 / 0)
+    with GraderPool(MathVerifier(num_workers=1, timeout_s=5.0, memory_limit_mb=512)) as grader:
+        for _ in range(2):  # the job that met the defect, and one that comes later
+            with pytest.raises(GraderError, match="can grade no more: ZeroDivisionError"):
+                grader.submit(SLOW_ENOUGH % 1, "x").result(timeout=PATIENCE_S)
+        assert grader.grade(r"\boxed{1}", "1").is_correct
+
+
+def test_processes_that_cannot_start_are_an_error_and_no_wrong_answer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("atrium.grading.template._BOOT", "raise SystemExit(1)")
+    with (
+        GraderPool(MathVerifier(num_workers=1, timeout_s=5.0, memory_limit_mb=512)) as grader,
+        pytest.raises(GraderError, match="could not start"),
+    ):
+        grader.submit(SLOW_ENOUGH % 1, "x").result(timeout=PATIENCE_S)

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from atrium.errors import DataError
 from atrium.grading.pool import GraderPool
-from atrium.grading.verifiers import MathVerifier, NumericVerifier, PlacedVerifier, Verifier
+from atrium.grading.verifiers import (
+    MathVerifier,
+    NumericVerifier,
+    PlacedVerifier,
+    ToleranceVerifier,
+    Verifier,
+)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +81,21 @@ def test_numbers_within_the_tolerance_are_equal_also_in_lists():
     ):
         finding = verifier.settle(gold, answer)
         assert (None if finding is None else finding.is_equal) is is_equal, (gold, answer)
+
+
+def test_a_problem_has_its_own_tolerance_here_and_in_a_worker():
+    settings = {"relative_tolerance": 0.0, "absolute_tolerance": 1e-8, "tolerance_from": "error"}
+    gold, wide = r"\cos^{10}(\frac{\pi}{10})", {"error": "1e-2,0.5"}
+    with GraderPool(ToleranceVerifier(timeout_s=20.0, **settings)) as grader:
+        for text, answer in ((r"\boxed{2.72}", "2.71828"), (r"\boxed{0.61}", gold)):
+            for metadata, is_correct in (({}, False), (wide, True), ({"error": "1e-3"}, False), ({}, False)):
+                assert grader.submit(text, answer, metadata).result().is_correct is is_correct
+
+
+@pytest.mark.parametrize("error", ["wide", "-1", "nan", "1e10", ""])
+def test_a_tolerance_that_is_none_is_refused_by_its_name(error: str):
+    with pytest.raises(DataError, match=f"error='{error}' of a problem is no tolerance"):
+        ToleranceVerifier(tolerance_from="error").of_problem({"error": error})
 
 
 def test_numbers_that_only_math_verify_can_read_are_compared_by_a_worker():

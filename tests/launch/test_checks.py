@@ -47,7 +47,7 @@ def test_wrong_processes_are_one_line(tmp_path, capsys, settings, said):
         ["optimizer=adamw_8bit"],
         ["compute.compile=true"],
         ["compute.on_oom=shrink"],
-        ["rollout.overlap=true", "rollout.lag=1"],
+        ["rollout.placement=beside"],
     ],
     ids=lambda settings: settings[0].partition("=")[0],
 )

@@ -12,7 +12,7 @@ from atrium.method.needs import Use
 LAGGED = Use(
     num_updates_per_batch=4,
     group_size=8,
-    sampled_elsewhere="rollout.lag=1",
+    lag=1,
     dtype="bfloat16",
     max_length=3_000,
 )
@@ -21,12 +21,13 @@ LAGGED = Use(
 @pytest.mark.parametrize(
     ("changes", "is_noted"),
     [
-        ({}, True),
-        ({"dtype": "float32"}, False),
-        ({"max_length": 100_000}, False),  # the mean of more tokens is less noisy than the window is wide
-        ({"sampled_elsewhere": None}, False),  # the trainer is compared with itself
-        ({"sampled_elsewhere": None, "behavior_logprobs": "engine"}, True),
-        ({"behavior_logprobs": "recompute"}, False),
+        ({}, False),  # the trainer is compared with itself
+        ({"lag": 0}, False),
+        ({"reads_stored": True}, True),
+        ({"reads_stored": True, "dtype": "float32"}, False),
+        ({"reads_stored": True, "max_length": 100_000}, False),  # the mean of more tokens is less noisy
+        ({"lag": 0, "behavior_logprobs": "engine"}, True),
+        ({"behavior_logprobs": "engine"}, True),
     ],
 )
 def test_a_window_narrower_than_rounding_is_noted_where_engine_and_trainer_meet(changes, is_noted):
@@ -38,8 +39,29 @@ def test_a_window_narrower_than_rounding_is_noted_where_engine_and_trainer_meet(
 
 def test_the_remedy_for_a_method_that_asks_for_the_engine_is_another_precision():
     lines = ["algorithm=grpo", "divergence.delta=0.001", "algorithm.ratio.gate.anchor=rollout"]
-    [note] = compose(lines).method.notes(replace(LAGGED, sampled_elsewhere=None))
+    [note] = compose(lines).method.notes(replace(LAGGED, lag=0))
     assert note.endswith(
         "0.02 nats per token, more than the window [0.999, 1.001] allows, so rounding alone cuts; "
         "compute.dtype=float32 rounds less"
     )
+
+
+def test_without_stale_data_decoupled_is_grpo_and_says_so():
+    decoupled, grpo = (compose([f"algorithm={name}"]).method for name in ("decoupled", "grpo"))
+    fresh = replace(LAGGED, lag=0)
+    assert decoupled.same_as(grpo, fresh)
+    assert not decoupled.same_as(grpo, LAGGED)
+    [note] = decoupled.notes(fresh)
+    assert note.startswith("rollout.lag=0: ")
+    assert decoupled.notes(LAGGED) == grpo.notes(fresh) == []
+
+
+def test_a_trust_region_around_the_start_of_the_step_is_idle_in_one_update_however_old_the_data():
+    decoupled, grpo = (compose([f"algorithm={name}"]).method for name in ("decoupled", "grpo"))
+    once = replace(LAGGED, num_updates_per_batch=1)
+    assert decoupled.is_idle(once)
+    assert not grpo.is_idle(once)
+    assert decoupled.notes(once) == [
+        "one update per batch: the policy is still the proximal policy, every ratio to it is 1, and "
+        "divergence=ratio cuts nothing"
+    ]

@@ -102,8 +102,11 @@ def test_every_preset_says_where_it_comes_from():
         assert max(map(len, header)) <= 120, path.name
 
 
-def test_the_readme_counts_the_methods():
-    assert f"{len(read_presets())} files in all" in (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("page", "words"), [("README.md", "shipped methods"), ("docs/choosing_a_method.md", "files in all")]
+)
+def test_the_pages_count_the_methods(page, words):
+    assert f"{len(read_presets())} {words}" in (ROOT / page).read_text(encoding="utf-8")
 
 
 def test_a_kind_that_is_declared_twice_is_an_error_that_names_both():

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from atrium.errors import CheckpointError, ConfigError
 from atrium.models.policy import build_random_policy, load_policy, save_policy
@@ -152,6 +153,17 @@ def test_weights_that_do_not_fit_the_config_are_refused(folder, changes, capfd):
 def test_missing_tensors_are_refused_rather_than_drawn_at_random(folder):
     _edit_json(folder / "config.json", num_hidden_layers=2, layer_types=["full_attention"] * 2)
     assert "model.layers.1" in _message(CheckpointError, folder)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("-inf")])
+def test_weights_that_are_not_finite_are_refused_by_the_tensors_name(folder, number):
+    weights = load_file(folder / "model.safetensors")
+    name = sorted(weights)[-1]
+    weights[name].view(-1)[3] = number
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert f"are not finite: 1 tensors hold NaN or infinity (first: {name})" in _message(
+        CheckpointError, folder
+    )
 
 
 def test_a_model_that_is_no_language_model_is_refused(folder):

@@ -58,9 +58,10 @@ class Case:
     policy: PolicyTokens
 
     def on_policy(self) -> Case:
-        """The same with rollout, behavior and current policy equal; the reference stays."""
+        """The same with all anchors and the current policy equal; the reference stays."""
         current = self.policy.logprob_BT.clone()
-        batch = replace(self.batch, rollout_logprob_BT=current, behavior_logprob_BT=current)
+        anchors = ("rollout_logprob_BT", "behavior_logprob_BT", "proximal_logprob_BT")
+        batch = replace(self.batch, **dict.fromkeys(anchors, current))
         return Case(batch, replace(self.policy, divergence_BT=torch.zeros_like(current)))
 
     def without_reference(self) -> Case:
@@ -143,6 +144,7 @@ def random_case(
         sample_key_B=torch.randint(0, 2**60, (num_rows,), generator=generator),
         rollout_logprob_BT=(behavior_BT + normal(0.05)).clamp(max=-1e-3),
         behavior_logprob_BT=behavior_BT,
+        proximal_logprob_BT=behavior_BT,
         reference_logprob_BT=(behavior_BT + normal(0.2)).clamp(max=-1e-3),
         is_trained_B=torch.ones(num_rows, dtype=torch.bool),
     )

@@ -131,6 +131,33 @@ CASES = [
         {},
         ["algorithm.correction.lower=2", "algorithm.correction.upper=1"],
     ),
+    ("grpo", ["++algorithm.advantage.discount=0.9"], {}, ["discount=0.9 has no effect", "returns=sequence"]),
+    ("dr_grpo", ["++algorithm.advantage.ddof=0"], {}, ["ddof=0 has no effect", "scale=none"]),
+    ("dr_grpo", ["++algorithm.advantage.epsilon=0.1"], {}, ["epsilon=0.1 has no effect", "scale=none"]),
+    (
+        "reinforce_plus_plus",
+        ["++algorithm.advantage.ddof=0"],
+        {},
+        ["ddof=0 has no effect", "scale=token_std"],
+    ),
+    (
+        "reinforce_plus_plus",
+        ["+algorithm.advantage.offset=0.5"],
+        {},
+        ["offset=0.5 has no effect", "token_std"],
+    ),
+    (
+        "reinforce_plus_plus",
+        ["+regularizer.kl.correction=weight"],
+        {},
+        ["regularizer.kl.correction=weight has no effect", "regularizer.kl.placement=reward"],
+    ),
+    (
+        "grpo",
+        ["regularizer=entropy", "regularizer.entropy.coefficient=0.0"],
+        {},
+        ["regularizer.entropy.coefficient=0 has no effect", "null"],
+    ),
 ]
 
 
@@ -183,6 +210,6 @@ def test_groups_may_be_skipped_exactly_where_equal_rewards_have_no_gradient(
 def test_one_update_per_batch_is_noted_where_a_trust_region_waits(compose_method):
     atr, reinforce = compose_method("atr"), compose_method("reinforce")
     once, twice = (Use(num_updates_per_batch=number, group_size=8) for number in (1, 2))
-    assert "every ratio is 1" in atr.notes(once)[0]
+    assert "every ratio to it is 1" in atr.notes(once)[0]
     assert atr.notes(twice) == []
     assert reinforce.notes(once) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -92,3 +93,19 @@ def test_a_correction_multiplies_the_policy_term_alone(compose_method, make_case
         rtol=1e-11,
         atol=1e-14,
     )
+
+
+def test_a_correction_may_compare_the_start_of_the_step_with_the_weights_that_sampled(
+    compose_method, make_case, step
+):
+    case = make_case(0)
+    moved_BT = case.batch.behavior_logprob_BT + 0.3
+    case = replace(case, batch=replace(case.batch, proximal_logprob_BT=moved_BT))
+    settings = "+algorithm.correction={kind:truncated_importance,cap:10.0,policy:proximal,anchor:behavior}"
+    plain, corrected = (step(compose_method("grpo", *lines).objective, case) for lines in ((), (settings,)))
+    torch.testing.assert_close(corrected.gradient_BT, math.exp(0.3) * plain.gradient_BT)
+
+
+def test_a_correction_that_compares_a_policy_with_itself_is_refused():
+    with pytest.raises(ValueError, match="not behavior for policy and anchor"):
+        TruncatedImportance(cap=2.0, anchor="behavior")

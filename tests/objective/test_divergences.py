@@ -277,6 +277,6 @@ def test_the_sampled_token_takes_the_place_of_the_last_of_the_top_tokens():
 
 def test_state_divergences_say_what_they_need():
     full, top = Divergence.of("state_kl", delta=0.1), Divergence.of("top_k_kl", delta=0.1, top_k=7)
-    assert (full.needs.distribution, full.needs.behavior_pass) == ("full", True)
+    assert (full.needs.distribution, full.needs.anchor_pass) == ("full", True)
     assert (top.needs.distribution, top.needs.top_k) == ("top_k", 7)
     assert (full.needs | top.needs).distribution == "full"

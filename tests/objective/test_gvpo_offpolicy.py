@@ -53,6 +53,7 @@ def all_pairs(behavior, stored):
         sample_key_B=torch.arange(len(row_B)),
         rollout_logprob_BT=behavior_BT,
         behavior_logprob_BT=behavior_BT,
+        proximal_logprob_BT=behavior_BT,
         reference_logprob_BT=behavior_BT,
         is_trained_B=torch.ones(len(row_B), dtype=torch.bool),
     )

@@ -23,7 +23,7 @@ def test_needs_are_those_of_the_axes_together(compose_method):
     plain = needs_of(compose_method, "grpo")
     assert plain == Needs()
     assert needs_of(compose_method, "grpo_kl").reference_pass
-    assert needs_of(compose_method, "rloo").behavior_pass
+    assert needs_of(compose_method, "rloo").anchor_pass
     assert needs_of(compose_method, "rloo").reference_pass
     gvpo = needs_of(compose_method, "gvpo")
     assert gvpo.prepare_pass
@@ -41,7 +41,9 @@ def test_what_is_not_needed_is_not_read(compose_method, make_case, step):
     case = make_case(0).on_policy()
     absent = replace(
         case,
-        batch=replace(case.batch, behavior_logprob_BT=None, reference_logprob_BT=None),
+        batch=replace(
+            case.batch, behavior_logprob_BT=None, proximal_logprob_BT=None, reference_logprob_BT=None
+        ),
         policy=replace(case.policy, entropy_BT=case.policy.entropy_BT),
     )
     for name in ("grpo", "atr", "gspo", "gvpo", "rpg_urkl", "minirl"):

@@ -166,6 +166,7 @@ def padded(case, num_columns):
         mask_BT=pad(case.batch.mask_BT),
         rollout_logprob_BT=pad(case.batch.rollout_logprob_BT),
         behavior_logprob_BT=pad(case.batch.behavior_logprob_BT),
+        proximal_logprob_BT=pad(case.batch.proximal_logprob_BT),
         reference_logprob_BT=pad(case.batch.reference_logprob_BT),
     )
     policy = PolicyTokens(
@@ -205,6 +206,7 @@ def test_log_ratios_of_60_stay_finite_in_float32(method, make_case, step):
         batch = replace(
             batch,
             behavior_logprob_BT=near_BT,
+            proximal_logprob_BT=near_BT,
             rollout_logprob_BT=moved_BT if far == "rollout" else near_BT,
             reference_logprob_BT=moved_BT if far == "reference" else near_BT,
         )

@@ -15,14 +15,19 @@ from atrium.method.reductions import (
     TokenMean,
 )
 from atrium.objective.batch import local_sum
-from atrium.objective.reductions import row_factor
+from atrium.objective.reductions import count_totals, row_factor
 
 NUM_TOKENS_B = torch.tensor([2, 4, 1, 3])
 GROUP_B = torch.tensor([0, 0, 1, 1])
 
 
+def factors(reduction, num_tokens_B, group_B, sum_over_ranks):
+    totals = count_totals(num_tokens_B, group_B, sum_over_ranks)
+    return row_factor(reduction, num_tokens_B, group_B, totals)
+
+
 def reduced(reduction, value_BT, mask_BT, group_B):
-    factor_B = row_factor(reduction, mask_BT.sum(dim=1), group_B, local_sum)
+    factor_B = factors(reduction, mask_BT.sum(dim=1), group_B, local_sum)
     return (factor_B[:, None] * value_BT * mask_BT).sum().item()
 
 
@@ -44,9 +49,9 @@ def test_reductions_are_their_definitions():
 @pytest.mark.parametrize("kind", sorted(Reduction.kinds))
 def test_rows_without_tokens_count_nowhere(kind):
     reduction = Reduction.of(kind)
-    plain_B = row_factor(reduction, NUM_TOKENS_B, GROUP_B, local_sum)
+    plain_B = factors(reduction, NUM_TOKENS_B, GROUP_B, local_sum)
     more_tokens_B = torch.cat([NUM_TOKENS_B, torch.tensor([0, 0])])
-    more_B = row_factor(reduction, more_tokens_B, torch.tensor([0, 0, 1, 1, 1, 2]), local_sum)
+    more_B = factors(reduction, more_tokens_B, torch.tensor([0, 0, 1, 1, 1, 2]), local_sum)
     assert torch.equal(more_B[:4], plain_B)
 
 
@@ -54,7 +59,7 @@ def test_rows_without_tokens_count_nowhere(kind):
 def test_nothing_to_reduce_gives_finite_factors(kind):
     reduction = Reduction.of(kind)
     for num_tokens_B in (torch.zeros(3, dtype=torch.long), torch.zeros(0, dtype=torch.long)):
-        factor_B = row_factor(reduction, num_tokens_B, torch.zeros_like(num_tokens_B), local_sum)
+        factor_B = factors(reduction, num_tokens_B, torch.zeros_like(num_tokens_B), local_sum)
         assert factor_B.isfinite().all()
 
 
@@ -62,8 +67,7 @@ def test_nothing_to_reduce_gives_finite_factors(kind):
 def test_reductions_share_their_denominators_over_ranks(kind, over_ranks):
     reduction = Reduction.of(kind)
     ranks = [
-        partial(row_factor, reduction, NUM_TOKENS_B[rows], GROUP_B[rows])
-        for rows in (slice(0, 2), slice(2, 4))
+        partial(factors, reduction, NUM_TOKENS_B[rows], GROUP_B[rows]) for rows in (slice(0, 2), slice(2, 4))
     ]
-    whole_B = row_factor(reduction, NUM_TOKENS_B, GROUP_B, local_sum)
+    whole_B = factors(reduction, NUM_TOKENS_B, GROUP_B, local_sum)
     torch.testing.assert_close(torch.cat(over_ranks(ranks)), whole_B, rtol=1e-14, atol=0.0)

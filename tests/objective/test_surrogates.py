@@ -129,6 +129,7 @@ def as_batch(logp, log_w, advantage, reward):
         sample_key_B=torch.arange(num_rows),
         rollout_logprob_BT=logp - log_w,
         behavior_logprob_BT=logp - log_w,
+        proximal_logprob_BT=logp - log_w,
         advantage_BT=advantage,
         is_trained_B=torch.ones(num_rows, dtype=torch.bool),
     )
@@ -352,6 +353,23 @@ def test_minirl_is_its_formula(compose_method):
     torch.testing.assert_close(-torch.autograd.grad(output.loss, leaf)[0], truth, rtol=1e-10, atol=1e-15)
     scored = minirl.algorithm.advantage
     assert (scored.baseline, scored.scale) == ("group_mean", "none")
+
+
+def test_decoupled_is_its_formula(compose_method):
+    """arXiv 2110.00641: sg(proximal / behavior) min(r A, clip(r, 0.8, 1.2) A) with r = policy / proximal."""
+    objective = compose_method("decoupled").objective
+    logp, log_w, advantage, reward = decisions(seed=7)
+    staleness = 0.5 * torch.randn(logp.shape, generator=torch.Generator().manual_seed(8)).double()
+    batch = replace(as_batch(logp, log_w, advantage, reward), behavior_logprob_BT=logp - log_w - staleness)
+    leaf = logp.clone().requires_grad_()
+    prepared = objective.prepare(batch, None, objective.initial_state())
+    output = objective.loss(batch, PolicyTokens(logprob_BT=leaf), prepared)
+    again = logp.clone().requires_grad_()
+    ratio = (again - batch.proximal_logprob_BT).exp()
+    clipped = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+    truth = torch.autograd.grad((staleness.exp() * clipped).mean(), again)[0]
+    assert (truth == 0.0).any()
+    torch.testing.assert_close(-torch.autograd.grad(output.loss, leaf)[0], truth, rtol=1e-9, atol=1e-15)
 
 
 def test_a_sequence_product_counts_once_per_row_in_the_value():

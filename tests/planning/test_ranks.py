@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from atrium.cli import main
-from atrium.config.compose import conf_folder
+from atrium.config.files import conf_folder
 from atrium.models.architecture import random_shape
 from atrium.planning.memory import TrainerDemand, plan_memory
 

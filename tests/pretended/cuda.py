@@ -66,6 +66,8 @@ class PretendedCuda(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         name = func.__name__
         if func in (_DEVICE, _IS_CUDA, _IS_CPU):
+            if func(args[0]) == torch.device("meta"):
+                return torch.device("meta")
             is_cuda = self.is_cuda(args[0])
             return {
                 _DEVICE: CUDA if is_cuda else torch.device("cpu"),
@@ -196,7 +198,8 @@ def _asked_device(name, args, kwargs):
                 asked, args[place] = torch.device(value).type, "cpu"
     if kwargs.get("device") is not None:
         asked = torch.device(kwargs["device"]).type
-        kwargs["device"] = "cpu"
+        if asked != "meta":  # shapes without values, which are to stay without: their values come later
+            kwargs["device"] = "cpu"
     return asked, tuple(args), kwargs
 
 

@@ -90,3 +90,9 @@ def _change(name, device, *, recomputes=False):
     before = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     run_step(updater, rows)
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]) - before
+
+
+def test_a_tensor_without_values_is_told_from_one_on_a_gpu():
+    # transformers initialises what lies nowhere once it is placed; taken for placed, it would stay as found.
+    with pretended_cuda(), torch.device("meta"):
+        assert torch.ones(2).device.type == "meta"

@@ -104,7 +104,7 @@ class CountingGrader:
         self.pool, self.lock, self.num_asked = pool, threading.Lock(), 0
         self.compare = pool.compare
 
-    def submit(self, text, gold):
+    def submit(self, text, gold, metadata):
         with self.lock:
             self.num_asked += 1
             return self.pool.submit(text, gold)

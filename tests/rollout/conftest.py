@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import pickle
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +18,11 @@ from tests.vllm.settings import vllm_settings
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from atrium.rollout.dealt_engine import DealtEngine
 from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
+from atrium.rollout.engine_process import preload
+from atrium.rollout.engine_worker import EngineStart
+from atrium.rollout.shared_weights import SharedWeights
 from atrium.rollout.transformers_engine import TransformersEngine
 from atrium.seeding import derive_seed
 
@@ -88,7 +95,7 @@ class Policy:
     context_length: int = CONTEXT_LENGTH
 
 
-def transformers_engine(policy, max_batch_tokens=None):
+def transformers_engine(policy, max_batch_tokens=None, unit_samples=None):
     return TransformersEngine(
         model=policy.model,
         tokenizer=policy.tokenizer,
@@ -96,6 +103,7 @@ def transformers_engine(policy, max_batch_tokens=None):
         pad_token_id=policy.pad_token_id,
         context_length=policy.context_length,
         max_batch_tokens=max_batch_tokens,
+        unit_samples=unit_samples,
     )
 
 
@@ -133,6 +141,39 @@ def vllm_engine(policy):
     return VLLM_ENGINES[-1]
 
 
+DEALT_ENGINES = []
+DEALT_UNIT_SAMPLES = 4
+
+
+def dealt_engine(policy):
+    """Two processes beside this one, started once, with the policy's weights."""
+    if not DEALT_ENGINES or DEALT_ENGINES[-1].is_closed:
+        DEALT_ENGINES.append(start_dealt(policy, num_engines=2, unit_samples=DEALT_UNIT_SAMPLES))
+    DEALT_ENGINES[-1].update_weights(policy.model.state_dict(), 0)
+    return DEALT_ENGINES[-1]
+
+
+def start_dealt(policy, *, num_engines, unit_samples, build=None):
+    """An engine whose processes print into files of their own."""
+    preload()
+    folder = Path(tempfile.mkdtemp())
+    shared = SharedWeights.of(policy.model.state_dict())
+    build = build or pickle.dumps(partial(transformers_engine, policy, unit_samples=unit_samples))
+    return DealtEngine(
+        [
+            EngineStart(
+                build=build, plugins=(), places=shared.places, device=None, log=folder / f"{number}.log"
+            )
+            for number in range(num_engines)
+        ],
+        shared,
+        unit_samples=unit_samples,
+        context_length=policy.context_length,
+        timeout_s=600.0,
+        log=print,
+    )
+
+
 def scripted_engine(policy):
     def script(prompt, seed):
         draw = np.random.default_rng(derive_seed(seed, "script", *prompt.tolist()))
@@ -153,6 +194,7 @@ MODEL_ENGINES: dict[str, Callable[[Policy], Engine]] = {
     "transformers": transformers_engine,
     "transformers_in_small_waves": transformers_engine_in_small_waves,
     "transformers_without_fused_steps": transformers_engine_without_fused_steps,
+    "dealt": dealt_engine,
     "vllm": vllm_engine,
 }
 """Engines that sample from a model's distribution: the whole contract."""

@@ -206,8 +206,8 @@ def test_the_nucleus_is_the_smallest_set_that_holds_top_p():
 
 
 def test_a_tiny_temperature_is_greedy_and_does_not_overflow():
-    logits_NV = torch.tensor([[300.0, 3e4, -3e4, 2.9e4]])
-    logprob_NV = log_distribution(logits_NV, params(temperature=1e-36))
+    logits_NV = torch.tensor([[300.0, 3e38, -3e37, 2.9e38]])
+    logprob_NV = log_distribution(logits_NV, params(temperature=0.01))
     assert logprob_NV.tolist() == [[-torch.inf, 0.0, -torch.inf, -torch.inf]]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from atrium.config.compose import compose
+from atrium.config.compose import compose, from_json, to_json
+from atrium.errors import ConfigError
 from atrium.models.shape import read_shape
 from atrium.records import Phase
 from atrium.rollout.declaration import EngineDemand
@@ -98,9 +100,27 @@ def test_memory_on_a_gpu_grows_in_segments_unless_vllm_keeps_pools_of_its_own(mo
 
 def test_what_is_decoded_at_once_is_bounded_and_shared_by_processes():
     free = engine("rollout=transformers")
-    assert sizes(free)["key-value cache"].num_bytes == (1 << 20) * 2 * 28 * 8 * 128 * 4
+    num_tokens = (1 << 20) // 2  # 256 of 512 samples
+    assert sizes(free)["key-value cache"].num_bytes == num_tokens * 2 * 28 * 8 * 128 * 4
     shared = EngineDemand(**{**vars(DEMAND), "num_ranks": 4, "is_apart": True, "overlaps": True})
     bounded = sizes(free.model_copy(update={"max_batch_tokens": 8192}), shared)
     assert bounded["key-value cache"].num_bytes == 8192 * 2 * 28 * 8 * 128 * 4
     assert bounded["engine's copy of the weights"].num_bytes == 4 * QWEN3_1_7B.num_parameters
     assert Phase.UPDATE in bounded["key-value cache"].phases
+
+
+def test_engines_beside_the_trainer_need_memory_that_they_inherit(monkeypatch):
+    beside = engine("rollout.placement=beside")
+    beside.check_machine("cpu")
+    monkeypatch.delattr(os, "memfd_create")
+    with pytest.raises(ConfigError, match=r"rollout\.placement=beside.*allowed is inside"):
+        beside.check_machine("cpu")
+
+
+def test_what_earlier_runs_recorded_of_sampling_before_the_update_is_read():
+    stored = json.loads(to_json(compose([])))
+    stored["rollout"]["overlap"] = False
+    assert from_json(json.dumps(stored)).rollout.placement == "inside"
+    stored["rollout"]["overlap"] = True
+    with pytest.raises(ConfigError, match=r"rollout\.overlap=true: .*rollout\.placement=beside"):
+        from_json(json.dumps(stored))

@@ -163,7 +163,7 @@ def test_a_run_whose_policy_blows_up_is_always_wrong(runs_dir):
 @pytest.mark.parametrize(
     ("no_signal", "correct", "is_right_after", "said"),
     [
-        (1.0, 0.25, True, "in its last 10 steps all rewards of every group were equal"),
+        (1.0, 0.25, True, "no signal, steps 1 to 12: in 100.0 % of the groups all rewards were equal"),
         (0.5, 0.5, False, "its score on test problems fell from 100.0 % to 0.0 %"),
         (1.0, 1.0, True, ""),
     ],

@@ -21,8 +21,15 @@ SHIPPED = {
     "rpg",
     "gvpo_beta",
     "multi_objective",
+    "speed",
+    "speed_upper",
+    "safety",
     "delta_qwen3_1_7b",
     "clip_range_qwen3_1_7b",
+    "atr_laptop",
+    "atr_day",
+    "atr_paper_1_7b",
+    "atr_paper_8b",
 }
 
 
@@ -31,7 +38,7 @@ def test_the_sweeps_that_are_promised_are_shipped():
 
 
 # Composing takes most of the time; the others are composed by `make test-full`.
-QUICK = {"delta", "divergence", "matched_width"}
+QUICK = {"delta", "divergence", "matched_width", "speed"}
 
 
 @pytest.mark.parametrize(
@@ -85,6 +92,9 @@ def test_each_shipped_sweep_says_what_it_asks_and_uses_several_seeds():
         ({"space": {}}, "nothing varies"),
         ({"seeds": []}, "seeds"),
         ({"seeds": [1, 1]}, "a seed twice"),
+        ({"base": ["seed=3"]}, "seed has no effect on a sweep: every setting runs with each"),
+        ({"base": ["resume=last"]}, "resume has no effect on a sweep"),
+        ({"space": {"seed": {"choices": [1, 2]}}}, "give seeds=0,1,2"),
         ({"baseline": {}, "final": {"seeds": [0, 7]}}, "final.seeds=0 chose the winner too"),
         ({"sampler": {"kind": "gird"}}, "did you mean grid"),
         (

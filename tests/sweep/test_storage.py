@@ -19,6 +19,8 @@ from atrium.sweep.storage import SweepStorage, storage_url, without_password
 
 def test_passwords_are_never_shown():
     assert without_password("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
+    in_query = without_password("postgresql://host/db?user=me&password=s3&sslpassword=s4&sslmode=require")
+    assert in_query == "postgresql://host/db?user=me&password=***&sslpassword=***&sslmode=require"
     assert without_password("sqlite:////tmp/a@b/study.db") == "sqlite:////tmp/a@b/study.db"
 
 

@@ -141,9 +141,15 @@ def test_a_curve_that_falls_behind_stops_within_the_first_seed(sweep, define, cu
 @pytest.mark.parametrize(
     ("metrics", "said"),
     [
-        ({"objective/entropy": 1e-9}, "entropy stayed below 0.0001 for 2 steps"),
-        ({"rollout/no_signal_frac": 1.0}, "for 2 steps all rewards of every group were equal"),
-        ({"rollout/reward": float("nan")}, "rollout/reward is not a number at step 1"),
+        (
+            {"objective/entropy": 1e-9, "rollout/completion_length": 20.0},
+            "it collapsed: entropy gone, steps 1 to 2: a completion has 2.00e-08 nats",
+        ),
+        (
+            {"rollout/no_signal_frac": 1.0},
+            "it collapsed: no signal, steps 1 to 2: in 100.0 % of the groups all rewards were equal",
+        ),
+        ({"rollout/reward": float("nan")}, "divergence, step 1: rollout/reward is not a finite number"),
     ],
 )
 def test_a_run_that_collapses_ends_its_trial(sweep, define, metrics, said):
@@ -156,7 +162,12 @@ def test_a_run_that_collapses_ends_its_trial(sweep, define, metrics, said):
 
 
 def test_a_task_that_is_solved_is_no_collapse(sweep, define):
-    solved = {"rollout/no_signal_frac": 1.0, "rollout/correct_frac": 1.0, "objective/entropy": 1e-9}
+    solved = {
+        "rollout/no_signal_frac": 1.0,
+        "rollout/correct_frac": 1.0,
+        "rollout/completion_length": 20.0,
+        "objective/entropy": 1e-9,
+    }
     runs = ScriptedRuns(by_delta, metrics=lambda config, step: solved)
     assert ends(sweep(define(pruner={"collapse_steps": 2}), runs)) == ["COMPLETE"] * 3
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from atrium.tracking.diagnosis import NUM_STEPS, Notes, diagnose
+from atrium.tracking.diagnosis import NUM_FIRST_STEPS, NUM_STEPS, Course, Notes, diagnose, find_collapse
 from atrium.tracking.reader import read_findings
 from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState
@@ -17,8 +19,14 @@ HEALTHY = {
     "rollout/correct_frac": 0.5,
     "rollout/no_signal_frac": 0.3,
     "rollout/truncated_frac": 0.05,
+    "rollout/no_answer_frac": 0.1,
+    "rollout/completion_length": 20.0,
+    "mismatch/kl": 1e-4,
     "objective/loss": 0.1,
     "objective/entropy": 0.4,
+    "objective/kl_after_update": 0.01,
+    "objective/ratio_max": 3.0,
+    "objective/heaviest_token_frac": 0.02,
     "optimizer/grad_norm": 1.0,
     "optimizer/num_updates": 4.0,
     "optimizer/num_skipped_updates": 0.0,
@@ -47,6 +55,22 @@ def rules(found):
         (SKIPPED, "divergence", "3 of 4 updates of a step had no finite gradient"),
         ({"objective/entropy": math.nan}, "divergence", "objective/entropy is not a finite number"),
         ({"optimizer/grad_norm": math.inf}, "divergence", "optimizer/grad_norm is not a finite number"),
+        (
+            {"objective/entropy": 0.002},
+            "entropy gone",
+            "a completion has 0.04 nats of entropy (0.002 a token)",
+        ),
+        (
+            {"objective/kl_after_update": 0.5, "objective/ratio_max": 800.0},
+            "ratios running away",
+            "0.5 nats per token away from the one that sampled, with ratios up to 800",
+        ),
+        (
+            {"objective/heaviest_token_frac": 0.6},
+            "one token carries the gradient",
+            "one token had 60.0 % of the squared gradients",
+        ),
+        ({"mismatch/kl": 0.02}, "sampler and trainer apart", "0.02 nats per token away from the trainer's"),
     ],
 )
 def test_each_rule_names_its_steps_and_its_evidence(change, rule, said):
@@ -60,16 +84,46 @@ def test_each_rule_names_its_steps_and_its_evidence(change, rule, said):
 
 
 @pytest.mark.parametrize(
+    ("change", "rule", "said"),
+    [
+        (
+            {"rollout/completion_length": 50.0},
+            "length without reward",
+            "completions grew from 20 to 50 tokens, and reward did not rise (from 0.5 to 0.5)",
+        ),
+        (
+            {"rollout/reward": 0.9},
+            "reward by form alone",
+            "reward rose from 0.5 to 0.9, correct answers only from 50.0 % to 50.0 %",
+        ),
+        (
+            {"rollout/reward": 0.1, "rollout/correct_frac": 0.1},
+            "reward below its start",
+            "mean reward fell from 0.5 at the start to 0.1",
+        ),
+    ],
+)
+def test_a_rule_that_compares_with_the_start_shows_both(change, rule, said):
+    [found] = diagnose(steps({}, {}, {}, *[change] * 12))
+    assert (found.rule, found.first_step, found.last_step) == (rule, 4, 15)
+    assert said in found.text
+    for name, value in change.items():
+        assert (found.start[name], found.evidence[name]) == pytest.approx((HEALTHY[name], value))
+
+
+@pytest.mark.parametrize(
     "change",
     [
         {},
         {"rollout/truncated_frac": 0.29},
         {"rollout/no_signal_frac": 0.9, "rollout/correct_frac": 0.95},
+        {"rollout/correct_frac": 0.99, "objective/entropy": 1e-6},
+        {"rollout/reward": 0.9, "rollout/correct_frac": 0.9, "rollout/completion_length": 50.0},
         {"optimizer/num_updates": 3.0, "optimizer/num_skipped_updates": 1.0},
     ],
 )
 def test_a_run_that_learns_has_no_findings(change):
-    assert diagnose(steps(*[change] * 30)) == ()
+    assert diagnose(steps({}, {}, {}, *[change] * 30)) == ()
 
 
 def test_what_was_overcome_before_the_end_is_no_finding():
@@ -92,6 +146,74 @@ def test_a_running_run_is_judged_after_enough_steps_and_a_short_one_at_its_end()
 def test_a_lucky_group_among_many_is_no_signal_still():
     almost = {**DEAD, "rollout/no_signal_frac": 0.99, "rollout/correct_frac": 0.001}
     assert rules(diagnose(steps(*[DEAD, almost] * 10))) == ["no signal"]
+
+
+def test_a_running_run_is_compared_with_its_start_however_long_it_runs():
+    course = Course(steps({}, {}, {}, *[{"rollout/reward": 0.2}] * 90))
+    assert len(course.steps) == NUM_FIRST_STEPS + NUM_STEPS
+    [found] = diagnose(course.steps, is_over=False)
+    assert (found.rule, found.first_step, found.last_step) == ("reward below its start", 84, 93)
+    assert (found.start["rollout/reward"], found.evidence["rollout/reward"]) == pytest.approx((0.5, 0.2))
+
+
+def test_a_run_that_goes_on_without_its_first_steps_is_compared_with_nothing():
+    course = Course()
+    for step, metrics in steps(*[{}] * 30, *[{"rollout/reward": 0.1}] * 30)[20:]:
+        course.add(step, metrics)
+    assert diagnose(course.steps) == ()
+
+
+def test_rewards_that_only_scatter_are_neither_a_fall_nor_a_rise():
+    stream = np.random.default_rng(0)
+    for _ in range(10):
+        notes = Notes(pytest.fail)
+        for step, reward in enumerate(stream.binomial(64, 0.3, size=100) / 64, start=1):
+            notes.step(step, {**HEALTHY, "rollout/reward": reward, "rollout/correct_frac": 0.3})
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ([DEAD] * NUM_STEPS, "no signal"),
+        ([{"objective/entropy": 1e-6}] * NUM_STEPS, "entropy gone"),
+        ([{"rollout/reward": 0.1}] * NUM_STEPS, "reward below its start"),
+        ([SKIPPED], "divergence"),
+        ([{**DEAD, **SOLVED}] * NUM_STEPS, None),
+        ([CUT] * NUM_STEPS, None),
+        ([DEAD] * (NUM_STEPS - 3) + [{}] + [DEAD] * 2, None),
+        ([DEAD] * (NUM_STEPS - 1), None),
+    ],
+)
+def test_a_run_has_collapsed_where_it_has_nothing_left_to_give(changes, rule):
+    found = find_collapse(steps({}, {}, {}, *changes))
+    assert (found and found.rule) == rule
+
+
+def test_a_collapse_is_judged_by_as_many_steps_as_are_asked_for():
+    dead = steps({}, *[DEAD] * 2)
+    assert find_collapse(dead, 2).rule == "no signal"
+    assert find_collapse(dead, 3) is None
+    assert find_collapse([]) is None
+
+
+def recorded_runs():
+    """Real runs of the built-in model, as `benchmarks/collapse_rules.py --write` kept them."""
+    lines = (Path(__file__).parent / "recorded_curves.jsonl").read_text().splitlines()
+    runs = [json.loads(line) for line in lines]
+    return [pytest.param(run["run"].partition("/")[0], run["columns"], id=run["run"]) for run in runs]
+
+
+@pytest.mark.parametrize(("design", "columns"), recorded_runs())
+def test_runs_that_learned_are_left_alone_and_collapsed_ones_named(design, columns):
+    said = []
+    notes = Notes(said.append)
+    for step, values in enumerate(zip(*columns.values(), strict=True), start=1):
+        recorded = zip(columns, values, strict=True)
+        notes.step(step, {name: value for name, value in recorded if value is not None})
+    if design in ("healthy", "stress_window"):
+        assert said == []
+    else:
+        assert any(text.startswith("note: ratios running away") for text in said)
 
 
 def test_each_note_is_said_once_and_at_the_step_that_showed_it():

@@ -15,7 +15,15 @@ from atrium.tracking.mirrors.description import describe_run
 from atrium.tracking.run_folder import RunFolder
 
 CHANGES = {"compute.dtype": "bfloat16", "compute.behavior_logprobs": "recompute", "optimizer.beta1": 0.5}
-PLACES = {"compute.num_threads": 2, "experiment_name": "elsewhere", "checkpoint.keep_last": 7, "seed": 3}
+PLACES = {
+    "compute.num_threads": 2,
+    "experiment_name": "elsewhere",
+    "checkpoint.keep_last": 7,
+    "seed": 3,
+    "rollout.placement": "beside",
+    "rollout.num_engines": 2,
+    "rollout.unit_samples": 64,
+}
 BASE = {
     "seed": 0,
     "num_steps": 4,
@@ -24,6 +32,7 @@ BASE = {
     "checkpoint": {"keep_last": 2},
     "compute": {"dtype": "float32", "behavior_logprobs": "engine", "num_threads": 1},
     "optimizer": {"beta1": 0.9},
+    "rollout": {"group_size": 8},
 }
 
 

@@ -6,6 +6,7 @@ it holds is compared with what the run recorded.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -58,8 +59,8 @@ class MemoryTracker:
                 self.values[row.step, name] = value
             self.num_sent += 1
 
-    def finish(self, state, ended):
-        self.ended = state
+    def finish(self, state, ended, findings):
+        self.ended, self.findings = state, findings
 
     def close(self):
         pass
@@ -98,7 +99,16 @@ def test_a_run_is_delivered_while_it_trains_and_to_its_end(training):
     tracker.end(RunState.FINISHED)
     assert delivery.deliver()
     assert memory.values == expected(253)
-    assert memory.ended is RunState.FINISHED
+    assert (memory.ended, memory.findings) == (RunState.FINISHED, "")
+
+
+def test_a_tracker_is_told_what_went_wrong_once_the_run_is_over(training):
+    folder, _, tracker = training
+    tracker.step(1, {"optimizer/grad_norm": math.inf})
+    tracker.end(RunState.FINISHED)
+    memory = MemoryTracker()
+    assert Delivery(folder=folder, kind="memory", destination=memory).deliver()
+    assert memory.findings.startswith("divergence, step 1: optimizer/grad_norm is not a finite number")
 
 
 def test_a_tracker_that_fails_is_reported_once_and_gets_what_it_missed(training):

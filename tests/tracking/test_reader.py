@@ -142,8 +142,8 @@ def test_unreadable_files_are_named_and_the_rest_is_shown(folder, record):
     assert overview.state is RunState.RUNNING
     assert overview.status.step == 6
     assert overview.problems == (
-        "config.json cannot be read: Is a directory",
-        "evaluations.jsonl cannot be read: Is a directory",
+        "config.json cannot be read: it is no regular file",
+        "evaluations.jsonl cannot be read: it is no regular file",
     )
 
 

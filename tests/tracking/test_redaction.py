@@ -8,6 +8,7 @@ ENVIRONMENT = {
     "HF_TOKEN": "opensesame-42",
     "WANDB_API_KEY": "0123456789abcdef0123456789abcdef01234567",
     "DB_PASSWORD": "tr0ub4dor&3",
+    "PGPASSWORD": "c0rrect-horse",
     "HOME": "/home/someone",
     "TOKENIZERS_PARALLELISM": "false-and-more-1",
     "API_KEY": "default",
@@ -30,6 +31,8 @@ SECRETS = [
     'token: "0123456789abcdef0123456789abcdef01234567"',
     "Authorization: Bearer abcdef0123456789.xyz",
     "mysql://root:s3cretpw@db.example:3306/optuna",
+    "postgresql://db.example/optuna?user=me&password=s3cretpw&sslmode=require",
+    "postgresql://db.example/optuna?sslpassword=s3cretpw",
     "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\n-----END RSA PRIVATE KEY-----",
 ]
 
@@ -75,7 +78,7 @@ def test_ordinary_lines_of_this_field_stay(text):
 
 
 def test_secrets_of_the_environment_are_those_that_are_called_so_and_no_plain_words():
-    assert set(secrets_of(ENVIRONMENT)) == {"HF_TOKEN", "WANDB_API_KEY", "DB_PASSWORD"}
+    assert set(secrets_of(ENVIRONMENT)) == {"HF_TOKEN", "WANDB_API_KEY", "DB_PASSWORD", "PGPASSWORD"}
 
 
 def test_values_of_secret_variables_are_removed_wherever_they_stand():

@@ -97,7 +97,7 @@ def test_what_is_kept_of_a_skipped_update_is_its_minibatch_and_can_be_run_again(
     assert kept.rows.num_tokens_B.tolist() == expected.num_tokens_B.tolist()
     for field in fields(expected.batch):
         value = getattr(kept.rows.batch, field.name)
-        if field.name in ("advantage_BT", "behavior_logprob_BT", "sample_key_B"):
+        if field.name in ("advantage_BT", "behavior_logprob_BT", "proximal_logprob_BT", "sample_key_B"):
             assert value is not None  # it is kept as the update had it
         elif value is not None:
             assert value.equal(getattr(expected.batch, field.name)), field.name

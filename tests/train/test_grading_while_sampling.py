@@ -26,7 +26,7 @@ class KeptGrader:
         self.pool = pool
         self.promised = []
 
-    def submit(self, text, gold):
+    def submit(self, text, gold, metadata):
         self.promised.append(self.pool.submit(text, gold))
         return self.promised[-1]
 

@@ -332,6 +332,16 @@ def test_dynamic_sampling_replaces_groups_that_are_all_right_whatever_their_pena
         assert 0 < sum(rollout.verdict.is_correct for rollout in group.rollouts) < GROUP_SIZE
 
 
+def test_another_sampling_stream_draws_the_same_problems_anew(scene):
+    collector = replace(scene().run.collector, encode=lambda problem: np.array([1], np.int32))
+    first, again, other = (
+        replace(collector, sampling_stream=stream).request(PROBLEMS[0], 3).sample_seeds
+        for stream in (0, 0, 1)
+    )
+    assert first == again == tuple(derive_seed(0, "rollout", 3, sample) for sample in range(GROUP_SIZE))
+    assert not set(first) & set(other)
+
+
 def test_an_answer_that_was_cut_off_is_not_correct_to_the_filter_where_it_is_not_to_the_reward(make):
     (group,) = make.groups(rewards=((1, 0, 0),))
     right = replace(group.rollouts[0].verdict, kind=VerdictKind.CORRECT)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from atrium.errors import TrainingDivergedError
+from atrium.errors import CheckpointError, TrainingDivergedError
+from atrium.models.settings import TinyModelSettings
 from atrium.objective.state_divergences import STATE_DIVERGENCES
 from atrium.train.settings import AdamWSettings
 from atrium.train.update.divergence_meter import DivergenceMeter
@@ -37,6 +38,7 @@ STILL = AdamWSettings(
     max_grad_norm=None,
 )
 KEEP, SKIP = ("algorithm=grpo",), ("algorithm=grpo", "algorithm.group_filter.kind=skip")
+DIRECT = TinyModelSettings.direct_token_id
 MIXED = ((1, 0, 0), (1, 1, 1), (0, 1), (0, 0, 0))
 
 
@@ -186,8 +188,8 @@ def test_a_divergence_of_the_likeliest_token_is_measured_at_the_sampled_one(make
     model, rows = make.exact_model(seed=3), make.rows(make.groups())
     forward = make.forward(model, meter=DivergenceMeter(STATE_DIVERGENCES["total_variation"], 1))
     with torch.no_grad():
-        rows = replace(rows, behavior_state_BTD=forward.states(rows))
-        forward.freeze_behavior_head()
+        rows = replace(rows, proximal_state_BTD=forward.states(rows))
+        forward.freeze_proximal_head()
         before_BT = forward(rows, entropy="none").logprob_BT.exp()
         for parameter in model.parameters():
             parameter.mul_(1.3)
@@ -205,6 +207,38 @@ def test_one_update_per_batch_needs_no_behavior_pass_and_has_a_ratio_of_exactly_
     assert named["objective/ratio_max"] == named["objective/ratio_min"] == 1.0
     assert named["objective/kl_k3"] == named["objective/clip_high_frac"] == 0.0
     assert named["optimizer/grad_norm"] > 0.0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "num_epochs", "passes"),
+    [
+        (("algorithm=grpo",), 2, []),  # the numbers of the sampling weights came with the rows
+        (("algorithm=decoupled",), 1, []),  # the policy is still the proximal one
+        (("algorithm=decoupled",), 2, [(12, False)]),
+    ],
+)
+def test_on_stale_rows_a_pass_for_the_start_of_the_step_runs_only_where_it_is_read_and_left(
+    make, overrides, num_epochs, passes
+):
+    model = make.tiny_policy().model
+    updater = make.updater(make.objective(*overrides), model, num_epochs=num_epochs, is_stale=True)
+    rows = make.rows(make.groups(), model=model, spread=0.5)
+    _, named = make.step(updater, rows)
+    assert make.calls(updater) == [*passes, *[(12, True)] * num_epochs]
+    assert named["objective/kl_before_update"] > 0.01
+    is_cut = named["objective/outside_before_update_frac"] > 0.0
+    assert is_cut is (overrides == ("algorithm=grpo",)), "only ratios to old weights leave a window at once"
+
+
+def test_stale_rows_without_the_trainers_numbers_are_refused_where_these_are_asked_for(make):
+    updater = make.updater(
+        make.objective("algorithm=grpo"),
+        make.tiny_policy().model,
+        is_stale=True,
+        behavior_logprobs="recompute",
+    )
+    with pytest.raises(CheckpointError, match="start the run anew"):
+        make.step(updater, make.rows(make.groups()))
 
 
 def test_tokens_are_drawn_anew_in_every_update(make):
@@ -258,6 +292,18 @@ def test_the_kl_after_the_last_update_is_that_of_the_policy_it_left(make):
     expected = float((log_ratio_M.expm1() - log_ratio_M).mean())
     assert named["objective/kl_after_update"] == pytest.approx(expected, rel=1e-9)
     assert expected > 2.0 * named["objective/kl_k3"] > 0.0, "the last update is in no other metric"
+
+
+def test_the_share_of_worked_answers_is_read_from_the_first_tokens_distribution(make):
+    model = make.exact_model(seed=3)
+    updater = make.updater(make.objective("algorithm=grpo"), model, num_minibatches=2)
+    updater.direct_token_id = DIRECT
+    groups = make.groups()
+    with torch.no_grad():
+        logits = [model(torch.from_numpy(one.prompt_token_ids)[None].long()).logits[0, -1] for one in groups]
+    expected = np.mean([1.0 - float(logit_V.softmax(-1)[DIRECT]) for logit_V in logits])
+    _, named = make.step(updater, make.rows(groups))
+    assert named["rollout/worked_frac"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_policy_that_no_update_moves_has_no_kl_after_it(make):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import yaml
 
-from atrium.config.compose import conf_folder
+from atrium.config.files import conf_folder
 from atrium.rollout.settings import VllmSettings
 
 

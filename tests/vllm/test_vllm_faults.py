@@ -38,8 +38,7 @@ def status_of(folder):
     return json.loads((folder.path / "status.json").read_text())
 
 
-@pytest.mark.parametrize("overlap", [(), ("rollout.lag=1", "rollout.overlap=true")], ids=["", "overlapping"])
-def test_an_engine_that_dies_in_a_step_leaves_a_checkpoint_to_go_on_from(tmp_path, monkeypatch, overlap):
+def test_an_engine_that_dies_in_a_step_leaves_a_checkpoint_to_go_on_from(tmp_path, monkeypatch):
     """vLLM's own step fails in the middle of the completions of training step 3."""
     collect, start, training_step = RolloutCollector.collect, vllm_engine.start_vllm, [0]
 
@@ -63,14 +62,14 @@ def test_an_engine_that_dies_in_a_step_leaves_a_checkpoint_to_go_on_from(tmp_pat
         patch.setattr(RolloutCollector, "collect", collect_and_say)
         patch.setattr(vllm_engine, "start_vllm", start_what_will_fail)
         with pytest.raises(EngineError, match=r"a decoding step of vLLM\): RuntimeError: a worker is gone"):
-            train(tmp_path, *FAULTY, *overlap)
+            train(tmp_path, *FAULTY)
     folder = only_run(tmp_path)
     status = status_of(folder)
     assert status["state"] == "failed"
     assert "a decoding step of vLLM" in status["error"]
     assert not torch.distributed.is_initialized()
     assert psutil.Process().children(recursive=True) == []
-    assert latest_checkpoint(folder.checkpoints_dir).state.step == (1 if overlap else 2)
+    assert latest_checkpoint(folder.checkpoints_dir).state.step == 2
     stored = from_json(folder.config_file.read_text())
     with build_grader(stored.grader, stored.model) as grader:
         run_training(resumed(stored, folder.path, []), grader)

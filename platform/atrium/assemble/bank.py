@@ -137,7 +137,7 @@ def _digest(files: Sequence[Path]) -> str:
 
 def _anchored(config: RunConfig, stored: Sequence[StoredCompletion]) -> str:
     num_known = sum(one.logprobs is not None for one in stored)
-    if not config.anchors_to_stored:
+    if config.method.anchors == {"proximal"}:
         return "ratios are taken against the policy at the start of the step"
     if num_known == len(stored):
         return "ratios are taken against their log-probabilities"

@@ -20,7 +20,7 @@ from atrium.assemble.shapes import exact_shape
 from atrium.config.schema import RunConfig
 from atrium.errors import MemoryExhaustedError
 from atrium.models.blocks import decoder_blocks
-from atrium.planning.memory import BEHAVIOR_STATES, OPTIMIZER_STATE
+from atrium.planning.memory import OPTIMIZER_STATE, PROXIMAL_STATES
 from atrium.tracking.atomic import write_text
 from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
@@ -136,7 +136,7 @@ def _kept_or_found(
 
 def _found(config: RunConfig, updater: PolicyUpdater, longest: int) -> int | None:
     rollout = config.rollout
-    made_later = {BEHAVIOR_STATES} if updater.optimizer.state() else {BEHAVIOR_STATES, OPTIMIZER_STATE}
+    made_later = {PROXIMAL_STATES} if updater.optimizer.state() else {PROXIMAL_STATES, OPTIMIZER_STATE}
     items = planned_memory(config, exact_shape(config), num_prompt_tokens=longest - rollout.max_new_tokens)
     reserved = sum(item.num_bytes for item in items if item.name in made_later)
     minibatch = -(-rollout.num_prompts * rollout.group_size * longest // config.optimizer.num_minibatches)

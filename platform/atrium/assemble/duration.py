@@ -32,6 +32,7 @@ def planned_run(config: RunConfig, shape: ModelShape, gpu: Gpu) -> Duration:
         num_passes=sum(
             (
                 config.compute.behavior_logprobs != "engine",
+                config.use.is_stale and "proximal" in config.method.anchors,
                 needs.prepare_pass,
                 config.algorithm.reference.kind != "none",
             )

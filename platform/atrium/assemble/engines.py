@@ -41,10 +41,9 @@ def build_engine(
 def _decoder(
     settings: DecoderSettings, config: RunConfig, policy: Policy, *, shares_model: bool = True
 ) -> Engine:
-    # Adapters would be multiplied at every token, so the engine decodes a copy with merged weights; and what
-    # is sampled during an update needs the weights from before it.
+    # Adapters would be multiplied at every token, so the engine decodes a copy with merged weights.
     model = policy.model
-    if has_lora(model) or config.overlaps or not shares_model:
+    if has_lora(model) or not shares_model:
         model = plain_copy(model).to(config.compute.device)
     return TransformersEngine(
         model=model,
@@ -53,6 +52,7 @@ def _decoder(
         pad_token_id=policy.pad_token_id,
         context_length=policy.context_length,
         max_batch_tokens=settings.max_batch_tokens,
+        unit_samples=settings.unit_samples,
     )
 
 

@@ -7,7 +7,6 @@ they are finished, so a folder whose process ended, in whatever way, goes on whe
 from __future__ import annotations
 
 import re
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +32,7 @@ from atrium.evaluation.results import summarize_all
 from atrium.grading.grader import Grader
 from atrium.models.policy import Policy, load_policy
 from atrium.models.settings import TinyModelSettings
-from atrium.processes import stop_requests
+from atrium.processes import END_SIGNALS, stop_requests
 from atrium.records import BenchmarkResult, EvaluatedSample, Problem, TokenIds
 from atrium.rollout.engine import Engine
 from atrium.tracking.end_summary import name_to_type
@@ -84,12 +83,12 @@ def evaluation_label(settings: EvaluationSettings) -> str:
 
 @contextmanager
 def _stopped_at_once(run: Run) -> Iterator[None]:
-    """Let SIGTERM end the evaluation as Ctrl-C does, at once: every finished problem is recorded."""
+    """Let SIGTERM and SIGHUP end the evaluation at once, as Ctrl-C does: finished problems are recorded."""
 
     def stop(number: int) -> None:
         raise KeyboardInterrupt
 
-    with stop_requests(stop, [signal.SIGTERM]):
+    with stop_requests(stop, END_SIGNALS):
         try:
             yield
         except KeyboardInterrupt as interrupt:

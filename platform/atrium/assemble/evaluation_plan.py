@@ -170,7 +170,8 @@ def shared_first_evaluation(
 ) -> SharedFirstEvaluation:
     """The same plan, with the evaluation before training shared."""
     settings = config.model_dump(mode="json", include=set(_SECTIONS))
-    engine, code = type(plan.engine).__name__, [plugin.sha256 for plugin in plugins.loaded()]
+    engine = [config.rollout.engine, config.rollout.unit_samples_at_once]
+    code = [plugin.sha256 for plugin in plugins.loaded()]
     digest = hashlib.sha256(json.dumps([settings, torch.__version__, engine, *code]).encode())
     for name, tensor in sorted(policy.weights().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -111,7 +111,7 @@ def _split(config: RunConfig) -> Iterator[_Option]:
 
 def _sleep(config: RunConfig) -> Iterator[_Option]:
     rollout = config.rollout
-    may_sleep = config.compute.device == "cuda" and rollout.overlap is not True
+    may_sleep = config.compute.device == "cuda" and not rollout.overlaps
     if isinstance(rollout, VllmSettings) and may_sleep and not rollout.sleeps:
         yield _with(config, "rollout", "sleep_level", 1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from atrium.assemble.fitting import Plan, changed, fitting_changes
 from atrium.config.scale import known_architecture
 from atrium.config.schema import RunConfig
@@ -48,20 +50,35 @@ def planned_memory(
     longest = min(num_prompt_tokens + rollout.max_new_tokens, allowed)
     batch = rollout.num_prompts * rollout.group_size * longest
     demand = trainer_demand(config, shape, batch_tokens=batch, trains=trains)
+    is_beside = trains and rollout.placement == "beside"
     engine = rollout.memory(
         shape,
         EngineDemand(
             dtype=compute.dtype,
             weight_bytes=demand.weight_bytes,
-            is_apart=trains and (compute.world_size > 1 or config.model.lora is not None or config.overlaps),
-            overlaps=config.overlaps,
+            is_apart=is_beside or (trains and (compute.world_size > 1 or config.model.lora is not None)),
+            overlaps=rollout.overlaps,
             num_ranks=compute.world_size,
             rollout_tokens=batch,
             evaluation_tokens=min(num_prompt_tokens + config.evaluation.max_new_tokens, allowed),
             device_bytes=device_bytes,
         ),
     )
+    if is_beside:
+        shared = demand.weight_bytes * shape.num_parameters if compute.device == "cpu" else 0
+        engine = (
+            MemoryItem("weights that engines read", shared, tuple(Phase), "rollout.placement=inside"),
+            *(replace(item, num_bytes=item.num_bytes * _num_on_device(config)) for item in engine),
+        )
     return plan_memory(shape, demand, engine)
+
+
+def _num_on_device(config: RunConfig) -> int:
+    """How many of the engines beside the trainer take memory of its device: all of them on a CPU."""
+    rollout = config.rollout
+    if config.compute.device == "cpu":
+        return rollout.num_engines
+    return 0 if rollout.devices is None else rollout.devices.count(0)
 
 
 def trainer_demand(config: RunConfig, shape: ModelShape, *, batch_tokens: int, trains: bool) -> TrainerDemand:
@@ -71,6 +88,7 @@ def trainer_demand(config: RunConfig, shape: ModelShape, *, batch_tokens: int, t
     reference = config.algorithm.reference.kind
     return TrainerDemand(
         compute_dtype=compute.dtype,
+        device=compute.device,
         micro_batch_tokens=min(
             compute.max_micro_batch_tokens,
             -(-batch_tokens // (config.optimizer.num_minibatches * compute.world_size)),
@@ -86,7 +104,7 @@ def trainer_demand(config: RunConfig, shape: ModelShape, *, batch_tokens: int, t
         num_adapter_tensors=len(adapters),
         adapter_width=0 if lora is None else lora.rank * len(adapters) // 2,
         recomputes=compute.recompute_activations is True,
-        overlaps=config.overlaps,
+        overlaps=config.rollout.overlaps,
         trains=trains,
         held_dtype=compute.dtype,
         hands_over=not trains and config.rollout.has_own_weights and compute.device == "cuda",

@@ -13,7 +13,7 @@ from atrium.assemble.datasets import arithmetic_settings
 from atrium.assemble.engines import check_model
 from atrium.config.schema import RunConfig
 from atrium.errors import CheckpointError
-from atrium.method.checks import compared_policies
+from atrium.method.checks import compares_numerics
 from atrium.models.lora import (
     ADAPTER_FOLDER,
     add_lora,
@@ -67,7 +67,7 @@ def build_policy(
         add_lora(
             policy.model,
             config.model.lora,
-            seed=config.model.seed,
+            seed=config.model_seed,
             source=source,
         )
     if trains and config.optimizer.kind == "adamw_bf16":
@@ -90,7 +90,7 @@ def _build_policy(
         if model.weights == "random":
             listener.phase("making a random model")
             return build_random_policy(
-                model.architecture or {}, tokenizer=build_tokenizer(), seed=model.seed, device=device
+                model.architecture or {}, tokenizer=build_tokenizer(), seed=config.model_seed, device=device
             )
         listener.phase("loading the model")
         return load_policy(model.source, dtype=torch.float32, device=device, revision=model.revision)
@@ -99,7 +99,7 @@ def _build_policy(
         model,
         model.warmup,
         arithmetic_settings(config.dataset),
-        seed=model.seed,
+        seed=config.model_seed,
         cache_dir=cache_dir,
         on_progress=lambda done, total, loss: listener.advance(),
         device=device,
@@ -194,27 +194,27 @@ def build_updater(
             micro_batch_tokens=compute.max_micro_batch_tokens,
             behavior_logprobs=_behavior_logprobs(config),
             seed=config.seed,
-            reads_stored=config.rollout.sampled_elsewhere is not None,
+            is_stale=config.use.is_stale,
             shrinks=compute.on_oom == "shrink",
             peak_flops=_peak_flops(compute.device, compute.dtype, ranks.size),
         ),
         faults=faults,
         reference_forward=_reference_forward(config, policy, reference, shards),
         ranks=ranks,
+        direct_token_id=config.model.direct_token_id,
     )
 
 
 def _behavior_logprobs(config: RunConfig) -> Literal["engine", "recompute"]:
     """Whose numbers are the behavior policy's.
 
-    `auto` takes the engine's where the trainer's are the same, unless a part of the method compares the two.
+    `auto` takes the engine's where the trainer's are the same, unless a part of the method compares the two,
+    and for stored rollouts, whose weights nobody has.
     """
     if config.compute.behavior_logprobs != "auto":
         return config.compute.behavior_logprobs
-    if config.rollout.sampled_elsewhere is not None:  # their ratios begin anywhere
-        return "engine" if config.anchors_to_stored else "recompute"
-    is_exact = config.compute.dtype == "float32" and compared_policies(config.algorithm) is None
-    return "engine" if is_exact else "recompute"
+    is_exact = config.compute.dtype == "float32" and compares_numerics(config.algorithm, config.use) is None
+    return "engine" if is_exact or config.rollout.reads_stored else "recompute"
 
 
 def _reference_forward(

@@ -65,6 +65,11 @@ def unreadable_golds(problems: Sequence[Problem], pool: GraderPool) -> list[tupl
 
 
 def _with_sound_golds(loaded: ProblemSet, settings: ProblemSetConfig, verifier: Verifier) -> ProblemSet:
+    for problem in loaded.problems:
+        try:
+            verifier.of_problem(problem.metadata)
+        except DataError as error:
+            raise DataError(f"{settings.name}: {problem.problem_id}: {error}") from error
     with GraderPool(verifier) as grader:
         unreadable = unreadable_golds(loaded.problems, grader)
     if not unreadable:

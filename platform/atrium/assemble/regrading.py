@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from atrium.errors import DataError
@@ -32,6 +32,7 @@ class StoredAnswer:
     text: str
     was_correct: bool | None
     extracted: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class Regraded:
 def regrade(answers: Sequence[StoredAnswer], verifier: Verifier, *, thinking: bool) -> list[Regraded]:
     """Grade each answer with the verifier, in their order."""
     with GraderPool(verifier, thinking=thinking) as pool:
-        futures = [pool.submit(answer.text, answer.gold) for answer in answers]
+        futures = [pool.submit(answer.text, answer.gold, answer.metadata) for answer in answers]
         verdicts = [future.result() for future in futures]
     return [
         Regraded(stored=answer, verdict=verdict.kind, extracted=verdict.extracted, reason=verdict.reason)
@@ -74,6 +75,7 @@ def answers_of_rows(rows: Sequence[Mapping[str, object]]) -> list[StoredAnswer]:
             text=str(row["text"]),
             was_correct=row["verdict"] == VerdictKind.CORRECT.value,
             extracted=None if row["extracted"] is None else str(row["extracted"]),
+            metadata=json.loads(str(row["metadata"])),
         )
         for row in rows
     ]
@@ -109,7 +111,7 @@ def _answer_of(path: Path, number: int, line: str) -> StoredAnswer:
     label = next((row[name] for name in _LABELS if row.get(name) is not None), None)
     problem = row.get("problem_id", row.get("id", f"line {number}"))
     was_correct = None if label is None else _as_bool(label)
-    return StoredAnswer(name=str(problem), was_correct=was_correct, **found)
+    return StoredAnswer(name=str(problem), gold=found["gold"], text=found["text"], was_correct=was_correct)
 
 
 def _as_bool(label: object) -> bool:

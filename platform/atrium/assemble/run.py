@@ -25,10 +25,11 @@ from atrium.tracking.listener import Listener, Listeners
 from atrium.tracking.log_display import LogDisplay
 from atrium.tracking.mirrors.process import MirrorProcesses
 from atrium.tracking.provenance import DataProvenance, collect_provenance
+from atrium.tracking.reader import read_steps
 from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder, log_into
 from atrium.tracking.run_folder_writer import RunFolderWriter
-from atrium.tracking.status import RunState, end_by
+from atrium.tracking.status import RunState, StatusWriter, end_by
 from atrium.tracking.terminal_display import displays
 from atrium.train.checkpoint.checkpoint import Checkpoint
 from atrium.train.ranks.ranks import SINGLE, Ranks
@@ -136,12 +137,13 @@ def opened(
     with ExitStack() as closing:
         if ranks.is_first:
             closing.enter_context(folder.lock())
-        shown = _displays(config, folder, ranks)
-        checkpoint = restore_and_truncate(config, folder, ranks, Listeners(shown).message)
         summary: dict[str, object] = {}
-        if ranks.is_first:
-            folder.write_config(request.record)
-            shown = _listeners(request, folder, shown, watchers, summary)
+        with _end_recorded(folder if ranks.is_first and request.resume is None else None):
+            shown = _displays(config, folder, ranks)
+            checkpoint = restore_and_truncate(config, folder, ranks, Listeners(shown).message)
+            if ranks.is_first:
+                folder.write_config(request.record)
+                shown = _listeners(request, folder, shown, watchers, summary)
         listeners = Listeners(shown)
         run = Run(
             config=config,
@@ -165,6 +167,17 @@ def opened(
         finally:
             if ranks.is_first:
                 request.conclude(folder)
+
+
+@contextmanager
+def _end_recorded(folder: RunFolder | None) -> Iterator[None]:
+    """Let a new folder's status say how the body failed: nobody else listens to the run yet."""
+    try:
+        yield
+    except BaseException as failure:
+        if folder is not None:
+            StatusWriter(folder.status_file).end(*end_by(failure))
+        raise
 
 
 def _displays(config: RunConfig, folder: RunFolder, ranks: Ranks) -> tuple[Listener, ...]:
@@ -193,7 +206,7 @@ def _listeners(
             summary=summary,
         ),
         *shown,
-        Notes(log),
+        Notes(log, read_steps(folder)),
         MirrorProcesses(folder, request.mirrors, log),
         *watchers,
     )

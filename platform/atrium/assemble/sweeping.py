@@ -20,7 +20,7 @@ from atrium.compare.failures import fell_below_start
 from atrium.compare.outcomes import read_answers
 from atrium.errors import PolicyDivergedError, Pruned, TrainingDivergedError
 from atrium.metrics import NUM_TOKENS
-from atrium.processes import stop_requests
+from atrium.processes import END_SIGNALS, stop_requests
 from atrium.sweep.pruning import VALIDATION_SUFFIX, RunWatch
 from atrium.sweep.results import DIVERGED, FINISHED, PRUNED, SeedResult
 from atrium.sweep.runner import TrialRun
@@ -28,8 +28,8 @@ from atrium.sweep.setup import check_plugins, join
 from atrium.sweep.storage import SweepStorage
 from atrium.sweep.worker import SweepWorker
 from atrium.tracking.atomic import write_json
-from atrium.tracking.diagnosis import NUM_STEPS, collapsed
-from atrium.tracking.reader import EvaluationPoint, MetricTable, read_evaluations, read_metrics
+from atrium.tracking.diagnosis import find_collapse
+from atrium.tracking.reader import EvaluationPoint, read_evaluations, read_metrics, read_steps
 from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState, StatusUnreadableError, read_status
@@ -65,7 +65,7 @@ def read_result(
     validation = curves[0] if curves else ()
     tests = {name: points for name, points in evaluations.items() if not name.endswith(VALIDATION_SUFFIX)}
     last = validation[-1] if validation else None
-    metrics = read_metrics(folder)
+    metrics, collapse = read_metrics(folder), find_collapse(read_steps(folder))
     tail = max(len(metrics.steps) // 4, 1)
     try:
         wall_s = read_status(folder.status_file).wall_s
@@ -90,18 +90,11 @@ def read_result(
             name: {**points[-1].as_record(), "problem_means": list(problem_means(folder, points[-1]))}
             for name, points in tests.items()
         },
-        collapse=collapsed(_last_steps(metrics)) or _fall(folder, tests) or "",
+        collapse=collapse.text if collapse else _fall(folder, tests) or "",
         metrics={name: _mean(values[-tail:].tolist()) for name, values in metrics.columns.items()},
         num_tokens=int(np.nansum(metrics.columns.get(NUM_TOKENS.name, np.zeros(0)))),
         wall_s=wall_s,
     )
-
-
-def _last_steps(metrics: MetricTable) -> list[dict[str, float]]:
-    """The last recorded steps, as many as a collapse is judged by."""
-    names = metrics.columns
-    rows = zip(*(metrics.columns[name][-NUM_STEPS:].tolist() for name in names), strict=True)
-    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _fall(folder: RunFolder, tests: Mapping[str, Sequence[EvaluationPoint]]) -> str | None:
@@ -161,7 +154,7 @@ def work(url: str, name: str, runs_dir: str | None, parent: int | None, log: Cal
     check_plugins(storage, name)
     definition, created = join(storage, name, runs_dir)
     asked: list[int] = []
-    with stop_requests(asked.append, [signal.SIGINT, signal.SIGTERM]):
+    with stop_requests(asked.append, [signal.SIGINT, *END_SIGNALS]):
         SweepWorker(
             storage,
             definition,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from atrium.data.problems import Dataset
 from atrium.data.prompts import PromptTemplate
 from atrium.errors import DataError
 from atrium.evaluation.evaluator import Benchmark
+from atrium.plain_files import read_plain
 from atrium.records import Problem, TokenIds
 from atrium.rollout.declaration import Sampling
 from atrium.rollout.engine import SamplingParams
@@ -45,18 +46,11 @@ class Task:
     ) -> tuple[Problem, ...]:
         """The training problems whose prompts leave room for a completion; says how many do not.
 
-        Only long texts are encoded to find out. Raises `DataError` where none is left.
+        Raises `DataError` where none is left.
         """
-        room = context_length - self.max_new_tokens
         problems = self.train.problems
-        shortest = min(problems, key=lambda problem: len(problem.question))
-        # A token is at least a byte, so no prompt is longer than this one and its own text together.
-        num_safe_bytes = room - len(encode(shortest))
-        fitting = tuple(
-            problem
-            for problem in problems
-            if len(problem.question.encode()) <= num_safe_bytes or len(encode(problem)) <= room
-        )
+        fits = _fits(problems, encode, context_length - self.max_new_tokens)
+        fitting = tuple(problem for problem in problems if fits(problem))
         what = f"leave no room for {self.max_new_tokens} more in a context of {context_length} tokens"
         if not fitting:
             raise DataError(f"dataset '{self.train.name}': all prompts {what}; lower rollout.max_new_tokens")
@@ -72,6 +66,32 @@ class Task:
             "dataset": self.origin.as_record(),
             "benchmarks": {benchmark.name: benchmark.origin.as_record() for benchmark in self.benchmarks},
         }
+
+
+def require_room(
+    benchmark: Benchmark, encode: Callable[[Problem], TokenIds], context_length: int
+) -> Benchmark:
+    """The benchmark; `DataError` names its first problem whose prompt leaves no room for an answer."""
+    wanted = benchmark.sampling.max_new_tokens
+    fits = _fits(benchmark.problems, encode, context_length - wanted)
+    for problem in benchmark.problems:
+        if not fits(problem):
+            raise DataError(
+                f"benchmark {benchmark.name!r}: the prompt of problem {problem.problem_id!r} has "
+                f"{len(encode(problem))} tokens, which with evaluation.max_new_tokens={wanted} do not fit "
+                f"the context of {context_length} tokens; lower evaluation.max_new_tokens, or leave it out"
+            )
+    return benchmark
+
+
+def _fits(
+    problems: Sequence[Problem], encode: Callable[[Problem], TokenIds], room: int
+) -> Callable[[Problem], bool]:
+    """Whether a problem's prompt has at most `room` tokens; only long texts are encoded to find out."""
+    shortest = min(problems, key=lambda problem: len(problem.question))
+    # A token is at least a byte, so no prompt is longer than this one and its own text together.
+    num_safe_bytes = room - len(encode(shortest))
+    return lambda problem: len(problem.question.encode()) <= num_safe_bytes or len(encode(problem)) <= room
 
 
 def build_task(config: RunConfig, cache_dir: Path, log: Callable[[str], None]) -> Task:
@@ -124,7 +144,7 @@ def require_same_data(recorded: Path, data: DataProvenance) -> None:
     repository without a pinned revision may have moved on.
     """
     try:
-        before = json.loads(recorded.read_bytes())["data"]
+        before = json.loads(read_plain(recorded))["data"]
         hashes = {"the training set": before["dataset_content_hash"], **before["benchmark_content_hashes"]}
     except (OSError, ValueError, KeyError, TypeError):
         return  # from before this was recorded, or cut off: nothing to compare with

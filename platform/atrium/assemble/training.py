@@ -18,6 +18,7 @@ from atrium.assemble.evaluation_plan import (
     shared_first_evaluation,
 )
 from atrium.assemble.graders import BenchmarkGraders
+from atrium.assemble.placement import engine_beside
 from atrium.assemble.policies import (
     build_policy,
     build_reference,
@@ -34,7 +35,14 @@ from atrium.assemble.ranks import (
     shard_models,
 )
 from atrium.assemble.run import Run, StopRequests, opened, training_request
-from atrium.assemble.task import Task, build_task, data_provenance, evaluated_benchmark, require_same_data
+from atrium.assemble.task import (
+    Task,
+    build_task,
+    data_provenance,
+    evaluated_benchmark,
+    require_room,
+    require_same_data,
+)
 from atrium.config.schema import RunConfig
 from atrium.data.problems import ProblemStream
 from atrium.data.prompts import prompt_encoder
@@ -42,9 +50,11 @@ from atrium.grading.grader import Grader
 from atrium.models.policy import Policy
 from atrium.processes import stop_requests
 from atrium.records import Problem, TokenIds
+from atrium.rollout.dealt_engine import DealtEngine
 from atrium.rollout.engine import Engine, SamplingParams
 from atrium.rollout.stored_rollouts import StoredCompletion
 from atrium.tracking.listener import Listener
+from atrium.train.beside import SamplingBeside
 from atrium.train.checkpoint.checkpoint import TrainingState
 from atrium.train.collect import RolloutCollector
 from atrium.train.guard.faults import FaultHandling
@@ -52,7 +62,6 @@ from atrium.train.guard.memory import keep_freed_memory
 from atrium.train.guard.memory_limit import MemoryLimit
 from atrium.train.guard.profile import StepProfiler
 from atrium.train.loop import LoopSettings, Training, train
-from atrium.train.overlap import Overlap
 from atrium.train.ranks.ranks import Shards
 from atrium.train.update.reference import MovingReference
 from atrium.train.update.step import PolicyUpdater
@@ -102,7 +111,6 @@ def _train(run: Run, grader: Grader) -> None:
     for note in config.method.notes(config.use):
         run.log(f"note: {note}")
     training = _assembled(run, task, stored, policy, graders, should_stop)
-    run.closing.callback(training.engine.close)
     run.record_engine(training.engine.facts)
     state = TrainingState(objective=training.updater.objective.initial_state())
     if run.checkpoint is not None:
@@ -148,7 +156,7 @@ def _assembled(
         checkpoints=checkpoint_store(config, run.folder, policy, run.ranks),
         should_stop=should_stop,
         lagged=checkpoint.lagged if checkpoint else (),
-        overlap=Overlap(policy.model) if config.overlaps else None,
+        beside=_beside(config, policy, models.engine),
         profiler=_profiler(run),
         rank_report=rank_report(run.folder, run.ranks, run.log),
     )
@@ -173,12 +181,28 @@ def _models(run: Run, policy: Policy) -> _Models:
         if reference is not None and checkpoint.reference is not None:
             reference.load(checkpoint.reference)
     run.listener.phase("starting the engine")
-    engine = build_engine(config.rollout, config, policy, shares_model=ranks.is_alone)
+    engine = _engine(run, policy)
+    run.closing.callback(engine.close)
     shards = shard_models(config, policy, reference, ranks)
     optimizer_state: Mapping[str, Tensor] = checkpoint.optimizer if checkpoint else {}
     if checkpoint is not None and not ranks.is_alone:
         optimizer_state = read_sharded(checkpoint, policy, reference, ranks)
     return _Models(engine=engine, reference=reference, shards=shards, optimizer_state=optimizer_state)
+
+
+def _engine(run: Run, policy: Policy) -> Engine:
+    """The engine, or those beside this process as one, with the policy's weights."""
+    config = run.config
+    if config.rollout.placement == "beside":
+        return engine_beside(config, policy, run.folder.engines_dir, run.log)
+    return build_engine(config.rollout, config, policy, shares_model=run.ranks.is_alone)
+
+
+def _beside(config: RunConfig, policy: Policy, engine: Engine) -> SamplingBeside | None:
+    """Sampling during updates, where engines beside this process are ahead of them."""
+    if config.rollout.lag and isinstance(engine, DealtEngine):
+        return SamplingBeside(model=policy.model, interrupt=engine.interrupt)
+    return None
 
 
 def _updater(run: Run, policy: Policy, models: _Models, longest: int) -> PolicyUpdater:
@@ -224,7 +248,10 @@ def _evaluation_plan(
     """The validation problems and the benchmarks, each with what grades it."""
     config = run.config
     validation, *tests = (
-        JudgedBenchmark(evaluated_benchmark(loaded, config), graders.of(loaded))
+        JudgedBenchmark(
+            require_room(evaluated_benchmark(loaded, config), encode, policy.context_length),
+            graders.of(loaded),
+        )
         for loaded in (task.validation, *task.benchmarks)
     )
     return EvaluationPlan(
@@ -265,6 +292,7 @@ def _collector(
         num_prompts=rollout.num_prompts,
         group_size=rollout.group_size,
         seed=config.seed,
+        sampling_stream=rollout.sampling_stream,
         ranks=run.ranks,
         require_stop=config.reward.counts_cut_off_as_wrong,
     )

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from atrium import __version__, plugins
@@ -38,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     setting or command line), an interruption gives 130; anything else is a defect and is raised.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _complete_streams()
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -57,6 +59,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     return code
+
+
+def _complete_streams() -> None:
+    """Give a closed stream to nobody, and let one that lacks a character show another in its place.
+
+    A file that is opened next would otherwise get the closed stream's number, and what is printed.
+    """
+    for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            with suppress(OSError):
+                os.fstat(number)
+                continue  # a library holds that number already
+            os.open(os.devnull, os.O_RDWR)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - for good
+        elif isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def one_line(error: AtriumError) -> str:
@@ -89,8 +109,9 @@ def _run(given: Sequence[str]) -> int:
     command = COMPLETION if name in ("-sc", "--shell-completion") else COMMANDS.get(name)
     if command is None:
         raise ConfigError(
-            f"atrium {shown(name)}: there is no such command{suggestion(name, COMMANDS)} "
-            f"commands are {', '.join(COMMANDS)}; `atrium --help` says what they do"
+            f"atrium {shown(name)}: there is no such command"
+            + (suggestion(name, COMMANDS) or f"; commands are {', '.join(COMMANDS)};")
+            + " `atrium --help` says what they do"
         )
     plugins.load(files)
     with loading():
@@ -139,6 +160,11 @@ COMMANDS: Mapping[str, Command] = {
     "clean": Command("atrium.cli.runs.clean", "main_clean", "Delete what runs can spare, after saying what"),
     "sweep": Command(
         "atrium.cli.sweep.command", "main", "Run many settings with seeds, and say which is best"
+    ),
+    "claim": Command(
+        "atrium.cli.claim.command",
+        "main",
+        "Check what papers claim against runs or tables; reproduce a paper",
     ),
     "objectives": Command(
         "atrium.cli.methods.objectives", "main", "Show methods as choices on axes, side by side"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from atrium.compare.report_tables import ReportTable
     from atrium.compare.run_comparison import RunsComparison
     from atrium.compare.run_differences import RunDifferences
+    from atrium.tracking.curve_outcomes import CurveOutcome
 
 _AT = ("last", "steps", "tokens", "wall_clock")
 _MAX_NAME, _MAX_RUNS_NAMED = 60, 12
@@ -33,6 +34,7 @@ stands for all of its runs.
   atrium compare 1a2b 3c4d                   two runs
   atrium compare my_experiment               all its runs, by the settings in which they differ
   atrium compare my_experiment --by algorithm.name --baseline grpo --at tokens
+  atrium compare my_experiment --area rollout/reward --steps-to rollout/reward=0.5 --until 40
 """
 _MAX_LINES = 60
 _LINE_STYLES = {"+": "green", "-": "red", "@": "cyan"}
@@ -45,7 +47,7 @@ def main(argv: list[str]) -> int:
     from atrium.compare.report_tables import report_tables
     from atrium.compare.run_comparison import compare_runs
 
-    runs_dir = Path(arguments.runs_dir)
+    runs_dir, outcomes = Path(arguments.runs_dir), _outcomes(arguments)
     with files_explained():
         folders = find_runs(runs_dir, arguments.runs)
         comparison = compare_runs(
@@ -56,7 +58,7 @@ def main(argv: list[str]) -> int:
             benchmarks=arguments.benchmark,
             effect=_share(arguments.effect),
         )
-        tables = report_tables(comparison)
+        tables = [*report_tables(comparison), *_curve_tables(comparison, outcomes, arguments.ceiling)]
         console = standard_output()
         _print(comparison, tables, console)
         written = _write(comparison, tables, arguments, folders)
@@ -93,6 +95,7 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--benchmark", action="append", default=[], metavar="NAME", help="only this benchmark (repeatable)"
     )
+    _add_curves(parser)
     parser.add_argument(
         "--effect",
         type=float,
@@ -104,6 +107,65 @@ def _parser() -> CommandParser:
     parser.add_argument("--no-files", action="store_true", help="print only")
     parser.add_runs_dir()
     return parser
+
+
+def _add_curves(parser: CommandParser) -> None:
+    """The options that ask about training curves."""
+    parser.add_argument(
+        "--area",
+        action="append",
+        default=[],
+        metavar="METRIC",
+        help="also the mean of a training metric over steps 1 to --until (repeatable)",
+    )
+    parser.add_argument(
+        "--steps-to",
+        action="append",
+        default=[],
+        metavar="METRIC=VALUE",
+        help="also the step at which a training metric reaches a value, at most --until (repeatable)",
+    )
+    parser.add_argument(
+        "--ceiling",
+        action="append",
+        default=[],
+        metavar="METRIC",
+        help="also a fit of a training metric's curve by tokens: its ceiling, and how soon (repeatable)",
+    )
+    parser.add_argument("--until", type=int, metavar="STEP", help="the last step of --area and --steps-to")
+
+
+def _curve_tables(
+    comparison: RunsComparison, outcomes: Sequence[CurveOutcome], ceilings_of: Sequence[str]
+) -> list[ReportTable]:
+    """What is asked for of the training curves of the arms that are compared."""
+    from atrium.compare.arm_curves import compare_ceilings, compare_curves
+    from atrium.compare.curve_tables import ceiling_table, outcome_table
+
+    arms = [one.arm for one in comparison.arms]
+    return [
+        *(outcome_table(compare_curves(arms, outcome)) for outcome in outcomes),
+        *(ceiling_table(compare_ceilings(arms, metric)) for metric in ceilings_of),
+    ]
+
+
+def _outcomes(arguments: argparse.Namespace) -> list[CurveOutcome]:
+    """The outcomes of curves that are asked for."""
+    from atrium.tracking.curve_outcomes import Area, StepsTo
+
+    if not arguments.area and not arguments.steps_to:
+        return []
+    until = arguments.until
+    if until is None or until < 2:
+        raise ConfigError("--area and --steps-to look at the first steps: give --until STEP, 2 or more")
+    reached: list[CurveOutcome] = []
+    for text in arguments.steps_to:
+        metric, _, value = text.partition("=")
+        try:
+            reached.append(StepsTo(kind="steps_to", metric=metric, value=float(value), until=until))
+        except ValueError:
+            raise ConfigError(f"--steps-to {text}: write METRIC=VALUE, such as rollout/reward=0.5") from None
+    return [*(Area(kind="area", metric=metric, until=until) for metric in arguments.area), *reached]
 
 
 def _share(effect_points: float) -> float:
@@ -118,6 +180,9 @@ def _print(comparison: RunsComparison, tables: Sequence[ReportTable], console: C
 
     from atrium.compare.report_tables import note_lines, verdict_lines
 
+    for line in verdict_lines(comparison):
+        say(console, line, "bold")
+    console.print()
     for report in tables:
         has_words = report.columns[-1] == "verdict"
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", title_justify="left")
@@ -129,8 +194,6 @@ def _print(comparison: RunsComparison, tables: Sequence[ReportTable], console: C
         console.print(Text(printable(report.title), "bold cyan"))
         console.print(table)
         console.print()
-    for line in verdict_lines(comparison):
-        say(console, line, "bold")
     for line in note_lines(comparison):
         say(console, f"note: {line}", "yellow")
 

@@ -12,6 +12,10 @@ from atrium.cli.parser import CommandParser
 from atrium.errors import ConfigError
 
 _NUM_PORTS_TRIED = 20
+_STALLED_S = 30.0
+"""How long a client may take nothing of an answer before it is cut off; the system watches this, on Linux."""
+_MAX_CONNECTIONS = 128
+_MAX_HEADER_BYTES = 65_536
 
 
 def main(argv: list[str]) -> int:
@@ -44,18 +48,20 @@ def main(argv: list[str]) -> int:
         parser.error(f"argument --port: {arguments.port} is no port (0 to 65535)")
     if not arguments.host.strip():
         parser.error("argument --host: an empty one means every address of this machine; name one")
-    port = _free_port(arguments.host, arguments.port)
-    _serve(
-        runs_dir,
-        arguments.host,
-        port,
-        more_hosts=tuple(arguments.allow_host),
-        opens_browser=not arguments.no_browser,
-    )
+    with closing(listening(arguments.host, arguments.port)) as listener:
+        _serve(
+            runs_dir,
+            arguments.host,
+            listener,
+            more_hosts=tuple(arguments.allow_host),
+            opens_browser=not arguments.no_browser,
+        )
     return 0
 
 
-def _serve(runs_dir: Path, host: str, port: int, *, more_hosts: tuple[str, ...], opens_browser: bool) -> None:
+def _serve(
+    runs_dir: Path, host: str, listener: socket.socket, *, more_hosts: tuple[str, ...], opens_browser: bool
+) -> None:
     # FastAPI and pyarrow cost a second that `--help` and mistakes need not pay.
     import uvicorn
 
@@ -63,10 +69,15 @@ def _serve(runs_dir: Path, host: str, port: int, *, more_hosts: tuple[str, ...],
 
     app = create_app(runs_dir, host=host, more_hosts=more_hosts)
     settings = uvicorn.Config(
-        app, host=host, port=port, log_level="warning", access_log=False, timeout_graceful_shutdown=3
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=3,
+        limit_concurrency=_MAX_CONNECTIONS,
+        h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
     )
     shown_host = f"[{host}]" if ":" in host else host
-    url = f"http://{shown_host}:{port}/"
+    url = f"http://{shown_host}:{listener.getsockname()[1]}/"
     sys.stdout.write(f"dashboard of {runs_dir.absolute()}\n  {url}\n  Ctrl-C stops it\n")
     if host not in ("127.0.0.1", "localhost", "::1"):
         sys.stdout.write(f"  anyone who reaches {host} can read these runs and annotate them\n")
@@ -76,23 +87,30 @@ def _serve(runs_dir: Path, host: str, port: int, *, more_hosts: tuple[str, ...],
     server = uvicorn.Server(settings)
     app.state.is_closing = lambda: server.should_exit
     with suppress(KeyboardInterrupt):  # it is how the dashboard is meant to end
-        server.run()
+        server.run(sockets=[listener])
 
 
-def _free_port(host: str, wanted: int) -> int:
-    """The port, or the first free one after it. Raises `ConfigError` where there is none."""
+def listening(host: str, wanted: int, *, stalled_s: float = _STALLED_S) -> socket.socket:
+    """A socket on the port, or on the first free one after it. Raises `ConfigError` where there is none.
+
+    A client that takes nothing of an answer for `stalled_s` seconds loses its connection, and what waited for
+    it is dropped; where the system cannot watch this, only the number of connections bounds it.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     last = min(wanted + _NUM_PORTS_TRIED, 65_535)
     for port in range(wanted, last + 1):
-        with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except socket.gaierror as error:
-                raise ConfigError(
-                    f"--host {host}: {error.strerror}; name an address of this machine"
-                ) from error
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(stalled_s * 1000))
+        try:
+            listener.bind((host, port))
+            listener.listen()
+        except socket.gaierror as error:
+            listener.close()
+            raise ConfigError(f"--host {host}: {error.strerror}; name an address of this machine") from error
+        except OSError:
+            listener.close()
+        else:
+            return listener
     raise ConfigError(f"no port from {wanted} to {last} is free on {host}; choose another with --port")

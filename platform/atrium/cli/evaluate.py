@@ -29,6 +29,7 @@ from atrium.config.evaluation import (
 from atrium.errors import ConfigError, RunFolderError
 from atrium.models.settings import HubModelSettings
 from atrium.nested import mapping_at, setting
+from atrium.plain_files import read_plain
 from atrium.tracking.end_summary import name_to_type
 from atrium.tracking.find import EVALUATED, WITH_CHECKPOINT, find_run
 from atrium.tracking.formatting import number, printable, share, span
@@ -157,7 +158,7 @@ def _of_run(folder: RunFolder, arguments: argparse.Namespace, overrides: list[st
     check_policy(policy)
     ask_for_plugins(folder)
     try:
-        trained = from_json(folder.config_file.read_text(encoding="utf-8"), trains=False)
+        trained = from_json(read_plain(folder.config_file).decode(), trains=False)
     except ConfigError as error:
         raise RunFolderError(f"--run {folder.name}: {error}") from error
     trained = trained.model_copy(update={"runs_dir": _runs_dir(arguments, overrides, folder)})
@@ -172,7 +173,7 @@ def _stored(wanted: str, runs_dir: str) -> tuple[EvaluationSettings, Path]:
             f"{folder.path} has no config.json, so its settings are not known; evaluate anew"
         )
     ask_for_plugins(folder)
-    return stored_evaluation(folder.config_file.read_text(encoding="utf-8"), folder.path), folder.path
+    return stored_evaluation(read_plain(folder.config_file).decode(), folder.path), folder.path
 
 
 def _place_in_run(path: Path) -> tuple[RunFolder, int | None] | None:

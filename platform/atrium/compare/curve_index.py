@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 from numpy.typing import NDArray
 
+from atrium.plain_files import open_plain
 from atrium.tracking.atomic import TEMPORARY_PREFIX
 from atrium.tracking.json_lines import decode_line
 from atrium.tracking.recorded import as_integer, number_or_nan
@@ -89,7 +90,7 @@ class CurveIndex:
             return 0
         num_known = 0
         if (table := self.read(run)) is not None:
-            with suppress(OSError), run.metrics_file.open("rb") as file:  # `refresh` says why
+            with suppress(OSError), open_plain(run.metrics_file) as file:  # `refresh` says why
                 num_known = table.offset if _goes_on(file, table) else 0
         return size - num_known
 
@@ -134,7 +135,7 @@ def recorded_curves(run: RunFolder) -> CurveTable:
 
 def read_on(path: Path, table: CurveTable) -> CurveTable:
     """The table with the whole lines that the file holds beyond it, or of all of them in another file."""
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         if not _goes_on(file, table):
             table = CurveTable()
         before = table

@@ -51,9 +51,12 @@ class Plan:
 
 
 def plan(pilots: Sequence[VarianceComponents], effect: float) -> Plan | None:
-    """A plan from the differences of a study from its baseline; None without any that has two seeds."""
+    """A plan from the differences of a study from its baseline; None without any that has two seeds.
+
+    None too where nothing varied, as in runs too short to learn: that says nothing of other runs.
+    """
     components = pooled(pilots)
-    if components is None:
+    if components is None or components.seed + components.problem + components.residual <= 0.0:
         return None
     exams: tuple[Exam, ...] = ("another", "this")
     return Plan(

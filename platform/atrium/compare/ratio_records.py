@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from atrium.compare.trust_region import RatioCounts, counts_of_record, evenly_chosen, no_counts
+from atrium.plain_files import MAX_LINES_BYTES, read_plain
 from atrium.tracking.json_lines import decode_line
 
 _MAX_LINES = 300
@@ -26,7 +27,7 @@ def ratios_of(path: Path, step: int | None) -> RatioCounts | None:
 
 @lru_cache(maxsize=256)
 def _counted(path: str, step: int | None, _modified: int, _size: int) -> RatioCounts | None:
-    data = Path(path).read_bytes()
+    data = read_plain(path, MAX_LINES_BYTES)
     ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")).tolist()
     starts = [0, *(end + 1 for end in ends[:-1])]
     lines = list(zip(starts, ends, strict=False))

@@ -11,11 +11,9 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import hydra
-import yaml
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -24,31 +22,28 @@ from pydantic import ValidationError
 from yaml import YAMLError
 
 from atrium.config.consistency import check_consistency
+from atrium.config.files import CONFIG_NAME, LOCAL, check_method_name, conf_folder, parse_yaml, read_groups
 from atrium.config.machine import Machine, engine_choice, resolve_auto, this_machine
 from atrium.config.messages import config_error
 from atrium.config.nearest import shown
 from atrium.config.new_kinds import stale_keys, typed_kinds
 from atrium.config.overrides import (
     FORBIDDEN_KEY,
-    LOCAL,
     NO_CALLS,
     calls_something,
     for_hydra,
     is_null_group,
     parse_overrides,
-    read_groups,
 )
 from atrium.config.own_files import expand_files
 from atrium.config.scale import check_scale, choose_by_source, scale_notes
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
 
-CONFIG_NAME = "config"
 HYDRA_VERSION_BASE = "1.3"
 
 _OVERRIDE_BELOW = re.compile(r"In '(algorithm/[\w-]+)': Could not override '(\w+)@algorithm\.")
 _NO_RECIPE = re.compile(r"Could not find 'recipe/([\w-]+)'")
-_PACKAGE = Path(__file__).parents[1]
 _NO_LOGGING = {"version": 1, "root": None, "disable_existing_loggers": False}
 _CORE_PLUGINS = "hydra._internal.core_plugins"
 _FIXED_HYDRA: Mapping[str, Any] = {
@@ -70,17 +65,6 @@ _FIXED_HYDRA: Mapping[str, Any] = {
     "job.env_set": {},
 }
 """What Hydra's own node must hold, so that no file makes it run code or write outside the runs."""
-
-
-def conf_folder() -> Path:
-    """The shipped YAML files: inside an installed package, or beside `platform/` in a checkout."""
-    for folder in (_PACKAGE / "conf", _PACKAGE.parents[1] / "conf"):
-        if (folder / f"{CONFIG_NAME}.yaml").is_file():
-            return folder
-    raise ConfigError(
-        f"the configuration files are missing: no conf/{CONFIG_NAME}.yaml in {_PACKAGE} or "
-        f"{_PACKAGE.parents[1]}; install the package again"
-    )
 
 
 def compose(overrides: Sequence[str] = (), *, machine: Machine | None = None) -> RunConfig:
@@ -142,6 +126,9 @@ def from_json(text: str, *, trains: bool = True) -> RunConfig:
         raise ConfigError(f"the stored configuration is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError("the stored configuration is not a JSON object")
+    rollout = data.get("rollout")
+    if isinstance(rollout, dict) and rollout.get("overlap") is False:  # what placement=inside was once called
+        del rollout["overlap"]
     return validated(data, trains=trains)
 
 
@@ -200,7 +187,7 @@ def _left_by_typed_kinds(checked: Sequence[Override]) -> list[str]:
         return []
     others = [override.input_line or "" for override in checked if override.key_or_group not in kinds]
     before = OmegaConf.to_container(_compose(others), resolve=False)
-    return stale_keys(typed, cast("dict[str, Any]", before))
+    return stale_keys(typed, cast("dict[str, Any]", before), RunConfig)
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:
@@ -253,17 +240,7 @@ def _check_hydra_node(composed: DictConfig) -> None:
 def _check_method_file(method: str | None) -> None:
     if method is not None:
         text = (conf_folder() / "algorithm" / f"{method}.yaml").read_text(encoding="utf-8")
-        check_method_name(method, yaml.safe_load(text) or {})
-
-
-def check_method_name(method: str, own: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` unless a method's file has its own name: runs would be recorded as its parent's."""
-    if own.get("name") != method:
-        given = f"name: {own['name']}" if "name" in own else "no line `name:` of its own"
-        raise ConfigError(
-            f"conf/algorithm/{method}.yaml: {given}, so that its runs would be recorded as another method's; "
-            f"allowed is name: {method}"
-        )
+        check_method_name(method, parse_yaml(text))
 
 
 def _refuse_code_in(node: object, key: str = "") -> None:
@@ -311,7 +288,7 @@ def _with_engine(data: dict[str, Any], machine: Machine) -> dict[str, Any]:
     if rollout.get("engine") != "auto":
         return data
     engine, _ = engine_choice(model.get("kind"), compute.get("device"), machine)
-    shipped = yaml.safe_load((conf_folder() / "rollout" / f"{engine}.yaml").read_text(encoding="utf-8"))
+    shipped = parse_yaml((conf_folder() / "rollout" / f"{engine}.yaml").read_text(encoding="utf-8"))
     # Settings that the chosen engine lacks are left out where they are off, and refused where they are set.
     given = {key: value for key, value in rollout.items() if key in shipped or value is not None}
     return {**data, "rollout": {**shipped, **given, "engine": engine}}

@@ -11,7 +11,7 @@ from atrium.config.machine import LARGE_BATCH_TOKENS
 from atrium.errors import ConfigError
 from atrium.launch.settings import NodeSettings
 from atrium.rollout.settings import EngineSettings
-from atrium.section import Count
+from atrium.section import Count, Parallel
 
 
 class ComputeConfig(NodeSettings):
@@ -24,11 +24,11 @@ class ComputeConfig(NodeSettings):
     head_dtype: Literal["model", "float32"] = "model"
     """What vLLM and the trainer compute logits in: the model's `dtype`, or float32 beside it. States and
     weights of the LM head are rounded to `dtype` either way, only their products are not."""
-    num_threads: Count
+    num_threads: Parallel
     """Threads of torch's CPU operations, in each process."""
     micro_batch_tokens: Count | Literal["auto"]
     """The most tokens, each row's prompt counted, in one pass of an update; auto until memory was tried."""
-    memory_limit_mb: Annotated[int, Field(ge=64)] | None = None
+    memory_limit_mb: Annotated[int, Field(ge=64, le=10**9)] | None = None
     """Megabytes for the run on a GPU, or on a CPU for one pass of an update; null for all there are."""
     packing: bool = True
     """Whether an update computes rows without padding and shared prompts once; off pads whole rows."""
@@ -43,8 +43,8 @@ class ComputeConfig(NodeSettings):
     profile_step: Count | None = None
     """The step that torch's profiler traces into the run folder; null for none."""
     behavior_logprobs: Literal["auto", "engine", "recompute"]
-    """Whose log-probabilities anchor the ratio: the engine's, or a pass of the trainer's own; auto for the
-    engine's where both are the same and no part of the method compares them."""
+    """Whose numbers the anchor `behavior` has: the engine's, or a pass of the trainer by the weights that
+    sampled; auto for the engine's where both are the same and no part of the method compares them."""
 
     @property
     def max_micro_batch_tokens(self) -> int:

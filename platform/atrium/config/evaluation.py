@@ -20,6 +20,7 @@ from atrium.config.nearest import shown
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError, RunFolderError
 from atrium.models.settings import HubModelSettings
+from atrium.nested import flattened
 
 EXPERIMENT = "evaluations"
 """The folder below runs_dir that evaluations are filed in, unless experiment_name says otherwise."""
@@ -40,6 +41,15 @@ SECTIONS = (
     "compute",
 )
 """What an evaluation reads: of rollout the engine, of dataset the test problems that it may hold out."""
+
+_OF_TRAINING = frozenset(
+    f"rollout.{name}"
+    for name in (
+        *("num_prompts", "group_size", "temperature", "lag", "sampling_stream", "max_mismatch"),
+        *("placement", "num_engines", "devices", "engine_timeout_s"),
+    )
+)
+"""Settings of those sections that only training reads: how many rollouts, and by whom."""
 
 _KIND = "evaluation"
 _UNREAD = "not_read"
@@ -90,6 +100,7 @@ def compose_evaluation(overrides: Sequence[str]) -> EvaluationSettings:
     parsed = _checked(overrides)
     lines = [f"experiment_name={EXPERIMENT}", *overrides]
     config = compose(lines)
+    _check_effect(config, parsed)
     is_chosen = any(override.key_or_group == "evaluation" for override in parsed)
     if isinstance(config.model, HubModelSettings) and not is_chosen:
         # The literature's length, and the sampling of the model's authors, which its recipe holds.
@@ -99,6 +110,26 @@ def compose_evaluation(overrides: Sequence[str]) -> EvaluationSettings:
     _check_engine(config)
     check_alone(config.compute, "an evaluation is one process")
     return EvaluationSettings(config=_with_own_engine(config, parsed))
+
+
+def _check_effect(config: RunConfig, parsed: Sequence[Override]) -> None:
+    """Raise `ConfigError` for a set of differences, such as an experiment, of which nothing is read."""
+    for override in parsed:
+        is_setting = override.key_or_group.partition(".")[0] in RunConfig.model_fields
+        if is_setting or override.value() is None:
+            continue
+        others = [other.input_line or "" for other in parsed if other is not override]
+        if _read(compose(others)) == _read(config):
+            raise ConfigError(
+                f"{shown(override.input_line)}: changes only what training reads; leave it out, allowed are "
+                f"settings of {', '.join(SECTIONS)}"
+            )
+
+
+def _read(config: RunConfig) -> dict[str, object]:
+    """The settings that an evaluation reads, by key."""
+    data = config.model_dump(mode="json", include=set(SECTIONS) - {"experiment_name"})
+    return {key: value for key, value in flattened(data).items() if key not in _OF_TRAINING}
 
 
 def _with_own_engine(config: RunConfig, parsed: Sequence[Override]) -> RunConfig:
@@ -182,7 +213,8 @@ def _checked(overrides: Sequence[str]) -> list[Override]:
     parsed = check_overrides(overrides)
     for override in parsed:
         first = override.key_or_group.partition(".")[0]
-        if first not in RunConfig.model_fields or first in SECTIONS:
+        is_read = first in SECTIONS and override.key_or_group not in _OF_TRAINING
+        if is_read or first not in RunConfig.model_fields:
             continue
         hint = "; the answers' randomness starts from evaluation.seed" if first == "seed" else ""
         raise ConfigError(

@@ -18,8 +18,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _CPU_TOPOLOGY = Path("/sys/devices/system/cpu")
@@ -80,6 +78,8 @@ def engine_choice(model_kind: object, device: object, machine: Machine) -> tuple
 
 def num_usable_cores() -> int:
     """Physical cores that this process may use: its affinity and its control groups' quota, >= 1."""
+    import psutil  # here alone: `messages`, which other trainers load, takes AUTO_KEYS from this module
+
     cores = _physical_cores(_usable_cpus()) or psutil.cpu_count(logical=False) or 1
     quota = _cgroup_quota()
     return max(1, cores if quota is None else min(cores, math.floor(quota)))

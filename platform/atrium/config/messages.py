@@ -23,6 +23,12 @@ DISCRIMINATORS = ("kind", "engine")
 _ABSENT = object()
 _QUOTED = re.compile(r"'([^']*)'")
 
+_GONE = {
+    "rollout.overlap": "there is no such setting any more; rollout.placement=beside samples during updates, "
+    "by engines in processes of their own, and inside, the default, before them",
+}
+"""What became of settings that earlier versions had."""
+
 _ALLOWED = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
@@ -64,7 +70,8 @@ def config_error(error: ValidationError, model: type[BaseModel], data: object) -
 def _line(key: str, details: Sequence[ErrorDetails], model: type[BaseModel], data: object) -> str:
     first = details[0]
     if first["type"] == "extra_forbidden":
-        return f"{key}={shown(_value_at(key, data))}: {_unknown_in_section(first, key, model, data)}"
+        gone = _GONE.get(key)
+        return f"{key}={shown(_value_at(key, data))}: {gone or _unknown_in_section(first, key, model, data)}"
     if first["type"].startswith("union_tag"):
         key = f"{key}.{_discriminator(first)}"
     value = _value_at(key, data)

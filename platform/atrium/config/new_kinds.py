@@ -13,7 +13,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from atrium.config.messages import DISCRIMINATORS, sections_at
-from atrium.config.schema import RunConfig
 from atrium.nested import mapping_at
 from atrium.section import Section
 
@@ -25,22 +24,28 @@ def typed_kinds(typed: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in typed.items() if "." in key and _last(key) in DISCRIMINATORS}
 
 
-def stale_keys(typed: Mapping[str, object], before: Mapping[str, Any]) -> list[str]:
-    """The keys that typed kinds leave behind in `before`, which is composed without them."""
+def stale_keys(typed: Mapping[str, object], before: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
+    """The keys that typed kinds leave behind in `before`, settings of `model` composed without them."""
     return [
-        key for chosen, value in typed_kinds(typed).items() for key in _stale(chosen, value, typed, before)
+        key
+        for chosen, value in typed_kinds(typed).items()
+        for key in _stale(chosen, value, typed, before, model)
     ]
 
 
 def _stale(
-    chosen: str, value: object, typed: Mapping[str, object], before: Mapping[str, Any]
+    chosen: str,
+    value: object,
+    typed: Mapping[str, object],
+    before: Mapping[str, Any],
+    model: type[BaseModel],
 ) -> Iterator[str]:
     parent, _, name = chosen.rpartition(".")
     section = mapping_at(before, parent)
     old = section.get(name)
     if old in (None, _UNDECIDED, value):
         return
-    shared = _shared_settings(sections_at(parent.split("."), RunConfig))
+    shared = _shared_settings(sections_at(parent.split("."), model))
     for setting in section:
         key = f"{parent}.{setting}"
         is_typed = any(other == key or other.startswith(f"{key}.") for other in typed)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 from hydra.core.config_loader import ConfigLoader
@@ -18,9 +17,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 
+from atrium.config.files import LOCAL
 from atrium.config.nearest import nearest, shown, suggestion
 from atrium.errors import ConfigError
 
+_MAX_LISTED = 12
+"""Options beyond which a wrong one is answered by the nearest alone."""
 _PLAIN_INTERPOLATION = re.compile(r"\$\{[\w.]+\}")
 FORBIDDEN_KEY = "_target_"
 
@@ -31,21 +33,6 @@ NO_CALLS = (
 Groups = Mapping[str, tuple[str, ...]]
 MAY_BE_NULL = frozenset({"evaluation", "experiment", "debug"})
 """Groups of differences, which are null as shipped; every other part is there exactly once."""
-LOCAL = "local"
-"""The folder of `conf` whose `default.yaml` holds a machine's own settings; not shipped, and never typed."""
-
-
-def read_groups(conf: Path) -> dict[str, tuple[str, ...]]:
-    """The configuration groups on disk, by name, each with its options."""
-    folders = [folder for folder in sorted(conf.iterdir()) if folder.is_dir() and folder.name != LOCAL]
-    groups = {folder.name: options_of(folder) for folder in folders}
-    return {name: options for name, options in groups.items() if options}
-
-
-def options_of(folder: Path) -> tuple[str, ...]:
-    """The options of a group in alphabetical order; those of single papers (`paper/NAME`) come last."""
-    own = sorted(path.stem for path in folder.glob("*.yaml"))
-    return (*own, *sorted(f"paper/{path.stem}" for path in (folder / "paper").glob("*.yaml")))
 
 
 def parse_overrides(lines: Sequence[str], groups: Groups, *, allow_sweeps: bool = False) -> list[Override]:
@@ -146,6 +133,11 @@ def _check_shape(override: Override, groups: Groups, *, allow_sweeps: bool) -> N
             f"{shown(line)}: an interval has no end of values; allowed is {key}=a,b,c or "
             f"{key}=range(start,stop,step)"
         )
+    if override.is_sweep_override() and not _values(override):
+        options = f"one that fits one of {', '.join(groups[key])}" if key in groups else f"{key}=a,b,c"
+        raise ConfigError(f"{shown(line)}: names no value, so nothing would run; allowed is {options}")
+    if "???" in _values(override):
+        raise ConfigError(f"{shown(line)}: ??? stands for a value that is still to be given; give {key} one")
     if key in groups and override.type is not OverrideType.CHANGE:
         raise ConfigError(
             f"{shown(line)}: every part is there exactly once; allowed is {key}=OPTION with one of "
@@ -162,10 +154,9 @@ def _check_option(override: Override, options: Sequence[str]) -> None:
     for option in _values(override):
         if not isinstance(option, str) or option not in options:
             near = suggestion(option, options) if isinstance(option, str) else ""
-            raise ConfigError(
-                f"{group}={shown(option)}: there is no such option{near}"
-                f"{'' if near else ';'} allowed is {', '.join(options)}"
-            )
+            is_listed = not near or len(options) <= _MAX_LISTED
+            listed = f"{'' if near else ';'} allowed is {', '.join(options)}" if is_listed else ""
+            raise ConfigError(f"{group}={shown(option)}: there is no such option{near}{listed}")
 
 
 def _values(override: Override) -> list[object]:

@@ -11,10 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
+from atrium.config.files import read_yaml
 from atrium.config.nearest import shown
 from atrium.errors import ConfigError
 
@@ -58,14 +55,6 @@ def override_text(value: object) -> str:
     if isinstance(value, str) and _PLAIN_TEXT.fullmatch(value):
         return value
     return repr(value) if isinstance(value, float) else json.dumps(value)
-
-
-def read_yaml(path: Path, said: str) -> object:
-    """The content of a YAML file, interpolations as text; `said` begins the `ConfigError` for another."""
-    try:
-        return OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException, AssertionError) as error:
-        raise ConfigError(f"{said}: cannot be read as YAML: {' '.join(str(error).split())}") from error
 
 
 def _read(group: str, name: str, options: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -16,10 +17,9 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from atrium.config.compose import check_method_name, conf_folder
+from atrium.config.files import check_method_name, conf_folder, options_of, parse_yaml
 from atrium.config.messages import config_error
 from atrium.config.nearest import shown, suggestion
-from atrium.config.overrides import options_of
 from atrium.errors import ConfigError
 from atrium.method.algorithm import Algorithm
 from atrium.method.divergences import Divergence
@@ -30,17 +30,6 @@ _OVERRIDE = re.compile(r"override /(\w+)@_global_\.\w+")
 _REFERENCE = re.compile(r"\$\{(\w+)\.(\w+)\}")
 _MAX_LISTED = 40
 _Model = TypeVar("_Model", bound=BaseModel)
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """A safe loader, in C where there is one, that reads 1e-4 as a number, as Hydra does."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +110,11 @@ def divergence_from(settings: Mapping[str, Any], where: str) -> Divergence:
     return _validated(_AnyDivergence, {"divergence": settings}, where).divergence
 
 
+def read_settings(group: str, name: str) -> dict[str, Any]:
+    """The settings of one file of a group over its parents', the caller's to change."""
+    return deepcopy(dict(_merged(group, name).settings))
+
+
 @cache
 def read_part(group: str, name: str) -> PartFile:
     """One file of a group. Raises `ConfigError` where there is none, or where it is not YAML."""
@@ -134,7 +128,7 @@ def read_part(group: str, name: str) -> PartFile:
     path = conf_folder() / group / f"{name}.yaml"
     try:
         text = path.read_text(encoding="utf-8")
-        settings = yaml.load(text, Loader=_Loader) or {}
+        settings = parse_yaml(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
@@ -211,7 +205,7 @@ def _default_option(group: str) -> str:
 @cache
 def _default_options() -> Mapping[str, str]:
     text = (conf_folder() / "config.yaml").read_text(encoding="utf-8")
-    defaults = yaml.load(text, Loader=_Loader)["defaults"]
+    defaults = parse_yaml(text)["defaults"]
     return {key: str(value) for entry in defaults if isinstance(entry, dict) for key, value in entry.items()}
 
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
 from hydra.core.override_parser.types import Override
 
+from atrium.config.files import parse_yaml
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
 from atrium.models.settings import HubModelSettings
@@ -171,7 +171,7 @@ def _num_parameters(architecture: Mapping[str, object] | None) -> int | None:
 
 def _describing_file(source: str, conf: Path) -> str | None:
     for path in sorted((conf / "model").glob("*.yaml")):
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = parse_yaml(path.read_text(encoding="utf-8"))
         described = settings.get("source") if isinstance(settings, Mapping) else None
         if isinstance(described, str) and described.casefold() == source.casefold():
             return path.stem

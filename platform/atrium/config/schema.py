@@ -7,7 +7,9 @@ that may be given as `auto` hold what was chosen for them (see `machine`).
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from atrium.config.compute import ComputeConfig
 from atrium.config.tasks import BenchmarkConfig, DatasetConfig
@@ -30,7 +32,7 @@ class EvaluationConfig(Sampling):
 
     every_num_steps: Count | None
     """Steps between evaluations on the validation problems; null for none while training."""
-    num_samples: Count
+    num_samples: Annotated[int, Field(ge=1, le=100_000)]
     """Answers sampled per problem: the K of Mean@K."""
     pass_at: tuple[Count, ...] | None = None
     """The k of Pass@k, each at most num_samples; null for the powers of two up to it, and itself."""
@@ -151,14 +153,14 @@ class RunConfig(Section):
         return Method(self.algorithm, self.divergence, self.regularizer)
 
     @property
+    def model_seed(self) -> int:
+        """The start of the model's weights: its own, or the run's."""
+        return self.seed if self.model.seed is None else self.model.seed
+
+    @property
     def num_updates_per_batch(self) -> int:
         """Optimiser updates that each batch of rollouts gets."""
         return self.optimizer.num_minibatches * self.optimizer.num_epochs
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether a batch that is due later is sampled during the update (`rollout.overlap`)."""
-        return self.rollout.overlap and bool(self.rollout.lag)
 
     @property
     def use(self) -> Use:
@@ -167,7 +169,8 @@ class RunConfig(Section):
             num_updates_per_batch=self.num_updates_per_batch,
             group_size=self.rollout.group_size,
             behavior_logprobs=self.compute.behavior_logprobs,
-            sampled_elsewhere=self.rollout.sampled_elsewhere,
+            lag=self.rollout.lag,
+            reads_stored=self.rollout.reads_stored,
             dtype=self.compute.dtype,
             max_length=self.rollout.max_new_tokens,
         )
@@ -175,16 +178,9 @@ class RunConfig(Section):
     @property
     def engine_use(self) -> EngineUse:
         """What this run does around its engine."""
-        surrogate = self.algorithm.surrogate
         return EngineUse(
             num_ranks=self.compute.world_size,
             evaluation_top_p=self.evaluation.top_p,
             behavior_logprobs=self.compute.behavior_logprobs,
-            regression=surrogate.kind if surrogate.regresses else None,
             compiles=self.compute.compile,
         )
-
-    @property
-    def anchors_to_stored(self) -> bool:
-        """Whether ratios are taken against stored log-probabilities, so that they begin anywhere."""
-        return self.method.anchors_to_stored(self.use)

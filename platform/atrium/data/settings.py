@@ -15,19 +15,21 @@ from atrium.data.fields import steps_of
 from atrium.errors import ConfigError
 from atrium.section import Count, FolderName, Section, Seed, Text
 
+ProblemCount = Annotated[int, Field(ge=1, le=1_000_000)]
+
 
 class ArithmeticSettings(Section):
     """The built-in task: chained sums of one-digit numbers; the level is the number of operands."""
 
-    min_operands: Annotated[int, Field(ge=2)] = 2
+    min_operands: Annotated[int, Field(ge=2, le=1000)] = 2
     """Operands of the easiest problems."""
-    max_operands: Annotated[int, Field(ge=2)] = 7
+    max_operands: Annotated[int, Field(ge=2, le=1000)] = 7
     """Operands of the hardest problems."""
-    num_train: Count = 20_000
+    num_train: ProblemCount = 20_000
     """Problems to train on."""
-    num_validation: Count = 192
+    num_validation: ProblemCount = 192
     """Held-out problems that the best checkpoint is chosen on."""
-    num_test: Count = 192
+    num_test: ProblemCount = 192
     """Held-out problems that results are reported on."""
     seed: Seed = 0
     """The start of the problems themselves, so that all seeds of a run share them."""

@@ -86,7 +86,8 @@ class Collection:
 
     def add(self, index: int, sample_index: int, completion: Completion) -> bool:
         """Take in one sample and tell of it; whether it was the last of its problem."""
-        verdict = self._grader.submit(completion.text, self._problems[index].answer)
+        problem = self._problems[index]
+        verdict = self._grader.submit(completion.text, problem.answer, problem.metadata)
         outcome = _Outcome(completion, verdict)
         of_problem = self._outcomes.setdefault(index, {})
         of_problem[sample_index] = outcome

@@ -136,4 +136,4 @@ def _share_of_wins(num_correct: int, num_wrong: tuple[int, ...], num_samples: in
                     drawn[x:, 1:] += share[:, :-1]
             ways = drawn
         wins += comb(num_correct, c) * float((ways[k - c] / np.arange(1, len(num_wrong) + 2)).sum())
-    return wins / comb(num_samples, k)
+    return min(wins / comb(num_samples, k), 1.0)  # a certain win may come out as 1 and a rounding

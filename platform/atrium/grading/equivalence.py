@@ -35,7 +35,7 @@ from atrium.grading.structure import (
 )
 from atrium.grading.tokens import Tokens, join
 from atrium.grading.units import without_symbols, without_unit
-from atrium.grading.values import close, differ, rationally_equal
+from atrium.grading.values import EXACT, Tolerance, close, differ, rationally_equal
 
 _PERCENT = ("%",)
 _MAX_PAIRS = 400
@@ -55,11 +55,10 @@ class Finding:
 _SAME_VALUE, _OTHER_VALUE = Finding(True, "same value"), Finding(False, "other value")
 
 
-def settle(gold: str, answer: str, *, relative_tolerance: float = 0.0) -> Finding | None:
+def settle(gold: str, answer: str, *, tolerance: Tolerance = EXACT) -> Finding | None:
     """Decide without math-verify, or return None where only math-verify can tell.
 
-    Numbers are equal within the tolerance, relative to the larger one; by default exactly, decimals to six
-    places.
+    Numbers are equal within the tolerance; by default exactly, decimals to six places.
     Texts of more than `MAX_ANSWER_CHARS` characters are equal if they are the same text, else not.
     """
     if len(answer) > MAX_ANSWER_CHARS or len(gold) > MAX_ANSWER_CHARS:
@@ -68,7 +67,7 @@ def settle(gold: str, answer: str, *, relative_tolerance: float = 0.0) -> Findin
     is_denied = given.has_change and not wanted.has_change
     if not is_denied and (wanted.text == given.text or _same_assignments(wanted, given)):
         return Finding(bool(wanted.tokens), "same text")
-    is_plain = not (given.has_change or given.has_stray_digits or relative_tolerance)
+    is_plain = not (given.has_change or given.has_stray_digits or tolerance)
     if is_plain and wanted.text.isdecimal() and given.text.isdecimal():  # as most answers are
         return _SAME_VALUE if int(wanted.text) == int(given.text) else _OTHER_VALUE
     if not given.tokens:
@@ -79,7 +78,7 @@ def settle(gold: str, answer: str, *, relative_tolerance: float = 0.0) -> Findin
     refusal = objection(wanted, given)
     if refusal is not None:
         return Finding(False, refusal)
-    leaf = partial(_compare_values, relative_tolerance=relative_tolerance)
+    leaf = partial(_compare_values, tolerance=tolerance)
     is_equal = _compare(main_value(wanted.tokens), main_value(given.tokens), leaf)
     if is_equal is None:
         return None
@@ -211,7 +210,7 @@ def _compare_unordered(wanted: Sequence[Tokens], given: Sequence[Tokens], leaf: 
     return True
 
 
-def _compare_values(wanted: Tokens, given: Tokens, *, relative_tolerance: float = 0.0) -> bool | None:
+def _compare_values(wanted: Tokens, given: Tokens, *, tolerance: Tolerance = EXACT) -> bool | None:
     """Compare two single values by arithmetic; None where that leaves a doubt."""
     wanted, given = without_base(wanted), without_base(given)
     wanted_percent, given_percent = wanted[-1:] == _PERCENT, given[-1:] == _PERCENT
@@ -225,8 +224,8 @@ def _compare_values(wanted: Tokens, given: Tokens, *, relative_tolerance: float 
             return True
         return rationally_equal(percent, bare) and abs(complex(bare.number)) > 1
     is_equal = rationally_equal(a, b)
-    if relative_tolerance and not is_equal:
-        is_equal = close(a, b, relative_tolerance=relative_tolerance)
+    if tolerance and not is_equal:
+        is_equal = close(a, b, tolerance)
     return False if is_equal is None and differ(a, b) else is_equal
 
 

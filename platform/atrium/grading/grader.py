@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -11,8 +12,12 @@ from atrium.records import Verdict
 class Grader(Protocol):
     """Grades texts against gold answers without ever blocking, crashing or hanging its caller."""
 
-    def submit(self, text: str, gold: str) -> Future[Verdict]:
-        """Start grading; the future always ends in a verdict within the grader's deadline."""
+    def submit(self, text: str, gold: str, metadata: Mapping[str, str]) -> Future[Verdict]:
+        """Start grading the text for a problem with this gold answer and these metadata.
+
+        The future always ends in a verdict within the grader's deadline, or in `GraderError` once the
+        grader can grade nothing any more: that is no answer's fault, and ends the run.
+        """
         ...
 
     def compare(self, gold: str, answer: str) -> Future[Verdict]:

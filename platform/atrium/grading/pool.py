@@ -11,16 +11,16 @@ import json
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from atrium import plugins
-from atrium.errors import ConfigError
+from atrium.errors import ConfigError, GraderError
 from atrium.grading.equivalence import Finding
 from atrium.grading.extraction import answer_text
 from atrium.grading.normalization import MAX_ANSWER_CHARS
-from atrium.grading.supervisor import Failure, Outcome, Supervisor
+from atrium.grading.supervisor import Defect, Failure, Outcome, Reply, Supervisor
 from atrium.grading.verifiers import PlacedVerifier, Verifier
 from atrium.records import Verdict, VerdictKind
 
@@ -29,7 +29,7 @@ _MAX_KNOWN = 16_384
 _UNFINISHED = Verdict(kind=VerdictKind.NO_ANSWER, reason="the thinking never ended")
 _NO_ANSWER = Verdict(kind=VerdictKind.NO_ANSWER, reason="no answer was found")
 
-_Key = tuple[str, str]
+_Key = tuple[str, str, str]
 
 
 class GraderPool:
@@ -64,28 +64,35 @@ class GraderPool:
             memory_limit_mb=verifier.memory_limit_mb,
         )
 
-    def submit(self, text: str, gold: str) -> Future[Verdict]:
-        """Start grading a completion; the future always ends in a verdict, and never in an error.
+    def submit(
+        self, text: str, gold: str, metadata: Mapping[str, str] = MappingProxyType({})
+    ) -> Future[Verdict]:
+        """Start grading a completion; the future ends in a verdict, or in `GraderError` once none can be had.
 
-        Waits only while 10,000 jobs are queued for the workers. After `close` what needs a worker ends in
-        the verdict `crashed`.
+        The metadata are those of its problem: a verifier may judge by them. Waits only while 10,000 jobs are
+        queued for the workers. After `close` what needs a worker ends in the verdict `crashed`.
         """
         visible = answer_text(text, thinking=self._thinking)
         answer = None if visible is None or self._placed is None else self._placed.extract(visible)
+        verifier = self.verifier.of_problem(metadata)
         if answer is not None:
-            return self.compare(gold, answer)
+            return self._compare(verifier, gold, answer)
         future: Future[Verdict] = Future()
         if visible is None or self._placed is not None:
             future.set_result(_UNFINISHED if visible is None else _NO_ANSWER)
         else:
-            self._send({"text": visible, "gold": gold}, lambda outcome: _end([future], outcome, None))
+            job = {"text": visible, "gold": gold}
+            self._send(verifier, job, lambda outcome: _end([future], outcome, None))
         return future
 
     def compare(self, gold: str, answer: str) -> Future[Verdict]:
         """Start comparing an answer that was extracted with the gold answer; as `submit` in all else."""
-        verdict = self._settle_answer(gold, answer)
+        return self._compare(self.verifier, gold, answer)
+
+    def _compare(self, verifier: Verifier, gold: str, answer: str) -> Future[Verdict]:
+        verdict = _settled(verifier, gold, answer)
         if verdict is None:
-            return self._ask(gold, answer)
+            return self._ask(verifier, gold, answer)
         future: Future[Verdict] = Future()
         future.set_result(verdict)
         return future
@@ -98,17 +105,7 @@ class GraderPool:
         if self._placed is None:
             return None
         answer = self._placed.extract(visible)
-        return _NO_ANSWER if answer is None else self._settle_answer(gold, answer)
-
-    def _settle_answer(self, gold: str, answer: str) -> Verdict | None:
-        if self._placed is None:
-            return None
-        try:
-            finding = self._placed.settle(gold, answer)
-        except Exception as error:
-            # A defect that one answer in millions brings to light must not end the run; it is counted.
-            return _crashed(f"the comparison failed: {type(error).__name__}", answer)
-        return None if finding is None else _verdict(finding, answer)
+        return _NO_ANSWER if answer is None else _settled(self._placed, gold, answer)
 
     def grade(self, text: str, gold: str) -> Verdict:
         """Grade one completion and wait for the verdict."""
@@ -137,9 +134,10 @@ class GraderPool:
     ) -> None:
         self.close()
 
-    def _ask(self, gold: str, answer: str) -> Future[Verdict]:
+    def _ask(self, verifier: Verifier, gold: str, answer: str) -> Future[Verdict]:
         """Give the pair to a worker, unless its finding is known or on its way."""
-        key, future = (gold, answer), Future[Verdict]()
+        settings = "" if verifier is self.verifier else verifier.model_dump_json()
+        key, future = (settings, gold, answer), Future[Verdict]()
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
@@ -148,21 +146,22 @@ class GraderPool:
             self._waiting.setdefault(key, []).append(future)
             if len(self._waiting[key]) > 1:
                 return future
-        self._send({"gold": gold, "answer": answer}, lambda outcome: self._finish(key, outcome))
+        self._send(verifier, {"gold": gold, "answer": answer}, lambda outcome: self._finish(key, outcome))
         return future
 
-    def _send(self, job: dict[str, str], on_done: Callable[[Outcome], None]) -> None:
-        line = json.dumps({"verifier": self._origin, **job}).encode() + b"\n"
+    def _send(self, verifier: Verifier, job: dict[str, str], on_done: Callable[[Outcome], None]) -> None:
+        origin = self._origin if verifier is self.verifier else _origin(verifier)
+        line = json.dumps({"verifier": origin, **job}).encode() + b"\n"
         self._supervisor.submit(line, on_done)
 
     def _finish(self, key: _Key, outcome: Outcome) -> None:
         with self._lock:
             futures = self._waiting.pop(key)
-            if not isinstance(outcome, Failure) and "is_equal" in outcome.message:
+            if isinstance(outcome, Reply) and "is_equal" in outcome.message:
                 self._known[key] = Finding(outcome.message["is_equal"], outcome.message["reason"])
                 if len(self._known) > _MAX_KNOWN:
                     self._known.popitem(last=False)
-        _end(futures, outcome, key[1])
+        _end(futures, outcome, key[-1])
 
 
 def _origin(verifier: Verifier) -> dict[str, object]:
@@ -182,7 +181,24 @@ def _origin(verifier: Verifier) -> dict[str, object]:
     }
 
 
+def _settled(verifier: Verifier, gold: str, answer: str) -> Verdict | None:
+    """The verdict without a worker process, or None where only such a process can tell."""
+    if not isinstance(verifier, PlacedVerifier):
+        return None
+    try:
+        finding = verifier.settle(gold, answer)
+    except Exception as error:
+        # A defect that one answer in millions brings to light must not end the run; it is counted.
+        return _crashed(f"the comparison failed: {type(error).__name__}", answer)
+    return None if finding is None else _verdict(finding, answer)
+
+
 def _end(futures: Iterable[Future[Verdict]], outcome: Outcome, answer: str | None) -> None:
+    if isinstance(outcome, Defect):
+        for future in futures:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(GraderError(f"the grader can grade no more: {outcome.reason}"))
+        return
     if isinstance(outcome, Failure):
         kind = VerdictKind.TIMED_OUT if outcome.is_timeout else VerdictKind.CRASHED
         verdict = Verdict(kind=kind, reason=outcome.reason, extracted=_shortened(answer))

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from atrium.errors import ConfigError
 from atrium.records import Completion, FinishReason, Problem, Verdict, VerdictKind
-from atrium.section import Axis, Count, Positive, Section
+from atrium.section import Axis, Count, Number, Positive, Section
 from atrium.seeding import derive_seed
 
 
@@ -92,11 +92,11 @@ class CorrectnessReward(Reward):
 
     kind: Literal["correctness"] = "correctness"
     """Which kind of reward this is."""
-    correct: float = 1.0
+    correct: Number = 1.0
     """Reward of a correct answer; above the other two."""
-    incorrect: float = 0.0
+    incorrect: Number = 0.0
     """Reward of a wrong answer, and of one that could not be graded."""
-    no_answer: float = 0.0
+    no_answer: Number = 0.0
     """Reward of a completion without an answer."""
     require_stop: bool = True
     """Whether a completion that was cut off counts as incorrect whatever it says."""

@@ -44,7 +44,21 @@ class Failure:
     reason: str
 
 
-Outcome = Reply | Failure
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """Why no job is done any more, whatever it asks."""
+
+    reason: str
+
+
+Outcome = Reply | Failure | Defect
+
+
+_MAX_FAILED_STARTS = 3  # one may be killed from outside, by a machine that is short of memory
+
+
+class _NoProcessesError(Exception):
+    """No worker could be started, several times in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +100,8 @@ class Supervisor:
         self._template: Template | None = None
         self._workers: list[_Worker] = []
         self._was_ready = False
+        self._num_failed_starts = 0
+        self._defect: Defect | None = None
 
     def prepare(self) -> None:
         """Start a worker that no job needs yet. Returns at once; does nothing where jobs came before."""
@@ -97,7 +113,7 @@ class Supervisor:
         """Queue a job; `on_done` is called once, from the supervising thread.
 
         Waits while `MAX_PENDING` jobs are queued, except in a callback, which must never wait. After
-        `close` the outcome is a failure at once.
+        `close` the outcome is a failure at once, and a defect where the supervisor had ended by itself.
         """
         with self._changed:
             while len(self._queue) >= MAX_PENDING and not self._is_closed:
@@ -110,7 +126,7 @@ class Supervisor:
                 if self._thread is None:
                     self._start_thread(with_worker=False)
         if is_closed:
-            on_done(Failure(False, "the grader was closed"))
+            on_done(self._failure("the grader was closed"))
         else:
             self._wake()
 
@@ -152,8 +168,15 @@ class Supervisor:
                     elif key.data in self._workers:
                         self._receive(key.data)
                 self._expire()
+        except _NoProcessesError as error:
+            self._defect = Defect(str(error))
+        except Exception as error:
+            self._defect = Defect(f"{type(error).__name__}: {error}")
         finally:
             self._end_all()
+
+    def _failure(self, reason: str) -> Failure | Defect:
+        return self._defect or Failure(False, reason)
 
     def _hand_out(self) -> None:
         idle = [worker for worker in self._workers if worker.is_idle]
@@ -209,7 +232,7 @@ class Supervisor:
     def _take_message(self, worker: _Worker, message: dict[str, Any]) -> None:
         if worker.pid is None:
             worker.pid = message["pid"]
-            self._was_ready = True
+            self._was_ready, self._num_failed_starts = True, 0
             return
         if "begun" in message:
             worker.has_begun = True
@@ -239,7 +262,7 @@ class Supervisor:
         if job is None:
             return
         if worker.has_begun or is_timeout:
-            job.on_done(Failure(is_timeout, reason))
+            job.on_done(Failure(True, reason) if is_timeout else self._failure(reason))
         else:
             with self._changed:
                 self._queue.appendleft(job)
@@ -252,11 +275,11 @@ class Supervisor:
             self._template.kill(worker.pid)
 
     def _lose_template(self, reason: str) -> None:
-        """Give up all processes; new ones start for the jobs in the queue, if ever these could start."""
-        could_start = self._was_ready
+        """Give up all processes; new ones start for the jobs in the queue, unless none ever can."""
+        self._num_failed_starts += not self._was_ready
+        if self._num_failed_starts >= _MAX_FAILED_STARTS:
+            raise _NoProcessesError(reason)
         self._end_processes(reason)
-        if not could_start:
-            self._fail_queue(reason)
 
     def _end_processes(self, reason: str) -> None:
         # A template that never had a worker may be loading still, and would not notice that it is to end.
@@ -275,14 +298,16 @@ class Supervisor:
             self._queue.clear()
             self._changed.notify_all()
         for job in jobs:
-            job.on_done(Failure(False, reason))
+            job.on_done(self._failure(reason))
 
     def _end_all(self) -> None:
         with self._changed:
             self._is_closed = True
-        self._end_processes("the grader was closed")
-        self._fail_queue("the grader was closed")
-        self._release()
+        try:
+            self._end_processes("the grader was closed")
+        finally:
+            self._fail_queue("the grader was closed")
+            self._release()
 
     def _release(self) -> None:
         self._selector.close()

@@ -42,10 +42,15 @@ class Template:
             )
 
     def fork(self) -> socket.socket:
-        """Ask for a worker and return the connection to it; it may take until the template is ready."""
+        """Ask for a worker and return the connection to it; it may take until the template is ready.
+
+        Raises OSError where the template is gone.
+        """
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, contextlib.ExitStack() as unsent:
+            unsent.callback(ours.close)
             socket.send_fds(self.control, [REQUEST.pack(FORK, 0)], [theirs.fileno()])
+            unsent.pop_all()
         return ours
 
     def kill(self, pid: int) -> None:

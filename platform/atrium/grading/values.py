@@ -62,12 +62,32 @@ def rationally_equal(first: Value, second: Value) -> bool | None:
     return round(a, 6) == round(b, 6) and abs(a - b) <= Fraction(1, 100_000) * max(abs(a), abs(b))
 
 
-def close(first: Value, second: Value, *, relative_tolerance: float) -> bool | None:
-    """Whether two constants agree to a relative tolerance; None where one depends on a letter."""
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """By how much numbers may differ: relative to the larger one, or at all, whichever is more."""
+
+    relative: float = 0.0
+    absolute: float = 0.0
+
+    def __bool__(self) -> bool:
+        return self.relative > 0.0 or self.absolute > 0.0
+
+    def __str__(self) -> str:
+        if not self.absolute:
+            return f"a relative {self.relative:g}"
+        absolute = f"an absolute {self.absolute:g}"
+        return f"a relative {self.relative:g} or {absolute}" if self.relative else absolute
+
+
+EXACT = Tolerance()
+
+
+def close(first: Value, second: Value, tolerance: Tolerance) -> bool | None:
+    """Whether two constants agree to a tolerance; None where one depends on a letter."""
     if first.names or second.names or is_infinite(first.number) or is_infinite(second.number):
         return None
     a, b = complex(first.number), complex(second.number)
-    return abs(a - b) <= relative_tolerance * max(abs(a), abs(b))
+    return abs(a - b) <= max(tolerance.relative * max(abs(a), abs(b)), tolerance.absolute)
 
 
 def magnitude(number: Number) -> float:

@@ -4,6 +4,7 @@ A verifier is one class: its settings are the section `grader` of a configuratio
 
 - `extract`: which answer a text gives, or None where it gives none;
 - `compare`: whether an answer equals the gold answer, and why;
+- `of_problem`: whether a problem's metadata change any of this;
 - `write` and `restate`: how an answer stands in a completion, and the gold answer in another form. Together
   they say what a readable gold is: one for which its own answer in another form counts.
 
@@ -17,10 +18,12 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from atrium.errors import DataError
 from atrium.grading import equivalence
 from atrium.grading.arithmetic import evaluate
 from atrium.grading.equivalence import Finding
@@ -28,8 +31,8 @@ from atrium.grading.extraction import ANSWER, answer_after, last_box, last_numbe
 from atrium.grading.normalization import MAX_ANSWER_CHARS, read
 from atrium.grading.soundness import restated
 from atrium.grading.structure import unlabelled
-from atrium.grading.values import Value, close
-from atrium.section import Axis, Count, Positive, Text, Wait
+from atrium.grading.values import Tolerance, Value, close
+from atrium.section import Axis, NonNegative, Parallel, Positive, Text, Wait
 
 _FONT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*(?=\{)|[{}$*]|\\[() ,;]")
 _LEADING_LETTER = re.compile(r"\s*[(\[]?\s*([A-Za-z])\s*(?:[)\].:,]|\s|$)")
@@ -40,11 +43,11 @@ _LETTER = re.compile(r"\b[A-Za-z]\b")
 class Verifier(Axis, axis=True):
     """How the answer of a completion is found and compared with the gold answer."""
 
-    num_workers: Count = 2
+    num_workers: Parallel = 2
     """Worker processes; they start only when an answer needs more than comparing text."""
     timeout_s: Wait = 5.0
     """Seconds after which a worker is killed and the verdict is that it timed out."""
-    memory_limit_mb: Annotated[int, Field(ge=256)] = 1024
+    memory_limit_mb: Annotated[int, Field(ge=256, le=10**9)] = 1024
     """Address space of one worker, in megabytes; with math-verify loaded it takes about 100."""
 
     @abstractmethod
@@ -54,6 +57,11 @@ class Verifier(Axis, axis=True):
     @abstractmethod
     def compare(self, gold: str, answer: str) -> Finding:
         """Whether an extracted answer equals the gold answer."""
+
+    def of_problem(self, metadata: Mapping[str, str]) -> Verifier:
+        """The verifier that judges a problem with this metadata; by default this one."""
+        del metadata
+        return self
 
     @abstractmethod
     def write(self, answer: str) -> str:
@@ -130,23 +138,51 @@ class MathVerifier(ExpressionVerifier):
 class ToleranceVerifier(ExpressionVerifier):
     """The answer against the gold answer, symbolically or as numbers that are close.
 
-    Source: Qwen2.5-Math's evaluation code, whose tolerance is 1e-4. Differs: there the gold answer divided or
-    multiplied by 100 counts too; here percentages are read as for `math`.
+    Source: Qwen2.5-Math's evaluation code, whose tolerance is a relative 1e-4. Differs: there the gold answer
+    divided or multiplied by 100 counts too; here percentages are read as for `math`. OlympiadBench's
+    evaluation code has absolute tolerances instead, 1e-8 where a problem names none.
     """
 
     kind: Literal["math_tolerance"] = "math_tolerance"
     """Which kind of grader this is."""
-    relative_tolerance: Annotated[Positive, Field(lt=1.0)] = 1e-4
+    relative_tolerance: Annotated[NonNegative, Field(lt=1.0)] = 1e-4
     """The largest difference of two numbers, also within lists, relative to the larger one."""
+    absolute_tolerance: Annotated[NonNegative, Field(le=1e9)] = 0.0
+    """A difference of two numbers that is allowed however small they are."""
+    tolerance_from: Text | None = None
+    """The metadata where a problem has an absolute tolerance of its own, such as error; null for nowhere."""
+
+    def of_problem(self, metadata: Mapping[str, str]) -> ToleranceVerifier:
+        """With the problem's own tolerance; of several, for several answers, the smallest.
+
+        Raises `DataError` where it is no number.
+        """
+        own = metadata.get(self.tolerance_from) if self.tolerance_from else None
+        if own is None:
+            return self
+        try:
+            tolerance = min(float(part) for part in own.split(","))
+        except ValueError:
+            tolerance = -1.0
+        if not 0.0 <= tolerance <= 1e9:
+            raise DataError(
+                f"{self.tolerance_from}={own!r} of a problem is no tolerance; a number from 0 is due"
+            )
+        return self.model_copy(update={"absolute_tolerance": tolerance})
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """Both tolerances."""
+        return Tolerance(relative=self.relative_tolerance, absolute=self.absolute_tolerance)
 
     def settle(self, gold: str, answer: str) -> Finding | None:
         """As for `math`, but that numbers which differ by a little are equal."""
-        return equivalence.settle(gold, answer, relative_tolerance=self.relative_tolerance)
+        return equivalence.settle(gold, answer, tolerance=self.tolerance)
 
     def compare(self, gold: str, answer: str) -> Finding:
         """By math-verify, and then as numbers."""
         finding = equivalence.verify(gold, answer)
-        return finding if finding.is_equal else _as_numbers(gold, answer, self.relative_tolerance, finding)
+        return finding if finding.is_equal else _as_numbers(gold, answer, self.tolerance, finding)
 
 
 class ExactVerifier(PlacedVerifier):
@@ -179,11 +215,16 @@ class NumericVerifier(ExpressionVerifier):
         if len(gold) > MAX_ANSWER_CHARS or len(answer) > MAX_ANSWER_CHARS:
             return Finding(False, "too long for a number")
         wanted, given = _number(gold), _number(answer)
-        return None if wanted is None or given is None else _close(wanted, given, self.relative_tolerance)
+        return (
+            None
+            if wanted is None or given is None
+            else _close(wanted, given, Tolerance(relative=self.relative_tolerance))
+        )
 
     def compare(self, gold: str, answer: str) -> Finding:
         """The same for expressions that only math-verify can read."""
-        return _as_numbers(gold, answer, self.relative_tolerance, Finding(False, "not a number"))
+        tolerance = Tolerance(relative=self.relative_tolerance)
+        return _as_numbers(gold, answer, tolerance, Finding(False, "not a number"))
 
 
 class MultipleChoiceVerifier(PlacedVerifier):
@@ -204,18 +245,17 @@ class MultipleChoiceVerifier(PlacedVerifier):
         return rf"\text{{({', '.join(sorted(_letters(gold)))})}}"
 
 
-def _as_numbers(gold: str, answer: str, relative_tolerance: float, otherwise: Finding) -> Finding:
+def _as_numbers(gold: str, answer: str, tolerance: Tolerance, otherwise: Finding) -> Finding:
     """Compare two expressions by the numbers that math-verify reads: only for a worker process."""
     numbers = [equivalence.numeric_value(text) for text in (gold, answer)]
     values = [None if n is None else Value(n, abs(n), True, frozenset()) for n in numbers]
     if values[0] is None or values[1] is None:
         return otherwise
-    return _close(values[0], values[1], relative_tolerance)
+    return _close(values[0], values[1], tolerance)
 
 
-def _close(wanted: Value, given: Value, relative_tolerance: float) -> Finding:
-    is_close = close(wanted, given, relative_tolerance=relative_tolerance)
-    return Finding(bool(is_close), f"numbers compared to a relative {relative_tolerance:g}")
+def _close(wanted: Value, given: Value, tolerance: Tolerance) -> Finding:
+    return Finding(bool(close(wanted, given, tolerance)), f"numbers compared to {tolerance}")
 
 
 def _number(text: str) -> Value | None:

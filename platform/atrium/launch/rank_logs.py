@@ -11,6 +11,8 @@ import re
 import sys
 from pathlib import Path
 
+from atrium.plain_files import open_plain
+
 _ERROR = "error: "
 _OF_ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b.*")
 _MAX_READ_BYTES = 65536
@@ -54,7 +56,7 @@ def last_words(log: Path, since: int = 0) -> str:
     That is the last line that begins with `error:`, else the last one of a traceback, else the last line.
     """
     try:
-        with log.open("rb") as file:
+        with open_plain(log) as file:
             file.seek(max(since, size_of(log) - _MAX_READ_BYTES))
             text = file.read().decode("utf-8", "replace")
     except OSError:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atrium.section import Count, CountOrZero, Section, Text, Wait
+from atrium.section import Count, CountOrZero, Parallel, Section, Text, Wait
 
 
 class SlurmSettings(Section):
@@ -29,7 +29,7 @@ class SlurmSettings(Section):
     """Seconds before the end of its time in which a job is told to save a checkpoint."""
     max_requeues: CountOrZero = 3
     """How often a job that ran out of time is submitted again by itself; preemption is not counted."""
-    max_parallel: Count | None = None
+    max_parallel: Parallel | None = None
     """Jobs of a grid that run at once; null leaves it to SLURM, and to the cores of this machine if local."""
     setup: tuple[Text, ...] = ()
     """Lines of shell that the job's script runs first, such as `module load cuda`."""
@@ -40,9 +40,9 @@ class SlurmSettings(Section):
 class NodeSettings(Section):
     """The processes of a run: how many, where they meet, and what is done when one dies."""
 
-    num_processes: Count = 1
+    num_processes: Parallel = 1
     """Processes of the run on each node, one per GPU where there are any; above 1, torchrun starts them."""
-    num_nodes: Count = 1
+    num_nodes: Parallel = 1
     """Machines that share the run; the command is given on each, or once with slurm."""
     rendezvous: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$")] | None = None
     """Where the nodes meet: host:port of one of them; null on one node, and with slurm."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from atrium.section import NonNegative, PositiveFrac, Section
+from atrium.section import NonNegative, Number, PositiveFrac, Section
 
 
 class Advantage(Section):
@@ -13,7 +13,7 @@ class Advantage(Section):
     baseline: Literal["none", "group_mean", "leave_one_out", "batch_mean"] = "group_mean"
     """What is subtracted from the return: GRPO's group mean, RLOO's mean of the group's others, the mean of
     the batch, or nothing."""
-    offset: float = 0.0
+    offset: Number = 0.0
     """A constant added to the baseline (AsymRE's delta V, arXiv 2506.20520)."""
     scale: Literal["none", "group_std", "batch_std", "token_std"] = "none"
     """What the difference is divided by: GRPO's deviation of the group, the deviation of all rewards of the

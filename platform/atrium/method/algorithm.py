@@ -12,7 +12,7 @@ from atrium.method.reductions import Reduction
 from atrium.method.references import NoReference, Reference
 from atrium.method.surrogates import Surrogate
 from atrium.method.token_weights import AllTokens, TokenWeight
-from atrium.section import Positive, Section
+from atrium.section import Exponent, Positive, Section
 
 
 class OnPolicy(Section):
@@ -47,7 +47,7 @@ class Algorithm(Section):
     """Which groups train?"""
     reference: Reference = NoReference()
     """What is the anchor of a regularizer, and when does it move?"""
-    log_ratio_limit: Positive | None = 20.0
+    log_ratio_limit: Exponent | None = 20.0
     """Bound on log-ratios that are exponentiated, or null for none."""
     on_policy: OnPolicy
     """What the gradient is on-policy; the tests check it."""

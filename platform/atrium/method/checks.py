@@ -6,6 +6,7 @@ Every rule is one line that names the two settings that clash and a value to cho
 from __future__ import annotations
 
 from atrium.errors import ConfigError
+from atrium.method.advantages import Advantage
 from atrium.method.algorithm import Algorithm
 from atrium.method.corrections import MaskedImportance
 from atrium.method.divergences import BalancedWindow, Divergence, ExplicitWindow
@@ -15,36 +16,34 @@ from atrium.method.surrogates import Quadratic
 from atrium.method.token_weights import RandomCovarianceDrop
 
 
-def check_parts(
-    algorithm: Algorithm,
-    divergence: Divergence,
-    regularizer: Regularizer,
-    *,
-    group_size: int,
-    stays_at_behavior: bool,
-) -> None:
-    """Raise `ConfigError` for axes that cannot go together, or of which one has no effect.
-
-    `stays_at_behavior` says that every ratio to the behavior policy is 1, since a batch gets one update.
-    """
-    _check_groups(algorithm, group_size)
+def check_parts(algorithm: Algorithm, divergence: Divergence, regularizer: Regularizer, use: Use) -> None:
+    """Raise `ConfigError` for axes that cannot go together, or of which one has no effect."""
+    _check_groups(algorithm, use.group_size)
+    _check_advantage(algorithm.advantage)
     _check_boundary(algorithm, divergence)
-    _check_regularizer(algorithm, regularizer, stays_at_behavior=stays_at_behavior)
+    _check_regularizer(algorithm, regularizer, use)
     _check_token_weight(algorithm, regularizer)
     _check_filter(algorithm, regularizer)
 
 
-def check_behavior(algorithm: Algorithm, use: Use) -> None:
-    """Raise `ConfigError` where a part compares behavior and rollout policy by numbers that are not there."""
-    compared = compared_policies(algorithm)
+def check_anchors(algorithm: Algorithm, use: Use) -> None:
+    """Raise `ConfigError` where a part asks for the numbers of a policy that are not there."""
+    surrogate, weight = algorithm.surrogate, algorithm.ratio.weight
+    if surrogate.regresses and use.is_stale and weight.anchor != "proximal":
+        raise ConfigError(
+            f"algorithm.surrogate.kind={surrogate.kind} compares the policy with itself at the start of the "
+            f"step, which algorithm.ratio.weight.anchor={weight.anchor} is not with rollout.lag or stored "
+            "rollouts; choose algorithm.ratio.weight.anchor=proximal"
+        )
+    compared = compares_numerics(algorithm, use)
     if compared is None:
         return
     part, remedy = compared
-    if use.sampled_elsewhere is not None:
+    if use.reads_stored:
         raise ConfigError(
             f"{part} compares the trainer's log-probabilities with the engine's by the weights that sampled, "
-            f"which the trainer does not have with {use.sampled_elsewhere}; choose {remedy}, or "
-            "rollout.lag=0 without stored rollouts"
+            f"which nobody has for stored rollouts (rollout.engine=bank); choose {remedy}, or rollouts of "
+            "this run"
         )
     if use.behavior_logprobs == "engine":
         raise ConfigError(
@@ -54,12 +53,14 @@ def check_behavior(algorithm: Algorithm, use: Use) -> None:
         )
 
 
-def compared_policies(algorithm: Algorithm) -> tuple[str, str] | None:
+def compares_numerics(algorithm: Algorithm, use: Use) -> tuple[str, str] | None:
     """The setting that compares behavior and rollout policy and what to choose instead; None if none does."""
-    gate, weight = algorithm.ratio.gate, algorithm.ratio.weight
-    if algorithm.correction.kind != "none":
-        return f"algorithm.correction.kind={algorithm.correction.kind}", "algorithm.correction.kind=none"
-    if gate.anchor != weight.anchor and "none" not in (gate.level, weight.level):
+    gate, weight, correction = algorithm.ratio.gate, algorithm.ratio.weight, algorithm.correction
+    numerics = {"behavior", "rollout"}
+    if {use.names(anchor) for anchor in correction.compares or ()} == numerics:
+        return f"algorithm.correction.kind={correction.kind}", "algorithm.correction.kind=none"
+    are_compared = {use.names(gate.anchor), use.names(weight.anchor)} == numerics
+    if are_compared and "none" not in (gate.level, weight.level):
         return (
             f"algorithm.ratio.gate.anchor={gate.anchor} beside algorithm.ratio.weight.anchor={weight.anchor}",
             f"algorithm.ratio.gate.anchor={weight.anchor}",
@@ -194,7 +195,29 @@ def _check_groups(algorithm: Algorithm, group_size: int) -> None:
         )
 
 
-def _check_regularizer(algorithm: Algorithm, regularizer: Regularizer, *, stays_at_behavior: bool) -> None:
+def _check_advantage(advantage: Advantage) -> None:
+    """Raise `ConfigError` for a setting that the other settings of the advantage leave without effect."""
+    if advantage.returns == "sequence" and advantage.discount != 1.0:
+        raise ConfigError(
+            f"algorithm.advantage.discount={advantage.discount:g} has no effect with "
+            "algorithm.advantage.returns=sequence; choose discount=1.0 or returns=token"
+        )
+    for name, idle in (("ddof", ("none", "token_std")), ("epsilon", ("none",))):
+        value, default = getattr(advantage, name), Advantage.model_fields[name].default
+        if advantage.scale in idle and value != default:
+            raise ConfigError(
+                f"algorithm.advantage.{name}={value:g} has no effect with "
+                f"algorithm.advantage.scale={advantage.scale}; choose {name}={default:g} or scale=group_std"
+            )
+    if advantage.scale == "token_std" and advantage.offset != 0.0:
+        raise ConfigError(
+            f"algorithm.advantage.offset={advantage.offset:g} has no effect with "
+            "algorithm.advantage.scale=token_std, which subtracts the mean of all tokens; choose offset=0.0 "
+            "or scale=batch_std"
+        )
+
+
+def _check_regularizer(algorithm: Algorithm, regularizer: Regularizer, use: Use) -> None:
     kl, reference = regularizer.kl, algorithm.reference
     if kl is not None and kl.anchor == "reference" and reference.kind == "none":
         raise ConfigError(
@@ -207,19 +230,30 @@ def _check_regularizer(algorithm: Algorithm, regularizer: Regularizer, *, stays_
             "regularizer.kl.anchor=reference; choose algorithm.reference.kind=none"
         )
     if kl is not None:
-        _check_kl(kl, algorithm, stays_at_behavior=stays_at_behavior)
-    if regularizer.entropy is not None and regularizer.entropy.target is None and regularizer.entropy.step:
+        _check_kl(kl, algorithm, use)
+    entropy = regularizer.entropy
+    if entropy is not None and entropy.coefficient == 0.0 and (entropy.target is None or entropy.step == 0.0):
         raise ConfigError(
-            f"regularizer.entropy.step={regularizer.entropy.step} has no effect without "
+            "regularizer.entropy.coefficient=0 has no effect where it does not adapt; choose a coefficient "
+            "above 0, a target and a step, or regularizer.entropy=null"
+        )
+    if entropy is not None and entropy.target is None and entropy.step:
+        raise ConfigError(
+            f"regularizer.entropy.step={entropy.step} has no effect without "
             "regularizer.entropy.target; give a target in nats or choose step=0"
         )
 
 
-def _check_kl(kl: KLPenalty, algorithm: Algorithm, *, stays_at_behavior: bool) -> None:
+def _check_kl(kl: KLPenalty, algorithm: Algorithm, use: Use) -> None:
     if kl.correction != "none" and not kl.estimator.startswith("k"):
         raise ConfigError(
             f"regularizer.kl.correction={kl.correction} would weight regularizer.kl.estimator={kl.estimator} "
             "twice; choose correction=none"
+        )
+    if kl.correction != "none" and kl.placement == "reward":
+        raise ConfigError(
+            f"regularizer.kl.correction={kl.correction} has no effect with regularizer.kl.placement=reward, "
+            "where the samples are the policy's own; choose correction=none or placement=loss"
         )
     if kl.placement == "reward" and kl.anchor != "reference":
         raise ConfigError(
@@ -237,10 +271,10 @@ def _check_kl(kl: KLPenalty, algorithm: Algorithm, *, stays_at_behavior: bool) -
             "clip_then_mean has already clipped by; choose placement=loss"
         )
     vanishes = kl.estimator not in ("fkl", "rkl", "k1")
-    if kl.anchor == "behavior" and stays_at_behavior and vanishes:
+    if kl.anchor != "reference" and use.stays_at(kl.anchor) and vanishes:
         raise ConfigError(
-            f"regularizer.kl.estimator={kl.estimator} against the behavior policy has no gradient with one "
-            "update per batch; choose optimizer.num_minibatches or num_epochs > 1, or anchor=reference"
+            f"regularizer.kl.estimator={kl.estimator} against the {kl.anchor} policy has no gradient with "
+            "one update per batch; choose optimizer.num_minibatches or num_epochs > 1, or anchor=reference"
         )
 
 

@@ -13,14 +13,13 @@ import math
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
-from scipy.optimize import brentq
 
 from atrium import windows
 from atrium.method.needs import NOTHING, Needs
-from atrium.section import AboveOne, Axis, Count, Positive, PositiveFrac
-from atrium.windows import RatioDivergence, Window
+from atrium.section import AboveOne, Axis, Count, PositiveFrac
+from atrium.windows import RatioDivergence, Window, find_root
 
-Budget = Annotated[float, Field(gt=0.0, le=100.0)]
+Budget = Annotated[float, Field(ge=1e-12, le=100.0)]
 _LEAST_LOG_ODDS = -750.0
 
 
@@ -134,9 +133,9 @@ class AsymmetricRatio(Divergence):
     """1 - epsilon_low <= w <= 1 + epsilon_high, clip-higher (DAPO, arXiv 2503.14476, eq. 10)."""
 
     kind: Literal["asymmetric_ratio"] = "asymmetric_ratio"
-    epsilon_low: Positive
+    epsilon_low: Budget
     """How far the ratio may fall below 1."""
-    epsilon_high: Positive
+    epsilon_high: Budget
     """How far it may rise above 1."""
 
     def window(self) -> Window:
@@ -150,7 +149,7 @@ class ExplicitWindow(Divergence):
     kind: Literal["window"] = "window"
     lower: Annotated[float, Field(ge=0.0, le=1.0)]
     """l."""
-    upper: Annotated[float, Field(ge=1.0)]
+    upper: Annotated[float, Field(ge=1.0, le=1e6)]
     """u."""
 
     def window(self) -> Window:
@@ -180,7 +179,7 @@ class BinaryKL(Divergence):
     """
 
     kind: Literal["binary_kl"] = "binary_kl"
-    delta: Positive
+    delta: Budget
     """The budget."""
     of_single_tokens: ClassVar[bool] = True
 
@@ -195,8 +194,8 @@ class BinaryKL(Divergence):
         # Beyond these log-odds one of the two terms alone exceeds the level.
         below = max(-level / probability - 1.0, _LEAST_LOG_ODDS)
         above = min(level / (1.0 - probability) + 1.0, -_LEAST_LOG_ODDS)
-        low = brentq(excess, below, odds, xtol=1e-14, rtol=1e-15) if excess(below) > 0.0 else -math.inf
-        high = brentq(excess, odds, above, xtol=1e-14, rtol=1e-15) if excess(above) > 0.0 else math.inf
+        low = find_root(excess, below, odds, xtol=1e-14) if excess(below) > 0.0 else -math.inf
+        high = find_root(excess, odds, above, xtol=1e-14) if excess(above) > 0.0 else math.inf
         lower, upper = (math.exp(-_softplus(-z)) / probability for z in (low, high))
         return Window(min(lower, 1.0), max(upper, 1.0))
 
@@ -209,9 +208,9 @@ class DynamicClip(Divergence):
     """
 
     kind: Literal["dynamic_clip"] = "dynamic_clip"
-    epsilon_low: Positive
+    epsilon_low: Budget
     """How far the ratio of a certain token may fall below 1."""
-    epsilon_high: Positive
+    epsilon_high: Budget
     """How far it may rise above 1."""
     cap: AboveOne
     """The largest upper bound."""
@@ -234,12 +233,12 @@ class BalancedWindow(Divergence):
 
     kind: Literal["balanced_window"] = "balanced_window"
     lower: Annotated[float, Field(ge=0.0, le=1.0)]
-    upper: Annotated[float, Field(ge=1.0)]
+    upper: Annotated[float, Field(ge=1.0, le=10.0)]
     """Where the search starts."""
     lower_max: Annotated[float, Field(ge=0.0, le=1.0)]
-    upper_max: Annotated[float, Field(ge=1.0)]
+    upper_max: Annotated[float, Field(ge=1.0, le=10.0)]
     """Where it ends."""
-    step: Annotated[float, Field(ge=1e-3)]
+    step: Annotated[float, Field(ge=1e-3, le=10.0)]
     """What a bound moves by at a time."""
     positive_frac: Annotated[float, Field(ge=0.0, le=1.0)]
     """The share of the signal at which the search stops."""
@@ -274,7 +273,7 @@ class SequenceMean(Divergence):
     kind: Literal["sequence_mean"] = "sequence_mean"
     estimator: Literal["k1", "k2", "k3"]
     """How a token's divergence is measured."""
-    delta: Positive
+    delta: Budget
     """The budget."""
     has_window: ClassVar[bool] = False
 
@@ -286,14 +285,14 @@ class StateDivergence(Divergence):
     """
 
     kind: Literal["state_kl", "state_total_variation"]
-    delta: Positive
+    delta: Budget
     """The budget."""
     has_window: ClassVar[bool] = False
 
     @property
     def needs(self) -> Needs:
         """The distributions of anchor and policy at every position."""
-        return Needs(behavior_pass=True, distribution="full")
+        return Needs(anchor_pass=True, distribution="full")
 
     @property
     def measure(self) -> Literal["kl", "total_variation"]:
@@ -308,7 +307,7 @@ class TopKDivergence(Divergence):
     """
 
     kind: Literal["top_k_kl", "top_k_total_variation"]
-    delta: Positive
+    delta: Budget
     """The budget."""
     top_k: Count
     """How many tokens are told apart."""
@@ -317,7 +316,7 @@ class TopKDivergence(Divergence):
     @property
     def needs(self) -> Needs:
         """The distributions of anchor and policy at every position."""
-        return Needs(behavior_pass=True, distribution="top_k", top_k=self.top_k)
+        return Needs(anchor_pass=True, distribution="top_k", top_k=self.top_k)
 
     @property
     def measure(self) -> Literal["kl", "total_variation"]:

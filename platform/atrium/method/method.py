@@ -9,9 +9,9 @@ from math import log, sqrt
 from typing import Any
 
 from atrium.method.algorithm import Algorithm
-from atrium.method.checks import check_behavior, check_parts
+from atrium.method.checks import check_anchors, check_parts
 from atrium.method.divergences import Divergence
-from atrium.method.needs import NOTHING, Needs, Use
+from atrium.method.needs import NOTHING, Anchor, Needs, Use
 from atrium.method.regularizers import Regularizer
 from atrium.method.words import describe
 from atrium.section import Section
@@ -57,31 +57,37 @@ class Method:
         parts = [part.needs for part in (self.regularizer.kl, self.regularizer.entropy) if part is not None]
         parts += [self.divergence.needs, chosen.surrogate.needs, chosen.reduction.needs]
         parts += [chosen.token_weight.needs, chosen.correction.needs]
+        parts += [chosen.ratio.gate.needs, chosen.ratio.weight.needs]
         return reduce(Needs.__or__, parts, NOTHING)
 
     def check(self, use: Use) -> None:
         """Raise `ConfigError` for parts that cannot go together, or of which one has no effect here."""
-        check_parts(
-            self.algorithm,
-            self.divergence,
-            self.regularizer,
-            group_size=use.group_size,
-            stays_at_behavior=self._stays_at_behavior(use),
-        )
-        check_behavior(self.algorithm, use)
+        check_parts(self.algorithm, self.divergence, self.regularizer, use)
+        check_anchors(self.algorithm, use)
 
     def notes(self, use: Use) -> list[str]:
         """Notes for the user about choices that are valid but do less than they seem to."""
-        if self.is_idle(use):
-            return [
-                "one update per batch: the policy is still the behavior policy, every ratio is 1, and "
-                f"divergence={self.divergence.kind} cuts nothing"
+        notes = []
+        if not use.is_stale and {"proximal", "behavior"} <= self.anchors:
+            notes = [
+                "rollout.lag=0: the policy at the start of the step has sampled, so the anchors proximal and "
+                "behavior are one"
             ]
+        if not self.is_idle(use):
+            return notes + self._rounding_notes(use)
+        gate = use.names(self.algorithm.ratio.gate.anchor)
+        return [
+            *notes,
+            f"one update per batch: the policy is still the {gate} policy, every ratio to it is 1, and "
+            f"divergence={self.divergence.kind} cuts nothing",
+        ]
+
+    def _rounding_notes(self, use: Use) -> list[str]:
         noise, level = self._rounding_noise(use)
         window = self.divergence.window()
         if window is None or not min(log(window.upper), -log(max(window.lower, 1e-300))) < noise:
             return []
-        if self.algorithm.ratio.gate.anchor == "behavior":
+        if self.algorithm.ratio.gate.anchor == "behavior" and not use.reads_stored:
             remedy = "compute.behavior_logprobs=recompute compares the trainer with itself"
         else:
             remedy = "compute.dtype=float32 rounds less"
@@ -94,12 +100,10 @@ class Method:
     def _rounding_noise(self, use: Use) -> tuple[float, str]:
         """What bfloat16 moves the gate's log-ratio by, and of what; 0 where both sides round alike."""
         gate = self.algorithm.ratio.gate
-        compares_engine = use.behavior_logprobs == "engine" or self.anchors_to_stored(use)
-        if (
-            use.dtype != "bfloat16"
-            or gate.level == "none"
-            or (gate.anchor == "behavior" and not compares_engine)
-        ):
+        is_engine = use.behavior_logprobs == "engine" or use.reads_stored
+        anchor = use.names(gate.anchor)
+        compares_engine = anchor == "rollout" or (anchor == "behavior" and is_engine)
+        if use.dtype != "bfloat16" or gate.level == "none" or not compares_engine:
             return 0.0, ""
         if gate.level == "token":
             return BFLOAT16_NOISE, "per token"
@@ -107,41 +111,44 @@ class Method:
         by_level = {"sequence_mean": BFLOAT16_NOISE / root, "sequence": BFLOAT16_NOISE * root}
         return by_level[gate.level], f"on sequences of {use.max_length:,} tokens"
 
+    @property
+    def anchors(self) -> frozenset[Anchor]:
+        """The policies that the method's parts take log-probabilities against, a reference aside."""
+        chosen, kl = self.algorithm, self.regularizer.kl
+        found: list[Anchor] = [
+            ratio.anchor for ratio in (chosen.ratio.gate, chosen.ratio.weight) if ratio.level != "none"
+        ]
+        found += chosen.correction.compares or ()
+        if chosen.token_weight.kind != "all":
+            found.append(chosen.token_weight.anchor)
+        if kl is not None and kl.anchor != "reference":
+            found.append(kl.anchor)
+        return frozenset(found)
+
     def is_idle(self, use: Use) -> bool:
-        """Whether there is a trust region that cuts nothing, because every ratio is 1."""
-        ratio = self.algorithm.ratio
-        anchors = {ratio.gate.anchor, ratio.weight.anchor}
-        return self._stays_at_behavior(use) and self.divergence.kind != "none" and anchors == {"behavior"}
-
-    def anchors_to_stored(self, use: Use) -> bool:
-        """Whether ratios are taken against stored log-probabilities, so that they begin anywhere.
-
-        GVPO compares with the policy at the start of the step, whoever sampled, which is then recomputed.
-        """
-        if use.sampled_elsewhere is None:
-            return False
-        chosen = use.behavior_logprobs
-        return chosen == "engine" or (chosen == "auto" and not self.algorithm.surrogate.regresses)
-
-    def _stays_at_behavior(self, use: Use) -> bool:
-        return use.num_updates_per_batch == 1 and not self.anchors_to_stored(use)
+        """Whether there is a trust region that cuts nothing, because every ratio that it looks at is 1."""
+        ratio, looks_at_weight = self.algorithm.ratio, self.algorithm.surrogate.reads == "bounds"
+        stays = use.stays_at(ratio.gate.anchor) and (not looks_at_weight or use.stays_at(ratio.weight.anchor))
+        return self.divergence.kind != "none" and stays
 
     def key(self, use: Use | None = None) -> dict[str, Any]:
         """What tells methods apart, by section, for JSON: two with equal keys are one method.
 
         Left out are the name and the declared law on-policy. A constant window stands for its divergence
-        (arXiv 2602.05494, Theorem 4.2), and every trust region that is idle in this use is the same one.
+        (arXiv 2602.05494, Theorem 4.2), and every trust region that is idle in this use is the same one, as
+        are ratios to anchors that are one policy in it.
         """
         region: object = self.divergence.model_dump(mode="json")
         if use is not None and self.is_idle(use):
             region = "idle"
         elif window := self.divergence.fixed_window():
             region = list(window.digits)
-        return {
-            "algorithm": self.algorithm.model_dump(mode="json", exclude={"name", "on_policy"}),
-            "divergence": region,
-            "regularizer": self.regularizer.model_dump(mode="json"),
-        }
+        algorithm = self.algorithm.model_dump(mode="json", exclude={"name", "on_policy"})
+        regularizer = self.regularizer.model_dump(mode="json")
+        if use is not None:
+            for part in (*algorithm["ratio"].values(), algorithm["correction"], regularizer["kl"] or {}):
+                part |= {name: use.names(part[name]) for name in ("policy", "anchor") if name in part}
+        return {"algorithm": algorithm, "divergence": region, "regularizer": regularizer}
 
     def same_as(self, other: Method, use: Use | None = None) -> bool:
         """Whether two methods, used alike, give equal runs seed by seed."""

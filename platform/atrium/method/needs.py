@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Anchor = Literal["behavior", "rollout"]
-"""Whose log-probabilities a ratio is taken against: the trainer's as the step begins, or the engine's."""
+Anchor = Literal["rollout", "behavior", "proximal"]
+"""The policies that log-probabilities are taken against.
+
+`rollout`: the weights that sampled, by the engine's numerics. `behavior`: the same weights by the trainer's.
+`proximal`: the policy as the step begins, by the trainer's, which without a lag is `behavior`.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,8 +19,8 @@ class Needs:
 
     Attributes
     ----------
-    behavior_pass
-        Log-probabilities of the step's starting policy even when each batch is used for one update.
+    anchor_pass
+        Log-probabilities of the anchors as numbers, even where one is the policy itself at its only update.
     reference_pass
         Log-probabilities of the reference policy.
     prepare_pass
@@ -28,6 +32,12 @@ class Needs:
     distribution
         `PolicyTokens.divergence_BT`: not at all, over the vocabulary, or over the anchor's `top_k` tokens
         and a bucket for the rest.
+    rollout_logprobs
+        The log-probabilities of the engine that sampled.
+    rewards
+        Each completion's reward, beside its advantage.
+    sample_keys
+        A key per completion, for random choices.
 
     Examples
     --------
@@ -36,26 +46,32 @@ class Needs:
     (True, 'gradient', False)
     """
 
-    behavior_pass: bool = False
+    anchor_pass: bool = False
     reference_pass: bool = False
     prepare_pass: bool = False
     entropy: Literal["none", "value", "gradient"] = "none"
     whole_groups: bool = False
     distribution: Literal["none", "full", "top_k"] = "none"
     top_k: int = 0
+    rollout_logprobs: bool = False
+    rewards: bool = False
+    sample_keys: bool = False
 
     def __or__(self, other: Needs) -> Needs:
         """The needs of both parts together."""
         order = ("none", "value", "gradient")
         distributions = ("none", "top_k", "full")
         return Needs(
-            behavior_pass=self.behavior_pass or other.behavior_pass,
+            anchor_pass=self.anchor_pass or other.anchor_pass,
             reference_pass=self.reference_pass or other.reference_pass,
             prepare_pass=self.prepare_pass or other.prepare_pass,
             entropy=max(self.entropy, other.entropy, key=order.index),
             whole_groups=self.whole_groups or other.whole_groups,
             distribution=max(self.distribution, other.distribution, key=distributions.index),
             top_k=max(self.top_k, other.top_k),
+            rollout_logprobs=self.rollout_logprobs or other.rollout_logprobs,
+            rewards=self.rewards or other.rewards,
+            sample_keys=self.sample_keys or other.sample_keys,
         )
 
 
@@ -74,9 +90,10 @@ class Use:
         Completions per prompt.
     behavior_logprobs
         The setting `compute.behavior_logprobs`: where the numbers below a ratio come from.
-    sampled_elsewhere
-        The setting by which other weights have sampled than those that a step begins with, such as
-        `rollout.lag=1`; None where the same have.
+    lag
+        The setting `rollout.lag`: the steps by which sampling is ahead.
+    reads_stored
+        Whether some completions are read from disk, and anyone may have written them.
     dtype
         The setting `compute.dtype`.
     max_length
@@ -86,6 +103,21 @@ class Use:
     num_updates_per_batch: int
     group_size: int
     behavior_logprobs: str = "auto"
-    sampled_elsewhere: str | None = None
+    lag: int = 0
+    reads_stored: bool = False
     dtype: str = "float32"
     max_length: int = 1
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether other weights may have sampled than those that a step begins with."""
+        return self.lag > 0 or self.reads_stored
+
+    def names(self, anchor: Anchor) -> Anchor:
+        """The anchor by the one name that it has here: without stale data `proximal` is `behavior`."""
+        return "behavior" if anchor == "proximal" and not self.is_stale else anchor
+
+    def stays_at(self, anchor: Anchor) -> bool:
+        """Whether every ratio of the policy to this anchor is 1, since a batch gets one update."""
+        begins_there = anchor == "proximal" or (anchor == "behavior" and not self.is_stale)
+        return begins_there and self.num_updates_per_batch == 1

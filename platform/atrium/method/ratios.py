@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from atrium.method.needs import Anchor
+from atrium.method.needs import Anchor, Needs
 from atrium.section import Positive, Section
 
 Level = Literal["token", "sequence_mean", "sequence", "none"]
@@ -16,7 +16,13 @@ class Ratio(Section):
     level: Level = "token"
     """One token, the geometric mean of the sequence, its product, or no ratio at all."""
     anchor: Anchor = "behavior"
-    """Below the line: the trainer's numbers at the start of the step, or the engine's."""
+    """Below the line: the weights that sampled, by the engine's numbers (rollout) or by the trainer's
+    (behavior), or the policy at the start of the step (proximal)."""
+
+    @property
+    def needs(self) -> Needs:
+        """The engine's numbers, where they stand below the line."""
+        return Needs(rollout_logprobs=self.anchor == "rollout" and self.level != "none")
 
 
 class WeightRatio(Ratio):

@@ -5,14 +5,19 @@ Denominators count every token that is trained on, also those whose gradient is 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from atrium.method.needs import NOTHING, Needs
 from atrium.section import Axis, Positive
 
 
 class Reduction(Axis, axis=True):
-    """How tokens become one number: the factor that each row's token terms carry in the loss."""
+    """How tokens become one number: the factor that each row's token terms carry in the loss.
+
+    `divides_by` names the total of an update that the sums are divided by.
+    """
+
+    divides_by: ClassVar[Literal["tokens", "rows", "groups"]] = "rows"
 
     @property
     def needs(self) -> Needs:
@@ -24,6 +29,7 @@ class TokenMean(Reduction):
     """The mean over all tokens of the minibatch (DAPO, arXiv 2503.14476, eq. 12)."""
 
     kind: Literal["token_mean"] = "token_mean"
+    divides_by: ClassVar = "tokens"
 
 
 class SequenceMeanTokenMean(Reduction):
@@ -50,6 +56,7 @@ class GroupUnbiasedTokenSum(Reduction):
     """
 
     kind: Literal["group_unbiased_token_sum"] = "group_unbiased_token_sum"
+    divides_by: ClassVar = "groups"
 
     @property
     def needs(self) -> Needs:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from atrium.method.needs import Needs
-from atrium.section import NonNegative, Positive, Section
+from atrium.method.needs import Anchor, Needs
+from atrium.section import Exponent, NonNegative, Positive, Section
 
 Estimator = Literal["k1", "k1_absolute", "k2", "k3", "k3_straight_through", "fkl", "rkl", "ufkl", "urkl"]
 KLCorrection = Literal["none", "weight", "detached_weight"]
@@ -23,9 +23,9 @@ class KLPenalty(Section):
     """How the KL of a token is estimated, in value and gradient."""
     coefficient: Positive
     """The beta of the papers."""
-    anchor: Literal["reference", "behavior", "rollout"]
-    """The other policy: a reference (frozen or moving), the policy at the start of the step, or the same by
-    the engine's numbers."""
+    anchor: Literal["reference"] | Anchor
+    """The other policy: a reference (frozen or moving), the weights that sampled by the engine's numbers
+    (rollout) or the trainer's (behavior), or the policy at the start of the step (proximal)."""
     placement: Literal["reward", "weight", "loss"]
     """`loss`: added to the loss. `weight`: added to the advantage, before the surrogate's gate, so that the
     coefficient of an open gate is w A - coefficient x dKL (RPG-REINFORCE, arXiv 2505.17508, Algorithm 2).
@@ -34,14 +34,18 @@ class KLPenalty(Section):
     """For the k estimators: multiply by the importance weight, with or without its gradient."""
     level: Literal["token", "sequence"] = "token"
     """One token, or log-ratios summed over the completion first."""
-    log_ratio_limit: Positive | None = None
+    log_ratio_limit: Exponent | None = None
     """Bounds the log-ratio before it is exponentiated; null for the objective's own limit. Peers that clamp
     the penalty's value (10 in verl and in the code of RPG's authors) clamp something else."""
 
     @property
     def needs(self) -> Needs:
-        """The reference pass for a reference anchor; the behavior pass for a placement in the reward."""
-        return Needs(reference_pass=self.anchor == "reference", behavior_pass=self.placement == "reward")
+        """The numbers of the anchor, and for a placement in the reward those that are penalised."""
+        return Needs(
+            reference_pass=self.anchor == "reference",
+            rollout_logprobs=self.anchor == "rollout",
+            anchor_pass=self.placement == "reward",
+        )
 
 
 class EntropyBonus(Section):

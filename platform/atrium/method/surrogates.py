@@ -7,7 +7,9 @@ closed forms in `objective/surrogates.py`; one that declares a formula, `value(s
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
 
 from atrium.method.needs import NOTHING, Needs
 from atrium.method.ratios import Level
@@ -137,6 +139,11 @@ class SignedWeightClip(Surrogate):
     reads: ClassVar = "nothing"
     shapes_weight: ClassVar[bool] = True
 
+    @property
+    def needs(self) -> Needs:
+        """Rewards, whose sign decides."""
+        return Needs(rewards=True)
+
 
 class GradientPreservingClip(Surrogate):
     """Clip whose cut tokens keep a bounded gradient: scale x bound x A (CE-GPPO, arXiv 2509.20712).
@@ -191,13 +198,13 @@ class GammaWeight(Surrogate):
 
     kind: Literal["gamma_weight"] = "gamma_weight"
     gradient: Literal["score"] = "score"
-    power_positive: NonNegative
+    power_positive: Annotated[float, Field(ge=0.0, le=100.0)]
     """k for positive advantages."""
-    decay_positive: NonNegative
+    decay_positive: Annotated[float, Field(ge=0.0, le=100.0)]
     """c for positive advantages."""
-    power_negative: NonNegative
+    power_negative: Annotated[float, Field(ge=0.0, le=100.0)]
     """k for negative advantages."""
-    decay_negative: NonNegative
+    decay_negative: Annotated[float, Field(ge=0.0, le=100.0)]
     """c for negative advantages."""
     reads: ClassVar = "nothing"
     shapes_weight: ClassVar[bool] = True

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from atrium.method.needs import NOTHING, Anchor, Needs
-from atrium.section import AboveOne, Axis, Positive, PositiveFrac
+from atrium.section import AboveOne, Axis, Number, Positive, PositiveFrac
 
 
 class TokenWeight(Axis, axis=True):
@@ -57,14 +57,14 @@ class RandomCovarianceDrop(TokenWeight):
     kind: Literal["clip_cov"] = "clip_cov"
     frac: PositiveFrac
     """The share of all tokens that is dropped."""
-    lower: float
-    upper: float
+    lower: Number
+    upper: Number
     """Bounds of the covariance between which tokens are drawn."""
 
     @property
     def needs(self) -> Needs:
-        """A pass that finds the minibatch's covariances."""
-        return Needs(prepare_pass=True)
+        """A pass that finds the minibatch's covariances, and keys for what is drawn."""
+        return Needs(prepare_pass=True, sample_keys=True)
 
 
 class TopCovariancePenalty(TokenWeight):
@@ -81,8 +81,8 @@ class TopCovariancePenalty(TokenWeight):
 
     @property
     def needs(self) -> Needs:
-        """A pass that finds the minibatch's covariances."""
-        return Needs(prepare_pass=True)
+        """A pass that finds the minibatch's covariances, and keys for what is drawn."""
+        return Needs(prepare_pass=True, sample_keys=True)
 
 
 class OffPolicyMask(TokenWeight):
@@ -97,6 +97,11 @@ class OffPolicyMask(TokenWeight):
     """The bound on the completion's mean log(rollout / policy), by the engine's log-probabilities."""
     anchor: ClassVar[Anchor] = "rollout"
 
+    @property
+    def needs(self) -> Needs:
+        """The engine's numbers."""
+        return Needs(rollout_logprobs=True)
+
 
 class FutureRatio(TokenWeight):
     """FIPO: tokens are weighted by the discounted log-ratios of what follows them (arXiv 2603.19835).
@@ -109,7 +114,7 @@ class FutureRatio(TokenWeight):
     half_life: Positive
     """Tokens after which a log-ratio counts half."""
     lower: Annotated[float, Field(ge=0.0, le=1.0)]
-    upper: Annotated[float, Field(ge=1.0)]
+    upper: Annotated[float, Field(ge=1.0, le=1e6)]
     """Bounds of the weight."""
     safe_ratio: AboveOne | None = None
     """The ratio above which a token with a negative advantage gets no weight above 1; null for none."""

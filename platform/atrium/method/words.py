@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from atrium.method.algorithm import Algorithm
 from atrium.method.divergences import Divergence
+from atrium.method.needs import Anchor
 from atrium.method.regularizers import EntropyBonus, KLPenalty, Regularizer
 from atrium.windows import Window
 
@@ -17,6 +18,7 @@ _BASELINES = {
     "leave_one_out": "R - mean of the others",
     "batch_mean": "R - batch mean",
 }
+_BELOW: dict[Anchor, str] = {"behavior": "", "rollout": " / engine's", "proximal": " / start of step"}
 _SCALES = {
     "none": "",
     "group_std": " / group std",
@@ -83,10 +85,7 @@ def _ratio(algorithm: Algorithm) -> str:
     gate, weight = algorithm.ratio.gate, algorithm.ratio.weight
     above = f", at most {weight.cap:g}" if weight.cap is not None else ""
     order = ", clipped before the mean" if weight.order == "clip_then_mean" else ""
-    texts = [
-        side.level + (" / engine's" if side.anchor == "rollout" and side.level != "none" else "")
-        for side in (gate, weight)
-    ]
+    texts = [side.level + (_BELOW[side.anchor] if side.level != "none" else "") for side in (gate, weight)]
     if texts[0] == texts[1]:
         return texts[0] + above + order
     return f"gate {texts[0]}, weight {texts[1]}{above}{order}"

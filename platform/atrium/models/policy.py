@@ -72,7 +72,7 @@ def load_policy(
     """Load a policy from a transformers folder or a Hub id, in evaluation mode.
 
     Raises `ConfigError` for a source that cannot be found or reached, a gated one, or a revision that a
-    local folder cannot have; `CheckpointError` for one that is incomplete, damaged or pickled.
+    local folder cannot have; `CheckpointError` for one that is incomplete, damaged, pickled or not finite.
     """
     location = locate(str(source), revision)
     options: dict[str, Any] = {"revision": revision or "main", "trust_remote_code": False}
@@ -94,7 +94,14 @@ def load_policy(
             f"the weights in '{location}' do not fit its config.json: {len(misfits)} tensors are missing "
             f"or of another shape (first: {misfits[0]}); load a complete copy"
         )
-    return _policy(model.to(device).eval(), tokenizer, str(location))
+    model = model.to(device)
+    broken = [name for name, value in model.named_parameters() if not value.isfinite().all()]
+    if broken:
+        raise CheckpointError(
+            f"the weights in '{location}' are not finite: {len(broken)} tensors hold NaN or infinity (first: "
+            f"{broken[0]}); load another copy, or a checkpoint from before they diverged"
+        )
+    return _policy(model.eval(), tokenizer, str(location))
 
 
 def build_random_policy(

@@ -5,12 +5,12 @@ Loading, adapters and the warm-up take these classes as they are.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
 from atrium.data.prompts import Prompt
-from atrium.section import Count, CountOrZero, Frac, Positive, Section, Seed, Text
+from atrium.section import Count, CountOrZero, Frac, Positive, Rate, Section, Seed, Text
 
 TOKENS = (
     *("<pad>", "<unk>", "<eos>", "<q>", "<a>"),
@@ -28,7 +28,7 @@ class WarmupSettings(Section):
     """Steps on an imperfect demonstrator's answers, which reinforcement then has to overcome."""
     batch_size: Count = 32
     """Problems per step."""
-    learning_rate: Positive = 0.008
+    learning_rate: Rate = 0.008
     """Peak learning rate."""
     direct_frac: Frac = 0.65
     """Share of the demonstrator's answers that are given without steps."""
@@ -50,7 +50,7 @@ class LoraSettings(Section):
     """Rows of A and columns of B, of every adapted map."""
     alpha: Positive
     """Scale: the adapters' product counts alpha / rank times."""
-    target_modules: tuple[Text, ...] | Literal["all_linear"] = "all_linear"
+    target_modules: Annotated[tuple[Text, ...], Field(min_length=1)] | Literal["all_linear"] = "all_linear"
     """The maps that get adapters, by the last part of their names; all_linear for all but the LM head."""
 
 
@@ -65,14 +65,14 @@ class TinySettings(Section):
     """Query heads per layer; a multiple of num_key_value_heads."""
     num_key_value_heads: Count = 2
     """Key and value heads per layer."""
-    head_dim: Annotated[int, Field(ge=2, multiple_of=2)] = 16
+    head_dim: Annotated[int, Field(ge=2, le=65_536, multiple_of=2)] = 16
     """Width of one head; even, because rotary positions turn pairs."""
     feed_forward_size: Count = 192
     """Width of the gated feed-forward layer."""
     initializer_range: Positive = 0.1
     """Standard deviation of the initial weights. About 1 / sqrt(hidden_size), far above transformers' 0.02,
     makes the warm-up several times faster."""
-    context_length: Annotated[int, Field(ge=16)] = 128
+    context_length: Annotated[int, Field(ge=16, le=10**9)] = 128
     """The most tokens that a prompt and its completion may have together."""
 
     @property
@@ -98,10 +98,14 @@ class TinySettings(Section):
 class TinyModelSettings(TinySettings):
     """The built-in model: a small Qwen3-architecture policy with a character-level tokenizer."""
 
+    direct_token_id: ClassVar[int | None] = TOKENS.index("\\boxed{")
+    """The token that an answer without work begins with: the habit that the warm-up plants."""
+
     kind: Literal["tiny"]
     """Which kind of model this is."""
-    seed: Seed
-    """The start of weights and warm-up; not the run's, so that all its seeds begin with one checkpoint."""
+    seed: Seed | None
+    """The start of weights and warm-up: all seeds of a run begin with one checkpoint; null for the run's own
+    seed, so that each begins with another."""
     warmup: WarmupSettings
     """How it is warmed up before reinforcement learning."""
     lora: LoraSettings | None = None
@@ -115,6 +119,9 @@ class TinyModelSettings(TinySettings):
 class HubModelSettings(Section):
     """A causal language model from the Hub or a local folder, or one built to its architecture."""
 
+    direct_token_id: ClassVar[int | None] = None
+    """No habit is known of it."""
+
     kind: Literal["hub"]
     """Which kind of model this is."""
     source: Text
@@ -126,8 +133,8 @@ class HubModelSettings(Section):
     Random ones come with the built-in model's character tokenizer, to measure speed and memory."""
     architecture: dict[str, JsonValue] | None = None
     """What random weights are built from: model_type and the keys of its config.json."""
-    seed: Seed = 0
-    """The start of random weights, and of adapters."""
+    seed: Seed | None = 0
+    """The start of random weights, and of adapters; null for the run's own seed."""
     lora: LoraSettings | None = None
     """Adapters to train; null trains all of the model's weights."""
     prompt: Prompt

@@ -40,8 +40,11 @@ class Batch:
     rollout_logprob_BT
         Log-probabilities, in nats, of the engine that sampled the tokens.
     behavior_logprob_BT
-        Those of the policy at the start of the step, or None when that policy is the current one at this
-        update, its only one: the ratio is then exactly 1.
+        Those of the weights that sampled, by the trainer's numerics.
+    proximal_logprob_BT
+        Those of the policy at the start of the step, which is the behavior policy where the batch is not
+        stale. None, as for the behavior policy: it is the current one at this update, its only one, and the
+        ratio to it exactly 1.
     reference_logprob_BT
         Those of the regularizer's reference policy, where one is needed.
     advantage_BT
@@ -72,6 +75,7 @@ class Batch:
     rollout_logprob_BT: Tensor
     is_trained_B: Tensor
     behavior_logprob_BT: Tensor | None = None
+    proximal_logprob_BT: Tensor | None = None
     reference_logprob_BT: Tensor | None = None
     advantage_BT: Tensor | None = None
 

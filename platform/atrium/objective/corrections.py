@@ -24,7 +24,7 @@ from atrium.objective.ratios import at_level
 
 @singledispatch
 def correct(correction: Correction, log_mismatch_BT: Tensor, mask_BT: Tensor) -> Tensor | None:
-    """The factor [B, T], or None for 1 everywhere. `log_mismatch_BT` is log(behavior / rollout)."""
+    """The factor [B, T], or None for 1 everywhere. `log_mismatch_BT` is the log-ratio that it is of."""
     raise TypeError(f"{type(correction).__name__} is executed nowhere: register a function with `correct`")
 
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from atrium import metrics
+from atrium.method.corrections import Correction
 from atrium.method.method import Method
 from atrium.method.needs import Needs
 from atrium.method.reductions import Reduction, TokenMean
@@ -31,7 +32,7 @@ from atrium.objective.diagnostics import Sums, TokenDetails, measure, measure_re
 from atrium.objective.divergences import RegionInputs, judge, prepare_bounds
 from atrium.objective.ratio_histogram import count_ratios
 from atrium.objective.ratios import anchor_logprob, at_level, bounded, capped, log_ratio, token_log_ratio
-from atrium.objective.reductions import row_factor
+from atrium.objective.reductions import Totals, count_totals, row_factor
 from atrium.objective.regularizers import penalize
 from atrium.objective.surrogates import (
     SurrogateInputs,
@@ -187,18 +188,26 @@ class Objective:
         policy: PolicyTokens | None,
         state: ObjectiveState,
         sum_over_ranks: Sum = local_sum,
+        totals: Totals | None = None,
     ) -> Prepared:
         """The minibatch's constants.
 
         `policy` comes from a gradient-free pass at the current parameters, when `needs.prepare_pass`;
-        otherwise it is None.
+        otherwise it is None. `totals` are the caller's own; by default the minibatch is counted.
         """
+        num_tokens_B = minibatch.mask_BT.sum(dim=1)
+        totals = totals or count_totals(num_tokens_B, minibatch.group_B, sum_over_ranks)
+
+        def factor(reduction: Reduction) -> Tensor:
+            factor_B = row_factor(reduction, num_tokens_B, minibatch.group_B, totals)
+            return factor_B.to(minibatch.rollout_logprob_BT.dtype)
+
         chosen = self.method.algorithm
         bonus = self.method.regularizer.entropy
         by_token = bonus is not None and bonus.reduction == "token_mean"
         prepared = Prepared(
-            row_factor_B=_row_factor(chosen.reduction, minibatch, sum_over_ranks),
-            entropy_factor_B=_row_factor(TokenMean(), minibatch, sum_over_ranks) if by_token else None,
+            row_factor_B=factor(chosen.reduction),
+            entropy_factor_B=factor(TokenMean()) if by_token else None,
             token_weight_BT=None,
             row_constant_B=None,
             entropy_coefficient=self.entropy_coefficient(state) or 0.0,
@@ -281,7 +290,9 @@ class Objective:
         coefficient_BT, value_BT, dropped_BT = self._surrogate_terms(inputs, logprob_BT, batch)
 
         token_log_BT = token_log_ratio("behavior", logprob_BT, batch)
-        correction_BT = correct(chosen.correction, _log_mismatch(logprob_BT, batch), batch.mask_BT)
+        correction_BT = correct(
+            chosen.correction, _log_mismatch(chosen.correction, logprob_BT, batch), batch.mask_BT
+        )
         weighted_log_BT = token_log_ratio(chosen.token_weight.anchor, logprob_BT, batch)
         weighting_BT = weigh(chosen.token_weight, prepared.token_weight_BT, weighted_log_BT, batch)
         weighs_policy = chosen.token_weight.weighs == "surrogate"
@@ -377,16 +388,12 @@ class _Terms:
     penalty_BT: Tensor
 
 
-def _row_factor(reduction: Reduction, minibatch: Batch, sum_over_ranks: Sum) -> Tensor:
-    """The reduction's factor of each row [B], in the dtype of the log-probabilities."""
-    num_tokens_B = minibatch.mask_BT.sum(dim=1)
-    factor_B = row_factor(reduction, num_tokens_B, minibatch.group_B, sum_over_ranks)
-    return factor_B.to(minibatch.rollout_logprob_BT.dtype)
-
-
-def _log_mismatch(logprob_BT: Tensor, batch: Batch) -> Tensor:
-    """log(behavior / rollout) [B, T], by the trainer's and the engine's own numbers."""
-    return anchor_logprob("behavior", logprob_BT, batch) - batch.rollout_logprob_BT
+def _log_mismatch(correction: Correction, logprob_BT: Tensor, batch: Batch) -> Tensor:
+    """log(policy / anchor) [B, T] of the two that a correction compares; 0 where it compares none."""
+    if correction.compares is None:
+        return torch.zeros_like(logprob_BT)
+    policy, anchor = correction.compares
+    return anchor_logprob(policy, logprob_BT, batch) - anchor_logprob(anchor, logprob_BT, batch)
 
 
 def _one(like: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from atrium.objective.batch import Batch, neutral, row_mean, row_sum
 def log_ratio(ratio: Ratio, logprob_BT: Tensor, batch: Batch) -> Tensor:
     """The log-ratio [B, T] at its level, unbounded; 0 at masked positions of the token level.
 
-    Without behavior log-probabilities the behavior policy is the current one, and the log-ratio 0.
+    An anchor without log-probabilities is the current policy, and the log-ratio 0.
     """
     return at_level(ratio.level, token_log_ratio(ratio.anchor, logprob_BT, batch), batch.mask_BT)
 
@@ -56,6 +56,9 @@ def token_log_ratio(anchor: Anchor, logprob_BT: Tensor, batch: Batch) -> Tensor:
 
 def anchor_logprob(anchor: Anchor, logprob_BT: Tensor, batch: Batch) -> Tensor:
     """The log-probabilities [B, T] of the policy below the line of a ratio."""
-    if anchor == "rollout":
-        return batch.rollout_logprob_BT
-    return logprob_BT.detach() if batch.behavior_logprob_BT is None else batch.behavior_logprob_BT
+    anchor_BT = {
+        "rollout": batch.rollout_logprob_BT,
+        "behavior": batch.behavior_logprob_BT,
+        "proximal": batch.proximal_logprob_BT,
+    }[anchor]
+    return logprob_BT.detach() if anchor_BT is None else anchor_BT

@@ -96,7 +96,7 @@ def penalize(kl: KLPenalty, logprob_BT: Tensor, batch: Batch, limit: float | Non
     reference's log-probabilities are needed and missing.
     """
     behavior_BT = anchor_logprob("behavior", logprob_BT, batch)
-    anchor_BT = _anchor(kl, behavior_BT, batch)
+    anchor_BT = _anchor(kl, logprob_BT, batch)
     own_limit = limit if kl.log_ratio_limit is None else kl.log_ratio_limit
     x_BT = _at_level(kl, logprob_BT - anchor_BT, batch.mask_BT, own_limit)
     log_w_BT = _at_level(kl, logprob_BT - behavior_BT, batch.mask_BT, limit)
@@ -118,11 +118,9 @@ def estimate_penalty(kl: KLPenalty, x_BT: Tensor, w_BT: Tensor, v_BT: Tensor) ->
     return Penalty(kl.coefficient * value_BT, kl.coefficient * slope_BT)
 
 
-def _anchor(kl: KLPenalty, behavior_BT: Tensor, batch: Batch) -> Tensor:
-    if kl.anchor == "behavior":
-        return behavior_BT
-    if kl.anchor == "rollout":
-        return batch.rollout_logprob_BT
+def _anchor(kl: KLPenalty, logprob_BT: Tensor, batch: Batch) -> Tensor:
+    if kl.anchor != "reference":
+        return anchor_logprob(kl.anchor, logprob_BT, batch)
     if batch.reference_logprob_BT is None:
         raise ValueError("a KL penalty against the reference needs its log-probabilities")
     return batch.reference_logprob_BT

@@ -221,7 +221,7 @@ def _(surrogate: Quadratic, inputs: SurrogateInputs) -> SurrogateOutput:
         distance_BT > 0.0,
         _as_tensor(inputs.region.upper, distance_BT) - 1.0,
         1.0 - _as_tensor(inputs.region.lower, distance_BT),
-    )
+    ).clamp(min=torch.finfo(distance_BT.dtype).eps)  # a bound may round to 1
     pull_BT = inputs.advantage_BT.abs() * distance_BT / width_BT
     value_BT = inputs.weight_BT * inputs.advantage_BT - 0.5 * pull_BT * distance_BT
     return uncut(inputs, value_BT, inputs.weight_BT * (inputs.advantage_BT - pull_BT))

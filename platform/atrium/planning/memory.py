@@ -1,10 +1,10 @@
 """What a run needs of a device's memory, by item and phase, computed from shapes before anything is loaded.
 
-Weights, gradients and AdamW's float32 state are exact. Activations are counted from the tensors that a layer
-keeps for its backward pass; the coefficients were read off such counts for Qwen3 layers, and other
-architectures keep about as much. Where activations are computed again, they are those of one layer and the
-states between layers. What an engine takes, it declares itself (`rollout/settings.py`). Libraries, CUDA's
-context and fragmentation are not counted: leave a tenth free.
+Weights, gradients and AdamW's float32 state are exact. Activations are the tensors that a layer of Qwen3,
+Llama or Qwen2 keeps for its backward pass, counted one by one; other architectures keep about as much, and
+compiled layers less. Beside them stands, at the peak, what the loss or the backward pass of a layer needs,
+whichever is more. What an engine takes, it declares itself (`rollout/settings.py`). Libraries, CUDA's context
+and fragmentation are not counted: leave a tenth free.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from atrium.records import MemoryItem, Phase
 
 _CHUNK_LOGITS = 1 << 27  # as in `token_logprobs`
 _FLOAT32, _BFLOAT16 = 4, 2
-OPTIMIZER_STATE, BEHAVIOR_STATES = "AdamW's state", "behavior states"
+_STATES_BEHIND = 3  # the layers: the last states, normed and chosen
+OPTIMIZER_STATE, PROXIMAL_STATES = "AdamW's state", "proximal states"
 """Items that exist from the first update on, and during updates only."""
 TRAINED = tuple(phase for phase in Phase if phase is not Phase.START)
 """The phases in which the optimiser has its state, which the first update makes."""
@@ -31,11 +32,13 @@ class TrainerDemand:
     ----------
     compute_dtype
         What passes compute in: `float32` or `bfloat16`.
+    device
+        Where they are computed: `cuda` or `cpu`.
     micro_batch_tokens, batch_tokens
         Tokens of one forward pass, and of a whole rollout batch.
     has_reference, keeps_states
         Whether there is a copy of the policy as a reference; whether a divergence of whole distributions
-        keeps the behavior policy's last states.
+        keeps the last states of the policy as the step begins.
     optimizer
         The kind of AdamW.
     num_ranks
@@ -58,6 +61,7 @@ class TrainerDemand:
     compute_dtype: str
     micro_batch_tokens: int
     batch_tokens: int
+    device: str = "cpu"
     has_reference: bool = False
     keeps_states: bool = False
     optimizer: str = "adamw"
@@ -76,6 +80,16 @@ class TrainerDemand:
     def rounds(self) -> bool:
         """Whether the weights that are held are bfloat16."""
         return self.optimizer == "adamw_bf16" if self.trains else self.held_dtype == "bfloat16"
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether adapters are trained in place of the model's own weights."""
+        return self.num_adapter_parameters > 0
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one number that passes compute."""
+        return _BFLOAT16 if self.compute_dtype == "bfloat16" else _FLOAT32
 
     @property
     def weight_bytes(self) -> int:
@@ -150,15 +164,24 @@ def _passing_items(model: ModelShape, demand: TrainerDemand) -> tuple[MemoryItem
     fewer = "compute.micro_batch_tokens"
     lowered = fewer if demand.recomputes else f"{fewer}, compute.recompute_activations"
     return (
-        MemoryItem(BEHAVIOR_STATES, states, update, "another divergence, rollout.max_new_tokens"),
+        MemoryItem(PROXIMAL_STATES, states, update, "another divergence, rollout.max_new_tokens"),
         MemoryItem(
-            "weights before the update", trained if demand.overlaps else 0, updating, "rollout.overlap=false"
+            "weights before the update",
+            trained if demand.overlaps else 0,
+            updating,
+            "rollout.placement=inside",
         ),
         MemoryItem(*whole, update, smaller),
         MemoryItem("gradients", trained, updating, smaller),
         MemoryItem("activations", activation_bytes(model, demand), update, lowered),
-        MemoryItem("logits", logits_bytes(model, demand), update, fewer),
+        MemoryItem(*_at_work(model, demand), update, fewer),
     )
+
+
+def _at_work(model: ModelShape, demand: TrainerDemand) -> tuple[str, int]:
+    """What the peak needs beside the activations that are kept: logits, or gradients behind them."""
+    logits, gradients = logits_bytes(model, demand), backward_bytes(model, demand)
+    return ("logits", logits) if logits >= gradients else ("gradients of activations", gradients)
 
 
 def _trained(model: ModelShape, demand: TrainerDemand) -> ModelShape:
@@ -204,24 +227,42 @@ def gathered_bytes(model: ModelShape, compute_dtype: str) -> int:
 def activation_bytes(model: ModelShape, demand: TrainerDemand) -> int:
     """What a forward pass over the micro-batch keeps for its backward pass, logits excepted.
 
-    Recomputed, it is what the states between layers and a layer's own activations take together.
+    Where activations are computed again, it is the states between layers.
     """
+    state = demand.micro_batch_tokens * _FLOAT32 * model.hidden_size
+    layer = state if demand.recomputes else _layer_bytes(model, demand)
+    return int(model.num_layers * layer + _STATES_BEHIND * state)
+
+
+def backward_bytes(model: ModelShape, demand: TrainerDemand) -> int:
+    """What the backward pass of a layer or of the last norm makes, beyond the states behind the layers.
+
+    Those are free again when a layer begins. It peaks where the gated product is taken apart: there are its
+    gradient and those of both factors, and that of the states; adapters in bfloat16 add a float32 gradient,
+    and that of the states once per path. The last norm has its states, and five gradients in float32. Where
+    activations are computed again, those of a layer are there with its gradients.
+    """
+    hidden, feed_forward = model.hidden_size, model.feed_forward_size
+    behind = _STATES_BEHIND * _FLOAT32 * hidden
+    layer = 2 * demand.item_bytes * feed_forward + _FLOAT32 * hidden
+    if demand.has_adapters and demand.compute_dtype == "bfloat16":
+        layer = 6 * feed_forward + 10 * hidden
+    if demand.recomputes:  # the state before the layer is among those that are kept
+        again = _layer_bytes(model, demand) - demand.micro_batch_tokens * _FLOAT32 * hidden
+        return int(again + demand.micro_batch_tokens * (layer - behind))
+    return int(demand.micro_batch_tokens * (max(layer, 6 * _FLOAT32 * hidden) - behind))
+
+
+def _layer_bytes(model: ModelShape, demand: TrainerDemand) -> float:
+    """What one layer keeps of a micro-batch."""
     of = _activation_coefficients(model, demand)
     query, keys = model.query_size, model.key_size
     per_token = of.hidden * model.hidden_size + of.feed_forward * model.feed_forward_size
     per_token += of.query * query + of.keys * keys
     # What is between A and B, in the dtype that is computed in.
-    item = _BFLOAT16 if demand.compute_dtype == "bfloat16" else _FLOAT32
-    per_token += item * demand.adapter_width / model.num_layers
-    # Behind the layers: the last states, normed and chosen.
-    outside = 3 * _FLOAT32 * model.hidden_size
+    per_token += demand.item_bytes * demand.adapter_width / model.num_layers
     copies = of.weight_copies * model.hidden_size * (query + 2 * keys + 2 * model.feed_forward_size)
-    layer = demand.micro_batch_tokens * per_token + copies
-    layers = model.num_layers * layer
-    if demand.recomputes:
-        between = demand.micro_batch_tokens * _FLOAT32 * model.hidden_size
-        layers = model.num_layers * between + layer
-    return int(layers + demand.micro_batch_tokens * outside)
+    return demand.micro_batch_tokens * per_token + copies
 
 
 def logits_bytes(model: ModelShape, demand: TrainerDemand) -> int:
@@ -254,11 +295,32 @@ class _Coefficients:
 
 
 def _activation_coefficients(model: ModelShape, demand: TrainerDemand) -> _Coefficients:
-    has_adapters = demand.num_adapter_parameters > 0
-    if demand.compute_dtype == "bfloat16":
-        return _Coefficients(18, 8, 16, 13.5) if has_adapters else _Coefficients(26, 8, 18, 15.5)
-    if model.model_type == "qwen3" and has_adapters:  # which the fused pass does not compute
-        return _Coefficients(16, 16, 27, 22.5)
-    if model.model_type == "qwen3":
-        return _Coefficients(8, 16, 27, 22.5, 2 * _FLOAT32)
-    return _Coefficients(24, 16, 23, 18)
+    """The tensors that a layer keeps, counted; those of a norm only where its scale is trained.
+
+    Hidden: two states and two normed ones, in float32, and what maps read: in bfloat16 a copy for each of
+    five, else one for each norm. Feed-forward: gate, its activation, up, their product. Query: what attention
+    reads and gives, and that at the tokens' own places. Keys: keys and values. Heads that are normed: what
+    is normed, in float32, and the result.
+    """
+    item = demand.item_bytes
+    is_half = demand.compute_dtype == "bfloat16"
+    has_head_norms = model.model_type == "qwen3"
+    scales = not demand.has_adapters
+    normed = _FLOAT32 + item * scales if has_head_norms else 0
+    hidden, query, keys = (
+        (2 + 2 * scales) * _FLOAT32 + (5 if is_half else 2) * item,
+        3 * item + normed,
+        2 * item + normed,
+    )
+    copies = 0
+    is_on_cpu = demand.device == "cpu"
+    if is_on_cpu and has_head_norms and scales and not is_half:  # the fused pass, whose norms keep less
+        hidden, query, keys, copies = 8, 16, 12, 2 * _FLOAT32
+    # On a CPU short rows are copied and keep probabilities, longer ones are padded: about so much more.
+    return _Coefficients(
+        hidden,
+        4 * item,
+        query + 2.75 * item * is_on_cpu,
+        keys + 2.625 * item * is_on_cpu,
+        copies,
+    )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atrium.objective.batch import Batch
-from atrium.records import Completion, RolloutGroup
+from atrium.records import Completion, Rollout, RolloutGroup
 from atrium.seeding import derive_seed
 
 
@@ -36,8 +36,9 @@ class RolloutRows:
         The same rows for the objective.
     live_B
         Bool; False for completions that other weights sampled: read from disk, or from before an update.
-    behavior_state_BTD
-        The behavior policy's last states at the completion tokens, where a state divergence needs them.
+    proximal_state_BTD
+        The last states of the policy as the step begins, at the completion tokens, where a state divergence
+        needs them.
 
     Examples
     --------
@@ -70,7 +71,7 @@ class RolloutRows:
     prompt_index_B: NDArray[np.int64]
     batch: Batch
     live_B: Tensor
-    behavior_state_BTD: Tensor | None = None
+    proximal_state_BTD: Tensor | None = None
 
     @property
     def num_completion_tokens_B(self) -> NDArray[np.int64]:
@@ -88,7 +89,7 @@ class RolloutRows:
         num_prompt_tokens_B = self.num_prompt_tokens_B[rows]
         longest = int(num_tokens_B.max(initial=0))
         longest_completion = int((num_tokens_B - num_prompt_tokens_B).max(initial=0))
-        state_BTD = self.behavior_state_BTD
+        state_BTD = self.proximal_state_BTD
         return replace(
             self,
             token_BL=self.token_BL[index, :longest],
@@ -97,7 +98,7 @@ class RolloutRows:
             prompt_index_B=self.prompt_index_B[rows],
             batch=self.batch.select(index, longest_completion),
             live_B=self.live_B[index],
-            behavior_state_BTD=None if state_BTD is None else state_BTD[index, :longest_completion],
+            proximal_state_BTD=None if state_BTD is None else state_BTD[index, :longest_completion],
         )
 
     def with_batch(self, batch: Batch) -> Self:
@@ -142,12 +143,11 @@ def collate(
 
     token_BL = np.full((len(rollouts), num_tokens_B.max()), pad_token_id, dtype=np.int64)
     logprob_BT = np.zeros((len(rollouts), num_completion_tokens_B.max()), dtype=np.float32)
+    mask_BT = np.arange(logprob_BT.shape[1]) < num_completion_tokens_B[:, None]
     for row, (_, rollout) in enumerate(rollouts):
         token_BL[row, : num_prompt_tokens_B[row]] = prompt_ids[row]
         token_BL[row, num_prompt_tokens_B[row] : num_tokens_B[row]] = completion_ids[row]
         logprob_BT[row, : num_completion_tokens_B[row]] = rollout.completion.logprobs
-    mask_BT = np.arange(logprob_BT.shape[1]) < num_completion_tokens_B[:, None]
-    for row, (_, rollout) in enumerate(rollouts):
         if rollout.completion.own is not None:
             mask_BT[row, : num_completion_tokens_B[row]] = rollout.completion.own
     key_B = [derive_seed(seed, "row", groups[i].problem.problem_id, r.sample_index) for i, r in rollouts]
@@ -160,6 +160,7 @@ def collate(
         sample_key_B=torch.tensor(key_B, dtype=torch.int64, device=device),
         rollout_logprob_BT=torch.from_numpy(logprob_BT).to(device),
         is_trained_B=torch.tensor([trains[index] for index, _ in rollouts], dtype=torch.bool, device=device),
+        behavior_logprob_BT=_behavior([rollout for _, rollout in rollouts], mask_BT.shape, device),
     )
     return RolloutRows(
         token_BL=torch.from_numpy(token_BL).to(device),
@@ -173,3 +174,28 @@ def collate(
 
 def _is_live(completion: Completion, weight_version: int | None) -> bool:
     return not completion.is_stored and weight_version in (None, completion.weight_version)
+
+
+def _behavior(rollouts: Sequence[Rollout], shape: tuple[int, ...], device: str) -> Tensor | None:
+    """The behavior log-probabilities [B, T] of rollouts that bring them; None where they do not."""
+    logprob_BT = np.zeros(shape, dtype=np.float32)
+    for row, rollout in enumerate(rollouts):
+        if rollout.behavior_logprobs is None:
+            return None
+        logprob_BT[row, : len(rollout.behavior_logprobs)] = rollout.behavior_logprobs
+    return torch.from_numpy(logprob_BT).to(device)
+
+
+def with_behavior(groups: Sequence[RolloutGroup], logprob_BT: Tensor) -> tuple[RolloutGroup, ...]:
+    """The groups with the behavior log-probabilities [B, T] of the rows that `collate` makes of them."""
+    rows = iter(logprob_BT.float().cpu().numpy())
+    return tuple(
+        replace(
+            group,
+            rollouts=tuple(
+                replace(rollout, behavior_logprobs=row[: len(rollout.completion.token_ids)])
+                for rollout, row in zip(group.rollouts, rows, strict=False)
+            ),
+        )
+        for group in groups
+    )

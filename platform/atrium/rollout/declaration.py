@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from atrium.errors import ConfigError
 from atrium.models.shape import ModelShape
 from atrium.records import MemoryItem
-from atrium.section import Axis, Count, NonNegative, Positive, PositiveFrac, Section
+from atrium.section import Axis, Count, CountOrZero, Parallel, Positive, PositiveFrac, Section, Wait
 
 NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1}
 """Bytes of one number."""
@@ -27,7 +27,7 @@ _OLD_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 class Sampling(Section):
     """How answers are drawn, as evaluations can choose it; training samples from the policy itself."""
 
-    temperature: NonNegative = 1.0
+    temperature: Annotated[float, Field(ge=0.0, le=1e6)] = 1.0
     """Of sampling; 0 is greedy decoding."""
     top_p: PositiveFrac = 1.0
     """Share of the probability mass that is sampled from."""
@@ -35,7 +35,7 @@ class Sampling(Section):
     """How many of the likeliest tokens are sampled from; null for all."""
     min_p: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """The least probability of a token that is sampled, relative to the likeliest one's; 0 for any."""
-    repetition_penalty: Annotated[float, Field(gt=0.0, le=10.0)] = 1.0
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=10.0)] = 1.0
     """Divides the logits above 0 of tokens in prompt and answer, and multiplies those below; 1 for none."""
     presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
     """Taken off the logits of tokens that the answer has; 0 for none."""
@@ -43,6 +43,13 @@ class Sampling(Section):
     """Taken off the logits of tokens that the answer has, once for each time; 0 for none."""
     max_new_tokens: Count
     """Length limit of an answer; as shipped, that of rollouts."""
+
+    @field_validator("temperature")
+    @classmethod
+    def _check_temperature(cls, value: float) -> float:
+        if 0.0 < value < 0.01:  # divided by which logits overflow; vLLM takes 0.01 in its place
+            raise ValueError("0, which is greedy decoding, or at least 0.01")
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +64,6 @@ class EngineUse:
         The share of the probability mass that evaluations sample from.
     behavior_logprobs
         The setting `compute.behavior_logprobs`.
-    regression
-        The kind of a surrogate that compares the policy with itself as the step begins; None for others.
     compiles
         Whether torch compiles blocks of the model for updates.
     """
@@ -66,7 +71,6 @@ class EngineUse:
     num_ranks: int
     evaluation_top_p: float
     behavior_logprobs: str
-    regression: str | None
     compiles: bool
 
 
@@ -81,9 +85,9 @@ class EngineDemand:
     weight_bytes
         Bytes of one weight of the trainer's.
     is_apart
-        Whether the trainer's module cannot be sampled from: it is sharded, adapted, or updated meanwhile.
+        Whether the trainer's module cannot be sampled from: it is sharded, adapted, or in another process.
     overlaps
-        Whether the engine samples during updates.
+        Whether engines beside the trainer sample during its updates.
     num_ranks
         Processes that share the work.
     rollout_tokens, evaluation_tokens
@@ -124,21 +128,31 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     if TYPE_CHECKING:  # every engine declares it, as a literal of its own
         engine: str
 
-    num_prompts: Count
+    num_prompts: Annotated[int, Field(ge=1, le=1_000_000)]
     """Problems per step."""
-    group_size: Count
+    group_size: Annotated[int, Field(ge=1, le=100_000)]
     """Completions per problem."""
     max_new_tokens: Count
     """Length limit of a completion, its stop token included."""
-    temperature: Positive
+    temperature: Annotated[float, Field(ge=0.01, le=100.0)]
     """Of the distribution that is sampled from and trained."""
 
+    sampling_stream: CountOrZero = 0
+    """Which stream of random numbers completions are drawn from: another one repeats a run with other draws,
+    and all else equal."""
     lag: Annotated[int, Field(ge=0, le=64)] = 0
     """Steps that sampling is ahead: with k, the weights after step t-1-k sample the batch of step t."""
-    overlap: bool = False
-    """Whether the batch of `lag` is sampled during that update, by an engine with weights of its own; the
-    result is the same. It takes a copy of the trained parameters, and gains time only where sampler and
-    update have a device each."""
+    placement: Literal["inside", "beside"] = "inside"
+    """Where engines live: inside the trainer's process, or beside it in processes of their own; the result is
+    the same. With a `lag` those sample during updates, which gains time where they have devices, or cores, of
+    their own and takes a copy of the trained parameters."""
+    num_engines: Parallel = 1
+    """Engine processes of `placement=beside`."""
+    devices: tuple[CountOrZero, ...] | None = None
+    """The GPU of each of these, by its place among those that the run sees; null for those behind the
+    trainer's."""
+    engine_timeout_s: Wait = 1800.0
+    """How long one of these may work without a word before it is taken for hanging and started anew."""
     max_mismatch: Positive | Literal["auto"] | None = "auto"
     """Mean difference, in nats, of the engine's and the trainer's log-probabilities beyond which a run ends;
     auto for 0.001 where both compute in float32, 0.1 elsewhere, none for stored rollouts; null for none."""
@@ -147,6 +161,16 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     def ranks_per_engine(self) -> int:
         """Processes of a run that share one engine."""
         return 1
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a batch is sampled during the update before it."""
+        return self.placement == "beside" and self.lag > 0
+
+    @property
+    def unit_samples_at_once(self) -> int | None:
+        """The most samples that an engine is dealt at a time; None for one that batches by itself."""
+        return None
 
     @property
     def sleeps(self) -> bool:
@@ -158,29 +182,34 @@ class EngineSettings(Axis, axis=True, tag="engine"):
         """Whether the engine works beside torch's growing segments of GPU memory."""
         return True
 
-    @property
-    def sampled_elsewhere(self) -> str | None:
-        """The setting by which other weights sample than those that a step begins with; None for none."""
-        return f"rollout.lag={self.lag}" if self.lag else None
-
     def check(self, use: EngineUse) -> None:
         """Raise `ConfigError` where the engine cannot do what the run asks, or a setting has no effect."""
-        if not self.overlap:
+        if self.placement == "inside":
+            for name, idle in (("num_engines", 1), ("devices", None)):
+                if getattr(self, name) != idle:
+                    raise ConfigError(
+                        f"rollout.{name}={getattr(self, name)} has no effect on the one engine inside the "
+                        "trainer's process; choose rollout.placement=beside, or leave it out"
+                    )
             return
-        if not self.lag:
-            raise ConfigError(
-                "rollout.overlap=true: with rollout.lag=0 a batch is sampled by the weights that the update "
-                "before it made, so there is nothing to overlap; choose rollout.lag=1 or more, or false"
-            )
         if use.num_ranks > 1:
             raise ConfigError(
-                f"rollout.overlap=true: {use.num_ranks} processes exchange what they sampled and "
-                "their gradients over one connection, one after the other; allowed is one process, or "
-                "rollout.overlap=false"
+                f"rollout.placement=beside: {use.num_ranks} processes have an engine inside each; allowed is "
+                "one process, or rollout.placement=inside"
+            )
+        if self.devices is not None and len(self.devices) != self.num_engines:
+            raise ConfigError(
+                f"rollout.devices={list(self.devices)} names {len(self.devices)} GPUs for "
+                f"rollout.num_engines={self.num_engines}; give one for each engine, or null"
             )
 
     def check_machine(self, device: str) -> None:
         """Raise `MissingDependencyError` or `ConfigError` where the engine cannot run here on `device`."""
+        if self.placement == "beside" and not hasattr(os, "memfd_create"):
+            raise ConfigError(
+                "rollout.placement=beside: this system has no memory that processes share without a name, as "
+                "Linux has; allowed is inside"
+            )
 
     def check_model(self, shape: ModelShape, device: str) -> None:
         """Raise `ConfigError` where the engine cannot compute such a model on `device`."""

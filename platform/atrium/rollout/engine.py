@@ -67,10 +67,13 @@ class EngineFacts:
 
     `described` is what it made of its settings, such as the size of its cache; `num_preempted` how often
     since its start a sample lost its place in the cache and was computed again, None where none can.
+    `idle_s` is for how long since its start it had nothing to do, as the mean of its processes; None for an
+    engine in the trainer's process, which is busy or keeps nobody waiting.
     """
 
     described: Mapping[str, str | int | float] = field(default_factory=dict)
     num_preempted: int | None = None
+    idle_s: float | None = None
 
 
 class Engine(Protocol):

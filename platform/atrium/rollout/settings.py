@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -15,7 +16,7 @@ from atrium.models.shape import ModelShape
 from atrium.records import MemoryItem, Phase
 from atrium.rollout.declaration import NUMBER_BYTES, EngineDemand, EngineSettings, EngineUse, WaveSize
 from atrium.rollout.vllm_environment import CPU_HEAD_SIZES, check_speculation, check_vllm, set_environment
-from atrium.section import Count, Text, Wait
+from atrium.section import Count, Parallel, Text, Wait
 
 __all__ = [
     "BankSettings",
@@ -37,6 +38,14 @@ class DecoderSettings(EngineSettings):
 
     max_batch_tokens: Count | None
     """The most tokens, padding included, that are generated at once; null for no limit."""
+    unit_samples: Count = 256
+    """The most completions that are sampled together, in whole groups: what engines are dealt at a time. Who
+    samples them changes nothing; their number changes the last bits of log-probabilities."""
+
+    @property
+    def unit_samples_at_once(self) -> int:
+        """The most samples that an engine is dealt at a time."""
+        return self.unit_samples
 
     def check(self, use: EngineUse) -> None:
         """As every engine; and a batch has to hold one completion."""
@@ -46,6 +55,13 @@ class DecoderSettings(EngineSettings):
                 f"rollout.max_batch_tokens={self.max_batch_tokens} does not hold one prompt and a completion "
                 f"of rollout.max_new_tokens={self.max_new_tokens}; give more, or null for no limit"
             )
+        num_units = -(-self.num_prompts // max(1, self.unit_samples // self.group_size))
+        if self.num_engines > num_units:
+            raise ConfigError(
+                f"rollout.num_engines={self.num_engines}: a batch of {self.num_prompts * self.group_size} "
+                f"completions is dealt in {num_units} parts of rollout.unit_samples={self.unit_samples} at "
+                "most, so that some engine has nothing to do; lower one of the two"
+            )
 
     def memory(self, shape: ModelShape, demand: EngineDemand) -> tuple[MemoryItem, ...]:
         """A copy of the weights where it cannot use the trainer's, and keys and values of what it decodes."""
@@ -54,7 +70,9 @@ class DecoderSettings(EngineSettings):
         token_bytes = NUMBER_BYTES["float32"] * shape.cache_numbers_per_token()
         wave = self.wave_size(shape.num_parameters)
         evaluated = min(wave.num_samples * demand.evaluation_tokens, wave.num_tokens)
-        rollouts = self._tokens_at_once(-(-demand.rollout_tokens // demand.num_ranks))
+        num_samples = self.num_prompts * self.group_size
+        at_once = min(1.0, max(self.unit_samples, self.group_size) * demand.num_ranks / num_samples)
+        rollouts = self._tokens_at_once(math.ceil(at_once * demand.rollout_tokens / demand.num_ranks))
         beside = (Phase.UPDATE, Phase.OPTIMIZER) if demand.overlaps else ()
         return (
             MemoryItem("engine's copy of the weights", copied, tuple(Phase), "rollout=vllm"),
@@ -118,7 +136,7 @@ class VllmSettings(EngineSettings):
     """How long vLLM may take to start, compilation included."""
     step_timeout_s: Wait
     """How long one decoding step or one weight update may take."""
-    tensor_parallel: Count = 1
+    tensor_parallel: Parallel = 1
     """Consecutive processes of a node that share one vLLM, whose weights and cache are split over them."""
 
     @property
@@ -138,11 +156,11 @@ class VllmSettings(EngineSettings):
 
     def check(self, use: EngineUse) -> None:
         """As every engine; and what vLLM cannot do together."""
-        if self.overlap and self.lag and self.sleeps:
+        if self.overlaps and self.sleeps:
             raise ConfigError(
-                f"rollout.overlap=true: with rollout.sleep_level={self.sleep_level} vLLM gives its memory to "
-                "the update and cannot sample beside it; choose rollout.sleep_level=null, or "
-                "rollout.overlap=false"
+                f"rollout.sleep_level={self.sleep_level}: with rollout.placement=beside and rollout.lag="
+                f"{self.lag} vLLM samples during updates and cannot give its memory to them; choose "
+                "rollout.sleep_level=null, or rollout.placement=inside"
             )
         super().check(use)
         if self.enforce_eager and use.compiles:
@@ -169,6 +187,7 @@ class VllmSettings(EngineSettings):
 
     def check_machine(self, device: str) -> None:
         """Raise where no fitting vLLM is installed, or settings for GPUs are given to a CPU."""
+        super().check_machine(device)
         check_vllm(device)
         if self.num_speculative_tokens is not None:
             check_speculation()
@@ -291,17 +310,17 @@ class BankSettings(DecoderSettings):
         """Stored completions per group."""
         return round(self.stored_frac * self.group_size)
 
-    @property
-    def sampled_elsewhere(self) -> str:
-        """The setting by which other weights sample than those that a step begins with."""
-        return f"rollout.engine={self.engine}"
-
     def check(self, use: EngineUse) -> None:
         """As every engine; and what completions that are read from disk cannot serve."""
         super().check(use)
         if self.lag:
             raise ConfigError(
                 f"rollout.lag={self.lag} has no effect on completions that are read from disk; allowed is 0"
+            )
+        if self.sampling_stream and self.num_stored == self.group_size:
+            raise ConfigError(
+                f"rollout.sampling_stream={self.sampling_stream} has no effect where all completions are "
+                "read from disk; allowed is 0, or rollout.stored_frac below 1"
             )
         if self.source == "last":
             raise ConfigError(
@@ -314,11 +333,11 @@ class BankSettings(DecoderSettings):
                 f"rollout.stored_frac={self.stored_frac:g} of rollout.group_size={self.group_size} is no "
                 f"whole number of completions; allowed is {shares}"
             )
-        if use.regression is not None and use.behavior_logprobs == "engine":
+        if use.behavior_logprobs == "recompute":
             raise ConfigError(
-                "compute.behavior_logprobs=engine would compare the policy with whoever wrote the stored "
-                f"completions, and algorithm.surrogate.kind={use.regression} compares it with "
-                "itself at the start of the step; choose compute.behavior_logprobs=recompute or auto"
+                "compute.behavior_logprobs=recompute asks the weights that sampled, which nobody has for "
+                "completions that are read from disk; choose auto, or for the policy at the start of the "
+                "step algorithm.ratio.gate.anchor=proximal and algorithm.ratio.weight.anchor=proximal"
             )
 
     def for_evaluation(self) -> None:

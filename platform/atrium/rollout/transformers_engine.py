@@ -27,6 +27,7 @@ from atrium.rollout.decoding import Decoder, inference_mode, new_cache
 from atrium.rollout.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
 from atrium.rollout.qwen3_decoder import Qwen3Decoder
 from atrium.rollout.sampling import Occurrences, check_requests, sample_keys, sample_tokens, uniforms
+from atrium.rollout.units import cut_units
 from atrium.rollout.weights import load_weights
 
 # Finished rows are dropped once they have wasted as much as copying the others' cache costs,
@@ -53,7 +54,9 @@ class TransformersEngine:
         The most tokens that a prompt and its completion may have together.
     max_batch_tokens
         Bounds rows * (longest prompt + max_new_tokens) of a wave, and with it memory; a single row
-        that exceeds it runs alone. None puts all completions into one wave.
+        that exceeds it runs alone. None for no bound.
+    unit_samples
+        The most completions of consecutive requests that share waves (see `units`); None for no bound.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class TransformersEngine:
         pad_token_id: int,
         context_length: int,
         max_batch_tokens: int | None = None,
+        unit_samples: int | None = None,
     ) -> None:
         new_cache(model, max_new_tokens=1)  # raises for a model whose cache cannot be shared
         self._model = model
@@ -73,6 +77,7 @@ class TransformersEngine:
         self._pad_token_id = pad_token_id
         self._context_length = context_length
         self._max_batch_tokens = max_batch_tokens
+        self._unit_samples = unit_samples
         self._weight_version = 0
 
     @property
@@ -110,7 +115,7 @@ class TransformersEngine:
                 yield Generation(request_index=index, completions=())
         # Only the last token may reach beyond a string: an earlier match would have ended the completion.
         ends_in_string = StopStringCriteria(self._tokenizer, sampling.stop) if sampling.stop else None
-        for rows in _plan_waves(requests, sampling.max_new_tokens, self._max_batch_tokens):
+        for rows in self._waves(requests, sampling.max_new_tokens):
             # Nothing is yielded inside `inference_mode`: the caller must not run in its modes.
             with inference_mode(self._model):
                 decoder = decoder_type(
@@ -137,6 +142,15 @@ class TransformersEngine:
                             request_index=row.request_index,
                             completions=tuple(group[place] for place in range(len(group))),
                         )
+
+    def _waves(self, requests: Sequence[GenerationRequest], max_new_tokens: int) -> Iterator[list[_Row]]:
+        for places in cut_units(requests, self._unit_samples):
+            rows = [
+                _Row(place, sample_index, seed, requests[place].prompt_token_ids)
+                for place in places
+                for sample_index, seed in enumerate(requests[place].sample_seeds)
+            ]
+            yield from _plan_waves(rows, max_new_tokens, self._max_batch_tokens)
 
     def _completions(self, samples: Sequence[_Sample], version: int) -> list[tuple[_Row, Completion]]:
         num_kept = [len(sample.token_ids) - sample.stopped for sample in samples]
@@ -198,16 +212,9 @@ class _Sample:
     finished: bool
 
 
-def _plan_waves(
-    requests: Sequence[GenerationRequest], max_new_tokens: int, max_batch_tokens: int | None
-) -> Iterator[list[_Row]]:
-    """Cut all completions into waves, sorted by prompt length so that neighbours need no padding."""
-    rows = [
-        _Row(request_index, sample_index, seed, request.prompt_token_ids)
-        for request_index, request in enumerate(requests)
-        for sample_index, seed in enumerate(request.sample_seeds)
-    ]
-    rows.sort(key=lambda row: -len(row.prompt))
+def _plan_waves(rows: list[_Row], max_new_tokens: int, max_batch_tokens: int | None) -> Iterator[list[_Row]]:
+    """Cut a unit's completions into waves, sorted by prompt length so that neighbours need no padding."""
+    rows = sorted(rows, key=lambda row: -len(row.prompt))
     while rows:
         num_rows = len(rows)
         if max_batch_tokens is not None:

@@ -12,7 +12,16 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from atrium.config.nearest import suggestion
-from atrium.section import Count, FolderName, Positive, Section, Seed, Text
+from atrium.section import Count, FolderName, Number, Positive, Section, Seed, Text
+from atrium.tracking.curve_outcomes import CurveOutcome
+
+OF_THE_SWEEP = {
+    "seed": "every setting runs with each of the sweep's seeds; give seeds=0,1,2",
+    "resume": "a sweep goes on where it stands when it is given again; leave it out",
+    "experiment_name": "runs are filed under the sweep's name; give name=NAME",
+    "runs_dir": "all runs are written where the sweep is; give it as a key of the sweep",
+}
+"""Settings of a run that a sweep chooses itself, and what to do instead."""
 
 Scalar = bool | int | float | str | None
 """What a setting may be swept over."""
@@ -27,7 +36,7 @@ class ParameterConfig(Section):
     """Whether the range is searched on a logarithmic scale."""
     step: Positive | None = None
     """The distance between values of a range that is not logarithmic; null for a continuous one."""
-    num: Annotated[int, Field(ge=2)] | None = None
+    num: Annotated[int, Field(ge=2, le=1000)] | None = None
     """Points of the range on a grid."""
     choices: tuple[Scalar, ...] | None = None
     """The values themselves, where they are no range."""
@@ -145,17 +154,15 @@ class PrunerConfig(Section):
     """Among the curves of all trials' first seeds."""
     min_steps: Count = 1
     """Steps before the first such decision."""
-    reduction_factor: Annotated[int, Field(ge=2)] = 3
+    reduction_factor: Annotated[int, Field(ge=2, le=1000)] = 3
     """One in this many trials passes a rung."""
     between_seeds: Literal["none", "wilcoxon"] = "none"
     """Against the best trial, problem by problem on the seeds that both have."""
     p_value: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
     """Below which a trial counts as worse than the best; a stopping rule, no claim."""
     collapse_steps: Count | None = 10
-    """Steps without any group whose rewards differ, or without entropy, after which a run is stopped; not
-    where all answers are right, and never on the fresh seeds of `final`."""
-    min_entropy: Annotated[float, Field(ge=0.0)] = 1e-4
-    """Nats per token below which entropy counts as gone."""
+    """Steps by which a run that collapsed is stopped: no signal, entropy gone, reward below its own start
+    (`docs/collapse.md`); at once where numbers are not finite, and never on the fresh seeds of `final`."""
 
 
 class FinalConfig(Section):
@@ -166,13 +173,45 @@ class FinalConfig(Section):
     """Which meet the baseline: the winner, or all, where every setting is a planned contrast."""
 
 
+class PredictionConfig(Section):
+    """What is expected of one outcome of a contrast, in words that can fail."""
+
+    sign: Literal["positive", "negative"]
+    """Of the candidate's outcome less the baseline's."""
+    size: Number | None = None
+    """The difference that is expected, in the outcome's own unit; null where theory gives its sign alone."""
+
+
+class ContrastConfig(Section):
+    """Two arms that are to be compared, and what is predicted of them."""
+
+    candidate: Text
+    """An arm's name."""
+    baseline: Text
+    """The arm whose outcome is taken off."""
+    because: Text
+    """Why that is expected."""
+    predicted: dict[str, PredictionConfig] = Field(default_factory=dict)
+    """By outcome; nothing where the two do not differ by construction, so that any difference is chance."""
+
+    @property
+    def is_null(self) -> bool:
+        """Whether nothing tells the arms apart that could matter."""
+        return not self.predicted
+
+    @property
+    def name(self) -> str:
+        """The contrast in a table."""
+        return f"{self.candidate} - {self.baseline}"
+
+
 class TinyConfig(Section):
     """What `BUDGET=tiny` changes: everything runs, nothing can be concluded."""
 
     overrides: tuple[str, ...] = ("debug=tiny_steps", "tracking.figures=false")
     trials: Count = 4
     num_seeds: Count = 2
-    num_final_seeds: Annotated[int, Field(ge=2)] = 2
+    num_final_seeds: Annotated[int, Field(ge=2, le=1000)] = 2
 
 
 class SweepDefinition(SpaceConfig):
@@ -188,8 +227,14 @@ class SweepDefinition(SpaceConfig):
     )
     sampler: SamplerConfig = SamplerConfig(kind="grid")
     pruner: PrunerConfig = PrunerConfig()
-    trials: Count
+    trials: Annotated[int, Field(ge=1, le=100_000)]
     """Settings tried; a grid may have fewer."""
+    outcomes: dict[str, CurveOutcome] = Field(default_factory=dict)
+    """Outcomes of curves by name, the primary one first, in which planned contrasts are judged."""
+    predictions: Text | None = None
+    """The file beside this one that holds the planned contrasts, with what is predicted of them."""
+    contrasts: tuple[ContrastConfig, ...] = ()
+    """What that file holds."""
     baseline: BaselineConfig | None = None
     final: FinalConfig | None = None
     tiny: TinyConfig = TinyConfig()
@@ -219,4 +264,30 @@ class SweepDefinition(SpaceConfig):
             raise ValueError(f"final.seeds={min(fresh)} chose the winner too; choose seeds that are fresh")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds holds a seed twice")
+        return self
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> SweepDefinition:
+        lines: list[str] = [*self.base, *self.tiny.overrides]
+        parts: list[SpaceConfig] = [self]
+        if self.baseline is not None:
+            lines += self.baseline.base or ()
+            parts.append(self.baseline)
+        keys = {line.lstrip("+~").partition("=")[0] for line in lines}
+        for part in parts:
+            keys |= {*part.space, *part.derived, *(key for arm in part.arms.values() for key in arm)}
+        for key in sorted(OF_THE_SWEEP.keys() & keys):
+            raise ValueError(f"{key} has no effect on a sweep: {OF_THE_SWEEP[key]}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_contrasts(self) -> SweepDefinition:
+        for contrast in self.contrasts:
+            named = {"arm": (contrast.candidate, contrast.baseline), "outcome": tuple(contrast.predicted)}
+            known = {"arm": tuple(self.arms), "outcome": tuple(self.outcomes)}
+            for kind, names in named.items():
+                for name in names:
+                    if name not in known[kind]:
+                        near = suggestion(name, known[kind])
+                        raise ValueError(f"contrast {contrast.name}: {name} is no {kind} of the sweep{near}")
         return self

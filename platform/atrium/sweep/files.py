@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from atrium.config.files import read_yaml
 from atrium.config.messages import config_error
 from atrium.config.nearest import suggestion
-from atrium.config.own_files import read_yaml
 from atrium.errors import ConfigError
 from atrium.sweep.definition import SweepDefinition
 
@@ -39,7 +39,7 @@ def find_definition(wanted: str) -> Path:
     path = (folder or Path()) / f"{wanted}.yaml"
     if folder is None or "/" in wanted or not path.is_file():
         raise ConfigError(
-            f"sweep {wanted}: there is no such sweep{suggestion(wanted, shipped_names())} "
+            f"sweep {wanted}: there is no such sweep{suggestion(wanted, shipped_names()) or ';'} "
             f"allowed are {_listed()}, or a path that ends in .yaml"
         )
     return path
@@ -64,6 +64,11 @@ def read_definition(path: Path, **changes: object) -> SweepDefinition:
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: holds no sweep; give question, base, space, seeds and trials")
     data = {"name": path.stem, **{str(key): value for key, value in content.items()}, **changes}
+    if "contrasts" in data:
+        raise ConfigError(f"{path}: contrasts stand in a file of their own, which predictions names")
+    if isinstance(name := data.get("predictions"), str):
+        predicted = read_yaml(path.parent / name, str(path.parent / name))
+        data["contrasts"] = predicted.get("contrasts") if isinstance(predicted, dict) else predicted
     return validated_definition(data, source=str(path))
 
 

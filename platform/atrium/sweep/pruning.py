@@ -6,17 +6,15 @@ within a seed and seeds as given, which would be wrong for a verdict; verdicts a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import optuna
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 
 from atrium.errors import Pruned
-from atrium.metrics import ENTROPY, GRAD_NORM, REWARD
 from atrium.records import BenchmarkResult
 from atrium.sweep.definition import PrunerConfig
-from atrium.tracking.diagnosis import is_solved, is_stuck
+from atrium.tracking.diagnosis import Course, find_collapse
 from atrium.tracking.listener import Listener
 
 _MIN_PAIRS = 10
@@ -78,8 +76,7 @@ class RunWatch(Listener):
         self._on_step = on_step
         self._report = report
         self._evaluated: tuple[int, Mapping[str, object]] | None = None
-        self._num_without_signal = 0
-        self._num_without_entropy = 0
+        self._course = Course(num_newest=config.collapse_steps or 0)
 
     def evaluation(self, result: BenchmarkResult) -> None:
         """Keep a validation result, which is decided on once the step's metrics are recorded, too."""
@@ -98,18 +95,9 @@ class RunWatch(Listener):
         limit = self._config.collapse_steps
         if limit is None:
             return
-        for quantity in (REWARD, ENTROPY, GRAD_NORM):
-            if math.isnan(metrics.get(quantity.name, 0.0)):
-                raise Pruned(f"it collapsed: {quantity.name} is not a number at step {step}")
-        # A task that is solved leaves neither a signal nor entropy, and is no collapse.
-        self._num_without_signal = self._num_without_signal + 1 if is_stuck(metrics) else 0
-        is_low = metrics.get(ENTROPY.name, math.inf) < self._config.min_entropy
-        without_entropy = is_low and not is_solved(metrics)
-        self._num_without_entropy = self._num_without_entropy + 1 if without_entropy else 0
-        if self._num_without_signal >= limit:
-            raise Pruned(f"it collapsed: for {limit} steps all rewards of every group were equal")
-        if self._num_without_entropy >= limit:
-            raise Pruned(f"it collapsed: entropy stayed below {self._config.min_entropy:g} for {limit} steps")
+        self._course.add(step, metrics)
+        if found := find_collapse(self._course.steps, limit):
+            raise Pruned(f"it collapsed: {found.text}")
 
 
 def trial_report(trial: optuna.trial.Trial, metric: str) -> Callable[[int, Mapping[str, object]], bool]:

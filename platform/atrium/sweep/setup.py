@@ -28,14 +28,17 @@ from atrium.tracking.atomic import explained, write_json
 from atrium.tracking.recorded import read_object
 
 CREATED, PLUGINS = "created", "plugins"
+PREDICTED_AT = "predictions_commit"
+"""The commit that held the predictions as they were when the sweep began; None where none did."""
 STORAGE_VARIABLE, PARENT_VARIABLE = "ATRIUM_SWEEP_STORAGE", "ATRIUM_SWEEP_PARENT"
 """How a command hands its workers what no list of processes should show, and whom they belong to."""
 _MAY_CHANGE = ("trials", "max_attempts", "tiny")
 
 
-def prepare(storage: SweepStorage, definition: SweepDefinition) -> None:
+def prepare(storage: SweepStorage, definition: SweepDefinition, *, predicted_at: str | None = None) -> None:
     """Make the sweep's folder, studies and trials, or find them; nothing runs yet.
 
+    `predicted_at` is the commit that holds the predictions now: what counts is what was so at the beginning.
     Raises `ConfigError` where a sweep of this name has other settings, or its space cannot be run.
     """
     check_plugins(storage, definition.name)
@@ -51,6 +54,8 @@ def prepare(storage: SweepStorage, definition: SweepDefinition) -> None:
         study.set_user_attr(DEFINITION, definition.model_dump(mode="json"))
         study.set_user_attr(CREATED, created)
         study.set_user_attr(PLUGINS, plugins.records())
+        if begun is None:
+            study.set_user_attr(PREDICTED_AT, predicted_at)
         claims = Claims(storage, definition.name, this_worker())
         claims.beat()
         for stage, trials in planned.items():
@@ -70,7 +75,11 @@ def prepare(storage: SweepStorage, definition: SweepDefinition) -> None:
     with explained("write", folder):
         write_state(folder, state)
         write_json(
-            folder / DEFINITION_FILE, public_definition(definition, without_password(storage.url), created)
+            folder / DEFINITION_FILE,
+            {
+                **public_definition(definition, without_password(storage.url), created),
+                PREDICTED_AT: study.user_attrs.get(PREDICTED_AT),
+            },
         )
 
 

@@ -23,6 +23,7 @@ JOURNAL_FILE, SQLITE_FILE = "journal.log", "study.db"
 _LOCK_TIMEOUT_S = 60
 _SCHEMES = ("postgresql", "mysql", "mariadb", "sqlite")
 _PASSWORD = re.compile(r"(://[^:/@]+):[^@]*@")
+_QUERY_PASSWORD = re.compile(r"([?&]\w*passw(?:or)?d=)[^&#]*", re.IGNORECASE)
 
 
 def storage_url(wanted: str | None, folder: Path) -> str:
@@ -43,7 +44,7 @@ def storage_url(wanted: str | None, folder: Path) -> str:
 
 def without_password(url: str) -> str:
     """A URL that may be shown and written down."""
-    return _PASSWORD.sub(r"\1:***@", url)
+    return _QUERY_PASSWORD.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
 
 
 class SweepStorage:

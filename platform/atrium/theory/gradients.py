@@ -135,6 +135,7 @@ def _batch(probability_B: Tensor, advantage_B: Tensor) -> Batch:
         sample_key_B=torch.arange(len(advantage_B)),
         rollout_logprob_BT=anchor_BT,
         behavior_logprob_BT=anchor_BT,
+        proximal_logprob_BT=anchor_BT,
         reference_logprob_BT=anchor_BT,
         is_trained_B=torch.ones(len(advantage_B), dtype=torch.bool),
         advantage_BT=advantage_B[:, None],

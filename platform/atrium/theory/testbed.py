@@ -147,6 +147,7 @@ def batch_of(
         sample_key_B=torch.arange(len(rows)),
         rollout_logprob_BT=behavior_BT,
         behavior_logprob_BT=behavior_BT,
+        proximal_logprob_BT=behavior_BT,
         reference_logprob_BT=reference_BT,
         is_trained_B=torch.ones(len(rows), dtype=torch.bool),
     )

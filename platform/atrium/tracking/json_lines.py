@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from atrium.plain_files import MAX_LINES_BYTES, read_plain
 from atrium.tracking.atomic import replacing, standard_json
 
 Record = dict[str, object]
@@ -47,9 +48,7 @@ def decode_line(line: bytes) -> Record | None:
 def read_json_lines(path: Path, offset: int = 0) -> JsonLines:
     """The whole lines from byte `offset` on; a missing file has none. Raises `OSError` if unreadable."""
     try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            data = file.read()
+        data = read_plain(path, MAX_LINES_BYTES, offset=offset)
     except FileNotFoundError:
         return JsonLines(records=(), next_offset=offset, num_unreadable=0)
     whole = data[: data.rfind(b"\n") + 1]
@@ -65,7 +64,7 @@ def read_json_lines(path: Path, offset: int = 0) -> JsonLines:
 def split_lines(path: Path, wanted: Callable[[Record], bool]) -> tuple[bytes, bytes]:
     """The lines of the wanted objects, and all others: unwanted, broken, or without an end."""
     try:
-        data = path.read_bytes()
+        data = read_plain(path, MAX_LINES_BYTES)
     except FileNotFoundError:
         return b"", b""
     kept: list[bytes] = []

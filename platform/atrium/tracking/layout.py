@@ -96,6 +96,11 @@ class RunLayout:
         return self.path / "plugins"
 
     @property
+    def engines_dir(self) -> Path:
+        """What engines beside the trainer print, `engines/`: a file for each."""
+        return self.path / "engines"
+
+    @property
     def metrics_file(self) -> Path:
         """One object per step, `metrics.jsonl`."""
         return self.path / "metrics.jsonl"

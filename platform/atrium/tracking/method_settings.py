@@ -18,6 +18,11 @@ from atrium.rollout.settings import EngineSettings
 _NOT_THE_METHOD = {"seed", "experiment_name", "runs_dir", "resume", "tracking", "checkpoint", "compute"}
 _CHANGES_NUMBERS = {"compute.dtype", "compute.behavior_logprobs"}
 """Settings of these sections that change what is computed by more than the order of sums."""
+_PLACES = {
+    f"rollout.{name}"
+    for name in ("placement", "num_engines", "devices", "engine_timeout_s", "unit_samples", "overlap")
+}
+"""Settings of other sections that say where work is done, the one that `placement` replaced included."""
 LENGTH = "num_steps"
 
 
@@ -28,6 +33,8 @@ def tells_methods_apart(key: str, *, at_last_step: bool = False) -> bool:
     """
     if key == LENGTH:
         return at_last_step
+    if key in _PLACES:
+        return False
     return key in _CHANGES_NUMBERS or key.partition(".")[0] not in _NOT_THE_METHOD
 
 
@@ -35,7 +42,9 @@ def method_of(config: Mapping[str, object], *, at_last_step: bool = False) -> di
     """The settings of a recorded configuration that make the method, nested as they were recorded."""
     method: dict[str, object] = {}
     for section, value in config.items():
-        if tells_methods_apart(section, at_last_step=at_last_step):
+        if tells_methods_apart(section, at_last_step=at_last_step) and isinstance(value, Mapping):
+            method[section] = {name: one for name, one in value.items() if f"{section}.{name}" not in _PLACES}
+        elif tells_methods_apart(section, at_last_step=at_last_step):
             method[section] = value
         elif isinstance(value, Mapping):
             kept = {name: one for name, one in value.items() if f"{section}.{name}" in _CHANGES_NUMBERS}
@@ -47,15 +56,12 @@ def use_of(config: Mapping[str, object]) -> Use | None:
     """The use that a recorded run made of its method; None where its settings do not say."""
     rollout, optimizer, compute = (mapping_at(config, name) for name in ("rollout", "optimizer", "compute"))
     try:
-        lag, engine = rollout.get("lag", 0), str(rollout["engine"])
-        elsewhere = f"rollout.lag={lag}" if lag else None
-        if EngineSettings.named(engine).reads_stored:
-            elsewhere = f"rollout.engine={engine}"
         return Use(
             num_updates_per_batch=int(optimizer["num_minibatches"]) * int(optimizer["num_epochs"]),
             group_size=int(rollout["group_size"]),
             behavior_logprobs=str(compute["behavior_logprobs"]),
-            sampled_elsewhere=elsewhere,
+            lag=int(rollout.get("lag", 0)),
+            reads_stored=EngineSettings.named(str(rollout["engine"])).reads_stored,
             dtype=str(compute.get("dtype", "float32")),
             max_length=int(rollout.get("max_new_tokens", 1)),
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from atrium.errors import RunFolderError
 from atrium.nested import setting
+from atrium.plain_files import read_plain
 
 _FILE = "atrium.json"
 ASKED_BY = (
@@ -41,7 +42,7 @@ def read_origin(policy: Path) -> dict[str, object]:
     if not path.is_file():
         return {}
     try:
-        asked = json.loads(path.read_text(encoding="utf-8"))["asked"]
+        asked = json.loads(read_plain(path))["asked"]
         return {key: asked[key] for key in ASKED_BY if key in asked}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunFolderError(

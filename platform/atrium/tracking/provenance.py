@@ -105,6 +105,13 @@ def code_version(project_dir: Path | None, environment: Mapping[str, str]) -> di
     }
 
 
+def commit_of(path: Path) -> str | None:
+    """The last commit that changed a file; None where none holds it as it is, or nothing can be known."""
+    if _git(path.parent, "status", "--porcelain", "--", path.name) != "":
+        return None
+    return (_git(path.parent, "log", "-1", "--format=%H", "--", path.name) or "").strip() or None
+
+
 def package_versions() -> dict[str, str]:
     """The version of every installed package, by name."""
     found = {}

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atrium.nested import mapping_at, setting
-from atrium.tracking.diagnosis import Finding, diagnose
+from atrium.tracking.diagnosis import Finding, Step, diagnose
 from atrium.tracking.json_lines import Record, read_json_lines
 from atrium.tracking.recorded import Interval, as_finite, as_integer, as_interval, number_or_nan, read_object
 from atrium.tracking.run_folder import RunFolder
@@ -163,12 +163,19 @@ def read_findings(folder: RunFolder, *, is_over: bool = True) -> tuple[Finding, 
 
     Raises `OSError` where the file exists and cannot be read.
     """
+    return diagnose(read_steps(folder), is_over=is_over)
+
+
+def read_steps(folder: RunFolder) -> list[Step]:
+    """Each step with what it recorded, as the rules of `diagnosis` take it.
+
+    Raises `OSError` where the file exists and cannot be read.
+    """
     by_step = _by_step(read_json_lines(folder.metrics_file).records)
-    steps = [
+    return [
         (step, {name: number_or_nan(value) for name, value in record.items() if name not in ("step", "time")})
         for step, record in by_step.items()
     ]
-    return diagnose(steps, is_over=is_over)
 
 
 def _by_step(records: Iterable[Record]) -> dict[int, Record]:

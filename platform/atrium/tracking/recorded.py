@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from atrium.plain_files import read_plain
+
 Interval = tuple[float, float]
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -16,7 +18,7 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 def read_object(path: Path) -> tuple[Mapping[str, object], str | None]:
     """The object in a JSON file and None, or an empty one and the reason in words."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_plain(path))
     except FileNotFoundError:
         return {}, f"it has no {path.name}"
     except OSError as error:

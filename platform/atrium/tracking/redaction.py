@@ -17,7 +17,8 @@ _CLEAR_WORDS = (
     r"|credentials?"
 )
 _UNCLEAR_WORDS = r"token|auth|key|pat"  # in this field, tokens are mostly no secrets
-_SECRET_VARIABLE = re.compile(rf"(?:^|_)(?:{_CLEAR_WORDS}|{_UNCLEAR_WORDS})(?:_|$)", re.IGNORECASE)
+# A clear word may follow another without an underscore, as in PGPASSWORD.
+_SECRET_VARIABLE = re.compile(rf"(?:{_CLEAR_WORDS}|(?:^|_)(?:{_UNCLEAR_WORDS}))(?:_|$)", re.IGNORECASE)
 _PATTERNS = (
     # Whole key files.
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S),
@@ -34,6 +35,7 @@ _PATTERNS = (
     re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),
 )
 _URL_PASSWORD = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*):[^\s/@]+@", re.IGNORECASE)
+_QUERY_PASSWORD = re.compile(rf"([?&][\w.-]*(?:{_CLEAR_WORDS})=)[^&#\s\"']+", re.IGNORECASE)
 _BEARER = re.compile(r"\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{12,}", re.IGNORECASE)
 _NAMED = r"""(?P<name>\b[\w.-]*?(?:{words})["']?\s*[=:]\s*|--[\w-]*?(?:{words})[ =])"""
 _ASSIGNMENTS = (
@@ -74,6 +76,7 @@ def redact(text: str, environment: Mapping[str, str]) -> str:
     for pattern in _PATTERNS:
         text = pattern.sub(REDACTED, text)
     text = _URL_PASSWORD.sub(rf"\1:{REDACTED}@", text)
+    text = _QUERY_PASSWORD.sub(rf"\1{REDACTED}", text)
     text = _BEARER.sub(rf"\1\2{REDACTED}", text)
     for assignment in _ASSIGNMENTS:
         text = assignment.sub(lambda match: match["name"] + REDACTED, text)

@@ -68,6 +68,7 @@ class RolloutCollector:
     num_prompts: int
     group_size: int
     seed: int
+    sampling_stream: int = 0
     ranks: Ranks = Ranks()
     require_stop: bool = False
 
@@ -139,10 +140,13 @@ class RolloutCollector:
 
     def request(self, problem: Problem, position: int) -> GenerationRequest:
         """The request to the engine for the problem at a position of the stream."""
+        # The first stream is what runs drew from before there were others.
+        stream = (self.sampling_stream,) if self.sampling_stream else ()
         return GenerationRequest(
             prompt_token_ids=self.encode(problem),
             sample_seeds=tuple(
-                derive_seed(self.seed, "rollout", position, sample) for sample in range(self.group_size)
+                derive_seed(self.seed, "rollout", position, sample, *stream)
+                for sample in range(self.group_size)
             ),
         )
 
@@ -176,9 +180,10 @@ class _Round:
         self._answered.add(place)
         if not self._collector.ranks.leads_engine:
             return  # the group comes from the rank that does
-        gold = self._problems[place].answer
+        problem, submit = self._problems[place], self._collector.grader.submit
         self._graded[place] = [
-            (completion, self._collector.grader.submit(completion.text, gold)) for completion in completions
+            (completion, submit(completion.text, problem.answer, problem.metadata))
+            for completion in completions
         ]
 
     def unanswered(self) -> list[int]:

@@ -19,9 +19,10 @@ from torch import Tensor
 from atrium import metrics
 from atrium.errors import Interrupted, PolicyDivergedError, TrainingDivergedError
 from atrium.metrics import Quantity
-from atrium.rollout.collate import RolloutRows, collate
+from atrium.rollout.collate import RolloutRows, collate, with_behavior
 from atrium.rollout.engine import Engine
 from atrium.tracking.listener import Listener
+from atrium.train.beside import Pending, SamplingBeside
 from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState
 from atrium.train.checkpoint.lagged import LaggedBatch
 from atrium.train.collect import Collected, RolloutCollector
@@ -29,9 +30,8 @@ from atrium.train.guard.memory import PeakMemory
 from atrium.train.guard.out_of_memory import memory_explained
 from atrium.train.guard.profile import StepProfiler
 from atrium.train.measure.measurements import Measurements
-from atrium.train.measure.mismatch import check_mismatch, measure_mismatch, staleness
+from atrium.train.measure.mismatch import check_mismatch, measure_mismatch, mismatch_sums, staleness
 from atrium.train.measure.traces import token_traces
-from atrium.train.overlap import Overlap, Pending
 from atrium.train.ranks.rank_report import RankReport
 from atrium.train.ranks.ranks import Ranks
 from atrium.train.update.reference import MovingReference
@@ -83,8 +83,7 @@ class Training:
 
     `weights` gives the policy's full state dict, for the engine; `listener` hears what happens; `should_stop`
     is asked after every step. `lagged` are the batches of the next steps, where they were sampled before the
-    run was resumed; with `overlap` such a batch is sampled beside the update, which an engine with weights of
-    its own allows.
+    run was resumed; with `beside` such a batch is sampled during the update, by engines beside the trainer.
     `profiler` traces one step. `rank_report` knows the processes that share the run and says how they differ.
     """
 
@@ -99,7 +98,7 @@ class Training:
     checkpoints: CheckpointStore
     should_stop: Callable[[], bool]
     lagged: tuple[LaggedBatch, ...] = ()
-    overlap: Overlap | None = None
+    beside: SamplingBeside | None = None
     profiler: StepProfiler | None = None
     rank_report: RankReport = field(default_factory=RankReport)
 
@@ -120,6 +119,7 @@ def train(run: Training, state: TrainingState) -> TrainingState:
     if state.step == 0:
         state = _evaluated(run, state, Measurements(), peak)
     step_started, checkpoint_s = time.perf_counter(), 0.0
+    idle_s = run.engine.facts.idle_s or 0.0
     lagged = run.lagged
     while state.step < settings.num_steps:
         step = state.step + 1
@@ -133,6 +133,9 @@ def train(run: Training, state: TrainingState) -> TrainingState:
         state = replace(state, wall_s=now - run_started)
         measurements.add(metrics.CHECKPOINT_S, checkpoint_s)
         _account(measurements, now - step_started, settings.lag)
+        if (idle_now_s := run.engine.facts.idle_s) is not None:
+            measurements.add(metrics.ENGINE_IDLE_S, idle_now_s - idle_s)
+            idle_s = idle_now_s
         measurements.add(metrics.PEAK_MEMORY_MB, peak.peak_mb())
         run.rank_report.add(step, measurements)
         # Metrics come before the checkpoint: whoever resumes from it finds every step up to it recorded.
@@ -161,20 +164,20 @@ def _stepped(
     """
     settings, step, before = run.settings, state.step + 1, state
     batches = [*lagged]
-    num_before = settings.lag + (run.overlap is None)  # of the batches that the weights of now sample
+    num_before = settings.lag + (run.beside is None)  # of the batches that the weights of now sample
     while len(batches) < num_before:
         cursor = batches[-1].collected.cursor if batches else state.cursor
         batches.append(_sampled(run, state, step + len(batches), cursor, peak))
     collected, measurements = batches[0].collected, batches[0].measurements
     _enter(run, step, "update")
     beside: AbstractContextManager[Pending | None] = nullcontext()
-    if run.overlap is not None:
-        cursor = batches[-1].collected.cursor
-        beside = run.overlap.sampling(run.collector, step + len(batches), cursor)
+    due = step + len(batches)
+    if run.beside is not None:
+        beside = run.beside.sampling(run.collector, due, batches[-1].collected.cursor)
     with beside as pending, peak.of_phase(metrics.UPDATE_PEAK_MB, measurements):
         state = _updated(run, state, step, collected, measurements)
     if pending is not None:
-        batches.append(pending.finished(partial(_compared, run, before)))
+        batches.append(pending.finished(partial(_compared, run, before, due)))
     with _timed(metrics.WEIGHTS_S, measurements):
         run.engine.update_weights(run.weights(), state.weight_version)
         if run.reference is not None:
@@ -216,16 +219,30 @@ def _sampled(run: Training, state: TrainingState, step: int, cursor: int, peak: 
     measurements = Measurements()
     with peak.of_phase(metrics.ROLLOUT_PEAK_MB, measurements), memory_explained("sampling", _ENGINE_ADVICE):
         collected = run.collector.collect(step, cursor, measurements)
-        if run.settings.lag:
-            _compared(run, state, collected, measurements)
+        collected = _compared(run, state, step, collected, measurements)
     return LaggedBatch(collected=collected, measurements=measurements)
 
 
-def _compared(run: Training, state: TrainingState, collected: Collected, measurements: Measurements) -> None:
-    """Measure how engine and trainer differ on a batch that the weights of now sampled."""
-    if collected.groups:
-        max_tokens = state.update.micro_batch_tokens or run.updater.settings.micro_batch_tokens
-        measure_mismatch(run.updater.forward, _rows(run.settings, collected), max_tokens, measurements)
+def _compared(
+    run: Training, state: TrainingState, step: int, collected: Collected, measurements: Measurements
+) -> Collected:
+    """The batch of `step`, which the weights of now sampled, with what only they can say of it.
+
+    Measured are the steps until its own, and how engine and trainer differ by these weights. Where the
+    trainer's numbers anchor a lagged batch, they come with it.
+    """
+    measurements.add(metrics.STALENESS_STEPS, step - 1 - state.step)
+    if not (run.settings.lag and collected.groups):
+        return collected
+    rows, updater = _rows(run.settings, collected), run.updater
+    if updater.settings.behavior_logprobs == "engine":
+        max_tokens = state.update.micro_batch_tokens or updater.settings.micro_batch_tokens
+        measure_mismatch(updater.forward, rows, max_tokens, measurements)
+        return collected
+    logprob_BT = updater.behavior_logprobs(rows, state.update, measurements)
+    batch = rows.batch
+    measurements.add_sums(mismatch_sums(logprob_BT, batch.rollout_logprob_BT, batch.mask_BT))
+    return replace(collected, groups=with_behavior(collected.groups, logprob_BT))
 
 
 def _rows(settings: LoopSettings, collected: Collected, weight_version: int | None = None) -> RolloutRows:

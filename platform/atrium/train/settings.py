@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atrium.section import Count, CountOrZero, NonNegative, Positive, Section
+from atrium.section import Count, CountOrZero, NonNegative, Positive, Rate, Section
 
 OptimizerKind = Literal["adamw", "adamw_8bit", "adamw_bf16"]
 
@@ -16,7 +16,7 @@ class AdamWSettings(Section):
 
     kind: OptimizerKind = "adamw"
     """Float32 state; state in 8 bits; or weights and state in bfloat16 with compensated rounding."""
-    learning_rate: Positive
+    learning_rate: Rate
     """Peak learning rate."""
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)]
     """Decay of the gradient's running mean."""
@@ -30,7 +30,7 @@ class AdamWSettings(Section):
     """Training steps over which the learning rate rises linearly to its peak."""
     schedule: Literal["constant", "linear", "cosine"]
     """What the learning rate does afterwards: stay, or fall to 0 at num_steps."""
-    max_grad_norm: Positive | None
+    max_grad_norm: Annotated[float, Field(gt=0.0, le=1e12)] | None
     """Norm that gradients are scaled down to; null for off."""
 
 

@@ -218,6 +218,13 @@ def write_sweep(runs_dir, name="delta"):
     (folder / "state.json").write_text(json.dumps(state))
     (folder / "sweep.json").write_text(json.dumps({"definition": {"sampler": {"kind": "tpe"}}}))
     report = {
+        "contrasts": {
+            "outcomes": {"reward": "mean rollout/reward over steps 1 to 8"},
+            "columns": ["contrast", "predicted", "seen", "so the prediction is"],
+            "rows": [
+                {"outcome": "reward", "cells": ["wide - clip", "+0.1", "+0.12 [+0.1, +0.14]", "as predicted"]}
+            ],
+        },
         "importances": {"divergence.delta": 0.8, "optimizer.learning_rate": 0.2},
         "sentences": ["So far."],
     }

@@ -254,6 +254,16 @@ def test_one_completion_comes_with_its_tokens_and_its_text_unchanged(client, hos
     assert evaluated["question"] == "1+1="
 
 
+def test_a_run_shows_what_went_wrong_in_it(runs_dir, client):
+    name = names(client)[0]
+    assert ask(client, "run", name=name)["findings"] == []
+    with (runs_dir / name / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 9, "time": 0.0, "objective/loss": "NaN"}) + "\n")
+    eventually(lambda: len(ask(client, "run", name=name)["findings"]) == 1)
+    [found] = ask(client, "run", name=name)["findings"]
+    assert found.startswith("divergence, step 9: objective/loss is not a finite number")
+
+
 def test_notes_and_tags_are_written_and_shown(runs_dir, client):
     name = names(client)[0]
     answer = client.patch("/api/run", params={"name": name}, json={"note": "<b>best</b>", "tags": ["good"]})

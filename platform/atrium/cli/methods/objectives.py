@@ -22,10 +22,13 @@ from atrium.method.words import window_text
 from atrium.tracking.atomic import write_text
 from atrium.tracking.printing import print_json, say, standard_output
 
-_ALWAYS = ("advantage", "ratio", "divergence", "window [l, u]", "surrogate", "reduction")
+_WINDOW = "window [l, u]"
+_ALWAYS = ("advantage", "ratio", "divergence", _WINDOW, "surrogate", "reduction")
 """Axes with a column of their own; what a method chooses on the others stands in the last column."""
 _HIDDEN = ("on policy",)
 _ABSENT = "–"
+_MIN_WIDTH = 130
+"""Columns of a terminal below which axes share a column: narrower ones would split words."""
 _MARK = "≠"
 _EXAMPLES = """\
 examples:
@@ -118,15 +121,26 @@ def _shown(settings_by_key: Mapping[str, object], key: str) -> str:
 def _print_table(presets: Sequence[Preset], console: Console) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
     table.add_column("method", no_wrap=True, style="bold")
-    for title in (*_ALWAYS, "and"):
-        table.add_column(title, overflow="fold", min_width=16 if title.startswith("window") else None)
+    is_wide = console.width >= _MIN_WIDTH
+    for title in (*_ALWAYS, "and") if is_wide else (_WINDOW, "choices"):
+        width = 16 if title == _WINDOW else None
+        table.add_column(title, overflow="fold", min_width=width, max_width=None if is_wide else width)
     for preset in presets:
         chosen = axes(preset)
         others = [
             f"{title}: {text}" for title, text in chosen.items() if text and title not in (*_ALWAYS, *_HIDDEN)
         ]
         cells = [chosen[title] for title in _ALWAYS]
-        table.add_row(preset.name, *(Text(_broken(text)) for text in (*cells, "; ".join(others))))
+        if is_wide:
+            cells += ["; ".join(others)]
+        else:
+            choices = [
+                f"{title} none" if chosen[title] == "none" else chosen[title]
+                for title in _ALWAYS
+                if title != _WINDOW
+            ]
+            cells = [chosen[_WINDOW], "; ".join([*choices, *others])]
+        table.add_row(preset.name, *(Text(_broken(text)) for text in cells))
     console.print(table)
     console.print()
     note = (

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from atrium.cli.methods.axes import axes
 from atrium.config.presets import PartFile, Preset, names, own_overrides, read_divergence, read_part
 from atrium.method.words import window_text
+from atrium.peers.trainers import TRAINERS, WANTS
 
 _ARXIV = re.compile(r"\b(\d{4}\.\d{5})\b")
 _PLACE = re.compile(
@@ -74,11 +75,19 @@ _SHARED = (
 """What all methods share, and what verl, TRL or a paper's authors do instead, as read in their code."""
 
 
+_IN_TRAINERS = """\
+[trainers.md](trainers.md) says how. A method *runs* where its trainer hands over what the method wants; else
+the table says what lacks. Where a trainer's name has an asterisk, that is read from its documentation only:
+none of its code has run beside Atrium's."""
+
+
 def methods_page(presets: Sequence[Preset]) -> str:
     """The whole page as Markdown."""
     lines = [_INTRODUCTION, "## What all methods share", ""]
     lines += ["The other trainers are verl 0.9.1 and TRL 1.16.0.", ""]
     lines += [*_table(("point", "here", "elsewhere"), _SHARED), ""]
+    lines += ["## In other trainers", "", _IN_TRAINERS, "", *_in_trainers(presets), ""]
+    lines += [*(f"- {_wish(key)}: {meaning}." for key, meaning in WANTS.items()), ""]
     lines += ["## All methods", "", *_overview(presets), ""]
     for preset in presets:
         lines += _section(preset)
@@ -113,6 +122,20 @@ def _overview(presets: Sequence[Preset]) -> list[str]:
         cited = ", ".join(map(_link, papers(preset.file.header)))
         rows.append((link, cited, chosen["surrogate"], chosen["divergence"], chosen["window [l, u]"]))
     return _table(("method", "paper", "surrogate", "divergence", "window [l, u]"), rows)
+
+
+def _in_trainers(presets: Sequence[Preset]) -> list[str]:
+    rows = []
+    for preset in presets:
+        lacking = (trainer.lacks(preset.method) for trainer in TRAINERS)
+        cells = (", ".join(map(_wish, keys)) or "runs" for keys in lacking)
+        rows.append((f"[{preset.name}](#{preset.name})", *cells))
+    titles = (trainer.name if trainer.is_tested else f"{trainer.name}*" for trainer in TRAINERS)
+    return _table(("method", *titles), rows)
+
+
+def _wish(key: str) -> str:
+    return key.replace("_", " ")
 
 
 def _section(preset: Preset) -> list[str]:

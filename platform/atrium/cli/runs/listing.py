@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Mapping, Sequence
 
@@ -46,7 +47,7 @@ def main_runs(argv: list[str]) -> int:
         if arguments.json:
             print_json([describe(run) for run in runs])
         else:
-            _print_runs(runs, arguments.runs_dir, standard_output())
+            _print_runs(runs, arguments, standard_output())
     return 0
 
 
@@ -72,9 +73,13 @@ def describe(run: RunOverview) -> dict[str, object]:
     }
 
 
-def _print_runs(runs: Sequence[RunOverview], runs_dir: str, console: Console) -> None:
+def _print_runs(runs: Sequence[RunOverview], arguments: argparse.Namespace, console: Console) -> None:
     if not runs:
-        console.print(f"no runs in {printable(runs_dir)}; `make train` makes one", soft_wrap=True)
+        place, text = printable(arguments.runs_dir), printable(arguments.text)
+        told = f"no runs in {place}; `make train` makes one"
+        if text and list_runs(arguments.runs_dir):
+            told = f"no run in {place} has {text} in its name; `atrium runs` lists all"
+        console.print(told, soft_wrap=True)
         return
     rows = [_row(run) for run in runs]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")

@@ -28,6 +28,7 @@ from atrium.metrics import (
     TRUNCATED_FRAC,
 )
 from atrium.nested import flattened, mapping_at, setting
+from atrium.plain_files import read_plain
 from atrium.tracking.end_summary import INTERVAL_NOTE, curves_table, heading, print_findings
 from atrium.tracking.find import find_run
 from atrium.tracking.formatting import age, printable, share, shortened, span
@@ -158,7 +159,7 @@ def _default_settings() -> tuple[Mapping[str, object] | None, str]:
 
 def _overrides(folder: RunFolder) -> list[str]:
     try:
-        return folder.overrides_file.read_text(encoding="utf-8", errors="replace").splitlines()
+        return read_plain(folder.overrides_file).decode("utf-8", "replace").splitlines()
     except FileNotFoundError:
         return []
 

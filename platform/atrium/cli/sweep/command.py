@@ -81,7 +81,7 @@ def _no_overrides(overrides: Sequence[str], allowed: Sequence[str]) -> None:
 def _run(wanted: str, arguments: Sequence[str]) -> int:
     options, overrides = _options(arguments, _OWN)
     num_workers = _count(options.get("workers", "1"), "workers")
-    from atrium.cli.sweep.run import run_sweep, sweep_definition
+    from atrium.cli.sweep.run import predictions_commit, run_sweep, sweep_definition
 
     definition = sweep_definition(wanted, options, overrides)
     if "plan" in options:
@@ -89,7 +89,8 @@ def _run(wanted: str, arguments: Sequence[str]) -> int:
 
         sys.stdout.write("\n".join(outlook(definition, options["plan"], num_workers)) + "\n")
         return 0
-    return run_sweep(definition, options.get("storage"), num_workers)
+    predicted_at = predictions_commit(wanted, definition)
+    return run_sweep(definition, options.get("storage"), num_workers, predicted_at)
 
 
 def _worker(name: str, arguments: Sequence[str]) -> int:

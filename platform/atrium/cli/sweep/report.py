@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atrium.cli.sweep.contrasts import contrast_sentences, contrast_tables, planned_contrasts
 from atrium.cli.sweep.table import trials_table
 from atrium.sweep.claims import Claims, this_worker
 from atrium.sweep.definition import SweepDefinition
@@ -57,6 +58,7 @@ def report(runs_dir: str, name: str, url: str | None = None) -> int:
         state = snapshot(studies, Claims(storage, name, this_worker()), created)
         content = analysis(studies, state)
         content["verdict"], content["no_verdict"] = verdict_of(studies)
+        content["contrasts"] = planned_contrasts(studies)
     content["sentences"] = sentences(definition, content)
     with explained("write the report of sweep", folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,8 +87,8 @@ def list_sweeps(runs_dir: str) -> int:
 def sentences(definition: SweepDefinition, content: Mapping[str, Any]) -> list[str]:
     """The conclusions that the sweep allows, and those that it does not, in words."""
     said = []
-    best = content["best"]
-    if best is not None:
+    best, contrasts = content["best"], content["contrasts"]
+    if best is not None and contrasts is None:
         said.append(best_sentence(best, content["ranking"]))
     merged = [one for one in content["ranking"] if len(one["labels"]) > 1]
     said += [f"{' and '.join(one['labels'])} are the same method and were run once" for one in merged]
@@ -106,6 +108,8 @@ def sentences(definition: SweepDefinition, content: Mapping[str, Any]) -> list[s
         said.append(f"no verdict: {content['no_verdict']}")
     elif definition.final is not None:
         said.append("settings and baseline have not met on fresh seeds yet, so nothing is decided")
+    elif contrasts is not None:
+        said += contrast_sentences(contrasts)
     else:
         said.append("no comparison on fresh seeds was asked for, so differences here decide nothing")
     if content["importances"]:
@@ -153,7 +157,7 @@ def _write(folder: Path, studies: SweepStudies, content: dict[str, Any]) -> list
         written.append(folder / "curve.csv")
     definition = studies.definition
     winner = best_trial(studies.trials(Stage.SEARCH), definition.objectives[0].direction)
-    if winner is not None and len(definition.objectives) == 1:
+    if winner is not None and len(definition.objectives) == 1 and not definition.contrasts:
         write_text(folder / "winner.yaml", winner_yaml(definition, winner))
         written.append(folder / "winner.yaml")
     write_json(folder / "report.json", content)
@@ -167,6 +171,8 @@ def _show(console: Console, content: Mapping[str, Any], written: Sequence[Path])
     trials.sort(key=lambda one: (one["stage"] != "search", order.get(one["number"], 0)))
     console.print(f"sweep {state['name']}  {state['state']}")
     console.print(trials_table(state, trials))
+    for table in contrast_tables(content["contrasts"]) if content["contrasts"] else []:
+        console.print(table)
     for sentence in content["sentences"]:
         console.print(f"  {sentence}", soft_wrap=True)
     console.print()

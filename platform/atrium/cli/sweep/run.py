@@ -23,14 +23,14 @@ from atrium.config.compute import check_alone
 from atrium.config.machine import num_usable_cores, visible_gpus
 from atrium.errors import ConfigError, Interrupted, SweepError
 from atrium.planning.devices import find_gpu
-from atrium.processes import stop_requests
+from atrium.processes import END_SIGNALS, stop_requests
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.files import find_definition, read_definition, tiny, validated_definition
 from atrium.sweep.plan import trial_config
 from atrium.sweep.setup import PARENT_VARIABLE, STORAGE_VARIABLE, prepare
 from atrium.sweep.snapshot import STATE_FILE, sweep_folder
 from atrium.sweep.storage import SweepStorage, storage_url
-from atrium.tracking.provenance import gpus
+from atrium.tracking.provenance import commit_of, gpus
 from atrium.tracking.recorded import read_object
 
 _POLL_S = 0.5
@@ -61,7 +61,16 @@ def sweep_definition(wanted: str, options: Mapping[str, str], overrides: Sequenc
     )
 
 
-def run_sweep(definition: SweepDefinition, storage: str | None, num_workers: int) -> int:
+def predictions_commit(wanted: str, definition: SweepDefinition) -> str | None:
+    """The commit that holds the predictions of a sweep's file, None where there is none."""
+    if definition.predictions is None:
+        return None
+    return commit_of(find_definition(wanted).parent / definition.predictions)
+
+
+def run_sweep(
+    definition: SweepDefinition, storage: str | None, num_workers: int, predicted_at: str | None = None
+) -> int:
     """Run a sweep to its end with workers of this machine, and report on it."""
     from atrium.cli.sweep.report import report
     from atrium.cli.train.checks import check_machine
@@ -79,7 +88,7 @@ def run_sweep(definition: SweepDefinition, storage: str | None, num_workers: int
     ) and config.compute.device == "cuda":
         sys.stdout.write("\n".join(outlook(definition, found[0], num_workers)) + "\n")
     sys.stdout.flush()
-    prepare(opened, definition)
+    prepare(opened, definition, predicted_at=predicted_at)
     threads = max(1, min(config.compute.num_threads, num_usable_cores() // num_workers))
     workers = [
         _Worker(number, definition, opened.url, folder, threads) for number in range(1, num_workers + 1)
@@ -146,7 +155,7 @@ class _Worker:
 def _supervise(name: str, workers: Sequence[_Worker], folder: Path) -> None:
     """Start the workers and show how the sweep stands until all have ended."""
     asked: list[int] = []
-    with stop_requests(asked.append, [signal.SIGINT, signal.SIGTERM]), sweep_display(name) as display:
+    with stop_requests(asked.append, [signal.SIGINT, *END_SIGNALS]), sweep_display(name) as display:
         try:
             for worker in workers:
                 worker.start()

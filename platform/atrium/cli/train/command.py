@@ -7,6 +7,7 @@ completion are Hydra's own.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -34,6 +35,8 @@ from atrium.config.nearest import shown
 from atrium.config.resume import resumed
 from atrium.config.schema import RunConfig
 from atrium.errors import AtriumError, ConfigError, Interrupted, RunFolderError
+from atrium.plain_files import read_plain
+from atrium.processes import END_SIGNALS, stop_requests
 from atrium.tracking.find import TRAINED, find_run
 
 _RESUME = "resume"
@@ -214,7 +217,7 @@ def _continued(run: str, overrides: Sequence[str]) -> RunConfig:
 
 def _read_stored(file: Path, wanted: str) -> RunConfig:
     try:
-        return from_json(file.read_text(encoding="utf-8"))
+        return from_json(read_plain(file).decode())
     except ConfigError as error:
         raise RunFolderError(f"{wanted}: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -233,10 +236,11 @@ def _train_many(overrides: Sequence[str]) -> int:
         submit([(config, lines) for lines, config in jobs])
         return 0
     codes: list[int] = []
+    waiting = iter(enumerate(jobs, start=1))
 
     def train(_: DictConfig) -> None:
-        lines, config = jobs[len(codes)]
-        sys.stdout.write(f"run {len(codes) + 1} of {len(jobs)}: {' '.join(lines)}\n")
+        number, (lines, config) = next(waiting)
+        sys.stdout.write(f"run {number} of {len(jobs)}: {' '.join(lines)}\n")
         # What a run records as its command: this job alone, and not Hydra's way to it.
         sys.argv = [PROGRAM, "train", *lines, *plugins.flags()]
         try:
@@ -266,15 +270,20 @@ def _check_machine(config: RunConfig, from_step: int | None = None) -> None:
 
 
 def _train(config: RunConfig, overrides: Sequence[str]) -> None:
-    set_threads(config)
-    from atrium.assemble.graders import build_grader
+    with stop_requests(_stop, END_SIGNALS):
+        set_threads(config)
+        from atrium.assemble.graders import build_grader
 
-    with build_grader(config.grader, config.model) as grader:  # its first worker starts while torch is loaded
-        with loading():
-            # Only now: torch reads the environment when it is loaded.
-            from atrium.assemble.training import run_training
+        with build_grader(config.grader, config.model) as grader:  # its worker starts while torch is loaded
+            with loading():
+                # Only now: torch reads the environment when it is loaded.
+                from atrium.assemble.training import run_training
 
-        run_training(config, grader, overrides)
+            run_training(config, grader, overrides)
+
+
+def _stop(number: int) -> None:
+    raise Interrupted(f"stopped by {signal.Signals(number).name} before training was set up")
 
 
 def set_threads(config: RunConfig) -> None:

@@ -11,9 +11,8 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from atrium.config.compose import CONFIG_NAME, conf_folder
+from atrium.config.files import CONFIG_NAME, conf_folder, read_groups
 from atrium.config.nearest import shown, suggestion
-from atrium.config.overrides import read_groups
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
 
@@ -66,7 +65,7 @@ def _own_settings() -> Iterator[str]:
     yield "Settings of no part:"
     schema = RunConfig.model_json_schema()
     for name, node in schema["properties"].items():
-        if not _kinds(node, schema):
+        if not kinds(node, schema):
             yield from _setting(name, node, schema)
 
 
@@ -75,7 +74,7 @@ def _section(path: str) -> Iterator[str]:
     schema = RunConfig.model_json_schema()
     node: Schema = schema
     for depth, name in enumerate(names := path.split(".")):
-        known = {key: value for kind in _kinds(node, schema) for key, value in kind["properties"].items()}
+        known = {key: value for kind in kinds(node, schema) for key, value in kind["properties"].items()}
         if name not in known:
             where = ".".join(names[:depth]) or "a run"
             raise ConfigError(
@@ -83,16 +82,16 @@ def _section(path: str) -> Iterator[str]:
                 f"{suggestion(name, list(known)) or ';'} allowed are {', '.join(known)}"
             )
         node = known[name]
-    kinds = _kinds(node, schema)
-    if not kinds:
+    classes = kinds(node, schema)
+    if not classes:
         yield from _setting(path, node, schema)
         return
-    yield f"{path}: {_flat(node.get('description', ''))}"
-    for kind in kinds:
+    yield f"{path}: {flat(node.get('description', ''))}"
+    for kind in classes:
         yield ""
         tag = next((key for key in ("kind", "engine") if key in kind["properties"]), None)
         if tag:
-            yield f"{path}.{tag}={_allowed(kind['properties'][tag], schema)}"
+            yield f"{path}.{tag}={allowed(kind['properties'][tag], schema)}"
         yield from _wrapped(kind.get("description", ""), indent=2)
         for name, setting in kind["properties"].items():
             if name != tag:
@@ -103,30 +102,37 @@ def _section(path: str) -> Iterator[str]:
 
 def _setting(path: str, node: Schema, schema: Schema, *, is_required: bool = False) -> Iterator[str]:
     """A setting: what is allowed, its default, and what it means."""
-    allowed = f"`--help {path}`" if _kinds(node, schema) else _allowed(node, schema)
-    default = None if is_required else node.get("default")
-    shown = repr(default) if isinstance(default, str) and not default.strip() else default
-    said = f"; default {shown}" if isinstance(default, int | float | str) else ""
-    yield f"  {path}  ({allowed}{said})"
+    values = f"`--help {path}`" if kinds(node, schema) else allowed(node, schema)
+    shown = default_text(node, is_required=is_required)
+    said = f"; default {shown}" if shown else ""
+    yield f"  {path}  ({values}{said})"
     yield from _wrapped(node.get("description", ""), indent=6)
 
 
-def _kinds(node: Schema, schema: Schema) -> list[Schema]:
+def default_text(node: Schema, *, is_required: bool = False) -> str:
+    """The default of a plain setting, or nothing."""
+    default = None if is_required else node.get("default")
+    if not isinstance(default, int | float | str):
+        return ""
+    return repr(default) if isinstance(default, str) and not default.strip() else str(default)
+
+
+def kinds(node: Schema, schema: Schema) -> list[Schema]:
     """The classes that a node may be: none for a plain setting."""
     if "properties" in node:
         return [node]
     if reference := node.get("$ref"):
-        return _kinds(schema["$defs"][reference.rpartition("/")[2]], schema)
+        return kinds(schema["$defs"][reference.rpartition("/")[2]], schema)
     branches = [*node.get("oneOf", ()), *node.get("anyOf", ())]
-    return [kind for branch in branches for kind in _kinds(branch, schema)]
+    return [kind for branch in branches for kind in kinds(branch, schema)]
 
 
-def _allowed(node: Schema, schema: Schema) -> str:
+def allowed(node: Schema, schema: Schema) -> str:
     """The values that a setting may have."""
     if reference := node.get("$ref"):
-        return _allowed(schema["$defs"][reference.rpartition("/")[2]], schema)
+        return allowed(schema["$defs"][reference.rpartition("/")[2]], schema)
     if branches := [*node.get("oneOf", ()), *node.get("anyOf", ())]:
-        return ", ".join(dict.fromkeys(_allowed(branch, schema) for branch in branches))
+        return ", ".join(dict.fromkeys(allowed(branch, schema) for branch in branches))
     if "const" in node:
         return str(node["const"])
     if "enum" in node:
@@ -149,7 +155,7 @@ def _allowed(node: Schema, schema: Schema) -> str:
 def _wrapped(text: str, *, indent: int) -> list[str]:
     margin = " " * indent
     return textwrap.wrap(
-        _flat(text), _width(), initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
+        flat(text), _width(), initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
     )
 
 
@@ -157,5 +163,6 @@ def _width() -> int:
     return min(shutil.get_terminal_size((80, 24)).columns, _MAX_WIDTH)
 
 
-def _flat(text: str) -> str:
+def flat(text: str) -> str:
+    """The text on one line."""
     return " ".join(text.split())

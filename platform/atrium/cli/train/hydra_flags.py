@@ -19,7 +19,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from atrium.config.compose import CONFIG_NAME, HYDRA_VERSION_BASE, conf_folder
+from atrium.config.compose import HYDRA_VERSION_BASE
+from atrium.config.files import CONFIG_NAME, conf_folder
 from atrium.config.nearest import shown, suggestion
 from atrium.errors import ConfigError
 
@@ -45,7 +46,7 @@ def parse_flags(argv: Sequence[str]) -> argparse.Namespace:
         own = ("--resume", "--from-step", "--profile", "--print-script")
         known = [*(name for name in parser._option_string_actions if name.startswith("--")), *own]
         raise ConfigError(
-            f"atrium train {shown(unknown[0])}: there is no such flag{suggestion(unknown[0], known)} "
+            f"atrium train {shown(unknown[0])}: there is no such flag{suggestion(unknown[0], known) or ';'} "
             "`atrium train --help` lists them"
         )
     for name in _REFUSED:

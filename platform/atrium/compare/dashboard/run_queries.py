@@ -10,12 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from atrium.compare.dashboard.runs_scan import RunEntry
+from atrium.compare.dashboard.runs_scan import RunEntry, Signature
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.run_settings import differing, method_keys
 from atrium.metrics import REWARD
 from atrium.nested import setting
+from atrium.plain_files import open_plain
+from atrium.tracking.reader import read_findings
 from atrium.tracking.recorded import read_object
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.status import RunState
 
 Answer = dict[str, Any]
 
@@ -77,6 +81,7 @@ def run_answer(watcher: Watcher, name: str) -> Answer:
     return {
         **_row(entry, entry.settings),
         "settings": dict(entry.settings),
+        "findings": [*_findings(entry.folder, entry.signature, entry.overview.state)],
         "overrides": _text_of(entry, "overrides.yaml").splitlines(),
         "log": _text_of(entry, "log.txt"),
         "commit": setting(provenance, "code.commit"),
@@ -116,10 +121,19 @@ def _row(entry: RunEntry, keys: Iterable[str]) -> Answer:
     }
 
 
+@lru_cache(maxsize=32)
+def _findings(folder: RunFolder, _signature: Signature, state: RunState) -> tuple[str, ...]:
+    """What went wrong in a run by the rules of `diagnosis`; nothing where its metrics cannot be read."""
+    try:
+        return tuple(found.text for found in read_findings(folder, is_over=state is not RunState.RUNNING))
+    except OSError:
+        return ()
+
+
 def _text_of(entry: RunEntry, name: str) -> str:
     """The end of a text file in the run's folder, from a whole line on; empty where it cannot be read."""
     try:
-        with (entry.folder.path / name).open("rb") as file:
+        with open_plain(entry.folder.path / name) as file:
             size = file.seek(0, 2)
             file.seek(max(size - _LOG_BYTES, 0))
             text = file.read().decode("utf-8", "replace")

@@ -21,6 +21,7 @@ from atrium.errors import AtriumError
 from atrium.tracking.atomic import write_json
 from atrium.tracking.formatting import shortened
 from atrium.tracking.mirrors.rows import Row, RowReader
+from atrium.tracking.reader import read_findings
 from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState, RunStatus, StatusUnreadableError, concluded_state, read_status
@@ -70,8 +71,8 @@ class Destination(Protocol):
         """Deliver rows, in the order of steps."""
         ...
 
-    def finish(self, state: RunState, ended: float) -> None:
-        """Say how the run ended and hand over or link its files."""
+    def finish(self, state: RunState, ended: float, findings: str) -> None:
+        """Say how the run ended and what went wrong, a line each; hand over or link its files."""
         ...
 
     def close(self) -> None:
@@ -120,7 +121,8 @@ class Delivery:
                 del undelivered[:_ROWS_AT_ONCE]
                 self._remember(batch)
             if is_over and may_finish:
-                self.destination.finish(state, status.updated or time.time())
+                findings = "\n".join(finding.text for finding in read_findings(self.folder))
+                self.destination.finish(state, status.updated or time.time(), findings)
                 self._save(replace(self.delivered, final_state=state.value, problem=None))
             elif self.delivered.problem is not None or self.delivered.final_state is not None:
                 self._save(replace(self.delivered, final_state=None, problem=None))

@@ -96,10 +96,11 @@ class MLflowDestination:
         for start in range(0, len(metrics), _METRICS_PER_BATCH):
             self._client.log_batch(self._run_id, metrics=metrics[start : start + _METRICS_PER_BATCH])
 
-    def finish(self, state: RunState, ended: float) -> None:
+    def finish(self, state: RunState, ended: float, findings: str) -> None:
         """Set the run's final status; an interrupted or killed run is KILLED, as MLflow calls it."""
         self._hand_over_files()
         self._client.set_tag(self._run_id, "atrium.state", state.value)
+        self._client.set_tag(self._run_id, "atrium.findings", findings[:_LONGEST_TAG])
         self._client.set_terminated(
             self._run_id, status=_STATUS.get(state, "KILLED"), end_time=round(1000 * ended)
         )

@@ -53,7 +53,7 @@ class TensorBoardDestination:
             self._writer.add_event(Event(wall_time=row.time, step=row.step, summary=Summary(value=values)))
         self._writer.flush()
 
-    def finish(self, state: RunState, ended: float) -> None:
+    def finish(self, state: RunState, ended: float, findings: str) -> None:
         """Nothing: TensorBoard knows no state, and finds the run's files beside its own."""
 
     def close(self) -> None:

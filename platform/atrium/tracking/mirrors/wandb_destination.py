@@ -72,11 +72,11 @@ class WandbDestination:
             else:
                 self._session.log(dict(row.values), step=row.step)
 
-    def finish(self, state: RunState, ended: float) -> None:
+    def finish(self, state: RunState, ended: float, findings: str) -> None:
         """Hand over the small files and end the run, with an exit code that says how it ended."""
         for path, _ in small_files(self._run.folder):
             self._session.save(str(path), base_path=str(self._run.folder), policy="now")
-        self._session.summary.update({"atrium/state": state.value})
+        self._session.summary.update({"atrium/state": state.value, "atrium/findings": findings})
         session, self._session = self._session, None
         session.finish(exit_code=_EXIT_CODE.get(state, 1))
 

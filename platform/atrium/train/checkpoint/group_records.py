@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -29,12 +29,15 @@ _Arrays = dict[str, NDArray[Any]]
 
 def record_of_groups(groups: Sequence[RolloutGroup]) -> tuple[list[dict[str, Any]], _Arrays]:
     """The groups as JSON, and apart from it their tokens and log-probabilities, one behind the other."""
-    completions = [rollout.completion for group in groups for rollout in group.rollouts]
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    completions = [rollout.completion for rollout in rollouts]
+    behavior = [rollout.behavior_logprobs for rollout in rollouts if rollout.behavior_logprobs is not None]
     return [_group_record(group) for group in groups], {
         "prompt_ids": _joined([group.prompt_token_ids for group in groups], np.int32),
         "token_ids": _joined([completion.token_ids for completion in completions], np.int32),
         "logprobs": _joined([completion.logprobs for completion in completions], np.float32),
         "own": _joined([_own(completion) for completion in completions], np.bool_),
+        **({"behavior_logprobs": _joined(behavior, np.float32)} if behavior else {}),
     }
 
 
@@ -43,13 +46,17 @@ def groups_of_record(
 ) -> tuple[RolloutGroup, ...]:
     """The groups of which `record_of_groups` made this record."""
     own = arrays.get("own", np.ones(len(arrays["token_ids"]), np.bool_))  # older records have no other tokens
+    behavior = arrays.get("behavior_logprobs")
     groups, first_prompt, first = [], 0, 0
     for group in records:
         rollouts = []
         for rollout in group["rollouts"]:
             last = first + rollout["num_tokens"]
             tokens = (arrays["token_ids"][first:last], arrays["logprobs"][first:last], own[first:last])
-            rollouts.append(_rollout(rollout, *tokens))
+            found = _rollout(rollout, *tokens)
+            if behavior is not None:
+                found = replace(found, behavior_logprobs=behavior[first:last])
+            rollouts.append(found)
             first = last
         last_prompt = first_prompt + group["num_prompt_tokens"]
         groups.append(

@@ -121,7 +121,7 @@ def write_minibatch(skipped: SkippedUpdate, path: Path) -> None:
     tensors: dict[str, Tensor | None] = {
         "token_BL": rows.token_BL,
         "live_B": rows.live_B,
-        "behavior_state_BTD": rows.behavior_state_BTD,
+        "proximal_state_BTD": rows.proximal_state_BTD,
         **{name: torch.from_numpy(getattr(rows, name)) for name in _ROW_ARRAYS},
         **{f"batch/{field.name}": getattr(batch, field.name) for field in fields(batch)},
     }

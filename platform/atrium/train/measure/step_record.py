@@ -91,6 +91,9 @@ class StepRecord:
             sums[quantity] = (total, torch.full_like(count, starts_update))
         if self._num_attempts == 1:
             # Before a step's first update the trainer's weights are those that sampled, stored rows aside.
+            sums[metrics.KL_BEFORE_UPDATE] = sums[metrics.KL_K3]
+            (low, count), (high, _) = sums[metrics.OUTSIDE_LOW_FRAC], sums[metrics.OUTSIDE_HIGH_FRAC]
+            sums[metrics.OUTSIDE_BEFORE_UPDATE_FRAC] = (low + high, count)
             mask_BT = rows.batch.mask_BT & rows.live_B[:, None]
             sums |= mismatch_sums(policy.logprob_BT.detach(), rows.batch.rollout_logprob_BT, mask_BT)
         self._sums.append((sums, output.ratio_counts))

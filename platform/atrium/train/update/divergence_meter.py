@@ -1,7 +1,8 @@
-"""State divergences between the behavior policy and the policy, over the vocabulary or its top tokens.
+"""State divergences between the proximal policy and the policy, over the vocabulary or its top tokens.
 
-The behavior policy's weights are gone after the first update of a step, so its last states are kept for the
-step's completion tokens, with a frozen copy of its LM head; logits are made from them chunk by chunk.
+The proximal policy is the one at the start of the step, whoever sampled. Its weights are gone after the
+first update, so its last states are kept for the step's completion tokens, with a frozen copy of its LM head;
+logits are made from them chunk by chunk.
 
 Axes: N completion tokens, D width of the model, V vocabulary.
 """
@@ -24,29 +25,29 @@ from atrium.train.update.token_logprobs import tempered_logits
 
 @dataclass
 class DivergenceMeter:
-    """Measures `divergence`, over the behavior policy's `top_k` tokens and the rest, or over all (None)."""
+    """Measures `divergence`, over the proximal policy's `top_k` tokens and the rest, or over all (None)."""
 
     divergence: DistributionDivergence
     top_k: int | None
-    _behavior_head: nn.Module | None = field(default=None, init=False)
+    _proximal_head: nn.Module | None = field(default=None, init=False)
 
     def freeze(self, head: nn.Module) -> None:
-        """Take a copy of the behavior policy's LM head."""
-        self._behavior_head = copy.deepcopy(head).requires_grad_(False)
+        """Take a copy of the LM head as the step begins."""
+        self._proximal_head = copy.deepcopy(head).requires_grad_(False)
 
     def measure(
         self,
-        behavior_state_ND: Tensor,
+        proximal_state_ND: Tensor,
         state_ND: Tensor,
         token_N: Tensor,
         head: nn.Module,
         temperature: float,
     ) -> Tensor:
-        """The divergence [N] at sampled tokens with these behavior states and, without gradient, states."""
-        behavior_head = self._behavior_head
-        assert behavior_head is not None, "the head is frozen in the behavior pass"
+        """The divergence [N] at sampled tokens with these proximal states and, without gradient, states."""
+        proximal_head = self._proximal_head
+        assert proximal_head is not None, "the head is frozen where the states are computed"
         return divergence_by_chunks(
-            lambda positions: tempered_logits(behavior_head, behavior_state_ND[positions], temperature),
+            lambda positions: tempered_logits(proximal_head, proximal_state_ND[positions], temperature),
             lambda positions: tempered_logits(head, state_ND[positions], temperature),
             token_N,
             divergence=self.divergence,

@@ -58,7 +58,7 @@ class PolicyForward:
     autocast_dtype
         Compute in this dtype over the model's own weights, or None for the weights' dtype.
     meter
-        Measures state divergences from the behavior policy, where the objective needs them.
+        Measures state divergences from the policy as the step begins, where the objective needs them.
     packing
         Compute packed tokens; otherwise whole rows, padded on the right, where causal attention makes a
         mask unnecessary. Values and gradients are the same to rounding.
@@ -106,7 +106,7 @@ class PolicyForward:
     def __call__(self, rows: RolloutRows, *, entropy: Entropy) -> PolicyTokens:
         """Log-probabilities [B, T] of the rows' completion tokens, with gradient where grad is enabled.
 
-        The divergence is measured where the rows hold behavior states; see `DivergenceMeter`.
+        The divergence is measured where the rows hold proximal states; see `DivergenceMeter`.
         """
         places = _Places(rows)
         logprob_M, entropy_M, divergence_M = self._run(lambda: self._tokens(rows, places, entropy))
@@ -131,10 +131,10 @@ class PolicyForward:
                 entropy=entropy,
                 float32_logits=self._float32_logits,
             )
-            if self._meter is not None and rows.behavior_state_BTD is not None:
-                behavior_MD = rows.behavior_state_BTD.flatten(0, 1).index_select(0, places.place_M)
+            if self._meter is not None and rows.proximal_state_BTD is not None:
+                proximal_MD = rows.proximal_state_BTD.flatten(0, 1).index_select(0, places.place_M)
                 divergence_M = self._meter.measure(
-                    behavior_MD, state_MD.detach(), token_M, self._head, self.temperature
+                    proximal_MD, state_MD.detach(), token_M, self._head, self.temperature
                 )
         return logprob_M, entropy_M, divergence_M
 
@@ -155,8 +155,8 @@ class PolicyForward:
         other._recomputed = RecomputedBlocks(self.model)
         return other
 
-    def freeze_behavior_head(self) -> None:
-        """Keep the LM head as it is now, for the behavior states of this step."""
+    def freeze_proximal_head(self) -> None:
+        """Keep the LM head as it is now, for the proximal states of this step."""
         if self._meter is not None:
             self._run(self._freeze)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from torch import Tensor
 
 from atrium import metrics
 from atrium.objective.diagnostics import kl_k3
@@ -41,12 +42,14 @@ class PolicyUpdater(Update):
     """Updates a policy step by step, within memory, on one or several ranks.
 
     `faults` decides about updates whose gradient is not finite. Every one of the `ranks` has the whole batch;
-    they divide its passes among them. Passes run within `memory_limit`.
+    they divide its passes among them. Passes run within `memory_limit`. `direct_token_id` is the token by
+    which a policy with the habit answers without work; None where no such habit is known.
     """
 
     faults: FaultHandling = FaultHandling()
     ranks: Ranks = Ranks()
     memory_limit: AbstractContextManager[object] = nullcontext()
+    direct_token_id: int | None = None
 
     def step(
         self,
@@ -69,6 +72,8 @@ class PolicyUpdater(Update):
         max_tokens = carried.micro_batch_tokens or self.settings.micro_batch_tokens
         budget = self._budget(max_tokens, measurements)
         num_skipped = carried.num_skipped
+        if self.direct_token_id is not None:
+            self._measure_work(rows, self.direct_token_id, budget, measurements)
         for attempt in self.update_batch(rows, state, step=step, budget=budget, record=record):
             record.end_update(attempt.minibatch, attempt.grad_norm, attempt.learning_rate)
             num_skipped = 0 if attempt.learning_rate is not None else num_skipped + 1
@@ -85,6 +90,14 @@ class PolicyUpdater(Update):
         left = UpdateState(num_skipped=num_skipped, micro_batch_tokens=tokens)
         return StepOutput(num_updates=record.num_updates, carried=left, traces=record.traces)
 
+    def behavior_logprobs(
+        self, rows: RolloutRows, carried: UpdateState, measurements: Measurements
+    ) -> Tensor:
+        """The log-probabilities [B, T] of rows by the weights of now, which have sampled them."""
+        budget = self._budget(carried.micro_batch_tokens or self.settings.micro_batch_tokens, measurements)
+        with budget.phase("computing behavior log-probabilities", metrics.BEHAVIOR_S):
+            return budget.fit(lambda: without_gradient(rows, self.forward, budget)).logprob_BT
+
     def _budget(self, max_tokens: int, measurements: Measurements) -> MicroBatchBudget:
         return MicroBatchBudget(
             max_tokens=max_tokens,
@@ -96,6 +109,22 @@ class PolicyUpdater(Update):
             recomputes=self.forward.recomputes,
             device_type=self.forward.device.type,
         )
+
+    def _measure_work(
+        self, rows: RolloutRows, direct_token_id: int, budget: MicroBatchBudget, measurements: Measurements
+    ) -> None:
+        """Measure the probability of work before the answer, over the batch's prompts.
+
+        It is read from the distribution of the first token, not from what was sampled.
+        """
+        _, first = np.unique(rows.prompt_index_B, return_index=True)
+        token_BL = rows.token_BL.clone()
+        token_BL[np.arange(len(token_BL)), rows.num_prompt_tokens_B] = direct_token_id
+        direct = replace(rows, token_BL=token_BL, num_tokens_B=rows.num_prompt_tokens_B + 1).select(first)
+        with budget.phase("measuring how answers begin", metrics.SCORE_S):
+            policy = budget.fit(lambda: without_gradient(direct, self.forward, budget))
+        prob_B = policy.logprob_BT[:, 0].double().exp()
+        measurements.add(metrics.WORKED_FRAC, float((1.0 - prob_B).sum()), len(first))
 
     def _measure_kl(self, rows: RolloutRows, budget: MicroBatchBudget, measurements: Measurements) -> None:
         """Measure how far the updates took the policy from the one that sampled, on a fixed share of rows.

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from atrium import metrics
+from atrium.errors import CheckpointError
 from atrium.objective.batch import Batch, PolicyTokens
 from atrium.objective.objective import Objective, ObjectiveState, Prepared
 from atrium.objective.selection import keyed_anew
@@ -34,9 +35,10 @@ class UpdateSettings:
     """How a rollout batch becomes updates.
 
     `behavior_logprobs`: `engine` takes the engine's numbers as the behavior policy's, `recompute` runs a
-    pass with the trainer. `micro_batch_tokens` bounds the padded tokens of one forward and backward.
-    `reads_stored` says that some rollouts were sampled by other policies and read from disk. `shrinks` halves
-    micro-batches where memory lacks. `peak_flops` is the device's, per second, or None where unknown.
+    pass with the trainer, by the weights that sampled. `micro_batch_tokens` bounds the padded tokens of one
+    forward and backward. `is_stale` says that these may be other weights than those a step begins with.
+    `shrinks` halves micro-batches where memory lacks. `peak_flops` is the device's, per second, or None where
+    unknown.
     """
 
     num_minibatches: int
@@ -44,7 +46,7 @@ class UpdateSettings:
     micro_batch_tokens: int
     behavior_logprobs: Literal["engine", "recompute"]
     seed: int
-    reads_stored: bool = False
+    is_stale: bool = False
     shrinks: bool = False
     peak_flops: float | None = None
 
@@ -108,7 +110,7 @@ class Update:
         """The batch with behavior and reference log-probabilities where they are needed, and advantages."""
         needs = self.objective.needs
         if needs.distribution != "none":
-            rows = self._with_behavior_states(rows, budget)
+            rows = self._with_proximal_states(rows, budget)
         batch = self._with_anchors(rows, budget)
         if needs.reference_pass:
             assert self.reference_forward is not None, "assembled with a reference when one is needed"
@@ -172,29 +174,49 @@ class Update:
         return grad_norm, learning_rate
 
     def _with_anchors(self, rows: RolloutRows, budget: MicroBatchBudget) -> Batch:
-        """The batch with behavior log-probabilities if needed, and missing (NaN) rollout ones filled in.
+        """The batch with the log-probabilities of those anchors that are not the policy itself.
 
-        Stored completions were sampled by another policy: ratios to its log-probabilities are not 1 even at
-        the only update. Where they came without any, the policy as it is now stands in their place.
+        Where the weights that begin the step have sampled, one pass is both anchors', or the engine's numbers
+        are.
         """
-        batch, reads_stored = rows.batch, self.settings.reads_stored
+        compares = self.objective.needs.anchor_pass or self.num_updates_per_batch > 1
+        if self.settings.is_stale:
+            return self._with_stale_anchors(rows, budget, compares=compares)
+        if not compares:
+            return rows.batch
         recomputes = self.settings.behavior_logprobs == "recompute"
-        compares = self.objective.needs.behavior_pass or self.num_updates_per_batch > 1
-        compares |= reads_stored and not recomputes
-        rollout_BT = behavior_BT = batch.rollout_logprob_BT
-        is_unknown = reads_stored and bool((rollout_BT.isnan() & batch.mask_BT).any())
-        if is_unknown or (compares and recomputes):
+        own_BT = without_gradient(rows, self.forward, budget).logprob_BT if recomputes else None
+        anchor_BT = rows.batch.rollout_logprob_BT if own_BT is None else own_BT
+        return replace(rows.batch, behavior_logprob_BT=anchor_BT, proximal_logprob_BT=anchor_BT)
+
+    def _with_stale_anchors(self, rows: RolloutRows, budget: MicroBatchBudget, *, compares: bool) -> Batch:
+        """The same for a batch that other weights sampled: ratios to them are not 1 even at the only update.
+
+        Their numbers came with it, or the engine's stand for them. Where stored completions have none (NaN),
+        the policy as it is now stands in their place.
+        """
+        batch = rows.batch
+        rollout_BT, behavior_BT, proximal_BT = batch.rollout_logprob_BT, batch.behavior_logprob_BT, None
+        if self.settings.behavior_logprobs == "recompute" and behavior_BT is None:
+            raise CheckpointError(
+                "a lagged batch of an earlier version lacks the trainer's log-probabilities by the weights "
+                "that sampled it; start the run anew, or finish it with the version that began it"
+            )
+        is_unknown = bool((rollout_BT.isnan() & batch.mask_BT).any())
+        begins = compares and "proximal" in self.objective.method.anchors
+        if is_unknown or begins:
             own_BT = without_gradient(rows, self.forward, budget).logprob_BT
-            rollout_BT = torch.where(rollout_BT.isnan(), own_BT, rollout_BT) if is_unknown else rollout_BT
-            behavior_BT = own_BT if recomputes else rollout_BT
+            rollout_BT = torch.where(rollout_BT.isnan(), own_BT, rollout_BT)
+            proximal_BT = own_BT if begins else None
         return replace(
             batch,
             rollout_logprob_BT=rollout_BT,
-            behavior_logprob_BT=behavior_BT if compares else batch.behavior_logprob_BT,
+            behavior_logprob_BT=rollout_BT if behavior_BT is None else behavior_BT,
+            proximal_logprob_BT=proximal_BT,
         )
 
-    def _with_behavior_states(self, rows: RolloutRows, budget: MicroBatchBudget) -> RolloutRows:
-        """The rows with the states from which the behavior policy's distributions can be made again."""
+    def _with_proximal_states(self, rows: RolloutRows, budget: MicroBatchBudget) -> RolloutRows:
+        """The rows with the states from which the distributions of now can be made again."""
         width = self.forward.model.get_output_embeddings().weight.shape[1]  # type: ignore[operator]
         state_BTD = rows.batch.rollout_logprob_BT.new_zeros((*rows.batch.mask_BT.shape, width))
         with torch.no_grad():
@@ -205,8 +227,8 @@ class Update:
                 index = on_device(part, state_BTD.device)
                 state_BTD[index, : found_BTD.shape[1]] = found_BTD.to(state_BTD.dtype)
         budget.ranks.add_up(state_BTD)
-        self.forward.freeze_behavior_head()
-        return replace(rows, behavior_state_BTD=state_BTD)
+        self.forward.freeze_proximal_head()
+        return replace(rows, proximal_state_BTD=state_BTD)
 
     def _keyed(self, rows: RolloutRows, step: int, number: int) -> RolloutRows:
         """The rows with keys of this update for the objective's random choices."""

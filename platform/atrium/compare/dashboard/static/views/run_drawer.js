@@ -43,7 +43,7 @@ export function openDrawer(root, context, name, { closed, changed }) {
         run.wall_s > 0 && `, ${duration(run.wall_s)}`, run.started > 0 && `, started ${moment(run.started)}`,
         run.host && ` on ${run.host}`),
       run.error && el("p", { class: "problem bad" }, run.error),
-      run.problems.map((problem) => el("p", { class: "problem" }, problem)),
+      [...run.problems, ...run.findings].map((problem) => el("p", { class: "problem" }, problem)),
       el("p", { style: { marginTop: "10px", display: "flex", gap: "14px" } },
         view("curves", "Curves"), view("trust-region", "Trust region"), view("rollouts", "Rollouts")),
       people(run), results(run), made(run), settings(run),

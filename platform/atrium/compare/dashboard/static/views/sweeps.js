@@ -83,6 +83,7 @@ export async function show(root, context) {
     place(`${SCORES.find(([name]) => name === score)[1]} against ${key ?? "settings"}`, (figure) => drawCurve(figure, sweep, trials, key, score));
     place("Parallel coordinates", (figure) => drawParallel(figure, trials, sweep), { wide: true });
     if (sweep.report.importances) place("Parameter importance", (figure) => drawImportance(figure, sweep.report.importances), { wide: true, height: 200 });
+    if (sweep.report.contrasts) body.append(contrastTables(sweep.report.contrasts));
     body.append(trialTable(trials, sweep));
   }
 
@@ -247,6 +248,14 @@ function drawImportance(figure, importances) {
     }),
     table: () => ({ columns: ["setting", "importance"], rows: [...rows].reverse() }),
   });
+}
+
+function contrastTables(contrasts) {
+  return el("section", { class: "card scroll", "aria-label": "Planned contrasts" }, Object.entries(contrasts.outcomes).map(([name, words]) => [
+    el("h3", { class: "pad" }, `${name}: ${words}`),
+    el("table", {},
+      el("thead", {}, el("tr", {}, contrasts.columns.map((title) => el("th", {}, title)))),
+      el("tbody", {}, contrasts.rows.filter(({ outcome }) => outcome === name).map(({ cells }) => el("tr", {}, cells.map((cell) => el("td", {}, cell))))))]));
 }
 
 function trialTable(trials, sweep) {

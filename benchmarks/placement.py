@@ -1,0 +1,124 @@
+"""Seconds of a step with `rollout.lag=1`, sampled inside the trainer's process or beside it, as JSON.
+
+Whole runs of equal settings in turns, one thread each; the ratio compares the median step of neighbours. What
+two cores allow (`bound`) follows from the times of the phases, max(sampling, update) against their sum, and
+from the machine's own factor: how much longer a matrix product takes while each core computes one. Compare on
+a machine that does nothing else. With `--engine vllm_cpu`, run it with a Python that has vLLM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+_TIMES = ("time/step_s", "time/rollout_s", "time/update_s", "time/overlap_s", "time/batch_wait_s")
+
+
+def parse() -> argparse.Namespace:
+    """The options."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = options.add_argument
+    add("--engine", default="transformers", choices=("transformers", "vllm_cpu", "vllm"))
+    add(
+        "--steps",
+        type=int,
+        default=10,
+        help="steps of a run (default %(default)s); the first two do not count",
+    )
+    add("--rounds", type=int, default=3, help="runs of each kind (default %(default)s)")
+    add("settings", nargs="*", help="anything else for the run, e.g. rollout.num_prompts=32")
+    return options.parse_args()
+
+
+def run(args: argparse.Namespace, runs_dir: Path, placement: str) -> dict[str, float]:
+    """The median of each time over the steps of a run."""
+    from atrium.assemble.graders import build_grader
+    from atrium.assemble.training import run_training
+    from atrium.config.compose import compose
+    from atrium.tracking.json_lines import read_json_lines
+    from atrium.tracking.run_folder import RunFolder
+
+    lines = [
+        f"rollout={args.engine}",
+        "model.head_dim=32",
+        "model.warmup.num_clean_steps=0",
+        "model.warmup.num_imperfect_steps=0",
+        "reward=random",
+        "rollout.lag=1",
+        f"rollout.placement={placement}",
+        f"num_steps={args.steps}",
+        "dataset.num_validation=8",
+        "dataset.num_test=8",
+        "evaluation.num_samples=1",
+        "evaluation.every_num_steps=null",
+        "checkpoint.keep_best=false",
+        "checkpoint.every_num_steps=1000",
+        "compute.num_threads=1",
+        "tracking=none",
+        "tracking.figures=false",
+        "tracking.progress=off",
+        f"runs_dir={runs_dir}",
+        *args.settings,
+    ]
+    config = compose(lines)
+    with build_grader(config.grader, config.model) as grader:
+        folder = RunFolder(run_training(config, grader, lines))
+    # The first step begins with two batches, the last is followed by an evaluation.
+    steps = list(read_json_lines(folder.metrics_file).records)[2:-1]
+    return {name: statistics.median(step.get(name, 0.0) for step in steps) for name in _TIMES}
+
+
+def product_s(_: int = 0) -> float:
+    """Median seconds of a matrix product on one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    factor = torch.ones(512, 512)
+    seconds = []
+    for _repeat in range(100):
+        started = time.perf_counter()
+        factor @ factor
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
+
+
+def machine_factor() -> float:
+    """How many times as long a matrix product takes while two processes compute one at once."""
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        pool.map(product_s, range(2), chunksize=1)  # both have loaded torch
+        together = statistics.mean(pool.map(product_s, range(2), chunksize=1))
+        return together / pool.apply(product_s)
+
+
+def main() -> None:
+    """Run in turns and print the record."""
+    args = parse()
+    found: dict[str, list[dict[str, float]]] = {"inside": [], "beside": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(args.rounds):
+            for placement in sorted(found, reverse=turn % 2 == 0):
+                found[placement].append(run(args, Path(folder), placement))
+    pairs = zip(found["beside"], found["inside"], strict=True)
+    report: dict[str, Any] = {
+        "engine": args.engine,
+        "load": [round(load, 2) for load in os.getloadavg()],
+        "step_ratio": round(statistics.median(a[_TIMES[0]] / b[_TIMES[0]] for a, b in pairs), 3),
+        "machine_factor": round(machine_factor(), 3),
+    }
+    for placement, runs in found.items():
+        report[placement] = {key: round(statistics.median(one[key] for one in runs), 4) for key in _TIMES}
+    inside = report["inside"]
+    longest = max(inside["time/rollout_s"], inside["time/step_s"] - inside["time/rollout_s"])
+    report["bound"] = round(report["machine_factor"] * longest / inside["time/step_s"], 3)
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Where a run's engines live: inside the trainer's process, or in processes beside it.
+
+An engine beside the trainer is built there by `build_engine`, as inside, on a policy of the same shape whose
+weights are read from shared memory.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.initialization import no_init_weights
+
+from atrium import plugins
+from atrium.assemble.engines import build_engine
+from atrium.config.machine import visible_gpus
+from atrium.config.schema import RunConfig
+from atrium.errors import ConfigError
+from atrium.models.policy import Policy
+from atrium.rollout.dealt_engine import DealtEngine
+from atrium.rollout.engine import Engine
+from atrium.rollout.engine_process import preload
+from atrium.rollout.engine_worker import EngineStart
+from atrium.rollout.shared_weights import SharedWeights
+from atrium.train.guard.memory import keep_freed_memory
+
+
+def engine_beside(config: RunConfig, policy: Policy, logs: Path, log: Callable[[str], None]) -> DealtEngine:
+    """The engines of `rollout.placement=beside`, started, with the policy's weights.
+
+    What they print is kept in files in `logs`.
+    """
+    rollout = config.rollout
+    logs.mkdir(exist_ok=True)
+    # Plugins come before all that reads settings, in the engines' processes as here.
+    preload(*(() if plugins.loaded() else (__name__,)))
+    weights = SharedWeights.of(policy.weights())
+    build = pickle.dumps(partial(_built, config, _Skeleton.of(policy)))
+    files = tuple(str(plugin.path) for plugin in plugins.loaded() if plugin.path)
+    return DealtEngine(
+        [
+            EngineStart(
+                build=build,
+                plugins=files,
+                places=weights.places,
+                device=device,
+                log=logs.absolute() / f"engine-{number}.log",
+            )
+            for number, device in enumerate(_devices(config))
+        ],
+        weights,
+        unit_samples=rollout.unit_samples_at_once,
+        context_length=policy.context_length,
+        timeout_s=rollout.engine_timeout_s,
+        log=log,
+    )
+
+
+def _devices(config: RunConfig) -> tuple[str | None, ...]:
+    """The GPU of each engine, as CUDA_VISIBLE_DEVICES names it; None where there are none to choose."""
+    rollout, gpus = config.rollout, visible_gpus()
+    if config.compute.device != "cuda":
+        return (None,) * rollout.num_engines
+    chosen = rollout.devices or tuple(range(1, 1 + rollout.num_engines))
+    if max(chosen) >= len(gpus):
+        raise ConfigError(
+            f"rollout.num_engines={rollout.num_engines}: engines beside the trainer would have the GPUs "
+            f"{', '.join(map(str, chosen))}, and {len(gpus)} are there, the trainer's is 0; name others with "
+            "rollout.devices, or choose rollout.placement=inside"
+        )
+    return tuple(gpus[place] for place in chosen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Skeleton:
+    """A policy without its weights."""
+
+    model_type: type[PreTrainedModel]
+    config: object
+    dtype: torch.dtype
+    tokenizer: PreTrainedTokenizerBase
+    stop_token_ids: tuple[int, ...]
+    pad_token_id: int
+    context_length: int
+
+    @classmethod
+    def of(cls, policy: Policy) -> _Skeleton:
+        return cls(
+            model_type=type(policy.model),
+            config=policy.model.config,
+            dtype=policy.model.dtype,
+            tokenizer=policy.tokenizer,
+            stop_token_ids=policy.stop_token_ids,
+            pad_token_id=policy.pad_token_id,
+            context_length=policy.context_length,
+        )
+
+    def policy(self, device: str) -> Policy:
+        """A policy with any weights. Its parameters ask for gradients, as those of every policy."""
+        with no_init_weights():
+            model = self.model_type(self.config)
+        model.tie_weights()
+        for parameter in model.parameters():  # buffers, such as the frequencies of rotations, stay float32
+            parameter.data = parameter.data.to(self.dtype)
+        return Policy(
+            model=model.to(device).eval(),
+            tokenizer=self.tokenizer,
+            stop_token_ids=self.stop_token_ids,
+            pad_token_id=self.pad_token_id,
+            context_length=self.context_length,
+        )
+
+
+def _built(config: RunConfig, skeleton: _Skeleton) -> Engine:
+    """The engine, in its own process."""
+    torch.set_num_threads(config.compute.num_threads)
+    if config.compute.device == "cpu":
+        keep_freed_memory()
+    # vLLM has weights of its own, and reads shapes only.
+    device = "cpu" if config.rollout.has_own_weights else config.compute.device
+    return build_engine(config.rollout, config, skeleton.policy(device))

@@ -1,0 +1,93 @@
+"""Reading claims: finding their files, validating them, saying what is wrong in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from atrium.claim.definition import Claim, DesignConfig, Scale
+from atrium.config.files import conf_folder, read_yaml
+from atrium.config.messages import config_error
+from atrium.config.nearest import suggestion
+from atrium.errors import ConfigError
+from atrium.sweep.definition import SweepDefinition
+from atrium.sweep.files import find_definition, read_definition
+
+CLAIMS = "claim"
+
+
+def papers() -> list[str]:
+    """The papers whose claims are shipped."""
+    return sorted(folder.name for folder in (conf_folder() / CLAIMS).iterdir() if folder.is_dir())
+
+
+def claims_of(paper: str) -> list[Claim]:
+    """The claims of a paper by name; `ConfigError` for an unknown paper or a mistake in a file."""
+    if paper not in papers():
+        raise ConfigError(
+            f"paper {paper}: no claims of it{suggestion(paper, papers()) or ';'} allowed are "
+            f"{', '.join(papers())}"
+        )
+    return [read_claim(path) for path in sorted((conf_folder() / CLAIMS / paper).glob("*.yaml"))]
+
+
+def find_claim(wanted: str) -> Claim:
+    """A shipped claim as PAPER/CLAIM, or the file at a path that ends in .yaml; `ConfigError` otherwise."""
+    path = Path(wanted).expanduser()
+    if path.suffix not in (".yaml", ".yml"):
+        known = [f"{paper}/{one.stem}" for paper in papers() for one in _files(paper)]
+        if wanted not in known:
+            raise ConfigError(
+                f"claim {wanted}: there is no such claim{suggestion(wanted, known) or ';'} `atrium claim "
+                "list` lists them, and a path ends in .yaml"
+            )
+        path = conf_folder() / CLAIMS / f"{wanted}.yaml"
+    if not path.is_file():
+        raise ConfigError(f"claim {wanted}: there is no such file")
+    return read_claim(path)
+
+
+def read_claim(path: Path) -> Claim:
+    """The claim in a YAML file, whose folder and name it has. Raises `ConfigError`, which names the file."""
+    content = read_yaml(path, str(path))
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: holds no claim; give arxiv, place, statement, outcome and expected")
+    data = {"paper": path.parent.name, "name": path.stem, **content}
+    try:
+        claim = Claim.model_validate_json(json.dumps(data, default=str))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        if first["type"] == "value_error":
+            where = ".".join(str(part) for part in first["loc"])
+            said = str(first.get("ctx", {}).get("error", first["msg"]))
+            raise ConfigError(f"{path}: {f'{where}: ' if where else ''}{said}") from error
+        raise ConfigError(f"{path}: {config_error(error, Claim, data)}") from error
+    for scale in claim.designs:
+        sweep_of(claim, scale)
+    return claim
+
+
+def sweep_of(claim: Claim, scale: Scale) -> SweepDefinition:
+    """The sweep of a design; `ConfigError` where there is none, or it lacks an arm of the claim."""
+    sweep = read_definition(find_definition(design_of(claim, scale).sweep))
+    for arm in (claim.candidate, claim.baseline):
+        if arm not in sweep.arms:
+            raise ConfigError(
+                f"claim {claim.title}: {arm} is no arm of sweep {sweep.name}"
+                f"{suggestion(str(arm), sweep.arms) or ';'} allowed are {', '.join(sweep.arms)}"
+            )
+    return sweep
+
+
+def design_of(claim: Claim, scale: Scale) -> DesignConfig:
+    """A claim's design at a scale; `ConfigError` where it has none."""
+    if scale not in claim.designs:
+        known = f"has {', '.join(claim.designs)}" if claim.designs else "is computed, without runs"
+        raise ConfigError(f"claim {claim.title}: no design for scale={scale}; it {known}")
+    return claim.designs[scale]
+
+
+def _files(paper: str) -> list[Path]:
+    return sorted((conf_folder() / CLAIMS / paper).glob("*.yaml"))

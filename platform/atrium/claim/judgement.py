@@ -1,0 +1,113 @@
+"""What data say of a claim, in one word: at the scale of the paper, or of an analogue of it.
+
+An analogue never shows or contradicts a paper. A design whose power for the effect that it is to see is below
+0.8, or not known, does not test the claim, whatever its data look like.
+
+Axes: S seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from atrium.claim.definition import Expectation, Scale
+from atrium.compare.statistics import points, rounded_up
+from atrium.evaluation.estimates import Interval
+
+Finding = Literal["for", "against", "open", "not_run", "not_read"]
+_PAPER: Mapping[Finding, str] = {
+    "for": "shown",
+    "against": "contradicted",
+    "open": "not distinguishable",
+    "not_run": "not run",
+    "not_read": "not read",
+}
+_ANALOGUE: Mapping[Finding, str] = {
+    **_PAPER,
+    "for": "agrees",
+    "against": "disagrees",
+    "open": "cannot tell",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """A candidate's outcome less the baseline's over S seeds, with its 95 % interval where there is one."""
+
+    difference: float
+    difference_S: tuple[float, ...]
+    interval: Interval | None
+    is_share: bool
+    """Whether it is told in points."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The word for a claim, and the sentence that says why."""
+
+    finding: Finding
+    word: str
+    why: str
+
+
+def judge(
+    expected: Expectation | None, evidence: Evidence | None, *, scale: Scale, is_powered: bool
+) -> Judgement:
+    """The word for these data, None where nothing ran.
+
+    A claimed size outside of the interval counts against the claim, as does the other sign.
+    """
+    finding, why = _found(expected, evidence, is_powered)
+    return Judgement(finding=finding, word=word_of(finding, scale), why=why)
+
+
+def judge_error(expected: Expectation | None, error: float) -> Judgement:
+    """The word for a computation, which agrees or not: numbers prove no theorem."""
+    if expected is None or expected.at_most is None:
+        return Judgement(finding="not_read", word=_ANALOGUE["not_read"], why=_NOT_READ)
+    finding: Finding = "for" if error <= expected.at_most else "against"
+    why = f"the largest error is {error:.1e}, allowed is {expected.at_most:.0e}"
+    return Judgement(finding=finding, word=_ANALOGUE[finding], why=why)
+
+
+def word_of(finding: Finding, scale: Scale) -> str:
+    """The word of a finding at a scale."""
+    return (_PAPER if scale == "paper" else _ANALOGUE)[finding]
+
+
+_NOT_READ = "the statement was not read, so this is an experiment of our own"
+
+
+def _found(expected: Expectation | None, evidence: Evidence | None, is_powered: bool) -> tuple[Finding, str]:
+    if evidence is None:
+        return "not_run", "no run of the design"
+    seen = _seen(evidence)
+    if expected is None:
+        return "not_read", f"{_NOT_READ}; {seen}"
+    if not is_powered:
+        return "open", f"not tested: the design's power is below 0.8 or not known; {seen}"
+    if evidence.interval is None:
+        return "open", f"{seen}, without an interval"
+    low, high = evidence.interval
+    if expected.size is not None and not low <= expected.size <= high:
+        size = _amount(expected.size, evidence.is_share)
+        return "against", f"{seen}, which leaves out the claimed {size}"
+    if low <= 0.0 <= high:
+        excluded = rounded_up(max(-low, high))
+        return "open", f"{seen}; differences beyond {_amount(excluded, evidence.is_share)} are excluded"
+    return ("for" if (low > 0.0) == (expected.sign == "positive") else "against"), seen
+
+
+def _seen(evidence: Evidence) -> str:
+    text = f"{len(evidence.difference_S)} seeds, difference {_amount(evidence.difference, evidence.is_share)}"
+    if evidence.interval is None:
+        return text
+    scale = 100.0 if evidence.is_share else 1.0
+    low, high = (f"{scale * end:+.3g}" for end in evidence.interval)
+    return f"{text} [{low}, {high}]"
+
+
+def _amount(value: float, is_share: bool) -> str:
+    return points(value) if is_share else f"{value:.3g}"

@@ -1,0 +1,1 @@
+"""`atrium claim`: list what papers claim, check data against it, reproduce it."""

@@ -1,0 +1,78 @@
+"""`docs/reproductions.md`: every claim with its words by scale and its figures, from stored results alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from atrium.claim.definition import SCALES, Claim, Computation
+from atrium.claim.files import claims_of, papers
+from atrium.tracking.atomic import explained, write_text
+from atrium.tracking.recorded import read_object
+
+FOLDER, PAGE = "reproductions", "reproductions.md"
+COMPUTED = "computed"
+_HEAD = """\
+# Papers reproduced, claim by claim
+
+Written by `make reproduce`; the claims are files in `conf/claim/`. At the scale of the paper a claim is
+*shown*, *contradicted* or *not distinguishable*. An analogue on another model or task *agrees*, *disagrees*
+or *cannot tell*, and never more; nor does a computation, which proves nothing. *Not read* is a statement that
+nobody here has read: what stands beside it is an experiment of our own. A claim whose design lacks power, or
+whose power is not known, does not count as tested. On GPUs nothing was measured.
+"""
+Results = Mapping[str, Mapping[str, Any]]
+
+
+def write_page(out: Path) -> Path:
+    """Write the page into a folder; its path."""
+    path = out / PAGE
+    with explained("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, page(out))
+    return path
+
+
+def page(out: Path) -> str:
+    """The page of all papers, from the results that lie below `out`."""
+    return "\n".join([_HEAD, *(line for paper in papers() for line in _paper(paper, out))])
+
+
+def _paper(paper: str, out: Path) -> list[str]:
+    stored = {scale: read_object(out / FOLDER / f"{paper}-{scale}.json")[0] for scale in (COMPUTED, *SCALES)}
+    results: dict[str, Results] = {scale: one.get("claims") or {} for scale, one in stored.items()}  # type: ignore[misc]
+    claims = claims_of(paper)
+    lines = [f"## {paper} ([arXiv {claims[0].arxiv}](https://arxiv.org/abs/{claims[0].arxiv}))", ""]
+    for scale, one in stored.items():
+        if isinstance(about := one.get("about"), dict):
+            found = ", ".join(f"{name} {value}" for name, value in about.items())
+            lines += [f"{scale}: {found}", ""]
+    lines += ["| claim | place | computed | laptop | day | paper |", "|---|---|---|---|---|---|"]
+    for claim in claims:
+        words = [_word(claim, scale, results[scale]) for scale in (COMPUTED, *SCALES)]
+        lines.append(f"| {claim.name} | {claim.place} | {' | '.join(words)} |")
+    return [*lines, "", *(line for claim in claims for line in _claim(claim, results))]
+
+
+def _word(claim: Claim, scale: str, results: Results) -> str:
+    """The word at a scale; empty where the claim has no design for it."""
+    if claim.name in results:
+        return str(results[claim.name]["word"])
+    is_planned = isinstance(claim.outcome, Computation) if scale == COMPUTED else scale in claim.designs
+    return "not run" if is_planned else ""
+
+
+def _claim(claim: Claim, results: Mapping[str, Results]) -> list[str]:
+    """A section, where there is something to tell."""
+    found = {scale: one[claim.name] for scale, one in results.items() if claim.name in one}
+    lines = [f"### {claim.name}", "", claim.statement, "", f"Outcome: {claim.outcome.words}."]
+    if claim.expected is not None:
+        lines[-1] += f" Source: {claim.expected.source}."
+    if claim.ours:
+        lines[-1] += f" Our choice: {'; '.join(claim.ours)}."
+    lines.append("")
+    for scale, one in found.items():
+        lines += [f"**{one['word']}** ({scale}): {one['why']}.", ""]
+        lines += [f"![{claim.place}, {scale}]({FOLDER}/{one['figure']})", ""]
+    return lines

@@ -1,0 +1,153 @@
+"""All claims of a paper at one scale: what it takes, the sweeps in turn, words, figures, the page.
+
+Whatever is finished is kept: sweeps go on where they stopped.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from atrium.assemble.memory import PROMPT_TOKENS
+from atrium.assemble.shapes import exact_shape
+from atrium.claim.definition import Claim, Computation, Scale
+from atrium.claim.evidence import Runs, arm_runs, design, evidence_of_runs
+from atrium.claim.files import design_of, sweep_of
+from atrium.claim.judgement import judge as judged_claim
+from atrium.claim.judgement import judge_error
+from atrium.cli.claim.computations import COMPUTATIONS
+from atrium.cli.claim.figures import draw_runs
+from atrium.cli.claim.page import COMPUTED, FOLDER, write_page
+from atrium.cli.claim.words import power_words
+from atrium.cli.memory import judge, verdict
+from atrium.cli.sweep.outlook import outlook
+from atrium.cli.sweep.run import run_sweep
+from atrium.config.machine import visible_gpus
+from atrium.errors import ConfigError
+from atrium.sweep.definition import SweepDefinition
+from atrium.sweep.plan import Stage, count_runs, trial_config
+from atrium.tracking.atomic import explained, write_json
+from atrium.tracking.find import list_runs
+from atrium.tracking.provenance import checkout_dir, code_version, cpu_model
+from atrium.tracking.recorded import read_object
+
+PLANNED_GPU = "H100"
+CPU_MS_PER_COMPLETION = (5.0, 1.5)
+"""Of the built-in model on one core, in training with its updates and in evaluations: rough, not measured."""
+_CACHE = Path("runs/.cache")
+
+
+def plan_lines(claims: Sequence[Claim], scale: Scale, num_workers: int) -> list[str]:
+    """Hours and memory of each sweep, and the power of each claim's design, in lines."""
+    lines = []
+    for sweep in _sweeps(claims, scale):
+        lines.append(f"sweep {sweep.name}: {sweep.question}")
+        cost = (
+            _cpu_cost(sweep, num_workers) if scale == "laptop" else outlook(sweep, PLANNED_GPU, num_workers)
+        )
+        lines += [f"  {line}" for line in cost]
+    with_design = [claim for claim in claims if scale in claim.designs]
+    lines += [f"{claim.title}: {power_words(claim, scale)}" for claim in with_design]
+    return lines or [f"no claim of the paper has a design for scale={scale}"]
+
+
+def reproduce(
+    claims: Sequence[Claim], scale: Scale, out: Path, *, num_workers: int, trains: bool = True
+) -> int:
+    """Compute what needs no runs, run the sweeps of the scale, and write the page; 0 when all is done.
+
+    Raises `ConfigError` before anything runs where the scale needs a GPU and there is none.
+    """
+    if trains and scale != "laptop" and not visible_gpus():
+        raise ConfigError(f"scale={scale} needs a GPU, and none is visible here; nothing was started")
+    computed = [claim for claim in claims if isinstance(claim.outcome, Computation)]
+    _store(out, claims[0].paper, COMPUTED, {claim.name: _computed(claim, out) for claim in computed})
+    for sweep in _sweeps(claims, scale) if trains else []:
+        run_sweep(sweep, None, num_workers)
+        runs = arm_runs(sweep, list_runs(Path(sweep.runs_dir) / sweep.name))
+        judged = [c for c in claims if scale in c.designs and sweep_of(c, scale).name == sweep.name]
+        _store(out, claims[0].paper, scale, {c.name: _judged(c, scale, runs, out) for c in judged})
+    sys.stdout.write(f"wrote {write_page(out)}\n")
+    return 0
+
+
+def _sweeps(claims: Sequence[Claim], scale: Scale) -> list[SweepDefinition]:
+    """The sweeps that a scale's designs name, each once."""
+    found = [sweep_of(claim, scale) for claim in claims if scale in claim.designs]
+    return list({sweep.name: sweep for sweep in found}.values())
+
+
+def _cpu_cost(sweep: SweepDefinition, num_workers: int) -> list[str]:
+    config = trial_config(sweep.base, name=sweep.name, runs_dir=sweep.runs_dir, seed=sweep.seeds[0])
+    num_trained = config.num_steps * config.rollout.num_prompts * config.rollout.group_size
+    num_problems = config.dataset.num_test + (config.dataset.num_validation or 0)
+    num_answers = 2 * num_problems * config.evaluation.num_samples
+    in_training, in_evaluation = CPU_MS_PER_COMPLETION
+    run_s = (num_trained * in_training + num_answers * in_evaluation) / 1000.0
+    num_runs = count_runs(sweep)[Stage.SEARCH]
+    num_bytes = psutil.virtual_memory().total
+    judged = judge(config, exact_shape(config), PROMPT_TOKENS, num_bytes)
+    return [
+        f"{num_runs} runs of about {run_s:.0f} s of one core: {num_runs * run_s / 3600:.1f} h, "
+        f"{num_runs * run_s / 3600 / num_workers:.1f} h with {num_workers} free cores",
+        f"memory of a worker: {verdict(judged, num_bytes)}",
+    ]
+
+
+def _computed(claim: Claim, out: Path) -> dict[str, Any]:
+    assert isinstance(claim.outcome, Computation)
+    compute = COMPUTATIONS.get(claim.outcome.name)
+    if compute is None:
+        raise ConfigError(
+            f"claim {claim.title}: outcome.name={claim.outcome.name}: allowed are {', '.join(COMPUTATIONS)}"
+        )
+    found = compute(_CACHE / "claims" / claim.name, _CACHE)
+    judged = judge_error(claim.expected, 0.0 if found.error is None else found.error)
+    figure = out / FOLDER / f"{claim.paper}-{claim.name}.png"
+    with explained("draw", figure):
+        figure.parent.mkdir(parents=True, exist_ok=True)
+        figure.write_bytes(found.figure.read_bytes())
+    return {"word": judged.word, "why": f"{judged.why}; {found.words}", "figure": figure.name}
+
+
+def _judged(claim: Claim, scale: Scale, runs: Runs, out: Path) -> dict[str, Any]:
+    wanted = design(claim, scale)
+    evidence = evidence_of_runs(wanted, runs)
+    powered = design_of(claim, scale).is_powered(len(wanted.sweep.seeds))
+    judged = judged_claim(claim.expected, evidence, scale=scale, is_powered=powered)
+    figure = draw_runs(claim, runs, out / FOLDER / f"{claim.paper}-{claim.name}-{scale}.png", _CACHE)
+    return {
+        "word": judged.word,
+        "why": judged.why,
+        "figure": figure.name,
+        "sweep": wanted.sweep.name,
+        "seeds": list(wanted.sweep.seeds),
+        "evidence": asdict(evidence),
+    }
+
+
+def _store(out: Path, paper: str, scale: str, results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Add results to the file of a paper and scale, with what they were found with."""
+    if not results:
+        return
+    path = out / FOLDER / f"{paper}-{scale}.json"
+    before, _ = read_object(path)
+    known = before.get("claims")
+    merged = {**(known if isinstance(known, dict) else {}), **results}
+    code = code_version(checkout_dir(), {})
+    about = {
+        "commit": f"{code['commit']}{' and changes' if code['is_dirty'] else ''}",
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("torch", "transformers")},
+        "processor": cpu_model(),
+    }
+    with explained("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"about": about, "claims": merged})

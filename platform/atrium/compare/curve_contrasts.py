@@ -1,0 +1,68 @@
+"""Outcomes of curves compared: the mean difference of two arms, paired by seed, with its interval over seeds.
+
+Equal seeds of two arms share problems, start and draws, so that much of what a seed does cancels. Several
+planned contrasts have intervals that hold together, by Bonferroni: they share no one baseline.
+
+Axes: S seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from atrium.compare.curve_index import recorded_curves
+from atrium.compare.simultaneous import Family
+from atrium.evaluation.estimates import Interval
+from atrium.tracking.curve_outcomes import CurveOutcome
+from atrium.tracking.run_folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveContrast:
+    """A candidate's outcome less the baseline's: each seed's, and their mean.
+
+    The interval is of 95 % over the contrasts that are judged together, None where it cannot be estimated:
+    with one seed, or where seeds do not differ, from which t would claim certainty.
+    """
+
+    difference: float
+    difference_S: tuple[float, ...]
+    interval: Interval | None
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 where the interval leaves out 0, on that side of it; else 0."""
+        if self.interval is None or self.interval.low <= 0.0 <= self.interval.high:
+            return 0
+        return 1 if self.difference > 0.0 else -1
+
+
+def curve_contrast(
+    candidate_S: Sequence[float], baseline_S: Sequence[float], *, num_together: int = 1
+) -> CurveContrast:
+    """The contrast of two arms' outcomes, seeds in the same order, as one of `num_together`.
+
+    Raises `ValueError` where the arms differ in their number of seeds.
+    """
+    difference_S = np.subtract(candidate_S, baseline_S, dtype=np.float64)
+    if len(candidate_S) != len(baseline_S) or not len(difference_S):
+        raise ValueError("both arms need outcomes of the same seeds, at least one")
+    mean, interval = float(difference_S.mean()), None
+    error = float(difference_S.std(ddof=1)) / len(difference_S) ** 0.5 if len(difference_S) > 1 else 0.0
+    if error > 0.0:
+        half = Family(num_candidates=num_together).quantile(len(difference_S) - 1) * error
+        interval = Interval(mean - half, mean + half)
+    return CurveContrast(difference=mean, difference_S=tuple(difference_S.tolist()), interval=interval)
+
+
+def curve_value(run: RunFolder, outcome: CurveOutcome) -> float | None:
+    """The outcome of what a run recorded; None where it is not known.
+
+    Raises `OSError` where its metrics exist and cannot be read.
+    """
+    curves = recorded_curves(run)
+    values = curves.columns.get(outcome.metric)
+    return None if values is None else outcome.of_curve(curves.steps, values)

@@ -1,0 +1,95 @@
+"""A method from its name or a file of one's own and typed settings, without Hydra and without a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from yaml import YAMLError
+
+from atrium.config.files import conf_folder, parse_yaml, read_groups
+from atrium.config.messages import config_error
+from atrium.config.nearest import shown, suggestion
+from atrium.config.new_kinds import stale_keys
+from atrium.config.own_files import expand_files
+from atrium.config.presets import read_preset, read_settings
+from atrium.errors import ConfigError
+from atrium.method.algorithm import Algorithm
+from atrium.method.divergences import Divergence
+from atrium.method.method import SECTIONS, Method
+from atrium.method.regularizers import Regularizer
+from atrium.nested import flattened, mapping_at, put
+from atrium.section import Section
+
+MAX_NEW_TOKENS = "rollout.max_new_tokens"
+"""The one setting of a run that methods refer to: the largest length of a completion."""
+
+
+class _Sections(Section):
+    algorithm: Algorithm
+    divergence: Divergence
+    regularizer: Regularizer
+
+
+def read_method(source: str, settings: Sequence[str] = (), *, max_new_tokens: int | None = None) -> Method:
+    """The method called `source`, or that of the YAML file there, with `settings` typed over it.
+
+    Settings are those of a command line: `divergence=kl3`, `divergence.delta=0.02`,
+    `algorithm.surrogate.cap=4`. `max_new_tokens` is the largest length of a completion, which some methods
+    divide by. Raises `ConfigError` in one line for whatever is wrong.
+    """
+    choices, typed = _split(expand_files([f"algorithm={source}", *settings], read_groups(conf_folder())))
+    preset = read_preset(choices.pop("algorithm"))
+    data: dict[str, Any] = {
+        "algorithm": preset.algorithm.model_dump(exclude_unset=True),
+        "divergence": preset.divergence.model_dump(),
+        "regularizer": preset.regularizer.model_dump(),
+        **{group: read_settings(group, option) for group, option in choices.items()},
+    }
+    for key, named in preset.references.items():
+        put(data, f"algorithm.{key}", f"${{{named}}}")
+    for key in stale_keys(typed, data, _Sections):
+        parent, _, last = key.rpartition(".")
+        del mapping_at(data, parent)[last]  # type: ignore[attr-defined]
+    for key, value in typed.items():
+        put(data, key, value)
+    for key, value in flattened(data).items():
+        if value == f"${{{MAX_NEW_TOKENS}}}":
+            put(data, key, _max_new_tokens(source, key, max_new_tokens))
+    try:
+        sections = _Sections.model_validate(data)
+    except ValidationError as error:
+        raise config_error(error, _Sections, data) from error
+    return Method(sections.algorithm, sections.divergence, sections.regularizer)
+
+
+def _split(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, object]]:
+    """The files that lines choose, by group, and the settings that they type, by key."""
+    choices: dict[str, str] = {}
+    typed: dict[str, object] = {}
+    for line in lines:
+        key, has_value, text = line.partition("=")
+        if not has_value or key.split(".")[0] not in SECTIONS:
+            near = suggestion(key, SECTIONS)
+            raise ConfigError(
+                f"{shown(line)}: no setting of a method{near or ';'} allowed are {', '.join(SECTIONS)}, "
+                "as GROUP=OPTION or GROUP.key=value"
+            )
+        if key in SECTIONS:
+            choices[key] = text
+            continue
+        try:
+            typed[key] = parse_yaml(text) if text else None
+        except (YAMLError, ValueError) as error:
+            raise ConfigError(f"{shown(line)}: {key}'s value cannot be read") from error
+    return choices, typed
+
+
+def _max_new_tokens(source: str, key: str, given: int | None) -> float:
+    if given is None:
+        raise ConfigError(
+            f"{source}: {key} is the largest length of a completion, which is not known here; give "
+            f"max_new_tokens, or {key}=NUMBER"
+        )
+    return float(given)

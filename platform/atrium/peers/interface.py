@@ -1,0 +1,222 @@
+"""The objective of a method as a function of plain tensors, for programs with a training loop of their own.
+
+Axes: B rows (completions), T completion tokens. `docs/trainers.md` shows it at work. It loads torch, numpy,
+pydantic and PyYAML, and scipy where a divergence's window is found by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypedDict, Unpack
+
+import torch
+from torch import Tensor
+
+from atrium.config.method_files import read_method
+from atrium.method.method import Method
+from atrium.method.needs import Needs
+from atrium.objective.batch import Batch, PolicyTokens, Sum, local_sum
+from atrium.objective.objective import LossOutput, Objective, Prepared
+from atrium.objective.reductions import Totals
+from atrium.peers.trainers import OWN_LOOP, UNKNOWN_USE
+
+
+class Tensors(TypedDict, total=False):
+    """What a method may look at beside the policy's log-probabilities; `[B, T]` as the mask, or `[B]`.
+
+    Masked positions may hold anything, NaN included.
+    """
+
+    advantage_BT: Tensor
+    """Advantages, `[B, T]` or one per row `[B]`; or else rewards and groups, of the whole update."""
+    reward_B: Tensor
+    """One reward per row."""
+    group_B: Tensor
+    """Whole numbers, equal for the completions of one prompt."""
+    old_logprob_BT: Tensor
+    """Log-probabilities of the policy at the start of the step, by the trainer's numerics, for the anchors
+    `behavior` and `proximal` alike. Left out, that policy is the current one, and every ratio to it is 1."""
+    rollout_logprob_BT: Tensor
+    """Log-probabilities of the engine that sampled."""
+    reference_logprob_BT: Tensor
+    """Log-probabilities of a regularizer's reference policy."""
+    entropy_BT: Tensor
+    """The policy's entropy in nats, with its gradient where `needs.entropy` asks for that."""
+    key_B: Tensor
+    """Whole numbers for random choices: one per row, others at every update."""
+
+
+_BY_ROW = ("reward_B", "group_B", "key_B")
+
+
+def load_method(source: str, *settings: str, max_new_tokens: int | None = None) -> LoadedMethod:
+    """The method called `source`, or that of a YAML file of one's own, with settings typed over it.
+
+    `max_new_tokens` is the largest length of a completion, which Dr. GRPO and its kin divide by. Raises
+    `ConfigError` in one line for whatever is wrong with the settings.
+
+    Examples
+    --------
+    >>> atr = load_method("atr", "divergence.delta=0.02")
+    >>> atr.name, atr.words["window [l, u]"], atr.needs.prepare_pass
+    ('atr', '[0.8131, 1.2135]', False)
+    """
+    method = read_method(source, settings, max_new_tokens=max_new_tokens)
+    method.check(UNKNOWN_USE)
+    OWN_LOOP.check(method)
+    method.divergence.window()  # found now, or asked for now
+    return LoadedMethod(method)
+
+
+@dataclass(frozen=True)
+class LoadedMethod:
+    """A method to compute losses with. It holds no state: equal tensors give equal losses."""
+
+    method: Method
+
+    @property
+    def name(self) -> str:
+        """What the method is called."""
+        return self.method.algorithm.name
+
+    @property
+    def needs(self) -> Needs:
+        """The passes and tensors that it needs."""
+        return self.method.needs
+
+    @property
+    def words(self) -> Mapping[str, str]:
+        """The choice on every axis in a few words."""
+        return self.method.words()
+
+    def advantages(
+        self, mask_BT: Tensor, *, sum_over_ranks: Sum = local_sum, **tensors: Unpack[Tensors]
+    ) -> Tensor:
+        """Advantages [B, T] of a whole batch of rollouts, made of `reward_B` and `group_B`.
+
+        `sum_over_ranks` adds a tensor over processes that share the batch; a group lies on one of them.
+        """
+        batch = self._batch(torch.zeros(mask_BT.shape, device=mask_BT.device), mask_BT, tensors)
+        advantage_BT = self._scored(batch, tensors, sum_over_ranks).advantage_BT
+        assert advantage_BT is not None
+        return advantage_BT
+
+    def prepare(
+        self,
+        logprob_BT: Tensor,
+        mask_BT: Tensor,
+        *,
+        totals: Totals | None = None,
+        sum_over_ranks: Sum = local_sum,
+        **tensors: Unpack[Tensors],
+    ) -> Prepared:
+        """What the micro-batches of one update share, from the log-probabilities of all its rows.
+
+        Needed where `needs.prepare_pass` or `needs.whole_groups` says so, and wherever Atrium is to count the
+        denominators of an update that is cut into micro-batches. `totals` are the caller's own.
+        """
+        self._check_given(tensors)
+        batch = self._batch(logprob_BT, mask_BT, tensors)
+        objective = Objective(self.method)
+        policy = PolicyTokens(logprob_BT=logprob_BT.detach(), entropy_BT=_detached(tensors.get("entropy_BT")))
+        return objective.prepare(
+            self._scored(batch, tensors, sum_over_ranks),
+            policy if self.needs.prepare_pass else None,
+            objective.initial_state(),
+            sum_over_ranks,
+            totals,
+        )
+
+    def loss(
+        self,
+        logprob_BT: Tensor,
+        mask_BT: Tensor,
+        *,
+        prepared: Prepared | None = None,
+        totals: Totals | None = None,
+        **tensors: Unpack[Tensors],
+    ) -> LossOutput:
+        """The rows' share of an update's loss, to be minimised: shares add up to the loss of the whole.
+
+        Denominators come from one of three places: `prepared` (for these rows: `prepared.select(rows)`),
+        the caller's own `totals` of the update, or, with neither, these rows, which then are the whole
+        update. The gradient reaches `logprob_BT` and, for an entropy bonus, `entropy_BT`. Raises `ValueError`
+        for tensors that do not fit or lack.
+        """
+        if prepared is not None and totals is not None:
+            raise ValueError("denominators are given twice, by `prepared` and by `totals`; give one of them")
+        self._check_given(tensors)
+        batch = self._scored(self._batch(logprob_BT, mask_BT, tensors), tensors, local_sum)
+        if prepared is None:
+            if totals is not None and (self.needs.prepare_pass or self.needs.whole_groups):
+                raise ValueError(
+                    f"{self.name} looks at all rows of an update before the loss of some: call `prepare` "
+                    "with these and your totals, and give what it returns as `prepared`"
+                )
+            prepared = self.prepare(logprob_BT, mask_BT, totals=totals, **tensors)
+        policy = PolicyTokens(logprob_BT=logprob_BT, entropy_BT=tensors.get("entropy_BT"))
+        return Objective(self.method).loss(batch, policy, prepared)
+
+    def _batch(self, logprob_BT: Tensor, mask_BT: Tensor, tensors: Tensors) -> Batch:
+        """The rows as the objective reads them."""
+        _check_shapes(logprob_BT, mask_BT, tensors)
+        mask_BT = mask_BT.bool()
+        device, zero_B = mask_BT.device, mask_BT.new_zeros(len(mask_BT), dtype=torch.int64)
+        old_BT, rollout_BT = tensors.get("old_logprob_BT"), tensors.get("rollout_logprob_BT")
+        advantage_BT = tensors.get("advantage_BT")
+        if advantage_BT is not None:
+            advantage_BT = advantage_BT[:, None] if advantage_BT.dim() == 1 else advantage_BT
+            advantage_BT = torch.where(mask_BT, advantage_BT.to(logprob_BT.dtype), 0.0)
+        return Batch(
+            mask_BT=mask_BT,
+            reward_B=tensors.get("reward_B", zero_B).double(),
+            group_B=tensors.get("group_B", torch.arange(len(mask_BT), device=device)).long(),
+            sample_key_B=tensors.get("key_B", zero_B).long(),
+            rollout_logprob_BT=logprob_BT.detach() if rollout_BT is None else rollout_BT,
+            behavior_logprob_BT=old_BT,
+            proximal_logprob_BT=old_BT,
+            reference_logprob_BT=tensors.get("reference_logprob_BT"),
+            advantage_BT=advantage_BT,
+            is_trained_B=mask_BT.any(dim=1),
+        )
+
+    def _scored(self, batch: Batch, tensors: Tensors, sum_over_ranks: Sum) -> Batch:
+        """The batch with advantages: those given, or the method's own from rewards and groups."""
+        if batch.advantage_BT is not None:
+            return batch
+        for name in ("reward_B", "group_B"):
+            if name not in tensors:
+                raise ValueError(f"{name} is missing: give advantage_BT, or reward_B and group_B")
+        return Objective(self.method).score(batch, sum_over_ranks)
+
+    def _check_given(self, tensors: Tensors) -> None:
+        needs = self.needs
+        wanted = {
+            "rollout_logprob_BT": needs.rollout_logprobs,
+            "reference_logprob_BT": needs.reference_pass,
+            "reward_B": needs.rewards,
+            "group_B": needs.whole_groups,
+            "entropy_BT": needs.entropy != "none",
+            "key_B": needs.sample_keys,
+        }
+        for name, is_wanted in wanted.items():
+            if is_wanted and name not in tensors:
+                raise ValueError(f"{name} is missing, which {self.name} needs")
+
+
+def _check_shapes(logprob_BT: Tensor, mask_BT: Tensor, tensors: Tensors) -> None:
+    given = {**tensors, "logprob_BT": logprob_BT}
+    for name, tensor in given.items():
+        shapes = [mask_BT.shape, mask_BT.shape[:1]]
+        if name != "advantage_BT":
+            shapes = shapes[1:] if name in _BY_ROW else shapes[:1]
+        if tensor.shape not in shapes:  # type: ignore[attr-defined]
+            wanted = " or ".join(str(list(shape)) for shape in shapes)
+            raise ValueError(
+                f"{name} has shape {list(tensor.shape)}; mask_BT asks for {wanted}"  # type: ignore[attr-defined]
+            )
+
+
+def _detached(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach()

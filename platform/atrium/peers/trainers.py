@@ -1,0 +1,87 @@
+"""What methods want of a trainer, and what each trainer hands over: which methods run where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atrium.errors import ConfigError
+from atrium.method.checks import compares_numerics
+from atrium.method.method import Method
+from atrium.method.needs import Use
+
+UNKNOWN_USE = Use(num_updates_per_batch=2, group_size=2, behavior_logprobs="recompute")
+"""A use in which every part has an effect: what a trainer does with a method is its own matter."""
+WANTS: dict[str, str] = {
+    "tokens": "the number of tokens of an update",
+    "rows": "the number of completions of an update",
+    "groups": "whole groups of completions in an update",
+    "rewards": "rewards beside advantages",
+    "rollout": "the log-probabilities of the engine that sampled",
+    "both": "the log-probabilities of engine and trainer, to compare them",
+    "reference": "the log-probabilities of a frozen reference policy",
+    "moving_reference": "a reference policy that moves",
+    "reward_kl": "log-probabilities of old and reference policy before advantages are made",
+    "entropy": "entropies of the policy",
+    "second_pass": "a pass over all completions of an update before its loss",
+    "distribution": "the distributions over the vocabulary",
+    "state": "a coefficient that is carried from step to step",
+}
+"""What a method may want beside log-probabilities of policy and old policy, advantages and a mask."""
+
+
+def wants(method: Method) -> tuple[str, ...]:
+    """The keys of `WANTS` that a method has, in their order."""
+    needs, regularizer, reference = method.needs, method.regularizer, method.algorithm.reference
+    is_wanted = {
+        "groups": needs.whole_groups,
+        "rewards": needs.rewards,
+        "rollout": needs.rollout_logprobs,
+        "both": compares_numerics(method.algorithm, UNKNOWN_USE) is not None,
+        "reference": needs.reference_pass,
+        "moving_reference": reference.moves,
+        "reward_kl": regularizer.kl is not None and regularizer.kl.placement == "reward",
+        "entropy": needs.entropy != "none",
+        "second_pass": needs.prepare_pass,
+        "distribution": needs.distribution != "none",
+        "state": regularizer.entropy is not None and regularizer.entropy.target is not None,
+        method.algorithm.reduction.divides_by: True,
+    }
+    return tuple(key for key in WANTS if is_wanted.get(key))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """A trainer that takes a loss from outside: what it is called, and which of `WANTS` it hands over.
+
+    `is_tested` says whether a test runs Atrium's loss with its code.
+    """
+
+    name: str
+    gives: frozenset[str]
+    is_tested: bool = False
+
+    def lacks(self, method: Method) -> tuple[str, ...]:
+        """The keys of `WANTS` that the method has and the trainer does not hand over."""
+        return tuple(key for key in wants(method) if key not in self.gives)
+
+    def check(self, method: Method) -> None:
+        """Raise `ConfigError` for a method that the trainer cannot run, with what it does not hand over."""
+        if lacking := self.lacks(method):
+            raise ConfigError(
+                f"{method.algorithm.name} cannot run in {self.name}, which does not hand over "
+                f"{' nor '.join(WANTS[key] for key in lacking)}; docs/methods.md lists what runs where"
+            )
+
+
+OWN_LOOP = Trainer(
+    name="a loop of your own", gives=frozenset(WANTS) - {"distribution", "state"}, is_tested=True
+)
+TRL = Trainer(name="TRL", gives=OWN_LOOP.gives - {"moving_reference", "reward_kl"}, is_tested=True)
+VERL = Trainer(name="verl", gives=frozenset({"tokens", "rows"}), is_tested=True)
+PRIME_RL = Trainer(name="prime-rl", gives=frozenset({"tokens", "rollout", "reference"}))
+NEMO_RL = Trainer(name="NeMo-RL", gives=frozenset({"tokens", "rows", "rollout", "both", "reference"}))
+TINKER = Trainer(
+    name="Tinker", gives=frozenset({"tokens", "rows", "groups", "rewards", "rollout", "second_pass"})
+)
+TRAINERS = (OWN_LOOP, TRL, VERL, PRIME_RL, NEMO_RL, TINKER)
+"""Every trainer that `docs/trainers.md` speaks of."""

@@ -1,0 +1,176 @@
+"""Methods in verl: importing this registers a policy loss and an advantage estimator for each, `atrium/NAME`.
+
+verl imports it in every worker where `VERL_USE_EXTERNAL_MODULES=atrium.peers.verl_losses` says so. Its
+configuration takes no settings of ours: those stand in a YAML file that `ATRIUM_VERL_SETTINGS` names, a list
+per method, such as `atr: [divergence.delta=0.02]`. The path of a method file in place of a name adds it.
+
+verl adds an entropy bonus and a KL to the reference by itself, and filters groups by itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import verl
+from torch import Tensor
+from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss
+
+from atrium import metrics
+from atrium.config.files import conf_folder, read_groups, read_yaml
+from atrium.errors import ConfigError
+from atrium.method.reductions import Reduction, SequenceMeanTokenMean, SequenceMeanTokenSum, TokenMean
+from atrium.objective.objective import LossOutput
+from atrium.objective.reductions import Totals, count_totals
+from atrium.peers.interface import LoadedMethod, load_method
+from atrium.peers.trainers import VERL
+
+VERSIONS = ("0.9",)
+"""The versions of verl whose losses have been compared with Atrium's."""
+SETTINGS_VARIABLE = "ATRIUM_VERL_SETTINGS"
+
+
+@dataclass(frozen=True)
+class RegisteredMethod:
+    """A method by the signatures of verl: a policy loss and an advantage estimator."""
+
+    source: str
+    settings: tuple[str, ...] = ()
+
+    def load(self, max_new_tokens: int) -> LoadedMethod:
+        """The method; `ConfigError` where verl does not hand over what it wants."""
+        return _load(self.source, self.settings, max_new_tokens)
+
+    def loss(
+        self,
+        *,
+        old_log_prob: Tensor,
+        log_prob: Tensor,
+        advantages: Tensor,
+        response_mask: Tensor,
+        loss_agg_mode: str = "token-mean",
+        config: Any,  # noqa: ANN401 - an ActorConfig
+        rollout_is_weights: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, float]]:
+        """The share of the actor's loss and its metrics, with the denominators of `config.global_batch_info`.
+
+        Raises `ConfigError` where `loss_agg_mode` is another reduction than the method's.
+        """
+        batch = config.global_batch_info
+        width = int(batch.get("loss_scale_factor") or response_mask.shape[1])
+        method = self.load(width)
+        _check_reduction(method, loss_agg_mode, width)
+        if rollout_is_weights is not None:
+            advantages = advantages * rollout_is_weights  # surrogates are proportional to the advantage
+        output = method.loss(
+            log_prob,
+            response_mask,
+            totals=_totals(response_mask, batch),
+            old_logprob_BT=old_log_prob,
+            advantage_BT=advantages,
+        )
+        return output.loss * batch.get("dp_size", 1), _measured(output)
+
+    def advantages(
+        self,
+        token_level_rewards: Tensor,
+        response_mask: Tensor,
+        index: Sequence[object],
+        **_: Any,  # noqa: ANN401 - what other estimators of verl take
+    ) -> tuple[Tensor, Tensor]:
+        """Advantages and returns [B, T] of a whole batch, from each completion's reward and group `index`."""
+        group_B = np.unique(np.asarray(index), return_inverse=True)[1]
+        advantage_BT = self.load(response_mask.shape[1]).advantages(
+            response_mask,
+            reward_B=(token_level_rewards * response_mask).sum(dim=1),
+            group_B=torch.as_tensor(group_B, device=response_mask.device),
+        )
+        return advantage_BT, advantage_BT
+
+
+@cache
+def _load(source: str, settings: tuple[str, ...], max_new_tokens: int) -> LoadedMethod:
+    method = load_method(source, *settings, max_new_tokens=max_new_tokens)
+    VERL.check(method.method)
+    return method
+
+
+def register() -> None:
+    """Register every shipped method, and those of the settings file; `ConfigError` for a wrong file."""
+    if not verl.__version__.startswith(tuple(f"{version}." for version in VERSIONS)):
+        raise ConfigError(f"verl {verl.__version__}: Atrium's losses run in verl {' and '.join(VERSIONS)}")
+    typed = _typed_settings()
+    for source, settings in typed.items():
+        RegisteredMethod(source, settings).load(max_new_tokens=1)  # said before training begins
+    for source in dict.fromkeys((*read_groups(conf_folder())["algorithm"], *typed)):
+        one = RegisteredMethod(source, typed.get(source, ()))
+        name = f"atrium/{Path(source).stem}"
+        register_policy_loss(name)(one.loss)
+        register_adv_est(name)(one.advantages)
+
+
+def _typed_settings() -> dict[str, tuple[str, ...]]:
+    named = os.environ.get(SETTINGS_VARIABLE)
+    if not named:
+        return {}
+    content = read_yaml(Path(named), f"{SETTINGS_VARIABLE}={named}")
+    if not isinstance(content, Mapping) or not all(isinstance(lines, list) for lines in content.values()):
+        raise ConfigError(
+            f"{SETTINGS_VARIABLE}={named}: allowed is a list of settings per method, such as "
+            "`atr: [divergence.delta=0.02]`"
+        )
+    return {str(source): tuple(map(str, lines)) for source, lines in content.items()}
+
+
+_REDUCTIONS: Mapping[str, Callable[[int], Reduction]] = {
+    "token-mean": lambda _: TokenMean(),
+    "seq-mean-token-sum": lambda _: SequenceMeanTokenSum(),
+    "seq-mean-token-sum-norm": lambda width: SequenceMeanTokenSum(constant=float(width)),
+    "seq-mean-token-mean": lambda _: SequenceMeanTokenMean(),
+}
+
+
+def _check_reduction(method: LoadedMethod, mode: str, width: int) -> None:
+    own = method.method.algorithm.reduction
+    modes = [name for name, reduction in _REDUCTIONS.items() if reduction(width) == own]
+    if mode not in modes:
+        raise ConfigError(
+            f"loss_agg_mode={mode}: {method.name} reduces by {own.kind}; choose loss_agg_mode="
+            f"{modes[0] if modes else 'token-mean'}, or another reduction in {SETTINGS_VARIABLE}"
+        )
+
+
+def _totals(mask_BT: Tensor, batch: Mapping[str, Any]) -> Totals:
+    """verl's denominators of the update, or the micro-batch's own where it hands over none."""
+    own = count_totals(mask_BT.sum(dim=1), torch.arange(len(mask_BT), device=mask_BT.device))
+    tokens, rows = batch.get("batch_num_tokens"), batch.get("global_batch_size")
+    return Totals(
+        tokens=own.tokens if tokens is None else tokens,
+        rows=own.rows if rows is None else rows,
+        groups=own.groups,
+    )
+
+
+def _measured(output: LossOutput) -> dict[str, float]:
+    """The shares of tokens whose gradient is cut, and the KL, by verl's names."""
+    means = {
+        quantity: (output.sums[quantity][0] / output.sums[quantity][1].clamp(min=1)).item()
+        for quantity in (
+            *(metrics.CLIP_HIGH_FRAC, metrics.CLIP_LOW_FRAC),
+            *(metrics.CLIP_RUNAWAY_FRAC, metrics.KL_K1),
+        )
+    }
+    return {
+        "actor/pg_clipfrac": means[metrics.CLIP_HIGH_FRAC] + means[metrics.CLIP_LOW_FRAC],
+        "actor/pg_clipfrac_lower": means[metrics.CLIP_RUNAWAY_FRAC],
+        "actor/ppo_kl": means[metrics.KL_K1],
+    }
+
+
+register()

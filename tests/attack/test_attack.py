@@ -1,0 +1,56 @@
+"""A small share of the attack (`make attack`): the same functions, with small counts."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from tests.attack import mutations
+from tests.attack.outcomes import Attempt, Outcome, judge, table
+
+SEED = 28
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def fallen(attempts):
+    """What fell, in words."""
+    return [f"{one.kind}: {one.tried}: {one.said}" for one in attempts if one.outcome is Outcome.FELL]
+
+
+def test_a_few_wrong_command_lines_hold_or_are_refused():
+    lines = itertools.islice(mutations.command_lines(SEED), 8)
+    assert fallen(map(mutations.tried, lines)) == []
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_many_wrong_command_lines_hold_or_are_refused():
+    lines = itertools.islice(mutations.command_lines(SEED + 1), 100)
+    assert fallen(map(mutations.tried, lines)) == []
+
+
+def test_a_refusal_is_one_line_that_names_what_is_wrong():
+    assert judge(2, "error: seed=x: allowed is a number\n", ["seed"])[0] is Outcome.REFUSED
+    assert judge(2, "error: something is wrong\n", ["seed"])[0] is Outcome.FELL
+    assert judge(2, "error: seed\nand more\n", ["seed"])[0] is Outcome.FELL
+    assert judge(1, "error: seed\n", ["seed"])[0] is Outcome.FELL
+    assert judge(0, "Traceback (most recent call last)\n")[0] is Outcome.FELL
+
+
+def test_a_command_line_without_an_answer_has_fallen(monkeypatch):
+    monkeypatch.setattr(mutations, "HANG_S", 1)
+    monkeypatch.setattr(mutations, "main", lambda argv: [None for _ in itertools.count()])
+    assert mutations.tried(mutations.CommandLine("k", ("train",), ())).outcome is Outcome.FELL
+
+
+def test_the_table_counts_each_kind():
+    attempts = [
+        Attempt("a", "", Outcome.HELD),
+        Attempt("b", "", Outcome.FELL),
+        Attempt("a", "", Outcome.REFUSED),
+    ]
+    assert table(attempts)[2:] == ["| a | 2 | 1 | 1 | 0 |", "| b | 1 | 0 | 0 | 1 |"]

@@ -1,0 +1,70 @@
+"""A run that is asked to end before it trains ends in one line, and its folder says so."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from atrium.processes import END_SIGNALS, stop_requests
+from atrium.tracking.find import list_runs
+from atrium.tracking.status import RunState, read_status
+
+_PATIENCE_S = 120.0
+
+
+def _started(runs_dir):
+    """A run that has said what it computes with, which it says before torch is loaded."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "atrium", "train", "debug=tiny_steps", f"runs_dir={runs_dir}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert any(line.startswith("compute:") for line in process.stdout)
+    return process
+
+
+def _ended(process):
+    """The exit code, and what was said on standard error."""
+    _, said = process.communicate(timeout=_PATIENCE_S)
+    return process.returncode, said
+
+
+def test_a_signal_while_torch_is_loaded_ends_in_one_line(tmp_path):
+    process = _started(tmp_path)
+    process.send_signal(signal.SIGTERM)
+    code, said = _ended(process)
+    assert code == 130
+    assert said.count("\n") == 1
+    assert "stopped" in said
+
+
+def test_a_signal_while_the_parts_are_built_is_recorded_in_the_folder(tmp_path):
+    process = _started(tmp_path)
+    deadline = time.monotonic() + _PATIENCE_S
+    while not (runs := [run for run in list_runs(tmp_path) if run.config_file.is_file()]):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGHUP)
+    code, said = _ended(process)
+    assert code == 130
+    assert said.count("\n") == 1
+    assert read_status(runs[0].status_file).state == RunState.INTERRUPTED
+
+
+@pytest.mark.parametrize("number", END_SIGNALS)
+def test_nohup_alone_keeps_a_signal_from_being_heard(number):
+    before = signal.signal(number, signal.SIG_IGN)
+    heard = []
+    try:
+        with stop_requests(heard.append, [number]):
+            signal.raise_signal(number)
+        assert signal.getsignal(number) == signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+    assert heard == ([] if number == signal.SIGHUP else [number])

@@ -1,0 +1,201 @@
+"""Engines beside the trainer: equal results whoever answers, and what becomes of processes that are lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import time
+from functools import partial
+
+import numpy as np
+import psutil
+import pytest
+from tests.rollout.conftest import (
+    DEALT_UNIT_SAMPLES,
+    Policy,
+    build_model,
+    build_tokenizer,
+    dealt_engine,
+    requests_for,
+    scripted_engine,
+    start_dealt,
+    transformers_engine,
+)
+
+from atrium.errors import ConfigError, EngineError, PolicyDivergedError
+from atrium.rollout.engine import GenerationRequest, SamplingParams
+from atrium.rollout.engine_process import EngineProcess
+from atrium.rollout.units import cut_units
+
+SAMPLING = SamplingParams(max_new_tokens=24)
+TEXTS = [f"{number}+{number}=" for number in range(8)]
+
+
+def bits(generations):
+    """All that is sampled, by request, to the last bit."""
+    return {
+        generation.request_index: [
+            (one.token_ids.tolist(), one.logprobs.tobytes(), one.text, one.weight_version)
+            for one in generation.completions
+        ]
+        for generation in generations
+    }
+
+
+@pytest.fixture
+def requests(tokenizer):
+    return requests_for(TEXTS, tokenizer)
+
+
+@pytest.fixture
+def expected(policy, requests):
+    """What the engine in this process samples."""
+    return bits(transformers_engine(policy, unit_samples=DEALT_UNIT_SAMPLES).generate(requests, SAMPLING))
+
+
+@pytest.mark.parametrize(
+    ("group_sizes", "unit_samples", "units"),
+    [
+        ([], 4, []),
+        ([2, 2, 2, 2, 2], 4, [range(2), range(2, 4), range(4, 5)]),
+        ([9, 1, 9], 4, [range(1), range(1, 2), range(2, 3)]),
+        ([0, 4, 0, 1], 4, [range(3), range(3, 4)]),
+        ([2, 2, 2], None, [range(3)]),
+    ],
+)
+def test_a_unit_is_as_many_whole_requests_as_fit(group_sizes, unit_samples, units):
+    requests = [
+        GenerationRequest(prompt_token_ids=np.array([1], np.int32), sample_seeds=tuple(range(size)))
+        for size in group_sizes
+    ]
+    assert cut_units(requests, unit_samples) == units
+    for unit in units:
+        whole = [requests[place] for place in unit]
+        assert cut_units(whole, unit_samples) == [range(len(whole))]
+
+
+def test_processes_answer_what_the_engine_inside_answers_to_the_last_bit(policy, requests, expected):
+    assert bits(dealt_engine(policy).generate(requests, SAMPLING)) == expected
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_process_killed_while_it_samples_changes_nothing(policy, requests, expected, number, capsys):
+    engine = dealt_engine(policy)
+    generations = engine.generate(requests, SAMPLING)
+    first = next(generations)
+    killed = engine.process_ids[number]
+    os.kill(killed, signal.SIGKILL)
+    assert bits([first, *generations]) == expected
+    engine.update_weights(policy.model.state_dict(), 0)  # finds the process gone, if nothing before did
+    assert killed not in engine.process_ids
+    assert f"engine {number} died" in capsys.readouterr().out
+
+
+def test_a_process_that_hangs_is_killed_and_changes_nothing(policy, requests, expected, monkeypatch):
+    engine = dealt_engine(policy)
+    stopped = engine.process_ids[0]
+    os.kill(stopped, signal.SIGSTOP)
+    monkeypatch.setattr(EngineProcess, "is_late", property(lambda process: process.pid == stopped))
+    assert bits(engine.generate(requests, SAMPLING)) == expected
+    assert not psutil.pid_exists(stopped)
+
+
+def test_completions_that_nobody_takes_leave_no_trace(policy, requests, expected):
+    engine = dealt_engine(policy)
+    generations = engine.generate(requests, SAMPLING)
+    next(generations)
+    generations.close()
+    assert bits(engine.generate(requests, SAMPLING)) == expected
+
+
+def test_an_interrupted_engine_samples_again_with_new_weights(policy, requests, expected):
+    engine = dealt_engine(policy)
+    generations = engine.generate(requests, SAMPLING)
+    engine.interrupt()
+    with pytest.raises(InterruptedError):
+        next(generations)
+    engine.update_weights(policy.model.state_dict(), 0)
+    assert bits(engine.generate(requests, SAMPLING)) == expected
+
+
+def test_weights_that_change_while_completions_are_taken_are_an_error(policy, requests):
+    engine = dealt_engine(policy)
+    generations = engine.generate(requests, SAMPLING)
+    next(generations)
+    engine.update_weights(policy.model.state_dict(), 1)
+    with pytest.raises(EngineError, match="from version 0 to 1"):
+        list(generations)
+
+
+def test_what_is_raised_in_a_process_is_raised_here(policy, requests):
+    engine = dealt_engine(policy)
+    engine.update_weights({name: value * 1e30 for name, value in build_model(0).state_dict().items()}, 1)
+    with pytest.raises(PolicyDivergedError):
+        list(engine.generate(requests, SAMPLING))
+
+
+class WrongVersion:
+    """An engine that says it took another version than the one that it was given."""
+
+    def __init__(self, policy):
+        self._engine = scripted_engine(policy)
+        self.generate, self.facts = self._engine.generate, self._engine.facts
+
+    def update_weights(self, weights, version):
+        self._engine.update_weights(weights, version + 1)
+
+
+def fail_to_start(_):
+    raise ConfigError("there is no such engine")
+
+
+def die_at_the_start(_):
+    os._exit(3)
+
+
+def started(policy, build):
+    return start_dealt(policy, num_engines=1, unit_samples=4, build=pickle.dumps(partial(build, policy)))
+
+
+def test_a_process_that_samples_with_other_weights_is_an_error(policy, requests):
+    engine = started(policy, WrongVersion)
+    with pytest.raises(EngineError, match=r"version 1, and version 0 was asked for"):
+        list(engine.generate(requests, SAMPLING))
+    engine.close()
+
+
+def test_an_engine_that_cannot_start_says_why(policy):
+    with pytest.raises(ConfigError, match="there is no such engine"):
+        started(policy, fail_to_start)
+
+
+def test_an_engine_whose_processes_die_again_and_again_gives_up(policy):
+    with pytest.raises(EngineError, match="the last of 4 that were lost"):
+        started(policy, die_at_the_start)
+
+
+def sample_for_ever(connection):
+    """The life of a trainer that is killed."""
+    policy = Policy(model=build_model(0), tokenizer=build_tokenizer())
+    engine = start_dealt(policy, num_engines=2, unit_samples=4)
+    endless = SamplingParams(max_new_tokens=150, ignore_stop=True)
+    generations = engine.generate(requests_for(["1+2="] * 400, policy.tokenizer), endless)
+    next(generations)
+    connection.send(engine.process_ids)
+    time.sleep(600)
+
+
+def test_a_trainer_that_is_killed_leaves_no_engine_behind():
+    context = multiprocessing.get_context("forkserver")
+    ours, theirs = context.Pipe()
+    trainer = context.Process(target=sample_for_ever, args=(theirs,))
+    trainer.start()
+    engines = [psutil.Process(pid) for pid in ours.recv()]
+    trainer.kill()
+    trainer.join()
+    gone, alive = psutil.wait_procs(engines, timeout=60)
+    assert len(gone) == 2, alive
+    ours.close()
+    theirs.close()

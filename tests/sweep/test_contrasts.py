@@ -1,0 +1,166 @@
+"""Planned contrasts: predictions in a file, outcomes of curves, and both side by side."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+import yaml
+from tests.sweep.conftest import ScriptedRuns, new_worker
+
+from atrium.cli.sweep.report import report
+from atrium.cli.sweep.run import predictions_commit
+from atrium.errors import ConfigError
+from atrium.sweep.files import read_definition
+from atrium.sweep.setup import prepare
+from atrium.sweep.storage import SweepStorage, storage_url
+from atrium.tracking.run_folder import RunFolder
+
+DEFINITION = {
+    "question": "How fast?",
+    "base": ["experiment=stress", "num_steps=4", "optimizer.num_warmup_steps=1"],
+    "arms": {
+        "clip": {"algorithm": "grpo"},
+        "clip_again": {"algorithm": "grpo", "rollout.sampling_stream": 1},
+        "wide": {"algorithm": "grpo", "divergence.delta": 0.5},
+        "narrow": {"algorithm": "grpo", "divergence.delta": 0.05},
+    },
+    "seeds": [0, 1, 2, 3],
+    "trials": 4,
+    "outcomes": {
+        "area": {"kind": "area", "metric": "rollout/reward", "until": 4},
+        "half": {"kind": "steps_to", "metric": "rollout/reward", "value": 0.5, "until": 4},
+    },
+    "predictions": "predicted.yaml",
+}
+WIDER = {"area": {"sign": "positive", "size": 0.1}, "half": {"sign": "negative"}}
+CONTRASTS = [
+    {"candidate": "wide", "baseline": "clip", "because": "wider", "predicted": WIDER},
+    {"candidate": "narrow", "baseline": "clip", "because": "a slip of the pen", "predicted": WIDER},
+    {"candidate": "clip_again", "baseline": "clip", "because": "other draws"},
+]
+RATES = {0.5: 0.2, 0.05: 0.1}
+
+
+class CurvesOf(ScriptedRuns):
+    """Scripted runs whose folders hold curves: faster with wider windows, noisy by seed and stream."""
+
+    def __init__(self, runs_dir, num_steps=4):
+        self._runs_dir, self._num_steps = runs_dir, num_steps
+        super().__init__(lambda config: 0.5)
+
+    def __call__(self, run, watch):
+        result = super().__call__(run, watch)
+        config = run.config
+        rate = RATES.get(config.divergence.delta, 0.15) + 0.01 * (config.seed - 1.5)
+        rate += 0.001 * (-1) ** config.seed * (config.rollout.sampling_stream + config.divergence.delta)
+        path = RunFolder(self._runs_dir / result.run).metrics_file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [{"step": step, "rollout/reward": rate * step} for step in range(1, self._num_steps + 1)]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return result
+
+
+@pytest.fixture
+def study(tmp_path):
+    """Write a sweep's file and its predictions."""
+
+    def write(predicted=CONTRASTS, **changes):
+        (tmp_path / "predicted.yaml").write_text(yaml.safe_dump({"contrasts": predicted}))
+        (tmp_path / "small.yaml").write_text(yaml.safe_dump(DEFINITION | changes))
+        return tmp_path / "small.yaml"
+
+    return write
+
+
+@pytest.fixture
+def reported(study, tmp_path, capsys):
+    """Run the sweep on scripted curves; what its report holds, and what it said."""
+
+    def run(predicted_at=None, num_steps=4):
+        runs_dir = tmp_path / "runs"
+        definition = read_definition(study(), runs_dir=str(runs_dir))
+        storage = SweepStorage(storage_url("journal", runs_dir / "sweeps" / "small"))
+        prepare(storage, definition, predicted_at=predicted_at)
+        new_worker(storage, definition, CurvesOf(runs_dir, num_steps)).work()
+        assert report(str(runs_dir), "small") == 0
+        folder = runs_dir / "sweeps" / "small" / "report"
+        return json.loads((folder / "report.json").read_text()), capsys.readouterr().out, folder
+
+    return run
+
+
+def test_predictions_stand_beside_results_and_failed_ones_are_named(reported):
+    content, said, folder = reported(predicted_at="c0ffee")
+    rows = {(row["outcome"], row["name"]): row for row in content["contrasts"]["rows"]}
+    kinds = {key: row["kind"] for key, row in rows.items()}
+    assert kinds["area", "wide - clip"] == kinds["half", "wide - clip"] == "agrees"
+    assert kinds["area", "narrow - clip"] == kinds["half", "narrow - clip"] == "contradicted"
+    assert kinds["area", "clip_again - clip"] == "not_seen"
+    assert rows["area", "wide - clip"]["difference"] == pytest.approx(0.125, abs=0.005)
+    assert rows["half", "narrow - clip"]["difference_by_seed"][0] < 1.0, "restricted to the horizon"
+    assert "area: of 2 predicted contrasts 1 as predicted, 1 contradicted (narrow - clip)" in said
+    assert "where nothing differs, 0 of 2 intervals leave out 0; expected are 0.1" in said
+    assert "as committed in c0ffee before the first run" in said
+    assert "best on validation" not in said, "a control ranks nothing"
+    assert not (folder / "winner.yaml").exists()
+
+
+def test_a_verdict_says_where_predictions_were_not_committed_before_the_first_run(reported):
+    assert "were not committed before the first run" in reported()[1]
+
+
+def test_contrasts_without_all_their_seeds_have_no_result(reported):
+    content, said, _ = reported(num_steps=3)
+    assert {row["kind"] for row in content["contrasts"]["rows"]} == {"missing"}
+    assert "area: of 2 predicted contrasts 2 without a result" in said
+
+
+def test_what_was_committed_when_a_sweep_began_is_what_counts(study, tmp_path):
+    definition = read_definition(study(), runs_dir=str(tmp_path / "runs"))
+    storage = SweepStorage(storage_url("journal", tmp_path / "runs" / "sweeps" / "small"))
+    for commit in (None, "written later"):
+        prepare(storage, definition, predicted_at=commit)
+    recorded = json.loads((tmp_path / "runs" / "sweeps" / "small" / "sweep.json").read_text())
+    assert recorded["predictions_commit"] is None
+    changed = read_definition(study(CONTRASTS[:1]), runs_dir=str(tmp_path / "runs"))
+    with pytest.raises(ConfigError, match="began with another contrasts"):
+        prepare(storage, changed)
+
+
+def test_only_a_commit_of_the_very_predictions_counts(study, tmp_path):
+    path = study()
+    definition = read_definition(path)
+
+    def git(*arguments):
+        name = ("-c", "user.name=n", "-c", "user.email=e@x")
+        done = subprocess.run(
+            ["git", "-C", str(tmp_path), *name, *arguments], check=True, capture_output=True
+        )
+        return done.stdout.decode().strip()
+
+    assert predictions_commit(str(path), definition) is None, "no repository"
+    git("init", "-q")
+    assert predictions_commit(str(path), definition) is None, "not added"
+    git("add", ".")
+    git("commit", "-qm", "Predict")
+    assert predictions_commit(str(path), definition) == git("rev-parse", "HEAD")
+    (tmp_path / "predicted.yaml").write_text("contrasts: []\n")
+    assert predictions_commit(str(path), definition) is None, "changed since"
+
+
+@pytest.mark.parametrize(
+    ("contrasts", "changes", "said"),
+    [
+        ([CONTRASTS[0] | {"candidate": "wid"}], {}, "wid is no arm of the sweep; did you mean wide?"),
+        ([CONTRASTS[0] | {"predicted": {"are": WIDER["area"]}}], {}, "are is no outcome of the sweep"),
+        ([CONTRASTS[0] | {"predicted": {"area": {"sign": "up"}}}], {}, "sign"),
+        (CONTRASTS, {"contrasts": CONTRASTS}, "contrasts stand in a file of their own"),
+        (CONTRASTS, {"predictions": "gone.yaml"}, "gone.yaml"),
+        (CONTRASTS, {"outcomes": {"area": {"kind": "area", "metric": "m"}}}, "until"),
+    ],
+)
+def test_definitions_that_cannot_be_judged_are_refused(study, contrasts, changes, said):
+    with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
+        read_definition(study(contrasts, **changes))
