@@ -63,7 +63,6 @@ def test_a_commit_computes_and_says_what_it_does():
         [sys.executable, str(SCRIPT), "HEAD", "--only", "objectives", "training", "--steps", "2"],
         capture_output=True,
         text=True,
-        timeout=280,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 differ" in done.stdout
