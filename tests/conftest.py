@@ -16,7 +16,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as does what `nohup` starts
 # What `make test ARGS=...` was given is for pytest, not for the commands of make that tests try.
-for variable in ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS"):
+for variable in ("MAKEFLAGS", "MFLAGS", "ARGS", "TESTS"):
     os.environ.pop(variable, None)
 # Runs of tests are copied to no tracker unless a test asks for it.
 os.environ["ATRIUM_MIRRORS"] = "off"
