@@ -113,6 +113,8 @@ OVERRIDES = [
     (["--cfg", "jobs"], "--cfg", "'job'"),
     (["--cfg", "job", "--multirun"], "--multirun", "--cfg"),
     (["--resolve"], "--resolve", "--cfg job"),
+    (["--shell-completion"], "--shell-completion", "install=bash"),
+    (["--shell-completion", "query=foo"], "--shell-completion", "fish or zsh"),
     (["--config-dir", "/tmp"], "--config-dir", "files of your own"),
     (["--config-path", "/tmp"], "--config-path", "files of your own"),
     (["--config-name", "other"], "--config-name", "files of your own"),
@@ -127,6 +129,8 @@ OVERRIDES = [
     (["model.lora={rank: 4, alpha: 8, dropout: 0.1}"], "model.lora.dropout", "rank"),
     (["model.lora={rank: 4, alpha: 8, target_modules: q_proj}"], "model.lora.target_modules", "all_linear"),
     (["model.lora={rank: 4, alpha: 8}", "compute.num_processes=2"], "model.lora", "num_processes=1"),
+    (["rollout.devicesx=null"], "rollout.devicesx=null", "did you mean rollout.devices?"),
+    (["rollout.devices=" + "[" * 3_000 + "]" * 3_000], "rollout.devices=", "too deep"),
     (["rollout.overlap=true"], "rollout.overlap=true", "rollout.placement=beside"),
     (["rollout.placement=besides"], "rollout.placement=besides", "did you mean beside?"),
     (["rollout.num_engines=2"], "rollout.num_engines=2", "rollout.placement=beside"),
@@ -158,7 +162,7 @@ OVERRIDES = [
     (["resume=nowhere"], "resume=nowhere", "there are no runs in"),
     (["resume=nowhere", "--multirun"], "resume=nowhere", "atrium show"),
     (["--from-config", "nowhere.json"], "nowhere.json", "atrium runs"),
-    (["++resume=nowhere"], "resume=nowhere", "--resume nowhere"),
+    (["++resume=nowhere"], "resume=nowhere", "there are no runs in"),
 ]
 
 COMMANDS = [

@@ -39,6 +39,7 @@ from atrium.config.own_files import expand_files
 from atrium.config.scale import check_scale, choose_by_source, scale_notes
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
+from atrium.rollout.settings import EngineSettings
 
 HYDRA_VERSION_BASE = "1.3"
 
@@ -290,7 +291,10 @@ def _with_engine(data: dict[str, Any], machine: Machine) -> dict[str, Any]:
     engine, _ = engine_choice(model.get("kind"), compute.get("device"), machine)
     shipped = parse_yaml((conf_folder() / "rollout" / f"{engine}.yaml").read_text(encoding="utf-8"))
     # Settings that the chosen engine lacks are left out where they are off, and refused where they are set.
-    given = {key: value for key, value in rollout.items() if key in shipped or value is not None}
+    known_elsewhere = {
+        key for other in EngineSettings.values() for key in other.model_fields
+    } - shipped.keys()
+    given = {key: value for key, value in rollout.items() if value is not None or key not in known_elsewhere}
     return {**data, "rollout": {**shipped, **given, "engine": engine}}
 
 

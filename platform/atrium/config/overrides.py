@@ -108,6 +108,8 @@ def _parse(line: str, groups: Groups) -> Override:
             f"{shown(line)}: {key.strip()} and its value cannot be read ({cause}); write key=value, "
             "with quotes around special characters: 'key=\"value\"'"
         ) from error
+    except RecursionError as error:
+        raise ConfigError(f"{shown(line)}: lists or mappings in one another, too deep to be read") from error
     override.config_loader = cast("ConfigLoader", _Options(groups))
     return override
 

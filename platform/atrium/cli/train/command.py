@@ -19,7 +19,7 @@ from atrium import plugins
 from atrium.cli.app import loading, one_line
 from atrium.cli.parser import CommandParser, ask_for_plugins, files_explained
 from atrium.cli.train.help import help_text
-from atrium.cli.train.hydra_flags import PROGRAM, parse_flags, run_hydra
+from atrium.cli.train.hydra_flags import PROGRAM, complete_shell, parse_flags, run_hydra
 from atrium.cli.train.launching import is_rank, is_started_here, print_script, start, submit
 from atrium.config.compose import (
     compose,
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
             f"flags, or see them with `atrium show {run}`"
         )
     if flags.shell_completion:
-        run_hydra(["--shell-completion"], overrides)
+        complete_shell(overrides)
     elif is_shown:
         compose(overrides)  # so that mistakes read the same here as when training
         run_hydra(_without(arguments, overrides), hydra_lines(overrides))
@@ -160,7 +160,7 @@ def _take(
     arguments = iter(argv)
     for argument in arguments:
         flag, has_value, value = argument.partition("=")
-        if flag != f"--{name}" and not (flag == name and has_value):
+        if flag != f"--{name}" and not (flag.lstrip("+") == name and has_value):
             rest.append(argument)
             continue
         found = value if has_value else next(arguments, "")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -25,6 +26,7 @@ from atrium.config.nearest import shown, suggestion
 from atrium.errors import ConfigError
 
 PROGRAM = "atrium"
+_COMPLETION = re.compile("(install|uninstall|query)=(bash|fish|zsh)")
 _REFUSED = ("config_path", "config_name", "config_dir", "experimental_rerun")
 
 
@@ -68,6 +70,16 @@ def parse_flags(argv: Sequence[str]) -> argparse.Namespace:
             "atrium train: --resolve and --package go with --cfg; allowed is --cfg job --resolve"
         )
     return flags
+
+
+def complete_shell(overrides: Sequence[str]) -> None:
+    """Print what a shell needs to complete `atrium train`; `ConfigError` where anything else is asked for."""
+    if len(overrides) != 1 or not _COMPLETION.fullmatch(overrides[0]):
+        raise ConfigError(
+            "atrium train --shell-completion: allowed is one of install, uninstall and query, with bash, "
+            "fish or zsh, as in --shell-completion install=bash"
+        )
+    run_hydra(["--shell-completion"], overrides)
 
 
 def run_hydra(
