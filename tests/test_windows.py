@@ -9,7 +9,7 @@ import mpmath
 import pytest
 
 from atrium import windows
-from atrium.windows import DIVERGENCES, Window
+from atrium.windows import DIVERGENCES, Window, share_after_batch
 
 BUDGETS = [1e-8, 1e-6, 1e-4, 0.005, 0.0231, 0.1, 0.3, 0.6, 1.5, 10.0]
 mpmath.mp.dps = 50
@@ -163,3 +163,11 @@ def test_impossible_windows_and_bounds_are_refused():
 def test_zero_budget_allows_only_the_behavior_policy():
     assert windows.window("kl3", 0.0) == Window(1.0, 1.0)
     assert windows.UNBOUNDED.is_unbounded
+
+
+def test_one_batch_moves_a_share_until_the_looser_bound_stops_it():
+    clip = Window(0.8, 1.2)
+    assert [share_after_batch(share, clip) for share in (0.0, 0.5, 0.9)] == pytest.approx([0.2, 0.6, 1.0])
+    below, above = (share_after_batch(share, Window(0.8, 1.02)) for share in (0.3, 0.98))
+    assert (below, above) == pytest.approx((1 - 0.8 * 0.7, 0.98 * 1.02))
+    assert share_after_batch(0.1, Window(0.0, math.inf)) == 1.0

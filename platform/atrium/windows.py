@@ -97,6 +97,23 @@ class RatioDivergence:
         return sign * find_root(lambda size: self.of_log_ratio(sign * size) - delta, 0.0, edge, xtol=1e-300)
 
 
+def share_after_batch(share: float, window: Window) -> float:
+    """The share of a good answer after one batch that is used until the window stops all motion.
+
+    Good answers push their share p until its ratio is u, bad ones push theirs, 1 - p, until its ratio is l;
+    the looser bound decides: min(1, max(u p, 1 - l (1 - p))). A law of this project (`docs/designs.md`),
+    where one token decides and steps are small.
+
+    Examples
+    --------
+    >>> f"{share_after_batch(0.4, Window(0.8, 1.2)):.2f}, {share_after_batch(0.6, Window(0.8, 1.2)):.2f}"
+    '0.52, 0.72'
+    """
+    if share <= 0.0:
+        return 1.0 - window.lower
+    return min(1.0, max(window.upper * share, 1.0 - window.lower * (1.0 - share)))
+
+
 def find_root(function: Callable[[float], float], low: float, high: float, *, xtol: float) -> float:
     """The root of a function between two numbers at which it has different signs, to 1e-15 of it.
 

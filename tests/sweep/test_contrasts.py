@@ -31,6 +31,7 @@ DEFINITION = {
     "outcomes": {
         "area": {"kind": "area", "metric": "rollout/reward", "until": 4},
         "half": {"kind": "steps_to", "metric": "rollout/reward", "value": 0.5, "until": 4},
+        "worked": {"kind": "area", "metric": "rollout/worked_frac", "until": 4},
     },
     "predictions": "predicted.yaml",
 }
@@ -57,7 +58,10 @@ class CurvesOf(ScriptedRuns):
         rate += 0.001 * (-1) ** config.seed * (config.rollout.sampling_stream + config.divergence.delta)
         path = RunFolder(self._runs_dir / result.run).metrics_file
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [{"step": step, "rollout/reward": rate * step} for step in range(1, self._num_steps + 1)]
+        lines = [
+            {"step": step, "rollout/reward": rate * step, "rollout/worked_frac": rate * step}
+            for step in range(1, self._num_steps + 1)
+        ]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         return result
 
@@ -101,10 +105,25 @@ def test_predictions_stand_beside_results_and_failed_ones_are_named(reported):
     assert rows["area", "wide - clip"]["difference"] == pytest.approx(0.125, abs=0.005)
     assert rows["half", "narrow - clip"]["difference_by_seed"][0] < 1.0, "restricted to the horizon"
     assert "area: of 2 predicted contrasts 1 as predicted, 1 contradicted (narrow - clip)" in said
-    assert "where nothing differs, 0 of 2 intervals leave out 0; expected are 0.1" in said
+    assert "where nothing differs, 0 of 3 intervals leave out 0; expected are 0.2" in said
     assert "as committed in c0ffee before the first run" in said
     assert "best on validation" not in said, "a control ranks nothing"
     assert not (folder / "winner.yaml").exists()
+
+
+def test_a_report_draws_the_curves_of_its_outcomes_and_each_batch_beside_the_law_of_its_window(reported):
+    content, _, folder = reported()
+    arms = {arm["arm"]: arm for arm in content["contrasts"]["curves"]["rollout/worked_frac"]}
+    clip, narrow = arms["clip"], arms["narrow"]
+    assert clip["window"] == [0.8, 1.2]
+    assert [mean[0] for mean in clip["means"]] == [1, 2, 3, 4]
+    assert clip["means"][1][1] == pytest.approx(0.3)
+    assert clip["means"][1][2] < 0.3 < clip["means"][1][3]
+    assert narrow["seeds"]["0"] == [[step, pytest.approx(0.08505 * step)] for step in (1, 2, 3, 4)]
+    texts = {name: (folder / f"{name}.svg").read_text() for name in ("outcomes", "batches")}
+    assert all(f"<!-- {arm} -->" in texts["outcomes"] for arm in ("clip", "clip_again", "wide", "narrow"))
+    assert "<!-- narrow [0.95, 1.05] -->" in texts["batches"]
+    assert not (folder / "learning.png").exists(), "two evaluations are no curve"
 
 
 def test_a_verdict_says_where_predictions_were_not_committed_before_the_first_run(reported):

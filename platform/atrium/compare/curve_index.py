@@ -57,6 +57,15 @@ class CurveTable:
         """The steps [N]."""
         return self.columns.get(_STEP, np.zeros(0))
 
+    def points(self, metric: str, until: int) -> list[tuple[int, float]]:
+        """The steps that recorded a metric, up to `until`, and its values."""
+        values = self.columns.get(metric, np.full(len(self.steps), np.nan))
+        return [
+            (int(step), float(value))
+            for step, value in zip(self.steps, values, strict=True)
+            if step <= until and np.isfinite(value)
+        ]
+
 
 class CurveIndex:
     """The index files below one folder."""

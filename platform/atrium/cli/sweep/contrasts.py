@@ -5,12 +5,13 @@ Axes: S seeds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atrium.sweep.definition import ContrastConfig, SweepDefinition
 from atrium.sweep.plan import Stage
+from atrium.sweep.results import mean_over_seeds
 from atrium.sweep.setup import PREDICTED_AT
 from atrium.sweep.study import SweepStudies
 from atrium.tracking.curve_outcomes import CurveOutcome
@@ -57,6 +58,7 @@ def planned_contrasts(studies: SweepStudies) -> Answer | None:
         "seeds": list(definition.seeds),
         "columns": ["contrast", "predicted", "seen, with its 95 % interval", "so the prediction is"],
         "rows": rows,
+        "curves": _curves(studies),
     }
 
 
@@ -118,6 +120,39 @@ def _values(studies: SweepStudies, outcome: CurveOutcome) -> Values:
         for trial in studies.trials(Stage.SEARCH)
         for arm in trial.planned.labels
     }
+
+
+def _curves(studies: SweepStudies) -> dict[str, list[Answer]]:
+    """The curves behind the outcomes, by metric: each arm's by seed, up to the last step that counts."""
+    from atrium.compare.curve_index import recorded_curves
+
+    definition = studies.definition
+    untils: dict[str, int] = {}
+    for outcome in definition.outcomes.values():
+        untils[outcome.metric] = max(outcome.until, untils.get(outcome.metric, 0))
+    runs_dir = Path(definition.runs_dir)
+    curves: dict[str, list[Answer]] = {}
+    for metric, until in untils.items():
+        for trial in studies.trials(Stage.SEARCH):
+            by_seed = {
+                str(seed): recorded_curves(RunFolder(runs_dir / result.run)).points(metric, until)
+                for seed, result in trial.results.items()
+                if result.run is not None
+            }
+            arm = {"arm": " = ".join(trial.planned.labels), "window": trial.planned.window}
+            curves.setdefault(metric, []).append({**arm, "seeds": by_seed, "means": _means(by_seed.values())})
+    return curves
+
+
+def _means(curves: Iterable[Sequence[tuple[int, float]]]) -> list[list[float]]:
+    """Step, mean over seeds and its 95 % interval, at the steps that all seeds recorded."""
+    value_by_step = [dict(points) for points in curves]
+    found = []
+    for step in sorted(set[int].intersection(*map(set, value_by_step))) if value_by_step else []:
+        mean = mean_over_seeds([values[step] for values in value_by_step])
+        if mean is not None:
+            found.append([step, mean.value, *(mean.interval() or (mean.value, mean.value))])
+    return found
 
 
 def _row(definition: SweepDefinition, contrast: ContrastConfig, outcome: str, values: Values) -> Answer:

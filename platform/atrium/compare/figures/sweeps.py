@@ -1,5 +1,6 @@
-"""Figures of a sweep as PNG and SVG, drawn from its `report.json`: curve, plane, ranking, front, learning.
+"""Figures of a sweep as PNG and SVG, drawn from its `report.json`.
 
+Curve, plane, ranking, front, learning; for planned contrasts those of `figures.designs`.
 Whiskers are 95 % t intervals over seeds, on the validation problems that settings were chosen on. What
 a sweep has no data for (a curve without a numeric setting, a plane without windows) is not drawn.
 """
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atrium.compare.figures.designs import draw_batches, draw_outcomes
 from atrium.compare.figures.style import (
     BLUE,
     GREY,
@@ -151,7 +153,9 @@ def draw_front(figure: Figure, report: Report) -> bool:
 
 
 def draw_learning(figure: Figure, report: Report) -> bool:
-    """Mean@K over training, the mean of each setting's seeds."""
+    """Mean@K over training, the mean of each setting's seeds; planned contrasts have their own curves."""
+    if report["contrasts"] is not None:
+        return False
     order = [one["number"] for one in _known(report["ranking"])][:_MAX_LEARNING]
     trials = {one["number"]: one for one in report["state"]["trials"] if one["stage"] == "search"}
     axes = figure.add_subplot()
@@ -224,4 +228,6 @@ FIGURES: Mapping[str, Callable[[Figure, Report], bool]] = {
     "ranking": draw_ranking,
     "front": draw_front,
     "learning": draw_learning,
+    "outcomes": draw_outcomes,
+    "batches": draw_batches,
 }
