@@ -36,7 +36,7 @@ OPEN_TO_ALL = {
 
 _FOLDER = ("run_folder", "layout", "find", "atomic", "status")
 _RECORD = ("reader", "recorded", "json_lines", "sample_files")
-_RULES = ("method_settings", "diagnosis", "curve_outcomes", "listener")
+_RULES = ("method_settings", "diagnosis", "curve_outcomes", "listener", "formatting")
 RUN_FOLDER = {f"tracking.{name}" for name in (*_FOLDER, *_RECORD, *_RULES)}
 
 NEED_MORE = ("atrium.rollout.vllm_executor", "atrium.peers.trl_trainer", "atrium.peers.verl_losses")

@@ -44,6 +44,20 @@ def test_a_narrow_terminal_splits_no_word(capsys, monkeypatch):
     )
 
 
+def test_methods_side_by_side_split_no_value_at_80_columns_and_lose_none(capsys, monkeypatch):
+    chosen = ("atr", "grpo", "dapo", "gspo")
+    found = {preset.name: preset for preset in read_presets()}
+    rows = objectives.side_by_side([found[name] for name in chosen])
+    console = Console(width=80, markup=False, force_terminal=True, color_system=None)
+    monkeypatch.setattr(objectives, "standard_output", lambda: console)
+    lines = printed(capsys, *chosen).splitlines()
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert all(value in text for values in rows.values() for value in values)
+    assert "   algorithm.reduction" in lines
+    assert sum(line.split()[:2] == ["≠", "epsilon_low"] for line in lines) == 2, "once in each half"
+
+
 def test_two_side_by_side_mark_what_differs_and_nothing_else(capsys):
     lines = printed(capsys, "atr", "gspo").splitlines()
     marked = {line.split()[1] for line in lines if line.startswith("≠")}

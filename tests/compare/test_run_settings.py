@@ -37,6 +37,17 @@ def test_groups_are_named_by_their_values():
     assert grouped(runs, []) == {"all runs": ["x", "y", "z"]}
 
 
+def test_a_label_leaves_out_what_is_absent_and_digits_that_tell_nothing_apart():
+    runs = {"x": {"kind": "kl3", "delta": "0.023143551314209754"}, "y": {"kind": "none"}}
+    assert list(grouped(runs, ["kind", "delta"])) == ["kl3 · delta 0.02314", "none"]
+    close = {**runs, "z": {"kind": "kl3", "delta": "0.023143551314209755"}}
+    assert list(grouped(close, ["kind", "delta"])) == [
+        "kl3 · delta 0.023143551314209754",
+        "none · delta null",
+        "kl3 · delta 0.023143551314209755",
+    ]
+
+
 def test_a_word_that_repeats_stands_once_in_a_label():
     assert label(["algorithm.name", "divergence.kind"], ["kl3", "kl3"]) == "kl3"
     assert label(["flag"], ["true"]) == "flag true"

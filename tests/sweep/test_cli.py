@@ -10,7 +10,7 @@ import pytest
 
 from atrium.cli import main
 from atrium.cli.sweep.run import sweep_definition
-from atrium.cli.sweep.table import live_view, value_text, window_text
+from atrium.cli.sweep.table import Lines, Progress, live_view, value_text, window_text
 from atrium.errors import ConfigError
 
 
@@ -43,7 +43,7 @@ def test_a_sweep_of_a_language_model_says_what_it_would_take_on_gpus_that_are_no
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["detla"], "did you mean delta"),
+        (["detla"], "did you mean delta?\n"),
         (["delta", "workers=none"], "workers=none: allowed is a whole number of at least 1"),
         (["delta", "budget=small"], "budget=small: allowed is full or tiny"),
         (["delta", "--worker"], "write KEY=VALUE; did you mean workers?"),
@@ -118,6 +118,44 @@ def test_the_table_shows_means_with_errors_windows_and_who_works_on_what():
     assert value_text({**trial, "values": [0.5], "standard_errors": [0.01]}) == "50.0 ± 1.0 %"
     assert value_text({**trial, "values": [1200.0], "standard_errors": [None]}) == "1,200"
     assert window_text(None) == ""
+
+
+def sweep_state(num_finished, num_trials=2):
+    seeds = [{"state": "finished"}] * num_finished + [{"state": "running"}] * (num_finished < 2)
+    common = {"stage": "search", "num_seeds": 2, "reason": None}
+    return {
+        "stages": [{"name": "search", "num_ended": 1, "num_trials": num_trials}],
+        "workers": [{"stage": "search", "trial": 1, "seed": 1, "step": 12, "num_steps": 40}],
+        "trials": [
+            {**common, "number": 0, "state": "pruned", "seeds": [{"state": "pruned"}], "values": None,
+             "standard_errors": None, "labels": ["a"]},
+            {**common, "number": 1, "state": "running", "seeds": seeds},
+        ],
+    }  # fmt: skip
+
+
+def test_a_sweep_says_how_many_runs_are_done_and_how_long_the_rest_takes():
+    now = [100.0]
+    progress = Progress(lambda: now[0])
+    assert progress.words(sweep_state(0)) == "2 of 4 runs, 0 s", "a pruned trial needs no more runs"
+    now[0] += 90.0
+    assert progress.words(sweep_state(1)) == "3 of 4 runs, 1:30, about 1:30 left"
+    assert progress.words(sweep_state(1, num_trials=9)).startswith(
+        "3 of at least 4 runs, 1:30, about 1:30 left"
+    )
+
+
+def test_without_a_live_table_a_line_says_how_far_the_sweep_is_when_nothing_was_printed_for_long(capsys):
+    now = [0.0]
+    lines = Lines(lambda: now[0])
+    for second in range(70):
+        now[0] = float(second)
+        lines.update({**sweep_state(0), "trials": sweep_state(0)["trials"][1:]})
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "0 of at least 2 runs, 30 s; search 1, seed 1: step 12/40",
+        "0 of at least 2 runs, 1:00; search 1, seed 1: step 12/40",
+    ]
 
 
 def test_the_command_itself_loads_no_torch():

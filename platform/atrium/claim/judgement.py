@@ -15,6 +15,7 @@ from typing import Literal
 from atrium.claim.definition import Expectation, Scale
 from atrium.compare.statistics import points, rounded_up
 from atrium.evaluation.estimates import Interval
+from atrium.tracking.formatting import counted
 
 Finding = Literal["for", "against", "open", "not_run", "not_read"]
 _PAPER: Mapping[Finding, str] = {
@@ -101,7 +102,8 @@ def _found(expected: Expectation | None, evidence: Evidence | None, is_powered: 
 
 
 def _seen(evidence: Evidence) -> str:
-    text = f"{len(evidence.difference_S)} seeds, difference {_amount(evidence.difference, evidence.is_share)}"
+    seeds = counted(len(evidence.difference_S), "seed")
+    text = f"{seeds}, difference {_amount(evidence.difference, evidence.is_share)}"
     if evidence.interval is None:
         return text
     scale = 100.0 if evidence.is_share else 1.0

@@ -14,7 +14,7 @@ from atrium.cli.parser import CommandParser, files_explained
 from atrium.errors import ConfigError
 from atrium.tracking.find import find_run, list_runs
 from atrium.tracking.formatting import printable
-from atrium.tracking.printing import print_json, say, standard_output
+from atrium.tracking.printing import print_json, print_table, say, standard_output, tell
 from atrium.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -175,27 +175,18 @@ def _share(effect_points: float) -> float:
 
 
 def _print(comparison: RunsComparison, tables: Sequence[ReportTable], console: Console) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     from atrium.compare.report_tables import note_lines, verdict_lines
 
     for line in verdict_lines(comparison):
-        say(console, line, "bold")
+        tell(console, line, "bold")
     console.print()
     for report in tables:
-        has_words = report.columns[-1] == "verdict"
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", title_justify="left")
-        columns = report.columns[:-1] if has_words else report.columns
-        for place, name in enumerate(columns):
-            table.add_column(printable(name), justify="right" if place else "left", overflow="fold")
-        for row in report.rows:
-            table.add_row(*(Text(printable(cell)) for cell in row[: len(columns)]))
-        console.print(Text(printable(report.title), "bold cyan"))
-        console.print(table)
+        num_columns = len(report.columns) - (report.columns[-1] == "verdict")
+        tell(console, report.title, "bold cyan")
+        print_table(console, report.columns[:num_columns], [row[:num_columns] for row in report.rows])
         console.print()
     for line in note_lines(comparison):
-        say(console, f"note: {line}", "yellow")
+        tell(console, f"note: {line}", "yellow")
 
 
 def _write(

@@ -32,7 +32,7 @@ from atrium.nested import mapping_at, setting
 from atrium.plain_files import read_plain
 from atrium.tracking.end_summary import name_to_type
 from atrium.tracking.find import EVALUATED, WITH_CHECKPOINT, find_run
-from atrium.tracking.formatting import number, printable, share, span
+from atrium.tracking.formatting import counted, number, printable, share, span
 from atrium.tracking.policy_origin import read_origin
 from atrium.tracking.printing import print_cells, print_json, say
 from atrium.tracking.reader import EvaluationPoint, read_evaluations
@@ -242,9 +242,9 @@ def print_evaluation(folder: RunFolder, console: Console | None = None) -> None:
 
 def _print_scores(point: EvaluationPoint, console: Console) -> None:
     results, k = point.results, point.k
-    num = "" if point.num_problems is None else f"{point.num_problems} problems, "
+    num = "" if point.num_problems is None else f"{counted(point.num_problems, 'problem')}, "
     console.print()
-    say(console, f"{point.benchmark}: {num}{k} samples each", "bold")
+    say(console, f"{point.benchmark}: {num}{counted(k, 'sample')} each", "bold")
     if described := _described(results):
         say(console, f"  {described}", "dim")
     print_cells(console, ("", "score", "over problems", "sampling"), _score_rows(point))

@@ -13,7 +13,7 @@ from rich.console import Console
 from atrium.cli.parser import CommandParser, files_explained
 from atrium.errors import RunFolderError
 from atrium.tracking.find import EVALUATED, find_run
-from atrium.tracking.formatting import printable, share
+from atrium.tracking.formatting import counted, printable, share
 from atrium.tracking.layout import step_of
 from atrium.tracking.printing import print_cells, say, standard_output
 from atrium.tracking.run_folder import RunFolder
@@ -113,7 +113,7 @@ def _print_problems(name: str, rows: Sequence[Row], console: Console) -> None:
             share(num_cut / len(samples)),
         )
         table.append([printable(text)[:_MAX_SHOWN_CHARS] for text in cells])
-    say(console, f"{name}: {len(by_problem)} problems", "bold")
+    say(console, f"{name}: {counted(len(by_problem), 'problem')}", "bold")
     titles = ("problem", "correct", "gold", "most frequent answer", "length", "truncated")
     print_cells(console, titles, table, margins=(0, 1))
 

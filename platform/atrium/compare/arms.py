@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from atrium.compare.run_settings import ABSENT, SEED, label, method_keys
+from atrium.compare.run_settings import ABSENT, SEED, labels, method_keys
 from atrium.compare.trust_region import window_in_use
 from atrium.errors import ConfigError
 from atrium.method.method import SECTIONS, Method
@@ -184,4 +184,6 @@ def _names(keys: Sequence[str], groups: Sequence[tuple[str, ...]]) -> dict[tuple
         num_apart = len({tuple(values[place] for place in places) for values in groups})
         if num_apart > best:
             chosen, best = [*chosen, key], num_apart
-    return {values: label(chosen, [values[keys.index(key)] for key in chosen]) for values in groups}
+    told = {values: tuple(values[keys.index(key)] for key in chosen) for values in groups}
+    names = labels(chosen, told.values())
+    return {values: names[own] for values, own in told.items()}

@@ -6,6 +6,7 @@ The terminal, the HTML page, Markdown and LaTeX show the same cells. Scores and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ from atrium.compare.robust import interquartile_of
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
 from atrium.compare.statistics import points, rounded_up
 from atrium.evaluation.estimates import Interval
+from atrium.tracking.formatting import counted
 from atrium.windows import Window
 
 NOTHING = "–"
@@ -117,6 +119,17 @@ def window_text(window: Window | None) -> str:
     return "none" if window.is_unbounded else f"[{window.lower:.3f}, {window.upper:.3f}]"
 
 
+def ranges_text(numbers: Sequence[int]) -> str:
+    """Ascending numbers, three or more that follow each other by their ends: `0, 4–7`."""
+    runs: list[list[int]] = []
+    for one in numbers:
+        if runs and one == runs[-1][-1] + 1:
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
 def _columns(comparison: RunsComparison) -> list[str]:
     return [*comparison.benchmarks, *([MACRO] if len(comparison.benchmarks) > 1 else [])]
 
@@ -152,7 +165,7 @@ def _design(comparison: RunsComparison) -> ReportTable:
             (
                 arm.arm.name,
                 window_text(arm.arm.window),
-                ", ".join(map(str, arm.arm.seeds)),
+                ranges_text(arm.arm.seeds),
                 _span_text(arm.steps),
                 _span_text(arm.num_tokens),
                 _span_text(arm.wall_s),
@@ -169,8 +182,8 @@ def _differences(comparison: RunsComparison, measure: str, benchmark: str) -> Re
     num_problems = comparison.num_problems.get(benchmark, sum(comparison.num_problems.values()))
     return ReportTable(
         title=(
-            f"{comparison.title(measure)} on {benchmark} ({num_problems} problems), points against "
-            f"{baseline}{together}"
+            f"{comparison.title(measure)} on {benchmark} ({counted(num_problems, 'problem')}), "
+            f"points against {baseline}{together}"
         ),
         columns=(
             "arm",
@@ -304,7 +317,7 @@ def _solved(comparison: RunsComparison, benchmark: str) -> ReportTable:
     is_solved_AP = share_AP > 0.0
     num_solving_P = is_solved_AP.sum(axis=0)
     return ReportTable(
-        title=f"Who solves what, {benchmark} ({share_AP.shape[1]} problems)",
+        title=f"Who solves what, {benchmark} ({counted(share_AP.shape[1], 'problem')})",
         columns=("arm", "every answer correct", "some correct", "none correct", "solved by no other arm"),
         rows=tuple(
             (

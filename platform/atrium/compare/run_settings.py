@@ -60,21 +60,44 @@ def method_keys(runs: Sequence[Settings], *, at_last_step: bool = False) -> list
 def grouped(runs: Mapping[str, Settings], keys: Iterable[str]) -> dict[str, list[str]]:
     """The names of runs by label: the values of the keys, joined. Without keys they are one group."""
     chosen = list(keys)
+    values = {name: tuple(settings.get(key, ABSENT) for key in chosen) for name, settings in runs.items()}
+    label_by_values = labels(chosen, list(values.values()))
     groups: dict[str, list[str]] = {}
-    for name, settings in runs.items():
-        values = [settings.get(key, ABSENT) for key in chosen]
-        groups.setdefault(label(chosen, values), []).append(name)
+    for name, own in values.items():
+        groups.setdefault(label_by_values[own], []).append(name)
     return groups
 
 
-def label(keys: Sequence[str], values: Sequence[str]) -> str:
+def labels(keys: Sequence[str], groups: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """A label for the values that each group has of the keys, as short as tells all groups apart.
+
+    What a group lacks goes unsaid and numbers have four digits, unless two groups would then be called alike.
+    """
+    told = list(dict.fromkeys(groups))
+    for is_short in (True, False):
+        found = {values: label(keys, values, is_short=is_short) for values in told}
+        if len(set(found.values())) == len(found):
+            break
+    return found
+
+
+def label(keys: Sequence[str], values: Sequence[str], *, is_short: bool = False) -> str:
     """Words say what they are; numbers and such get the last part of their key: `atr · delta 0.02`."""
     parts = [
-        value if _is_word(value) else f"{key.rpartition('.')[2]} {value}"
+        value if _is_word(value) else f"{key.rpartition('.')[2]} {_rounded(value) if is_short else value}"
         for key, value in zip(keys, values, strict=True)
+        if not (is_short and value == ABSENT)
     ]
     # algorithm.name `atr` and its kinds often repeat one word; once is enough.
     return " · ".join(dict.fromkeys(parts)) or "all runs"
+
+
+def _rounded(value: str) -> str:
+    """A fraction of more than six characters, with four digits; anything else as it is."""
+    try:
+        return f"{float(value):.4g}" if len(value) > 6 and not value.lstrip("-").isdecimal() else value
+    except ValueError:
+        return value
 
 
 def _is_word(value: str) -> bool:

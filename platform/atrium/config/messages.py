@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from atrium.config.machine import AUTO_KEYS
-from atrium.config.nearest import nearest_key, shown, suggestion
+from atrium.config.nearest import MAX_LISTED, nearest_key, shown, suggestion
 from atrium.errors import ConfigError
 from atrium.section import Axis
 
@@ -152,6 +152,8 @@ def _unknown_in_section(detail: ErrorDetails, key: str, model: type[BaseModel], 
     known = {f"{parent}.{name}" if parent else name for name in section.model_fields}
     elsewhere = {name for name in _dotted_names(data) if name.rpartition(".")[0] != parent}
     found = nearest_key(key, known | elsewhere)
+    if found is not None and len(section.model_fields) > MAX_LISTED:
+        return f"unknown key; did you mean {found}?"
     text = "unknown key; " + (f"did you mean {found}? " if found is not None else "")
     place = f"in {parent}" if parent else "at the top"
     text += f"allowed {place}{f' of kind {kind}' if kind else ''}: {', '.join(sorted(section.model_fields))}"

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 _CUTOFF = 0.6
 _MAX_SHOWN = 60
+MAX_LISTED = 12
+"""Names beyond which a mistake is answered by the nearest alone."""
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = _CUTOFF) -> str | None:

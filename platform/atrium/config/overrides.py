@@ -18,11 +18,9 @@ from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 
 from atrium.config.files import LOCAL
-from atrium.config.nearest import nearest, shown, suggestion
+from atrium.config.nearest import MAX_LISTED, nearest, shown, suggestion
 from atrium.errors import ConfigError
 
-_MAX_LISTED = 12
-"""Options beyond which a wrong one is answered by the nearest alone."""
 _PLAIN_INTERPOLATION = re.compile(r"\$\{[\w.]+\}")
 FORBIDDEN_KEY = "_target_"
 
@@ -156,7 +154,7 @@ def _check_option(override: Override, options: Sequence[str]) -> None:
     for option in _values(override):
         if not isinstance(option, str) or option not in options:
             near = suggestion(option, options) if isinstance(option, str) else ""
-            is_listed = not near or len(options) <= _MAX_LISTED
+            is_listed = not near or len(options) <= MAX_LISTED
             listed = f"{'' if near else ';'} allowed is {', '.join(options)}" if is_listed else ""
             raise ConfigError(f"{group}={shown(option)}: there is no such option{near}{listed}")
 

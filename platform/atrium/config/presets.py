@@ -121,9 +121,16 @@ def read_part(group: str, name: str) -> PartFile:
     known = names(group)
     if name not in known:
         raise ConfigError(
-            f"{shown(name)}: there is no such {group}{suggestion(name, known) or ';'} "
-            f"allowed are the {len(known)} files of conf/{group}"
-            + (f": {', '.join(known)}" if len(known) <= _MAX_LISTED else "; `atrium objectives` lists them")
+            f"{shown(name)}: there is no such {group}"
+            + (
+                suggestion(name, known)
+                or f"; allowed are the {len(known)} files of conf/{group}"
+                + (
+                    f": {', '.join(known)}"
+                    if len(known) <= _MAX_LISTED
+                    else "; `atrium objectives` lists them"
+                )
+            )
         )
     path = conf_folder() / group / f"{name}.yaml"
     try:

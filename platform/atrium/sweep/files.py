@@ -39,8 +39,11 @@ def find_definition(wanted: str) -> Path:
     path = (folder or Path()) / f"{wanted}.yaml"
     if folder is None or "/" in wanted or not path.is_file():
         raise ConfigError(
-            f"sweep {wanted}: there is no such sweep{suggestion(wanted, shipped_names()) or ';'} "
-            f"allowed are {_listed()}, or a path that ends in .yaml"
+            f"sweep {wanted}: there is no such sweep"
+            + (
+                suggestion(wanted, shipped_names())
+                or f"; allowed are {_listed()}, or a path that ends in .yaml"
+            )
         )
     return path
 

@@ -22,6 +22,7 @@ from atrium.sweep.plan import PlannedTrial, Stage, planned_trial, stage_space, t
 from atrium.sweep.pruning import RunWatch, is_worse, trial_report
 from atrium.sweep.results import DIVERGED, FINISHED, PRUNED, SeedResult, objective_means
 from atrium.sweep.study import SweepStudies, Trial
+from atrium.tracking.formatting import counted
 from atrium.tracking.run_folder import RunFolder
 
 _SEED_PROGRESS = 10**9
@@ -229,7 +230,7 @@ class TrialRunner:
         mine, others = (_mean_of_rows([pair[side].problem_means for pair in common]) for side in (0, 1))
         if not is_worse(mine, others, p_value=pruner.p_value, maximize=maximize):
             return None
-        left_out = f"{num_left} of {len(trial.seeds)} seeds left out"
+        left_out = f"{num_left} of {counted(len(trial.seeds), 'seed')} left out"
         return f"worse than trial {best.number} problem by problem, {left_out}"
 
     def _complete(self, trial: Trial, results: Sequence[SeedResult]) -> None:

@@ -15,7 +15,7 @@ from rich.text import Text
 from atrium.metrics import CATALOGUE, ENTROPY, LENGTH_MEAN, NUM_TOKENS, REWARD
 from atrium.tracking.diagnosis import Finding
 from atrium.tracking.find import short_name
-from atrium.tracking.formatting import duration, number, printable, share, span, sparkline
+from atrium.tracking.formatting import counted, duration, number, printable, share, span, sparkline
 from atrium.tracking.printing import cell, say
 from atrium.tracking.reader import (
     MetricTable,
@@ -92,7 +92,7 @@ def scores_table(scores: Mapping[str, Scores]) -> Table:
         mean = [_estimate(p.mean_at_k, p.interval_over_problems) for p in (first, last)]
         passed = [_estimate(p.pass_at_k, p.pass_interval_over_problems) for p in (first, last)]
         steps = [f"step {first.step}", "" if is_one else f"step {last.step}"]
-        num = "" if last.num_problems is None else f"{last.num_problems} problems"
+        num = "" if last.num_problems is None else counted(last.num_problems, "problem")
         if is_one:
             mean[1] = passed[1] = "–"
         table.add_row(*map(cell, (benchmark, f"Mean@{k}", *mean)))

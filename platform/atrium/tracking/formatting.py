@@ -81,6 +81,11 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes:.3g} TB"
 
 
+def counted(num: int | str | None, noun: str) -> str:
+    """A number of things, such as `1 seed` or `8 seeds`."""
+    return f"{num} {noun}{'' if str(num) == '1' else 's'}"
+
+
 def printable(text: str) -> str:
     """Text that cannot steer a terminal: control and direction characters are shown by their code.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from atrium.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD
 from atrium.records import BenchmarkResult
-from atrium.tracking.formatting import duration, number, printable, share, span
+from atrium.tracking.formatting import counted, duration, number, printable, share, span
 from atrium.tracking.listener import Listener
 from atrium.tracking.recorded import as_finite, as_interval
 
@@ -81,7 +81,7 @@ class LogDisplay(Listener):
         self._num_steps = num_steps
         self._pace = Pace(self._clock)
         after = f", after step {step}" if step else ""
-        self._line(f"{title}: {num_steps} steps{after}")
+        self._line(f"{title}: {counted(num_steps, 'step')}{after}")
 
     def phase(self, name: str, total: int | None = None) -> None:
         """Note what happens now; it is printed only when it goes on for a while."""

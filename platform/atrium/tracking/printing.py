@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -33,6 +34,11 @@ def cell(text: str) -> Text:
 def say(console: Console, text: str, style: str = "") -> None:
     """Print a line, which is never broken, so that it can be copied."""
     console.print(Text(printable(text), style), soft_wrap=True)
+
+
+def tell(console: Console, text: str, style: str = "") -> None:
+    """Print a sentence: a terminal breaks it between words, a pipe gets it as one line."""
+    console.print(Text(printable(text), style), soft_wrap=not console.is_terminal)
 
 
 def print_json(value: object) -> None:
@@ -89,6 +95,96 @@ def print_numbers(
     if dropped:
         text = f"a wider terminal also shows: {', '.join(dropped)}"
         console.print(Text(text, "dim"), soft_wrap=True)
+
+
+def print_table(
+    console: Console,
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    is_text: bool = False,
+    strong: Collection[str] = (),
+) -> None:
+    """Print rows whose first cell is a name of any length, and split no word or number of them.
+
+    Where a name leaves too little room for its numbers, they stand below it; columns that find no room
+    there follow as a table of their own. A pipe gets one line per row. Numbers stand on the right of their
+    columns and text (`is_text`) on the left; rows of the names `strong` are bold.
+    """
+    room = console.width if console.is_terminal else sys.maxsize
+    texts = [[printable(cell) for cell in row] for row in rows]
+    columns = [
+        _Column(title, [row[place] for row in texts], fits=_needed(titles, texts) <= room)
+        for place, title in enumerate(titles)
+    ]
+    rest = columns[1:]
+    while rest:
+        num = _num_fitting(rest, room - _GAP)
+        block = _Block([columns[0], *rest[:num]], room, is_text=is_text)
+        block.print(console, strong)
+        rest = rest[num:]
+
+
+class _Column:
+    """A column's cells, and its title in one line, or in as many as keep it as narrow as they are."""
+
+    def __init__(self, title: str, cells: Sequence[str], *, fits: bool) -> None:
+        widest = max((cell_len(cell) for cell in cells), default=0)
+        longest = max((cell_len(word) for word in title.split()), default=0)
+        self.cells = cells
+        self.title = [title] if fits or not title else textwrap.wrap(title, max(widest, longest))
+        self.width = max(widest, *map(cell_len, self.title))
+
+
+def _needed(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """The columns of a terminal that a table takes with every title in one line."""
+    widths = [max(map(cell_len, cells)) for cells in zip(titles, *rows, strict=True)]
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _num_fitting(columns: Sequence[_Column], room: int) -> int:
+    """How many of the columns stand beside each other, at least one."""
+    taken = 0
+    for num, column in enumerate(columns):
+        taken += column.width + (_GAP if num else 0)
+        if taken > room:
+            return max(num, 1)
+    return len(columns)
+
+
+class _Block:
+    """The names with some columns: beside them, or below each where there is no room."""
+
+    def __init__(self, columns: Sequence[_Column], room: int, *, is_text: bool) -> None:
+        self._columns = columns
+        names, *rest = columns
+        self._is_beside = names.width + sum(_GAP + column.width for column in rest) <= room
+        self._widths = [names.width if self._is_beside else 0, *(column.width for column in rest)]
+        self._is_text = is_text
+
+    def print(self, console: Console, strong: Collection[str]) -> None:
+        titled = self._columns if self._is_beside else self._columns[1:]
+        height = max(len(column.title) for column in titled)
+        titles = [[""] * (height - len(column.title)) + column.title for column in titled]
+        names = self._columns[0]
+        if not self._is_beside:
+            titles.insert(0, [""] * height)
+            console.print(Text(" ".join(names.title), "bold"))
+        for cells in zip(*titles, strict=True):
+            console.print(Text(self._line(cells), "bold"), soft_wrap=True)
+        for name, *rest in zip(*(column.cells for column in self._columns), strict=True):
+            style = "bold" if name in strong else ""
+            if not self._is_beside:
+                console.print(Text(name, style))
+            console.print(Text(self._line([name if self._is_beside else "", *rest]), style), soft_wrap=True)
+
+    def _line(self, cells: Sequence[str]) -> str:
+        parts = []
+        for place, (text, width) in enumerate(zip(cells, self._widths, strict=True)):
+            padding = " " * (width - cell_len(text))
+            gap = " " * _GAP if place else ""
+            parts.append(gap + (text + padding if self._is_text or not place else padding + text))
+        return "".join(parts).rstrip()
 
 
 def _padded(text: str, width: int, is_first: bool) -> str:

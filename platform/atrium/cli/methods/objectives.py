@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -20,7 +20,7 @@ from atrium.errors import RunFolderError
 from atrium.method.method import SECTIONS
 from atrium.method.words import window_text
 from atrium.tracking.atomic import write_text
-from atrium.tracking.printing import print_json, say, standard_output
+from atrium.tracking.printing import print_json, print_table, say, standard_output, tell
 
 _WINDOW = "window [l, u]"
 _ALWAYS = ("advantage", "ratio", "divergence", _WINDOW, "surrogate", "reduction")
@@ -30,6 +30,7 @@ _ABSENT = "–"
 _MIN_WIDTH = 130
 """Columns of a terminal below which axes share a column: narrower ones would split words."""
 _MARK = "≠"
+_GAP = 2
 _EXAMPLES = """\
 examples:
   atrium objectives                      every method of conf/algorithm
@@ -147,7 +148,7 @@ def _print_table(presets: Sequence[Preset], console: Console) -> None:
         f"{len(presets)} methods. `atrium objectives ALG [ALG ...]` shows every setting; "
         "`atrium windows` says which windows coincide; docs/methods.md has papers and deviations."
     )
-    say(console, note, "dim")
+    tell(console, note, "dim")
 
 
 def _broken(text: str) -> str:
@@ -158,25 +159,54 @@ def _broken(text: str) -> str:
 def _print_side_by_side(presets: Sequence[Preset], console: Console, *, only_different: bool) -> None:
     for preset in presets:
         say(console, preset.name, "bold")
-        say(console, preset.file.header, "dim")
+        for sentence in _sentences(preset.file.header):
+            tell(console, sentence, "dim")
         console.print()
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
-    table.add_column("", width=1)
-    table.add_column("setting", no_wrap=True)
-    for preset in presets:
-        table.add_column(preset.name, overflow="fold")
     rows = side_by_side(presets)
-    num_different = 0
-    for key, values in rows.items():
-        is_different = differs(values)
-        num_different += is_different
-        if is_different or not only_different:
-            style = "bold" if is_different else ""
-            table.add_row(_MARK if is_different else "", key, *map(Text, values), style=style)
-    console.print(table)
-    if len(presets) > 1:
+    different = {key for key, values in rows.items() if differs(values)}
+    shown = {key: values for key, values in rows.items() if key in different or not only_different}
+    names = [preset.name for preset in presets]
+    room = console.width if console.is_terminal else sys.maxsize
+    width = max(map(len, [*names, *(value for values in shown.values() for value in values)])) + _GAP
+    lines = [(_marked(key, different), *values) for key, values in shown.items()]
+    if max(len(key) for key, *_ in lines) + width * len(names) > room:
+        lines = _by_section(shown, different)
+    num = max((room - max(len(key) for key, *_ in lines)) // width, 1)
+    for first in range(0, len(names), num):
+        chosen = slice(first, first + num)
+        table = [(key, *values[chosen]) for key, *values in lines]
+        print_table(
+            console,
+            ["   setting", *names[chosen]],
+            table,
+            is_text=True,
+            strong=[row[0] for row in table if row[0].startswith(_MARK)],
+        )
         console.print()
-        console.print(Text(f"{num_different} of {len(rows)} rows differ ({_MARK})", "dim"))
+    if len(presets) > 1:
+        console.print(Text(f"{len(different)} of {len(rows)} rows differ ({_MARK})", "dim"))
+
+
+def _sentences(header: str) -> list[str]:
+    """What a file's header says, without the ends of lines within a sentence."""
+    return re.sub(r"(?<![.:])\n", " ", header).splitlines()
+
+
+def _marked(key: str, different: Collection[str], shown: str = "") -> str:
+    return f"{_MARK if key in different else ' '}  {shown or key}"
+
+
+def _by_section(rows: Mapping[str, Sequence[str]], different: Collection[str]) -> list[tuple[str, ...]]:
+    """Rows by the last part of their keys, below a line that names the section: half as wide."""
+    lines: list[tuple[str, ...]] = []
+    section = ""
+    for key, values in rows.items():
+        parent, _, last = key.rpartition(".")
+        if parent and parent != section:
+            lines.append((f"   {parent}", *("" for _ in values)))
+        section = parent
+        lines.append((_marked(key, different, f"  {last}" if parent else key), *values))
+    return lines
 
 
 def _write_page(page: str, path: str | None) -> None:

@@ -31,7 +31,7 @@ from atrium.nested import flattened, mapping_at, setting
 from atrium.plain_files import read_plain
 from atrium.tracking.end_summary import INTERVAL_NOTE, curves_table, heading, print_findings
 from atrium.tracking.find import find_run
-from atrium.tracking.formatting import age, printable, share, shortened, span
+from atrium.tracking.formatting import age, counted, printable, share, shortened, span
 from atrium.tracking.layout import steps_in
 from atrium.tracking.printing import cell, print_cells, say, standard_output
 from atrium.tracking.reader import (
@@ -174,8 +174,8 @@ def _print_evaluations(evaluations: Mapping[str, Sequence[EvaluationPoint]], con
         points = evaluations[benchmark]
         last = points[-1]
         k = "k" if last.k is None else last.k
-        num = "" if last.num_problems is None else f", {last.num_problems} problems"
-        _print_title(f"evaluation: {printable(benchmark)}{num}, {k} samples each", console)
+        num = "" if last.num_problems is None else f", {counted(last.num_problems, 'problem')}"
+        _print_title(f"evaluation: {printable(benchmark)}{num}, {counted(k, 'sample')} each", console)
         titles = ("step", f"Mean@{k}", "over problems", "sampling noise", f"Pass@{k}", "over problems")
         rows = [
             (

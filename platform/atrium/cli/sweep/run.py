@@ -155,7 +155,7 @@ class _Worker:
 def _supervise(name: str, workers: Sequence[_Worker], folder: Path) -> None:
     """Start the workers and show how the sweep stands until all have ended."""
     asked: list[int] = []
-    with stop_requests(asked.append, [signal.SIGINT, *END_SIGNALS]), sweep_display(name) as display:
+    with stop_requests(asked.append, [signal.SIGINT, *END_SIGNALS]), sweep_display() as display:
         try:
             for worker in workers:
                 worker.start()

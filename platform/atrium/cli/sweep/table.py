@@ -6,9 +6,12 @@ Drawn from the sweep's `state.json` alone.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
+
+from atrium.tracking.formatting import duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 _STYLES = {"complete": "green", "pruned": "magenta", "failed": "red", "running": "cyan", "waiting": "dim"}
 _MAX_ROWS = 30
+_QUIET_S = 30.0
+"""How long nothing is printed before a line says how far the sweep is, where there is no live table."""
 
 
 class SweepDisplay(Protocol):
@@ -32,10 +37,10 @@ class SweepDisplay(Protocol):
 
 
 @contextmanager
-def sweep_display(name: str) -> Iterator[SweepDisplay]:
+def sweep_display() -> Iterator[SweepDisplay]:
     """The display for this process's standard output."""
     if not sys.stdout.isatty():
-        yield _Lines(name)
+        yield Lines()
         return
     from rich.live import Live
 
@@ -43,25 +48,58 @@ def sweep_display(name: str) -> Iterator[SweepDisplay]:
         yield _LiveTable(live)
 
 
+class Progress:
+    """How many of the sweep's runs are done, and by their pace since this command began, how long is left."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._started = clock()
+        self._done_before: int | None = None
+
+    def words(self, state: Mapping[str, Any]) -> str:
+        """Such as `7 of 20 runs, 1:12, about 2:14 left`; of trials not planned yet nothing is known."""
+        trials = state["trials"]
+        done, known = sum(map(_num_done, trials)), sum(trial["num_seeds"] for trial in trials)
+        is_all = sum(stage["num_trials"] or len(trials) + 1 for stage in state["stages"]) <= len(trials)
+        if self._done_before is None:
+            self._done_before = done
+        elapsed_s, num_new = self._clock() - self._started, done - self._done_before
+        left = f", about {duration(elapsed_s / num_new * (known - done))} left" if num_new else ""
+        left += "" if is_all or not left else " for these"
+        return f"{done} of {'' if is_all else 'at least '}{known} runs, {duration(elapsed_s)}{left}"
+
+
+def _num_done(trial: Mapping[str, Any]) -> int:
+    """The runs of a trial that need nothing more; of one that was pruned all."""
+    if trial["state"] not in ("waiting", "running"):
+        return int(trial["num_seeds"])
+    return sum(seed["state"] in ("finished", "diverged") for seed in trial["seeds"])
+
+
 class _LiveTable:
     def __init__(self, live: Live) -> None:
         self._live = live
+        self._progress = Progress()
 
     def update(self, state: Mapping[str, Any]) -> None:
-        self._live.update(live_view(state))
+        self._live.update(live_view(state, self._progress.words(state)))
 
     def message(self, text: str) -> None:
         self._live.console.print(text, markup=False, highlight=False)
 
 
-class _Lines:
-    """One line for each trial that ends."""
+class Lines:
+    """One line for each trial that ends, and one on how far the sweep is where that takes long."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._said = clock()
         self._ended: set[tuple[str, int]] = set()
+        self._progress = Progress(clock)
 
     def update(self, state: Mapping[str, Any]) -> None:
+        """Print what is new."""
+        progress = self._progress.words(state)
         for trial in state["trials"]:
             key = (trial["stage"], trial["number"])
             if trial["state"] in ("waiting", "running") or key in self._ended:
@@ -73,12 +111,22 @@ class _Lines:
                 f"{value_text(trial):18}  {name_of(trial)}{reason}"
             )
 
+        if state["workers"] and self._clock() - self._said >= _QUIET_S:
+            running = "; ".join(
+                f"{one['stage']} {one['trial']}, seed {one['seed']}: step {one['step']}/{one['num_steps']}"
+                for one in state["workers"]
+                if one["trial"] is not None
+            )
+            self.message(f"{progress}; {running}" if running else progress)
+
     def message(self, text: str) -> None:
+        """Print a line."""
+        self._said = self._clock()
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
 
-def live_view(state: Mapping[str, Any]) -> RenderableType:
+def live_view(state: Mapping[str, Any], progress: str = "") -> RenderableType:
     """The whole sweep on one screen: the stages' counts, then its trials, those that run first."""
     from rich.console import Group
     from rich.text import Text
@@ -87,8 +135,8 @@ def live_view(state: Mapping[str, Any]) -> RenderableType:
         f"{stage['name']} {stage['num_ended']} of {stage['num_trials'] or '?'}" for stage in state["stages"]
     )
     num_workers = len(state["workers"])
-    head = f"{stages}   {num_workers} worker{'' if num_workers == 1 else 's'}"
-    return Group(Text(head, style="bold"), trials_table(state, _shown_trials(state["trials"])))
+    head = f"{stages}   {num_workers} worker{'' if num_workers == 1 else 's'}   {progress}"
+    return Group(Text(head.rstrip(), style="bold"), trials_table(state, _shown_trials(state["trials"])))
 
 
 def trials_table(state: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Table:

@@ -22,6 +22,7 @@ from atrium.compare.figures.style import (
     use_cache,
 )
 from atrium.nested import mapping_at, setting
+from atrium.tracking.formatting import counted
 from atrium.tracking.layout import step_name
 from atrium.tracking.reader import EvaluationPoint, read_evaluations
 from atrium.tracking.recorded import as_finite, as_interval
@@ -58,8 +59,8 @@ def pass_at_k_figure(point: EvaluationPoint) -> Figure:
     figure.subplots_adjust(left=0.11, right=0.97, bottom=0.13, top=0.88)
     axes = figure.add_subplot()
     results = point.results
-    num = "" if point.num_problems is None else f", {point.num_problems} problems"
-    title = literal(f"{point.benchmark}{num}, {point.k} samples each")
+    num = "" if point.num_problems is None else f", {counted(point.num_problems, 'problem')}"
+    title = literal(f"{point.benchmark}{num}, {counted(point.k, 'sample')} each")
     style(axes, title=title, x="number of samples k", y="%")
     curves = (("Pass@k", "pass_at_k", "pass_at", BLUE), ("Pass^k", "pass_hat_k", "pass_hat", GREEN))
     for label, curve, by_k, colour in curves:
