@@ -252,3 +252,16 @@ def test_a_paper_is_reproduced_and_the_second_time_nothing_runs_again(plant, tmp
 def test_the_page_of_the_docs_is_what_its_results_give():
     docs = conf_folder().parent / "docs"
     assert (docs / "reproductions.md").read_text(encoding="utf-8") == page(docs)
+
+
+def test_a_page_says_how_many_of_its_claims_chance_would_decide(tmp_path):
+    (tmp_path / "reproductions").mkdir()
+    judged = {"word": "cannot tell", "why": "w"}
+    names = ("figure_2a", "figure_2d", "abstract_stability", "figure_2b", "theorem_4_1")
+    (tmp_path / "reproductions" / "atr-laptop.json").write_text(
+        json.dumps({"about": {"commit": "c"}, "claims": dict.fromkeys(names, judged)})
+    )
+    assert "3 claims with an expected sign" in page(tmp_path), (
+        "not those that were not read, nor computations"
+    )
+    assert "for or against 0.15 of them" in page(tmp_path)

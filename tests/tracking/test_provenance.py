@@ -133,3 +133,13 @@ def test_all_of_tracking_loads_without_torch():
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@needs_git
+def test_changes_of_what_a_command_writes_itself_do_not_count(checkout):
+    (checkout / "written").mkdir()
+    (checkout / "written" / "result.json").write_text("{}")
+    assert code_version(checkout, {})["is_dirty"]
+    assert not code_version(checkout, {}, but=[checkout / "written"])["is_dirty"]
+    (checkout / "other.py").write_text("x = 1\n")
+    assert code_version(checkout, {}, but=[checkout / "written"])["untracked"] == ["other.py"]

@@ -50,10 +50,10 @@ def regression_findings(*, num_starts: int = 3, num_steps: int = 4, beta: float 
     optimum_B = tilted(anchor, reward_B, beta)
     own_B = anchor.logprob_B().exp()
     starts = [Tabular.random(700 + seed, _NUM_TOKENS, spread=1.5) for seed in range(num_starts)]
-    found = [_regression_optimum(anchor, start, reward_B, own_B, beta) for start in starts]
+    found = [regression_optimum(anchor, start, reward_B, own_B, beta) for start in starts]
     optima = []
     for sampler, sampler_B in samplers(anchor, reward_B).items():
-        ours = _regression_optimum(anchor, anchor, reward_B, sampler_B, beta)
+        ours = regression_optimum(anchor, anchor, reward_B, sampler_B, beta)
         theirs = _weighted_optimum(anchor, reward_B, sampler_B, beta)
         optima += [
             _optimum("GVPO", sampler, ours, optimum_B),
@@ -110,9 +110,10 @@ def minimised(start: Tabular, loss: Callable[[Tabular], Tensor]) -> Tabular:
     return start.moved(torch.from_numpy(found.x), 1.0)
 
 
-def _regression_optimum(
+def regression_optimum(
     anchor: Tabular, start: Tabular, reward_B: Tensor, sampler_B: Tensor, beta: float
 ) -> Tabular:
+    """The policy that minimises GVPO's expected loss under a sampler's probabilities, from a start."""
     objective = regression(beta)
     return minimised(
         start,
@@ -149,7 +150,7 @@ def _steps(anchor: Tabular, reward_B: Tensor, beta: float, num_steps: int) -> Re
     kls, gains, errors = [], [], []
     for step in range(1, num_steps + 1):
         own_B = policy.logprob_B().exp().detach()
-        policy = _regression_optimum(policy, policy, reward_B, own_B, beta)
+        policy = regression_optimum(policy, policy, reward_B, own_B, beta)
         kls.append(kl(policy.logprob_B(), first_B).item())
         gains.append(policy.expected(reward_B).item())
         errors.append(_difference(policy, tilted(anchor, reward_B, beta / step)))

@@ -107,6 +107,28 @@ class RegressionSteps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PreferenceOptima:
+    """DPO on pairs of two of three answers: its loss and largest slope by the mass of the third answer.
+
+    `regression_errors` are distances of GVPO's optimum from pi' exp(R / beta) / Z, started from each.
+    """
+
+    masses: Numbers
+    preference_losses: Numbers
+    preference_slopes: Numbers
+    regression_errors: Numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormGradient:
+    """A form of RPG: the relative error of its expected gradient, and the variance of one sample's."""
+
+    name: str
+    error: float
+    variance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegressionFindings:
     """Theorems 1 to 3 of GVPO."""
 

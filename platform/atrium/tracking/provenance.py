@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -87,16 +87,22 @@ def checkout_dir() -> Path | None:
     return root if (root / "pyproject.toml").is_file() else None
 
 
-def code_version(project_dir: Path | None, environment: Mapping[str, str]) -> dict[str, object]:
-    """Commit, changes against it (secrets removed, cut to `MAX_DIFF_BYTES`), and untracked files."""
+def code_version(
+    project_dir: Path | None, environment: Mapping[str, str], *, but: Sequence[Path] = ()
+) -> dict[str, object]:
+    """Commit, changes against it (secrets removed, cut to `MAX_DIFF_BYTES`), and untracked files.
+
+    Changes of the files or folders in `but`, such as those that a command writes itself, do not count.
+    """
     unknown: dict[str, object] = {"commit": None, "diff": None, "is_dirty": None, "untracked": []}
     if project_dir is None:
         return unknown
     commit = _git(project_dir, "rev-parse", "HEAD")
     if commit is None:
         return unknown
-    diff = _git(project_dir, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color")
-    untracked = (_git(project_dir, "ls-files", "--others", "--exclude-standard") or "").splitlines()
+    counted = ("--", ".", *(f":(exclude){path.resolve()}" for path in but))
+    diff = _git(project_dir, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color", *counted)
+    untracked = (_git(project_dir, "ls-files", "--others", "--exclude-standard", *counted) or "").splitlines()
     return {
         "commit": commit.strip(),
         "diff": None if diff is None else _shareable(diff, environment),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,21 +14,28 @@ from atrium.cli.methods.theory_findings import Findings, find
 from atrium.compare.figures import methods as figures
 from atrium.compare.figures.windows import BudgetedDivergence, draw_windows
 from atrium.config.presets import read_preset
+from atrium.theory.implicit_reward import regression_findings
+from atrium.theory.preferences import preference_optima
+from atrium.theory.regularized_forms import BETA as FORM_BETA
+from atrium.theory.regularized_forms import form_gradients
 from atrium.windows import DIVERGENCES, Window
 
 METHODS = ("grpo", "clip_higher", "atr")
 _KL3 = DIVERGENCES["kl3"]
 _BUDGETS = {"u = 1.2": _KL3.value(1.2), "l = 0.8": _KL3.value(0.8), "u = 1.28": _KL3.value(1.28)}
 _SEEDS = 8
+_TRUE = "true rewards"
+_BATCHES = f"means of {_SEEDS} batches of a tabular policy, {_TRUE}"
+_FORMS = [f"rpg_{way}{kl}" for kl in ("fkl", "rkl", "ufkl", "urkl") for way in ("", "reinforce_")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """The largest error of a computation, None where nothing was claimed; its words and its figure."""
+    """The largest error of a computation, None where nothing was claimed; its words; a figure or none."""
 
     error: float | None
     words: str
-    figure: Path
+    figure: Path | None
 
 
 def gradient_of_the_clip(folder: Path, cache_dir: Path) -> Computed:
@@ -81,26 +88,82 @@ def constraint_of_kl3(folder: Path, cache_dir: Path) -> Computed:
 def mass_moved_by_updates(folder: Path, cache_dir: Path) -> Computed:
     """Beside Theorem 5.1: the probability that moves into likely completions, by method."""
     found = _theory("updates")
-    moved = [f"{one.name} {100 * one.mass_change[-1]:+.2f} %" for one in found.courses["true rewards"]]
+    moved = [f"{one.name} {100 * one.mass_change[-1]:+.2f} %" for one in found.courses[_TRUE]]
     words = f"probability moved into completions above {found.bin_edges[-2]:.0%}: {', '.join(moved)}"
-    return _of_updates(found, words, folder, cache_dir)
+    drawn = figures.draw_moved_mass(found.courses, found.bin_edges, folder, cache_dir)
+    return Computed(error=None, words=f"{_BATCHES}; {words}", figure=drawn[0])
 
 
 def entropy_moved_by_updates(folder: Path, cache_dir: Path) -> Computed:
     """Beside Theorem 5.2: the change of entropy, by method."""
     found = _theory("updates")
-    moved = [f"{one.name} {one.entropy_change[-1]:+.4f}" for one in found.courses["true rewards"]]
-    return _of_updates(found, f"nats per completion: {', '.join(moved)}", folder, cache_dir)
+    moved = [f"{one.name} {one.entropy_change[-1]:+.4f}" for one in found.courses[_TRUE]]
+    words = f"nats per completion: {', '.join(moved)}"
+    drawn = figures.draw_entropy_change(found.courses, folder, cache_dir)
+    return Computed(error=None, words=f"{_BATCHES}; {words}", figure=drawn[0])
 
 
-def _of_updates(found: Findings, words: str, folder: Path, cache_dir: Path) -> Computed:
-    figure = figures.draw_updates(found.courses, found.bin_edges, folder, cache_dir)[0]
-    words = f"means of {_SEEDS} batches of a tabular policy, true rewards; {words}"
-    return Computed(error=None, words=words, figure=figure)
+def optimum_from_any_start(folder: Path, cache_dir: Path) -> Computed:
+    """GVPO, Theorem 1: how far from pi' exp(R / beta) / Z minimising its loss ends, by start."""
+    found = regression_findings()
+    return Computed(
+        error=max(found.start_errors),
+        words=f"{len(found.start_errors)} random starts of a tabular policy; in probability",
+        figure=figures.draw_regression(found, folder, cache_dir)[0],
+    )
 
 
-def _theory(part: str) -> Findings:
-    return find([read_preset(name) for name in METHODS], [part], num_seeds=_SEEDS)
+def optimum_under_any_sampler(folder: Path, cache_dir: Path) -> Computed:
+    """GVPO, Theorem 2: the same by sampler, beside an objective whose optimum moves."""
+    found = regression_findings()
+    ours = [one.max_difference for one in found.optima if one.objective == "GVPO"]
+    theirs = max(one.max_difference for one in found.optima if one.objective != "GVPO")
+    return Computed(
+        error=max(ours),
+        words=f"{len(ours)} samplers; the optimum of weighted reward with a KL moves by up to {theirs:.2g}",
+        figure=figures.draw_regression(found, folder, cache_dir)[0],
+    )
+
+
+def optima_of_preferences(folder: Path, cache_dir: Path) -> Computed:
+    """DPO's slope at policies that differ in an answer no pair holds, and GVPO's one optimum from each."""
+    found = preference_optima()
+    masses = ", ".join(f"{mass:.0%}" for mass in found.masses)
+    return Computed(
+        error=max(*found.preference_slopes, *found.regression_errors),
+        words=f"with {masses} on the answer that no pair holds DPO's loss is "
+        f"{found.preference_losses[0]:.6f} without a slope, while GVPO leads from each to one policy",
+        figure=None,
+    )
+
+
+def gradient_of_forms(folder: Path, cache_dir: Path) -> Computed:
+    """RPG: each form's gradient against the derivative of E[R] - beta KL, for one decision."""
+    methods = [read_preset(f"{form}_unclipped").method for form in _FORMS]
+    found = form_gradients(methods)
+    variances = ", ".join(f"{one.name.removesuffix('_unclipped')} {one.variance:.4f}" for one in found)
+    return Computed(
+        error=max(one.error for one in found),
+        words=f"{len(found)} forms, beta {FORM_BETA:g}; variance of one sample's gradient: {variances}",
+        figure=None,
+    )
+
+
+def correction_of_the_kl(folder: Path, cache_dir: Path) -> Computed:
+    """RPG: the gradient of k3 with its importance weight against that of the KL, over whole sequences."""
+    found = _theory("bias", ("grpo_kl", "grpo_kl_corrected"))
+    exact = [one.sequence_error for one in found.biases if one.name == "w k3"]
+    without = max(one.sequence_error for one in found.biases if one.name == "k3")
+    by_token = max(one.token_error for one in found.biases if one.name == "w k3")
+    return Computed(
+        error=max(exact),
+        words=f"without the weight up to {without:.0%}; with it but summed over tokens up to {by_token:.0%}",
+        figure=figures.draw_bias(found.biases, found.faithfulness, folder, cache_dir)[0],
+    )
+
+
+def _theory(part: str, methods: Sequence[str] = METHODS) -> Findings:
+    return find([read_preset(name) for name in methods], [part], num_seeds=_SEEDS)
 
 
 def _holds(window: Window, ratio: float) -> bool:
@@ -115,6 +178,11 @@ COMPUTATIONS: Mapping[str, Callable[[Path, Path], Computed]] = {
         constraint_of_kl3,
         mass_moved_by_updates,
         entropy_moved_by_updates,
+        optimum_from_any_start,
+        optimum_under_any_sampler,
+        optima_of_preferences,
+        gradient_of_forms,
+        correction_of_the_kl,
     )
 }
 """By the name that claims give them; each draws into a folder, with a folder for matplotlib's caches."""

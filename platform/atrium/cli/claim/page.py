@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,24 @@ def _paper(paper: str, out: Path) -> list[str]:
     for scale, one in stored.items():
         if isinstance(about := one.get("about"), dict):
             found = ", ".join(f"{name} {value}" for name, value in about.items())
-            lines += [f"{scale}: {found}", ""]
+            lines += [f"{scale}: {found}", "", *_by_chance(claims, results[scale])]
     lines += ["| claim | place | computed | laptop | day | paper |", "|---|---|---|---|---|---|"]
     for claim in claims:
         words = [_word(claim, scale, results[scale]) for scale in (COMPUTED, *SCALES)]
         lines.append(f"| {claim.name} | {claim.place} | {' | '.join(words)} |")
     return [*lines, "", *(line for claim in claims for line in _claim(claim, results))]
+
+
+def _by_chance(claims: Sequence[Claim], results: Results) -> list[str]:
+    """How many words chance alone would give: claims are judged one by one, and share runs."""
+    num = sum(claim.name in results and claim.expected is not None for claim in claims if claim.designs)
+    if num < 2:
+        return []
+    return [
+        f"{num} claims with an expected sign are judged one by one, at 5 %, on runs that most of them share: "
+        f"chance alone is expected to speak for or against {0.05 * num:.2g} of them.",
+        "",
+    ]
 
 
 def _word(claim: Claim, scale: str, results: Results) -> str:
@@ -74,5 +86,6 @@ def _claim(claim: Claim, results: Mapping[str, Results]) -> list[str]:
     lines.append("")
     for scale, one in found.items():
         lines += [f"**{one['word']}** ({scale}): {one['why']}.", ""]
-        lines += [f"![{claim.place}, {scale}]({FOLDER}/{one['figure']})", ""]
+        if "figure" in one:
+            lines += [f"![{claim.place}, {scale}]({FOLDER}/{one['figure']})", ""]
     return lines

@@ -24,7 +24,7 @@ from atrium.claim.judgement import judge as judged_claim
 from atrium.claim.judgement import judge_error
 from atrium.cli.claim.computations import COMPUTATIONS
 from atrium.cli.claim.figures import draw_runs
-from atrium.cli.claim.page import COMPUTED, FOLDER, write_page
+from atrium.cli.claim.page import COMPUTED, FOLDER, PAGE, write_page
 from atrium.cli.claim.words import power_words
 from atrium.cli.memory import judge, verdict
 from atrium.cli.sweep.outlook import outlook
@@ -110,11 +110,14 @@ def _computed(claim: Claim, out: Path) -> dict[str, Any]:
         )
     found = compute(_CACHE / "claims" / claim.name, _CACHE)
     judged = judge_error(claim.expected, 0.0 if found.error is None else found.error)
+    answer: dict[str, Any] = {"word": judged.word, "why": f"{judged.why}; {found.words}"}
+    if found.figure is None:
+        return answer
     figure = out / FOLDER / f"{claim.paper}-{claim.name}.png"
     with explained("draw", figure):
         figure.parent.mkdir(parents=True, exist_ok=True)
         figure.write_bytes(found.figure.read_bytes())
-    return {"word": judged.word, "why": f"{judged.why}; {found.words}", "figure": figure.name}
+    return {**answer, "figure": figure.name}
 
 
 def _judged(claim: Claim, scale: Scale, runs: Runs, out: Path) -> dict[str, Any]:
@@ -141,7 +144,7 @@ def _store(out: Path, paper: str, scale: str, results: Mapping[str, Mapping[str,
     before, _ = read_object(path)
     known = before.get("claims")
     merged = {**(known if isinstance(known, dict) else {}), **results}
-    code = code_version(checkout_dir(), {})
+    code = code_version(checkout_dir(), {}, but=(out / FOLDER, out / PAGE))
     about = {
         "commit": f"{code['commit']}{' and changes' if code['is_dirty'] else ''}",
         "python": platform.python_version(),

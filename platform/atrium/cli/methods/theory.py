@@ -18,7 +18,13 @@ from atrium.compare.figures import methods as figures
 from atrium.compare.figures.methods import MethodWindow
 from atrium.config.presets import Preset, read_preset
 from atrium.method.words import interval
-from atrium.theory.results import EstimatorBias, Faithfulness, RegressionFindings, UpdateCourse
+from atrium.theory.results import (
+    EstimatorBias,
+    Faithfulness,
+    PreferenceOptima,
+    RegressionFindings,
+    UpdateCourse,
+)
 from atrium.tracking.printing import print_json, print_numbers, say, standard_output
 
 if TYPE_CHECKING:
@@ -112,6 +118,8 @@ def _print_findings(findings: Findings, windows: Sequence[MethodWindow], console
         _print_faithfulness(findings.faithfulness, console)
     if findings.regression is not None:
         _print_regression(findings.regression, console)
+    if findings.preferences is not None:
+        _print_preferences(findings.preferences, console)
 
 
 def _print_gradients(findings: Findings, console: Console) -> None:
@@ -268,6 +276,21 @@ def _print_regression(findings: RegressionFindings, console: Console) -> None:
         "The optimum is the same for every sampler; that of importance-weighted reward with a KL penalty is "
         "the same only for the policy's own samples. n steps reach what one step with β / n does: more KL, "
         "the best reward at it.",
+        console,
+    )
+
+
+def _print_preferences(found: PreferenceOptima, console: Console) -> None:
+    say(console, "DPO on pairs of two of three answers (arXiv 2305.18290), beside GVPO on all three", "bold")
+    numbers = (found.masses, found.preference_losses, found.preference_slopes, found.regression_errors)
+    rows = [
+        [_percent(mass), f"{loss:.6f}", f"{slope:.0e}", _error(error)]
+        for mass, loss, slope, error in zip(*numbers, strict=True)
+    ]
+    titles = ("   on the third", "DPO's loss", "its slope", "GVPO from there to π' exp(R / β) / Z")
+    print_numbers(console, titles, rows)
+    _note(
+        "Pairs say nothing of an answer that no pair holds, so that any mass on it is optimal.",
         console,
     )
 

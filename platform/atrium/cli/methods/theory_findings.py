@@ -17,11 +17,13 @@ from atrium.objective.objective import Objective
 from atrium.theory.bias import estimator_biases, faithfulness
 from atrium.theory.gradients import Method, coefficient_curves, equivalence
 from atrium.theory.implicit_reward import regression_findings
+from atrium.theory.preferences import preference_optima
 from atrium.theory.results import (
     CoefficientCurves,
     Equivalence,
     EstimatorBias,
     Faithfulness,
+    PreferenceOptima,
     RegressionFindings,
     UpdateCourse,
 )
@@ -44,6 +46,7 @@ class Findings:
     biases: tuple[EstimatorBias, ...] = ()
     faithfulness: tuple[Faithfulness, ...] = ()
     regression: RegressionFindings | None = None
+    preferences: PreferenceOptima | None = None
 
 
 def find(presets: Sequence[Preset], parts: Sequence[str], *, num_seeds: int) -> Findings:
@@ -68,6 +71,7 @@ def find(presets: Sequence[Preset], parts: Sequence[str], *, num_seeds: int) -> 
             found["faithfulness"] = advance("true gradients", methods, faithfulness)
         if "gvpo" in parts:
             (found["regression"],) = advance("GVPO", [None], lambda _: regression_findings())
+            found["preferences"] = preference_optima()
     return Findings(**found)  # type: ignore[arg-type]
 
 

@@ -110,6 +110,38 @@ def draw_updates(
     return save_both(figure, folder, "theory-updates")
 
 
+def draw_moved_mass(
+    courses: Mapping[str, Sequence[UpdateCourse]],
+    bin_edges: Sequence[float],
+    folder: Path,
+    cache_dir: Path,
+) -> Paths:
+    """For each kind of reward: the probability that moves, by how likely completions were."""
+    figure, panels = _panels("Where probability goes when a batch is used several times", 1, 2, cache_dir)
+    bins = [f"{100 * low:g}–{100 * high:g} %" for low, high in pairwise(bin_edges)]
+    for axes, (rewards, found) in zip(panels, courses.items(), strict=True):
+        for index, course in enumerate(found):
+            _draw_line(axes, range(len(bins)), course.mass_change, index, course.name)
+        axes.set_xticks(range(len(bins)), bins)
+        style(axes, title=rewards, x="behavior probability of the completion", y="probability moved")
+    _draw_legend(panels[0])
+    return save_both(figure, folder, "theory-moved-mass")
+
+
+def draw_entropy_change(
+    courses: Mapping[str, Sequence[UpdateCourse]], folder: Path, cache_dir: Path
+) -> Paths:
+    """For each kind of reward: entropy while one batch is used again and again."""
+    figure, panels = _panels("Entropy when a batch is used several times", 1, 2, cache_dir)
+    for axes, (rewards, found) in zip(panels, courses.items(), strict=True):
+        for index, course in enumerate(found):
+            values = [0.0, *course.entropy_change]
+            _draw_line(axes, range(len(values)), values, index, course.name)
+        style(axes, title=rewards, x="updates on one batch", y="entropy change, nats per completion")
+    _draw_legend(panels[0])
+    return save_both(figure, folder, "theory-entropy")
+
+
 def draw_bias(
     biases: Sequence[EstimatorBias], methods: Sequence[Faithfulness], folder: Path, cache_dir: Path
 ) -> Paths:
