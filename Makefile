@@ -33,7 +33,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install train pretrained eval sweep reproduce runs dashboard compare diff sync show rerun export clean-runs doctor \
+.PHONY: help install train pretrained eval sweep reproduce runs dashboard compare report diff sync show rerun export clean-runs doctor \
 	objectives windows theory memory docs \
 	test test-full test-vllm test-peers test-gpu attack same lint format types check ci hooks bench bench-tables bench-step bench-grading bench-graders bench-coverage bench-verdicts bench-peer bench-vllm gpu-report
 
@@ -89,6 +89,9 @@ dashboard: install ## See and compare runs in a browser, live while they train
 
 compare: install ## Say which differences between runs are real: make compare RUNS="a b"
 	@$(ATRIUM) compare $(call each,$(RUNS)) $(ARGS)
+
+report: install ## Write a comparison to send, with a table for a paper: make report RUNS="a b"
+	@$(ATRIUM) report $(call each,$(RUNS)) $(ARGS)
 
 diff: install ## List where two runs differ: make diff RUNS="a b"
 	@$(ATRIUM) diff $(call each,$(RUNS)) $(ARGS)

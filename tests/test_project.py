@@ -114,6 +114,7 @@ BY_MAKE = [
     ),
     (["docs"], ["objectives", "--markdown", "--out", "docs/methods.md"]),
     (["compare", "RUNS=a it's"], ["compare", "a", "it's"]),
+    (["report", "RUNS=a it's", "ARGS=--at tokens"], ["report", "a", "it's", "--at", "tokens"]),
     (["diff", "RUNS=a b"], ["diff", "a", "b"]),
     (["sync", "RUNS=a", "TO=mlflow wandb"], ["sync", "a", "--to", "mlflow", "--to", "wandb"]),
     (["sync", "RUNS=a"], ["sync", "a", "--to", "mlflow"]),

@@ -148,6 +148,9 @@ COMMANDS: Mapping[str, Command] = {
     "runs": Command("atrium.cli.runs.listing", "main_runs", "List the runs"),
     "show": Command("atrium.cli.runs.show", "main_show", "Show a run's settings, curves and samples"),
     "compare": Command("atrium.cli.compare", "main", "Say which differences between runs are real"),
+    "report": Command(
+        "atrium.cli.compare", "main_report", "Write a comparison to send: HTML, a LaTeX table, sentences"
+    ),
     "dashboard": Command("atrium.cli.dashboard", "main", "See and compare runs in a browser, live"),
     "sync": Command("atrium.cli.runs.sync", "main", "Bring runs to MLflow or W&B, whatever they missed"),
     "diff": Command(

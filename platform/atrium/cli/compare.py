@@ -1,9 +1,8 @@
-"""`atrium compare` and `atrium diff`: which differences between runs are real, and where two runs differ."""
+"""`atrium compare`, `report` and `diff`: which differences are real, and where two runs differ."""
 
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from atrium.tracking.curve_outcomes import CurveOutcome
 
 _AT = ("last", "steps", "tokens", "wall_clock")
-_MAX_NAME, _MAX_RUNS_NAMED = 60, 12
+_MAX_RUNS_NAMED = 12
 _EXAMPLES = """\
 Runs that differ in their seeds alone form an arm; the first arm is the baseline. An experiment's name
 stands for all of its runs.
@@ -42,29 +41,62 @@ _LINE_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 def main(argv: list[str]) -> int:
     """Compare runs; 0 unless they cannot be compared."""
-    arguments = _parser().parse(argv)
-    from atrium.compare.outcomes import At  # numpy, scipy and pyarrow: `--help` answers without them
-    from atrium.compare.report_tables import report_tables
+    arguments = _parser("compare", "Compare runs, problem by problem and seed by seed.").parse(argv)
+    from atrium.compare.report_tables import report_tables  # numpy: `--help` answers without it
+
+    with files_explained():
+        folders, comparison, more = _compared(arguments)
+        console = standard_output()
+        _print(comparison, [*report_tables(comparison), *more], console)
+        written = [] if arguments.no_files else _write(comparison, more, arguments, folders)
+    _print_places(written, console)
+    return 0
+
+
+def main_report(argv: list[str]) -> int:
+    """Write a report on runs, and print what may be written of them; 0 unless they cannot be compared."""
+    parser = _parser(
+        "report",
+        "Write a comparison as one HTML file to send, with figures, as a LaTeX table with caption and label\n"
+        "and as Markdown, and print the sentences that may be written in a paper.",
+    )
+    arguments = parser.parse(argv)
+    from atrium.cli.claim.of_runs import claims_said
+    from atrium.compare.paper_sentences import paper_sentences
+
+    with files_explained():
+        folders, comparison, more = _compared(arguments)
+        console, claims = standard_output(), claims_said(folders)
+        for sentence in (*paper_sentences(comparison), *claims):
+            tell(console, sentence)
+        written = [] if arguments.no_files else _write(comparison, more, arguments, folders, claims)
+    _print_places(written, console)
+    return 0
+
+
+def _compared(
+    arguments: argparse.Namespace,
+) -> tuple[list[RunFolder], RunsComparison, list[ReportTable]]:
+    """The runs that are named, their comparison, and the tables that were asked for besides."""
+    from atrium.compare.outcomes import At
     from atrium.compare.run_comparison import compare_runs
 
-    runs_dir, outcomes = Path(arguments.runs_dir), _outcomes(arguments)
-    with files_explained():
-        folders = find_runs(runs_dir, arguments.runs)
-        comparison = compare_runs(
-            folders,
-            by=arguments.by,
-            baseline=arguments.baseline,
-            at=At(arguments.at),
-            benchmarks=arguments.benchmark,
-            effect=_share(arguments.effect),
-        )
-        tables = [*report_tables(comparison), *_curve_tables(comparison, outcomes, arguments.ceiling)]
-        console = standard_output()
-        _print(comparison, tables, console)
-        written = _write(comparison, tables, arguments, folders)
+    outcomes = _outcomes(arguments)
+    folders = find_runs(Path(arguments.runs_dir), arguments.runs)
+    comparison = compare_runs(
+        folders,
+        by=arguments.by,
+        baseline=arguments.baseline,
+        at=At(arguments.at),
+        benchmarks=arguments.benchmark,
+        effect=_share(arguments.effect),
+    )
+    return folders, comparison, _curve_tables(comparison, outcomes, arguments.ceiling)
+
+
+def _print_places(written: Sequence[Path], console: Console) -> None:
     for path in written:
         console.print(f"  {path}", soft_wrap=True)
-    return 0
 
 
 def find_runs(runs_dir: Path, wanted: Sequence[str]) -> list[RunFolder]:
@@ -78,8 +110,8 @@ def find_runs(runs_dir: Path, wanted: Sequence[str]) -> list[RunFolder]:
     return list(found.values())
 
 
-def _parser() -> CommandParser:
-    parser = CommandParser("compare", "Compare runs, problem by problem and seed by seed.", _EXAMPLES)
+def _parser(command: str, purpose: str) -> CommandParser:
+    parser = CommandParser(command, purpose, _EXAMPLES.replace("atrium compare", f"atrium {command}"))
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's name or its end, or an experiment")
     parser.add_argument(
         "--by", action="append", default=[], metavar="KEY", help="group by this setting only (repeatable)"
@@ -191,40 +223,30 @@ def _print(comparison: RunsComparison, tables: Sequence[ReportTable], console: C
 
 def _write(
     comparison: RunsComparison,
-    tables: Sequence[ReportTable],
+    more: Sequence[ReportTable],
     arguments: argparse.Namespace,
     folders: Sequence[RunFolder],
+    claims: Sequence[str] = (),
 ) -> list[Path]:
     """Write the report's three files; their paths."""
     from atrium.compare.figures.style import use_cache
-    from atrium.compare.report_markup import document_latex, document_markdown
-    from atrium.compare.report_page import html_page
+    from atrium.compare.report_files import report_files, report_name
     from atrium.tracking.atomic import write_text
 
-    if arguments.no_files:
-        return []
     named = [folder.name for folder in folders[:_MAX_RUNS_NAMED]]
-    more = [f"and {len(folders) - len(named)} more"] if len(folders) > len(named) else []
-    made = f"{time.strftime('%Y-%m-%d %H:%M')} · {', '.join([*named, *more])}"
+    others = [f"and {len(folders) - len(named)} more"] if len(folders) > len(named) else []
+    made = f"{time.strftime('%Y-%m-%d %H:%M')} · {', '.join([*named, *others])}"
     if arguments.out:
         out, stem = Path(arguments.out), "comparison"
     else:
-        out, stem = Path(arguments.runs_dir) / "reports", _stem([arm.arm.name for arm in comparison.arms])
+        out = Path(arguments.runs_dir) / "reports"
+        stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{report_name(comparison)}"
     use_cache(Path(arguments.runs_dir) / ".cache")
-    contents = {
-        out / f"{stem}.html": html_page(comparison, tables, made=made),
-        out / f"{stem}.md": document_markdown(comparison, tables),
-        out / f"{stem}.tex": document_latex(comparison, tables),
-    }
+    files = report_files(comparison, made=made, more=more, said=claims)
     out.mkdir(parents=True, exist_ok=True)
-    for path, content in contents.items():
-        write_text(path, content)
-    return list(contents)
-
-
-def _stem(names: Sequence[str]) -> str:
-    text = re.sub(r"[^A-Za-z0-9._=-]+", "-", "-vs-".join(names)).strip("-.")[:_MAX_NAME]
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{text or 'comparison'}"
+    for suffix, content in files.items():
+        write_text(out / f"{stem}.{suffix}", content)
+    return [out / f"{stem}.{suffix}" for suffix in files]
 
 
 def main_diff(argv: list[str]) -> int:

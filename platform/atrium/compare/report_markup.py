@@ -2,25 +2,120 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from atrium.compare.report_tables import READING, ReportTable, note_lines, verdict_lines
-from atrium.compare.run_comparison import RunsComparison
+from atrium.compare.arm_pairs import MACRO, MEAN
+from atrium.compare.paper_sentences import family_words, paper_sentences
+from atrium.compare.report_tables import (
+    READING,
+    ReportTable,
+    headline_pair,
+    interval_text,
+    note_lines,
+    signed,
+    verdict_lines,
+)
+from atrium.compare.run_comparison import MEASURES, RunsComparison
+from atrium.tracking.formatting import counted
+
+_MOST_SAID = 2
+"""Candidates about which a caption holds sentences; of more they would be a page."""
 
 
-def document_markdown(comparison: RunsComparison, tables: Sequence[ReportTable]) -> str:
-    """The whole report in Markdown: verdicts, tables, notes."""
+def document_markdown(
+    comparison: RunsComparison, tables: Sequence[ReportTable], said: Sequence[str] = ()
+) -> str:
+    """The whole report in Markdown: verdicts, the sentences that may be written, tables, notes."""
     parts = ["## Comparison\n", *(f"- {_markdown_text(line)}" for line in verdict_lines(comparison)), ""]
+    parts += ["May be written:\n", *(f"> {_markdown_text(line)}\n" for line in paper_sentences(comparison))]
+    parts += [f"- {_markdown_text(line)}" for line in said]
     parts += [markdown(table) for table in tables]
     parts += [f"- {_markdown_text(line)}" for line in (*note_lines(comparison), *READING)]
     return "\n".join(parts) + "\n"
 
 
-def document_latex(comparison: RunsComparison, tables: Sequence[ReportTable]) -> str:
-    """All tables in LaTeX, to be included in a paper, with verdicts and notes as comments."""
-    comments = [*verdict_lines(comparison), *note_lines(comparison)]
-    head = "".join(f"% {line}\n" for line in ["Needs \\usepackage{booktabs}.", *comments])
-    return head + "\n" + "\n".join(latex(table) for table in tables)
+def document_latex(
+    comparison: RunsComparison, tables: Sequence[ReportTable], said: Sequence[str] = ()
+) -> str:
+    r"""The table for a paper, and below \endinput, where \input stops, all others to copy from.
+
+    Sentences, `said` among them, and notes are comments.
+    """
+    sentences = [*paper_sentences(comparison), *said, *note_lines(comparison)]
+    comments = "".join(f"% {line}\n" for line in ["Needs \\usepackage{booktabs}.", *sentences])
+    return "\n".join(
+        [comments + results_latex(comparison), "\\endinput\n", *(latex(table) for table in tables)]
+    )
+
+
+def results_latex(comparison: RunsComparison) -> str:
+    """The arms' scores and differences as a table environment; the highest score of a column is bold."""
+    names = [(m, b) for b in _benchmarks(comparison) for m in MEASURES if m == MEAN or comparison.k > 1]
+    columns = [[100.0 * arm.scores[m][b].value for arm in comparison.arms] for m, b in names]
+    best = [f"{max(column):.1f}" for column in columns]
+    rows = []
+    for place, arm in enumerate(comparison.arms):
+        cells = [_latex_text(arm.arm.name), str(len(arm.arm.runs))]
+        for (measure, benchmark), column, highest in zip(names, columns, best, strict=True):
+            known = arm.scores[measure][benchmark].another_exam
+            value = f"{column[place]:.1f}"
+            span = f" {{\\small {interval_text(known, is_signed=False)}}}" if known else ""
+            cells.append((f"\\textbf{{{value}}}" if value == highest else value) + span)
+        rows.append(" & ".join([*cells, _difference_latex(comparison, place)]) + r" \\")
+    baseline = _latex_text(comparison.arms[0].arm.name)
+    many = len(_benchmarks(comparison)) > 1
+    heads = [_latex_text(f"{comparison.title(m)}, {b}" if many else comparison.title(m)) for m, b in names]
+    return "\n".join(
+        [
+            r"\begin{table}[t]",
+            r"\centering",
+            rf"\caption{{{_caption(comparison)}}}",
+            rf"\label{{{label_of(comparison)}}}",
+            r"\begin{tabular}{lr" + "l" * (len(names) + 1) + "}",
+            r"\toprule",
+            " & ".join(["method", "seeds", *heads, f"against {baseline}"]) + r" \\",
+            r"\midrule",
+            *rows,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def label_of(comparison: RunsComparison) -> str:
+    """The label by which a paper refers to the table."""
+    text = "-vs-".join(arm.arm.name for arm in comparison.arms)
+    return "tab:" + (re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].strip("-") or "comparison")
+
+
+def _caption(comparison: RunsComparison) -> str:
+    """What the table shows; with one or two candidates also what may be written of them."""
+    title, problems = comparison.title(MEAN), sum(comparison.num_problems.values())
+    pairs = [headline_pair(comparison, arm) for arm in comparison.arms[1:]]
+    together = family_words(pairs[0])
+    text = (
+        f"{title} in percent on {' and '.join(comparison.benchmarks)} ({counted(problems, 'problem')}), with "
+        f"95 % intervals for new seeds and new problems; differences are in points of {title}"
+        + (f", their intervals hold {together}" if together else "")
+        + ". Bold: the highest of a column."
+    )
+    said = paper_sentences(comparison) if len(pairs) <= _MOST_SAID else []
+    return _latex_text(" ".join([text, *said]))
+
+
+def _difference_latex(comparison: RunsComparison, place: int) -> str:
+    if place == 0:
+        return "--"
+    difference = headline_pair(comparison, comparison.arms[place]).comparison.difference
+    span = interval_text(difference.another_exam, is_signed=True)
+    return f"${signed(difference.value)}$ {{\\small {_latex_text(span)}}}"
+
+
+def _benchmarks(comparison: RunsComparison) -> list[str]:
+    return [*comparison.benchmarks, *([MACRO] if len(comparison.benchmarks) > 1 else [])]
 
 
 def markdown(table: ReportTable) -> str:

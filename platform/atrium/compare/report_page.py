@@ -10,9 +10,12 @@ from atrium.compare.figures.reports import (
     grid_svg,
     pass_at_k_svg,
     plane_svg,
+    rewards_svg,
     scores_svg,
     without_point,
 )
+from atrium.compare.paper_sentences import paper_sentences
+from atrium.compare.report_markup import results_latex
 from atrium.compare.report_tables import (
     EQUAL_WINDOWS,
     READING,
@@ -20,8 +23,11 @@ from atrium.compare.report_tables import (
     headline_pair,
     note_lines,
 )
+from atrium.compare.report_training import Training
 from atrium.compare.run_comparison import RunsComparison
 
+_MOST_NAMED = 4
+"""Arms that a title names."""
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2128; --dim: #5f6773; --paper: #ffffff; --card: #f6f7f9;
   --line: #dfe3e8; --accent: #0b6bb5; --better: #17794a; --worse: #b3381e; }
@@ -49,31 +55,44 @@ td.words, th.words { text-align: left; min-width: 240px; }
 svg { width: 100%; height: auto; background: var(--card); border-radius: 8px; }
 svg text { fill: var(--ink); font-family: system-ui, sans-serif !important; }
 .caption, .notes { color: var(--dim); font-size: 13.5px; } .notes { padding-left: 18px; }
+blockquote { margin: 9px 0; padding: 2px 16px; border-left: 4px solid var(--accent); font-size: 16px; }
+details { margin: 12px 0; } summary { cursor: pointer; color: var(--dim); font-size: 13.5px; }
+pre { overflow-x: auto; background: var(--card); border-radius: 8px; padding: 12px 16px; font-size: 12.5px; }
 @media print { main { max-width: none; padding: 0; } }
 """
 
 
-def html_page(comparison: RunsComparison, tables: Sequence[ReportTable], *, made: str) -> str:
-    """The whole page; `made` says where and when it was made."""
+def html_page(
+    comparison: RunsComparison,
+    tables: Sequence[ReportTable],
+    *,
+    made: str,
+    training: Training | None = None,
+    said: Sequence[str] = (),
+) -> str:
+    """The whole page; `made` says where and when it was made, and `said` is what claims come to."""
     names = [arm.arm.name for arm in comparison.arms]
-    title = " against ".join([", ".join(names[1:]), names[0]])
+    candidates = ", ".join(names[1:]) if len(names) <= _MOST_NAMED else f"{len(names) - 1} methods"
+    title = f"{candidates} against {names[0]}"
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="sub">{escape(made)}</p>',
         *(_same_method(names) for names in comparison.same_methods),
         *(_verdict(comparison, index) for index in range(1, len(comparison.arms))),
+        *_to_write(comparison),
+        *(f'<div class="verdict">{escape(line)}</div>' for line in said),
         "<h2>Differences</h2>",
         differences_svg(comparison),
-        '<p class="caption">Thin: interval for another exam. Thick: for this exam, over seeds. '
-        "Shaded: differences that this design does not detect.</p>",
+        '<p class="caption">Thin: interval for another exam. Thick: for this exam, over seeds.</p>',
         "<h2>Scores</h2>",
         scores_svg(comparison),
         '<p class="caption">Every dot is a seed (Mean@K filled, Pass@K open); the line is the interval for '
         "another exam.</p>",
+        *_rewards(training),
         *_pass_at_k(comparison),
         *_plane(comparison),
         *_grids(comparison),
-        *(_table(table) for table in tables),
+        *(_table(table) for table in (*tables, *(training.tables if training else ()))),
         "<h2>Notes</h2>",
         '<ul class="notes">',
         *(f"<li>{escape(line)}</li>" for line in (*note_lines(comparison), *READING)),
@@ -88,6 +107,26 @@ def html_page(comparison: RunsComparison, tables: Sequence[ReportTable], *, made
         + "\n".join(body)
         + "\n</main>\n</body>\n</html>\n"
     )
+
+
+def _to_write(comparison: RunsComparison) -> list[str]:
+    """The sentences that may be written, and the table for a paper, folded."""
+    sentences = "".join(f"<blockquote>{escape(line)}</blockquote>" for line in paper_sentences(comparison))
+    table = escape(results_latex(comparison))
+    return [
+        f"<h2>What may be written</h2>{sentences}",
+        f"<details><summary>The table in LaTeX</summary><pre>{table}</pre></details>",
+    ]
+
+
+def _rewards(training: Training | None) -> list[str]:
+    if training is None or not any(training.rewards.values()):
+        return []
+    return [
+        "<h2>Training reward</h2>",
+        rewards_svg(training.rewards),
+        '<p class="caption">Means over seeds by step; shaded from the least to the greatest seed.</p>',
+    ]
 
 
 def _pass_at_k(comparison: RunsComparison) -> list[str]:

@@ -85,6 +85,15 @@ def table_of(data):
     return list(csv.reader(io.StringIO(data.decode())))
 
 
+def test_a_comparison_is_saved_as_a_report_and_as_a_table(page):
+    show(page, "/compare")
+    for suffix, part in (("html", b"What may be written"), ("tex", rb"\label{tab:")):
+        with page.expect_download() as waited:
+            page.locator(f"button[data-report={suffix}]").click()
+        assert waited.value.suggested_filename.endswith(f".{suffix}")
+        assert part in Path(waited.value.path()).read_bytes()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_view_loads_in_light_and_dark_without_a_complaint(page, runs_dir, make_sweep, scheme):
     make_sweep(runs_dir)

@@ -482,3 +482,16 @@ def test_an_empty_folder_is_an_empty_table(tmp_path, serving):
         table = httpx.get(f"{address}/api/runs").json()
     assert table["runs"] == []
     assert table["index"] == {"done": 0, "total": 0, "problem": None}
+
+
+def test_the_report_on_a_comparison_is_a_file_and_needs_nothing_from_outside(client):
+    asked = {"run": indexed(client)}
+    page = client.get("/api/report", params=asked)
+    assert page.headers["content-disposition"] == 'attachment; filename="grpo-vs-atr.html"'
+    assert "What may be written" in page.text
+    assert "<script" not in page.text
+    table = client.get("/api/report", params={**asked, "suffix": "tex", "base": "atr"})
+    assert r"\label{tab:atr-vs-grpo}" in table.text
+    alone = client.get("/api/report", params={"run": names(client)[:1]})
+    assert alone.status_code == 400
+    assert alone.json()["error"]

@@ -43,9 +43,9 @@ def compare_answer(watcher: Watcher, request: ComparisonRequest) -> Answer:
     return _answered(watcher, request, state)
 
 
-@lru_cache(maxsize=64)
-def _answered(watcher: Watcher, request: ComparisonRequest, _state: tuple[object, ...]) -> Answer:
-    entries = {name: watcher.scan.entry(name) for name in request.runs}
+def compared_runs(watcher: Watcher, request: ComparisonRequest) -> tuple[RunsComparison, dict[str, str]]:
+    """The comparison, and the runs whose settings cannot be read with the reason."""
+    entries = {name: watcher.scan.entry(name) for name in dict.fromkeys(request.runs)}
     unread = {name: "; ".join(entry.problems) for name, entry in entries.items() if not entry.settings}
     if len(unread) == len(entries):
         raise RunFolderError("the settings of these runs cannot be read, so there is nothing to compare")
@@ -57,6 +57,12 @@ def _answered(watcher: Watcher, request: ComparisonRequest, _state: tuple[object
         benchmarks=request.benchmarks,
         effect=request.effect,
     )
+    return compared, unread
+
+
+@lru_cache(maxsize=64)
+def _answered(watcher: Watcher, request: ComparisonRequest, _state: tuple[object, ...]) -> Answer:
+    compared, unread = compared_runs(watcher, request)
     return {
         **_about(compared),
         "left_out": [

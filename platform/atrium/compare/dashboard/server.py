@@ -28,6 +28,7 @@ from atrium.compare.dashboard.curve_queries import (
     curves_answer,
     quantities_answer,
 )
+from atrium.compare.dashboard.export_routes import AskedComparison, add_exports
 from atrium.compare.dashboard.guard import Guard, host_names
 from atrium.compare.dashboard.run_queries import run_answer, runs_answer, sparks_answer, state_answer
 from atrium.compare.dashboard.samples import TRAINING, Filter
@@ -81,6 +82,7 @@ def create_app(
     _add_pages(app, token)
     _add_queries(app, watcher)
     _add_comparison(app, watcher)
+    add_exports(app, watcher)
     _add_run_views(app, watcher)
     _add_sweeps(app, watcher)
     _add_writing(app, watcher)
@@ -155,26 +157,11 @@ def _add_queries(app: FastAPI, watcher: Watcher) -> None:
 
 def _add_comparison(app: FastAPI, watcher: Watcher) -> None:
     @app.get("/api/compare")
-    def compare(
-        run: Names = [],  # noqa: B006
-        by: Names = [],  # noqa: B006
-        base: str | None = None,
-        at: str = "last",
-        benchmark: Names = [],  # noqa: B006
-        effect: Annotated[float, Query(gt=0.0, le=1.0)] = 0.02,
-    ) -> Response:
-        from atrium.compare.dashboard.compare_queries import ComparisonRequest, compare_answer
+    def compare(asked: AskedComparison) -> Response:
+        from atrium.compare.dashboard.compare_queries import compare_answer
 
-        request = ComparisonRequest(
-            runs=tuple(run),
-            by=tuple(by),
-            baseline=base,
-            at=at,
-            benchmarks=tuple(benchmark),
-            effect=effect,
-        )
         try:
-            return _json(compare_answer(watcher, request))
+            return _json(compare_answer(watcher, asked))
         except AtriumError as error:  # usual: one run alone, or none evaluated yet; no failure of the page
             return _json({"reason": " ".join(str(error).split())})
 

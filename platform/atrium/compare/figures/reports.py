@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from atrium.compare.crossed import Uncertainty, Values
+from atrium.compare.curves import GroupCurve
 from atrium.compare.figures.style import (
     BLACK,
     BLUE,
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDTH, _ROW, _BELOW = 8.6, 0.4, 0.5  # inches
-_MAX_NAME, _MAX_COLUMNS = 34, 600
+_MAX_NAME, _MAX_LEGEND, _MAX_COLUMNS = 34, 26, 600
 _SAME = 1e-9
 
 
@@ -83,14 +85,13 @@ def pass_at_k_svg(comparison: RunsComparison) -> str:
     """
     if comparison.k < 2:
         return ""
-    figure = new_figure((_WIDTH, 3.2))
-    axes = figure.add_axes((0.27, 0.15, 0.7, 0.8))
+    figure, axes = _beside_legend([arm.arm.name for arm in comparison.arms])
     style(axes, x="k", y="%")
     for number, arm in enumerate(comparison.arms):
         colour, _ = line_style(number)
         values = [100 * value for value in arm.pass_at]
         [curve] = axes.plot(range(1, comparison.k + 1), values, color=colour, linewidth=1.7)
-        curve.set(label=literal(_shortened(arm.arm.name, 22)), gid=tip(arm.arm.name))
+        curve.set(label=literal(_folded(arm.arm.name, _MAX_LEGEND)), gid=tip(arm.arm.name))
         mean = 100 * arm.scores["mean"][comparison.headline].value
         axes.axhline(mean, color=colour, linewidth=1.0, linestyle=":")
     axes.set_xscale("log", base=2)
@@ -101,6 +102,25 @@ def pass_at_k_svg(comparison: RunsComparison) -> str:
     return inline_svg(figure, "Pass@k against k")
 
 
+def rewards_svg(rewards: Mapping[str, GroupCurve | None]) -> str:
+    """Each arm's mean reward by step, with the range over its seeds."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure, axes = _beside_legend(list(rewards))
+    style(axes, x="training step", y="mean reward")
+    for number, (name, mean) in enumerate(rewards.items()):
+        if mean is None:
+            continue
+        colour, dashes = line_style(number)
+        [drawn] = axes.plot(mean.x, mean.mean, color=colour, linestyle=dashes, linewidth=1.7)
+        drawn.set(label=literal(_folded(name, _MAX_LEGEND)), gid=tip(name))
+        if mean.low is not None and mean.high is not None:
+            axes.fill_between(mean.x, mean.low, mean.high, color=colour, alpha=0.13, linewidth=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.legend(loc="upper left", frameon=False, fontsize=9, labelcolor=BLACK)
+    return inline_svg(figure, "Training reward by step")
+
+
 def plane_svg(comparison: RunsComparison) -> str:
     """Each arm's window as a point (l, u), arms with equal windows as one; empty where none has two sides."""
     points = _points(comparison)
@@ -108,7 +128,7 @@ def plane_svg(comparison: RunsComparison) -> str:
         return ""
     height = max(3.6, 0.17 * len(points) + _BELOW + 0.2)
     figure = new_figure((_WIDTH, height))
-    axes = figure.add_axes((0.08, _BELOW / height, 0.64, 1.0 - (_BELOW + 0.15) / height))
+    axes = figure.add_axes((0.08, _BELOW / height, 0.52, 1.0 - (_BELOW + 0.15) / height))
     style(axes, x="lower bound l", y="upper bound u")
     lows, highs = (
         _with_room([getattr(window, side) for window in points.values()], share=0.15, least=0.02)
@@ -124,7 +144,7 @@ def plane_svg(comparison: RunsComparison) -> str:
         at = tip(f"{name}: [{window.lower:.5g}, {window.upper:.5g}]")
         axes.plot(window.lower, window.upper, "o", color=BLUE, markersize=7, clip_on=False, zorder=4, gid=at)
         axes.annotate(
-            literal(_shortened(name, 32)),
+            literal(_shortened(name, 46)),
             (window.lower, window.upper),
             (1.03, -place),
             textcoords=axes.get_yaxis_transform(),
@@ -161,8 +181,18 @@ def grid_svg(comparison: RunsComparison, benchmark: str) -> str:
     return inline_svg(figure, f"Who solves what, {benchmark}")
 
 
+def _beside_legend(names: Sequence[str]) -> tuple[Figure, Axes]:
+    """A figure with room for a legend of these names on the left of its axes."""
+    num_lines = sum(1 + _folded(name, _MAX_LEGEND).count("\n") for name in names)
+    height = max(3.2, 0.15 * num_lines + 0.09 * len(names) + 0.2)
+    figure = new_figure((_WIDTH, height))
+    return figure, figure.add_axes((0.33, 0.5 / height, 0.64, 1.0 - 0.65 / height))
+
+
 def _rows(names: Sequence[str], label: str, row: float = _ROW) -> tuple[Figure, Axes]:
     """A figure with a named row for each entry, the first on top."""
+    names = [_folded(name, _MAX_NAME) for name in names]
+    row = max(row, 0.17 * max(1 + name.count("\n") for name in names))
     height = row * len(names) + _BELOW + 0.1
     figure = new_figure((_WIDTH, height))
     figure.subplots_adjust(left=0.27, right=0.97, bottom=_BELOW / height, top=1.0 - 0.1 / height)
@@ -171,9 +201,9 @@ def _rows(names: Sequence[str], label: str, row: float = _ROW) -> tuple[Figure, 
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.set_yticks(range(len(names)), [literal(_shortened(name, _MAX_NAME)) for name in names], fontsize=9)
+    axes.set_yticks(range(len(names)), [literal(name) for name in names], fontsize=9)
     for text, name in zip(axes.get_yticklabels(), names, strict=True):
-        text.set(color=BLACK, gid=tip(name))
+        text.set(color=BLACK, gid=tip(name.replace("\n", " ")))
     axes.set_ylim(len(names) - 0.5, -0.5)
     return figure, axes
 
@@ -192,6 +222,11 @@ def _bar(
 def _with_room(values: Sequence[float], share: float = 0.06, least: float = 0.002) -> Interval:
     room = max(share * (max(values) - min(values)), least)
     return Interval(min(values) - room, max(values) + room)
+
+
+def _folded(name: str, width: int) -> str:
+    """A name in as many lines as it takes, broken between words."""
+    return "\n".join(textwrap.wrap(name, width))
 
 
 def _shortened(text: str, width: int) -> str:

@@ -6,13 +6,18 @@ const token = document.querySelector("meta[name=atrium-token]").content;
 
 /** The answer to a query. Parameters may be lists; what is null or empty is left out. */
 export async function ask(path, parameters = {}, signal = undefined) {
+  return answer(await fetch(addressed(path, parameters), { signal }));
+}
+
+/** The address of a query; parameters as for `ask`. */
+export function addressed(path, parameters) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters)) {
     for (const item of [value].flat()) {
       if (item !== null && item !== undefined && item !== "") query.append(name, item);
     }
   }
-  return answer(await fetch(`/api/${path}?${query}`, { signal }));
+  return `/api/${path}?${query}`;
 }
 
 /** Write what people say about a run. */

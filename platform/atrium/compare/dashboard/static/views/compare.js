@@ -5,6 +5,7 @@ import { choice, el, empty, field, fill, select } from "../dom.js";
 import { Figure, axis, bandSeries, tip } from "../figure.js";
 import { count, duration, number, percent, shortName } from "../format.js";
 import { seriesStyle } from "../palette.js";
+import { reportButtons } from "../report.js";
 import { MOST, differingKeys, filterMenu, searchBox, selected } from "../selection.js";
 import { addressOf, get, set } from "../url.js";
 
@@ -52,13 +53,15 @@ export async function show(root, context) {
     fill(banner, num > MOST && el("p", { class: "banner" }, `The latest ${MOST} of ${num} runs are compared; narrow the filter to choose others.`));
     if (!runs.length) { drawBar(); fail("Nothing to compare", "No run passes this filter."); return; }
     try {
-      const answer = await ask("compare", {
+      const query = {
         run: runs.map((run) => run.name).reverse(), by: get("by"), base: get("base"), at: get("point", "last"), benchmark: get("bench"),
         effect: String((Number(get("effect", "2")) || 2) / 100),
-      });
+      };
+      const answer = await ask("compare", query);
       if (mine !== turn) return;
       if (answer.reason) { drawBar(); fail("These runs cannot be compared", answer.reason); return; }
       drawBar(answer);
+      bar.append(reportButtons(query));
       const content = JSON.stringify([answer, get("measure")]);
       if (content === drawn) return;
       drawn = content;

@@ -1,0 +1,40 @@
+"""What runs say of the claims whose designs they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from atrium.claim.definition import Claim, Computation, Scale
+from atrium.claim.evidence import arm_runs, design, evidence_of_runs
+from atrium.claim.files import claims_of, design_of, papers
+from atrium.claim.judgement import judge
+from atrium.errors import ConfigError
+from atrium.tracking.run_folder import RunFolder
+
+
+def claims_said(folders: Sequence[RunFolder]) -> list[str]:
+    """A sentence for each shipped claim with a design whose sweep's name is these runs' experiment.
+
+    A claim that the runs do not decide, as some are missing, is named with what is missing.
+    """
+    experiments = {folder.name.partition("/")[0] for folder in folders}
+    return [
+        f'{claim.title}, {claim.place} of arXiv {claim.arxiv}, "{claim.statement}" '
+        + _word(claim, scale, folders)
+        for paper in papers()
+        for claim in claims_of(paper)
+        if not isinstance(claim.outcome, Computation)
+        for scale in claim.designs
+        if design_of(claim, scale).sweep in experiments
+    ]
+
+
+def _word(claim: Claim, scale: Scale, folders: Sequence[RunFolder]) -> str:
+    wanted = design(claim, scale)
+    try:
+        evidence = evidence_of_runs(wanted, arm_runs(wanted.sweep, folders))
+    except ConfigError as error:
+        return f"scale={scale}: not told; {error}"
+    is_powered = design_of(claim, scale).is_powered(len(wanted.sweep.seeds))
+    judged = judge(claim.expected, evidence, scale=scale, is_powered=is_powered)
+    return f"scale={scale}: {judged.word}; {judged.why}"

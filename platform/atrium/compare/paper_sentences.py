@@ -1,0 +1,52 @@
+"""The sentences about a comparison that may be written in a paper: no more than the intervals say."""
+
+from __future__ import annotations
+
+from atrium.compare.arm_pairs import MACRO, MEAN, Pair
+from atrium.compare.report_tables import headline_pair
+from atrium.compare.run_comparison import RunsComparison
+from atrium.compare.statistics import points, rounded_up
+from atrium.tracking.formatting import counted
+
+
+def paper_sentences(comparison: RunsComparison) -> list[str]:
+    """One sentence per candidate, for another exam: new seeds and new problems of the same kind."""
+    return [_sentence(comparison, headline_pair(comparison, arm)) for arm in comparison.arms[1:]]
+
+
+def _sentence(comparison: RunsComparison, pair: Pair) -> str:
+    one, other = pair.candidate, pair.baseline
+    known = pair.comparison.difference.another_exam
+    if pair.verdict.kind == "same_method":
+        return f"{one} and {other} are one method under two names (their windows [l, u] are equal)."
+    if known is None:
+        return f"Nothing can be written about {one} and {other} from one problem."
+    if pair.verdict.is_about_checkpoints_only:
+        return f"From one seed each, nothing can be written about {one} and {other} as methods."
+    low, high = known.interval
+    num_problems = comparison.num_problems.get(pair.benchmark, sum(comparison.num_problems.values()))
+    where = "" if pair.benchmark == MACRO else f" on {pair.benchmark}"
+    seeds = counted(len(pair.comparison.difference.value_S), "seed")
+    design = f"over {seeds} per method and {counted(num_problems, 'problem')}"
+    together = f", {family_words(pair)}" if family_words(pair) else ""
+    measure = comparison.title(MEAN) + where
+    if low <= 0.0 <= high:
+        excluded = rounded_up(max(-low, high))
+        said = (
+            f"no difference of more than {points(excluded)}"
+            if excluded < 1.0
+            else "no statement about a difference"
+        )
+        return f"Between {one} and {other} we find {said} in {measure} (95 %{together}), {design}."
+    least, most = sorted((abs(low), abs(high)))
+    more = "more" if low > 0.0 else "fewer"
+    return (
+        f"{one} scores {points(abs(pair.comparison.difference.value))} {more} than {other} in {measure} "
+        f"(95 % interval {100.0 * least:.1f} to {100.0 * most:.1f}{together}), {design}."
+    )
+
+
+def family_words(pair: Pair) -> str:
+    """`jointly for 5 candidates, Dunnett`; empty for a single difference."""
+    words = pair.comparison.family.words.replace(" (", ", ").replace(")", "")
+    return f"jointly for {words}" if words else ""

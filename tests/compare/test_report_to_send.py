@@ -1,0 +1,123 @@
+"""The report that one can send: the sentences, the table for a paper, training, claims, the command."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from atrium.cli.app import main
+from atrium.compare.paper_sentences import paper_sentences
+from atrium.compare.report_files import report_files, report_name
+from atrium.compare.report_markup import label_of, results_latex
+from atrium.compare.report_tables import headline_pair
+from atrium.compare.report_training import read_training
+from atrium.compare.run_comparison import compare_runs
+
+
+@pytest.fixture
+def study(make_study):
+    return compare_runs(make_study({"grpo": 0.0, "atr": 0.25, "clip_higher": 0.01}, num_seeds=5))
+
+
+def test_the_sentence_says_no_more_than_the_interval(study):
+    better, alike = paper_sentences(study)
+    low, high = headline_pair(study, study.arms[1]).comparison.difference.another_exam.interval
+    assert better.startswith("atr scores ")
+    assert f"more than grpo in Mean@4 on exam (95 % interval {100 * low:.1f} to {100 * high:.1f}" in better
+    assert better.endswith("over 5 seeds per method and 40 problems.")
+    excluded = float(
+        re.search(r"no difference of more than ([\d.]+) points in Mean@4 on exam \(95 %", alike)[1]
+    )
+    low, high = headline_pair(study, study.arms[2]).comparison.difference.another_exam.interval
+    assert excluded / 100 >= max(-low, high) > excluded / 100 - 0.0011
+    assert "jointly for 2 candidates, Dunnett" in alike
+
+
+def test_nothing_about_methods_may_be_written_from_one_seed_or_of_equal_windows(make_run):
+    one = [make_run("grpo", 0, {("exam", 4): [1, 2, 3]}), make_run("atr", 0, {("exam", 4): [4, 4, 4]})]
+    assert paper_sentences(compare_runs(one)) == [
+        "From one seed each, nothing can be written about atr and grpo as methods."
+    ]
+    window = {"kind": "window", "lower": 0.8, "upper": 1.2}
+    twins = [one[0], make_run("mine", 0, {("exam", 4): [2, 2, 3]}, divergence=window)]
+    assert paper_sentences(compare_runs(twins)) == [
+        "mine and grpo are one method under two names (their windows [l, u] are equal)."
+    ]
+
+
+def test_the_table_for_a_paper_has_caption_label_and_the_best_score_bold(study):
+    text = results_latex(study)
+    for environment in ("table", "tabular"):
+        assert text.count(rf"\begin{{{environment}}}") == text.count(rf"\end{{{environment}}}") == 1
+    assert rf"\label{{{label_of(study)}}}" in text
+    assert label_of(study) == "tab:grpo-vs-atr-vs-clip-higher"
+    caption = re.search(r"\\caption\{(.*)\}\n", text)[1]
+    assert r"95 \% intervals" in caption
+    assert "no difference of more than" in caption
+    rows = {line.split(" & ")[0]: line for line in text.splitlines() if line.endswith(r"\\")}
+    best = f"{100 * study.arms[1].scores['mean']['exam'].value:.1f}"
+    assert rf"& \textbf{{{best}}} {{\small [" in rows["atr"]
+    assert r"\textbf" not in rows["grpo"]
+    assert rows["grpo"].endswith(r"& -- \\")
+    assert len({line.count("&") for line in rows.values()}) == 1, "every row has all columns"
+    assert not re.search(r"(?<!\\)[%#_]", text.replace("95 \\%", "")), "all that TeX reads is escaped"
+
+
+def test_the_files_hold_sentences_curves_claims_and_all_tables(study):
+    files = report_files(study, made="today", said=["a claim: shown"])
+    for sentence in paper_sentences(study):
+        assert sentence in files["html"]
+        assert f"% {sentence}" in files["tex"]
+        assert sentence in files["md"]
+    assert all("a claim: shown" in content for content in files.values())
+    assert "Training reward by step" in files["html"]
+    assert "Training: mean rollout/reward over steps 1 to 4" in files["tex"].partition(r"\endinput")[2]
+    assert "<script" not in files["html"]
+    assert report_name(study) == "grpo-vs-atr-vs-clip_higher"
+
+
+def test_batches_that_lag_are_told_by_age_and_by_what_that_did(make_study):
+    runs = make_study({"grpo": 0.0, "atr": 0.1}, num_seeds=2)
+    assert all("Staleness" not in one.title for one in read_training(arms_of(runs)).tables)
+    for run in runs:
+        age = 2.0 if "atr" in run.name else 0.0
+        lines = [
+            {
+                "step": step,
+                "rollout/reward": 0.5,
+                "rollout/staleness_steps": age,
+                "objective/kl_before_update": 0.01 * age,
+            }
+            for step in range(1, 5)
+        ]
+        run.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (table,) = [one for one in read_training(arms_of(runs)).tables if "Staleness" in one.title]
+    assert table.rows == (("grpo", "0", "0", "–"), ("atr", "2", "0.02", "–"))
+
+
+def arms_of(runs):
+    return [one.arm for one in compare_runs(runs).arms]
+
+
+def test_the_command_prints_what_may_be_written_and_writes_the_files(make_study, capsys, tmp_path):
+    make_study({"grpo": 0.0, "atr": 0.25}, num_seeds=5)
+    runs_dir, out = str(tmp_path / "runs"), tmp_path / "out"
+    assert main(["report", "study", "--runs-dir", runs_dir, "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("atr scores ")
+    assert {path.suffix for path in out.iterdir()} == {".html", ".md", ".tex"}
+    assert all(str(path) in said for path in out.iterdir())
+    assert main(["report", "nothing", "--runs-dir", runs_dir]) == 2
+
+
+def test_runs_of_a_claims_sweep_are_held_to_it(make_study, capsys, tmp_path):
+    make_study({"grpo": 0.0, "atr": 0.25}, num_seeds=2, experiment="atr_laptop")
+    assert main(["report", "atr_laptop", "--runs-dir", str(tmp_path / "runs"), "--no-files"]) == 0
+    said = capsys.readouterr().out
+    assert (
+        'arXiv 2602.05494, "ATR-GRPO improves final performance over clipping." scale=laptop: not told; '
+        in said
+    )
+    assert "its settings are those of no arm of sweep atr_laptop" in said
