@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Sequence
 
+from atrium.compare.figures.paper import drawing
 from atrium.compare.report_markup import document_latex, document_markdown
 from atrium.compare.report_page import html_page
 from atrium.compare.report_tables import ReportTable, report_tables
@@ -13,8 +13,6 @@ from atrium.compare.report_training import read_training
 from atrium.compare.run_comparison import RunsComparison
 
 _MAX_NAME = 60
-_drawing = threading.Lock()
-"""Matplotlib's settings belong to the process, and the dashboard answers from several threads."""
 
 
 def report_files(
@@ -26,7 +24,7 @@ def report_files(
     """
     training = read_training([one.arm for one in comparison.arms])
     tables = (*report_tables(comparison), *more)
-    with _drawing:
+    with drawing:
         page = html_page(comparison, tables, made=made, training=training, said=said)
     tables = (*tables, *training.tables)
     return {

@@ -148,8 +148,14 @@ def test_curves_are_drawn_grouped_and_exported(page):
     assert len(rows) == 1 + 2 * 8
     assert saved(page, figure, "png").startswith(b"\x89PNG")
     picture = saved(page, figure, "svg")
-    assert picture.startswith(b"<svg")
-    assert b"rollout/reward" in picture
+    assert picture.startswith(b"<?xml")
+    for written in (b"rollout/reward", b"training step", b"atr (n = 2)"):  # letters are outlines
+        assert b"<!-- %s -->" % written in picture
+    figure.hover()
+    figure.get_by_role("button", name="1 column").click()
+    wide = re.search(rb'width="([\d.]+)pt"', saved(page, figure, "svg"))
+    assert float(wide[1]) == pytest.approx(6.9 * 72)
+    assert saved(page, figure, "pdf").startswith(b"%PDF")
     page.get_by_label("Group by").select_option("run")
     until(page, "document.querySelectorAll('.series').length === 4")
     page.get_by_role("button", name="Tokens").click()

@@ -495,3 +495,17 @@ def test_the_report_on_a_comparison_is_a_file_and_needs_nothing_from_outside(cli
     alone = client.get("/api/report", params={"run": names(client)[:1]})
     assert alone.status_code == 400
     assert alone.json()["error"]
+
+
+def test_figures_for_papers_come_from_the_query_of_the_view(client):
+    asked = {"run": indexed(client), "metric": "rollout/reward"}
+    for suffix, start in (("svg", b"<?xml"), ("pdf", b"%PDF"), ("png", b"\x89PNG")):
+        drawn = client.get("/api/figure/curves", params={**asked, "suffix": suffix, "columns": 2})
+        assert drawn.headers["content-disposition"] == f'attachment; filename="rollout-reward.{suffix}"'
+        assert drawn.content.startswith(start)
+    hidden = client.get("/api/figure/curves", params={**asked, "hide": ["atr", "grpo"]})
+    assert "no curves to draw" in hidden.json()["error"]
+    compared = {"run": asked["run"], "figure": "difference", "suffix": "svg"}
+    assert b"<!-- points of Mean@" in client.get("/api/figure/comparison", params=compared).content
+    assert client.get("/api/figure/comparison", params={**compared, "figure": "pie"}).status_code == 400
+    assert client.get("/api/figure/curves", params={**asked, "columns": 3}).status_code == 422

@@ -1,19 +1,27 @@
-"""Files to send and to print: the report on a comparison, made from the same query as its view."""
+"""Files to send and to print: reports and figures, each made from the same query as its view."""
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import Depends, FastAPI, Query
 from fastapi.responses import Response
 
+from atrium.compare.curves import Axis, Band
+from atrium.compare.dashboard.curve_queries import METHODS, CurveRequest, curves_answer
 from atrium.compare.dashboard.watcher import Watcher
+from atrium.compare.figures.style import FileKind
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from atrium.compare.dashboard.compare_queries import ComparisonRequest
 
 _TYPES = {"html": "text/html", "md": "text/markdown", "tex": "application/x-tex"}
+Columns = Annotated[int, Query(ge=1, le=2)]
 Names = Annotated[list[str], Query(max_length=2000)]
 
 
@@ -32,6 +40,30 @@ def _asked(
     )
 
 
+def _asked_curves(
+    run: Names = [],  # noqa: B006
+    metric: Names = [],  # noqa: B006
+    x: Axis = Axis.STEP,
+    group: str = METHODS,
+    band: Band = Band.RANGE,
+    smooth: Annotated[int, Query(ge=1, le=10_000)] = 1,
+    points: Annotated[int, Query(ge=0, le=5_000)] = 400,
+    even: bool = False,
+) -> CurveRequest:
+    return CurveRequest(
+        runs=tuple(run),
+        metrics=tuple(metric),
+        axis=x,
+        group_by=group,
+        band=band,
+        smoothing=smooth,
+        num_points=points,
+        is_even=even,
+    )
+
+
+AskedCurves = Annotated[CurveRequest, Depends(_asked_curves)]
+"""The curves that a query asks for."""
 AskedComparison = Annotated[Any, Depends(_asked)]
 """The comparison that a query asks for."""
 
@@ -48,6 +80,60 @@ def add_exports(app: FastAPI, watcher: Watcher) -> None:
         made = f"{time.strftime('%Y-%m-%d %H:%M')} · {len(asked.runs)} runs"
         content = report_files(comparison, made=made)[suffix]
         return attachment(content.encode(), f"{report_name(comparison)}.{suffix}", _TYPES[suffix])
+
+    _add_figures(app, watcher)
+
+
+def _add_figures(app: FastAPI, watcher: Watcher) -> None:
+    @app.get("/api/figure/curves")
+    def curves(
+        asked: AskedCurves,
+        suffix: FileKind = "svg",
+        columns: Columns = 1,
+        log: bool = False,
+        hide: Names = [],  # noqa: B006
+    ) -> Response:
+        from atrium.compare.figures.paper import curves_figure
+
+        panels = [
+            {**panel, "series": [one for one in panel["series"] if one["label"] not in hide]}
+            for panel in curves_answer(watcher, asked)["panels"]
+        ]
+        name = "-".join(asked.metrics)
+        axis, band = str(asked.axis), str(asked.band)
+        return _drawn(
+            lambda: curves_figure(panels, axis=axis, band=band, columns=columns, is_log=log), name, suffix
+        )
+
+    @app.get("/api/figure/comparison")
+    def comparison(
+        asked: AskedComparison,
+        figure: str,
+        suffix: FileKind = "svg",
+        columns: Columns = 1,
+        measure: Literal["mean", "pass"] = "mean",
+        of: str | None = None,
+    ) -> Response:
+        from atrium.compare.dashboard.compare_queries import compared_runs
+        from atrium.compare.figures.paper import comparison_figure
+        from atrium.compare.report_files import report_name
+
+        compared, _ = compared_runs(watcher, asked)
+        return _drawn(
+            lambda: comparison_figure(compared, figure, measure=measure, benchmark=of, columns=columns),
+            f"{figure}-{report_name(compared)}",
+            suffix,
+        )
+
+
+def _drawn(draw: Callable[[], Figure], name: str, kind: FileKind) -> Response:
+    """A figure as a file."""
+    from atrium.compare.figures.paper import MEDIA_TYPES, drawing, saved
+
+    with drawing:
+        content = saved(draw(), kind)
+    plain = re.sub(r"[^A-Za-z0-9._=-]+", "-", name).strip("-.")[:80] or "figure"
+    return attachment(content, f"{plain}.{kind}", MEDIA_TYPES[kind])
 
 
 def attachment(content: bytes, name: str, media_type: str) -> Response:

@@ -20,15 +20,9 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingRes
 from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
 
-from atrium.compare.curves import Axis, Band
 from atrium.compare.dashboard.annotations import annotate
-from atrium.compare.dashboard.curve_queries import (
-    METHODS,
-    CurveRequest,
-    curves_answer,
-    quantities_answer,
-)
-from atrium.compare.dashboard.export_routes import AskedComparison, add_exports
+from atrium.compare.dashboard.curve_queries import curves_answer, quantities_answer
+from atrium.compare.dashboard.export_routes import AskedComparison, AskedCurves, add_exports
 from atrium.compare.dashboard.guard import Guard, host_names
 from atrium.compare.dashboard.run_queries import run_answer, runs_answer, sparks_answer, state_answer
 from atrium.compare.dashboard.samples import TRAINING, Filter
@@ -132,27 +126,8 @@ def _add_queries(app: FastAPI, watcher: Watcher) -> None:
         return _json(quantities_answer(watcher, run))
 
     @app.get("/api/curves")
-    def curves(
-        run: Names = [],  # noqa: B006
-        metric: Names = [],  # noqa: B006
-        x: Axis = Axis.STEP,
-        group: str = METHODS,
-        band: Band = Band.RANGE,
-        smooth: Annotated[int, Query(ge=1, le=10_000)] = 1,
-        points: Annotated[int, Query(ge=0, le=5_000)] = 400,
-        even: bool = False,
-    ) -> Response:
-        request = CurveRequest(
-            runs=tuple(run),
-            metrics=tuple(metric),
-            axis=x,
-            group_by=group,
-            band=band,
-            smoothing=smooth,
-            num_points=points,
-            is_even=even,
-        )
-        return _json(curves_answer(watcher, request))
+    def curves(asked: AskedCurves) -> Response:
+        return _json(curves_answer(watcher, asked))
 
 
 def _add_comparison(app: FastAPI, watcher: Watcher) -> None:

@@ -28,7 +28,7 @@ from atrium.compare.figures.style import (
     style,
     tip,
 )
-from atrium.compare.report_tables import headline_pair, signed
+from atrium.compare.report_tables import signed
 from atrium.compare.run_comparison import MEASURES, RunsComparison
 from atrium.evaluation.estimates import Interval
 from atrium.windows import Window
@@ -44,9 +44,16 @@ _SAME = 1e-9
 
 def differences_svg(comparison: RunsComparison) -> str:
     """Each arm's difference from the baseline: thick for this exam, thin for another exam."""
-    pairs = [headline_pair(comparison, arm) for arm in comparison.arms[1:]]
     label = f"points of {comparison.title('mean')} against {comparison.arms[0].arm.name}"
-    figure, axes = _rows([pair.candidate for pair in pairs], label)
+    figure, axes = _rows([arm.arm.name for arm in comparison.arms[1:]], label)
+    draw_differences(axes, comparison, "mean")
+    return inline_svg(figure, "Differences from the baseline with their intervals")
+
+
+def draw_differences(axes: Axes, comparison: RunsComparison, measure: str) -> list[str]:
+    """Draw the differences by a measure on what verdicts rest on, a row each; the candidates' names."""
+    names = [arm.arm.name for arm in comparison.arms[1:]]
+    pairs = [comparison.pair(name, measure, comparison.headline) for name in names]
     ends = [0.0]
     for row, pair in enumerate(pairs):
         found = pair.comparison.difference
@@ -56,7 +63,7 @@ def differences_svg(comparison: RunsComparison) -> str:
         axes.plot(100 * found.value, row, "o", color=BLUE, markersize=6.5, gid=tip(text))
     axes.axvline(0.0, color=GREY, linewidth=0.8, linestyle="--")
     axes.set_xlim(*(100 * end for end in _with_room(ends)))
-    return inline_svg(figure, "Differences from the baseline with their intervals")
+    return names
 
 
 def scores_svg(comparison: RunsComparison) -> str:
@@ -166,19 +173,25 @@ def grid_svg(comparison: RunsComparison, benchmark: str) -> str:
 
     Beyond 600 problems a column is the mean of neighbours.
     """
+    label = f"{comparison.num_problems[benchmark]} problems, the easiest on the left"
+    figure, axes = _rows(list(comparison.outcomes[benchmark]), label, row=0.25)
+    draw_grid(axes, comparison, benchmark)
+    return inline_svg(figure, f"Who solves what, {benchmark}")
+
+
+def draw_grid(axes: Axes, comparison: RunsComparison, benchmark: str) -> None:
+    """Draw the share of correct answers by arm, a row each, and problem."""
     from matplotlib.colors import LinearSegmentedColormap
 
     by_arm = comparison.outcomes[benchmark]
     share_AP = np.stack([table.mean_at_k().mean(axis=0) for table in by_arm.values()])
     share_AP = share_AP[:, np.argsort(-share_AP.mean(axis=0), kind="stable")]
-    figure, axes = _rows(list(by_arm), f"{share_AP.shape[1]} problems, the easiest on the left", row=0.25)
     colours = LinearSegmentedColormap.from_list("shares", [(BLUE, 0.04), (BLUE, 1.0)])
     for row, share_C in enumerate(_columns(share_AP)):
         edges = np.arange(len(share_C) + 1)
         axes.pcolormesh(edges, [row - 0.42, row + 0.42], share_C[None], cmap=colours, vmin=0.0, vmax=1.0)
     axes.set_xticks([])
     axes.spines["bottom"].set_visible(False)
-    return inline_svg(figure, f"Who solves what, {benchmark}")
 
 
 def _beside_legend(names: Sequence[str]) -> tuple[Figure, Axes]:

@@ -37,6 +37,7 @@ _VARIABLES = {
 }
 """What a page's style sheet calls these colours, which it has for a dark look too."""
 _TIP = "tip: "
+FileKind = Literal["png", "svg", "pdf"]
 Point = TypeVar("Point")
 _DPI = 144
 ON_WHITE: dict[str, object] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0}

@@ -1,5 +1,6 @@
 // Files made in the page: a table as CSV, and the hand-over to the browser.
 
+import { addressed } from "./api.js";
 import { el } from "./dom.js";
 
 /** A table as CSV, numbers in full. */
@@ -9,6 +10,15 @@ export function csv({ columns, rows }) {
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   return [columns, ...rows].map((row) => row.map(cell).join(",")).join("\n") + "\n";
+}
+
+/** Save a file that the server makes, under the server's name. Raises what the server says against it. */
+export async function saveFromServer(path, parameters) {
+  const response = await fetch(addressed(path, parameters));
+  if (!response.ok) throw new Error((await response.json()).error || `the server answered ${response.status}`);
+  const [, name] = /filename="([^"]+)"/.exec(response.headers.get("Content-Disposition"));
+  const blob = await response.blob();
+  download(name, blob, blob.type);
 }
 
 /** Hand a file to the browser. */

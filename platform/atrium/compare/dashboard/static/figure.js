@@ -1,8 +1,8 @@
-// A figure: a chart in a card with its title, and its exports as PNG, SVG and CSV.
+// A figure: a chart in a card with its title, and its exports as PNG, SVG, PDF and CSV.
 
 import * as echarts from "./vendor/echarts/echarts.esm.min.js";
 import { add, el, fill } from "./dom.js";
-import { csv, download } from "./export.js";
+import { csv, download, saveFromServer } from "./export.js";
 import { number } from "./format.js";
 import { THEMES, theme } from "./palette.js";
 
@@ -21,6 +21,8 @@ const FRAME_MS = 30;
 // In percent of a figure's height.
 const FLAT = 10;
 let frame = 0;
+// How many columns of a paper saved pictures are wide, in all figures.
+let columns = 1;
 // Tooltips may leave their card. In a box of their own they do not make the page lay itself out again. It
 // covers the window: ECharts measures the box to find out where in it a point of a chart lies.
 const TIP_GAP = 14;
@@ -61,8 +63,9 @@ export class Figure {
       el("header", {},
         el("div", { class: "titles" }, this.heading, this.subtitle),
         el("div", { class: "exports", role: "group", "aria-label": `Export ${title}` },
-          ["png", "svg", "csv"].map((kind) => el("button", {
-            type: "button", class: "small", "data-export": kind, title: `Save as ${kind.toUpperCase()}`,
+          this.width = el("button", { type: "button", class: "small", hidden: true, "data-columns": "", title: "Saved pictures are as wide as one column of a paper (85 mm) or two (175 mm)", onclick: () => changeColumns() }, columnsText()),
+          ["png", "svg", "pdf", "csv"].map((kind) => el("button", {
+            type: "button", class: "small", "data-export": kind, title: `Save as ${kind.toUpperCase()}`, hidden: kind === "pdf",
             onclick: () => this.save(kind),
           }, kind.toUpperCase())))),
       el("div", { class: "plotted" }, this.place, this.hint), this.note);
@@ -72,6 +75,12 @@ export class Figure {
     observer.observe(this.place);
     sight.observe(this.place);
     all.add(this);
+  }
+
+  /** Let saved pictures be those that the server draws for papers at `path`, from the query of the view. */
+  savedFrom(path, parameters) {
+    this.paper = { path, parameters };
+    for (const button of [this.width, this.element.querySelector("[data-export=pdf]")]) button.hidden = false;
   }
 
   /** Draw; `option` makes ECharts' option from colours, `table` gives {columns, rows} for the CSV. */
@@ -172,6 +181,12 @@ export class Figure {
       download(`${name}.csv`, csv(await this.drawn.table()), "text/csv");
       return;
     }
+    if (this.paper) {
+      const { path, parameters } = this.paper;
+      await saveFromServer(path, { ...parameters, suffix: kind, columns })
+        .catch(({ message }) => { fill(this.note, `Not saved: ${message}`); this.note.hidden = false; });
+      return;
+    }
     const [width, height] = [Math.max(this.place.clientWidth, 480), this.place.clientHeight + 34];
     const option = complete(this.drawn.option(THEMES.light), THEMES.light);
     option.animation = false;
@@ -196,6 +211,13 @@ export class Figure {
       download(`${name}.png`, picture, "image/png");
     }
   }
+}
+
+const columnsText = () => (columns === 1 ? "1 column" : "2 columns");
+
+function changeColumns() {
+  columns = 3 - columns;
+  for (const { width } of all) fill(width, columnsText());
 }
 
 /** Linked charts share the range in x alone: what is in range in one may be off the scale of another. */

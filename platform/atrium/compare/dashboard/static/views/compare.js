@@ -65,7 +65,7 @@ export async function show(root, context) {
       const content = JSON.stringify([answer, get("measure")]);
       if (content === drawn) return;
       drawn = content;
-      drawAll(answer);
+      drawAll(answer, query);
     } catch (error) {
       if (mine === turn) { drawBar(); fail("These runs cannot be compared", error.message); }
     }
@@ -78,7 +78,7 @@ export async function show(root, context) {
     fill(body, empty(title, reason, el("br", {}), "Filter the list on the left, or pick runs in the table of runs: a comparison needs two methods that were evaluated on the same problems."));
   }
 
-  function drawAll(answer) {
+  function drawAll(answer, query) {
     const measure = get("measure", "mean");
     const colour = new Map(answer.arms.map(({ name }, place) => [name, place]));
     drawArms(answer, colour);
@@ -98,15 +98,17 @@ export async function show(root, context) {
       figures.set(key, figure);
       grid.append(figure.element);
       draw(figure);
+      const [kind, of] = key.split(/:(.*)/s);
+      figure.savedFrom("figure/comparison", { ...query, figure: kind, of, measure });
     };
     place("difference", `Differences to ${answer.arms[0].name}, ${answer.titles[measure]}`, (figure) => drawDifferences(figure, answer, measure, colour), { height: 90 + 44 * answer.pairs.filter((pair) => pair.measure === measure).length / Math.max(answer.arms.length - 1, 1) * (answer.arms.length - 1) });
     place("plane", "Arms on the (l, u) plane", (figure) => drawPlane(figure, answer, colour), { height: 300 });
     for (const [at, benchmark] of answer.benchmarks.entries()) {
       const isAlone = at % 2 === 0 && at === answer.benchmarks.length - 1;
-      place(`k-${benchmark}`, `Pass@k and Mean@k against k, ${benchmark}`, (figure) => drawOverK(figure, answer.over_k[benchmark], colour), { height: 300, wide: isAlone });
+      place(`over_k:${benchmark}`, `Pass@k and Mean@k against k, ${benchmark}`, (figure) => drawOverK(figure, answer.over_k[benchmark], colour), { height: 300, wide: isAlone });
     }
     for (const benchmark of answer.benchmarks) {
-      place(`grid-${benchmark}`, `Who solves what, ${benchmark}`, (figure) => drawGrid(figure, answer.grid[benchmark]), { height: Math.max(150, 90 + 24 * answer.arms.length), wide: true });
+      place(`grid:${benchmark}`, `Who solves what, ${benchmark}`, (figure) => drawGrid(figure, answer.grid[benchmark]), { height: Math.max(150, 90 + 24 * answer.arms.length), wide: true });
     }
   }
 

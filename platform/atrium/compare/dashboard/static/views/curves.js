@@ -155,6 +155,7 @@ export async function show(root, context) {
       figure.drawNothing("None of the shown runs has recorded it.");
       return;
     }
+    figure.savedFrom("figure/curves", { run: names, metric: panel.name, x: now.axis, group: now.group, band: now.band, smooth: now.smooth, log: now.log, hide: [...now.hidden] });
     figure.draw({
       title, subtitle,
       option: (colours) => curveOption(series, { ...now, isShare: panel.is_share, colours }),

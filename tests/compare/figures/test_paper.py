@@ -1,0 +1,101 @@
+"""Figures for papers: their widths, what is written on them, and fonts that are in the files."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.compare.conftest import make_run, make_study  # noqa: F401 - fixtures
+
+from atrium.compare.figures.paper import INCHES, comparison_figure, curves_figure, saved
+from atrium.compare.run_comparison import compare_runs
+from atrium.errors import ConfigError
+
+
+def panel(name="objective/entropy", *, is_share=False, **changes):
+    series = {"label": "atr", "x": [1, 2, 3], "y": [0.5, 0.25, None], "low": [0.4, 0.2, None],
+              "high": [0.6, 0.3, None], "num": 5, "place": 0}  # fmt: skip
+    others = {**series, "label": "a_$long$ name of a method · delta 0.02", "place": 1, "num": [5, 5, 4]}
+    return {
+        "name": name, "unit": "nats", "meaning": "entropy per token", "is_share": is_share,
+        "series": [series, others], **changes,
+    }  # fmt: skip
+
+
+def texts(figure):
+    """All that is written on a figure, in one line."""
+    axes = figure.axes[0]
+    found = [axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel()]
+    found += [tick.get_text() for tick in axes.get_yticklabels()]
+    found += [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    return " ".join(" ".join(found).split())
+
+
+@pytest.mark.parametrize("columns", INCHES)
+def test_curves_have_a_title_labels_units_and_a_legend_inside_the_paper(columns):
+    figure = curves_figure([panel()], axis="tokens", band="range", columns=columns)
+    for part in ("objective/entropy", "generated tokens", "entropy per token (nats)", "atr (n = 5)",
+                 "(band: from least to greatest run)", r"a_\$long\$ name"):  # fmt: skip
+        assert part in texts(figure)
+    figure.draw_without_rendering()
+    assert figure.get_figwidth() == INCHES[columns]
+    whole = figure.bbox
+    for artist in (*figure.legends, figure.axes[0]):
+        box = artist.get_tightbbox()
+        assert whole.x0 - 1 <= box.x0 < box.x1 <= whole.x1 + 1, "nothing is cut off at a side"
+        assert whole.y0 - 1 <= box.y0 < box.y1 <= whole.y1 + 1
+    assert figure.axes[0].get_window_extent().height > 0.4 * whole.height / columns
+
+
+def test_shares_are_percent_and_a_logarithmic_axis_has_no_bands():
+    figure = curves_figure([panel(is_share=True)], axis="step", band="range", columns=1, is_log=True)
+    assert figure.axes[0].lines[0].get_ydata()[0] == 50.0
+    assert "entropy per token (%)" in texts(figure)
+    assert not figure.axes[0].collections
+    assert "band" not in texts(figure)
+
+
+def test_several_quantities_in_one_figure_are_told_apart():
+    both = [panel(), panel("objective/other")]
+    said = texts(curves_figure(both, axis="step", band="none", columns=2))
+    assert "objective/other, atr (n = 5)" in said
+    assert "objective/entropy, atr (n = 5)" in said
+
+
+def test_without_curves_one_line_says_so():
+    with pytest.raises(ConfigError, match="no curves to draw"):
+        curves_figure([panel(series=[])], axis="step", band="none", columns=1)
+
+
+def test_files_have_their_fonts_in_them_and_are_equal_for_equal_figures():
+    def files():
+        figure = curves_figure([panel()], axis="step", band="none", columns=1)
+        return {kind: saved(figure, kind) for kind in ("svg", "pdf", "png")}
+
+    first, again = files(), files()
+    assert first == again
+    assert first["png"].startswith(b"\x89PNG")
+    assert first["pdf"].startswith(b"%PDF")
+    assert b"/FontFile2" in first["pdf"]
+    assert b"<text" not in first["svg"], "letters are outlines"
+    width = re.search(rb'<svg[^>]* width="([\d.]+)pt"', first["svg"])
+    assert float(width[1]) == pytest.approx(72 * INCHES[1])
+
+
+def test_comparisons_are_drawn_with_every_method_named(make_study):  # noqa: F811
+    comparison = compare_runs(make_study({"grpo": 0.0, "atr": 0.2, "clip_higher": 0.0}, num_seeds=2))
+    names = {"difference": ["atr", "clip_higher"], "plane": ["grpo", "atr", "clip_higher"]}
+    for kind, part in (
+        ("difference", "points of Mean@4 against grpo"),
+        ("plane", "upper bound u"),
+        ("over_k", "problems solved by one of k (%)"),
+        ("grid", "40 problems, the easiest on the left"),
+    ):
+        figure = comparison_figure(comparison, kind, measure="mean", benchmark=None, columns=1)
+        assert part in texts(figure)
+        assert all(name in texts(figure) for name in names.get(kind, names["plane"]))
+        assert saved(figure, "pdf").startswith(b"%PDF")
+    with pytest.raises(ConfigError, match="figures are difference, plane, over_k, grid, of exam"):
+        comparison_figure(comparison, "pie", measure="mean", benchmark=None, columns=1)
+    with pytest.raises(ConfigError, match="of exam"):
+        comparison_figure(comparison, "grid", measure="mean", benchmark="other", columns=1)
