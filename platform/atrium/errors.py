@@ -56,8 +56,9 @@ class PolicyDivergedError(EngineError):
 
     def __init__(self) -> None:
         super().__init__(
-            "the model's logits are not finite, so nothing can be sampled: its weights have diverged; resume "
-            "from an earlier checkpoint with a lower learning rate"
+            "the model's logits are not finite, so nothing can be sampled: its weights have diverged; "
+            "`atrium train --resume RUN@STEP optimizer.learning_rate=RATE` begins a new run from an earlier "
+            "checkpoint with a lower rate"
         )
 
     def __reduce__(self) -> tuple[type[PolicyDivergedError], tuple[()]]:

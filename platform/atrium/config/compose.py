@@ -108,6 +108,8 @@ def config_from_hydra(composed: DictConfig, *, machine: Machine | None = None) -
     if "hydra" in raw:
         _check_hydra_node(composed)
         _check_method_file(OmegaConf.select(composed, "hydra.runtime.choices.algorithm"))
+    if "branch" in raw:
+        raise ConfigError("branch: is no setting; a run that goes on from --resume RUN@STEP records it")
     own = OmegaConf.masked_copy(composed, [str(key) for key in raw if key != "hydra"])
     _refuse_code_in(OmegaConf.to_container(own, resolve=False))
     machine = machine or this_machine()

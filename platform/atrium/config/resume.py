@@ -1,7 +1,8 @@
 """The configuration of a continued run: what was stored, and the little that may change.
 
 A continued run has to do what the interrupted one would have done, so every setting that training
-depends on is refused, by name, unless it repeats the stored value.
+depends on is refused, by name, unless it repeats the stored value. A run of its own that goes on from a
+step of another may also change how it learns; not what it learns from, which the step's state belongs to.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from hydra.core.override_parser.types import Override
 from atrium.config.compose import check_overrides, compose, validated
 from atrium.config.machine import AUTO_KEYS
 from atrium.config.nearest import shown
-from atrium.config.schema import RunConfig
+from atrium.config.schema import BranchConfig, RunConfig
 from atrium.errors import ConfigError
 from atrium.nested import put, setting
+from atrium.train.settings import OptimizerSettings
 
 MAY_CHANGE = (
     "num_steps",
@@ -38,6 +40,38 @@ MAY_CHANGE = (
     "compute.slurm",
 )
 """Settings and sections of a run that may differ when it is continued: none changes what a step computes."""
+
+BRANCH_MAY_CHANGE = (
+    "experiment_name",
+    *(f"optimizer.{name}" for name in OptimizerSettings.model_fields if name != "kind"),
+    "divergence",
+    "checkpoint",
+    "evaluation",
+    "tracking",
+    *MAY_CHANGE,
+)
+"""Settings and sections that may differ from those of the run whose step another goes on from."""
+
+
+def branched(stored: RunConfig, folder: Path, branch: BranchConfig, overrides: Sequence[str]) -> RunConfig:
+    """The configuration of a new run that goes on from a step of the run in `folder`.
+
+    `resume` is the other run's folder, for checks; it becomes the new one's. `ConfigError` for overrides of
+    what `BRANCH_MAY_CHANGE` does not name.
+    """
+    data = stored.model_dump(mode="json")
+    for override in check_overrides(overrides):
+        key = override.key_or_group
+        if not any(f"{key}.".startswith(f"{name}.") for name in BRANCH_MAY_CHANGE):
+            compose([override.input_line])  # what is no setting at all is named as such
+            raise ConfigError(
+                f"{shown(override.input_line)}: cannot change where a run goes on from a step of another; "
+                f"allowed are {', '.join(BRANCH_MAY_CHANGE)}"
+            )
+        is_group = isinstance(data.get(key), dict)
+        value = compose([override.input_line]).model_dump(mode="json")[key] if is_group else override.value()
+        put(data, key, value)
+    return validated({**data, "branch": branch.model_dump(), "resume": str(folder)})
 
 
 def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunConfig:

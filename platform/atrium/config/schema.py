@@ -101,6 +101,17 @@ class TrackingConfig(Section):
         return tuple(kind for kind, settings in chosen.items() if settings is not None)
 
 
+class BranchConfig(Section):
+    """Where a run began that goes on from a step of another: what `--resume RUN@STEP` records."""
+
+    run: Text
+    """The run that it goes on from."""
+    step: Count
+    """The last step that both share."""
+    method: Text
+    """The key of that run's method (`tracking.method_settings`), which the shared steps were trained by."""
+
+
 class RunConfig(Section):
     """Everything that determines a run."""
 
@@ -114,6 +125,8 @@ class RunConfig(Section):
     """The folder below which everything is written."""
     resume: Text | None
     """The run that is continued; null for a new one."""
+    branch: BranchConfig | None = None
+    """The run and step that it began from, as `--resume RUN@STEP` records it; null for a run of its own."""
     model: ModelSettings
     """The policy that is trained."""
     dataset: DatasetConfig

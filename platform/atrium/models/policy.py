@@ -99,7 +99,8 @@ def load_policy(
     if broken:
         raise CheckpointError(
             f"the weights in '{location}' are not finite: {len(broken)} tensors hold NaN or infinity (first: "
-            f"{broken[0]}); load another copy, or a checkpoint from before they diverged"
+            f"{broken[0]}); load another copy, or go on from a step before they diverged: `atrium train "
+            "--resume RUN@STEP optimizer.learning_rate=RATE` begins a new run there"
         )
     return _policy(model.eval(), tokenizer, str(location))
 

@@ -327,7 +327,8 @@ def _of_fall(now: _Span, start: _Span) -> str | None:
         return None
     return (
         f"mean reward fell from {number(start[REWARD])} at the start to {number(now[REWARD])}; go back "
-        "to an earlier checkpoint, with a lower optimizer.learning_rate or a narrower trust region"
+        "to an earlier checkpoint by --resume RUN@STEP, with a lower optimizer.learning_rate or a narrower "
+        "trust region"
     )
 
 

@@ -18,7 +18,7 @@ from atrium.rollout.settings import EngineSettings
 _NOT_THE_METHOD = {"seed", "experiment_name", "runs_dir", "resume", "tracking", "checkpoint", "compute"}
 _CHANGES_NUMBERS = {"compute.dtype", "compute.behavior_logprobs"}
 """Settings of these sections that change what is computed by more than the order of sums."""
-_PLACES = {
+_PLACES = {"branch.run"} | {
     f"rollout.{name}"
     for name in ("placement", "num_engines", "devices", "engine_timeout_s", "unit_samples", "overlap")
 }

@@ -63,7 +63,7 @@ _SHOWN_CURVES = tuple(
         STEP_S,
     )
 )
-_UNLISTED = ("runs_dir", "experiment_name", "resume", "compute", "kind", "not_read")
+_UNLISTED = ("runs_dir", "experiment_name", "resume", "branch", "compute", "kind", "not_read")
 """Settings of where and on what machine a run was, and those that an evaluation does not read."""
 _MAX_VALUE = 60
 _COLUMNS = ("problem_id", "question", "gold", "sample_index", "text", "verdict", "finish_reason")
@@ -115,6 +115,8 @@ def _print_heading(run: RunOverview, console: Console) -> None:
         code = f", commit {str(commit)[:10]}{dirty}" if commit else ""
         line = f"started {when} ({ago}) on {status.host or 'an unknown host'}{code}"
         say(console, line, "dim")
+    if (step := setting(run.config, "branch.step")) is not None:
+        say(console, f"goes on from step {step} of {setting(run.config, 'branch.run')}", "dim")
     for note in (*run.problems, *([status.error] if status.error else [])):
         say(console, note, "yellow")
     print_findings(read_findings(run.folder, is_over=run.state is not RunState.RUNNING), console)

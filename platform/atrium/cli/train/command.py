@@ -11,6 +11,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -18,6 +19,7 @@ from omegaconf import DictConfig
 from atrium import plugins
 from atrium.cli.app import loading, one_line
 from atrium.cli.parser import CommandParser, ask_for_plugins, files_explained
+from atrium.cli.train.branching import begin_branch, branch_config, split_step
 from atrium.cli.train.help import help_text
 from atrium.cli.train.hydra_flags import PROGRAM, complete_shell, parse_flags, run_hydra
 from atrium.cli.train.launching import is_rank, is_started_here, print_script, start, submit
@@ -38,6 +40,7 @@ from atrium.errors import AtriumError, ConfigError, Interrupted, RunFolderError
 from atrium.plain_files import read_plain
 from atrium.processes import END_SIGNALS, stop_requests
 from atrium.tracking.find import TRAINED, find_run
+from atrium.tracking.run_folder import RunFolder
 
 _RESUME = "resume"
 _FROM_STEP = "from-step"
@@ -58,20 +61,16 @@ def main(argv: Sequence[str]) -> int:
     if {"-h", "--help"} & set(argv):
         sys.stdout.write(help_text([one for one in argv if not one.startswith("-") and "=" not in one]))
         return 0
-    from_step, argv = _take_step(argv)
-    run, arguments = _take(_RESUME, _profiled(with_files(argv)))
-    file, arguments = _take(_FROM_CONFIG, arguments)
+    origin, arguments, argv = _origin(argv)
     is_shown_only = _PRINT_SCRIPT in arguments
     arguments = [argument for argument in arguments if argument != _PRINT_SCRIPT]
-    if from_step is not None and run is None:
-        raise ConfigError(f"--{_FROM_STEP} {from_step}: goes back in a run; allowed is with --{_RESUME} RUN")
     flags = parse_flags(arguments)
     overrides: list[str] = flags.overrides
     is_shown = flags.hydra_help or flags.cfg or flags.info
-    if run is not None and (flags.multirun or is_shown or file is not None):
+    if origin.run is not None and (flags.multirun or is_shown or origin.file is not None):
         raise ConfigError(
-            f"{_RESUME}={run}: a run is continued alone and with the settings it has; leave out the other "
-            f"flags, or see them with `atrium show {run}`"
+            f"{_RESUME}={origin.run}: a run is continued alone and with the settings it has; leave out the "
+            f"other flags, or see them with `atrium show {origin.run}`"
         )
     if flags.shell_completion:
         complete_shell(overrides)
@@ -81,23 +80,55 @@ def main(argv: Sequence[str]) -> int:
     elif flags.multirun:
         return _train_many(overrides)
     else:
-        if run is not None:
-            config = _continued(run, overrides)
-        else:
-            config = _new(overrides) if file is None else _repeated(file, overrides)
-        _check_machine(config, from_step)
-        if run is None and file is None and not is_shown_only:
-            print_notes(config, overrides)
-        if is_shown_only:
-            print_script(config)
-            return 0
-        if from_step is not None:
-            _go_back(config, from_step)
-        if is_started_here(config):
-            _train(config, overrides)
-        else:
-            start(config, overrides, argv)
+        _train_one(origin, overrides, argv, is_shown_only=is_shown_only)
     return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Origin:
+    """What a run begins from: a run, as it is, gone back to a step, or as a new run; or a stored file."""
+
+    run: str | None
+    branch_step: int | None
+    from_step: int | None
+    file: str | None
+
+
+def _origin(argv: Sequence[str]) -> tuple[_Origin, list[str], list[str]]:
+    """What the command line names, its other arguments, and those that processes are started with."""
+    from_step, argv = _take_step(argv)
+    run, arguments = _take(_RESUME, _profiled(with_files(argv)))
+    file, arguments = _take(_FROM_CONFIG, arguments)
+    if from_step is not None and run is None:
+        raise ConfigError(f"--{_FROM_STEP} {from_step}: goes back in a run; allowed is with --{_RESUME} RUN")
+    run, branch_step = (None, None) if run is None else split_step(run)
+    if branch_step is not None and from_step is not None:
+        raise ConfigError(f"--{_FROM_STEP} {from_step}: {_RESUME}={run}@{branch_step} names a step already")
+    return _Origin(run=run, branch_step=branch_step, from_step=from_step, file=file), arguments, argv
+
+
+def _train_one(
+    origin: _Origin, overrides: Sequence[str], argv: Sequence[str], *, is_shown_only: bool
+) -> None:
+    """Check one run and train it, or print what would be submitted."""
+    if origin.run is not None:
+        config = _continued(origin.run, origin.branch_step, overrides)
+    else:
+        config = _new(overrides) if origin.file is None else _repeated(origin.file, overrides)
+    _check_machine(config, origin.branch_step if origin.from_step is None else origin.from_step)
+    if is_shown_only:
+        print_script(config)
+        return
+    if origin.run is None and origin.file is None:
+        print_notes(config, overrides)
+    if origin.from_step is not None:
+        _go_back(config, origin.from_step)
+    if origin.branch_step is not None:
+        config, argv = _branch(config, origin.branch_step, overrides)
+    if is_started_here(config):
+        _train(config, overrides)
+    else:
+        start(config, overrides, argv)
 
 
 def main_config(argv: Sequence[str]) -> int:
@@ -140,6 +171,11 @@ def _go_back(config: RunConfig, step: int) -> None:
     from atrium.cli.train.checks import go_back
 
     assert config.resume is not None
+    if config.branch is not None and step < config.branch.step:
+        raise ConfigError(
+            f"--{_FROM_STEP} {step}: the run began at step {config.branch.step} of {config.branch.run}; "
+            f"allowed are steps from {config.branch.step} on"
+        )
     if os.environ.get("RANK", "0") != "0":
         return  # the first of the processes that torchrun started goes back for all
     if (aside := go_back(config.resume, step)) is not None:
@@ -200,10 +236,16 @@ def _repeated(file: str, overrides: Sequence[str]) -> RunConfig:
     """The stored configuration of a run, for a new run that repeats it."""
     if overrides:
         raise ConfigError(f"{shown(overrides[0])}: a repeated run keeps its settings; leave out overrides")
-    return _read_stored(Path(file), f"--{_FROM_CONFIG} {file}").model_copy(update={"resume": None})
+    config = _read_stored(Path(file), f"--{_FROM_CONFIG} {file}").model_copy(update={"resume": None})
+    if config.branch is not None:
+        raise ConfigError(
+            f"--{_FROM_CONFIG} {file}: that run went on from a step of another; allowed is "
+            f"--{_RESUME} {config.branch.run}@{config.branch.step} with its settings"
+        )
+    return config
 
 
-def _continued(run: str, overrides: Sequence[str]) -> RunConfig:
+def _continued(run: str, step: int | None, overrides: Sequence[str]) -> RunConfig:
     runs_dir = compose([line for line in overrides if line.startswith("runs_dir=")]).runs_dir
     try:
         folder = find_run(runs_dir, run, last=TRAINED)
@@ -212,7 +254,19 @@ def _continued(run: str, overrides: Sequence[str]) -> RunConfig:
     if not is_rank():  # whose launcher has asked
         for line in ask_for_plugins(folder):
             folder.append_log(line)
-    return resumed(_read_stored(folder.config_file, f"{_RESUME}={run}"), folder.path, overrides)
+    stored = _read_stored(folder.config_file, f"{_RESUME}={run}")
+    if step is not None:
+        return branch_config(stored, folder, step, overrides)
+    return resumed(stored, folder.path, overrides)
+
+
+def _branch(config: RunConfig, step: int, overrides: Sequence[str]) -> tuple[RunConfig, list[str]]:
+    """The configuration that continues the new run of `--resume RUN@STEP`, and the arguments that do."""
+    assert config.resume is not None
+    begun = begin_branch(config, RunFolder.open(config.resume), step, overrides)
+    assert begun.resume is not None
+    sys.stdout.write(f"a new run goes on from step {step} of {RunFolder(Path(config.resume)).name}\n")
+    return begun, [f"--{_RESUME}", begun.resume]
 
 
 def _read_stored(file: Path, wanted: str) -> RunConfig:

@@ -27,6 +27,7 @@ atrium train: train a policy by reinforcement learning with verifiable rewards.
   atrium train experiment=stress algorithm=grpo divergence=none
   atrium train --multirun algorithm=atr,grpo seed=0,1,2
   atrium train --resume RUN [--from-step N] [num_steps=N]
+  atrium train --resume RUN@STEP [optimizer.learning_rate=RATE ...]
   atrium train --cfg job --resolve      show the settings instead of training
   atrium train --help divergence        what the settings of a part mean
 

@@ -1,0 +1,59 @@
+"""`atrium train --resume RUN@STEP`: a new run from a step of another, with settings that may differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from atrium.cli.train.launching import is_rank
+from atrium.config.resume import branched
+from atrium.config.schema import BranchConfig, RunConfig
+from atrium.errors import ConfigError
+from atrium.tracking.branch import copy_until
+from atrium.tracking.method_settings import method_key
+from atrium.tracking.run_folder import RunFolder
+from atrium.train.checkpoint.checkpoint_files import check_files
+
+
+def split_step(run: str) -> tuple[str, int | None]:
+    """RUN and STEP of RUN@STEP; a path that is there keeps what it has after an @."""
+    name, at, step = run.rpartition("@")
+    if not at or Path(run).exists():
+        return run, None
+    if not (name and step.isascii() and step.isdigit() and int(step)):
+        raise ConfigError(
+            f"resume={run}: allowed is RUN@STEP with a step from 1 on that has a checkpoint, or RUN alone"
+        )
+    return name, int(step)
+
+
+def branch_config(stored: RunConfig, parent: RunFolder, step: int, overrides: Sequence[str]) -> RunConfig:
+    """The new run's configuration; nothing is written.
+
+    Raises `ConfigError` for a step without a checkpoint, and `CheckpointError` for one that is damaged.
+    """
+    if is_rank():
+        raise ConfigError(
+            f"resume={parent.name}@{step}: each of torchrun's processes would begin a run; allowed is one "
+            "process, which starts compute.num_processes=N by itself"
+        )
+    steps = parent.checkpoint_steps()
+    if step not in steps:
+        left = f"those left are of steps {', '.join(map(str, steps))}" if steps else "none is left"
+        raise ConfigError(f"resume={parent.name}@{step}: the run has no checkpoint of that step; {left}")
+    branch = BranchConfig(run=parent.name, step=step, method=method_key(stored.as_record()))
+    config = branched(stored, parent.path, branch, overrides)
+    check_files(parent.checkpoint_path(step))
+    return config
+
+
+def begin_branch(config: RunConfig, parent: RunFolder, step: int, overrides: Sequence[str]) -> RunConfig:
+    """Make the new run's folder; the configuration that continues it."""
+    from atrium.assemble.run import training_request
+
+    folder = RunFolder.create(config.runs_dir, config.experiment_name, config.algorithm.name, config.seed)
+    folder.write_overrides(overrides)
+    copy_until(parent, step, folder)
+    begun = config.model_copy(update={"resume": str(folder.path)})
+    folder.write_config(training_request(begun).record)
+    return begun
