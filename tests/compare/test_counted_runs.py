@@ -106,7 +106,9 @@ def test_an_evaluation_that_trained_nothing_is_left_out_where_runs_are_compared_
     runs = [make_run("grpo", 0, WHOLE), make_run("atr", 0, WHOLE)]
     base = evaluated(make_run("grpo", 0, {("exam", 0): [1, 1, 1]}, num_steps=0), "base")
     found = compare_runs([*runs, base], at=At.TOKENS)
-    assert [one.reason for one in found.left_out] == ["did not record what --at tokens compares by"]
+    assert [one.reason for one in found.left_out] == [
+        "did not record what a comparison at equal generated tokens needs"
+    ]
     assert len(compare_runs([*runs, base]).arms) == 3
 
 
@@ -129,5 +131,5 @@ def test_where_too_little_is_left_the_error_says_what_was_left_out_and_why(make_
         compare_runs([whole, failed])
     with pytest.raises(RunFolderError, match=r"none of these .* \(the folder is empty\)"):
         compare_runs([failed, RunFolder(tmp_path / "runs" / "study" / "empty")])
-    with pytest.raises(ConfigError, match=r"--benchmark aime: .* allowed are exam$"):
+    with pytest.raises(ConfigError, match=r"benchmark aime: .* allowed are exam$"):
         compare_runs([whole], benchmarks=["aime"])

@@ -109,6 +109,11 @@ def test_the_command_prints_what_may_be_written_and_writes_the_files(make_study,
     assert said.startswith("atr scores ")
     assert {path.suffix for path in out.iterdir()} == {".html", ".md", ".tex"}
     assert all(str(path) in said for path in out.iterdir())
+    picture = out / "picture.svg"
+    assert main(["report", "study", "--runs-dir", runs_dir, "--no-files", "--picture", str(picture)]) == 0
+    assert b"atr scores " in picture.read_bytes()
+    assert main(["report", "study", "--runs-dir", runs_dir, "--picture", "picture.gif"]) == 2
+    assert "--picture picture.gif: its ending is .png, .svg, .pdf" in capsys.readouterr().err
     assert main(["report", "nothing", "--runs-dir", runs_dir]) == 2
 
 

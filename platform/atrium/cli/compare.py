@@ -19,6 +19,7 @@ from atrium.tracking.run_folder import RunFolder
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from atrium.compare.figures.style import FileKind
     from atrium.compare.report_tables import ReportTable
     from atrium.compare.run_comparison import RunsComparison
     from atrium.compare.run_differences import RunDifferences
@@ -36,6 +37,7 @@ stands for all of its runs.
   atrium compare my_experiment --area rollout/reward --steps-to rollout/reward=0.5 --until 40
 """
 _MAX_LINES = 60
+_PICTURES: Mapping[str, FileKind] = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 _LINE_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -60,7 +62,10 @@ def main_report(argv: list[str]) -> int:
         "Write a comparison as one HTML file to send, with figures, as a LaTeX table with caption and label\n"
         "and as Markdown, and print the sentences that may be written in a paper.",
     )
+    parser.add_argument("--picture", metavar="FILE", help="also one picture of it all, as .png, .svg or .pdf")
     arguments = parser.parse(argv)
+    if arguments.picture and Path(arguments.picture).suffix not in _PICTURES:
+        raise ConfigError(f"--picture {arguments.picture}: its ending is {', '.join(_PICTURES)}")
     from atrium.cli.claim.of_runs import claims_said
     from atrium.compare.paper_sentences import paper_sentences
 
@@ -70,6 +75,8 @@ def main_report(argv: list[str]) -> int:
         for sentence in (*paper_sentences(comparison), *claims):
             tell(console, sentence)
         written = [] if arguments.no_files else _write(comparison, more, arguments, folders, claims)
+        if arguments.picture:
+            written.append(_draw(comparison, Path(arguments.picture), Path(arguments.runs_dir)))
     _print_places(written, console)
     return 0
 
@@ -247,6 +254,22 @@ def _write(
     for suffix, content in files.items():
         write_text(out / f"{stem}.{suffix}", content)
     return [out / f"{stem}.{suffix}" for suffix in files]
+
+
+def _draw(comparison: RunsComparison, path: Path, runs_dir: Path) -> Path:
+    """Write the picture, as what its name ends in."""
+    from atrium.compare.figures.paper import comparison_picture, saved
+    from atrium.compare.figures.style import use_cache
+    from atrium.compare.paper_sentences import paper_sentences
+    from atrium.compare.report_training import read_training
+    from atrium.tracking.atomic import replacing
+
+    use_cache(runs_dir / ".cache")
+    rewards = read_training([one.arm for one in comparison.arms]).rewards
+    figure = comparison_picture(comparison, rewards, paper_sentences(comparison))
+    with replacing(path) as temporary:
+        temporary.write_bytes(saved(figure, _PICTURES[path.suffix]))
+    return path
 
 
 def main_diff(argv: list[str]) -> int:

@@ -72,7 +72,7 @@ def group_runs(folders: Sequence[RunFolder], by: Sequence[str] = (), *, at_last_
     for key in by:
         if key not in known:
             raise ConfigError(
-                f"--by {key}: the runs have no such setting; `atrium diff` lists where they differ"
+                f"grouped by {key}: the runs have no such setting; `atrium diff` lists where they differ"
             )
     members: dict[tuple[str, ...], list[RunFolder]] = {}
     for folder in folders:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from atrium.compare.outcomes import At, EvaluatedRun, read_evaluated_run
+from atrium.compare.outcomes import AT_WORDS, At, EvaluatedRun, read_evaluated_run
 from atrium.errors import ConfigError, RunFolderError
 from atrium.tracking.reader import RunOverview, read_overview
 from atrium.tracking.run_folder import RunFolder
@@ -105,7 +105,7 @@ def _benchmarks(
         if name not in answered:
             known = ", ".join(answered)
             raise ConfigError(
-                f"--benchmark {name}: no run that counts was evaluated on it; allowed are {known}"
+                f"benchmark {name}: no run that counts was evaluated on it; allowed are {known}"
             )
     if wanted:
         return list(dict.fromkeys(wanted))
@@ -129,7 +129,7 @@ def _counted(folder: RunFolder, at: At) -> EvaluatedRun | str:
     except OSError as error:
         return f"its evaluations cannot be read: {error.strerror}"
     if at is not At.LAST and at not in run.cost:
-        return f"did not record what --at {at.value} compares by"
+        return f"did not record what a comparison {AT_WORDS[at]} needs"
     if overview.state is RunState.FINISHED:
         return run if run.evaluations else "has no score after training"
     planned = overview.config.get("num_steps")

@@ -38,6 +38,12 @@ class At(StrEnum):
     WALL_CLOCK = "wall_clock"
 
 
+AT_WORDS = {
+    At.LAST: "at each run's last evaluation",
+    At.STEPS: "at equal steps",
+    At.TOKENS: "at equal generated tokens",
+    At.WALL_CLOCK: "at equal training time",
+}
 _AXES = {At.TOKENS: Axis.TOKENS, At.WALL_CLOCK: Axis.WALL_CLOCK}
 
 
@@ -128,7 +134,8 @@ def evaluations_at(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict
         shared = set.intersection(*(set(evaluated) for evaluated in steps.values()))
         if not shared:
             raise RunFolderError(
-                f"no step after 0 at which all runs evaluated {benchmark}; --at last takes their last"
+                f"there is no step after 0 at which all runs evaluated {benchmark}; compare them at the last "
+                "evaluation of each"
             )
         return dict.fromkeys(steps, max(shared))
     costs = {run.folder.name: _costs(run, benchmark, at) for run in runs}
@@ -202,5 +209,5 @@ def _steps(run: EvaluatedRun, benchmark: str) -> list[int]:
 def _costs(run: EvaluatedRun, benchmark: str, at: At) -> dict[int, float]:
     recorded = run.cost.get(at)
     if recorded is None:
-        raise RunFolderError(f"{run.folder.name} did not record what --at {at.value} compares by")
+        raise RunFolderError(f"{run.folder.name} did not record what a comparison {AT_WORDS[at]} needs")
     return {step: recorded[step] for step in _steps(run, benchmark)}

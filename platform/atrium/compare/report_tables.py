@@ -14,6 +14,7 @@ import numpy as np
 from atrium.compare.arm_pairs import MACRO, MEAN, Pair
 from atrium.compare.counted_runs import left_out_words
 from atrium.compare.crossed import CrossedMean, Uncertainty
+from atrium.compare.outcomes import AT_WORDS
 from atrium.compare.power import PLANNED_SEEDS
 from atrium.compare.robust import interquartile_of
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
@@ -141,7 +142,7 @@ def _measures(comparison: RunsComparison) -> tuple[str, ...]:
 def _scores(comparison: RunsComparison) -> ReportTable:
     names = [(measure, benchmark) for benchmark in _columns(comparison) for measure in _measures(comparison)]
     return ReportTable(
-        title=f"Scores in percent, {_at_words(comparison)}",
+        title=f"Scores in percent, {AT_WORDS[comparison.at]}",
         columns=("arm", "seeds", *(f"{name} {comparison.title(measure)}" for measure, name in names)),
         rows=tuple(
             (arm.arm.name, str(len(arm.arm.runs)), *(_score(arm.scores[m][name]) for m, name in names))
@@ -352,12 +353,3 @@ def _span_text(span: tuple[float, float] | None) -> str:
         return NOTHING
     low, high = (f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}" for value in span)
     return low if low == high else f"{low} to {high}"
-
-
-def _at_words(comparison: RunsComparison) -> str:
-    return {
-        "last": "at each run's last evaluation",
-        "steps": "at equal steps",
-        "tokens": "at equal generated tokens",
-        "wall_clock": "at equal training time",
-    }[comparison.at.value]

@@ -156,7 +156,7 @@ def _with_baseline(grouped: Arms, baseline: str | None, left_out: Sequence[LeftO
         names = ", ".join(folder.path.name for arm in arms for folder in arm.runs.values())
         raise ConfigError(
             f"a comparison needs two arms, but these runs differ in no setting besides the seed: {names}; "
-            f"name runs that differ, or compare checkpoints with --by seed{others}"
+            f"name runs that differ, or group by seed, to compare checkpoints{others}"
         )
     if baseline is not None:
         found = [

@@ -85,6 +85,15 @@ def table_of(data):
     return list(csv.reader(io.StringIO(data.decode())))
 
 
+def test_a_view_says_why_it_has_no_run_to_show(page):
+    for view in ("curves", "compare", "trust-region", "rollouts"):
+        show(page, f"/{view}?q=nothing-like-it")
+        page.get_by_text("No run passes this filter.").wait_for(timeout=30_000)
+    for view in ("curves", "compare"):
+        show(page, f"/{view}?run=study/gone")
+        page.get_by_text("None of the picked runs is in").wait_for(timeout=30_000)
+
+
 def test_a_comparison_is_saved_as_a_report_and_as_a_table(page):
     show(page, "/compare")
     for suffix, part in (("html", b"What may be written"), ("tex", rb"\label{tab:")):

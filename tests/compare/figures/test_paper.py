@@ -7,7 +7,15 @@ import re
 import pytest
 from tests.compare.conftest import make_run, make_study  # noqa: F401 - fixtures
 
-from atrium.compare.figures.paper import INCHES, comparison_figure, curves_figure, saved
+from atrium.compare.figures.paper import (
+    INCHES,
+    comparison_figure,
+    comparison_picture,
+    curves_figure,
+    saved,
+)
+from atrium.compare.paper_sentences import paper_sentences
+from atrium.compare.report_training import read_training
 from atrium.compare.run_comparison import compare_runs
 from atrium.errors import ConfigError
 
@@ -99,3 +107,16 @@ def test_comparisons_are_drawn_with_every_method_named(make_study):  # noqa: F81
         comparison_figure(comparison, "pie", measure="mean", benchmark=None, columns=1)
     with pytest.raises(ConfigError, match="of exam"):
         comparison_figure(comparison, "grid", measure="mean", benchmark="other", columns=1)
+
+
+def test_a_picture_of_a_comparison_says_what_may_be_said_above_rewards_and_seeds(make_study):  # noqa: F811
+    comparison = compare_runs(make_study({"grpo": 0.0, "atr": 0.2}, num_seeds=3))
+    rewards = read_training([one.arm for one in comparison.arms]).rewards
+    few, many = paper_sentences(comparison), ["a"] * 3
+    for sentences, said in ((few, "over 3 seeds per method"), (many, "3 methods against grpo")):
+        figure = comparison_picture(comparison, rewards, sentences)
+        assert said in " ".join(figure.get_suptitle().split())
+    left, right = figure.axes
+    assert left.get_ylabel() == "mean reward"
+    assert [tick.get_text() for tick in right.get_yticklabels()] == ["grpo", "atr"]
+    assert sum(len(line.get_xdata()) == 1 and line.get_marker() == "o" for line in right.lines) == 6

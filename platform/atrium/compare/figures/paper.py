@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atrium.compare.arm_pairs import MACRO
-from atrium.compare.figures.reports import draw_differences, draw_grid
+from atrium.compare.arm_pairs import MACRO, MEAN
+from atrium.compare.curves import GroupCurve
+from atrium.compare.figures.reports import draw_differences, draw_grid, draw_rewards, draw_scores
 from atrium.compare.figures.style import BLACK, MARKERS, FileKind, line_style, literal, new_figure, style
 from atrium.compare.run_comparison import RunsComparison
 from atrium.errors import ConfigError
@@ -28,6 +29,8 @@ _NAME = {1: 20, 2: 36}
 """Characters of a line of a row's name."""
 _AXES = {1: 2.3, 2: 3.2}
 """Inches of height of a figure of curves without its legend."""
+_MOST_SAID = 2
+"""Sentences above a picture."""
 _LINE = 0.155
 """Inches of height of a line of small text."""
 _X_LABELS = {"step": "training step", "tokens": "generated tokens", "wall_clock": "training time (s)"}
@@ -102,6 +105,32 @@ def comparison_figure(
     if kind not in draws or (benchmark is not None and benchmark not in comparison.benchmarks):
         raise ConfigError(f"figures are {', '.join(draws)}, of {', '.join(comparison.benchmarks)}")
     return draws[kind]()
+
+
+def comparison_picture(
+    comparison: RunsComparison, rewards: Mapping[str, GroupCurve | None], sentences: Sequence[str]
+) -> Figure:
+    """A whole comparison in one picture of two columns' width: what may be said, rewards, every seed."""
+    names = [one.arm.name for one in comparison.arms]
+    said = sentences if len(sentences) <= _MOST_SAID else [f"{len(sentences)} methods against {names[0]}"]
+    lines = [line for one in said for line in textwrap.wrap(one, _CHARACTERS[2] - 15)]
+    inches = max(2.2, _row_inches(names, 1) + 0.5) + _LINE * (len(lines) + len(names))
+    figure = new_figure((INCHES[2], inches), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    figure.suptitle(
+        literal("\n".join(lines)), x=0.01, ha="left", fontsize=_LARGE, fontweight="bold", color=BLACK
+    )
+    draw_rewards(left, rewards)
+    draw_scores(right, comparison, [(one, MEAN) for one in comparison.arms])
+    title = f"{comparison.title(MEAN)}, {comparison.headline} (%)\ndots: seeds; line: 95 %, new problems too"
+    for axes, above, x, y in (
+        (left, "Training reward\nmean and range over seeds", "training step", "mean reward"),
+        (right, title, "", ""),
+    ):
+        _style(axes, above, x, y)
+    _name_rows(right, names, 1)
+    _legend(figure, left, 2)
+    return figure
 
 
 def saved(figure: Figure, kind: FileKind) -> bytes:
@@ -202,12 +231,17 @@ def _figure(title: str, *, x: str, y: str = "", columns: int, inches: float) -> 
         literal("\n".join(textwrap.fill(line, length) for line in text.splitlines()))
         for text, length in ((title, most), (x, most), (y, 34))
     )
-    style(axes)
-    axes.set_title(above, fontsize=_LARGE, loc="left", color=BLACK)
-    axes.set_xlabel(below, fontsize=_LARGE, color=BLACK)
-    axes.set_ylabel(beside, fontsize=_LARGE, color=BLACK)
-    axes.tick_params(labelsize=_SMALL, colors=BLACK)
+    _style(axes, above, below, beside)
     return figure, axes
+
+
+def _style(axes: Axes, title: str, x: str, y: str) -> None:
+    """Texts in the sizes of papers, black."""
+    style(axes)
+    axes.set_title(title, fontsize=_LARGE, loc="left", color=BLACK)
+    axes.set_xlabel(x, fontsize=_LARGE, color=BLACK)
+    axes.set_ylabel(y, fontsize=_LARGE, color=BLACK)
+    axes.tick_params(labelsize=_SMALL, colors=BLACK)
 
 
 def _folded(name: str, columns: int) -> str:

@@ -29,7 +29,7 @@ from atrium.compare.figures.style import (
     tip,
 )
 from atrium.compare.report_tables import signed
-from atrium.compare.run_comparison import MEASURES, RunsComparison
+from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
 from atrium.evaluation.estimates import Interval
 from atrium.windows import Window
 
@@ -71,6 +71,12 @@ def scores_svg(comparison: RunsComparison) -> str:
     rows = [(a, m) for a in comparison.arms for m in MEASURES if m == "mean" or comparison.k > 1]
     names = [f"{arm.arm.name}, {comparison.title(measure)}" for arm, measure in rows]
     figure, axes = _rows(names, f"percent correct, {comparison.headline}")
+    draw_scores(axes, comparison, rows)
+    return inline_svg(figure, "Scores of every seed")
+
+
+def draw_scores(axes: Axes, comparison: RunsComparison, rows: Sequence[tuple[ArmScores, str]]) -> None:
+    """Draw a row for each arm and measure: every seed, the mean, and the interval for another exam."""
     ends: list[float] = []
     for row, (arm, measure) in enumerate(rows):
         mean = arm.scores[measure][comparison.headline]
@@ -82,7 +88,6 @@ def scores_svg(comparison: RunsComparison) -> str:
         axes.plot(100 * mean.value, row, "|", color=BLACK, markersize=15, markeredgewidth=1.4)
     low, high = _with_room(ends)
     axes.set_xlim(100 * max(low, -0.01), 100 * min(high, 1.01))
-    return inline_svg(figure, "Scores of every seed")
 
 
 def pass_at_k_svg(comparison: RunsComparison) -> str:
@@ -111,10 +116,17 @@ def pass_at_k_svg(comparison: RunsComparison) -> str:
 
 def rewards_svg(rewards: Mapping[str, GroupCurve | None]) -> str:
     """Each arm's mean reward by step, with the range over its seeds."""
-    from matplotlib.ticker import MaxNLocator
-
     figure, axes = _beside_legend(list(rewards))
     style(axes, x="training step", y="mean reward")
+    draw_rewards(axes, rewards)
+    figure.legend(loc="upper left", frameon=False, fontsize=9, labelcolor=BLACK)
+    return inline_svg(figure, "Training reward by step")
+
+
+def draw_rewards(axes: Axes, rewards: Mapping[str, GroupCurve | None]) -> None:
+    """Draw each arm's mean reward by step, with the range over its seeds."""
+    from matplotlib.ticker import MaxNLocator
+
     for number, (name, mean) in enumerate(rewards.items()):
         if mean is None:
             continue
@@ -124,8 +136,6 @@ def rewards_svg(rewards: Mapping[str, GroupCurve | None]) -> str:
         if mean.low is not None and mean.high is not None:
             axes.fill_between(mean.x, mean.low, mean.high, color=colour, alpha=0.13, linewidth=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.legend(loc="upper left", frameon=False, fontsize=9, labelcolor=BLACK)
-    return inline_svg(figure, "Training reward by step")
 
 
 def plane_svg(comparison: RunsComparison) -> str:

@@ -1,6 +1,6 @@
 // Which runs a view is about: those picked by name, else those that pass the filter, the latest first.
 
-import { debounced, el, fill } from "./dom.js";
+import { debounced, el, empty, fill } from "./dom.js";
 import { passing, term } from "./filter.js";
 import { shortName } from "./format.js";
 import { get, getAll, set } from "./url.js";
@@ -14,6 +14,14 @@ export function selected(table) {
     ? table.runs.filter((run) => picked.has(run.name))
     : passing(table, get("q"));
   return { runs: found.slice(0, MOST), num: found.length, isPicked: picked.size > 0 };
+}
+
+/** Why a view has no run to show: there is none, the filter fits none, or those that were picked are gone. */
+export function noRuns(table) {
+  const inside = el("code", {}, table.runs_dir);
+  if (!table.runs.length) return empty("No runs yet", "Runs in ", inside, " appear here as soon as they start: ", el("code", {}, "make train"), ".");
+  if (getAll("run").length) return empty("These runs are gone", "None of the picked runs is in ", inside, " now.");
+  return empty("No run fits", "No run passes this filter.");
 }
 
 /** The settings in which runs differ: methods first, then seed, places last. */

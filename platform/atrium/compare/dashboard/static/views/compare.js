@@ -6,7 +6,7 @@ import { Figure, axis, bandSeries, tip } from "../figure.js";
 import { count, duration, number, percent, shortName } from "../format.js";
 import { seriesStyle } from "../palette.js";
 import { reportButtons } from "../report.js";
-import { MOST, differingKeys, filterMenu, searchBox, selected } from "../selection.js";
+import { MOST, differingKeys, filterMenu, noRuns, searchBox, selected } from "../selection.js";
 import { addressOf, get, set } from "../url.js";
 
 const AT = [["last", "Last", "each run's last evaluation"], ["steps", "Equal steps", "the last step that all runs evaluated"], ["tokens", "Equal tokens", "equal numbers of generated tokens"], ["wall_clock", "Equal time", "equal wall-clock time"]];
@@ -51,7 +51,7 @@ export async function show(root, context) {
     fill(counted, el("span", {}, `${runs.length} of ${table.runs.length} runs`),
       isPicked && el("button", { class: "link", type: "button", onclick: () => { set({ run: null }); void redraw(); } }, "drop the pick"));
     fill(banner, num > MOST && el("p", { class: "banner" }, `The latest ${MOST} of ${num} runs are compared; narrow the filter to choose others.`));
-    if (!runs.length) { drawBar(); fail("Nothing to compare", "No run passes this filter."); return; }
+    if (!runs.length) { drawBar(); drawn = ""; dispose(); fill(list); fill(body, noRuns(table)); return; }
     try {
       const query = {
         run: runs.map((run) => run.name).reverse(), by: get("by"), base: get("base"), at: get("point", "last"), benchmark: get("bench"),

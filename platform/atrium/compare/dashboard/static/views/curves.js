@@ -5,7 +5,7 @@ import { choice, el, empty, field, fill, select } from "../dom.js";
 import { Figure, axis, bandSeries, tip, zoomable } from "../figure.js";
 import { duration, number, percent } from "../format.js";
 import { seriesStyle } from "../palette.js";
-import { MOST, closeOutside, differingKeys, filterMenu, searchBox, selected } from "../selection.js";
+import { MOST, closeOutside, differingKeys, filterMenu, noRuns, searchBox, selected } from "../selection.js";
 import { get, getAll, set } from "../url.js";
 
 const USUAL = [
@@ -106,7 +106,7 @@ export async function show(root, context) {
     if (!runs.length) {
       fill(list);
       clear();
-      fill(grid, el("div", { class: "figure wide" }, empty("No runs", "No run passes this filter.")));
+      fill(grid, el("div", { class: "figure wide" }, noRuns(table)));
       return;
     }
     const now = state();

@@ -3,7 +3,7 @@
 import { ask } from "../api.js";
 import { debounced, el, empty, field, fill, select } from "../dom.js";
 import { number } from "../format.js";
-import { runSelect } from "../selection.js";
+import { noRuns, runSelect } from "../selection.js";
 import { get, set } from "../url.js";
 import { colourChoices, tokenView } from "./tokens.js";
 
@@ -48,7 +48,7 @@ export async function show(root, context) {
   async function redraw() {
     const mine = ++turn;
     const chosen = drawControls();
-    if (!chosen) { fill(list); fill(reading, empty("No run", "No run passes the filter.")); return; }
+    if (!chosen) { fill(list); fill(reading, noRuns(table)); return; }
     try {
       const found = await ask("samples", { run: chosen, ...parameters() });
       if (mine !== turn) return;

@@ -1,10 +1,10 @@
 // One run's trust region: observed ratios against the window, what each side cut, entropy against cuts.
 
 import { ask } from "../api.js";
-import { el, empty, field, fill } from "../dom.js";
+import { el, field, fill } from "../dom.js";
 import { Figure, axis, bandSeries, figureGrid, tip, zoomable } from "../figure.js";
 import { number, percent } from "../format.js";
-import { runSelect } from "../selection.js";
+import { noRuns, runSelect } from "../selection.js";
 import { get, set } from "../url.js";
 
 const SIGNS = [["positive", "A > 0"], ["negative", "A < 0"], ["zero", "A = 0"]];
@@ -51,7 +51,7 @@ export async function show(root, context) {
   async function refresh() {
     if (!chosen) {
       fill(bar);
-      fill(banner, empty("No run", "No run passes the filter, so there is nothing to show."));
+      fill(banner, noRuns(table));
       grid.hidden = true;
       return;
     }
@@ -86,7 +86,7 @@ export async function show(root, context) {
     const facts_ = [
       ["divergence", divergence?.kind ?? "unknown", budget],
       ["window [l, u]", bounds ? `[${number(bounds[0])}, ${bounds[1] === null ? "∞" : number(bounds[1])}]` : "none constant", region.window_reason],
-      ["recorded tokens", number(total), `${region.num_files} files of rollouts`],
+      ["recorded tokens", number(total), `${region.num_files} ${region.num_files === 1 ? "file" : "files"} of rollouts`],
       ["A > 0 cut above u", cut("positive", "high"), `of ${number(region.num_tokens.positive)} recorded`],
       ["A < 0 cut below l", cut("negative", "low"), `of ${number(region.num_tokens.negative)} recorded`],
       ["A < 0 cut above u", cut("negative", "high"), "a runaway ratio"],
