@@ -121,7 +121,8 @@ def comparison_picture(
         literal("\n".join(lines)), x=0.01, ha="left", fontsize=_LARGE, fontweight="bold", color=BLACK
     )
     draw_rewards(left, rewards)
-    draw_scores(right, comparison, [(one, MEAN) for one in comparison.arms])
+    colours = [line_style(number)[0] for number in range(len(names))]
+    draw_scores(right, comparison, [(one, MEAN) for one in comparison.arms], colours)
     title = f"{comparison.title(MEAN)}, {comparison.headline} (%)\ndots: seeds; line: 95 %, new problems too"
     for axes, above, x, y in (
         (left, "Training reward\nmean and range over seeds", "training step", "mean reward"),

@@ -75,16 +75,22 @@ def scores_svg(comparison: RunsComparison) -> str:
     return inline_svg(figure, "Scores of every seed")
 
 
-def draw_scores(axes: Axes, comparison: RunsComparison, rows: Sequence[tuple[ArmScores, str]]) -> None:
+def draw_scores(
+    axes: Axes,
+    comparison: RunsComparison,
+    rows: Sequence[tuple[ArmScores, str]],
+    colours: Sequence[str] = (),
+) -> None:
     """Draw a row for each arm and measure: every seed, the mean, and the interval for another exam."""
     ends: list[float] = []
     for row, (arm, measure) in enumerate(rows):
         mean = arm.scores[measure][comparison.headline]
-        ends += [*mean.value_S, *_bar(axes, row, mean.another_exam, linewidth=1.6)]
+        colour = colours[row] if colours else BLUE
+        ends += [*mean.value_S, *_bar(axes, row, mean.another_exam, linewidth=1.6, colour=colour)]
         for seed, value in zip(arm.arm.seeds, mean.value_S, strict=True):
             text = tip(f"seed {seed}: {100 * value:.1f} %")
-            fill = BLUE if measure == "mean" else "none"
-            axes.plot(100 * value, row, "o", color=BLUE, markerfacecolor=fill, alpha=0.7, gid=text)
+            fill = colour if measure == "mean" else "none"
+            axes.plot(100 * value, row, "o", color=colour, markerfacecolor=fill, alpha=0.7, gid=text)
         axes.plot(100 * mean.value, row, "|", color=BLACK, markersize=15, markeredgewidth=1.4)
     low, high = _with_room(ends)
     axes.set_xlim(100 * max(low, -0.01), 100 * min(high, 1.01))
@@ -232,13 +238,19 @@ def _rows(names: Sequence[str], label: str, row: float = _ROW) -> tuple[Figure, 
 
 
 def _bar(
-    axes: Axes, row: int, known: Uncertainty | None, *, linewidth: float, alpha: float = 1.0
+    axes: Axes,
+    row: int,
+    known: Uncertainty | None,
+    *,
+    linewidth: float,
+    alpha: float = 1.0,
+    colour: str = BLUE,
 ) -> tuple[float, ...]:
     """Draw an interval, if it is known, and give its ends."""
     if known is None:
         return ()
     ends = [100 * end for end in known.interval]
-    axes.plot(ends, [row, row], color=BLUE, linewidth=linewidth, alpha=alpha, solid_capstyle="butt")
+    axes.plot(ends, [row, row], color=colour, linewidth=linewidth, alpha=alpha, solid_capstyle="butt")
     return tuple(known.interval)
 
 
