@@ -7,7 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from atrium.tracking.printing import print_numbers, print_table, tell
+from atrium.tracking import printing
+from atrium.tracking.printing import print_numbers, print_table, tell, waiting
 
 TITLES = ("name", "first", "second", "third")
 ROWS = [["a", "1.234567", "2.345678", "3.456789"], ["longer", "1", "", "∞"]]
@@ -75,7 +76,19 @@ def test_a_sentence_breaks_between_words_in_a_terminal_alone():
     sentence = "not distinguishable; differences beyond 21.8 points are excluded"
     for is_terminal, num_lines in ((True, 3), (False, 1)):
         file = io.StringIO()
-        tell(Console(file=file, width=30, force_terminal=is_terminal, color_system=None), sentence)
+        console = Console(file=file, width=32, force_terminal=is_terminal, color_system=None)
+        tell(console, sentence, indent=2)
         lines = file.getvalue().splitlines()
+        assert all(line.startswith("  ") and line[2] != " " for line in lines)
         assert len(lines) == num_lines
         assert " ".join(" ".join(lines).split()) == sentence
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_is_told_what_is_waited_for_and_a_pipe_gets_nothing(monkeypatch, is_terminal):
+    file = io.StringIO()
+    console = Console(file=file, width=80, force_terminal=is_terminal)
+    monkeypatch.setattr(printing, "standard_output", lambda: console)
+    with waiting("loading torch"):
+        pass
+    assert ("loading torch" in file.getvalue()) == is_terminal

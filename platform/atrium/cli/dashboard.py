@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import sys
 import webbrowser
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
 from atrium.cli.parser import CommandParser
 from atrium.errors import ConfigError
+from atrium.tracking.run_folder import RunFolder
 
 _NUM_PORTS_TRIED = 20
 _STALLED_S = 30.0
@@ -59,6 +61,12 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def _claims_said(folders: Sequence[RunFolder]) -> list[str]:
+    from atrium.cli.claim.of_runs import claims_said  # SciPy, when a report is asked for
+
+    return claims_said(folders)
+
+
 def _serve(
     runs_dir: Path, host: str, listener: socket.socket, *, more_hosts: tuple[str, ...], opens_browser: bool
 ) -> None:
@@ -67,7 +75,7 @@ def _serve(
 
     from atrium.compare.dashboard.server import create_app
 
-    app = create_app(runs_dir, host=host, more_hosts=more_hosts)
+    app = create_app(runs_dir, host=host, more_hosts=more_hosts, said_of=_claims_said)
     settings = uvicorn.Config(
         app,
         log_level="warning",

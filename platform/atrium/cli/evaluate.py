@@ -34,7 +34,7 @@ from atrium.tracking.end_summary import name_to_type
 from atrium.tracking.find import EVALUATED, WITH_CHECKPOINT, find_run
 from atrium.tracking.formatting import counted, number, printable, share, span
 from atrium.tracking.policy_origin import read_origin
-from atrium.tracking.printing import print_cells, print_json, say
+from atrium.tracking.printing import print_cells, print_json, say, tell
 from atrium.tracking.reader import EvaluationPoint, read_evaluations
 from atrium.tracking.recorded import as_finite, as_interval, read_object
 from atrium.tracking.run_folder import RunFolder
@@ -232,7 +232,7 @@ def print_evaluation(folder: RunFolder, console: Console | None = None) -> None:
         _print_breakdown(point, console)
     _print_macro(folder, console)
     for note in _NOTES:
-        say(console, f"  {note}", "dim")
+        tell(console, note, "dim", indent=2)
     console.print()
     samples = ", ".join(str(folder.evaluation_path(name, point.step)) for name, point in evaluations.items())
     places = (("record", str(folder.path)), ("samples", samples), *_figures(folder))

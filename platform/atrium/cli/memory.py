@@ -18,7 +18,7 @@ from atrium.errors import ConfigError
 from atrium.models.shape import ModelShape
 from atrium.planning.memory import peak_by_phase
 from atrium.records import MemoryItem, Phase
-from atrium.tracking.printing import print_json, print_numbers, say, standard_output
+from atrium.tracking.printing import print_json, print_numbers, standard_output, tell
 
 _GB = 1e9
 _EXAMPLES = """\
@@ -173,9 +173,9 @@ def _print(judged: Judged, console: Console) -> None:
     if compute.recompute_activations:
         notes.append("updates compute activations again (compute.recompute_activations)")
     for note in notes:
-        say(console, note, "dim")
+        tell(console, note, "dim")
     if judged.device_bytes is not None:
-        say(console, verdict(judged, judged.device_bytes))
+        tell(console, verdict(judged, judged.device_bytes))
 
 
 def verdict(judged: Judged, num_bytes: int) -> str:

@@ -16,7 +16,7 @@ from atrium.metrics import CATALOGUE, ENTROPY, LENGTH_MEAN, NUM_TOKENS, REWARD
 from atrium.tracking.diagnosis import Finding
 from atrium.tracking.find import short_name
 from atrium.tracking.formatting import counted, duration, number, printable, share, span, sparkline
-from atrium.tracking.printing import cell, say
+from atrium.tracking.printing import cell, say, tell
 from atrium.tracking.reader import (
     MetricTable,
     RunOverview,
@@ -48,7 +48,7 @@ def print_summary(folder: RunFolder, console: Console | None = None) -> None:
         say(console, f"error: {run.status.error}", "red")
     if scores := {name: scores_of(points) for name, points in read_evaluations(folder).items()}:
         console.print(Padding(scores_table(scores), (1, 0, 0, 2), expand=False))
-        say(console, f"  {INTERVAL_NOTE}", "dim")
+        tell(console, INTERVAL_NOTE, "dim", indent=2)
     if len(metrics.steps):
         console.print(Padding(curves_table(metrics), (1, 0, 0, 2), expand=False))
     # Paths and commands are lines of their own and never wrapped, so that they can be copied.
@@ -63,7 +63,7 @@ def print_summary(folder: RunFolder, console: Console | None = None) -> None:
 def print_findings(findings: Iterable[Finding], console: Console) -> None:
     """Print what went wrong in a run, one line for each."""
     for finding in findings:
-        say(console, finding.text, "yellow")
+        tell(console, finding.text, "yellow")
 
 
 def heading(run: RunOverview, metrics: MetricTable) -> Text:

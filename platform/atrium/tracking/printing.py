@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -36,9 +37,27 @@ def say(console: Console, text: str, style: str = "") -> None:
     console.print(Text(printable(text), style), soft_wrap=True)
 
 
-def tell(console: Console, text: str, style: str = "") -> None:
+def tell(console: Console, text: str, style: str = "", *, indent: int = 0) -> None:
     """Print a sentence: a terminal breaks it between words, a pipe gets it as one line."""
-    console.print(Text(printable(text), style), soft_wrap=not console.is_terminal)
+    if console.is_terminal:
+        console.print(Padding(Text(printable(text), style), (0, 0, 0, indent), expand=False))
+    else:
+        console.print(Text(" " * indent + printable(text), style), soft_wrap=True)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Say what a terminal waits for while it does, with a clock that moves."""
+    console = standard_output()
+    if not console.is_terminal:
+        yield
+        return
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn  # most commands wait for nothing
+
+    columns = (TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as shown:
+        shown.add_task(what, total=None)
+        yield
 
 
 def print_json(value: object) -> None:

@@ -489,6 +489,7 @@ def test_the_report_on_a_comparison_is_a_file_and_needs_nothing_from_outside(cli
     page = client.get("/api/report", params=asked)
     assert page.headers["content-disposition"] == 'attachment; filename="grpo-vs-atr.html"'
     assert "What may be written" in page.text
+    assert "4 runs are held to a claim" in page.text
     assert "<script" not in page.text
     table = client.get("/api/report", params={**asked, "suffix": "tex", "base": "atr"})
     assert r"\label{tab:atr-vs-grpo}" in table.text

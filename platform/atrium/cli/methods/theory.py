@@ -25,7 +25,7 @@ from atrium.theory.results import (
     RegressionFindings,
     UpdateCourse,
 )
-from atrium.tracking.printing import print_json, print_numbers, say, standard_output
+from atrium.tracking.printing import print_json, print_numbers, say, standard_output, tell
 
 if TYPE_CHECKING:
     from atrium.cli.methods.theory_findings import Findings
@@ -296,7 +296,7 @@ def _print_preferences(found: PreferenceOptima, console: Console) -> None:
 
 
 def _note(text: str, console: Console) -> None:
-    say(console, text, "dim")
+    tell(console, text, "dim")
     console.print()
 
 

@@ -17,7 +17,7 @@ from atrium.cli.parser import CommandParser, draw
 from atrium.config.presets import read_presets
 from atrium.errors import ConfigError
 from atrium.method.words import interval, window_text
-from atrium.tracking.printing import print_json, print_numbers, say, standard_output
+from atrium.tracking.printing import print_json, print_numbers, say, standard_output, tell
 from atrium.windows import DIVERGENCES, Window, divergence
 
 _CLIP = (0.2, 0.28)
@@ -99,9 +99,9 @@ def _print_arms(arms: Sequence[Arm], console: Console, where: str) -> None:
     without = [arm.name for arm in arms if arm.window is None and not arm.config.of_single_tokens]
     if without:
         text = f"no window on the ratio (whole distributions or completions): {', '.join(without)}"
-        say(console, text, "dim")
+        tell(console, text, "dim")
     note = "equal budgets of divergences with different curvature D''(1) are different trust regions"
-    say(console, note, "dim")
+    tell(console, note, "dim")
     console.print()
 
 

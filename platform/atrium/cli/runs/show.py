@@ -33,7 +33,7 @@ from atrium.tracking.end_summary import INTERVAL_NOTE, curves_table, heading, pr
 from atrium.tracking.find import find_run
 from atrium.tracking.formatting import age, counted, printable, share, shortened, span
 from atrium.tracking.layout import steps_in
-from atrium.tracking.printing import cell, print_cells, say, standard_output
+from atrium.tracking.printing import cell, print_cells, say, standard_output, tell
 from atrium.tracking.reader import (
     EvaluationPoint,
     RunOverview,
@@ -193,7 +193,7 @@ def _print_evaluations(evaluations: Mapping[str, Sequence[EvaluationPoint]], con
         print_cells(console, titles, rows)
         for line in _breakdown_lines(points[0], last):
             say(console, f"  {line}")
-    say(console, f"  {INTERVAL_NOTE}; sampling noise: the same exam sampled again", "dim")
+    tell(console, f"{INTERVAL_NOTE}; sampling noise: the same exam sampled again", "dim", indent=2)
 
 
 def _breakdown_lines(first: EvaluationPoint, last: EvaluationPoint) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from atrium.config.nearest import suggestion
@@ -15,7 +16,7 @@ Usage: atrium sweep NAME [workers=N] [budget=tiny] [KEY=VALUE ...]
        atrium sweep worker NAME [storage=URL] [runs_dir=PATH]
        atrium sweep list [runs_dir=PATH]
 
-NAME is one of {names}, or a path to a YAML file of your own.
+{names}
 
   workers=N        processes on this machine, each with a GPU of its own where there are some (default 1)
   budget=tiny      the same sweep in about two minutes: everything runs, nothing can be concluded
@@ -41,7 +42,8 @@ def main(argv: Sequence[str]) -> int:
     if command in ("-h", "--help", "help"):
         from atrium.sweep.files import shipped_names
 
-        sys.stdout.write(_USAGE.format(names=", ".join(shipped_names())))
+        names = f"NAME is one of {', '.join(shipped_names())}, or a path to a YAML file of your own."
+        sys.stdout.write(_USAGE.format(names=textwrap.fill(names, 80)))
         return 0
     if command == "list":
         return _list(rest)

@@ -36,7 +36,7 @@ from atrium.sweep.snapshot import STATE_FILE, snapshot, sweep_folder, write_stat
 from atrium.sweep.storage import SweepStorage
 from atrium.sweep.study import SweepStudies
 from atrium.tracking.atomic import explained, write_json, write_text
-from atrium.tracking.printing import standard_output
+from atrium.tracking.printing import standard_output, tell
 from atrium.tracking.recorded import read_object
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _show(console: Console, content: Mapping[str, Any], written: Sequence[Path])
     for table in contrast_tables(content["contrasts"]) if content["contrasts"] else []:
         console.print(table)
     for sentence in content["sentences"]:
-        console.print(f"  {sentence}", soft_wrap=True)
+        tell(console, sentence, indent=2)
     console.print()
     for path in written:
         console.print(f"  {path}", soft_wrap=True)

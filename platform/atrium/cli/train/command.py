@@ -327,9 +327,10 @@ def _train(config: RunConfig, overrides: Sequence[str]) -> None:
     with stop_requests(_stop, END_SIGNALS):
         set_threads(config)
         from atrium.assemble.graders import build_grader
+        from atrium.tracking.printing import waiting
 
         with build_grader(config.grader, config.model) as grader:  # its worker starts while torch is loaded
-            with loading():
+            with waiting("loading torch"), loading():
                 # Only now: torch reads the environment when it is loaded.
                 from atrium.assemble.training import run_training
 

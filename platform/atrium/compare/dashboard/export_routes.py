@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import Depends, FastAPI, Query
@@ -14,6 +14,7 @@ from atrium.compare.curves import Axis, Band
 from atrium.compare.dashboard.curve_queries import METHODS, CurveRequest, curves_answer
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.figures.style import FileKind
+from atrium.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,8 +69,8 @@ AskedComparison = Annotated[Any, Depends(_asked)]
 """The comparison that a query asks for."""
 
 
-def add_exports(app: FastAPI, watcher: Watcher) -> None:
-    """Add the routes of files."""
+def add_exports(app: FastAPI, watcher: Watcher, said_of: Callable[[Sequence[RunFolder]], list[str]]) -> None:
+    """Add the routes of files; `said_of` gives what else a report says of runs."""
 
     @app.get("/api/report")
     def report(asked: AskedComparison, suffix: Literal["html", "md", "tex"] = "html") -> Response:
@@ -78,7 +79,8 @@ def add_exports(app: FastAPI, watcher: Watcher) -> None:
 
         comparison, _ = compared_runs(watcher, asked)
         made = f"{time.strftime('%Y-%m-%d %H:%M')} · {len(asked.runs)} runs"
-        content = report_files(comparison, made=made)[suffix]
+        said = said_of([run for one in comparison.arms for run in one.arm.runs.values()])
+        content = report_files(comparison, made=made, said=said)[suffix]
         return attachment(content.encode(), f"{report_name(comparison)}.{suffix}", _TYPES[suffix])
 
     _add_figures(app, watcher)

@@ -9,7 +9,7 @@ import asyncio
 import json
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +29,7 @@ from atrium.compare.dashboard.samples import TRAINING, Filter
 from atrium.compare.dashboard.sweep_queries import sweep_answer, sweeps_answer
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.errors import AtriumError
+from atrium.tracking.run_folder import RunFolder
 
 STATIC = Path(__file__).with_name("static")
 VIEWS = ("runs", "curves", "compare", "trust-region", "rollouts", "sweeps")
@@ -54,8 +55,12 @@ def create_app(
     host: str = "127.0.0.1",
     more_hosts: Collection[str] = (),
     interval_s: float = 1.0,
+    said_of: Callable[[Sequence[RunFolder]], list[str]] = lambda _runs: [],
 ) -> FastAPI:
-    """The application over one runs folder; it watches the folder between startup and shutdown."""
+    """The application over one runs folder; it watches the folder between startup and shutdown.
+
+    `said_of` gives what else a report says of runs, such as what they say of claims.
+    """
     watcher = Watcher(runs_dir, interval_s=interval_s)
     token = secrets.token_urlsafe(24)
 
@@ -76,7 +81,7 @@ def create_app(
     _add_pages(app, token)
     _add_queries(app, watcher)
     _add_comparison(app, watcher)
-    add_exports(app, watcher)
+    add_exports(app, watcher, said_of)
     _add_run_views(app, watcher)
     _add_sweeps(app, watcher)
     _add_writing(app, watcher)
