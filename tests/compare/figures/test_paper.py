@@ -68,6 +68,11 @@ def test_several_quantities_in_one_figure_are_told_apart():
     said = texts(curves_figure(both, axis="step", band="none", columns=2))
     assert "objective/other, atr (n = 5)" in said
     assert "objective/entropy, atr (n = 5)" in said
+    single = [{**one, "series": one["series"][:1]} for one in both]
+    labels = {"objective/entropy": "of tokens", "objective/other": "of answers"}
+    figure = curves_figure(single, axis="step", band="none", columns=1, title="Two", labels=labels)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["of tokens", "of answers"]
+    assert texts(figure).startswith("Two training step value (nats)")
 
 
 def test_without_curves_one_line_says_so():

@@ -83,10 +83,11 @@ def add_exports(app: FastAPI, watcher: Watcher, said_of: Callable[[Sequence[RunF
         content = report_files(comparison, made=made, said=said)[suffix]
         return attachment(content.encode(), f"{report_name(comparison)}.{suffix}", _TYPES[suffix])
 
-    _add_figures(app, watcher)
+    _add_curves(app, watcher)
+    _add_comparisons(app, watcher)
 
 
-def _add_figures(app: FastAPI, watcher: Watcher) -> None:
+def _add_curves(app: FastAPI, watcher: Watcher) -> None:
     @app.get("/api/figure/curves")
     def curves(
         asked: AskedCurves,
@@ -94,6 +95,8 @@ def _add_figures(app: FastAPI, watcher: Watcher) -> None:
         columns: Columns = 1,
         log: bool = False,
         hide: Names = [],  # noqa: B006
+        title: Annotated[str, Query(max_length=200)] = "",
+        label: Names = [],  # noqa: B006
     ) -> Response:
         from atrium.compare.figures.paper import curves_figure
 
@@ -101,12 +104,19 @@ def _add_figures(app: FastAPI, watcher: Watcher) -> None:
             {**panel, "series": [one for one in panel["series"] if one["label"] not in hide]}
             for panel in curves_answer(watcher, asked)["panels"]
         ]
-        name = "-".join(asked.metrics)
+        name = title or "-".join(asked.metrics)
         axis, band = str(asked.axis), str(asked.band)
+        labels = dict(zip(asked.metrics, label, strict=False))
         return _drawn(
-            lambda: curves_figure(panels, axis=axis, band=band, columns=columns, is_log=log), name, suffix
+            lambda: curves_figure(
+                panels, axis=axis, band=band, columns=columns, is_log=log, title=title, labels=labels
+            ),
+            name,
+            suffix,
         )
 
+
+def _add_comparisons(app: FastAPI, watcher: Watcher) -> None:
     @app.get("/api/figure/comparison")
     def comparison(
         asked: AskedComparison,

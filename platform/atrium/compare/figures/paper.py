@@ -46,39 +46,41 @@ drawing = threading.Lock()
 
 
 def curves_figure(
-    panels: Sequence[Mapping[str, Any]], *, axis: str, band: str, columns: int, is_log: bool = False
+    panels: Sequence[Mapping[str, Any]],
+    *,
+    axis: str,
+    band: str,
+    columns: int,
+    is_log: bool = False,
+    title: str = "",
+    labels: Mapping[str, str] | None = None,
 ) -> Figure:
     """The curves of a query's answer (`curve_queries.curves_answer`), those of several quantities together.
 
-    Raises `ConfigError` where there is no curve.
+    `labels` are what quantities are called where there are several, by default their names. Raises
+    `ConfigError` where there is no curve.
     """
     shown = [(panel, one) for panel in panels for one in panel["series"]]
     if not shown:
         raise ConfigError("there are no curves to draw: none of these runs recorded the quantity")
     first = panels[0]
     unit = "%" if first["is_share"] else first["unit"]
-    names = " and ".join(panel["name"].removeprefix("evaluation/") for panel in panels)
+    is_single, known = len(panels) == 1, labels or {}
+    above = title or " and ".join(panel["name"].removeprefix("evaluation/") for panel in panels)
     has_band = any(one.get("low") for _, one in shown) and not is_log
-    meaning = first["meaning"] if len(panels) == 1 else names
+    together = "share" if first["is_share"] else "value"
+    meaning = first["meaning"] if is_single else together
+    names = [_label(one, "" if is_single else known.get(p["name"], p["name"]), panels) for p, one in shown]
     figure, axes = _figure(
-        f"{names}\n(band: {_BANDS[band]})" if has_band and band in _BANDS else names,
+        f"{above}\n(band: {_BANDS[band]})" if has_band and band in _BANDS else above,
         x=_X_LABELS[axis],
         y=f"{meaning} ({unit})" if unit else meaning,
         columns=columns,
-        inches=_with_legend([_label(panel, one, panels) for panel, one in shown], columns),
+        inches=_with_legend(names, columns),
     )
     for number, (panel, one) in enumerate(shown):
-        colour, dashes = line_style(one["place"] if len(panels) == 1 else number)
-        scale = 100.0 if panel["is_share"] else 1.0
-        x_N, y_N = (np.array(one[name], dtype=np.float64) for name in ("x", "y"))
-        marker = "o" if len(x_N) < 12 else ""
-        axes.plot(
-            x_N, scale * y_N, color=colour, linestyle=dashes, linewidth=1.3, marker=marker, markersize=2.5,
-            label=literal(_label(panel, one, panels)),
-        )  # fmt: skip
-        if one.get("low") and not is_log:
-            low_N, high_N = (scale * np.array(one[name], dtype=np.float64) for name in ("low", "high"))
-            axes.fill_between(x_N, low_N, high_N, color=colour, alpha=0.14, linewidth=0)
+        look = line_style(one["place"] if is_single else number)
+        _draw_series(axes, one, 100.0 if panel["is_share"] else 1.0, look, names[number], has_band=has_band)
     if is_log:
         axes.set_yscale("log")
     if axis == "step":
@@ -87,6 +89,20 @@ def curves_figure(
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(figure, axes, columns)
     return figure
+
+
+def _draw_series(
+    axes: Axes, one: Mapping[str, Any], scale: float, look: tuple[str, str], name: str, *, has_band: bool
+) -> None:
+    """One curve with its band; few points are marked."""
+    colour, dashes = look
+    x_N, y_N = (np.array(one[column], dtype=np.float64) for column in ("x", "y"))
+    marker = "o" if len(x_N) < 12 else ""
+    [drawn] = axes.plot(x_N, scale * y_N, color=colour, linestyle=dashes, linewidth=1.3, marker=marker)
+    drawn.set(label=literal(name), markersize=2.5)
+    if has_band and one.get("low"):
+        low_N, high_N = (scale * np.array(one[column], dtype=np.float64) for column in ("low", "high"))
+        axes.fill_between(x_N, low_N, high_N, color=colour, alpha=0.14, linewidth=0)
 
 
 def comparison_figure(
@@ -279,8 +295,10 @@ def _legend(figure: Figure, axes: Axes, columns: int) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=ncols, frameon=False, fontsize=_SMALL)
 
 
-def _label(panel: Mapping[str, Any], one: Mapping[str, Any], panels: Sequence[Mapping[str, Any]]) -> str:
-    """A group's name, with its number of runs, and the quantity where there are several."""
+def _label(one: Mapping[str, Any], quantity: str, panels: Sequence[Mapping[str, Any]]) -> str:
+    """A group's name with its number of runs; of several quantities theirs, alone for a single group."""
     num = one["num"] if isinstance(one["num"], int) else max(one["num"])
     label = f"{one['label']} (n = {num})" if num > 1 else str(one["label"])
-    return label if len(panels) == 1 else f"{panel['name']}, {label}"
+    if not quantity:
+        return label
+    return quantity if all(len(panel["series"]) < 2 for panel in panels) else f"{quantity}, {label}"

@@ -18,6 +18,8 @@ const sight = new IntersectionObserver((entries) => {
 // They are drawn a few per frame, those on the screen first, so that the page answers meanwhile.
 const waiting = new Set();
 const FRAME_MS = 30;
+// Room for title and subtitle above an exported picture.
+const HEAD = 64;
 // In percent of a figure's height.
 const FLAT = 10;
 let frame = 0;
@@ -187,16 +189,17 @@ export class Figure {
         .catch(({ message }) => { fill(this.note, `Not saved: ${message}`); this.note.hidden = false; });
       return;
     }
-    const [width, height] = [Math.max(this.place.clientWidth, 480), this.place.clientHeight + 34];
+    const [width, height] = [Math.max(this.place.clientWidth, 480), this.place.clientHeight + HEAD];
     const option = complete(this.drawn.option(THEMES.light), THEMES.light);
     option.animation = false;
     delete option.toolbox;
     option.title = {
-      text: this.title, left: 10, top: 8,
+      text: this.title, subtext: this.subtitle.textContent, left: 10, top: 8, itemGap: 8,
+      subtextStyle: { fontSize: 11, fontFamily: FONT, color: THEMES.light.muted, width: width - 20, overflow: "break" },
       textStyle: { fontSize: 14, fontWeight: 600, fontFamily: FONT, color: THEMES.light.text },
     };
-    for (const grid of [option.grid].flat()) if (grid) grid.top = (Number(grid.top) || 20) + 34;
-    for (const part of [option.legend, option.visualMap, option.parallel].flat()) if (part && "top" in part) part.top += 34;
+    for (const grid of [option.grid].flat()) if (grid) grid.top = (Number(grid.top) || 20) + HEAD;
+    for (const part of [option.legend, option.visualMap, option.parallel].flat()) if (part && "top" in part) part.top += HEAD;
     if (kind === "svg") {
       const chart = echarts.init(null, null, { renderer: "svg", ssr: true, width, height });
       chart.setOption(option);

@@ -140,13 +140,13 @@ export async function show(root, context) {
   function drawShares(byName) {
     const known = SHARES.filter(([name]) => byName[name]);
     lines(figures.shares, "share of tokens, %; cut: no gradient; outside: infeasible, whatever the advantage", known.map(([name, label, colour, dash]) => ({
-      label, points: byName[name], scale: 100, colour, dash })), { text: (value) => `${percent(value / 100)} %` });
+      name, label, points: byName[name], scale: 100, colour, dash })), { text: (value) => `${percent(value / 100)} %` });
   }
 
   function drawKl(byName) {
     const known = KLS.filter(([name]) => byName[name]);
     lines(figures.kl, "nats per token; k1 and k3 are unbiased, k2 is not; k3 is what KL3 budgets bound per token", known.map(([name, label], at) => ({
-      label, points: byName[name], scale: 1, series: at })), {});
+      name, label, points: byName[name], scale: 1, series: at })), {});
   }
 
   function lines(figure, subtitle, rows, { text = number }) {
@@ -155,6 +155,7 @@ export async function show(root, context) {
       figure.drawNothing("The run has recorded none of it.");
       return;
     }
+    figure.savedFrom("figure/curves", { run: chosen, group: "run", metric: rows.map(({ name }) => name), label: rows.map(({ label }) => label), title: figure.title });
     figure.draw({
       subtitle,
       option: (colours) => zoomable({
