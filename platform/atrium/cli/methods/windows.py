@@ -163,10 +163,10 @@ def _print_coinciding(arms: Sequence[Arm], matches: Sequence[Match], clip: Windo
         ("matched at l", at_lower),
     ):
         found = [" = ".join(names) for names in window_rows.coinciding(named)]
-        say(console, f"  {title + ':':<14}{'   '.join(found) or 'none'}")
+        tell(console, f"{title + ':':<14}{'   '.join(found) or 'none'}", indent=2)
     for members in window_rows.families(read_presets()):
         texts = [f"{preset.name} {window_text(preset.divergence)}" for preset in members]
-        say(console, f"  methods that differ in their window only: {', '.join(texts)}")
+        tell(console, f"methods that differ in their window only: {', '.join(texts)}", indent=2)
 
 
 def _number(value: float) -> str:
