@@ -142,6 +142,8 @@ docs: install ## Write anew what is read off code and conf: methods, settings, m
 #  EXTRAS       extras to install besides dev; by default gpu where there is an NVIDIA GPU
 #  LOCKED       1: install the versions that were tested together, .ci/constraints.txt
 #  MUTATIONS    wrong settings and command lines that `make attack` tries, by default 3000
+#  KILLS        processes that it kills at random moments, by default 100
+#  DAMAGES      files of a run's folder that it damages, by default 300
 #  BASE         the commit that `make same` compares with; by default the last one
 
 install: ## Make .venv and install what pyproject.toml asks for, where that has changed
@@ -175,8 +177,8 @@ test-peers: install ## Train in TRL and compare with verl's losses, each in a .v
 test-gpu: install ## Run the tests that need an NVIDIA GPU
 	@$(RUN_PYTHON) -m pytest -q -m gpu tests/gpu $(ARGS)
 
-attack: install ## Try wrong settings and command lines by the thousand; writes docs/guarantees.md
-	@$(TEST_ENVIRONMENT) $(RUN_PYTHON) -m tests.attack --write $(call setting,MUTATIONS,--mutations=) \
+attack: install ## Wrong settings and command lines, damaged files and kills by the hundred; writes docs/guarantees.md
+	@$(TEST_ENVIRONMENT) $(RUN_PYTHON) -m tests.attack --write $(call setting,MUTATIONS,--mutations=) $(call setting,KILLS,--kills=) $(call setting,DAMAGES,--damages=) \
 		$(call setting,SEED,--seed=) $(ARGS)
 
 same: install ## Show that this checkout computes and says what a commit did: make same BASE=HEAD

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 MAX_RECORD_BYTES = 64 << 20
 """The most that a file may hold that is read whole into one object: settings, a status, a summary."""
@@ -15,7 +15,7 @@ MAX_LINES_BYTES = 4 << 30
 """The most that a file may hold that grows line by line."""
 
 
-def open_plain(path: Path | str) -> BinaryIO:
+def open_plain(path: Path | str) -> BufferedReader:
     """The regular file at `path`, opened for reading; `OSError` for a pipe, device, folder or socket."""
     return open(path, "rb", opener=_opened)
 

@@ -1,6 +1,8 @@
 """The attack, `make attack`: prints what fell as it goes, and a table of everything that was tried.
 
 --mutations N   wrong settings and command lines
+--kills N       processes of every kind of command, killed at random moments
+--damages N     damaged and missing files of a run's folder
 --seed N        of every random choice
 --write         put the table into docs/guarantees.md
 """
@@ -17,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.attack import mutations
+from tests.attack import damage, kills, mutations
 from tests.attack.outcomes import Attempt, Outcome, table
 
 import atrium
@@ -33,7 +35,11 @@ def main() -> int:
     found: list[Attempt] = []
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         lines = itertools.islice(mutations.command_lines(arguments.seed), arguments.mutations)
-        for attempt in map(mutations.tried, lines):
+        for attempt in itertools.chain(
+            map(mutations.tried, lines),
+            damage.attempts(arguments.damages, arguments.seed, Path(folder) / "damages"),
+            kills.attempts(arguments.kills, arguments.seed, Path(folder) / "kills"),
+        ):
             found.append(attempt)
             if attempt.outcome is Outcome.FELL:
                 sys.stdout.write(f"fell: {attempt.kind}: {attempt.tried}\n  {attempt.said.strip()}\n")
@@ -47,7 +53,7 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    for name, count in {"mutations": 3000, "seed": 0}.items():
+    for name, count in {"mutations": 3000, "kills": 100, "damages": 300, "seed": 0}.items():
         parser.add_argument(f"--{name}", type=int, default=count, metavar="N")
     parser.add_argument("--write", action="store_true")
     return parser

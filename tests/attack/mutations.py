@@ -248,5 +248,6 @@ def _sweep(rng: random.Random) -> CommandLine:
 def _reading(rng: random.Random) -> CommandLine:
     words = rng.sample(COMMAND_WORDS, rng.randint(1, 3))
     argv = (rng.choice(READING), *words)
-    names = {part or '""' for word in words for part in (word, word.partition("=")[2])}
+    parts = {part for word in words for part in (word, word.partition("=")[2])}
+    names = {name for part in parts for name in (part or '""', json.dumps(part)[1:-1] or '""')}
     return CommandLine("command lines", argv, ("atrium", *sorted(names)))

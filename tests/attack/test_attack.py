@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
-from tests.attack import mutations
+from tests.attack import damage, kills, mutations
 from tests.attack.outcomes import Attempt, Outcome, judge, table
 
 SEED = 28
@@ -31,6 +32,29 @@ def test_a_few_wrong_command_lines_hold_or_are_refused():
 def test_many_wrong_command_lines_hold_or_are_refused():
     lines = itertools.islice(mutations.command_lines(SEED + 1), 100)
     assert fallen(map(mutations.tried, lines)) == []
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_a_few_damaged_files_are_shown_or_refused(tmp_path):
+    assert fallen(damage.attempts(20, SEED, tmp_path)) == []
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_a_kill_of_each_kind_of_command_changes_no_result(tmp_path):
+    found = [*kills.attempts(len(kills.KINDS), SEED, tmp_path)]
+    assert fallen(found) == []
+    assert {attempt.kind for attempt in found} == {f"kills: {name}" for name in kills.KINDS}
+
+
+def test_every_kind_of_damage_is_done(tmp_path):
+    for name, damage_of in damage.DAMAGES.items():
+        path = tmp_path / name.replace("/", "_")
+        path.write_bytes(b"content" * 9)
+        damage_of(path, random.Random(SEED))
+        is_whole = path.is_file() and not path.is_symlink() and path.read_bytes() == b"content" * 9
+        assert not is_whole, name
 
 
 def test_a_refusal_is_one_line_that_names_what_is_wrong():

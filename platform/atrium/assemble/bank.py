@@ -12,6 +12,7 @@ from atrium.data.problems import ProblemStream
 from atrium.errors import DataError, RunFolderError
 from atrium.grading.rewards import GradedGroup, RewardFunction
 from atrium.models.policy import Policy
+from atrium.plain_files import MAX_LINES_BYTES, read_plain
 from atrium.records import Problem, TokenIds
 from atrium.rollout.bank_engine import BankEngine
 from atrium.rollout.completion_bank import Vocabulary, build_bank
@@ -131,7 +132,7 @@ def _digest(files: Sequence[Path]) -> str:
     """The first digits of a hash over the files' bytes, for the log."""
     digest = hashlib.sha256()
     for path in files:
-        digest.update(path.read_bytes())
+        digest.update(read_plain(path, MAX_LINES_BYTES))
     return digest.hexdigest()[:12]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from atrium.errors import DataError
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import Verifier
+from atrium.plain_files import MAX_LINES_BYTES, read_plain
 from atrium.records import VerdictKind
 
 _FIELDS = {
@@ -87,7 +88,7 @@ def answers_of_file(path: Path) -> list[StoredAnswer]:
     Raises `DataError` where the file cannot be read or a line lacks one of them.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_plain(path, MAX_LINES_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     answers = [_answer_of(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]

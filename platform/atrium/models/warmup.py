@@ -34,6 +34,7 @@ from atrium.models.demonstrations import (
 from atrium.models.policy import Policy, load_policy, staged, write_policy
 from atrium.models.settings import TOKENS, TinySettings, WarmupSettings
 from atrium.models.tiny import CHAT_TEMPLATE, build_tiny_policy
+from atrium.plain_files import MAX_LINES_BYTES, read_plain
 from atrium.seeding import derive_seed
 
 RECIPE_VERSION = 1
@@ -242,7 +243,7 @@ def _store(policy: Policy, folder: Path, settings: dict[str, Any]) -> None:
 def _is_intact(folder: Path) -> bool:
     """Whether the folder holds exactly the files of its manifest, each with its hash."""
     try:
-        manifest = json.loads((folder / _MANIFEST).read_text())
+        manifest = json.loads(read_plain(folder / _MANIFEST))
         return bool(manifest["files"] == _file_hashes(folder))
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -250,7 +251,7 @@ def _is_intact(folder: Path) -> bool:
 
 def _file_hashes(folder: Path) -> dict[str, str]:
     return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        path.name: hashlib.sha256(read_plain(path, MAX_LINES_BYTES)).hexdigest()
         for path in sorted(folder.iterdir())
         if path.name != _MANIFEST
     }

@@ -6,12 +6,14 @@ the terminal, its exceptions become `SweepError`.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
@@ -31,6 +33,8 @@ def storage_url(wanted: str | None, folder: Path) -> str:
     if wanted in (None, "journal"):
         return f"journal:///{(folder / JOURNAL_FILE).absolute()}"
     if wanted == "sqlite":
+        if "?" in str(folder):
+            raise ConfigError(f"storage=sqlite: a URL cannot name {folder}, for its ?; allowed is journal")
         return f"sqlite:///{(folder / SQLITE_FILE).absolute()}"
     assert wanted is not None
     scheme = wanted.partition("://")[0].partition("+")[0]
@@ -141,6 +145,18 @@ class _CheckedBackend(JournalFileBackend):
             raise FileNotFoundError(2, os.strerror(2), self._file_path)
         super().append_logs(logs)
 
+    def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
+        """The operations from a number on; `OSError` for a line that holds none."""
+        number = log_number_from
+        try:
+            for log in super().read_logs(log_number_from):
+                if not isinstance(log, dict) or not isinstance(log.get("op_code"), int):
+                    raise TypeError
+                number += 1
+                yield log
+        except (TypeError, ValueError):
+            raise OSError(errno.EIO, f"line {number + 1} of it holds no operation") from None
+
 
 def _drop_torn_line(path: Path) -> None:
     """Cut off a last line without its end, which a full disk leaves behind."""
@@ -156,9 +172,10 @@ def _drop_torn_line(path: Path) -> None:
 
 
 def _file_of(url: str) -> Path | None:
-    for scheme in ("journal:///", "sqlite:///"):
-        if url.startswith(scheme):
-            return Path(url.removeprefix(scheme).partition("?")[0])
+    if url.startswith("journal:///"):
+        return Path(url.removeprefix("journal:///"))
+    if url.startswith("sqlite:///"):
+        return Path(url.removeprefix("sqlite:///").partition("?")[0])
     return None
 
 

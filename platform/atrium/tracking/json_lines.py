@@ -89,7 +89,7 @@ class JsonLinesWriter:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        data = path.read_bytes()
+        data = read_plain(path, MAX_LINES_BYTES)
         self._end = data.rfind(b"\n") + 1
         if self._end != len(data):
             os.ftruncate(self._descriptor, self._end)

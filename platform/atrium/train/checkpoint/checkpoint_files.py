@@ -19,6 +19,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from atrium.errors import CheckpointError
+from atrium.plain_files import open_plain, read_plain
 
 FORMAT_VERSION = 1
 STATE = "state.json"
@@ -68,7 +69,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     """The content of `state.json`; `CheckpointError` where it is none, or of another format."""
     with _damage_named(folder):
         try:
-            state: dict[str, Any] = json.loads((folder / STATE).read_bytes())
+            state: dict[str, Any] = json.loads(read_plain(folder / STATE))
         except ValueError as error:
             raise ValueError(f"{STATE}: {error}") from error
         files = state.get("files") if isinstance(state, dict) else None
@@ -121,7 +122,7 @@ def _read_digests(folder: Path, state: dict[str, Any]) -> dict[str, str]:
     if "digests" not in state and not path.exists():
         return {}
     digests = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in read_plain(path).decode().splitlines():
         if (match := _LINE.fullmatch(line)) is None:
             raise ValueError(f"{DIGESTS} holds a line that is none of its own: {line[:80]!r}")
         digests[match[2]] = match[1]
@@ -131,7 +132,7 @@ def _read_digests(folder: Path, state: dict[str, Any]) -> dict[str, str]:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
