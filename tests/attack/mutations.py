@@ -249,5 +249,6 @@ def _reading(rng: random.Random) -> CommandLine:
     words = rng.sample(COMMAND_WORDS, rng.randint(1, 3))
     argv = (rng.choice(READING), *words)
     parts = {part for word in words for part in (word, word.partition("=")[2])}
-    names = {name for part in parts for name in (part or '""', json.dumps(part)[1:-1] or '""')}
+    # A message shows unprintable text by its escapes, and of a long one its beginning.
+    names = {name[:30] or '""' for part in parts for name in (part, json.dumps(part)[1:-1])}
     return CommandLine("command lines", argv, ("atrium", *sorted(names)))
