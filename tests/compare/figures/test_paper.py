@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.compare.conftest import make_run, make_study  # noqa: F401 - fixtures
 
 from atrium.compare.figures.paper import (
     INCHES,
@@ -95,7 +94,7 @@ def test_files_have_their_fonts_in_them_and_are_equal_for_equal_figures():
     assert float(width[1]) == pytest.approx(72 * INCHES[1])
 
 
-def test_comparisons_are_drawn_with_every_method_named(make_study):  # noqa: F811
+def test_comparisons_are_drawn_with_every_method_named(make_study):
     comparison = compare_runs(make_study({"grpo": 0.0, "atr": 0.2, "clip_higher": 0.0}, num_seeds=2))
     names = {"difference": ["atr", "clip_higher"], "plane": ["grpo", "atr", "clip_higher"]}
     for kind, part in (
@@ -114,7 +113,7 @@ def test_comparisons_are_drawn_with_every_method_named(make_study):  # noqa: F81
         comparison_figure(comparison, "grid", measure="mean", benchmark="other", columns=1)
 
 
-def test_a_picture_of_a_comparison_says_what_may_be_said_above_rewards_and_seeds(make_study):  # noqa: F811
+def test_a_picture_of_a_comparison_says_what_may_be_said_above_rewards_and_seeds(make_study):
     comparison = compare_runs(make_study({"grpo": 0.0, "atr": 0.2}, num_seeds=3))
     rewards = read_training([one.arm for one in comparison.arms]).rewards
     few, many = paper_sentences(comparison), ["a"] * 3
