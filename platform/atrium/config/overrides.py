@@ -21,6 +21,7 @@ from atrium.config.files import LOCAL
 from atrium.config.nearest import MAX_LISTED, nearest, shown, suggestion
 from atrium.errors import ConfigError
 
+_MAX_DEPTH = 32
 _PLAIN_INTERPOLATION = re.compile(r"\$\{[\w.]+\}")
 FORBIDDEN_KEY = "_target_"
 
@@ -99,6 +100,7 @@ def _parse(line: str, groups: Groups) -> Override:
         raise ConfigError(f"{shown(line)}: no key; write key=value, such as seed=1")
     try:
         override: Override = OverridesParser.create().parse_override(line)
+        is_too_deep = _depth(override.value()) > _MAX_DEPTH
     except HydraException as error:
         cause = str(error.__cause__ if isinstance(error.__cause__, ValueError) else error)
         cause = cause.splitlines()[0].partition(" expecting ")[0]
@@ -106,10 +108,21 @@ def _parse(line: str, groups: Groups) -> Override:
             f"{shown(line)}: {key.strip()} and its value cannot be read ({cause}); write key=value, "
             "with quotes around special characters: 'key=\"value\"'"
         ) from error
-    except RecursionError as error:
-        raise ConfigError(f"{shown(line)}: lists or mappings in one another, too deep to be read") from error
+    except RecursionError:
+        is_too_deep = True
+    if is_too_deep:
+        raise ConfigError(f"{shown(line)}: lists or mappings in one another, more than {_MAX_DEPTH} deep")
     override.config_loader = cast("ConfigLoader", _Options(groups))
     return override
+
+
+def _depth(value: object) -> int:
+    """How many lists and mappings stand in one another, without recursion of its own."""
+    depth, level = 0, [value]
+    while level := [one for one in level if isinstance(one, list | dict)]:
+        depth += 1
+        level = [part for one in level for part in (one.values() if isinstance(one, dict) else one)]
+    return depth
 
 
 @dataclass(frozen=True)

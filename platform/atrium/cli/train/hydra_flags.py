@@ -74,7 +74,10 @@ def parse_flags(argv: Sequence[str]) -> argparse.Namespace:
 
 def complete_shell(overrides: Sequence[str]) -> None:
     """Print what a shell needs to complete `atrium train`; `ConfigError` where anything else is asked for."""
-    if len(overrides) != 1 or not _COMPLETION.fullmatch(overrides[0]):
+    is_asked = len(overrides) == 1 and _COMPLETION.fullmatch(overrides[0])
+    if is_asked and overrides[0] == "query=bash" and "COMP_LINE" not in os.environ:
+        raise ConfigError("query=bash: only bash asks so, which says what was typed in COMP_LINE")
+    if not is_asked:
         raise ConfigError(
             "atrium train --shell-completion: allowed is one of install, uninstall and query, with bash, "
             "fish or zsh, as in --shell-completion install=bash"
