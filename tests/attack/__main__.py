@@ -1,6 +1,7 @@
 """The attack, `make attack`: prints what fell as it goes, and a table of everything that was tried.
 
 --mutations N   wrong settings and command lines
+--effects N     settings of methods and optimisers that two tiny steps have to show
 --kills N       processes of every kind of command, killed at random moments
 --damages N     damaged and missing files of a run's folder
 --seed N        of every random choice
@@ -19,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.attack import damage, kills, mutations
+from tests.attack import damage, effects, kills, mutations
 from tests.attack.outcomes import Attempt, Outcome, table
 
 import atrium
@@ -38,6 +39,7 @@ def main() -> int:
         for attempt in itertools.chain(
             map(mutations.tried, lines),
             damage.attempts(arguments.damages, arguments.seed, Path(folder) / "damages"),
+            effects.attempts(arguments.effects, arguments.seed, Path(folder) / "effects"),
             kills.attempts(arguments.kills, arguments.seed, Path(folder) / "kills"),
         ):
             found.append(attempt)
@@ -53,7 +55,7 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    for name, count in {"mutations": 3000, "kills": 100, "damages": 300, "seed": 0}.items():
+    for name, count in {"mutations": 3000, "effects": 400, "kills": 100, "damages": 300, "seed": 0}.items():
         parser.add_argument(f"--{name}", type=int, default=count, metavar="N")
     parser.add_argument("--write", action="store_true")
     return parser

@@ -6,7 +6,7 @@ import itertools
 import random
 
 import pytest
-from tests.attack import damage, kills, mutations
+from tests.attack import damage, effects, kills, mutations
 from tests.attack.outcomes import Attempt, Outcome, judge, table
 
 SEED = 28
@@ -38,6 +38,12 @@ def test_many_wrong_command_lines_hold_or_are_refused():
 @pytest.mark.timeout(900)
 def test_a_few_damaged_files_are_shown_or_refused(tmp_path):
     assert fallen(damage.attempts(20, SEED, tmp_path)) == []
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_settings_that_are_accepted_show_in_two_steps(tmp_path):
+    assert fallen(effects.attempts(40, SEED, tmp_path)) == []
 
 
 @pytest.mark.full
