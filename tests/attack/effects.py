@@ -32,8 +32,8 @@ from atrium.tracking.run_folder import RunFolder
 
 METHODS = (
     "atr", "clip_higher", "gspo", "cispo", "dual_clip", "gmpo", "sapo", "topr", "bapo", "vespo", "kl_cov",
-    "clip_cov", "grpo_kl_corrected", "rpg_ufkl", "rpg_reinforce_urkl", "gvpo", "dppo_binary_tv", "reinforce_plus_plus",
-    "dsv32_mask", "spo", "dro", "asymre", "decoupled",
+    "clip_cov", "grpo_kl_corrected", "rpg_ufkl", "rpg_reinforce_urkl", "gvpo", "dppo_binary_tv",
+    "reinforce_plus_plus", "dsv32_mask", "spo", "dro", "asymre", "decoupled",
 )  # fmt: skip
 SECTIONS = ("algorithm", "divergence", "regularizer", "optimizer")
 SMALL = (
@@ -58,6 +58,7 @@ CANNOT_SHOW = {
     "algorithm.ratio.weight.cap": "no ratio of two steps meets it",
     "algorithm.token_weight.frac": "a share of some hundred tokens that rounds to none",
     "algorithm.token_weight.upper": "it bounds what a share that rounds to none is drawn from",
+    "divergence.step": "the first window of the search has the share that it looks for already",
     "divergence.positive_frac": "the first window of the search has this share already",
 }
 """Settings that two healthy steps cannot show, and why."""

@@ -224,7 +224,8 @@ def _parts(key: str) -> tuple[str, ...]:
 def _keys(rng: random.Random) -> CommandLine:
     base = _base(rng.randrange(NUM_BASES))
     key = rng.choice(_keys_of(base))
-    wrong = rng.choice(BAD_KEYS)(key, rng)
+    while (wrong := rng.choice(BAD_KEYS)(key, rng)) == key:
+        continue
     line = f"{wrong}={json.dumps(_flat(base)[key])}"
     return CommandLine("misspelt keys", ("train", *base, line), (wrong, *_parts(key), line), base)
 

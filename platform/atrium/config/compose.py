@@ -293,9 +293,8 @@ def _with_engine(data: dict[str, Any], machine: Machine) -> dict[str, Any]:
     engine, _ = engine_choice(model.get("kind"), compute.get("device"), machine)
     shipped = parse_yaml((conf_folder() / "rollout" / f"{engine}.yaml").read_text(encoding="utf-8"))
     # Settings that the chosen engine lacks are left out where they are off, and refused where they are set.
-    known_elsewhere = {
-        key for other in EngineSettings.values() for key in other.model_fields
-    } - shipped.keys()
+    known = EngineSettings.named(engine).model_fields.keys() | shipped.keys()
+    known_elsewhere = {key for other in EngineSettings.values() for key in other.model_fields} - known
     given = {key: value for key, value in rollout.items() if value is not None or key not in known_elsewhere}
     return {**data, "rollout": {**shipped, **given, "engine": engine}}
 
