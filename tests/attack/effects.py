@@ -56,6 +56,8 @@ CANNOT_SHOW = {
     "optimizer.max_skipped_updates": "no update is skipped",
     "algorithm.log_ratio_limit": "no ratio of two steps is as far as exp(10) from 1",
     "algorithm.ratio.weight.cap": "no ratio of two steps meets it",
+    "algorithm.surrogate.cap": "no ratio of two steps meets it",
+    "algorithm.on_policy.scale": "what a method says of itself, to which tests hold it",
     "algorithm.token_weight.frac": "a share of some hundred tokens that rounds to none",
     "algorithm.token_weight.upper": "it bounds what a share that rounds to none is drawn from",
     "divergence.step": "the first window of the search has the share that it looks for already",
