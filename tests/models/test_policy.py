@@ -166,6 +166,11 @@ def test_weights_that_are_not_finite_are_refused_by_the_tensors_name(folder, num
     )
 
 
+def test_quantised_weights_are_refused(folder):
+    _edit_json(folder / "config.json", quantization_config={"quant_method": "gptq", "bits": 4})
+    assert "are quantised (gptq), and rounded weights cannot be trained" in _message(CheckpointError, folder)
+
+
 def test_a_model_that_is_no_language_model_is_refused(folder):
     _edit_json(folder / "config.json", model_type="no_such_architecture")
     assert "no_such_architecture" in _message(CheckpointError, folder)

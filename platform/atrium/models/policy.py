@@ -22,6 +22,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -78,6 +79,7 @@ def load_policy(
     options: dict[str, Any] = {"revision": revision or "main", "trust_remote_code": False}
     with quiet(), readable(location):
         config = AutoConfig.from_pretrained(location, **options)
+        _refuse_quantised(config, location)
         tokenizer = AutoTokenizer.from_pretrained(location, **options)
         model, report = AutoModelForCausalLM.from_pretrained(
             location,
@@ -103,6 +105,17 @@ def load_policy(
             "--resume RUN@STEP optimizer.learning_rate=RATE` begins a new run there"
         )
     return _policy(model.eval(), tokenizer, str(location))
+
+
+def _refuse_quantised(config: PreTrainedConfig, location: str | Path) -> None:
+    quantisation = getattr(config, "quantization_config", None)
+    if quantisation is None:
+        return
+    method = quantisation.get("quant_method", "some way") if isinstance(quantisation, dict) else "some way"
+    raise CheckpointError(
+        f"the weights in '{location}' are quantised ({method}), and rounded weights cannot be trained; load "
+        "the model that they were made from"
+    )
 
 
 def build_random_policy(

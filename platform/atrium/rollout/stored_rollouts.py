@@ -10,7 +10,7 @@ tool). No model and no tokenizer is needed here; `completion_bank` makes tokens 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,7 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
             present = set(file.schema_arrow.names)
             named = {name: found for name in _KNOWN if (found := _column(name, present)) is not None}
             _check_columns(path, present, named)
+            _check_types(path, file.schema_arrow, named)
             for batch in file.iter_batches(columns=list(named.values())):
                 columns = {name: batch.column(found).to_pylist() for name, found in named.items()}
                 for values in zip(*columns.values(), strict=True):
@@ -107,6 +108,42 @@ def _check_columns(path: Path, present: set[str], named: Mapping[str, str]) -> N
     if missing:
         has = ", ".join(sorted(present)) or "none"
         raise DataError(f"{path} lacks the column {' and '.join(missing)}; its columns are {has}")
+
+
+def _check_types(path: Path, schema: pa.Schema, named: Mapping[str, str]) -> None:
+    for name, column in named.items():
+        words, is_right = _TYPES[name]
+        found = schema.field(column).type
+        if not (pa.types.is_null(found) or is_right(found)):
+            raise DataError(f"{path}: the column {column} holds {found}; allowed is {words}")
+
+
+def _is_text(found: pa.DataType) -> bool:
+    found = found.value_type if pa.types.is_dictionary(found) else found
+    return bool(pa.types.is_string(found) or pa.types.is_large_string(found))
+
+
+def _is_number(found: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(found) or pa.types.is_floating(found) or pa.types.is_boolean(found))
+
+
+def _is_list_of(is_right: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+    def check(found: pa.DataType) -> bool:
+        is_list = (
+            pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found)
+        )
+        return is_list and is_right(found.value_type)
+
+    return check
+
+
+_TYPES: Mapping[str, tuple[str, Callable[[pa.DataType], bool]]] = {
+    **dict.fromkeys(("problem_id", "prompt", "completion", "finish_reason"), ("text", _is_text)),
+    "reward": ("numbers", _is_number),
+    "token_ids": ("lists of whole numbers", _is_list_of(pa.types.is_integer)),
+    "logprobs": ("lists of numbers", _is_list_of(_is_number)),
+    "own": ("lists of true and false", _is_list_of(_is_number)),
+}
 
 
 def _matched(
