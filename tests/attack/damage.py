@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.attack.kills import TRAIN
+from tests.attack.mutations import HANG_S, Hung, in_time
 from tests.attack.outcomes import Attempt, Outcome, judge
 
 from atrium.cli import main
@@ -99,8 +100,10 @@ def _tried(what: str, runs_dir: Path, run: Path, whole: Path) -> Attempt:
 
 def _said_by(argv: tuple[str, ...]) -> tuple[Outcome, str]:
     told = io.StringIO()
-    with contextlib.redirect_stderr(told), contextlib.redirect_stdout(io.StringIO()):
+    with in_time(), contextlib.redirect_stderr(told), contextlib.redirect_stdout(io.StringIO()):
         try:
             return judge(main(argv), told.getvalue())
+        except Hung:
+            return Outcome.FELL, f"no answer within {HANG_S} s"
         except Exception:  # a defect, whatever it is
             return Outcome.FELL, traceback.format_exc()[-1500:]

@@ -109,7 +109,7 @@ def command_lines(seed: int) -> Iterator[CommandLine]:
 def tried(line: CommandLine) -> Attempt:
     """Give the command line to the program; how it ended."""
     told, printed = io.StringIO(), io.StringIO()
-    with nothing_begins(), _in_time(), contextlib.redirect_stderr(told), contextlib.redirect_stdout(printed):
+    with nothing_begins(), in_time(), contextlib.redirect_stderr(told), contextlib.redirect_stdout(printed):
         outcome, said = _outcome(line, told)
     return Attempt(line.kind, " ".join(map(repr, line.argv)), outcome, said)
 
@@ -132,7 +132,9 @@ def nothing_begins() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _in_time() -> Iterator[None]:
+def in_time() -> Iterator[None]:
+    """Raise `Hung` in the block after `HANG_S` seconds."""
+
     def hang(*_: object) -> None:
         raise Hung
 

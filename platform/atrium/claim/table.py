@@ -17,6 +17,7 @@ import pyarrow.parquet as pa_parquet
 
 from atrium.compare.outcomes import Answers
 from atrium.errors import ConfigError
+from atrium.plain_files import open_plain
 
 COLUMNS = ("run", "method", "seed", "problem", "sample", "correct")
 _READERS = {
@@ -55,7 +56,8 @@ def _rows(path: Path) -> list[dict[str, object]]:
     if reader is None:
         raise ConfigError(f"{path}: allowed are {', '.join(_READERS)}")
     try:
-        table = reader(path)
+        with open_plain(path) as file:
+            table = reader(file)
     except (OSError, pa.ArrowException) as error:
         raise ConfigError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
     if missing := [name for name in COLUMNS if name not in table.column_names]:

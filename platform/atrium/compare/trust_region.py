@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from atrium.errors import RunFolderError
 from atrium.method.divergences import Divergence
+from atrium.plain_files import open_plain
 from atrium.windows import Window
 
 Counts = NDArray[np.float64]
@@ -61,7 +62,7 @@ def no_counts() -> RatioCounts:
 def count_ratios(path: Path) -> RatioCounts:
     """The counts of one file of rollouts. Raises `RunFolderError` where it is missing or damaged."""
     try:
-        with pq.ParquetFile(path) as file:
+        with open_plain(path) as plain, pq.ParquetFile(plain) as file:
             table = file.read(columns=["ratio", "advantage", "clipped"])
     except (OSError, pa.ArrowException) as error:
         raise RunFolderError(f"{path.name} cannot be read: {str(error).splitlines()[0]}") from error

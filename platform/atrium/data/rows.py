@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from atrium.errors import DataError
+from atrium.plain_files import open_plain
 
 Row = Mapping[str, Any]
 
@@ -97,7 +98,7 @@ def _parquet(path: Path, columns: Collection[str]) -> Iterator[Row]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with open_plain(path) as plain, pq.ParquetFile(plain) as file:
             names = file.schema_arrow.names
             # Where no wanted column is there, any row says what is there instead.
             wanted = [name for name in names if name in columns] or names

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from atrium.errors import DataError
+from atrium.plain_files import open_plain
 from atrium.records import FinishReason, Logprobs, OwnTokens, Problem
 
 _ALTERNATIVES = {"prompt": ("question",), "completion": ("text",)}
@@ -83,7 +84,7 @@ def stored_files(source: Path) -> list[Path]:
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
     """The rows of a file under the names of `_KNOWN`; columns that the file lacks are left out."""
     try:
-        with pq.ParquetFile(path) as file:
+        with open_plain(path) as plain, pq.ParquetFile(plain) as file:
             present = set(file.schema_arrow.names)
             named = {name: found for name in _KNOWN if (found := _column(name, present)) is not None}
             _check_columns(path, present, named)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from atrium.errors import RunFolderError
+from atrium.plain_files import open_plain
 from atrium.records import EvaluatedSample, FinishReason, Problem, RolloutGroup, TokenTrace, VerdictKind
 from atrium.tracking.atomic import replacing
 
@@ -122,7 +123,7 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> list[Row]:
     Raises `RunFolderError` where the file is missing or damaged.
     """
     try:
-        with pq.ParquetFile(path) as file:
+        with open_plain(path) as plain, pq.ParquetFile(plain) as file:
             present = file.schema_arrow.names
             wanted = None if columns is None else [name for name in columns if name in present]
             rows: list[Row] = file.read(columns=wanted, use_threads=False).to_pylist()
