@@ -30,11 +30,25 @@ from atrium.rollout.shared_weights import SharedWeights
 from atrium.train.guard.memory import keep_freed_memory
 
 
-def engine_beside(config: RunConfig, policy: Policy, logs: Path, log: Callable[[str], None]) -> DealtEngine:
-    """The engines of `rollout.placement=beside`, started, with the policy's weights.
+def build_placed_engine(
+    config: RunConfig,
+    policy: Policy,
+    logs: Path,
+    log: Callable[[str], None],
+    *,
+    shares_model: bool = True,
+) -> Engine:
+    """The engine where `rollout.placement` has it, or all of them as one, with the policy's weights.
 
-    What they print is kept in files in `logs`.
+    With `shares_model` one inside this process samples from the policy's very module where it can. What
+    processes of their own print is kept in files in `logs`.
     """
+    if config.rollout.placement == "inside":
+        return build_engine(config.rollout, config, policy, shares_model=shares_model)
+    return _beside(config, policy, logs, log)
+
+
+def _beside(config: RunConfig, policy: Policy, logs: Path, log: Callable[[str], None]) -> DealtEngine:
     rollout = config.rollout
     logs.mkdir(exist_ok=True)
     # Plugins come before all that reads settings, in the engines' processes as here.

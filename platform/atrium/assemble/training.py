@@ -11,14 +11,14 @@ from torch import Tensor
 
 from atrium.assemble.bank import collected_from_bank, read_bank
 from atrium.assemble.budget import tune_micro_batches
-from atrium.assemble.engines import build_engine, mismatch_bound
+from atrium.assemble.engines import mismatch_bound
 from atrium.assemble.evaluation_plan import (
     EvaluationPlan,
     JudgedBenchmark,
     shared_first_evaluation,
 )
 from atrium.assemble.graders import BenchmarkGraders
-from atrium.assemble.placement import engine_beside
+from atrium.assemble.placement import build_placed_engine
 from atrium.assemble.policies import (
     build_policy,
     build_reference,
@@ -181,21 +181,13 @@ def _models(run: Run, policy: Policy) -> _Models:
         if reference is not None and checkpoint.reference is not None:
             reference.load(checkpoint.reference)
     run.listener.phase("starting the engine")
-    engine = _engine(run, policy)
+    engine = build_placed_engine(config, policy, run.folder.engines_dir, run.log, shares_model=ranks.is_alone)
     run.closing.callback(engine.close)
     shards = shard_models(config, policy, reference, ranks)
     optimizer_state: Mapping[str, Tensor] = checkpoint.optimizer if checkpoint else {}
     if checkpoint is not None and not ranks.is_alone:
         optimizer_state = read_sharded(checkpoint, policy, reference, ranks)
     return _Models(engine=engine, reference=reference, shards=shards, optimizer_state=optimizer_state)
-
-
-def _engine(run: Run, policy: Policy) -> Engine:
-    """The engine, or those beside this process as one, with the policy's weights."""
-    config = run.config
-    if config.rollout.placement == "beside":
-        return engine_beside(config, policy, run.folder.engines_dir, run.log)
-    return build_engine(config.rollout, config, policy, shares_model=run.ranks.is_alone)
 
 
 def _beside(config: RunConfig, policy: Policy, engine: Engine) -> SamplingBeside | None:
