@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from atrium.rollout.dealt_engine import DealtEngine
 from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
-from atrium.rollout.engine_process import preload
+from atrium.rollout.engine_process import EngineProcesses, preload
 from atrium.rollout.engine_worker import EngineStart
 from atrium.rollout.shared_weights import SharedWeights
 from atrium.rollout.transformers_engine import TransformersEngine
@@ -156,20 +156,18 @@ def dealt_engine(policy):
 def start_dealt(policy, *, num_engines, unit_samples, build=None):
     """An engine whose processes print into files of their own."""
     preload()
-    folder = Path(tempfile.mkdtemp())
-    shared = SharedWeights.of(policy.model.state_dict())
+    shared = SharedWeights(policy.model.state_dict())
     build = build or pickle.dumps(partial(transformers_engine, policy, unit_samples=unit_samples))
     return DealtEngine(
-        [
-            EngineStart(
-                build=build, plugins=(), places=shared.places, device=None, log=folder / f"{number}.log"
-            )
-            for number in range(num_engines)
-        ],
-        shared,
+        EngineProcesses(
+            EngineStart(build=build, plugins=(), places=shared.places),
+            shared,
+            devices=(None,) * num_engines,
+            logs=Path(tempfile.mkdtemp()),
+            timeout_s=600.0,
+        ),
         unit_samples=unit_samples,
         context_length=policy.context_length,
-        timeout_s=600.0,
         log=print,
     )
 

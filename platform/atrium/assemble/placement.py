@@ -24,7 +24,7 @@ from atrium.errors import ConfigError
 from atrium.models.policy import Policy
 from atrium.rollout.dealt_engine import DealtEngine
 from atrium.rollout.engine import Engine
-from atrium.rollout.engine_process import preload
+from atrium.rollout.engine_process import EngineProcess, EngineProcesses, preload
 from atrium.rollout.engine_worker import EngineStart
 from atrium.rollout.shared_weights import SharedWeights
 from atrium.train.guard.memory import keep_freed_memory
@@ -45,33 +45,28 @@ def build_placed_engine(
     """
     if config.rollout.placement == "inside":
         return build_engine(config.rollout, config, policy, shares_model=shares_model)
-    return _beside(config, policy, logs, log)
+    return _dealt(config, policy, logs, log)
 
 
-def _beside(config: RunConfig, policy: Policy, logs: Path, log: Callable[[str], None]) -> DealtEngine:
+def _dealt(
+    config: RunConfig, policy: Policy, logs: Path, log: Callable[[str], None]
+) -> DealtEngine[EngineProcess]:
+    """Engines that are not inside this process, as one."""
     rollout = config.rollout
-    logs.mkdir(exist_ok=True)
+    weights = SharedWeights(policy.weights())
+    start = EngineStart(
+        build=pickle.dumps(partial(_built, config, _Skeleton.of(policy))),
+        plugins=tuple(str(plugin.path) for plugin in plugins.loaded() if plugin.path),
+        places=weights.places,
+    )
     # Plugins come before all that reads settings, in the engines' processes as here.
     preload(*(() if plugins.loaded() else (__name__,)))
-    weights = SharedWeights.of(policy.weights())
-    build = pickle.dumps(partial(_built, config, _Skeleton.of(policy)))
-    files = tuple(str(plugin.path) for plugin in plugins.loaded() if plugin.path)
+    logs.mkdir(exist_ok=True)
+    place = EngineProcesses(
+        start, weights, devices=_devices(config), logs=logs.absolute(), timeout_s=rollout.engine_timeout_s
+    )
     return DealtEngine(
-        [
-            EngineStart(
-                build=build,
-                plugins=files,
-                places=weights.places,
-                device=device,
-                log=logs.absolute() / f"engine-{number}.log",
-            )
-            for number, device in enumerate(_devices(config))
-        ],
-        weights,
-        unit_samples=rollout.unit_samples_at_once,
-        context_length=policy.context_length,
-        timeout_s=rollout.engine_timeout_s,
-        log=log,
+        place, unit_samples=rollout.unit_samples_at_once, context_length=policy.context_length, log=log
     )
 
 

@@ -1,8 +1,8 @@
-"""An engine that deals its work over processes beside the trainer, and starts those anew that are lost.
+"""An engine that deals its work over engines elsewhere, and starts those anew that are lost.
 
 Work is dealt in units (see `units`) to whoever is free. A unit's completions depend on its requests and the
-weights alone, so neither the number of processes nor which of them answers changes anything, and a unit whose
-process died or hangs is simply asked again.
+weights alone, so neither the number of engines nor where they live or which of them answers changes anything,
+and a unit whose engine died or hangs is simply asked again.
 """
 
 from __future__ import annotations
@@ -12,65 +12,57 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from multiprocessing.connection import wait
+from typing import Generic
 
 from torch import Tensor
 
 from atrium.errors import EngineError
 from atrium.rollout.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
-from atrium.rollout.engine_process import EngineProcess
 from atrium.rollout.engine_worker import Answer, EngineStart, Failed, Release, Take, Unit
+from atrium.rollout.placed_engine import EnginePlace, PlacedT
 from atrium.rollout.sampling import check_requests
-from atrium.rollout.shared_weights import SharedWeights
 from atrium.rollout.units import cut_units
 
 _LOOK_EVERY_S = 0.5
-# Processes that are lost one after the other, with no unit answered between, before the engine gives up.
+# Engines that are lost one after the other, with no unit answered between, before this one gives up.
 _MAX_LOST = 3
 
 
-class DealtEngine:
-    """Samples in processes that share weights.
+class DealtEngine(Generic[PlacedT]):
+    """Samples with the engines of a place.
 
     Parameters
     ----------
-    starts
-        What each process begins with.
-    weights
-        What they sample with.
+    place
+        Where they live.
     unit_samples
         The most samples of a unit; None for engines that batch by themselves, which get equal parts.
     context_length
         The most tokens that a prompt and its completion may have together.
-    timeout_s
-        How long a process that is asked something may say nothing, before it is taken for hanging.
     log
         Takes a line that people should read.
     """
 
     def __init__(
         self,
-        starts: Sequence[EngineStart],
-        weights: SharedWeights,
+        place: EnginePlace[PlacedT],
         *,
         unit_samples: int | None,
         context_length: int,
-        timeout_s: float,
         log: Callable[[str], None],
     ) -> None:
-        self._starts = starts
-        self._weights = weights
+        self._place = place
         self._unit_samples = unit_samples
         self._context_length = context_length
-        self._timeout_s = timeout_s
         self._log = log
         self._weight_version = 0
         self._waiting: deque[Unit] = deque()
         self._num_lost = 0
         self._idle_s, self._looked = 0.0, time.monotonic()
         self._interrupted, self._is_closed = threading.Event(), False
-        self._processes = [self._started(number) for number in range(len(starts))]
+        self._engines: list[PlacedT] = []
         try:
+            self._engines += [place.start(number) for number in range(place.num_engines)]
             self._settle()
         except BaseException:
             self.close()
@@ -83,9 +75,9 @@ class DealtEngine:
 
     @property
     def facts(self) -> EngineFacts:
-        """Those of the processes, which are alike, and for how long they have had nothing to do."""
+        """Those of the engines, which are alike, and for how long they have had nothing to do."""
         self._count_idle()
-        found = [process.facts for process in self._processes]
+        found = [engine.facts for engine in self._engines]
         preempted = [facts.num_preempted for facts in found if facts.num_preempted is not None]
         return EngineFacts(
             described={**found[0].described, "processes": len(found)},
@@ -100,16 +92,16 @@ class DealtEngine:
 
     @property
     def process_ids(self) -> list[int | None]:
-        """The ids of the processes, for tests and diagnostics."""
-        return [process.pid for process in self._processes]
+        """The ids of the engines' processes where they run, for tests and diagnostics."""
+        return [engine.pid for engine in self._engines]
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
         """Yield each request's completions once, as soon as all of them are finished, in any order.
 
-        Checks all requests when called. Raises what the engine in the processes raises, `EngineError` when
-        processes are lost again and again, when one answers with other weights than it was given, and when
+        Checks all requests when called. Raises what the engines raise, `EngineError` when engines are lost
+        again and again, when one answers with other weights than it was given, and when
         weights change before the last completion, and `InterruptedError` after `interrupt`.
         """
         check_requests(requests, sampling, context_length=self._context_length)
@@ -146,23 +138,23 @@ class DealtEngine:
     def _dealt(self, requests: Sequence[GenerationRequest]) -> Sequence[Sequence[int]]:
         if self._unit_samples is not None:
             return cut_units(requests, self._unit_samples)
-        num = len(self._processes)
+        num = len(self._engines)
         parts = [range(first, len(requests), num) for first in range(num)]
         return [part for part in parts if part]
 
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Take over a full `state_dict` as `version`, in all processes.
+        """Take over a full `state_dict` as `version`, in all engines.
 
         Raises `EngineError`, with nothing changed, unless names and shapes are exactly the model's.
         """
         self._interrupted.clear()
-        self._settle()  # nobody reads the shared weights while they are written
-        self._weights.write(weights)
+        self._settle()  # nobody reads the weights while they are written
+        self._place.write(weights)
         self._weight_version = version
         self._ask_all(Take(version))
 
     def release_memory(self) -> None:
-        """Let all processes give their device's memory to others until they are used again."""
+        """Let all engines give their device's memory to others until they are used again."""
         self._ask_all(Release())
 
     def interrupt(self) -> None:
@@ -173,98 +165,94 @@ class DealtEngine:
         self._interrupted.set()
 
     def close(self) -> None:
-        """End all processes. Harmless when called twice."""
+        """End all engines. Harmless when called twice."""
         if not self._is_closed:
             self._is_closed = True
-            for process in self._processes:
-                process.end()
-            self._weights.close()
+            for engine in self._engines:
+                engine.end()
+            self._place.close()
 
     def _ask_all(self, question: Take | Release) -> None:
-        for process in list(self._processes):
-            self._ask(process, question)
+        for engine in list(self._engines):
+            self._ask(engine, question)
         self._settle()
 
     def _settle(self) -> None:
-        """Wait until all processes have done what they were asked."""
-        while any(process.is_busy for process in self._processes):
+        """Wait until all engines have done what they were asked."""
+        while any(engine.is_busy for engine in self._engines):
             self._answers()
 
     def _answers(self) -> list[tuple[Unit, Generation]]:
         """Deal what waits to who is free; the completions that arrive meanwhile, at most half a second.
 
-        A process that is lost is started anew, and its unit waits again, before all others.
+        An engine that is lost is started anew, and its unit waits again, before all others.
         """
-        for process in list(self._processes):
-            if self._waiting and not process.is_busy:
-                self._ask(process, self._waiting.popleft())
-        ready = wait([process.connection for process in self._processes], _LOOK_EVERY_S)
+        for engine in list(self._engines):
+            if self._waiting and not engine.is_busy:
+                self._ask(engine, self._waiting.popleft())
+        ready = self._place.wait(self._engines, _LOOK_EVERY_S)
         self._count_idle()
         answers = []
-        for process in list(self._processes):
-            if process.connection in ready:
-                answers += self._heard(process)
-            elif process.is_late:
-                self._replace(process, f"said nothing for {self._timeout_s:g} s")
+        for engine in list(self._engines):
+            if engine in ready:
+                answers += self._heard(engine)
+            elif engine.is_late:
+                self._replace(engine, f"said nothing for {engine.timeout_s:g} s")
         return answers
 
-    def _heard(self, process: EngineProcess) -> list[tuple[Unit, Generation]]:
-        """What a process says: the completions of a request, if it says no other thing."""
-        question = process.question
+    def _heard(self, engine: PlacedT) -> list[tuple[Unit, Generation]]:
+        """What an engine says: the completions of a request, if it says no other thing."""
+        question = engine.question
         try:
-            reply = process.receive()
+            reply = engine.receive()
         except (EOFError, OSError):
-            self._replace(process, "died")
+            self._replace(engine, "died")
             return []
         if isinstance(reply, Answer):
             assert isinstance(question, Unit)
             return [(question, reply.generation)]
-        process.question = None
+        engine.question = None
         if isinstance(reply, Failed):
             raise reply.error
-        process.facts = reply.facts
+        engine.facts, engine.pid = reply.facts, reply.pid
         if isinstance(question, EngineStart):
-            self._ask(process, Take(self._weight_version))
+            self._ask(engine, Take(self._weight_version))
         elif isinstance(question, Unit):
             self._num_lost = 0
         return []
 
-    def _ask(self, process: EngineProcess, question: Take | Release | Unit) -> None:
+    def _ask(self, engine: PlacedT, question: Take | Release | Unit) -> None:
         try:
-            process.ask(question)
+            engine.ask(question)
         except OSError:
-            self._replace(process, "died")
+            self._replace(engine, "died")
 
-    def _started(self, number: int) -> EngineProcess:
-        memory = self._weights.descriptor
-        return EngineProcess(number, self._starts[number], memory, timeout_s=self._timeout_s)
-
-    def _replace(self, process: EngineProcess, how: str) -> None:
-        """Start a process that is lost anew; what it was asked waits again."""
-        question, number = process.question, process.number
-        process.end()
+    def _replace(self, engine: PlacedT, how: str) -> None:
+        """Start an engine that is lost anew; what it was asked waits again."""
+        question, number = engine.question, engine.number
+        engine.end()
         self._num_lost += 1
-        said = f"engine {number} {how} (what it printed: {self._starts[number].log})"
+        said = f"engine {number} {how} (what it printed: {engine.printed})"
         if self._num_lost > _MAX_LOST:
             raise EngineError(f"{said}, the last of {self._num_lost} that were lost one after the other")
         self._log(f"{said}; it is started again, and its work is asked again")
-        self._processes[number] = self._started(number)
+        self._engines[number] = self._place.start(number)
         if isinstance(question, Unit):
             self._waiting.appendleft(question)
 
     def _drop_units(self) -> None:
         """Forget what is not answered; who works on it is started anew."""
         self._waiting.clear()
-        for process in self._processes:
-            if isinstance(process.question, Unit) and not self._is_closed:
-                process.end()
-                self._processes[process.number] = self._started(process.number)
+        for engine in list(self._engines):
+            if isinstance(engine.question, Unit) and not self._is_closed:
+                engine.end()
+                self._engines[engine.number] = self._place.start(engine.number)
 
     def _count_idle(self) -> None:
         """Add the time since the last look for all that had nothing to do in it."""
         now = time.monotonic()
-        num_idle = sum(not process.is_busy for process in self._processes)
-        self._idle_s += (now - self._looked) * num_idle / len(self._processes)
+        num_idle = sum(not engine.is_busy for engine in self._engines)
+        self._idle_s += (now - self._looked) * num_idle / len(self._engines)
         self._looked = now
 
 

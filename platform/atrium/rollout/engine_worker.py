@@ -1,33 +1,26 @@
-"""The process that an engine runs in beside the trainer, and what the two say to each other.
+"""What answers for an engine away from the trainer's process, and what the two say to each other.
 
-It answers one message after the other over an inherited socket and listens to nothing else. When that socket
-closes, because the trainer closed the engine or died in whatever way, the process ends at once, in the
-middle of sampling too. Weights are read from shared memory, when the trainer says that they are there.
+It answers one question after the other. Weights are read from memory that is shared with the trainer, when
+the trainer says that they are there.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import select
-import signal
-import sys
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from atrium import plugins
 from atrium.rollout.engine import Engine, EngineFacts, Generation, GenerationRequest, SamplingParams
-from atrium.rollout.shared_weights import Descriptor, SharedWeights, TensorPlace
+from atrium.rollout.shared_weights import Memory, TensorPlace, tensors_in
 
 BuildEngine = Callable[[], Engine]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineStart:
-    """What an engine's process begins with, which is the first that it is asked.
+    """What an engine begins with, which is the first that it is asked.
 
     Attributes
     ----------
@@ -37,17 +30,11 @@ class EngineStart:
         The files of code of one's own.
     places
         Where the weights lie in the memory that is shared.
-    device
-        The one GPU that it sees, as CUDA_VISIBLE_DEVICES names it; None for what the trainer sees.
-    log
-        The file that takes what the process prints.
     """
 
     build: bytes
     plugins: tuple[str, ...]
     places: tuple[TensorPlace, ...]
-    device: str | None
-    log: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +63,10 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was asked is done."""
+    """What was asked is done, by the process of this id."""
 
     facts: EngineFacts
+    pid: int = field(default_factory=os.getpid)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,46 +87,32 @@ Question = EngineStart | Take | Unit | Release
 Reply = Answer | Done | Failed
 
 
-def serve(connection: Connection, memory: Descriptor) -> None:
-    """The life of the process."""
-    os.setsid()  # out of the terminal's reach: Ctrl-C is for the trainer, which then closes us
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_trainer, args=(connection,), daemon=True).start()
-    start: EngineStart = connection.recv()
-    _print_into(start.log)
-    if start.device is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = start.device
-    weights = SharedWeights(memory, start.places)
-    try:
-        plugins.load(start.plugins)
-        build: BuildEngine = pickle.loads(start.build)  # noqa: S301 - from the trainer, over its own pipe
-        engine = build()
-    except Exception as error:  # raised again in the trainer
-        connection.send(Failed(_sendable(error)))
-        return
-    connection.send(Done(engine.facts))
-    while True:
-        question: Take | Unit | Release = connection.recv()
+class EngineWorker:
+    """Builds an engine when it is asked its start, and answers with it from then on."""
+
+    def __init__(self) -> None:
+        self._engine: Engine
+        self._places: tuple[TensorPlace, ...] = ()
+
+    def replies(self, question: Question, memory: Memory | None) -> Iterator[Reply]:
+        """All that is said to a question; `memory` holds the weights that are to be taken."""
         try:
-            if isinstance(question, Take):
-                engine.update_weights(weights.tensors, question.version)
+            if isinstance(question, EngineStart):
+                plugins.load(question.plugins)
+                build: BuildEngine = pickle.loads(question.build)  # noqa: S301 - the trainer's own
+                self._engine, self._places = build(), question.places
+            elif isinstance(question, Take):
+                assert memory is not None
+                self._engine.update_weights(tensors_in(memory, self._places), question.version)
             elif isinstance(question, Unit):
-                for generation in engine.generate(question.requests, question.sampling):
-                    connection.send(Answer(generation))
+                for generation in self._engine.generate(question.requests, question.sampling):
+                    yield Answer(generation)
             else:
-                engine.release_memory()
-        except Exception as error:
-            connection.send(Failed(_sendable(error)))
+                self._engine.release_memory()
+        except Exception as error:  # raised again in the trainer
+            yield Failed(_sendable(error))
         else:
-            connection.send(Done(engine.facts))
-
-
-def _end_with_trainer(connection: Connection) -> None:
-    """End this process when the other end of the socket is closed, whatever the main thread does."""
-    hung_up = select.poll()
-    hung_up.register(connection, 0)  # POLLHUP is always told
-    hung_up.poll()
-    os._exit(0)
+            yield Done(self._engine.facts)
 
 
 def _sendable(error: Exception) -> Exception:
@@ -148,11 +122,3 @@ def _sendable(error: Exception) -> Exception:
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
-
-
-def _print_into(log: Path) -> None:
-    with log.open("ab") as file:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)

@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import mmap
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from multiprocessing.reduction import DupFd
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from atrium.models.shards import full_tensor
 from atrium.rollout.weights import check_weights
 
 _ALIGNMENT = 64
+
+Memory = mmap.mmap | NDArray[np.uint8]
+"""What weights lie in, byte after byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +57,32 @@ def _inherited(descriptor: Any) -> Descriptor:  # noqa: ANN401 - as multiprocess
     return Descriptor(descriptor.detach())
 
 
-class SharedWeights:
-    """A full `state_dict` in the memory behind a descriptor, whose tensors lie at `places`."""
-
-    def __init__(self, descriptor: Descriptor, places: Sequence[TensorPlace]) -> None:
-        self.descriptor = descriptor
-        self.places = tuple(places)
-        memory = mmap.mmap(descriptor.number, 0)
-        self.tensors: Mapping[str, Tensor] = {
+def tensors_in(memory: Memory, places: Sequence[TensorPlace]) -> dict[str, Tensor]:
+    """The tensors at `places` of the memory by name, as views of it; where it is read-only, so are they."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return {
             place.name: torch.frombuffer(
                 memory, dtype=place.dtype, count=prod(place.shape), offset=place.offset
             ).view(place.shape)
-            for place in self.places
+            for place in places
         }
-        """The weights by name, as views of the memory."""
 
-    @classmethod
-    def of(cls, weights: Mapping[str, Tensor]) -> SharedWeights:
+
+class SharedWeights:
+    """A full `state_dict` in memory without a name, as one process writes it and others read it.
+
+    Attributes
+    ----------
+    descriptor
+        What others open the memory by.
+    memory
+        All of it.
+    places
+        Where each tensor lies in it.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
         """Memory for weights of these names, shapes and types, with their values."""
         places, offset = [], 0
         for name, weight in weights.items():
@@ -75,15 +90,17 @@ class SharedWeights:
             offset += -(-places[-1].num_bytes // _ALIGNMENT) * _ALIGNMENT
         number = os.memfd_create("weights")
         os.ftruncate(number, offset)
-        shared = cls(Descriptor(number), places)
-        shared.write(weights)
-        return shared
+        self.descriptor = Descriptor(number)
+        self.memory = mmap.mmap(number, 0)
+        self.places = tuple(places)
+        self._tensors = tensors_in(self.memory, places)
+        self.write(weights)
 
     def write(self, weights: Mapping[str, Tensor]) -> None:
         """Take over values; raises `EngineError`, with nothing changed, for other names or shapes."""
-        check_weights(self.tensors, weights)
+        check_weights(self._tensors, weights)
         with torch.no_grad():
-            for name, target in self.tensors.items():
+            for name, target in self._tensors.items():
                 target.copy_(full_tensor(weights[name]))
 
     def close(self) -> None:

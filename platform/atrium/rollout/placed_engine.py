@@ -1,0 +1,101 @@
+"""An engine that does not run in the trainer's process, as the trainer sees it, and where such engines live.
+
+`DealtEngine` deals work to engines of any place. One is asked one thing at a time and says one thing after
+the other, the last of which is `Done` or `Failed` (see `engine_worker`).
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from torch import Tensor
+
+from atrium.rollout.engine import EngineFacts
+from atrium.rollout.engine_worker import Question, Reply
+
+
+class PlacedEngine(ABC):
+    """One engine; `question` is what it works on, at first its start, and None while it is idle.
+
+    `facts` are those that it told last, and `pid` is its process's id there, once that is known. For
+    `timeout_s` it may work without a word before it is taken for hanging.
+    """
+
+    pid: int | None = None
+
+    def __init__(self, number: int, *, timeout_s: float) -> None:
+        self.number = number
+        self.question: Question | None = None
+        self.facts = EngineFacts()
+        self.timeout_s = timeout_s
+        self._asked = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has not answered yet what it is asked."""
+        return self.question is not None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it has said nothing for too long, although it is asked something."""
+        return self.is_busy and time.monotonic() - self._asked > self.timeout_s
+
+    @property
+    @abstractmethod
+    def printed(self) -> str:
+        """Where people find what it prints."""
+
+    def ask(self, question: Question) -> None:
+        """Ask an idle engine; raises `OSError` where it is gone."""
+        self.question, self._asked = question, time.monotonic()
+        self._send(question)
+
+    def receive(self) -> Reply:
+        """The next that it says, which is there or on its way; `EOFError` or `OSError` where it is gone."""
+        reply = self._next()
+        self._asked = time.monotonic()
+        return reply
+
+    @abstractmethod
+    def end(self) -> None:
+        """Kill it; it has nothing to lose. Harmless when called twice."""
+
+    @abstractmethod
+    def _send(self, question: Question) -> None: ...
+
+    @abstractmethod
+    def _next(self) -> Reply: ...
+
+
+PlacedT = TypeVar("PlacedT", bound=PlacedEngine)
+
+
+class EnginePlace(Protocol, Generic[PlacedT]):
+    """Where engines live: starts them, gives them weights, and listens to all of them at once."""
+
+    @property
+    def num_engines(self) -> int:
+        """How many there are at a time, numbered from 0."""
+        ...
+
+    def start(self, number: int) -> PlacedT:
+        """A new engine of this number, which is asked its start already."""
+        ...
+
+    def write(self, weights: Mapping[str, Tensor]) -> None:
+        """Have the weights (a full `state_dict`) ready for whoever is asked to take them, while all are idle.
+
+        Raises `EngineError`, with nothing changed, unless names and shapes are exactly the model's.
+        """
+        ...
+
+    def wait(self, engines: Sequence[PlacedT], timeout_s: float) -> Collection[PlacedT]:
+        """Those that say something, or are gone, as soon as there is one; none after `timeout_s` seconds."""
+        ...
+
+    def close(self) -> None:
+        """Leave the place, when its engines have ended."""
+        ...
