@@ -53,10 +53,12 @@ class TableEngine:
         self.answer = answer
         self.seeds = {}
         self.calls = []
+        self.waves = []
 
     def generate(self, requests, sampling):
         prompts = [int(request.prompt_token_ids[0]) for request in requests]
         self.calls.append(prompts)
+        self.waves.append([request.wave for request in requests])
         places = [prompts[:index].count(prompt) for index, prompt in enumerate(prompts)]
         for index in reversed(range(len(requests))):
             (seed,) = requests[index].sample_seeds
@@ -258,13 +260,18 @@ def test_progress_counts_samples_and_tokens_and_ends_complete(grader):
         (WaveSize(num_tokens=(1 + 8) * 8), [2, 1]),  # a prompt of one token and an answer of up to eight
         (WaveSize(num_tokens=1), [1, 1, 1]),
         (WaveSize(), [3]),
-        (None, [3]),
+        (None, [1, 1, 1]),
     ],
 )
-def test_the_engine_gets_whole_problems_in_waves(grader, size, waves):
+def test_the_engine_gets_all_waves_of_whole_problems_at_once(grader, size, waves):
     engine = TableEngine(first_correct(lambda prompt: 1))
     evaluate(benchmark(), engine=engine, grader=grader, encode=encode, seed=0, wave_size=size)
-    assert [len(set(call)) for call in engine.calls] == waves
+    ((prompts, numbers),) = zip(engine.calls, engine.waves, strict=True)
+    problems = [
+        {p for p, wave in zip(prompts, numbers, strict=True) if wave == n} for n in sorted({*numbers})
+    ]
+    assert [len(wave) for wave in problems] == waves
+    assert sum(waves) == len(set.union(*problems)) == 3
 
 
 @pytest.mark.parametrize("size", [WaveSize(num_samples=8), None])

@@ -76,6 +76,16 @@ def test_a_unit_is_as_many_whole_requests_as_fit(group_sizes, unit_samples, unit
         assert cut_units(whole, unit_samples) == [range(len(whole))]
 
 
+def test_requests_of_different_waves_share_no_unit():
+    prompt = np.array([1], np.int32)
+    requests = [
+        GenerationRequest(prompt_token_ids=prompt, sample_seeds=(seed,), wave=wave)
+        for seed, wave in enumerate([0, 0, 0, 3, 3, 1])
+    ]
+    assert cut_units(requests, 2) == [range(2), range(2, 3), range(3, 5), range(5, 6)]
+    assert cut_units(requests, None) == [range(3), range(3, 5), range(5, 6)]
+
+
 def test_processes_answer_what_the_engine_inside_answers_to_the_last_bit(policy, requests, expected):
     assert bits(dealt_engine(policy).generate(requests, SAMPLING)) == expected
 

@@ -6,9 +6,10 @@ back: at the end, and problem by problem where an interruption must lose nothing
 on the seed of evaluations, the run's seed, the benchmark, the problem and the sample's index only, so
 evaluating more often, or more problems, changes no other random choice.
 
-An engine's batch can change the last bits of a log-probability. Where a rule cuts the work into waves, a
-wave is the unit that is finished, so that an evaluation which was interrupted and one which was not take
-the same batches and give the same rows.
+An engine's batch can change the last bits of a log-probability. A rule cuts the work into waves, which share
+no batch and are finished as a whole, so that an evaluation which was interrupted and one which was not take
+the same batches and give the same rows. The engine has all waves at once, so that several processes of it
+have work to the end.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ def evaluate(
         The seed of the run that trained these weights. Runs with different seeds share no draws, so that
         their sampling noise is independent; None for the draws of weights that no run has trained.
     wave_size
-        How much the engine gets at a time. None gives it all, for an engine that fills its batch by itself;
-        each problem is then finished on its own.
+        How much is sampled together. None for an engine that fills its batch by itself: each problem is then
+        finished on its own.
     watch
         What to tell while it goes on, and what is finished already.
 
@@ -133,15 +134,16 @@ def evaluate(
         for index, problem in enumerate(benchmark.problems)
         if problem.problem_id not in watch.finished
     }
-    for wave in _waves(benchmark, encode, wave_size):
-        due = [index for index in wave if index in prompts]
-        sampled = _sampled(benchmark, due, prompts, engine=engine, seed=seed, run_seed=run_seed)
-        for index, sample_index, completion in sampled:
-            is_whole = work.add(index, sample_index, completion)
-            if wave_size is None and is_whole:
-                work.hand_over([index])
-        if wave_size is not None and due:
-            work.hand_over(due)
+    waves = [[index for index in wave if index in prompts] for wave in _waves(benchmark, encode, wave_size)]
+    wave_of = {index: wave for wave in waves for index in wave}
+    whole: set[int] = set()
+    for index, sample_index, completion in _sampled(
+        benchmark, waves, prompts, engine=engine, seed=seed, run_seed=run_seed
+    ):
+        if work.add(index, sample_index, completion):
+            whole.add(index)
+            if whole.issuperset(wave_of[index]):
+                work.hand_over(wave_of[index])
     samples_PK = work.wait()
     samples = tuple(sample for samples_K in samples_PK for sample in samples_K)
     results = summarize(
@@ -174,18 +176,21 @@ def sample_only(
 ) -> None:
     """Sample what `evaluate` does, and drop it: for a process that shares its engine with one that grades."""
     prompts = {index: encode(problem) for index, problem in enumerate(benchmark.problems)}
-    for wave in _waves(benchmark, encode, wave_size):
-        for _ in _sampled(benchmark, wave, prompts, engine=engine, seed=seed, run_seed=run_seed):
-            pass
+    waves = list(_waves(benchmark, encode, wave_size))
+    for _ in _sampled(benchmark, waves, prompts, engine=engine, seed=seed, run_seed=run_seed):
+        pass
 
 
 def _waves(
     benchmark: Benchmark, encode: Callable[[Problem], TokenIds], size: WaveSize | None
 ) -> Iterator[list[int]]:
-    """The places of all problems in waves, finished ones too: longest prompts first, for little padding."""
+    """The places of all problems in waves, finished ones too: longest prompts first, for little padding.
+
+    Without a size each problem is a wave.
+    """
     places = list(range(len(benchmark.problems)))
     if size is None:
-        yield places
+        yield from ([place] for place in places)
         return
     lengths = [len(encode(problem)) for problem in benchmark.problems]
     places.sort(key=lambda index: -lengths[index])
@@ -199,27 +204,33 @@ def _waves(
 
 def _sampled(
     benchmark: Benchmark,
-    due: Sequence[int],
+    waves: Sequence[Sequence[int]],
     prompts: Mapping[int, TokenIds],
     *,
     engine: Engine,
     seed: int,
     run_seed: int | None,
 ) -> Iterator[tuple[int, int, Completion]]:
-    """Each sample of the due problems as it is finished: the problem's place, the sample's, and it.
+    """Each sample of the waves' problems as it is finished: the problem's place, the sample's, and it.
 
     A request holds one sample, so that none waits for its problem's others; checks the engine's promise.
     """
     key = (benchmark.name,) if run_seed is None else (run_seed, benchmark.name)
-    places = [(index, sample_index) for index in due for sample_index in range(benchmark.num_samples)]
+    places = [
+        (index, sample_index, number)
+        for number, wave in enumerate(waves)
+        for index in wave
+        for sample_index in range(benchmark.num_samples)
+    ]
     requests = [
         GenerationRequest(
             prompt_token_ids=prompts[index],
             sample_seeds=(
                 derive_seed(seed, "evaluation", *key, benchmark.problems[index].problem_id, sample_index),
             ),
+            wave=number,
         )
-        for index, sample_index in places
+        for index, sample_index, number in places
     ]
     missing = set(range(len(requests)))
     for generation in engine.generate(requests, benchmark.sampling) if requests else ():
@@ -230,7 +241,7 @@ def _sampled(
                 f"benchmark {benchmark.name!r}; 1 is due, once"
             )
         missing.remove(request)
-        yield (*places[request], generation.completions[0])
+        yield (*places[request][:2], generation.completions[0])
     if missing:
         raise EngineError(
             f"the engine returned nothing for {len(missing)} of {len(requests)} samples of "

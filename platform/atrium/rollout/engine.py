@@ -47,10 +47,13 @@ class GenerationRequest:
     The completion of a seed depends on the prompt, the weights, the sampling parameters and that seed
     only: not on its neighbours, their order, or how the engine batches them (up to floating-point
     rounding of the logits, which a batch's shape may change in the last bits).
+    Where an engine's work is cut into units, requests that follow one another share one only with an equal
+    `wave`: the neighbours of a request are then the same whatever else is asked.
     """
 
     prompt_token_ids: TokenIds
     sample_seeds: tuple[int, ...]
+    wave: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
