@@ -12,7 +12,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from atrium.assemble.evaluation import run_evaluation
 from atrium.config.compose import from_json
+from atrium.config.evaluation import EvaluatedCheckpoint, checkpoint_evaluation
 from atrium.errors import CheckpointError, EngineError
 from atrium.metrics import (
     ENGINE_IDLE_S,
@@ -28,6 +30,7 @@ from atrium.metrics import (
 )
 from atrium.rollout.dealt_engine import DealtEngine
 from atrium.tracking.json_lines import read_json_lines
+from atrium.tracking.run_folder import RunFolder
 from atrium.train.checkpoint.lagged import read_lagged
 from atrium.train.update.optimizer import PolicyOptimizer
 
@@ -228,6 +231,10 @@ def test_with_weights_that_do_not_move_every_ratio_of_an_old_batch_is_one(runs):
         assert step[OUTSIDE_BEFORE_UPDATE_FRAC.name] == 0.0
 
 
+def rows_at(path):
+    return pq.read_table(path).to_pylist()
+
+
 BESIDE = ("rollout.placement=beside", "rollout.num_engines=2")
 
 
@@ -236,6 +243,23 @@ def test_a_run_with_two_engines_beside_it_is_the_run_with_one_inside(runs, deep,
     same_record(folder, deep, step=6)
     assert all(step[ENGINE_IDLE_S.name] >= 0.0 for step in steps_of(folder))
     assert all(ENGINE_IDLE_S.name not in step for step in steps_of(deep))
+
+
+def test_an_evaluation_is_by_the_weights_of_its_step_whatever_is_sampled_ahead(runs):
+    """The checkpoint of step 4 asked anew gives the rows that the run had there from its two engines."""
+    folder = runs.train(*DEEP, *BESIDE, "num_steps=4", "experiment_name=deep_evaluated")
+    checkpoint = EvaluatedCheckpoint(run=folder.name, step=4, seed=0)
+    trained, policy = from_json(folder.config_file.read_text()), folder.checkpoint_path(4) / "policy"
+    settings = checkpoint_evaluation(
+        trained, checkpoint, policy=policy, overrides=("tracking.figures=false",)
+    )
+    assert settings.config.rollout.placement == "inside"
+    anew = RunFolder(run_evaluation(settings))
+    rows = [rows_at(run.evaluation_path("arithmetic-test", 4)) for run in (anew, folder)]
+    assert rows[0] == rows[1]
+    assert {row["logprob_sum"] for row in rows[0]} != {
+        row["logprob_sum"] for row in rows_at(folder.evaluation_path("arithmetic-test", 0))
+    }
 
 
 def test_a_batch_is_sampled_during_the_update_before_it(runs, undisturbed, same_record):

@@ -312,6 +312,29 @@ def test_engines_beside_the_trainer_each_take_memory_of_a_cpu_and_none_of_its_gp
     }
 
 
+def test_engines_beside_an_evaluation_are_planned_where_they_are():
+    """On a CPU all of them; of GPUs, on which nothing else is, the one that most of them share."""
+    lines = ("rollout=transformers", "rollout.placement=beside", "rollout.num_engines=2")
+    shared = (*lines, "rollout.devices=[1,1]")
+
+    def items(*settings, device):
+        config = compose(settings)
+        config = config.model_copy(update={"compute": config.compute.model_copy(update={"device": device})})
+        found = planned_memory(config, exact_shape(config), trains=False)
+        return {item.name: item.num_bytes for item in found}
+
+    alone, beside = (items(*run, device="cpu") for run in (lines[:1], lines))
+    weights, cache = alone["weights, float32"], alone["key-value cache of answers"]
+    assert beside["weights that engines read"] == weights
+    assert beside["engine's copy of the weights"] == 2 * weights
+    assert beside["key-value cache of answers"] == 2 * cache
+    for run, num in ((lines, 1), (shared, 2)):
+        assert items(*run, device="cuda") == {
+            "engine's copy of the weights": num * weights,
+            "key-value cache of answers": num * cache,
+        }
+
+
 def test_a_large_model_is_planned_from_its_file_alone(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["memory", "--json", "model=qwen3_1_7b", "compute.dtype=bfloat16"]) == 0

@@ -109,6 +109,22 @@ def test_vllm_has_the_gpu_for_itself_in_an_evaluation_unless_told_otherwise():
     assert (found.gpu_memory_fraction, found.sleep_level) == (0.9, None)
 
 
+def test_engines_beside_an_evaluation_are_asked_for_by_itself_and_by_any_number():
+    """They are no part of the run, which may have left a GPU to its trainer; a batch of it does not count."""
+    beside = ("rollout.placement=beside", "rollout.num_engines=5", "rollout.devices=[0,1,2,3,4]")
+    trained = ("rollout.placement=beside", "rollout.num_engines=2", "rollout.lag=1")
+    assert compose(trained).rollout.placement == "beside"
+    own = of_checkpoint(trained=trained).config.rollout
+    assert (own.placement, own.num_engines, own.lag) == ("inside", 1, 0)
+    for config in (compose_evaluation(beside).config, of_checkpoint(*beside, trained=trained).config):
+        assert (config.rollout.placement, config.rollout.num_engines) == ("beside", 5)
+        assert config.rollout.devices == (0, 1, 2, 3, 4)
+    with pytest.raises(ConfigError, match=r"rollout\.num_engines=5.*choose rollout\.placement=beside"):
+        compose_evaluation(beside[1:2])
+    with pytest.raises(ConfigError, match=r"rollout\.unit_samples"):
+        compose(beside[:2])
+
+
 def test_stored_rollouts_answer_no_benchmark():
     bank = ("rollout=bank", "rollout.source=some/run")
     with pytest.raises(ConfigError, match="stored rollouts answer no benchmark"):

@@ -17,7 +17,9 @@ import torch
 
 from atrium.assemble.benchmarks import LoadedBenchmark, load_benchmarks
 from atrium.assemble.engines import build_engine, check_model
+from atrium.assemble.fitting import changed
 from atrium.assemble.graders import BenchmarkGraders, build_grader, grader_version
+from atrium.assemble.placement import engine_beside
 from atrium.assemble.policies import build_policy, copy_out_of_mmap
 from atrium.assemble.run import Run, RunRequest, opened
 from atrium.assemble.task import evaluated_benchmark
@@ -126,10 +128,10 @@ def _evaluate_all(settings: EvaluationSettings, run: Run) -> list[Evaluation]:
     graders = BenchmarkGraders(config.grader, config.model, own)
     run.closing.callback(graders.close)
     policy = load_evaluated_policy(config, run.folder.cache_dir, run.listener)
-    engine = build_engine(config.rollout, config, policy)
+    engine = _engine(run, policy)
     run.closing.callback(engine.close)
     run.record_engine(engine.facts)
-    if config.rollout.has_own_weights:
+    if config.rollout.is_apart:
         policy.model.to("meta")  # shapes are asked for still, weights are not
     parts = _Parts(
         settings=settings,
@@ -141,6 +143,17 @@ def _evaluate_all(settings: EvaluationSettings, run: Run) -> list[Evaluation]:
     )
     count = _Count(run.listener, sum(len(one.problems) for one in loaded))
     return [_evaluate_one(parts, one, graders.of(one), count) for one in loaded]
+
+
+def _engine(run: Run, policy: Policy) -> Engine:
+    """The engine, or those beside this process as one: on the first GPUs, where none are named."""
+    config, rollout = run.config, run.config.rollout
+    if rollout.placement == "inside":
+        return build_engine(rollout, config, policy)
+    run.listener.phase("starting the engines")
+    if rollout.devices is None:
+        config = changed(config, rollout={"devices": tuple(range(rollout.num_engines))})
+    return engine_beside(config, policy, run.folder.engines_dir, run.log)
 
 
 def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count: _Count) -> Evaluation:
@@ -245,7 +258,7 @@ def load_evaluated_policy(config: RunConfig, cache_dir: Path, listener: Listener
 
     It lies on the host where the engine holds weights of its own.
     """
-    device = "cpu" if config.rollout.has_own_weights else config.compute.device
+    device = "cpu" if config.rollout.is_apart else config.compute.device
     if isinstance(config.model, TinyModelSettings) or config.model.weights == "random":
         policy = build_policy(config, cache_dir, listener, trains=False, device=device)
     else:

@@ -50,7 +50,7 @@ def planned_memory(
     longest = min(num_prompt_tokens + rollout.max_new_tokens, allowed)
     batch = rollout.num_prompts * rollout.group_size * longest
     demand = trainer_demand(config, shape, batch_tokens=batch, trains=trains)
-    is_beside = trains and rollout.placement == "beside"
+    is_beside = rollout.placement == "beside"
     engine = rollout.memory(
         shape,
         EngineDemand(
@@ -68,17 +68,22 @@ def planned_memory(
         shared = demand.weight_bytes * shape.num_parameters if compute.device == "cpu" else 0
         engine = (
             MemoryItem("weights that engines read", shared, tuple(Phase), "rollout.placement=inside"),
-            *(replace(item, num_bytes=item.num_bytes * _num_on_device(config)) for item in engine),
+            *(replace(item, num_bytes=item.num_bytes * _num_on_device(config, trains)) for item in engine),
         )
     return plan_memory(shape, demand, engine)
 
 
-def _num_on_device(config: RunConfig) -> int:
-    """How many of the engines beside the trainer take memory of its device: all of them on a CPU."""
+def _num_on_device(config: RunConfig, trains: bool) -> int:
+    """How many of the engines beside this process share its device: all of them on a CPU.
+
+    An evaluation has none of its own: planned is the GPU that most of them share.
+    """
     rollout = config.rollout
     if config.compute.device == "cpu":
         return rollout.num_engines
-    return 0 if rollout.devices is None else rollout.devices.count(0)
+    if trains:
+        return 0 if rollout.devices is None else rollout.devices.count(0)
+    return 1 if rollout.devices is None else max(map(rollout.devices.count, rollout.devices))
 
 
 def trainer_demand(config: RunConfig, shape: ModelShape, *, batch_tokens: int, trains: bool) -> TrainerDemand:
@@ -107,7 +112,7 @@ def trainer_demand(config: RunConfig, shape: ModelShape, *, batch_tokens: int, t
         overlaps=config.rollout.overlaps,
         trains=trains,
         held_dtype=compute.dtype,
-        hands_over=not trains and config.rollout.has_own_weights and compute.device == "cuda",
+        hands_over=not trains and config.rollout.is_apart and compute.device == "cuda",
     )
 
 

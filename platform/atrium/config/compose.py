@@ -68,14 +68,16 @@ _FIXED_HYDRA: Mapping[str, Any] = {
 """What Hydra's own node must hold, so that no file makes it run code or write outside the runs."""
 
 
-def compose(overrides: Sequence[str] = (), *, machine: Machine | None = None) -> RunConfig:
+def compose(
+    overrides: Sequence[str] = (), *, machine: Machine | None = None, trains: bool = True
+) -> RunConfig:
     """The configuration that the shipped files and `overrides` give, validated and resolved.
 
     `machine` is what `auto` is resolved for; this machine by default. A group may name a file of one's own by
-    its path.
+    its path. For `trains` see `validated`.
     """
     checked = check_overrides(overrides)
-    config = config_from_hydra(_compose(overrides), machine=machine)
+    config = config_from_hydra(_compose(overrides), machine=machine, trains=trains)
     check_scale(config, checked)
     return config
 
@@ -101,7 +103,9 @@ def with_files(arguments: Sequence[str]) -> list[str]:
     return expand_files(arguments, read_groups(conf_folder()))
 
 
-def config_from_hydra(composed: DictConfig, *, machine: Machine | None = None) -> RunConfig:
+def config_from_hydra(
+    composed: DictConfig, *, machine: Machine | None = None, trains: bool = True
+) -> RunConfig:
     """Validate what Hydra composed; its own node, where present, is checked and left out."""
     raw = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(raw, dict)
@@ -113,7 +117,7 @@ def config_from_hydra(composed: DictConfig, *, machine: Machine | None = None) -
     own = OmegaConf.masked_copy(composed, [str(key) for key in raw if key != "hydra"])
     _refuse_code_in(OmegaConf.to_container(own, resolve=False))
     machine = machine or this_machine()
-    return validated(_with_engine(resolve_auto(_resolved(own), machine), machine))
+    return validated(_with_engine(resolve_auto(_resolved(own), machine), machine), trains=trains)
 
 
 def to_json(config: RunConfig) -> str:
@@ -138,7 +142,8 @@ def from_json(text: str, *, trains: bool = True) -> RunConfig:
 def validated(data: Mapping[str, Any], *, trains: bool = True) -> RunConfig:
     """The configuration that plain data holds; `ConfigError` names the first wrong setting.
 
-    Where nothing trains by it, the method of a run from before a rule was made is not held against the rule.
+    Where nothing trains by it, the method of a run from before a rule was made is not held against the rule,
+    and no batch of rollouts is dealt.
     """
     try:
         # Through JSON, in which a list may stand for a tuple and text for an enumeration.
@@ -148,6 +153,7 @@ def validated(data: Mapping[str, Any], *, trains: bool = True) -> RunConfig:
     check_consistency(config)
     if trains:
         config.method.check(config.use)
+        config.rollout.check_batch()
     return config
 
 

@@ -44,12 +44,9 @@ SECTIONS = (
 
 _OF_TRAINING = frozenset(
     f"rollout.{name}"
-    for name in (
-        *("num_prompts", "group_size", "temperature", "lag", "sampling_stream", "max_mismatch"),
-        *("placement", "num_engines", "devices", "engine_timeout_s"),
-    )
+    for name in (*("num_prompts", "group_size", "temperature", "lag", "sampling_stream", "max_mismatch"),)
 )
-"""Settings of those sections that only training reads: how many rollouts, and by whom."""
+"""Settings of those sections that only training reads: how many rollouts, and how."""
 
 _KIND = "evaluation"
 _UNREAD = "not_read"
@@ -99,14 +96,14 @@ def compose_evaluation(overrides: Sequence[str]) -> EvaluationSettings:
     """The evaluation that the shipped files and `overrides` give; `ConfigError` for idle settings."""
     parsed = _checked(overrides)
     lines = [f"experiment_name={EXPERIMENT}", *overrides]
-    config = compose(lines)
+    config = compose(lines, trains=False)
     _check_effect(config, parsed)
     is_chosen = any(override.key_or_group == "evaluation" for override in parsed)
     if isinstance(config.model, HubModelSettings) and not is_chosen:
         # The literature's length, and the sampling of the model's authors, which its recipe holds.
         own = config.evaluation
         sampling = [f"evaluation.temperature={own.temperature}", f"evaluation.top_p={own.top_p}"]
-        config = compose([f"evaluation={HUB_SAMPLING}", *sampling, *lines])
+        config = compose([f"evaluation={HUB_SAMPLING}", *sampling, *lines], trains=False)
     _check_engine(config)
     check_alone(config.compute, "an evaluation is one process")
     return EvaluationSettings(config=_with_own_engine(config, parsed))
@@ -119,7 +116,7 @@ def _check_effect(config: RunConfig, parsed: Sequence[Override]) -> None:
         if is_setting or override.value() is None:
             continue
         others = [other.input_line or "" for other in parsed if other is not override]
-        if _read(compose(others)) == _read(config):
+        if _read(compose(others, trains=False)) == _read(config):
             raise ConfigError(
                 f"{shown(override.input_line)}: changes only what training reads; leave it out, allowed are "
                 f"settings of {', '.join(SECTIONS)}"
@@ -157,7 +154,8 @@ def checkpoint_evaluation(
             )
     # The run's own model need not be one of the shipped ones, and what fits it is checked in the end.
     length = f"rollout.max_new_tokens={trained.rollout.max_new_tokens}"  # which evaluations follow
-    wanted = compose(["model=hub", "model.source=checkpoint", length, *overrides]).model_dump(mode="json")
+    lines = ["model=hub", "model.source=checkpoint", length, *overrides]
+    wanted = compose(lines, trains=False).model_dump(mode="json")
     data = trained.model_dump(mode="json")
     own = {
         "source": str(policy),

@@ -21,6 +21,9 @@ from atrium.section import Axis, Count, CountOrZero, Parallel, Positive, Positiv
 NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1}
 """Bytes of one number."""
 
+ALONE = {"placement": "inside", "num_engines": 1, "devices": None, "lag": 0}
+"""Settings of the engine of one process."""
+
 _OLD_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
 
@@ -158,6 +161,11 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     auto for 0.001 where both compute in float32, 0.1 elsewhere, none for stored rollouts; null for none."""
 
     @property
+    def is_apart(self) -> bool:
+        """Whether it samples from other weights than those of this process's module."""
+        return self.has_own_weights or self.placement != "inside"
+
+    @property
     def ranks_per_engine(self) -> int:
         """Processes of a run that share one engine."""
         return 1
@@ -203,6 +211,9 @@ class EngineSettings(Axis, axis=True, tag="engine"):
                 f"rollout.num_engines={self.num_engines}; give one for each engine, or null"
             )
 
+    def check_batch(self) -> None:
+        """Raise `ConfigError` where a batch of rollouts leaves some engine without work."""
+
     def check_machine(self, device: str) -> None:
         """Raise `MissingDependencyError` or `ConfigError` where the engine cannot run here on `device`."""
         if self.placement == "beside" and not hasattr(os, "memfd_create"):
@@ -240,4 +251,4 @@ class EngineSettings(Axis, axis=True, tag="engine"):
 
     def for_evaluation(self) -> Self | None:
         """The settings by which the engine answers for one process alone; None where it answers nothing."""
-        return self
+        return self.model_copy(update=ALONE)

@@ -14,7 +14,14 @@ from pydantic import Field
 from atrium.errors import ConfigError
 from atrium.models.shape import ModelShape
 from atrium.records import MemoryItem, Phase
-from atrium.rollout.declaration import NUMBER_BYTES, EngineDemand, EngineSettings, EngineUse, WaveSize
+from atrium.rollout.declaration import (
+    ALONE,
+    NUMBER_BYTES,
+    EngineDemand,
+    EngineSettings,
+    EngineUse,
+    WaveSize,
+)
 from atrium.rollout.vllm_environment import CPU_HEAD_SIZES, check_speculation, check_vllm, set_environment
 from atrium.section import Count, Parallel, Text, Wait
 
@@ -55,6 +62,9 @@ class DecoderSettings(EngineSettings):
                 f"rollout.max_batch_tokens={self.max_batch_tokens} does not hold one prompt and a completion "
                 f"of rollout.max_new_tokens={self.max_new_tokens}; give more, or null for no limit"
             )
+
+    def check_batch(self) -> None:
+        """Raise `ConfigError` where a batch has fewer units than there are engines."""
         num_units = -(-self.num_prompts // max(1, self.unit_samples // self.group_size))
         if self.num_engines > num_units:
             raise ConfigError(
@@ -287,7 +297,7 @@ class VllmSettings(EngineSettings):
 
     def for_evaluation(self) -> Self:
         """The settings of an engine of one process that has the GPU for itself."""
-        alone = {"tensor_parallel": 1, "sleep_level": None, "gpu_memory_fraction": _ALONE_FRACTION}
+        alone = ALONE | {"tensor_parallel": 1, "sleep_level": None, "gpu_memory_fraction": _ALONE_FRACTION}
         return self.model_copy(update=alone)
 
 
