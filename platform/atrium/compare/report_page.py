@@ -88,7 +88,7 @@ def html_page(
         scores_svg(comparison),
         '<p class="caption">Every dot is a seed (Mean@K filled, Pass@K open); the line is the interval for '
         "another exam.</p>",
-        *_rewards(training),
+        *_rewards(comparison, training),
         *_pass_at_k(comparison),
         *_plane(comparison),
         *_grids(comparison),
@@ -119,12 +119,12 @@ def _to_write(comparison: RunsComparison) -> list[str]:
     ]
 
 
-def _rewards(training: Training | None) -> list[str]:
+def _rewards(comparison: RunsComparison, training: Training | None) -> list[str]:
     if training is None or not any(training.rewards.values()):
         return []
     return [
         "<h2>Training reward</h2>",
-        rewards_svg(training.rewards),
+        rewards_svg(training.rewards, comparison.places),
         '<p class="caption">Means over seeds by step; shaded from the least to the greatest seed.</p>',
     ]
 

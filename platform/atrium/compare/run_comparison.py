@@ -20,6 +20,7 @@ from atrium.compare.counted_runs import MOST_NAMED, VALIDATION, LeftOut, counted
 from atrium.compare.crossed import CrossedMean
 from atrium.compare.draws import draws_notes
 from atrium.compare.failures import FailureRate, fell_below_start
+from atrium.compare.method_colours import places
 from atrium.compare.outcomes import (
     At,
     EvaluatedRun,
@@ -30,6 +31,7 @@ from atrium.compare.outcomes import (
 )
 from atrium.compare.power import Plan, plan
 from atrium.errors import ConfigError
+from atrium.tracking.find import started
 from atrium.tracking.run_folder import RunFolder
 
 MEASURES = (MEAN, PASS)
@@ -82,6 +84,13 @@ class RunsComparison:
     def headline(self) -> str:
         """The benchmark that verdicts rest on: the macro average, or the only one."""
         return MACRO if len(self.benchmarks) > 1 else self.benchmarks[0]
+
+    @property
+    def places(self) -> dict[str, int]:
+        """The place of each arm's colour, by name (`method_colours`); arms that began earlier choose first."""
+        began = {one.arm.name: min(map(started, one.arm.runs.values())) for one in self.arms}
+        arms = sorted((one.arm for one in self.arms), key=lambda arm: (began[arm.name], arm.name))
+        return places({arm.name: arm.settings.get("algorithm.name", arm.name) for arm in arms})
 
     def title(self, measure: str) -> str:
         """`Mean@8`, `Pass@8`."""

@@ -69,7 +69,7 @@ def _answered(watcher: Watcher, request: ComparisonRequest, _state: tuple[object
             *({"name": name, "reason": reason} for name, reason in unread.items()),
             *({"name": one.name, "reason": one.reason} for one in compared.left_out),
         ],
-        "arms": [_arm(one) for one in compared.arms],
+        "arms": [{**_arm(one), "place": compared.places[one.arm.name]} for one in compared.arms],
         "pairs": [_pair(pair) for pair in compared.pairs],
         "over_k": {name: _over_k(by_arm, compared.k) for name, by_arm in compared.outcomes.items()},
         "grid": {name: _grid(by_arm) for name, by_arm in compared.outcomes.items()},

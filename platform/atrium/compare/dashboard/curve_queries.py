@@ -24,6 +24,7 @@ from atrium.compare.curves import (
 )
 from atrium.compare.dashboard.runs_scan import RunEntry
 from atrium.compare.dashboard.watcher import Watcher
+from atrium.compare.method_colours import places
 from atrium.compare.run_settings import grouped, method_keys
 from atrium.metrics import CATALOGUE
 from atrium.tracking.reader import EvaluationPoint
@@ -92,17 +93,23 @@ def _drawn(watcher: Watcher, request: CurveRequest, _state: tuple[object, ...]) 
     pending = [entry.name for entry in entries if watcher.is_pending(entry.name)]
     watcher.want(pending)
     groups = _groups(entries, request.group_by)
+    place = _places(entries, groups)
     recorded = {entry.name: _recorded(watcher, entry, request) for entry in entries}
     panels = []
     for metric in request.metrics:
         series = [
-            made
-            for place, (label, members) in enumerate(groups.items())
+            {**made, "place": place[label]}
+            for label, members in groups.items()
             if (made := _series(request, metric, label, {name: recorded[name] for name in members}))
-            and made.setdefault("place", place) >= 0
         ]
         panels.append({**_about(metric), "series": series})
-    return {"panels": panels, "pending": pending, "groups": groups, "axis": str(request.axis)}
+    return {
+        "panels": panels,
+        "pending": pending,
+        "groups": groups,
+        "places": place,
+        "axis": str(request.axis),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +225,17 @@ def _groups(entries: Sequence[RunEntry], group_by: str) -> dict[str, list[str]]:
         named = dict.fromkeys(["algorithm.name", *keys]) if keys or entries else {}
         return dict(sorted(grouped(settings, _telling(settings, list(named))).items()))
     return dict(sorted(grouped(settings, group_by.split(",")).items()))
+
+
+def _places(entries: Sequence[RunEntry], groups: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """The place of each group's colour, by its method where it has but one; the earliest choose first."""
+    began = {entry.name: entry.started for entry in entries}
+    named = {entry.name: entry.settings.get("algorithm.name", "") for entry in entries}
+    methods = {}
+    for label in sorted(groups, key=lambda one: (min(began[name] for name in groups[one]), one)):
+        own = {named[name] for name in groups[label]}
+        methods[label] = own.pop() if len(own) == 1 else label
+    return places(methods)
 
 
 def _telling(settings: Mapping[str, Mapping[str, str]], keys: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atrium.compare.figures.style import line_style, new_figure, save_png, style, use_cache
+from atrium.compare.method_colours import places
 
 Values = NDArray[np.float64]
 _INCHES = (9.2, 3.8)
@@ -21,8 +22,9 @@ def draw_claim_curves(
     use_cache(cache_dir)
     figure = new_figure(_INCHES, "constrained")
     axes = figure.add_subplot()
-    for index, (arm, (steps, values)) in enumerate(curves.items()):
-        colour, dashes = line_style(index)
+    place = places({arm: arm for arm in curves})
+    for arm, (steps, values) in curves.items():
+        colour, dashes = line_style(place[arm])
         axes.plot(steps, values, color=colour, linestyle=dashes, label=arm)
     axes.legend(frameon=False, fontsize=8)
     style(axes, title=title, x="training step", y=metric)
@@ -41,16 +43,17 @@ def draw_claim_scores(
     use_cache(cache_dir)
     figure = new_figure(_INCHES, "constrained")
     by_arm, *others = figure.subplots(1, 1 + len(by_k), squeeze=False)[0]
-    for index, values in enumerate(scores.values()):
-        colour, _ = line_style(index)
+    place = places({arm: arm for arm in scores})
+    for index, (arm, values) in enumerate(scores.items()):
+        colour, _ = line_style(place[arm])
         shown = [100.0 * value for value in values]
         by_arm.plot([index] * len(shown), shown, "o", color=colour, alpha=0.5)
         by_arm.plot(index, float(np.mean(shown)), "_", color=colour, markersize=22)
     by_arm.set_xticks(range(len(scores)), list(scores), rotation=20, fontsize=7)
     style(by_arm, title=title, y=f"{measure}, %")
     for axes, (name, curves) in zip(others, by_k.items(), strict=True):
-        for index, (arm, values) in enumerate(curves.items()):
-            colour, dashes = line_style(index)
+        for arm, values in curves.items():
+            colour, dashes = line_style(place[arm])
             k = range(1, len(values) + 1)
             axes.plot(k, [100.0 * one for one in values], color=colour, linestyle=dashes, label=arm)
         axes.set_xscale("log", base=2)

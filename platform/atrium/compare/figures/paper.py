@@ -136,9 +136,8 @@ def comparison_picture(
     figure.suptitle(
         literal("\n".join(lines)), x=0.01, ha="left", fontsize=_LARGE, fontweight="bold", color=BLACK
     )
-    draw_rewards(left, rewards)
-    colours = [line_style(number)[0] for number in range(len(names))]
-    draw_scores(right, comparison, [(one, MEAN) for one in comparison.arms], colours)
+    draw_rewards(left, rewards, comparison.places)
+    draw_scores(right, comparison, [(one, MEAN) for one in comparison.arms])
     title = f"{comparison.title(MEAN)}, {comparison.headline} (%)\ndots: seeds; line: 95 %, new problems too"
     for axes, above, x, y in (
         (left, "Training reward\nmean and range over seeds", "training step", "mean reward"),
@@ -200,8 +199,9 @@ def _over_k(comparison: RunsComparison, benchmark: str, columns: int) -> Figure:
         columns=columns,
         inches=_with_legend(list(comparison.outcomes[benchmark]), columns),
     )
-    for number, (name, table) in enumerate(comparison.outcomes[benchmark].items()):
-        colour, dashes = line_style(number)
+    places = comparison.places
+    for name, table in comparison.outcomes[benchmark].items():
+        colour, dashes = line_style(places[name])
         pass_k = 100.0 * table.pass_up_to(comparison.k).mean(axis=(0, 1))
         axes.plot(
             range(1, comparison.k + 1), pass_k, color=colour, linestyle=dashes, linewidth=1.3, marker="o",
@@ -229,8 +229,9 @@ def _plane(comparison: RunsComparison, columns: int) -> Figure:
         columns=columns,
         inches=_with_legend(labels, columns),
     )
-    for number, (label, window) in enumerate(zip(labels, points.values(), strict=True)):
-        colour, _ = line_style(number)
+    places = comparison.places
+    for number, (label, (name, window)) in enumerate(zip(labels, points.items(), strict=True)):
+        colour, _ = line_style(places[name])
         axes.plot(
             window.lower, window.upper, color=colour, marker=MARKERS[number % len(MARKERS)], markersize=5,
             linestyle="", label=literal(label),

@@ -55,12 +55,13 @@ def draw_differences(axes: Axes, comparison: RunsComparison, measure: str) -> li
     names = [arm.arm.name for arm in comparison.arms[1:]]
     pairs = [comparison.pair(name, measure, comparison.headline) for name in names]
     ends = [0.0]
+    places = comparison.places
     for row, pair in enumerate(pairs):
-        found = pair.comparison.difference
-        ends += [found.value, *_bar(axes, row, found.another_exam, linewidth=1.6)]
-        ends += _bar(axes, row, found.this_exam, linewidth=5.0, alpha=0.45)
+        found, (colour, _) = pair.comparison.difference, line_style(places[pair.candidate])
+        ends += [found.value, *_bar(axes, row, found.another_exam, linewidth=1.6, colour=colour)]
+        ends += _bar(axes, row, found.this_exam, linewidth=5.0, alpha=0.45, colour=colour)
         text = f"{pair.candidate}: {signed(found.value)} points"
-        axes.plot(100 * found.value, row, "o", color=BLUE, markersize=6.5, gid=tip(text))
+        axes.plot(100 * found.value, row, "o", color=colour, markersize=6.5, gid=tip(text))
     axes.axvline(0.0, color=GREY, linewidth=0.8, linestyle="--")
     axes.set_xlim(*(100 * end for end in _with_room(ends)))
     return names
@@ -79,13 +80,13 @@ def draw_scores(
     axes: Axes,
     comparison: RunsComparison,
     rows: Sequence[tuple[ArmScores, str]],
-    colours: Sequence[str] = (),
 ) -> None:
     """Draw a row for each arm and measure: every seed, the mean, and the interval for another exam."""
     ends: list[float] = []
+    places = comparison.places
     for row, (arm, measure) in enumerate(rows):
         mean = arm.scores[measure][comparison.headline]
-        colour = colours[row] if colours else BLUE
+        colour, _ = line_style(places[arm.arm.name])
         ends += [*mean.value_S, *_bar(axes, row, mean.another_exam, linewidth=1.6, colour=colour)]
         for seed, value in zip(arm.arm.seeds, mean.value_S, strict=True):
             text = tip(f"seed {seed}: {100 * value:.1f} %")
@@ -105,10 +106,11 @@ def pass_at_k_svg(comparison: RunsComparison) -> str:
         return ""
     figure, axes = _beside_legend([arm.arm.name for arm in comparison.arms])
     style(axes, x="k", y="%")
-    for number, arm in enumerate(comparison.arms):
-        colour, _ = line_style(number)
+    places = comparison.places
+    for arm in comparison.arms:
+        colour, dashes = line_style(places[arm.arm.name])
         values = [100 * value for value in arm.pass_at]
-        [curve] = axes.plot(range(1, comparison.k + 1), values, color=colour, linewidth=1.7)
+        [curve] = axes.plot(range(1, comparison.k + 1), values, color=colour, linestyle=dashes, linewidth=1.7)
         curve.set(label=literal(_folded(arm.arm.name, _MAX_LEGEND)), gid=tip(arm.arm.name))
         mean = 100 * arm.scores["mean"][comparison.headline].value
         axes.axhline(mean, color=colour, linewidth=1.0, linestyle=":")
@@ -120,23 +122,23 @@ def pass_at_k_svg(comparison: RunsComparison) -> str:
     return inline_svg(figure, "Pass@k against k")
 
 
-def rewards_svg(rewards: Mapping[str, GroupCurve | None]) -> str:
-    """Each arm's mean reward by step, with the range over its seeds."""
+def rewards_svg(rewards: Mapping[str, GroupCurve | None], places: Mapping[str, int]) -> str:
+    """Each arm's mean reward by step, with the range over its seeds, in the colours of its place."""
     figure, axes = _beside_legend(list(rewards))
     style(axes, x="training step", y="mean reward")
-    draw_rewards(axes, rewards)
+    draw_rewards(axes, rewards, places)
     figure.legend(loc="upper left", frameon=False, fontsize=9, labelcolor=BLACK)
     return inline_svg(figure, "Training reward by step")
 
 
-def draw_rewards(axes: Axes, rewards: Mapping[str, GroupCurve | None]) -> None:
-    """Draw each arm's mean reward by step, with the range over its seeds."""
+def draw_rewards(axes: Axes, rewards: Mapping[str, GroupCurve | None], places: Mapping[str, int]) -> None:
+    """Draw each arm's mean reward by step, with the range over its seeds, in the colours of its place."""
     from matplotlib.ticker import MaxNLocator
 
-    for number, (name, mean) in enumerate(rewards.items()):
+    for name, mean in rewards.items():
         if mean is None:
             continue
-        colour, dashes = line_style(number)
+        colour, dashes = line_style(places[name])
         [drawn] = axes.plot(mean.x, mean.mean, color=colour, linestyle=dashes, linewidth=1.7)
         drawn.set(label=literal(_folded(name, _MAX_LEGEND)), gid=tip(name))
         if mean.low is not None and mean.high is not None:
@@ -244,7 +246,7 @@ def _bar(
     *,
     linewidth: float,
     alpha: float = 1.0,
-    colour: str = BLUE,
+    colour: str,
 ) -> tuple[float, ...]:
     """Draw an interval, if it is known, and give its ends."""
     if known is None:

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which people with any colour vision tell apart; lines differ in their dashes too.
-BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"
+# Okabe and Ito's colours come first, which people with any colour vision tell apart.
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#C2528B"
 BLACK, GREY, FAINT = "#1B1D20", "#5F6368", "#E3E5E8"
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY, BLACK, GREY)
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#6B5BD2", "#A67C00", "#3AA0D8", "#8A4B2A")
+"""The hues of `method_colours`, which the dashboard has too."""
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _EDGE = "#B8BCC2"
@@ -78,9 +79,9 @@ def style(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
         axes.spines[side].set_color(_EDGE)
 
 
-def line_style(index: int) -> tuple[str, str]:
-    """The colour and dashes of the n-th line; the first 32 differ."""
-    return COLOURS[index % len(COLOURS)], DASHES[(index + index // len(COLOURS)) % len(DASHES)]
+def line_style(place: int) -> tuple[str, str]:
+    """The colour and dashes at a place of `method_colours`, or of the n-th line; the first 32 differ."""
+    return COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
 
 
 def spread(values: Sequence[float], *, gap: float, least: float) -> list[float]:

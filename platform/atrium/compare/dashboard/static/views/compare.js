@@ -4,7 +4,7 @@ import { ask } from "../api.js";
 import { choice, el, empty, field, fill, select } from "../dom.js";
 import { Figure, axis, bandSeries, tip } from "../figure.js";
 import { count, duration, number, percent, shortName } from "../format.js";
-import { seriesStyle } from "../palette.js";
+import { seriesStyle, swatch } from "../palette.js";
 import { reportButtons } from "../report.js";
 import { MOST, differingKeys, filterMenu, noRuns, searchBox, selected } from "../selection.js";
 import { addressOf, get, set } from "../url.js";
@@ -80,8 +80,8 @@ export async function show(root, context) {
 
   function drawAll(answer, query) {
     const measure = get("measure", "mean");
-    const colour = new Map(answer.arms.map(({ name }, place) => [name, place]));
-    drawArms(answer, colour);
+    const colour = new Map(answer.arms.map(({ name, place }) => [name, place]));
+    drawArms(answer);
     const pairs = answer.pairs.filter((pair) => pair.measure === measure && pair.benchmark === answer.headline);
     dispose();
     fill(body,
@@ -90,7 +90,7 @@ export async function show(root, context) {
       pairs.map((pair) => verdictBox(pair, answer, pairs.length < 3)),
       answer.notes.length + answer.left_out.length > 0 && el("section", { class: "card pad" }, el("h3", {}, "To keep in mind"),
         el("ul", { style: { margin: "6px 0 0", paddingLeft: "18px" } }, [...answer.notes, ...answer.left_out.map(({ name, reason }) => `left out: ${shortName(name)} (${reason})`)].map((note) => el("li", {}, note)))),
-      scoreTable(answer, colour));
+      scoreTable(answer));
     const grid = el("div", { class: "figures two" });
     body.append(grid);
     const place = (key, title, draw, more = {}) => {
@@ -112,9 +112,9 @@ export async function show(root, context) {
     }
   }
 
-  function drawArms(answer, colour) {
+  function drawArms(answer) {
     fill(list, el("h3", {}, "Arms"), answer.arms.map((arm, at) => el("div", { class: "series", title: arm.runs.join("\n") },
-      el("i", { style: { background: seriesStyle(colour.get(arm.name)).color } }), el("span", {}, arm.name, at === 0 && el("span", { class: "muted" }, "  baseline")),
+      swatch(arm.place), el("span", {}, arm.name, at === 0 && el("span", { class: "muted" }, "  baseline")),
       el("small", {}, `${arm.seeds.length} ${arm.seeds.length === 1 ? "seed" : "seeds"}`))),
       el("p", { style: { margin: "14px 2px" } }, el("a", { href: addressOf("curves") }, "Their curves")));
   }
@@ -160,7 +160,7 @@ function verdictBox(pair, answer, isOpen) {
       el("dl", { class: "stats" }, facts.map(([name, value, more]) => el("div", {}, el("dt", {}, name), el("dd", {}, value, " ", el("small", {}, more)))))));
 }
 
-function scoreTable(answer, colour) {
+function scoreTable(answer) {
   const names = answer.headline in answer.num_problems ? answer.benchmarks : [...answer.benchmarks, answer.headline];
   const cell = (mean) => el("td", { class: "num" }, el("span", { class: "value" }, percent(mean?.value)), mean?.another && el("div", { class: "sub" }, `${percent(mean.another.interval[0])} – ${percent(mean.another.interval[1])}`));
   const span = (pair, show) => (pair === null ? "–" : pair[0] === pair[1] ? show(pair[0]) : `${show(pair[0])} – ${show(pair[1])}`);
@@ -169,7 +169,7 @@ function scoreTable(answer, colour) {
       el("tr", {}, el("th", {}, ""), el("th", {}, ""), names.map((name) => el("th", { class: "num", colspan: "2" }, name, answer.num_problems[name] ? ` (${answer.num_problems[name]})` : "")), el("th", { colspan: "3" }, "")),
       el("tr", {}, el("th", {}, "Arm"), el("th", {}, "Seeds"), names.map(() => [el("th", { class: "num" }, answer.titles.mean), el("th", { class: "num" }, answer.titles.pass)]), el("th", { class: "num" }, "Steps"), el("th", { class: "num" }, "Tokens"), el("th", { class: "num" }, "Time"))),
     el("tbody", {}, answer.arms.map((arm) => el("tr", {},
-      el("td", {}, el("span", { style: { color: seriesStyle(colour.get(arm.name)).color } }, "● "), el("b", {}, arm.name), arm.collapsed && el("div", { class: "sub" }, `ended below their start: ${arm.collapsed}`)),
+      el("td", {}, swatch(arm.place), " ", el("b", {}, arm.name), arm.collapsed && el("div", { class: "sub" }, `ended below their start: ${arm.collapsed}`)),
       el("td", { class: "muted" }, arm.seeds.join(", ")),
       names.map((name) => [cell(arm.scores.mean[name]), cell(arm.scores.pass[name])]),
       el("td", { class: "num" }, span(arm.steps, number)), el("td", { class: "num" }, span(arm.num_tokens, count)), el("td", { class: "num" }, span(arm.wall_s, duration)))))),

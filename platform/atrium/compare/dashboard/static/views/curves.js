@@ -4,7 +4,7 @@ import { ask } from "../api.js";
 import { choice, el, empty, field, fill, select } from "../dom.js";
 import { Figure, axis, bandSeries, tip, zoomable } from "../figure.js";
 import { duration, number, percent } from "../format.js";
-import { seriesStyle } from "../palette.js";
+import { seriesStyle, swatch } from "../palette.js";
 import { MOST, closeOutside, differingKeys, filterMenu, noRuns, searchBox, selected } from "../selection.js";
 import { get, getAll, set } from "../url.js";
 
@@ -123,7 +123,7 @@ export async function show(root, context) {
   }
 
   function draw(answer, names, now) {
-    drawGroups(answer.groups, now);
+    drawGroups(answer, now);
     if (answer.pending.length) fill(banner, el("p", { class: "banner" }, `Curves of ${answer.pending.length} runs are being read into the index; they appear as they come.`));
     const wanted = new Map(answer.panels.map((panel) => [panel.name, panel]));
     if (!wanted.size) {
@@ -166,10 +166,9 @@ export async function show(root, context) {
     });
   }
 
-  function drawGroups(groups, now) {
+  function drawGroups({ groups, places }, now) {
     const byName = new Map(table.runs.map((run) => [run.name, run]));
-    fill(list, el("h3", {}, now.group === "run" ? "Runs" : "Groups"), Object.entries(groups).map(([label, members], place) => {
-      const { color } = seriesStyle(place);
+    fill(list, el("h3", {}, now.group === "run" ? "Runs" : "Groups"), Object.entries(groups).map(([label, members]) => {
       const shown = now.group === "run" ? label.slice(label.indexOf("/") + 1).replace(/^\d{8}-\d{6}-/, "") : label;
       const live = members.some((name) => byName.get(name)?.state === "running");
       return el("button", {
@@ -181,7 +180,7 @@ export async function show(root, context) {
           void redraw();
         },
         onmouseenter: () => highlight(label, true), onmouseleave: () => highlight(label, false),
-      }, el("i", { style: { background: color } }), el("span", {}, shown),
+      }, swatch(places[label]), el("span", {}, shown),
         el("small", {}, live && el("span", { class: "state running", title: "training" }), now.group === "run" ? "" : `${members.length} ${members.length === 1 ? "run" : "runs"}`));
     }));
   }
