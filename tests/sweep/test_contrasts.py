@@ -82,9 +82,9 @@ def study(tmp_path):
 def reported(study, tmp_path, capsys):
     """Run the sweep on scripted curves; what its report holds, and what it said."""
 
-    def run(predicted_at=None, num_steps=4):
+    def run(predicted_at=None, num_steps=4, **changes):
         runs_dir = tmp_path / "runs"
-        definition = read_definition(study(), runs_dir=str(runs_dir))
+        definition = read_definition(study(**changes), runs_dir=str(runs_dir))
         storage = SweepStorage(storage_url("journal", runs_dir / "sweeps" / "small"))
         prepare(storage, definition, predicted_at=predicted_at)
         new_worker(storage, definition, CurvesOf(runs_dir, num_steps)).work()
@@ -124,6 +124,35 @@ def test_a_report_draws_the_curves_of_its_outcomes_and_each_batch_beside_the_law
     assert all(f"<!-- {arm} -->" in texts["outcomes"] for arm in ("clip", "clip_again", "wide", "narrow"))
     assert "<!-- narrow [0.95, 1.05] -->" in texts["batches"]
     assert not (folder / "learning.png").exists(), "two evaluations are no curve"
+
+
+FAMILIES = {
+    "x": "worked",
+    "y": "area",
+    "baseline": "one",
+    "members": {"one": ["narrow", "clip", "wide"], "other": ["wide", "narrow"]},
+}
+
+
+def test_a_report_compares_families_where_they_are_equally_far(reported):
+    content, said, folder = reported(families=FAMILIES)
+    [row] = content["families"]["rows"]
+    assert len(content["families"]["places"]) == 4, "three shares of the range, and their mean"
+    assert [one["difference"] for one in row["differences"]] == pytest.approx([0.0] * 4, abs=1e-12)
+    assert "area of other and one at equal worked" in said
+    assert "<!-- other -->" in (folder / "families.svg").read_text()
+
+
+def test_families_along_a_setting_are_compared_at_the_values_that_they_share(reported):
+    members = {"ratio": ["narrow", "wide"], "other": ["other"]}
+    arms = DEFINITION["arms"] | {"other": {"algorithm": "atr", "divergence.delta": 0.05}}
+    families = FAMILIES | {"x": "divergence.delta", "baseline": "ratio", "members": members}
+    found = reported(families=families, arms=arms, trials=5)[0]["families"]
+    assert found["places"] == ["0.05", "on average"]
+
+
+def test_families_whose_arms_lack_an_outcome_are_not_compared(reported):
+    assert reported(families=FAMILIES, num_steps=3)[0]["families"] is None
 
 
 def test_a_verdict_says_where_predictions_were_not_committed_before_the_first_run(reported):
@@ -178,6 +207,13 @@ def test_only_a_commit_of_the_very_predictions_counts(study, tmp_path):
         (CONTRASTS, {"contrasts": CONTRASTS}, "contrasts stand in a file of their own"),
         (CONTRASTS, {"predictions": "gone.yaml"}, "gone.yaml"),
         (CONTRASTS, {"outcomes": {"area": {"kind": "area", "metric": "m"}}}, "until"),
+        (
+            CONTRASTS,
+            {"families": FAMILIES | {"y": "aera"}},
+            "aera is no outcome of the sweep; did you mean area?",
+        ),
+        (CONTRASTS, {"families": FAMILIES | {"baseline": "on"}}, "on is no family"),
+        (CONTRASTS, {"families": FAMILIES | {"x": "divergence.delta"}}, "clip gives it no number"),
     ],
 )
 def test_definitions_that_cannot_be_judged_are_refused(study, contrasts, changes, said):

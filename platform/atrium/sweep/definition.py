@@ -205,6 +205,25 @@ class ContrastConfig(Section):
         return f"{self.candidate} - {self.baseline}"
 
 
+class FamiliesConfig(Section):
+    """Families of arms, such as a divergence at several widths, compared in `y` at equal `x`."""
+
+    x: Text
+    """An outcome, or a setting that every arm of a family gives as a number."""
+    y: Text
+    """An outcome."""
+    baseline: Text
+    """The family that the others are compared with."""
+    members: Annotated[dict[str, tuple[Text, ...]], Field(min_length=2)]
+    """Each family's arms."""
+    shares: Annotated[tuple[Annotated[float, Field(ge=0.0, le=1.0)], ...], Field(min_length=1)] = (
+        0.25,
+        0.5,
+        0.75,
+    )
+    """Where an outcome is `x`: at which shares of the range that all families reach they are compared."""
+
+
 class TinyConfig(Section):
     """What `BUDGET=tiny` changes: everything runs, nothing can be concluded."""
 
@@ -235,6 +254,8 @@ class SweepDefinition(SpaceConfig):
     """The file beside this one that holds the planned contrasts, with what is predicted of them."""
     contrasts: tuple[ContrastConfig, ...] = ()
     """What that file holds."""
+    families: FamiliesConfig | None = None
+    """Arms that belong together, for a comparison of families at equal `x`."""
     baseline: BaselineConfig | None = None
     final: FinalConfig | None = None
     tiny: TinyConfig = TinyConfig()
@@ -290,4 +311,24 @@ class SweepDefinition(SpaceConfig):
                     if name not in known[kind]:
                         near = suggestion(name, known[kind])
                         raise ValueError(f"contrast {contrast.name}: {name} is no {kind} of the sweep{near}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_families(self) -> SweepDefinition:
+        if (families := self.families) is None:
+            return self
+        arms = [arm for members in families.members.values() for arm in members]
+        known = {
+            "arm": (arms, self.arms),
+            "outcome": ([families.y], self.outcomes),
+            "family": ([families.baseline], families.members),
+        }
+        for kind, (names, allowed) in known.items():
+            for name in names:
+                if name not in allowed:
+                    raise ValueError(f"families: {name} is no {kind} of the sweep{suggestion(name, allowed)}")
+        if families.x not in self.outcomes:
+            for arm in arms:
+                if type(self.arms[arm].get(families.x)) not in (int, float):
+                    raise ValueError(f"families: {families.x} is no outcome, and {arm} gives it no number")
         return self

@@ -46,10 +46,10 @@ def planned_contrasts(studies: SweepStudies) -> Answer | None:
         return None
     rows = []
     for name, outcome in definition.outcomes.items():
-        values = _values(studies, outcome)
+        values = outcome_values(studies, outcome)
         for contrast in definition.contrasts:
             row = _row(definition, contrast, name, values)
-            cells = [contrast.name, _predicted_text(row), _seen_text(row), _said_text(row)]
+            cells = [contrast.name, _predicted_text(row), contrast_text(row), _said_text(row)]
             rows.append({**row, "cells": cells})
     return {
         "predictions": definition.predictions,
@@ -106,7 +106,7 @@ def contrast_tables(found: Mapping[str, Any]) -> list[Table]:
     return tables
 
 
-def _values(studies: SweepStudies, outcome: CurveOutcome) -> Values:
+def outcome_values(studies: SweepStudies, outcome: CurveOutcome) -> Values:
     """The outcome of every run of the search, by arm and seed."""
     from atrium.compare.curve_contrasts import curve_value
 
@@ -205,7 +205,8 @@ def _predicted_text(row: Mapping[str, Any]) -> str:
     return row["predicted"]["sign"] if size is None else f"{size:+.4g}"
 
 
-def _seen_text(row: Mapping[str, Any]) -> str:
+def contrast_text(row: Mapping[str, Any]) -> str:
+    """A difference with its interval; empty where there is none."""
     if row["difference"] is None:
         return ""
     interval = row["interval"]

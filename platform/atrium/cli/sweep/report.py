@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atrium.cli.sweep.contrasts import contrast_sentences, contrast_tables, planned_contrasts
+from atrium.cli.sweep.families import compared_families, family_sentences, family_table
 from atrium.cli.sweep.table import trials_table
 from atrium.sweep.claims import Claims, this_worker
 from atrium.sweep.definition import SweepDefinition
@@ -59,6 +60,7 @@ def report(runs_dir: str, name: str, url: str | None = None) -> int:
         content = analysis(studies, state)
         content["verdict"], content["no_verdict"] = verdict_of(studies)
         content["contrasts"] = planned_contrasts(studies)
+        content["families"] = compared_families(studies)
     content["sentences"] = sentences(definition, content)
     with explained("write the report of sweep", folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -110,6 +112,7 @@ def sentences(definition: SweepDefinition, content: Mapping[str, Any]) -> list[s
         said.append("settings and baseline have not met on fresh seeds yet, so nothing is decided")
     elif contrasts is not None:
         said += contrast_sentences(contrasts)
+        said += family_sentences(content["families"]) if content["families"] else []
     else:
         said.append("no comparison on fresh seeds was asked for, so differences here decide nothing")
     if content["importances"]:
@@ -173,6 +176,8 @@ def _show(console: Console, content: Mapping[str, Any], written: Sequence[Path])
     console.print(trials_table(state, trials))
     for table in contrast_tables(content["contrasts"]) if content["contrasts"] else []:
         console.print(table)
+    if content["families"]:
+        console.print(family_table(content["families"]))
     for sentence in content["sentences"]:
         tell(console, sentence, indent=2)
     console.print()

@@ -1,4 +1,4 @@
-"""Figures of a sweep with planned contrasts: the curves behind its outcomes, and what one batch changes."""
+"""Figures of a sweep with planned contrasts: the curves behind its outcomes, one batch, families."""
 
 from __future__ import annotations
 
@@ -62,6 +62,36 @@ def draw_batches(figure: Figure, report: Report) -> bool:
     figure.supxlabel("share of worked answers before a batch", fontsize=9, color=GREY)
     figure.supylabel("after it", fontsize=9, color=GREY)
     _title(figure, report, "a point for each seed and step; the line is the window's law for one batch")
+    return True
+
+
+def draw_families(figure: Figure, report: Report) -> bool:
+    """Each family's arms, y against x: means over seeds joined by lines, with intervals; every seed a dot."""
+    found = report["families"]
+    if found is None:
+        return False
+    axes = figure.add_subplot()
+    ends = [arm["x"] for curve in found["curves"] for arm in curve["arms"]]
+    apart = 0.012 * (max(ends) - min(ends)) if found["x_is_setting"] else 0.0
+    for place, curve in enumerate(found["curves"]):
+        colour, dashes = line_style(place)
+        marker = MARKERS[place % len(MARKERS)]
+        aside = apart * (place - (len(found["curves"]) - 1) / 2)
+        x, y, spans = zip(
+            *((arm["x"] + aside, arm["y"], arm["interval"]) for arm in curve["arms"]), strict=True
+        )
+        low, high = zip(*spans, strict=True)
+        errors = (np.subtract(y, low), np.subtract(high, y))
+        axes.errorbar(
+            x, y, yerr=errors, color=colour, linestyle=dashes, marker=marker, markersize=5, capsize=3
+        )
+        axes.lines[-1].set_label(literal(curve["family"]))
+        for arm in curve["arms"]:
+            seed_x, seed_y = arm["seeds"]
+            axes.plot(np.add(seed_x, aside), seed_y, marker, color=colour, markersize=3, alpha=0.3)
+    figure.legend(frameon=False, fontsize=8, loc="outside right upper")
+    style(axes, x=literal(found["x"]), y=literal(found["y"]))
+    _title(figure, report, f"mean and 95 % interval over {found['num_seeds']} seeds, each seed a dot")
     return True
 
 

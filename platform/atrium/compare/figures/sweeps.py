@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atrium.compare.figures.designs import draw_batches, draw_outcomes
+from atrium.compare.figures.designs import draw_batches, draw_families, draw_outcomes
 from atrium.compare.figures.style import (
     BLUE,
     GREY,
@@ -230,4 +230,5 @@ FIGURES: Mapping[str, Callable[[Figure, Report], bool]] = {
     "learning": draw_learning,
     "outcomes": draw_outcomes,
     "batches": draw_batches,
+    "families": draw_families,
 }
