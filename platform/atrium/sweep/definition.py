@@ -7,6 +7,7 @@ runs can be composed is checked in `plan`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -318,12 +319,12 @@ class SweepDefinition(SpaceConfig):
         if (families := self.families) is None:
             return self
         arms = [arm for members in families.members.values() for arm in members]
-        known = {
-            "arm": (arms, self.arms),
-            "outcome": ([families.y], self.outcomes),
-            "family": ([families.baseline], families.members),
-        }
-        for kind, (names, allowed) in known.items():
+        named: tuple[tuple[str, Sequence[str], Sequence[str]], ...] = (
+            ("arm", arms, [*self.arms]),
+            ("outcome", [families.y], [*self.outcomes]),
+            ("family", [families.baseline], [*families.members]),
+        )
+        for kind, names, allowed in named:
             for name in names:
                 if name not in allowed:
                     raise ValueError(f"families: {name} is no {kind} of the sweep{suggestion(name, allowed)}")

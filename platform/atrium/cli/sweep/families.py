@@ -25,52 +25,31 @@ def compared_families(studies: SweepStudies) -> Answer | None:
     """The families' points and differences; None where there are none, or a run of them has no outcome."""
     import numpy as np
 
-    from atrium.compare.families import FamilyPoints, compare_families
+    from atrium.compare.families import compare_families
 
-    definition = studies.definition
-    families = definition.families
+    families = studies.definition.families
     if families is None:
         return None
-    seeds = definition.seeds
-    outcomes = {
-        name: outcome_values(studies, definition.outcomes[name])
-        for name in {families.x, families.y} & definition.outcomes.keys()
-    }
-
-    def along(name: str, arm: str) -> list[float]:
-        if name not in outcomes:
-            return [float(str(definition.arms[arm][name]))] * len(seeds)
-        found = [outcomes[name].get(arm, {}).get(seed) for seed in seeds]
-        return [np.nan if value is None else value for value in found]
-
-    points = {
-        family: FamilyPoints(
-            x_WS=np.array([along(families.x, arm) for arm in arms]),
-            y_WS=np.array([along(families.y, arm) for arm in arms]),
-        )
-        for family, arms in families.members.items()
-    }
+    points = _points(studies, families)
     if any(np.isnan([one.x_WS, one.y_WS]).any() for one in points.values()):
         return None
-    place_PS = _places(families, points, is_setting=families.x not in outcomes)
+    is_setting = families.x not in studies.definition.outcomes
+    place_PS = _places(families, points, is_setting=is_setting)
     found = {} if place_PS is None else compare_families(points, families.baseline, place_PS)
     places = [] if place_PS is None else [f"{place:.3g}" for place in place_PS.mean(axis=1)]
     return {
         "x": families.x,
         "y": families.y,
-        "x_is_setting": families.x not in outcomes,
+        "x_is_setting": is_setting,
         "baseline": families.baseline,
-        "num_seeds": len(seeds),
+        "num_seeds": len(studies.definition.seeds),
         "places": [*places, "on average"],
         "curves": [_curve(family, points[family]) for family in points],
         "rows": [
             {
                 "family": family,
                 "differences": [
-                    {
-                        "difference": one.difference,
-                        "interval": None if one.interval is None else list(one.interval),
-                    }
+                    {"difference": one.difference, "interval": one.interval and list(one.interval)}
                     for one in contrasts
                 ],
             }
@@ -113,6 +92,33 @@ def family_sentences(found: Mapping[str, Any]) -> list[str]:
         else:
             said.append(f"{of_both} differ by {contrast_text(average)}")
     return said
+
+
+def _points(studies: SweepStudies, families: FamiliesConfig) -> dict[str, FamilyPoints]:
+    """The arms of every family; NaN where a run lacks an outcome."""
+    import numpy as np
+
+    from atrium.compare.families import FamilyPoints
+
+    definition = studies.definition
+    outcomes = {
+        name: outcome_values(studies, definition.outcomes[name])
+        for name in {families.x, families.y} & definition.outcomes.keys()
+    }
+
+    def along(name: str, arm: str) -> list[float]:
+        if name not in outcomes:
+            return [float(str(definition.arms[arm][name]))] * len(definition.seeds)
+        found = [outcomes[name].get(arm, {}).get(seed) for seed in definition.seeds]
+        return [np.nan if value is None else value for value in found]
+
+    return {
+        family: FamilyPoints(
+            x_WS=np.array([along(families.x, arm) for arm in arms]),
+            y_WS=np.array([along(families.y, arm) for arm in arms]),
+        )
+        for family, arms in families.members.items()
+    }
 
 
 def _places(
