@@ -58,6 +58,7 @@ def planned_contrasts(studies: SweepStudies) -> Answer | None:
         "seeds": list(definition.seeds),
         "columns": ["contrast", "predicted", "seen, with its 95 % interval", "so the prediction is"],
         "rows": rows,
+        "arms": _arms(studies),
         "curves": _curves(studies),
     }
 
@@ -120,6 +121,18 @@ def outcome_values(studies: SweepStudies, outcome: CurveOutcome) -> Values:
         for trial in studies.trials(Stage.SEARCH)
         for arm in trial.planned.labels
     }
+
+
+def _arms(studies: SweepStudies) -> list[Answer]:
+    """Each arm's window, and its mean of the primary outcome over seeds; None where a run has no outcome."""
+    values = outcome_values(studies, next(iter(studies.definition.outcomes.values())))
+    arms = []
+    for trial in studies.trials(Stage.SEARCH):
+        known = [one for one in values[trial.planned.labels[0]].values() if one is not None]
+        mean = mean_over_seeds(known) if len(known) == len(trial.seeds) else None
+        value = None if mean is None else mean.value
+        arms.append({"arm": " = ".join(trial.planned.labels), "window": trial.planned.window, "value": value})
+    return arms
 
 
 def _curves(studies: SweepStudies) -> dict[str, list[Answer]]:

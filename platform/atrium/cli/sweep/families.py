@@ -76,14 +76,14 @@ def family_table(found: Mapping[str, Any]) -> Table:
 
 
 def family_sentences(found: Mapping[str, Any]) -> list[str]:
-    """What may be said of each family on average over the places."""
+    """What may be said of each family, on average over the places."""
     if not found["rows"]:
         return [f"the families have no {found['x']} in common, so that nothing compares them"]
     said = []
     for row in found["rows"]:
         average = row["differences"][-1]
         interval = average["interval"]
-        of_both = f"{found['y']} of {row['family']} and {found['baseline']} at equal {found['x']}"
+        of_both = f"{found['y']} of {row['family']} and {found['baseline']} at equal {found['x']}, on average"
         if interval is None:
             said.append(f"{of_both}: {contrast_text(average)}, without an interval")
         elif interval[0] <= 0.0 <= interval[1]:

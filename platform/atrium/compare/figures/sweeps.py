@@ -83,24 +83,30 @@ def draw_curve(figure: Figure, report: Report) -> bool:
 
 
 def draw_plane(figure: Figure, report: Report) -> bool:
-    """Every constant window as a point of the (l, u) plane, coloured by Mean@K."""
-    trials = [one for one in _known(report["ranking"]) if one["window"] is not None]
-    windows = {tuple(one["window"]) for one in trials}
-    if len(windows) < 3:
+    """Every constant window as a point of the (l, u) plane, coloured by Mean@K or by the primary outcome."""
+    if report["contrasts"] is None:
+        trials = [one for one in _known(report["ranking"]) if one["window"] is not None]
+        points = [(one["window"], 100 * one["mean_at_k"]["value"]) for one in trials]
+        label = f"Mean@{trials[0]['k']}, % of validation problems" if trials else ""
+    else:
+        arms = report["contrasts"]["arms"]
+        points = [(arm["window"], arm["value"]) for arm in arms if None not in (arm["window"], arm["value"])]
+        label = literal(next(iter(report["contrasts"]["outcomes"])))
+    if len({tuple(window) for window, _ in points}) < 3:
         return False
     axes = figure.add_subplot()
-    lower = [one["window"][0] for one in trials]
-    upper = [_INFINITE_UPPER if one["window"][1] is None else one["window"][1] for one in trials]
-    value = [100 * one["mean_at_k"]["value"] for one in trials]
+    windows, value = zip(*points, strict=True)
+    lower = [low for low, _ in windows]
+    upper = [_INFINITE_UPPER if high is None else high for _, high in windows]
     drawn = axes.scatter(lower, upper, c=value, cmap="viridis", s=70, edgecolor="white", zorder=3)
-    figure.colorbar(drawn, ax=axes, label=f"Mean@{trials[0]['k']}, % of validation problems")
+    figure.colorbar(drawn, ax=axes, label=label)
     # A window without a lower bound has no partner on either line.
     edge = np.linspace(max(min(*lower, 0.95), 1.0 / _INFINITE_UPPER), 1.0)
     axes.plot(edge, 2.0 - edge, color=GREY, linewidth=1.0, label="|w - 1| = constant")
     axes.plot(edge, 1.0 / edge, color=GREY, linewidth=1.0, linestyle="--", label="u = 1/l")
     axes.legend(frameon=False, fontsize=8)
     style(axes, title="Windows of the ratio", x="lower bound l", y="upper bound u")
-    unbounded = "no upper bound: drawn at 3" if any(one["window"][1] is None for one in trials) else ""
+    unbounded = "no upper bound: drawn at 3" if any(high is None for _, high in windows) else ""
     _title(figure, report, unbounded)
     return True
 
