@@ -87,7 +87,7 @@ class RunsComparison:
 
     @property
     def places(self) -> dict[str, int]:
-        """The place of each arm's colour, by name (`method_colours`); arms that began earlier choose first."""
+        """The place of each arm's colour, by name (`method_colours`); the earliest choose first."""
         began = {one.arm.name: min(map(started, one.arm.runs.values())) for one in self.arms}
         arms = sorted((one.arm for one in self.arms), key=lambda arm: (began[arm.name], arm.name))
         return places({arm.name: arm.settings.get("algorithm.name", arm.name) for arm in arms})

@@ -129,7 +129,7 @@ def _pair(pair: Pair) -> Answer:
         "benchmark": pair.benchmark,
         "difference": _mean(comparison.difference),
         "together": comparison.family.words,
-        "verdict": {"kind": pair.verdict.kind, "words": pair.verdict.words},
+        "verdict": {"kind": pair.verdict.kind, "words": pair.verdict.words, "lead": verdict_lead(pair)},
         "rho": {"another": comparison.rho_another_exam, "this": comparison.rho_this_exam},
         "improvement": comparison.improvement,
         "improvement_interval": comparison.improvement_interval,
@@ -137,6 +137,26 @@ def _pair(pair: Pair) -> Answer:
         "iqm_interval": comparison.iqm_difference_interval,
         "permutation_p": comparison.permutation_p,
     }
+
+
+def verdict_lead(pair: Pair) -> str:
+    """A verdict that is understood by itself: who, whether, by how much, how sure."""
+    difference = pair.comparison.difference
+    known = difference.another_exam
+    said = {
+        "better": "is better than",
+        "worse": "is worse than",
+        "same_method": "is the same method as",
+        "not_distinguishable": "is not shown to differ from",
+    }[pair.verdict.kind]
+    lead = f"{pair.candidate} {said} {pair.baseline}: {_signed(difference.value)} points"
+    if known is not None:
+        lead += f" (95 %: {_signed(known.interval[0])} to {_signed(known.interval[1])})"
+    return f"{lead}, from one seed only" if pair.verdict.is_about_checkpoints_only else lead
+
+
+def _signed(share: float) -> str:
+    return f"{100.0 * share:+.1f}".replace("-", "−")
 
 
 def _mean(mean: CrossedMean) -> Answer:

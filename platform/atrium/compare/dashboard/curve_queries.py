@@ -32,6 +32,7 @@ from atrium.tracking.recorded import as_finite
 
 Answer = dict[str, Any]
 
+WITHOUT_SETTINGS = "runs without settings"
 EACH, METHODS = "run", "method"
 """Groups that are not settings: every run by itself, and runs that differ in seed only."""
 _EVALUATION = "evaluation/"
@@ -92,8 +93,8 @@ def _drawn(watcher: Watcher, request: CurveRequest, _state: tuple[object, ...]) 
     entries = list(_entries(watcher, request.runs))
     pending = [entry.name for entry in entries if watcher.is_pending(entry.name)]
     watcher.want(pending)
-    groups = _groups(entries, request.group_by)
-    place = _places(entries, groups)
+    groups = groups_of(entries, request.group_by)
+    place = places_of(entries, groups)
     recorded = {entry.name: _recorded(watcher, entry, request) for entry in entries}
     panels = []
     for metric in request.metrics:
@@ -216,18 +217,24 @@ def _value(point: EvaluationPoint, kind: str) -> tuple[float | None, float, floa
     return value, low, high
 
 
-def _groups(entries: Sequence[RunEntry], group_by: str) -> dict[str, list[str]]:
-    settings = {entry.name: entry.settings for entry in entries}
+def groups_of(entries: Sequence[RunEntry], group_by: str) -> dict[str, list[str]]:
+    """The names of runs by group: `EACH`, `METHODS`, or the values of settings joined by commas."""
+    settings = {entry.name: entry.settings for entry in entries if entry.settings}
     if group_by == EACH:
-        return {name: [name] for name in settings}
+        return {entry.name: [entry.name] for entry in entries}
+    without = [entry.name for entry in entries if not entry.settings]
+    return _grouped(settings, group_by) | ({WITHOUT_SETTINGS: without} if without else {})
+
+
+def _grouped(settings: Mapping[str, Mapping[str, str]], group_by: str) -> dict[str, list[str]]:
     if group_by == METHODS:
         keys = method_keys([known for known in settings.values() if known])
-        named = dict.fromkeys(["algorithm.name", *keys]) if keys or entries else {}
+        named = dict.fromkeys(["algorithm.name", *keys])
         return dict(sorted(grouped(settings, _telling(settings, list(named))).items()))
     return dict(sorted(grouped(settings, group_by.split(",")).items()))
 
 
-def _places(entries: Sequence[RunEntry], groups: Mapping[str, Sequence[str]]) -> dict[str, int]:
+def places_of(entries: Sequence[RunEntry], groups: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """The place of each group's colour, by its method where it has but one; the earliest choose first."""
     began = {entry.name: entry.started for entry in entries}
     named = {entry.name: entry.settings.get("algorithm.name", "") for entry in entries}

@@ -109,7 +109,9 @@ def _row(entry: RunEntry, keys: Iterable[str]) -> Answer:
         "started": entry.started,
         "updated": status.updated,
         "wall_s": status.wall_s,
+        "left_s": entry.left_s,
         "num_tokens": entry.num_tokens,
+        "evaluated": _evaluated(entry) if entry.is_evaluation else None,
         "host": status.host,
         "error": status.error,
         "problems": list(entry.problems),
@@ -119,6 +121,15 @@ def _row(entry: RunEntry, keys: Iterable[str]) -> Answer:
         "settings": {key: entry.settings[key] for key in keys if key in entry.settings},
         "scores": {name: scores.as_record() for name, scores in entry.overview.scores.items()},
     }
+
+
+def _evaluated(entry: RunEntry) -> Answer:
+    """What an evaluation evaluated: the checkpoint of a run, or a model."""
+    checkpoint, model = (entry.overview.config.get(key) for key in ("checkpoint", "model"))
+    if isinstance(checkpoint, dict) and checkpoint.get("run"):
+        return {"run": str(checkpoint["run"]), "step": checkpoint.get("step")}
+    named = setting({"model": model}, "model.source") or setting({"model": model}, "model.kind")
+    return {"model": "unknown" if named is None else str(named)}
 
 
 @lru_cache(maxsize=32)

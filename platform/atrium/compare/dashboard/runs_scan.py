@@ -43,6 +43,19 @@ class RunEntry:
         return self.overview.folder.name
 
     @property
+    def is_evaluation(self) -> bool:
+        """Whether a model was evaluated here, and none trained."""
+        return self.overview.config.get("kind") == "evaluation"
+
+    @property
+    def left_s(self) -> float | None:
+        """About how long a training still takes, from its steps so far; None where that is not known."""
+        status = self.overview.status
+        if self.overview.state is not RunState.RUNNING or not (status.step and status.num_steps):
+            return None
+        return status.wall_s / status.step * max(status.num_steps - status.step, 0) or None
+
+    @property
     def folder(self) -> RunFolder:
         """The run's folder."""
         return self.overview.folder

@@ -32,7 +32,7 @@ from atrium.errors import AtriumError
 from atrium.tracking.run_folder import RunFolder
 
 STATIC = Path(__file__).with_name("static")
-VIEWS = ("runs", "curves", "compare", "trust-region", "rollouts", "sweeps")
+VIEWS = ("overview", "runs", "curves", "compare", "trust-region", "rollouts", "sweeps", "evaluations")
 _HEAVY = "atrium.compare.dashboard.compare_queries"
 """It loads SciPy, for which the table of runs does not wait."""
 _TOKEN_PLACE, _DRAWING_PLACE = "{{token}}", "{{drawing}}"
@@ -40,7 +40,7 @@ _DRAWING = "".join(
     f'<link rel="modulepreload" href="/static/{name}">'
     for name in ("export.js", "figure.js", "vendor/echarts/echarts.esm.min.js")
 )
-_WITHOUT_FIGURES = ("runs", "rollouts")
+_WITHOUT_FIGURES = ("runs", "rollouts", "evaluations")
 """Views that open sooner without the charting library."""
 _MAX_BODY_BYTES = 100_000
 _EVENT_INTERVAL_S = 0.25
@@ -117,6 +117,12 @@ def _add_queries(app: FastAPI, watcher: Watcher) -> None:
     @app.get("/api/runs")
     def runs() -> Response:
         return _json(runs_answer(watcher))
+
+    @app.get("/api/overview")
+    def overview(experiment: str | None = None, base: str | None = None) -> Response:
+        from atrium.compare.dashboard.overview_queries import overview_answer
+
+        return _json(overview_answer(watcher, experiment, base))
 
     @app.get("/api/sparks")
     def sparks() -> Response:

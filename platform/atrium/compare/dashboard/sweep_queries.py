@@ -84,14 +84,15 @@ def _trial(trial: Mapping[str, object]) -> Answer:
             for key in ("stage", "number", "state", "labels", "settings", "window", "reason", "num_takeovers")
         },
         "values": values or None,
-        "scores": {name: _over_seeds([as_finite(seed.get(name)) for seed in seeds]) for name in _SCORES},
+        "scores": {name: over_seeds([as_finite(seed.get(name)) for seed in seeds]) for name in _SCORES},
         "num_seeds": len(seeds),
         "runs": [seed.get("run") for seed in seeds if isinstance(seed.get("run"), str)],
         "curves": [seed.get("curve") for seed in seeds],
     }
 
 
-def _over_seeds(values: Sequence[float | None]) -> Answer | None:
+def over_seeds(values: Sequence[float | None]) -> Answer | None:
+    """The mean and its 95 % interval for new seeds; None where there is no value."""
     known = np.array([value for value in values if value is not None and math.isfinite(value)])
     if not len(known):
         return None

@@ -5,16 +5,18 @@ import { el, empty, fill } from "./dom.js";
 import { addressOf, here } from "./url.js";
 
 const VIEWS = [
-  ["runs", "Runs"], ["curves", "Curves"], ["compare", "Compare"],
-  ["trust-region", "Trust region"], ["rollouts", "Rollouts"], ["sweeps", "Sweeps"],
+  ["overview", "Overview"], ["runs", "Runs"], ["curves", "Curves"], ["compare", "Compare"],
+  ["trust-region", "Trust region"], ["rollouts", "Rollouts"], ["sweeps", "Sweeps"], ["evaluations", "Evaluations"],
 ];
 const MODULES = {
+  overview: () => import("./views/overview.js"),
   runs: () => import("./views/runs.js"),
   curves: () => import("./views/curves.js"),
   compare: () => import("./views/compare.js"),
   "trust-region": () => import("./views/trust_region.js"),
   rollouts: () => import("./views/rollouts.js"),
   sweeps: () => import("./views/sweeps.js"),
+  evaluations: () => import("./views/evaluations.js"),
 };
 const REFRESH_MS = 1000;
 
@@ -78,6 +80,8 @@ async function open() {
 
 function drawTabs() {
   const { view } = here();
+  // Where the views scroll, the one that is shown comes into sight.
+  queueMicrotask(() => tabs.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }));
   fill(tabs, VIEWS.map(([name, title]) => el("a", {
     href: addressOf(name), "data-view": name, "aria-current": name === view ? "page" : null,
   }, title)));

@@ -88,12 +88,18 @@ export class Figure {
   /** Draw; `option` makes ECharts' option from colours, `table` gives {columns, rows} for the CSV. */
   draw({ option, table, note = "", title = null, subtitle = null }) {
     this.drawn = { option, table };
-    if (title !== null) { this.title = title; fill(this.heading, title); }
+    if (title !== null) this.retitle(title);
     if (subtitle !== null) fill(this.subtitle, subtitle);
     fill(this.note, note);
     this.note.hidden = !note;
     this.element.dataset.drawn = "";
     this.redraw();
+  }
+
+  retitle(title) {
+    this.title = title;
+    fill(this.heading, title);
+    this.element.setAttribute("aria-label", title);
   }
 
   see(isSeen, { top, bottom }) {

@@ -12,7 +12,7 @@ export function selected(table) {
   const picked = new Set(getAll("run"));
   const found = picked.size
     ? table.runs.filter((run) => picked.has(run.name))
-    : passing(table, get("q"));
+    : passing(table, get("q")).filter((run) => get("q") || !run.evaluated);
   return { runs: found.slice(0, MOST), num: found.length, isPicked: picked.size > 0 };
 }
 

@@ -2,7 +2,7 @@
 
 /** The view and its parameters that the address names. */
 export function here() {
-  return { view: location.pathname.slice(1) || "runs", parameters: new URLSearchParams(location.search) };
+  return { view: location.pathname.slice(1) || "overview", parameters: new URLSearchParams(location.search) };
 }
 
 /** One parameter, or its default. */

@@ -133,8 +133,9 @@ export async function show(root, context) {
   return { refresh, dispose };
 }
 
+/** A share as signed points; a dash for what is unknown. */
+export const signed = (value) => (value === null || value === undefined ? "–" : `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(100 * value).toFixed(1)}`);
 const points = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} points`);
-const signed = (value) => (value === null || value === undefined ? "–" : `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(100 * value).toFixed(1)}`);
 const between = (known, show = signed) => (known ? `[${show(known.interval[0])}, ${show(known.interval[1])}]` : "not estimable");
 
 function verdictBox(pair, answer, isOpen) {
@@ -176,7 +177,8 @@ function scoreTable(answer) {
     el("p", { class: "muted", style: { padding: "8px 12px", fontSize: "12px" } }, "In percent, with 95 % intervals for another exam: new seeds and new problems of the same kind."));
 }
 
-function drawDifferences(figure, answer, measure, colour) {
+/** The forest plot: each candidate's difference to the baseline by a measure. */
+export function drawDifferences(figure, answer, measure, colour) {
   const rows = answer.pairs.filter((pair) => pair.measure === measure && pair.difference).reverse();
   if (!rows.length) { figure.draw({ option: () => ({}), table: () => ({ columns: [], rows: [] }) }); figure.drawNothing("Nothing was compared."); return; }
   const label = (pair) => (answer.benchmarks.length > 1 ? `${pair.candidate}, ${pair.benchmark}` : pair.candidate);

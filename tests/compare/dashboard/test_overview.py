@@ -1,0 +1,118 @@
+"""The first page: what an experiment's methods reached, which differences are real, and never an error."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import httpx
+import pytest
+
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.status import RunState
+
+
+@pytest.fixture
+def client(address):
+    with httpx.Client(base_url=address, timeout=60) as opened:
+        yield opened
+
+
+def overview(client, **parameters):
+    response = client.get("/api/overview", params=parameters)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def rows(answer):
+    return {row["name"]: row for row in answer["rows"]}
+
+
+def eventually(client, check):
+    deadline = time.monotonic() + 30
+    while not check(found := overview(client)):
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.1)
+    return found
+
+
+def test_the_usual_baseline_is_taken_and_the_verdict_is_understood_by_itself(client):
+    answer = overview(client)
+    assert answer["experiment"] == "study"
+    assert answer["baseline"] == "grpo"
+    found = rows(answer)
+    assert list(found) == ["atr", "grpo"], "the best is first"
+    assert found["atr"]["pair"]["verdict"]["lead"].startswith("atr is ")
+    assert " grpo: +" in found["atr"]["pair"]["verdict"]["lead"]
+    assert "(95 %: " in found["atr"]["pair"]["verdict"]["lead"]
+    assert found["grpo"]["pair"] is None
+    assert found["atr"]["outcome"]["low"] < found["atr"]["outcome"]["value"] < found["atr"]["outcome"]["high"]
+    assert [run["is_counted"] for run in found["atr"]["runs"]] == [True, True]
+
+
+def test_another_baseline_can_be_pinned_and_colours_stay(client):
+    before = overview(client)
+    run = rows(before)["atr"]["runs"][0]["name"]
+    after = overview(client, base=run)
+    assert after["baseline"] == "atr"
+    assert rows(after)["grpo"]["pair"]["verdict"]["lead"].startswith("grpo is ")
+    assert {row["name"]: row["place"] for row in after["rows"]} == {"atr": 0, "grpo": 1}
+
+
+def test_no_unrelated_run_and_no_damage_is_an_error(client, runs_dir, make_run, make_sweep):
+    make_sweep(runs_dir, "delta")
+    make_run(runs_dir, "atr", 0, experiment="delta")
+    make_run(runs_dir, "mine", 0, experiment="other")
+    make_run(runs_dir, "atr", 7, state=RunState.FAILED, until=3)
+    (runs_dir / "study" / "empty").mkdir()
+    damaged = make_run(runs_dir, "grpo", 9)
+    (damaged.path / "config.json").write_text("{")
+    evaluation = make_run(runs_dir, "atr", 0, experiment="evaluations")
+    config = json.loads(evaluation.config_file.read_text())
+    evaluation.config_file.write_text(json.dumps({**config, "kind": "evaluation"}))
+    answer = eventually(client, lambda found: sum(len(row["runs"]) for row in found["rows"]) == 7)
+    assert {one["name"] for one in answer["experiments"]} == {"other", "study"}
+    assert answer["experiment"] == "study", "one method alone answers nothing"
+    found = rows(answer)
+    assert len(found["runs without settings"]["runs"]) == 2
+    assert found["atr"]["pair"] is not None
+    failed = next(run for run in found["atr"]["runs"] if run["state"] == "failed")
+    assert not failed["is_counted"]
+    assert {one["reason"][:6] for one in answer["left_out"]} >= {"failed"}
+    assert overview(client, experiment="other")["reason"].startswith("One method was run so far")
+    assert overview(client, experiment="nonsense", base="nonsense")["experiment"] == "study"
+
+
+def test_runs_that_train_are_shown_with_the_time_left_and_count_when_they_are_over(
+    client, runs_dir, make_run
+):
+    for algorithm in ("atr", "grpo"):
+        make_run(runs_dir, algorithm, 0, experiment="live", state=RunState.RUNNING, until=4)
+    answer = eventually(client, lambda found: found["experiment"] == "live")
+    assert answer["reason"] == "No verdict yet: 2 of 2 runs still train."
+    [run] = rows(answer)["atr"]["runs"]
+    assert (run["step"], run["num_steps"]) == (4, 8)
+    assert run["left_s"] is None or run["left_s"] >= 0.0
+
+
+def test_an_empty_folder_has_no_experiment(tmp_path, serving):
+    with serving(tmp_path) as address, httpx.Client(base_url=address) as client:
+        assert overview(client) == {"experiments": [], "experiment": None}
+
+
+def test_an_evaluation_says_what_it_evaluated(client, runs_dir, make_run):
+    made = make_run(runs_dir, "atr", 3, experiment="evaluations")
+    folder = RunFolder(made.path)
+    config = json.loads(folder.config_file.read_text())
+    checkpoint = {"run": "study/some-run", "step": 8}
+    folder.config_file.write_text(json.dumps({**config, "kind": "evaluation", "checkpoint": checkpoint}))
+
+    def evaluated():
+        runs = client.get("/api/runs").json()["runs"]
+        return [run["evaluated"] for run in runs if run["evaluated"]]
+
+    deadline = time.monotonic() + 30
+    while not evaluated():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert evaluated() == [{"run": "study/some-run", "step": 8}]
