@@ -1,11 +1,11 @@
-"""Files of others, read without waiting: a pipe, a device or an endless file stops no reader."""
+"""Files of others, opened without waiting: a pipe, a device or an endless file stops nobody."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-from io import BufferedReader
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
 
 MAX_RECORD_BYTES = 64 << 20
@@ -30,8 +30,13 @@ def read_plain(path: Path | str, max_bytes: int = MAX_RECORD_BYTES, *, offset: i
         return file.read(max_bytes)
 
 
+def append_plain(path: Path | str) -> BufferedWriter:
+    """The regular file at `path`, made if it is missing, opened to write at its end; else `OSError`."""
+    return open(path, "ab", opener=_opened)
+
+
 def _opened(path: str, flags: int) -> int:
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is no regular file", path)

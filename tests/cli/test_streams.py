@@ -45,3 +45,9 @@ def test_what_ascii_cannot_show_is_shown_as_a_question_mark():
 def test_a_reader_that_goes_away_ends_a_command_without_a_word():
     ended = _run(f"{_ATRIUM} objectives | head -1")
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_full_disk_behind_a_commands_output_is_one_line():
+    ended = _run(f"{_ATRIUM} objectives > /dev/full")
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert ended.stderr.startswith("error: the disk is full")

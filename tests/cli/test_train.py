@@ -273,3 +273,12 @@ def test_the_shell_completes_commands_groups_options_and_keys(begun, monkeypatch
 def test_the_completion_script_is_for_this_command(begun, capsys):
     assert main(["-sc", "install=bash"]) == 0
     assert capsys.readouterr().out.rstrip().endswith("hydra_bash_completion atrium")
+
+
+@pytest.mark.parametrize(
+    "asked", [[], ["install=nonsense"], ["install="], ["query=tcsh"], ["a=b", "c"], ["query=bash"]]
+)
+def test_what_no_shell_asks_is_one_line(begun, monkeypatch, capsys, asked):
+    monkeypatch.delenv("COMP_LINE", raising=False)
+    assert main(["-sc", *asked]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -12,7 +12,7 @@ from atrium.plain_files import read_plain
 from atrium.tracking.json_lines import read_json_lines
 from atrium.tracking.reader import read_overview
 from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.run_folder import RunFolder, log_into
 
 
 def _pipe(path: Path) -> None:
@@ -39,6 +39,14 @@ def test_a_run_folder_of_odd_files_is_listed_and_read_at_once(tmp_path, make, ca
     assert read_overview(folder).problems
     assert main(["runs", "--runs-dir", str(tmp_path)]) == 0
     assert "whole" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("make", [_pipe, _zeros])
+def test_a_log_that_is_no_file_stops_nobody_who_writes_into_it(tmp_path, make):
+    make(tmp_path / "log.txt")
+    log_into(tmp_path / "log.txt", "a line")
+    log_into(tmp_path / "whole.txt", "a line with \udcff")
+    assert (tmp_path / "whole.txt").read_text().endswith("  a line with ?\n")
 
 
 def test_odd_files_are_named_in_words(tmp_path):

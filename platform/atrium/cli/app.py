@@ -6,6 +6,7 @@ imported when it is used.
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import io
@@ -56,9 +57,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of a pipe went away, as in `atrium runs | head`; there is no one left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_no_more()
         return _BROKEN_PIPE
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        _print_no_more()
+        sys.stderr.write("error: the disk is full to which this prints; make room there\n")
+        return AtriumError.exit_code
     return code
+
+
+def _print_no_more() -> None:
+    """Give what is printed from now on to nobody, the rest of a buffer at exit too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complete_streams() -> None:

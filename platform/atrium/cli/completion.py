@@ -17,8 +17,11 @@ _WITH_OVERRIDES = ("train", "config")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Answer `install=SHELL`, `uninstall=SHELL` or `query=SHELL`."""
-    if argv and argv[0].startswith("query="):
+    """Answer `install=SHELL`, `uninstall=SHELL` or `query=SHELL`; `ConfigError` for anything else."""
+    from atrium.cli.train.hydra_flags import check_completion, run_hydra
+
+    check_completion(argv)
+    if argv[0].startswith("query="):
         program, _, line = os.environ.get("COMP_LINE", "").lstrip().partition(" ")
         command, separator, rest = line.lstrip().partition(" ")
         if not separator:
@@ -27,7 +30,5 @@ def main(argv: Sequence[str]) -> int:
         if command not in _WITH_OVERRIDES:
             return 0
         os.environ["COMP_LINE"] = f"{program} {rest}"
-    from atrium.cli.train.hydra_flags import run_hydra
-
     run_hydra(["--shell-completion"], argv)
     return 0

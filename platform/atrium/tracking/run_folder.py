@@ -17,6 +17,7 @@ from pathlib import Path
 
 from atrium import plugins
 from atrium.errors import ConfigError, RunFolderError
+from atrium.plain_files import append_plain
 from atrium.tracking.atomic import TEMPORARY_PREFIX, explained, write_json, write_text
 from atrium.tracking.json_lines import Record
 from atrium.tracking.layout import RunLayout, check_experiment, check_name, steps_in
@@ -207,7 +208,7 @@ def log_into(log: Path, text: str) -> None:
     now = time.strftime("%Y-%m-%d %H:%M:%S")
     lines = "".join(f"{now}  {line}\n" for line in text.splitlines() if line.strip())
     try:
-        with log.open("a", encoding="utf-8", errors="replace") as file:
-            file.write(lines)
+        with append_plain(log) as file:
+            file.write(lines.encode(errors="replace"))
     except OSError:
         pass  # logs are a convenience; metrics and checkpoints report a full disk

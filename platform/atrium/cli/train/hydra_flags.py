@@ -72,17 +72,22 @@ def parse_flags(argv: Sequence[str]) -> argparse.Namespace:
     return flags
 
 
-def complete_shell(overrides: Sequence[str]) -> None:
-    """Print what a shell needs to complete `atrium train`; `ConfigError` where anything else is asked for."""
-    is_asked = len(overrides) == 1 and _COMPLETION.fullmatch(overrides[0])
-    if is_asked and overrides[0] == "query=bash" and "COMP_LINE" not in os.environ:
+def check_completion(asked: Sequence[str]) -> None:
+    """`ConfigError` unless `asked` is what a shell asks to complete a line, or its script."""
+    is_asked = len(asked) == 1 and _COMPLETION.fullmatch(asked[0])
+    if is_asked and asked[0] == "query=bash" and "COMP_LINE" not in os.environ:
         raise ConfigError("query=bash: only bash asks so, which says what was typed in COMP_LINE")
     if not is_asked:
         raise ConfigError(
-            "atrium train --shell-completion: allowed is one of install, uninstall and query, with bash, "
+            "--shell-completion: allowed is one of install, uninstall and query, with bash, "
             "fish or zsh, as in --shell-completion install=bash"
         )
-    run_hydra(["--shell-completion"], overrides)
+
+
+def complete_shell(asked: Sequence[str]) -> None:
+    """Print what a shell needs to complete `atrium train`; `ConfigError` where anything else is asked for."""
+    check_completion(asked)
+    run_hydra(["--shell-completion"], asked)
 
 
 def run_hydra(

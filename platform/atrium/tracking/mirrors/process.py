@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from atrium.plain_files import append_plain
 from atrium.tracking.listener import Listener
 from atrium.tracking.mirrors.delivery import LINGER_S, delivered_file, mirrors_dir, read_delivered
 from atrium.tracking.mirrors.targets import log_file
@@ -82,7 +83,7 @@ class MirrorProcesses(Listener):
         mirrors_dir(self._folder).mkdir(exist_ok=True)
         self._seen[kind] = _changed(self._folder, kind)
         command = [sys.executable, "-m", "atrium", "sync", str(self._folder.path.absolute())]
-        with log_file(self._folder).open("ab") as output:
+        with append_plain(log_file(self._folder)) as output:
             return subprocess.Popen(
                 [*command, "--to", kind, "--follow"],
                 stdin=subprocess.DEVNULL,

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from atrium import metrics
+from atrium.plain_files import append_plain
 from atrium.train.measure.measurements import Measurements
 from atrium.train.ranks.ranks import Ranks
 
@@ -74,7 +75,7 @@ class RankReport:
             return
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            with self.file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
+            with append_plain(self.file) as file:
+                file.write(json.dumps(record).encode() + b"\n")
         except OSError:
             self.file = None  # a full disk is reported by metrics and checkpoints
