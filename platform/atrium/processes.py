@@ -1,7 +1,8 @@
-"""Processes of this machine: whether one still lives, and the signals that ask this one to stop."""
+"""Processes: whether one still lives; the signals that ask this one to stop, and a bound on its memory."""
 
 from __future__ import annotations
 
+import resource
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -49,3 +50,19 @@ def stop_requests(ask: Callable[[int], None], signals: Sequence[int] = STOP_SIGN
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def bounded_memory(more_bytes: int) -> Iterator[None]:
+    """Within the body, let allocations fail that take this process so far beyond what it has on entry.
+
+    What is bounded is the address space, of all threads (Linux; macOS does not keep to it).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = psutil.Process().memory_info().vms + more_bytes
+    finite = [bound for bound in (wanted, soft, hard) if bound != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(finite), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -4,6 +4,7 @@
 --effects N     settings of methods and optimisers that two tiny steps have to show
 --kills N       processes of every kind of command, killed at random moments
 --damages N     damaged and missing files of a run's folder
+--hostile N     hostile data, chat templates and files of settings
 --seed N        of every random choice
 --write         put the table into docs/guarantees.md
 """
@@ -18,9 +19,10 @@ import platform
 import re
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.attack import damage, effects, kills, mutations
+from tests.attack import damage, effects, hostile, kills, mutations
 from tests.attack.outcomes import Attempt, Outcome, table
 
 import atrium
@@ -34,13 +36,18 @@ def main() -> int:
     arguments = _parser().parse_args()
     os.environ |= {"ATRIUM_MIRRORS": "off", "ATRIUM_NO_LOCAL": "1"}
     found: list[Attempt] = []
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        lines = itertools.islice(mutations.command_lines(arguments.seed), arguments.mutations)
+    seed, later = arguments.seed, lambda killing: iter(killing.result())
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), ThreadPoolExecutor(1) as aside:
+        place = Path(folder)
+        # Kills are of processes of their own, so they go on beside the rest.
+        killing = aside.submit(lambda: [*kills.attempts(arguments.kills, seed, place / "kills")])
+        lines = itertools.islice(mutations.command_lines(seed), arguments.mutations)
         for attempt in itertools.chain(
             map(mutations.tried, lines),
-            damage.attempts(arguments.damages, arguments.seed, Path(folder) / "damages"),
-            effects.attempts(arguments.effects, arguments.seed, Path(folder) / "effects"),
-            kills.attempts(arguments.kills, arguments.seed, Path(folder) / "kills"),
+            hostile.attempts(arguments.hostile, seed, place / "hostile"),
+            damage.attempts(arguments.damages, seed, place / "damages"),
+            effects.attempts(arguments.effects, seed, place / "effects"),
+            later(killing),
         ):
             found.append(attempt)
             if attempt.outcome is Outcome.FELL:
@@ -55,7 +62,14 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    for name, count in {"mutations": 3000, "effects": 400, "kills": 100, "damages": 300, "seed": 0}.items():
+    for name, count in {
+        "mutations": 3000,
+        "effects": 400,
+        "kills": 100,
+        "damages": 300,
+        "hostile": 400,
+        "seed": 0,
+    }.items():
         parser.add_argument(f"--{name}", type=int, default=count, metavar="N")
     parser.add_argument("--write", action="store_true")
     return parser

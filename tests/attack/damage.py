@@ -6,21 +6,17 @@ refused in one line. Nothing may be read without end, and no line that was recor
 
 from __future__ import annotations
 
-import contextlib
-import io
 import itertools
 import os
 import random
 import shutil
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.attack.commands import said_by
 from tests.attack.kills import TRAIN
-from tests.attack.mutations import HANG_S, Hung, in_time
-from tests.attack.outcomes import Attempt, Outcome, judge
+from tests.attack.outcomes import Attempt, Outcome
 
-from atrium.cli import main
 from atrium.tracking.find import list_runs
 from atrium.tracking.layout import remove
 
@@ -61,15 +57,21 @@ READERS = (
     ("show", "{run}"),
     ("samples", "{run}"),
     ("diff", "{run}", "{whole}"),
+    ("compare", "{run}", "{whole}", "--runs-dir", "{runs}"),
+    ("evaluate", "--regrade", "{run}"),
+    ("export", "{run}", "--to", "{runs}/exported"),
+    ("clean", "--runs-dir", "{runs}"),
 )
 RESUME = ("train", "--resume", "{run}", "num_steps=5")
 
 
 def attempts(num: int, seed: int, place: Path) -> Iterator[Attempt]:
     """So many damages, each to a copy of one run; each is told for all commands that met it."""
+    if not num:
+        return
     rng = random.Random(seed)
     whole = place / "whole" / "runs"
-    _said_by((*TRAIN, "tracking.rollouts_every_num_steps=1", f"runs_dir={whole}"))
+    said_by((*TRAIN, "tracking.rollouts_every_num_steps=1", f"runs_dir={whole}"))
     (run,) = list_runs(whole)
     files = sorted(
         path.relative_to(whole) for path in run.path.rglob("*") if path.is_file() and path.name != ".lock"
@@ -90,20 +92,9 @@ def _tried(what: str, runs_dir: Path, run: Path, whole: Path) -> Attempt:
     worst = Attempt("damaged files", what, Outcome.HELD)
     for words in (*READERS, RESUME):
         argv = tuple(word.format(runs=runs_dir, run=run, whole=whole) for word in words)
-        outcome, said = _said_by(argv)
+        outcome, said = said_by(argv)
         if outcome is Outcome.FELL:
             return Attempt("damaged files", f"{what}: {words[0]}", outcome, said)
         if outcome is Outcome.REFUSED:
             worst = Attempt("damaged files", what, outcome, said)
     return worst
-
-
-def _said_by(argv: tuple[str, ...]) -> tuple[Outcome, str]:
-    told = io.StringIO()
-    with in_time(), contextlib.redirect_stderr(told), contextlib.redirect_stdout(io.StringIO()):
-        try:
-            return judge(main(argv), told.getvalue())
-        except Hung:
-            return Outcome.FELL, f"no answer within {HANG_S} s"
-        except Exception:  # a defect, whatever it is
-            return Outcome.FELL, traceback.format_exc()[-1500:]

@@ -7,6 +7,7 @@ often, any process that it has started. What both leave, times excepted, has to 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -23,6 +24,7 @@ from pathlib import Path
 import psutil
 import pyarrow.parquet as pq
 from tests.attack.outcomes import Attempt, Outcome
+from tests.benchmark_files import small_suite
 
 from atrium.metrics import is_repeatable
 from atrium.tracking.find import list_runs
@@ -70,9 +72,9 @@ class Kind:
 def attempts(num: int, seed: int, place: Path) -> Iterator[Attempt]:
     """So many kills that met a living process, over all kinds in turn; each told as it ended."""
     rng = random.Random(seed)
-    undisturbed = {name: _undisturbed(name, kind, place) for name, kind in KINDS.items()}
-    for number in range(num):
-        name = list(KINDS)[number % len(KINDS)]
+    names = list(itertools.islice(itertools.cycle(KINDS), num))
+    undisturbed = {name: _undisturbed(name, KINDS[name], place) for name in dict.fromkeys(names)}
+    for number, name in enumerate(names):
         prepared, life_s, expected = undisturbed[name]
         runs_dir = place / f"kill-{number}" / "runs"
         while True:
@@ -90,7 +92,7 @@ def _undisturbed(name: str, kind: Kind, place: Path) -> tuple[Path, float, Recor
     """The folder that a command of the kind starts from, how long it takes, and what it leaves."""
     prepared, runs_dir = (place / name.replace(" ", "_") / part / "runs" for part in ("before", "after"))
     prepared.mkdir(parents=True)
-    if name == "evaluations":  # of a policy that was trained before
+    if name == "evaluations of a suite":  # of a policy that was trained before
         _ended(_start([*TRAIN, f"runs_dir={prepared}"], prepared))
     shutil.copytree(prepared, runs_dir)
     _ended(_start(kind.begin(runs_dir), runs_dir))
@@ -213,7 +215,8 @@ def _evaluate(runs_dir: Path) -> Sequence[str]:
         "evaluate",
         "--run",
         str(run.path),
-        "evaluation.num_samples=16",
+        *small_suite(runs_dir.parent),
+        "evaluation.num_samples=64",
         "evaluation.max_new_tokens=64",
         f"runs_dir={runs_dir}",
     ]
@@ -251,6 +254,6 @@ KINDS = {
     "training": _training(),
     "engines beside": _training("rollout.placement=beside", "rollout.lag=1"),
     "two processes": _training("compute.num_processes=2"),
-    "evaluations": Kind(begin=_evaluate, again=_evaluate_again, record=_evaluation_record),
+    "evaluations of a suite": Kind(begin=_evaluate, again=_evaluate_again, record=_evaluation_record),
     "sweeps": Kind(begin=_sweep, again=_sweep, record=_sweep_record),
 }

@@ -11,7 +11,6 @@ import contextlib
 import io
 import json
 import random
-import signal
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.attack.commands import HANG_S, Hung, in_time
 from tests.attack.outcomes import Attempt, Outcome, judge
 
 from atrium.cli import main
@@ -28,8 +28,6 @@ from atrium.config.files import conf_folder, read_groups
 from atrium.errors import ConfigError
 from atrium.nested import flattened
 
-HANG_S = 120
-"""No command line takes so long to be refused on any machine; the usual one takes half a second."""
 NUM_BASES = 24
 """Combinations of shipped options that settings are changed in; each is composed once."""
 SMALLEST, LARGEST = 1e-37, 3.4e38
@@ -84,10 +82,6 @@ class Begun(BaseException):
         self.settings = settings
 
 
-class Hung(BaseException):
-    """A command gave no answer within `HANG_S`."""
-
-
 @dataclass(frozen=True)
 class CommandLine:
     """A wrong command line, the words of which a refusal names one, and for settings what is changed."""
@@ -129,22 +123,6 @@ def nothing_begins() -> Iterator[None]:
         patch.setattr("atrium.cli.sweep.run.check_machine", lambda *_: None, raising=False)
         patch.setattr("atrium.cli.sweep.run.prepare", lambda storage, definition, **_: begin(definition))
         yield
-
-
-@contextlib.contextmanager
-def in_time() -> Iterator[None]:
-    """Raise `Hung` in the block after `HANG_S` seconds."""
-
-    def hang(*_: object) -> None:
-        raise Hung
-
-    before = signal.signal(signal.SIGALRM, hang)
-    signal.alarm(HANG_S)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _outcome(line: CommandLine, told: io.StringIO) -> tuple[Outcome, str]:

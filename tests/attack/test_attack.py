@@ -6,7 +6,7 @@ import itertools
 import random
 
 import pytest
-from tests.attack import damage, effects, kills, mutations
+from tests.attack import commands, damage, effects, hostile, kills, mutations
 from tests.attack.outcomes import Attempt, Outcome, judge, table
 
 SEED = 28
@@ -41,6 +41,12 @@ def test_a_few_damaged_files_are_shown_or_refused(tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)
+def test_a_few_hostile_files_are_taken_or_refused(tmp_path):
+    assert fallen(hostile.attempts(20, SEED, tmp_path)) == []
+
+
+@pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_settings_that_are_accepted_show_in_two_steps(tmp_path):
     assert fallen(effects.attempts(40, SEED, tmp_path)) == []
@@ -72,7 +78,7 @@ def test_a_refusal_is_one_line_that_names_what_is_wrong():
 
 
 def test_a_command_line_without_an_answer_has_fallen(monkeypatch):
-    monkeypatch.setattr(mutations, "HANG_S", 1)
+    monkeypatch.setattr(commands, "HANG_S", 1)
     monkeypatch.setattr(mutations, "main", lambda argv: [None for _ in itertools.count()])
     assert mutations.tried(mutations.CommandLine("k", ("train",), ())).outcome is Outcome.FELL
 

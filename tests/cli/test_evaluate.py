@@ -7,6 +7,7 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
+from tests.benchmark_files import small_suite
 
 from atrium.cli.app import main
 from atrium.tracking.evaluation_parts import EvaluationParts
@@ -151,22 +152,8 @@ def _without_time(text):
     return [json.loads(line) | {"time": 0} for line in text.splitlines()]
 
 
-def suite_of(folder):
-    """The settings of a suite of three small benchmarks, whose files lie in `folder`."""
-    lines = []
-    for name in ("aime24", "aime25", "aime26"):
-        file = folder / f"{name}.jsonl"
-        rows = [{"id": f"{name}-{n}", "problem": f"{n}+{n}=", "answer": str(2 * n)} for n in range(1, 4)]
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        member = f"benchmark.members.{name}"
-        lines += [f"{member}.source={file}", f"{member}.files=[]", f"{member}.revision=null"]
-        lines += [f"{member}.expected_num_rows=3", f"{member}.expected_num_problems=3"]
-        lines += [f"{member}.fields.question=[problem]", f"{member}.fields.answer=[answer]"]
-    return ["benchmark=aime_all", *lines]
-
-
 def test_a_suite_gets_scores_for_each_benchmark_and_their_macro_average(evaluate, tmp_path):
-    folder, printed = evaluate("--run", "last", *suite_of(tmp_path), "evaluation.max_new_tokens=5000")
+    folder, printed = evaluate("--run", "last", *small_suite(tmp_path), "evaluation.max_new_tokens=5000")
     summary = json.loads(folder.summary_file.read_text())
     assert summary["evaluations"].keys() == {"aime24", "aime25", "aime26"}
     macro = summary["macro_average"]
@@ -180,7 +167,7 @@ def test_a_suite_gets_scores_for_each_benchmark_and_their_macro_average(evaluate
 def test_a_suite_goes_on_after_any_of_its_benchmarks_and_a_finished_one_stays_finished(
     evaluate, runs_dir, tmp_path, num_done
 ):
-    folder, _ = evaluate("--run", "last", *suite_of(tmp_path), "tracking.figures=false")
+    folder, _ = evaluate("--run", "last", *small_suite(tmp_path), "tracking.figures=false")
     names = ("aime24", "aime25", "aime26")
     rows = [rows_of(folder, name) for name in names]
     scores = _without_time(folder.evaluations_file.read_text())

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import resource
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
+from atrium.data.chat_templates import MAX_CHARS
 from atrium.data.prompts import (
     PROMPT_TEMPLATES,
     Prompt,
     PromptTemplate,
     encode_prompt,
     find_prompt_template,
+    prompt_encoder,
 )
 from atrium.errors import ConfigError
 from atrium.models.tiny import build_tokenizer
@@ -89,6 +93,35 @@ def test_a_chat_template_without_a_system_turn_is_named_with_the_way_out():
     with pytest.raises(ConfigError, match=r"'qwen_boxed' does not fit .*no system role.*user_boxed"):
         encode_prompt(SpellingTokenizer(refuses + SPELLED), PROBLEM, PROMPT_TEMPLATES["qwen_boxed"])
     assert encode_prompt(SpellingTokenizer(refuses + SPELLED), PROBLEM, PROMPT_TEMPLATES["dapo"]).size
+
+
+@pytest.mark.parametrize(
+    ("hostile", "said"),
+    [
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}",
+            "more than 1,000,000",
+        ),
+        ("{{ 'a' * 10 ** 11 }}", "MemoryError"),
+        ("{% for i in range(10 ** 9) %}x{% endfor %}", "Range too big"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{% include '/etc/passwd' %}", "no loader"),
+        ("{{ nothing.here.deep }}", "undefined"),
+        ("{% for %}", "Expected an expression"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+        ("x" * (MAX_CHARS + 1), "1,048,577 characters"),
+    ],
+)
+def test_a_hostile_chat_template_is_one_line(hostile, said):
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    encode = prompt_encoder(SpellingTokenizer(hostile), PROMPT_TEMPLATES["question"])
+    with pytest.raises(ConfigError, match=r"^prompt template 'question' .*chat template") as refused:
+        encode(PROBLEM)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert sys.gettrace() is None
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits
 
 
 def test_chat_options_reach_the_chat_template():

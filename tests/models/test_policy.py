@@ -166,6 +166,12 @@ def test_weights_that_are_not_finite_are_refused_by_the_tensors_name(folder, num
     )
 
 
+def test_a_pipe_or_device_in_a_model_folder_is_refused(folder):
+    os.mkfifo(folder / "added_tokens.json")
+    with pytest.raises(CheckpointError, match=r"added_tokens\.json, which is no regular file"):
+        _load(folder)
+
+
 def test_quantised_weights_are_refused(folder):
     _edit_json(folder / "config.json", quantization_config={"quant_method": "gptq", "bits": 4})
     assert "are quantised (gptq), and rounded weights cannot be trained" in _message(CheckpointError, folder)

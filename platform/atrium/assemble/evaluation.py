@@ -278,12 +278,13 @@ def fitted_benchmark(
 ) -> Benchmark:
     """The benchmark with answers no longer than the model's context leaves, which is said where it cuts."""
     wanted, context = benchmark.sampling.max_new_tokens, policy.context_length
-    longest = max(len(encode(problem)) for problem in benchmark.problems)
-    room = context - longest
+    last = max(benchmark.problems, key=lambda problem: len(encode(problem)))
+    room = context - len(encode(last))
     if room < 1:
         raise ConfigError(
-            f"benchmark {benchmark.name!r}: its longest prompt has {longest} tokens and the model's context "
-            f"holds {context}, so nothing could be answered; choose another model or benchmark"
+            f"benchmark {benchmark.name!r}: the prompt of problem {last.problem_id!r} has "
+            f"{len(encode(last))} tokens and the model's context holds {context}, so it could not be "
+            "answered; leave the problem out, or choose another model or benchmark"
         )
     if wanted > room:
         log(

@@ -19,34 +19,24 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import AfterValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
 
+from atrium.data.chat_templates import ChatTokenizer, conversation_tokens
 from atrium.errors import ConfigError
+from atrium.processes import bounded_memory
 from atrium.records import Problem, TokenIds
 from atrium.section import Section, Text
 
+_FIRST_PROMPT_BYTES = 2 << 30
 _PLACEHOLDER = "{question}"
 _INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 _MATHARENA = "Put your final answer within \\boxed{}."
 _AIME = "The answer is an integer between 0 and 999 inclusive."
-
-
-class ChatTokenizer(Protocol):
-    """What is needed of a tokenizer; those of transformers have it."""
-
-    chat_template: Any
-
-    def encode(self, text: str, /) -> list[int]:
-        """The token ids of a text, with the special tokens that the model expects at its start."""
-        ...
-
-    def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **options: Any) -> Any:  # noqa: ANN401 - transformers' own signature
-        """The token ids (or text) of a conversation."""
-        ...
 
 
 class WorkedExample(Section):
@@ -125,32 +115,24 @@ def encode_prompt(tokenizer: ChatTokenizer, problem: Problem, template: PromptTe
     for user, one in zip(asked, template.examples, strict=False):
         turns += [{"role": "user", "content": user}, {"role": "assistant", "content": one.answer}]
     turns.append({"role": "user", "content": asked[-1]})
-    from jinja2 import TemplateError
-
     try:
-        token_ids = tokenizer.apply_chat_template(
-            turns,
-            tokenize=True,
-            add_generation_prompt=True,
-            return_dict=False,
-            **template.chat_options,
-        )
-    except TemplateError as error:
-        # Some chat templates, such as Gemma's, know no system turn and raise when they meet one.
-        raise ConfigError(
-            f"prompt template '{template.name}' does not fit this tokenizer's chat template ({error}); "
-            "choose one without a system turn, such as user_boxed"
-        ) from error
+        token_ids = conversation_tokens(tokenizer, turns, template.chat_options)
+    except ConfigError as error:
+        raise ConfigError(f"prompt template '{template.name}' {error}") from error
     return np.asarray(token_ids, dtype=np.int32)
 
 
 def prompt_encoder(tokenizer: ChatTokenizer, template: PromptTemplate) -> Callable[[Problem], TokenIds]:
-    """A function from a problem to its prompt's tokens, which encodes each question once."""
+    """A function from a problem to its prompt's tokens, which encodes each question once.
+
+    Encode one before other threads work: the memory that a chat template may take is bounded then.
+    """
     known: dict[str, TokenIds] = {}
 
     def encode(problem: Problem) -> TokenIds:
         if problem.question not in known:
-            known[problem.question] = encode_prompt(tokenizer, problem, template)
+            with nullcontext() if known else bounded_memory(_FIRST_PROMPT_BYTES):
+                known[problem.question] = encode_prompt(tokenizer, problem, template)
         return known[problem.question]
 
     return encode

@@ -47,6 +47,11 @@ def locate(source: str, revision: str | None) -> str:
                 f"'{source}' holds no config.json, so it is not a transformers folder; name the folder "
                 "that holds config.json and model.safetensors"
             )
+        odd = [
+            path.name for path in folder.iterdir() if path.exists() and not (path.is_file() or path.is_dir())
+        ]
+        if odd:
+            raise CheckpointError(f"'{source}' holds {odd[0]}, which is no regular file; remove it")
         if not any(folder.glob("*.safetensors")):
             raise CheckpointError(
                 f"'{source}' holds no *.safetensors file; Atrium loads no pickled weights, convert "

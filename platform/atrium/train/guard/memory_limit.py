@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import resource
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 
-import psutil
 import torch
+
+from atrium.processes import bounded_memory
 
 
 class MemoryLimit:
@@ -19,20 +20,17 @@ class MemoryLimit:
     def __init__(self, device: str, limit_mb: int) -> None:
         self._bytes = limit_mb << 20
         self._is_cpu = device == "cpu"
-        self._before = resource.getrlimit(resource.RLIMIT_AS)
+        self._bound: AbstractContextManager[None] = nullcontext()
         if not self._is_cpu:
             total = torch.cuda.get_device_properties(device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, self._bytes / total))
 
     def __enter__(self) -> None:
         if self._is_cpu:
-            soft, hard = self._before
-            wanted = psutil.Process().memory_info().vms + self._bytes
-            finite = [bound for bound in (wanted, soft, hard) if bound != resource.RLIM_INFINITY]
-            resource.setrlimit(resource.RLIMIT_AS, (min(finite), hard))
+            self._bound = bounded_memory(self._bytes)
+        self._bound.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._is_cpu:
-            resource.setrlimit(resource.RLIMIT_AS, self._before)
+        self._bound.__exit__(kind, error, trace)
