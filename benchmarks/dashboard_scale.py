@@ -78,7 +78,7 @@ FRAMES = """async (seconds) => {
   return gaps;
 }"""
 """Seconds between frames."""
-VIEWS = ("runs", "curves", "compare", "trust-region", "rollouts", "sweeps")
+VIEWS = ("overview", "runs", "curves", "compare", "trust-region", "rollouts", "sweeps", "evaluations")
 
 
 def make_course(path, num_steps, seed):

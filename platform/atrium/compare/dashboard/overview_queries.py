@@ -8,7 +8,7 @@ from typing import Any
 from atrium.compare.arm_pairs import MEAN
 from atrium.compare.counted_runs import VALIDATION
 from atrium.compare.dashboard.compare_queries import ComparisonRequest, compare_answer
-from atrium.compare.dashboard.curve_queries import METHODS, groups_of, places_of
+from atrium.compare.dashboard.curve_queries import METHODS, WITHOUT_SETTINGS, groups_of, places_of
 from atrium.compare.dashboard.runs_scan import RunEntry
 from atrium.compare.dashboard.sweep_queries import over_seeds, sweeps_answer
 from atrium.compare.dashboard.watcher import Watcher
@@ -51,9 +51,13 @@ def _about(entries: Sequence[RunEntry]) -> Answer:
     return {
         "num_runs": len(entries),
         "num_running": sum(entry.overview.state is RunState.RUNNING for entry in entries),
-        "num_methods": len(groups_of(entries, METHODS)),
+        "num_methods": _num_methods(entries),
         "started": max(entry.started for entry in entries),
     }
+
+
+def _num_methods(entries: Sequence[RunEntry]) -> int:
+    return len(groups_of(entries, METHODS).keys() - {WITHOUT_SETTINGS})
 
 
 def _methods(watcher: Watcher, entries: Sequence[RunEntry], baseline: str | None) -> Answer:
@@ -94,8 +98,7 @@ def _compared(
 ) -> tuple[Answer | None, str | None]:
     """The comparison of the runs that do not train any more, or None and why there is none."""
     over = [entry for entry in entries if entry.overview.state is not RunState.RUNNING]
-    num_methods = len(groups_of(entries, METHODS))
-    if num_methods < 2:
+    if _num_methods(entries) < 2:
         return None, "One method was run so far. A comparison begins with a second one, on the same seeds."
     names = tuple(entry.name for entry in over)
     first = baseline if baseline in names else _baseline(over)
@@ -168,5 +171,6 @@ def _run(entry: RunEntry, benchmark: str | None) -> Answer:
         "num_steps": status.num_steps,
         "left_s": entry.left_s,
         "score": scores.last.mean_at_k if scores and scores.last.step else None,
+        "collapses": list(entry.collapses),
         "error": status.error or "; ".join(entry.problems) or None,
     }

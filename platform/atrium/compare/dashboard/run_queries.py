@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from atrium.compare.dashboard.curve_queries import METHODS, groups_of
 from atrium.compare.dashboard.runs_scan import RunEntry, Signature
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.run_settings import differing, method_keys
@@ -37,9 +38,13 @@ def _table(watcher: Watcher, _version: int) -> Answer:
     entries = list(watcher.scan.entries.values())
     settings = [entry.settings for entry in entries if entry.settings]
     keys = differing(settings)
+    method = {name: label for label, names in groups_of(entries, METHODS).items() for name in names}
     shared = {key: value for key, value in (settings[0] if settings else {}).items() if key not in set(keys)}
     return {
-        "runs": [_row(entry, keys) for entry in sorted(entries, key=lambda e: (-e.started, e.name))],
+        "runs": [
+            {**_row(entry, keys), "method": method[entry.name]}
+            for entry in sorted(entries, key=lambda entry: (-entry.started, entry.name))
+        ],
         "keys": keys,
         "method_keys": method_keys(settings),
         "shared": shared,
@@ -71,6 +76,19 @@ def sparks_answer(watcher: Watcher) -> Answer:
             sizes = np.diff(starts, append=len(values))
             sparks[name] = [_rounded(mean) for mean in (np.add.reduceat(values, starts) / sizes).tolist()]
     return {"sparks": sparks}
+
+
+def lasts_answer(watcher: Watcher, metrics: Iterable[str]) -> Answer:
+    """The last value that each run recorded of each metric, by metric and the run's name."""
+    found: dict[str, dict[str, float]] = {metric: {} for metric in metrics}
+    for name, entry in watcher.scan.entries.items():
+        table = watcher.index.read(entry.folder)
+        for metric, by_run in found.items():
+            values = None if table is None else table.columns.get(metric)
+            finite = None if values is None else values[np.isfinite(values)]
+            if finite is not None and len(finite):
+                by_run[name] = float(finite[-1])
+    return {"lasts": found}
 
 
 def run_answer(watcher: Watcher, name: str) -> Answer:
@@ -115,6 +133,7 @@ def _row(entry: RunEntry, keys: Iterable[str]) -> Answer:
         "host": status.host,
         "error": status.error,
         "problems": list(entry.problems),
+        "collapses": list(entry.collapses),
         "note": annotations.note,
         "tags": list(annotations.tags),
         "is_archived": annotations.is_archived,

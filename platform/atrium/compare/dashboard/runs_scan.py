@@ -27,13 +27,17 @@ OUTSIDE = "it is a link to a place outside of the runs folder, which is not read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEntry:
-    """One run as the dashboard knows it. `started` is in seconds since 1970, 0 where unknown."""
+    """One run as the dashboard knows it. `started` is in seconds since 1970, 0 where unknown.
+
+    `collapses` are the names of what went wrong in it, as its summary has them.
+    """
 
     overview: RunOverview
     settings: Settings
     annotations: Annotations
     started: float
     num_tokens: int | None
+    collapses: tuple[str, ...]
     problems: tuple[str, ...]
     signature: Signature
 
@@ -130,6 +134,7 @@ class RunsScan:
             annotations=annotations,
             started=overview.status.started or started(folder),
             num_tokens=num_tokens if isinstance(num_tokens, int) else None,
+            collapses=_collapses(summary.get("findings")),
             problems=(*overview.problems, *([problem] if problem else [])),
             signature=signature,
         )
@@ -151,6 +156,15 @@ def _leads_outside(folder: Path, runs_dir: Path) -> bool:
     except OSError:
         return False
     return not all(is_within(link, runs_dir) for link in links)
+
+
+def _collapses(findings: object) -> tuple[str, ...]:
+    rules = (
+        [one.get("rule") for one in findings if isinstance(one, Mapping)]
+        if isinstance(findings, list)
+        else []
+    )
+    return tuple(dict.fromkeys(rule for rule in rules if isinstance(rule, str)))
 
 
 def _signature(folder: RunFolder) -> Signature:
@@ -197,6 +211,7 @@ def _unread(folder: RunFolder, signature: Signature, reason: str) -> RunEntry:
         annotations=Annotations(),
         started=0.0,
         num_tokens=None,
+        collapses=(),
         problems=(reason,),
         signature=signature,
     )

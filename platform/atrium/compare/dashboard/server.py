@@ -24,7 +24,13 @@ from atrium.compare.dashboard.annotations import annotate
 from atrium.compare.dashboard.curve_queries import curves_answer, quantities_answer
 from atrium.compare.dashboard.export_routes import AskedComparison, AskedCurves, add_exports
 from atrium.compare.dashboard.guard import Guard, host_names
-from atrium.compare.dashboard.run_queries import run_answer, runs_answer, sparks_answer, state_answer
+from atrium.compare.dashboard.run_queries import (
+    lasts_answer,
+    run_answer,
+    runs_answer,
+    sparks_answer,
+    state_answer,
+)
 from atrium.compare.dashboard.samples import TRAINING, Filter
 from atrium.compare.dashboard.sweep_queries import sweep_answer, sweeps_answer
 from atrium.compare.dashboard.watcher import Watcher
@@ -127,6 +133,10 @@ def _add_queries(app: FastAPI, watcher: Watcher) -> None:
     @app.get("/api/sparks")
     def sparks() -> Response:
         return _json(sparks_answer(watcher))
+
+    @app.get("/api/lasts")
+    def lasts(metric: Names = []) -> Response:  # noqa: B006 - FastAPI copies it
+        return _json(lasts_answer(watcher, metric))
 
     @app.get("/api/run")
     def run(name: str) -> Response:

@@ -2,7 +2,8 @@
 
 import { ask, listen } from "./api.js";
 import { el, empty, fill } from "./dom.js";
-import { addressOf, here } from "./url.js";
+import { fetchMetrics } from "./filter.js";
+import { addressOf, get, getAll, here } from "./url.js";
 
 const VIEWS = [
   ["overview", "Overview"], ["runs", "Runs"], ["curves", "Curves"], ["compare", "Compare"],
@@ -38,6 +39,7 @@ const context = {
     if (table === null || (latest && latest.version !== tableVersion)) {
       asking ??= ask("runs").finally(() => { asking = null; });
       table = await asking;
+      await fetchMetrics(get("q"), { more: getAll("mcol"), anew: true }).catch(() => {});
       tableVersion = table.version;
     }
     return table;

@@ -1,4 +1,9 @@
-// The filter language: words, and `key=value`, `key!=value`, `key>1`, `key<1` over settings and facts.
+// The filter language: words, and `key=value`, `key!=value`, `key>1`, `key<1` over settings, facts and the last
+// values of metrics, whose names have a slash in them.
+
+import { ask } from "./api.js";
+
+const lasts = new Map();
 
 const FACTS = {
   state: (run) => run.state,
@@ -7,8 +12,11 @@ const FACTS = {
   seed: (run) => run.seed,
   step: (run) => run.step,
   host: (run) => run.host,
+  method: (run) => run.method,
+  score: (run, table) => scoreOf(table, run),
+  collapse: (run) => run.collapses.join(", "),
 };
-const TERM = /^([A-Za-z_][\w.@+-]*)(!=|>=|<=|=|>|<|:)(.*)$/;
+const TERM = /^([A-Za-z_][\w.@+/-]*)(!=|>=|<=|=|>|<|:)(.*)$/;
 
 /** The terms of a filter; quotes hold words together. */
 export function parse(text) {
@@ -20,6 +28,18 @@ export function parse(text) {
     return { kind: "term", key: match[1], operator: match[2] === ":" ? "=" : match[2], value: match[3] };
   });
 }
+
+/** Ask for the last values of the metrics that a text or a list names, where they are not known or are to be known anew. */
+export async function fetchMetrics(text, { more = [], anew = false } = {}) {
+  const named = [...parse(text).map(({ key }) => key ?? ""), ...more].filter((key) => key.includes("/"));
+  if (anew) lasts.clear();
+  const missing = [...new Set(named)].filter((key) => !lasts.has(key));
+  if (!missing.length) return;
+  for (const [key, byRun] of Object.entries((await ask("lasts", { metric: missing })).lasts)) lasts.set(key, byRun);
+}
+
+/** The last value of a metric that `fetchMetrics` asked for. */
+export const lastOf = (run, metric) => lasts.get(metric)?.[run.name];
 
 /** The runs that pass, archived ones only where the filter says `is=archived`. */
 export function passing(table, text) {
@@ -42,7 +62,8 @@ function admits(table, run, term) {
 
 /** A fact or setting of a run; a setting may be named by the end of its key. */
 export function valueOf(table, run, key) {
-  if (key in FACTS) return FACTS[key](run);
+  if (key in FACTS) return FACTS[key](run, table);
+  if (key.includes("/")) return lastOf(run, key);
   const settings = run.settings;
   if (key in settings) return settings[key];
   if (key in table.shared) return table.shared[key];
@@ -65,6 +86,13 @@ function equal(value, wanted) {
   const text = String(value).toLowerCase();
   const other = wanted.toLowerCase();
   return text === other || (other !== "" && Number(text) === Number(other));
+}
+
+/** The last Mean@k in percent, on the first of the test problems that the run answered. */
+function scoreOf(table, run) {
+  const names = table.benchmarks.filter((name) => run.scores[name]);
+  const score = run.scores[names.find((name) => !name.includes("validation")) ?? names[0]]?.last.mean_at_k;
+  return score === undefined || score === null ? undefined : 100 * score;
 }
 
 /** A term for a key and value, quoted where it has to be. */

@@ -1,7 +1,7 @@
 // Which runs a view is about: those picked by name, else those that pass the filter, the latest first.
 
 import { debounced, el, empty, fill } from "./dom.js";
-import { passing, term } from "./filter.js";
+import { fetchMetrics, passing, term } from "./filter.js";
 import { shortName } from "./format.js";
 import { get, getAll, set } from "./url.js";
 
@@ -35,10 +35,14 @@ export function differingKeys(table, runs) {
 
 /** The search box of runs; its text is the filter. */
 export function searchBox(onchange) {
-  const change = debounced((value) => { set({ q: value, run: null }); onchange(); }, 180);
+  const change = debounced(async (value) => {
+    set({ q: value, run: null });
+    await fetchMetrics(value).catch(() => {});
+    onchange();
+  }, 180);
   return el("input", {
     type: "search", value: get("q"), "aria-label": "Filter runs", spellcheck: "false",
-    placeholder: "Filter: atr  seed=1  delta>0.02  tag=good  ( / )",
+    placeholder: "Filter: atr  seed=1  score>50  rollout/reward>0.5  tag=good  ( / )",
     oninput: (event) => change(event.target.value),
     onkeydown: (event) => { if (event.key === "Escape") { event.target.value = ""; change(""); } },
   });
@@ -71,6 +75,7 @@ export function filterMenu(table, onchange) {
       group("state", counted(runs.map((run) => run.state))),
       group("experiment", counted(runs.map((run) => run.experiment))),
       group("tag", counted(runs.flatMap((run) => run.tags))),
+      group("collapse", counted(runs.map((run) => run.collapses.join(", ") || null))),
       differingKeys(table(), runs).map((key) => group(key, counted(runs.map((run) => run.settings[key])))),
       runs.some((run) => run.is_archived) && group("is", [["archived", runs.filter((run) => run.is_archived).length]]));
   });
@@ -89,7 +94,9 @@ export function closeOutside(menu) {
 /** A select of one run, by the parameter `name`; by default the first of the selection. */
 export function runSelect(table, label, name, onchange, { allowNone = false } = {}) {
   const { runs } = selected(table);
-  const chosen = get(name) || (allowNone ? "" : runs[0]?.name || "");
+  // Of those that were not asked for, one that got somewhere has the most to show.
+  const first = runs.find(({ state, step }) => step > 0 && (state === "finished" || state === "running")) ?? runs.find(({ step }) => step > 0) ?? runs[0];
+  const chosen = get(name) || (allowNone ? "" : first?.name || "");
   const shown = runs.some((run) => run.name === chosen) || !chosen ? runs : [...runs, ...table.runs.filter((run) => run.name === chosen)];
   const box = el("select", { "aria-label": label, onchange: () => { set({ [name]: box.value }); onchange(); } },
     allowNone && el("option", { value: "", selected: !chosen }, "none"),

@@ -97,6 +97,7 @@ export async function show(root, context) {
           el("div", {}, el("p", {}, pair.verdict.lead), el("p", { class: "sub" }, `${seeds} ${seeds === 1 ? "seed" : "seeds"} each: ${pair.verdict.words}`)));
       }),
       !pairs.length && el("p", { class: "lead none" }, answer.reason),
+      collapsesOf(answer.rows).map((line) => el("p", { class: "alert", role: "alert" }, "⚠ ", line)),
       answer.left_out.length > 0 && el("details", {}, el("summary", {}, `${answer.left_out.length} ${answer.left_out.length === 1 ? "run is" : "runs are"} left out`),
         el("ul", {}, answer.left_out.map(({ name, reason }) => el("li", {}, `${shortName(name)}: ${reason}`)))),
       answer.notes.length > 0 && el("details", {}, el("summary", {}, `${answer.notes.length} ${answer.notes.length === 1 ? "note" : "notes"}`), el("ul", {}, answer.notes.map((note) => el("li", {}, note)))));
@@ -184,6 +185,14 @@ export async function show(root, context) {
   await refresh();
   if (get("open")) await open(get("open"));
   return { refresh, dispose: () => { drawer?.close({ silent: true }); for (const figure of [forest, ...curves]) figure.dispose(); } };
+}
+
+/** What went wrong by its name: `reinforce: ratios running away in 2 of 3 runs`. */
+function collapsesOf(rows) {
+  return rows.flatMap(({ name, runs }) => {
+    const rules = [...new Set(runs.flatMap(({ collapses }) => collapses))];
+    return rules.map((rule) => `${name}: ${rule} in ${runs.filter(({ collapses }) => collapses.includes(rule)).length} of ${runs.length} ${runs.length === 1 ? "run" : "runs"}`);
+  });
 }
 
 /** `2 finished, 1 running (4/6, 12 s left)`. */

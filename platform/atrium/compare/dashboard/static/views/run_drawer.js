@@ -35,7 +35,8 @@ export function openDrawer(root, context, name, { closed, changed }) {
   const closeButton = () => el("button", { class: "icon close", type: "button", "aria-label": "Close", onclick: () => close() }, "✕");
 
   function draw(run) {
-    const view = (address, text) => el("a", { href: addressOf(address, { run: run.name, q: null }) }, text);
+    // The run is chosen, and those beside it stay: the filter is kept.
+    const view = (address, text) => el("a", { href: addressOf(address, address === "curves" ? { run: run.name, q: null } : { at: run.name, run: null }) }, text);
     fill(panel, closeButton(),
       el("h2", {}, run.name),
       el("p", { class: "muted" }, el("span", { class: `state ${run.state}` }, run.state),

@@ -2,15 +2,16 @@
 
 import { ask } from "../api.js";
 import { closeOutside } from "../selection.js";
-import { el, empty, fill, select, svg } from "../dom.js";
+import { el, empty, field, fill, select, svg } from "../dom.js";
 import { csv, download } from "../export.js";
-import { passing } from "../filter.js";
+import { fetchMetrics, lastOf, passing } from "../filter.js";
 import { age, count, duration, moment, number, percent, shortName } from "../format.js";
 import { differingKeys, filterMenu, searchBox } from "../selection.js";
 import { addressOf, get, getAll, set } from "../url.js";
 import { openDrawer } from "./run_drawer.js";
 
 const MOST_SETTINGS = 6;
+const GROUPS = [["", "nothing"], ["method", "method"], ["experiment", "experiment"], ["state", "state"]];
 const PAGE = 60;
 
 export async function show(root, context) {
@@ -35,11 +36,12 @@ export async function show(root, context) {
   function draw() {
     const active = document.activeElement;
     if (active !== search) search.value = get("q");
-    const runs = sorted(passing(table, get("q")));
+    const trainings = table.runs.filter(({ evaluated }) => !evaluated);
+    const runs = sorted(passing(table, get("q")).filter(({ evaluated }) => !evaluated));
     const keys = shownKeys(runs);
     fill(banner, table.problem && el("p", { class: "banner" }, table.problem));
-    drawBar(runs, keys);
-    if (!table.runs.length) {
+    drawBar(runs, keys, trainings.length);
+    if (!trainings.length) {
       fill(box, empty("No runs yet", "Runs in ", el("code", {}, table.runs_dir), " appear here as soon as they start: ", el("code", {}, "make train"), "."));
       return;
     }
@@ -51,7 +53,14 @@ export async function show(root, context) {
     const scrolled = [box.scrollTop, box.scrollLeft];
     const focused = active?.closest?.("[data-run]")?.dataset.run;
     const columns = allColumns(keys, benchmark());
-    fill(box, el("table", {}, head(columns, runs), el("tbody", {}, runs.slice(0, limit).map((run) => row(run, columns)))),
+    const group = get("group");
+    const shown = group ? grouped(runs, group) : [[null, runs]];
+    let left = limit;
+    fill(box, el("table", {}, head(columns, runs), shown.map(([label, members]) => {
+      const page = members.slice(0, left);
+      left -= page.length;
+      return page.length > 0 && el("tbody", {}, label !== null && groupRow(label, members, columns), page.map((run) => row(run, columns)));
+    })),
       runs.length > limit && more(runs.length - limit));
     [box.scrollTop, box.scrollLeft] = scrolled;
     if (focused) box.querySelector(`[data-run="${CSS.escape(focused)}"] a`)?.focus({ preventScroll: true });
@@ -77,13 +86,33 @@ export async function show(root, context) {
 
   function shownKeys(runs) {
     const chosen = getAll("col");
-    return chosen.length ? chosen.filter((key) => key !== "none") : differingKeys(table, runs).filter((key) => key !== "experiment_name").slice(0, MOST_SETTINGS);
+    return chosen.length ? chosen.filter((key) => key !== "none") : differingKeys(table, runs).filter((key) => !["experiment_name", "seed"].includes(key)).slice(0, MOST_SETTINGS);
   }
 
-  function drawBar(runs, keys) {
+  /** Runs by the value that they have; groups in the order of their first run. */
+  function grouped(runs, key) {
+    const found = new Map();
+    for (const run of runs) {
+      const label = String(run[key] ?? settingOf(run, key) ?? "not set");
+      found.set(label, [...(found.get(label) ?? []), run]);
+    }
+    return [...found];
+  }
+
+  function groupRow(label, members, columns) {
+    const mean = (column) => {
+      const known = members.filter((run) => !column.isScore || isWhole(run)).map((run) => column.sort?.(run)).filter((value) => typeof value === "number");
+      return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
+    };
+    const cell = (column) => (column.mean ? column.mean(mean(column)) : "");
+    return el("tr", { class: "group" }, el("td", {}), columns.map((column, at) => el("td", { class: column.number ? "num" : null },
+      at === 0 ? [el("b", {}, label), el("span", { class: "muted" }, `  ${members.length} ${members.length === 1 ? "run" : "runs"}`)] : cell(column))));
+  }
+
+  function drawBar(runs, keys, num) {
     if (!bar.childNodes.length) {
       bar.append(el("div", { class: "search" }, search), filterMenu(() => table, () => { picked.clear(); draw(); }),
-        el("span", { class: "slot-columns" }), el("span", { class: "slot-bench" }), counted, el("span", { class: "grow" }), actions);
+        el("span", { class: "slot-columns" }), el("span", { class: "slot-bench" }), el("span", { class: "slot-group" }), counted, el("span", { class: "grow" }), actions);
     }
     const columnSlot = bar.querySelector(".slot-columns");
     if (!columnSlot.querySelector("details[open]")) fill(columnSlot, columnMenu(runs, keys));
@@ -92,7 +121,12 @@ export async function show(root, context) {
     if (slot.firstChild?.firstChild !== document.activeElement) {
       fill(slot, known.length > 1 && select("Benchmark", known, benchmark(), (value) => { set({ bench: value }); draw(); }));
     }
-    fill(counted, `${runs.length} of ${table.runs.length} runs`);
+    const groupSlot = bar.querySelector(".slot-group");
+    if (!groupSlot.contains(document.activeElement)) {
+      const more = differingKeys(table, runs).slice(0, 12).map((key) => [key, key]);
+      fill(groupSlot, field("group by", select("Group by", [...GROUPS, ...more], get("group"), (value) => { set({ group: value }); draw(); })));
+    }
+    fill(counted, `${runs.length} of ${num} ${num === 1 ? "run" : "runs"}`);
     const names = [...picked].filter((name) => runs.some((run) => run.name === name));
     const more = names.length ? { run: names, q: null } : {};
     fill(actions,
@@ -116,6 +150,7 @@ export async function show(root, context) {
     const menu = el("details", { class: "menu" }, el("summary", {}, "Columns"),
       el("div", {},
         getAll("col").length > 0 && el("button", { type: "button", class: "link", onclick: () => { set({ col: null }); menu.open = false; draw(); } }, "Show what differs"),
+        metricOptions(runs),
         el("h3", { style: { padding: "6px 8px 2px" } }, "settings that differ here"), differ.map(option),
         el("h3", { style: { padding: "6px 8px 2px" } }, "other settings"),
         [...table.keys.filter((key) => !differ.includes(key)), ...rest].sort().map(option)));
@@ -123,24 +158,48 @@ export async function show(root, context) {
     return menu;
   }
 
+  /** A box per metric, whose last value becomes a column. They are asked for when the list is opened. */
+  function metricOptions(runs) {
+    const lines = el("div", {});
+    const chosen = new Set(getAll("mcol"));
+    const part = el("details", {}, el("summary", { class: "option" }, `last values of metrics${chosen.size ? ` (${chosen.size})` : ""}`), lines);
+    part.addEventListener("toggle", async () => {
+      if (!part.open || lines.childNodes.length) return;
+      const { quantities } = await ask("quantities", { run: runs.slice(0, PAGE).map(({ name }) => name) });
+      fill(lines, quantities.filter(({ name }) => !name.startsWith("evaluation/")).map(({ name, meaning }) => el("label", { class: "option", title: meaning },
+        el("input", { type: "checkbox", checked: chosen.has(name), onchange: async (event) => {
+          chosen[event.target.checked ? "add" : "delete"](name);
+          set({ mcol: [...chosen] });
+          await fetchMetrics("", { more: [...chosen] }).catch(() => {});
+          draw();
+        } }), el("span", {}, name))));
+    });
+    return part;
+  }
+
   function allColumns(keys, bench) {
     const point = (run) => run.scores[bench]?.last;
     return [
       { id: "name", title: "Run", cell: nameCell, sort: (run) => shortName(run.name), text: (run) => run.name },
       { id: "state", title: "State", cell: stateCell, sort: (run) => run.state, text: (run) => run.state },
+      { id: "seed", title: "Seed", number: true, sort: (run) => natural(run.seed), cell: (run) => run.seed ?? "–", text: (run) => run.seed },
       { id: "spark", title: "Reward", cell: (run) => sparkline(sparks[run.name]) },
       ...(bench ? [
-        { id: "mean", title: `Mean@${kOf(bench)}`, number: true, sort: (run) => point(run)?.mean_at_k, cell: (run) => score(point(run)), text: (run) => point(run)?.mean_at_k, about: `${bench}, latest evaluation, %; 95 % interval over problems` },
-        { id: "pass", title: `Pass@${kOf(bench)}`, number: true, sort: (run) => point(run)?.pass_at_k, cell: (run) => percent(point(run)?.pass_at_k), text: (run) => point(run)?.pass_at_k, about: bench },
+        { id: "mean", title: `Mean@${kOf(bench)}`, number: true, isScore: true, mean: percent, sort: (run) => point(run)?.mean_at_k, cell: (run) => score(point(run), run), text: (run) => point(run)?.mean_at_k, about: `${bench}, latest evaluation, %; 95 % interval over problems` },
+        { id: "pass", title: `Pass@${kOf(bench)}`, number: true, isScore: true, mean: percent, sort: (run) => point(run)?.pass_at_k, cell: (run) => el("span", { class: isWhole(run) ? null : "muted" }, percent(point(run)?.pass_at_k)), text: (run) => point(run)?.pass_at_k, about: bench },
       ] : []),
+      ...getAll("mcol").map((metric) => ({
+        id: metric, title: metric.split("/").at(-1), about: `${metric}, the last value`, number: true, mean: number,
+        sort: (run) => lastOf(run, metric), cell: (run) => number(lastOf(run, metric)), text: (run) => lastOf(run, metric),
+      })),
+      { id: "wall", title: "Time", number: true, sort: (run) => run.wall_s, cell: (run) => (run.wall_s ? duration(run.wall_s) : "–"), text: (run) => run.wall_s },
+      { id: "started", title: "Started", number: true, sort: (run) => run.started, cell: (run) => el("span", { title: moment(run.started) }, run.started ? age(table.now - run.started) : "–"), text: (run) => moment(run.started) },
       ...keys.map((key) => ({
         id: key, title: key.split(".").slice(-2).join("."), about: key, setting: true,
         sort: (run) => natural(settingOf(run, key)), text: (run) => settingOf(run, key),
         cell: (run) => settingOf(run, key) ?? "",
       })),
       { id: "tokens", title: "Tokens", number: true, sort: (run) => run.num_tokens, cell: (run) => count(run.num_tokens), text: (run) => run.num_tokens },
-      { id: "wall", title: "Time", number: true, sort: (run) => run.wall_s, cell: (run) => (run.wall_s ? duration(run.wall_s) : "–"), text: (run) => run.wall_s },
-      { id: "started", title: "Started", sort: (run) => run.started, cell: (run) => el("span", { title: moment(run.started) }, run.started ? age(table.now - run.started) : "–"), text: (run) => moment(run.started) },
     ];
   }
 
@@ -177,7 +236,9 @@ export async function show(root, context) {
         class: `${column.number ? "num" : ""} ${column.setting ? "setting" : ""}`, title: column.about,
         "aria-sort": column.id === name ? (down ? "descending" : "ascending") : null,
       }, column.sort ? el("button", { type: "button", onclick: () => {
-        set({ sort: column.id === name ? (down ? null : `-${column.id}`) : column.id });
+        // Of numbers the greatest come first, of words the first of the alphabet; a third click undoes it.
+        const [first, second] = column.number ? [`-${column.id}`, column.id] : [column.id, `-${column.id}`];
+        set({ sort: column.id !== name ? first : get("sort") === first ? second : null });
         draw();
       } }, column.title, column.id === name ? (down ? " ↓" : " ↑") : "") : column.title))));
   }
@@ -197,7 +258,7 @@ export async function show(root, context) {
   }
 
   function nameCell(run) {
-    const notes = [...run.problems, ...(run.error ? [run.error] : [])];
+    const notes = [...run.collapses, ...run.problems, ...(run.error ? [run.error] : [])];
     return el("div", {},
       el("a", { class: "run-name", href: addressOf("runs", { open: run.name }), title: run.name, onclick: (event) => {
         event.preventDefault();
@@ -247,12 +308,17 @@ function stateCell(run) {
   return el("div", { class: `state-cell` },
     el("span", { class: `state ${run.state}` }, run.state),
     run.num_steps > 0 && el("span", { class: "sub" }, ` ${number(run.step)}/${number(run.num_steps)}`),
+    run.left_s && el("span", { class: "sub" }, `, ${duration(run.left_s)} left`),
     run.state !== "finished" && run.num_steps > 0 && el("div", { class: `meter state ${run.state}`, style: { display: "block" } }, el("i", { style: { width: `${100 * share}%` } })));
 }
 
-function score(point) {
+/** Whether a run's last score is that of its end. */
+const isWhole = (run) => run.state === "finished";
+
+function score(point, run) {
   if (!point || point.mean_at_k === null) return "–";
   const span = point.interval_over_problems ? `${percent(point.interval_over_problems[0])} – ${percent(point.interval_over_problems[1])}` : "";
+  if (!isWhole(run)) return el("div", { class: "muted" }, percent(point.mean_at_k), el("div", { class: "sub" }, point.step ? `at step ${number(point.step)}` : "before training"));
   return el("div", {}, el("span", { class: "value" }, percent(point.mean_at_k)), span && el("div", { class: "sub" }, span));
 }
 
