@@ -1,4 +1,4 @@
-"""Files of benchmark problems: real ones, which the project does not carry (tests that read them skip), and small ones."""
+"""Benchmark problems: real ones, which the project does not carry (tests of them skip), and a small suite."""
 
 from __future__ import annotations
 

@@ -89,11 +89,11 @@ DATA: dict[str, Make] = {f"{what} called data{suffix}": make for what, make in O
 }  # fmt: skip
 READERS_OF_DATA = (
     (*TRAIN[:2], "num_steps=1", "dataset=file", "dataset.source={file}", "dataset.num_validation=2",
-     "dataset.num_test=1", "benchmark=held_out", "tracking=none", "tracking.figures=false", "runs_dir={runs}"),
+     "dataset.num_test=1", "benchmark=held_out", "tracking=none", "runs_dir={runs}"),
     ("evaluate", "--run", "{run}", "benchmark=file", "benchmark.source={file}", "runs_dir={runs}"),
     ("evaluate", "--regrade", "{file}", "runs_dir={runs}"),
     ("claim", "check", "atr/abstract_performance", "{file}"),
-    ("train", "rollout=bank", "rollout.path={file}", "runs_dir={runs}"),
+    ("train", "rollout=bank", "rollout.source={file}", "runs_dir={runs}"),
 )  # fmt: skip
 TEMPLATES: dict[str, Make] = {
     "that never ends": _text(

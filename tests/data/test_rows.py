@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -80,3 +81,18 @@ def test_a_damaged_file_is_one_line_that_says_where(tmp_path, name, content, mes
 def test_a_file_that_vanished_is_one_line(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         list(read_rows(tmp_path / "rows.jsonl", COLUMNS))
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet"])
+@pytest.mark.parametrize("odd", ["pipe", "device", "endless"])
+def test_what_never_ends_is_one_line_for_every_kind_of_file(tmp_path, suffix, odd):
+    path = tmp_path / f"rows{suffix}"
+    if odd == "pipe":
+        os.mkfifo(path)
+    elif odd == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 40)  # sparse: it takes no room
+    with pytest.raises(DataError, match=r"no regular file|more than|no whole Parquet"):
+        list(read_rows(path, COLUMNS))

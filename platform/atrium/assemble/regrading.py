@@ -101,7 +101,7 @@ def _answer_of(path: Path, number: int, line: str) -> StoredAnswer:
     place = f"{path}, line {number}"
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: not JSON: {error}") from error
     found: dict[str, str] = {}
     for wanted, names in _FIELDS.items():

@@ -7,19 +7,21 @@ asked for, so that a file of millions of repeated rows needs little memory.
 from __future__ import annotations
 
 import csv
+import io
+import itertools
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from atrium.errors import DataError
-from atrium.plain_files import open_plain
+from atrium.plain_files import MAX_LINES_BYTES, open_plain, read_plain
 
 Row = Mapping[str, Any]
 
 _BATCH_ROWS = 2048
 _POINTER = "version https://git-lfs.github.com"
-_MAX_CELL_CHARS = 2**31 - 1
+_MAX_CHARS = 1 << 26  # of one line and one cell; a row of this size is none that a model could read
 
 
 def read_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
@@ -40,14 +42,25 @@ def read_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
 
 def _json_lines(path: Path, columns: Collection[str]) -> Iterator[Row]:
     del columns
-    with path.open(encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield _object(path, f"line {number}", line)
+    for number, line in enumerate(_lines(path), start=1):
+        if line.strip():
+            yield _object(path, f"line {number}", line)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a text with their ends, as they are."""
+    with open_plain(path) as plain, io.TextIOWrapper(plain, encoding="utf-8-sig", newline="") as file:
+        for number in itertools.count(1):
+            line = file.readline(_MAX_CHARS)
+            if len(line) == _MAX_CHARS:
+                raise DataError(f"{path}: line {number} has more than {_MAX_CHARS:,} characters")
+            if not line:
+                return
+            yield line
 
 
 def _json(path: Path, columns: Collection[str]) -> Iterator[Row]:
-    text = path.read_text(encoding="utf-8-sig")
+    text = read_plain(path, MAX_LINES_BYTES).decode("utf-8-sig")
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError):
@@ -78,15 +91,14 @@ def _object(path: Path, place: str, text: str) -> Row:
 
 def _csv(path: Path, columns: Collection[str]) -> Iterator[Row]:
     del columns
-    before = csv.field_size_limit(_MAX_CELL_CHARS)
+    before = csv.field_size_limit(_MAX_CHARS)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-            reader = csv.DictReader(file, delimiter=delimiter, strict=True)
-            for row in reader:
-                if None in row or None in row.values():
-                    raise DataError(f"{path}: line {reader.line_num} has another number of cells")
-                yield row
+        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+        reader = csv.DictReader(_lines(path), delimiter=delimiter, strict=True)
+        for row in reader:
+            if None in row or None in row.values():
+                raise DataError(f"{path}: line {reader.line_num} has another number of cells")
+            yield row
     except csv.Error as error:
         raise DataError(f"{path}: is no CSV ({error})") from error
     finally:
