@@ -1,4 +1,4 @@
-"""Commands whose output is closed, cut off, or cannot show every character."""
+"""Commands whose output is closed, cut off, or cannot show every character, or whose folder is gone."""
 
 from __future__ import annotations
 
@@ -51,3 +51,9 @@ def test_a_full_disk_behind_a_commands_output_is_one_line():
     ended = _run(f"{_ATRIUM} objectives > /dev/full")
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
     assert ended.stderr.startswith("error: the disk is full")
+
+
+def test_a_folder_that_was_removed_is_one_line(tmp_path):
+    ended = _run(f"mkdir {tmp_path}/gone; cd {tmp_path}/gone; rmdir {tmp_path}/gone; {_ATRIUM} train")
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert ended.stderr.startswith("error: the folder in which this runs was removed")

@@ -156,6 +156,17 @@ def test_names_that_lead_elsewhere_find_nothing(runs_dir, three, wanted, monkeyp
     assert len(str(error.value)) < 600
 
 
+@pytest.mark.parametrize(
+    "wanted", [".", "20260101-100000-atr-s0-aaaa", "..", "../quickstart/{run}/checkpoints/.."]
+)
+def test_a_path_from_within_the_runs_folder_knows_where_the_runs_lie(runs_dir, three, monkeypatch, wanted):
+    run = three[0].path
+    (run / "checkpoints").mkdir()
+    monkeypatch.chdir({".": run, "..": run / "checkpoints"}.get(wanted, run.parent))
+    found = find_run("elsewhere", wanted.format(run=run.name))
+    assert found.path.parent.parent == runs_dir
+
+
 def test_a_run_outside_the_runs_folder_is_found_by_its_path_and_not_by_its_name(
     runs_dir, three, tmp_path, monkeypatch
 ):

@@ -118,6 +118,10 @@ def _run(given: Sequence[str]) -> int:
     if name in ("-V", "--version"):
         sys.stdout.write(f"atrium {__version__}\n")
         return 0
+    try:
+        os.getcwd()  # noqa: PTH109 - only whether it is there
+    except FileNotFoundError as error:
+        raise ConfigError("the folder in which this runs was removed; change to one that is there") from error
     command = COMPLETION if name in ("-sc", "--shell-completion") else COMMANDS.get(name)
     if command is None:
         raise ConfigError(

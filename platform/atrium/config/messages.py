@@ -52,6 +52,8 @@ _ALLOWED = {
     "less_than": "below {lt}",
     "less_than_equal": "at most {le}",
     "multiple_of": "a multiple of {multiple_of}",
+    "too_short": "at least {min_length} of them",
+    "too_long": "at most {max_length} of them",
     "string_too_long": "at most {max_length} characters",
     "string_pattern_mismatch": "letters, digits and _ - . after a letter or digit",
 }

@@ -7,6 +7,7 @@ path is followed.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -129,6 +130,8 @@ def _as_path(wanted: str) -> Path | None:
     """The folder that `wanted` names as a path, if it is one."""
     try:
         path = Path(wanted)
+        if len(path.parts) < 3 or ".." in path.parts:  # the runs' folder lies two above a run
+            path = Path(os.path.abspath(path))  # noqa: PTH100 - follows no link, as resolve() would
         return path if wanted and path.is_dir() and RunFolder(path).looks_like_run() else None
     except (OSError, ValueError):
         return None  # too long, or a zero byte: no path
