@@ -88,12 +88,12 @@ DATA: dict[str, Make] = {f"{what} called data{suffix}": make for what, make in O
     "nothing but null called data.parquet": _table(pa.nulls(NUM_ROWS)),
 }  # fmt: skip
 READERS_OF_DATA = (
-    (*TRAIN[:2], "num_steps=1", "dataset=file", "dataset.source={file}", "dataset.num_validation=2",
-     "dataset.num_test=1", "benchmark=held_out", "tracking=none", "runs_dir={runs}"),
+    (*TRAIN, "num_steps=1", "dataset=file", "dataset.source={file}", "dataset.num_validation=2",
+     "dataset.num_test=1", "benchmark=held_out", "runs_dir={runs}"),
     ("evaluate", "--run", "{run}", "benchmark=file", "benchmark.source={file}", "runs_dir={runs}"),
     ("evaluate", "--regrade", "{file}", "runs_dir={runs}"),
     ("claim", "check", "atr/abstract_performance", "{file}"),
-    ("train", "rollout=bank", "rollout.source={file}", "runs_dir={runs}"),
+    (*TRAIN, "rollout=bank", "rollout.source={file}", "runs_dir={runs}"),
 )  # fmt: skip
 TEMPLATES: dict[str, Make] = {
     "that never ends": _text(
@@ -128,8 +128,8 @@ SETTINGS: dict[str, Make] = {f"{what} called settings.yaml": make for what, make
     "a date": _text("2020-01-01: 2020-01-01\n"),
 }
 READERS_OF_SETTINGS = (
-    ("train", "algorithm={file}", "runs_dir={runs}"),
-    ("train", "experiment={file}", "runs_dir={runs}"),
+    (*TRAIN, "algorithm={file}", "runs_dir={runs}"),
+    (*TRAIN, "experiment={file}", "runs_dir={runs}"),
     ("evaluate", "--run", "{run}", "benchmark={file}", "runs_dir={runs}"),
     ("sweep", "{file}", "runs_dir={runs}"),
     ("claim", "check", "{file}", "runs"),
