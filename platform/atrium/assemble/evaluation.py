@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 
 from atrium.assemble.benchmarks import LoadedBenchmark, load_benchmarks
-from atrium.assemble.engines import build_engine, check_model
+from atrium.assemble.engines import check_model
 from atrium.assemble.fitting import changed
 from atrium.assemble.graders import BenchmarkGraders, build_grader, grader_version
-from atrium.assemble.placement import engine_beside
+from atrium.assemble.placement import build_placed_engine
 from atrium.assemble.policies import build_policy, copy_out_of_mmap
 from atrium.assemble.run import Run, RunRequest, opened
 from atrium.assemble.task import evaluated_benchmark
@@ -146,14 +146,13 @@ def _evaluate_all(settings: EvaluationSettings, run: Run) -> list[Evaluation]:
 
 
 def _engine(run: Run, policy: Policy) -> Engine:
-    """The engine, or those beside this process as one: on the first GPUs, where none are named."""
+    """The engine, or all of them as one: beside this process on the first GPUs, where none are named."""
     config, rollout = run.config, run.config.rollout
-    if rollout.placement == "inside":
-        return build_engine(rollout, config, policy)
-    run.listener.phase("starting the engines")
-    if rollout.devices is None:
+    if rollout.placement != "inside":
+        run.listener.phase("starting the engines")
+    if rollout.placement == "beside" and rollout.devices is None:
         config = changed(config, rollout={"devices": tuple(range(rollout.num_engines))})
-    return engine_beside(config, policy, run.folder.engines_dir, run.log)
+    return build_placed_engine(config, policy, run.folder.engines_dir, run.log)
 
 
 def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count: _Count) -> Evaluation:
