@@ -19,11 +19,13 @@ from atrium.metrics import (
     MISMATCH_MAX,
     MISMATCH_MEAN,
     NUM_UPDATES,
+    OVERLAP_S,
     RATIO_MAX,
     REWARD,
     STALENESS,
 )
 from atrium.tracking.json_lines import read_json_lines
+from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
@@ -104,8 +106,9 @@ def test_a_sampler_in_another_precision_is_measured_and_stays_below_its_bound(tm
         assert 0.0 < step[MISMATCH_KL.name] < 0.01
 
 
-def test_a_pretrained_model_passes_the_checks_of_sampler_and_trainer_in_bfloat16(tmp_path):
-    steps, _ = train(
+def test_a_pretrained_model_is_sampled_beside_the_trainer_and_passes_the_checks_in_bfloat16(tmp_path):
+    """The second batch is sampled by a vLLM in a process of its own while the first is trained."""
+    steps, folder = train(
         tmp_path,
         "experiment=smollm2",
         "model=hub",
@@ -114,13 +117,18 @@ def test_a_pretrained_model_passes_the_checks_of_sampler_and_trainer_in_bfloat16
         "rollout.context_length=256",
         "rollout.kv_cache_mb=256",
         "rollout.num_prompts=1",
+        "rollout.placement=beside",
+        "rollout.lag=1",
         "optimizer.num_minibatches=1",
-        "num_steps=1",
+        "num_steps=2",
         "dataset.num_validation=1",
         "dataset.num_test=1",
         base=(*ENGINE, *BARE),
     )
-    assert EXACT < steps[0][MISMATCH_MEAN.name] < 0.05
+    assert all(EXACT < step[MISMATCH_MEAN.name] < 0.05 for step in steps)
+    assert [step[STALENESS.name] for step in steps] == [0.0, 1.0]
+    assert steps[1][OVERLAP_S.name] > 0.0
+    assert read_object(folder.provenance_file)[0]["engine"]["processes"] == 1
 
 
 def test_groups_without_a_signal_are_replaced_while_the_others_are_sampled(tmp_path):
