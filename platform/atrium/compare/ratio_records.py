@@ -16,23 +16,27 @@ _MAX_LINES = 300
 _STEP = re.compile(rb'\{"step":(\d{1,15})[,}]')
 
 
-def ratios_of(path: Path, step: int | None) -> RatioCounts | None:
-    """The counts of a step, or of at most 300 evenly spread steps together; None where there are none."""
+def ratios_of(path: Path, step: int | None = None, *, until: int | None = None) -> RatioCounts | None:
+    """The counts of a step, or of at most 300 evenly spread steps (`until` one) together; None if none."""
     try:
         stat = path.stat()
-        return _counted(str(path), step, stat.st_mtime_ns, stat.st_size)
+        return _counted(str(path), step, until, stat.st_mtime_ns, stat.st_size)
     except OSError:
         return None
 
 
 @lru_cache(maxsize=256)
-def _counted(path: str, step: int | None, _modified: int, _size: int) -> RatioCounts | None:
+def _counted(
+    path: str, step: int | None, until: int | None, _modified: int, _size: int
+) -> RatioCounts | None:
     data = read_plain(path, MAX_LINES_BYTES)
     ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")).tolist()
     starts = [0, *(end + 1 for end in ends[:-1])]
     lines = list(zip(starts, ends, strict=False))
     if step is not None:
         lines = [(start, end) for start, end in lines if _step_at(data, start) == step]
+    if until is not None:
+        lines = [(start, end) for start, end in lines if (_step_at(data, start) or 0) <= until]
     total, num = no_counts(), 0
     for place in evenly_chosen(range(len(lines)), _MAX_LINES):
         record = decode_line(data[slice(*lines[place])])

@@ -108,8 +108,13 @@ def counts_of_record(record: Mapping[str, object]) -> RatioCounts | None:
 
 def histogram(counts: RatioCounts, window: Window | None) -> RatioHistogram | None:
     """Bins of equal width in log w that show the window and nearly all tokens; None if empty."""
-    count_SB = counts.count_SB
-    total_B = count_SB.sum(axis=0)
+    found = bin_edges(counts, window)
+    return None if found is None else RatioHistogram(edges=found, count_SB=binned(counts, found))
+
+
+def bin_edges(counts: RatioCounts, window: Window | None) -> NDArray[np.float64] | None:
+    """Edges of bins of equal width in log w that show the window and nearly all tokens; None if empty."""
+    total_B = counts.count_SB.sum(axis=0)
     if not total_B.sum():
         return None
     fine = _fine_edges()
@@ -121,11 +126,15 @@ def histogram(counts: RatioCounts, window: Window | None) -> RatioHistogram | No
         # A few tokens that went far must not press the window into one bin.
         widest = max(abs(bound) for bound in bounds)
         reach = min(max(reach, 1.6 * widest), 6.0 * widest)
-    edges = np.linspace(-reach, reach, _NUM_BINS + 1)
+    return np.linspace(-reach, reach, _NUM_BINS + 1)
+
+
+def binned(counts: RatioCounts, edges: NDArray[np.float64]) -> Counts:
+    """The counts [signs, B] in bins with these edges [B + 1] in log w; the outermost hold all beyond them."""
+    fine, num = _fine_edges(), len(edges) - 1
     middle = 0.5 * (fine[1:] + fine[:-1])
-    place = np.clip(np.searchsorted(edges, middle, side="right") - 1, 0, _NUM_BINS - 1)
-    coarse = [np.bincount(place, weights=row, minlength=_NUM_BINS) for row in count_SB]
-    return RatioHistogram(edges=edges, count_SB=np.array(coarse))
+    place = np.clip(np.searchsorted(edges, middle, side="right") - 1, 0, num - 1)
+    return np.array([np.bincount(place, weights=row, minlength=num) for row in counts.count_SB])
 
 
 def window_in_use(divergence: object) -> tuple[Window | None, str]:

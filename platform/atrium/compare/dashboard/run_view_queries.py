@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from atrium.compare.dashboard.curve_queries import METHODS, groups_of, places_of
 from atrium.compare.dashboard.samples import (
     TRAINING,
     Filter,
@@ -20,6 +26,8 @@ from atrium.compare.ratio_records import ratios_of
 from atrium.compare.trust_region import (
     SIGNS,
     RatioCounts,
+    bin_edges,
+    binned,
     count_ratios,
     evenly_chosen,
     histogram,
@@ -77,6 +85,52 @@ def trust_region_answer(watcher: Watcher, name: str, step: int | None) -> Answer
             for sign, (low, high) in zip(SIGNS, counts.cut_S2.astype(int).tolist(), strict=True)
         },
     }
+
+
+def arms_answer(watcher: Watcher, names: Sequence[str]) -> Answer:
+    """The ratios of the runs' methods side by side: seeds pooled, and up to the last step that all runs made.
+
+    Shares are of the tokens with that sign of the advantage. Raises `RunFolderError` for an unknown run.
+    """
+    entries = [watcher.scan.entry(name) for name in dict.fromkeys(names)]
+    trained = [entry for entry in entries if entry.overview.status.step > 0]
+    until = min((entry.overview.status.step for entry in trained), default=0)
+    groups = groups_of(trained, METHODS)
+    place, by_name = places_of(trained, groups), {entry.name: entry for entry in trained}
+    counted, windows = {}, {}
+    for label, members in groups.items():
+        found = [ratios_of(by_name[name].folder.ratios_file, until=until) for name in members]
+        counted[label] = sum((one for one in found if one is not None), no_counts())
+        windows[label] = window_in_use(setting(by_name[members[0]].overview.config, "divergence"))
+    bounded = [window for window, _ in windows.values() if window is not None and window.upper < math.inf]
+    widest = max(bounded, key=lambda window: window.upper, default=None)
+    edges = bin_edges(sum(counted.values(), no_counts()), widest)
+    return {
+        "until": until,
+        "edges": None if edges is None else edges.tolist(),
+        "arms": [
+            {
+                "name": label,
+                "place": place[label],
+                "runs": members,
+                "window": window and [window.lower, window.upper],
+                "window_reason": reason,
+                "shares": _shares(counted[label], edges),
+            }
+            for label, members in groups.items()
+            for window, reason in [windows[label]]
+        ],
+        "left_out": [entry.name for entry in entries if entry not in trained],
+    }
+
+
+def _shares(counts: RatioCounts, edges: NDArray[np.float64] | None) -> Answer | None:
+    """By sign, the share of its tokens in each bin; None where nothing was counted."""
+    if edges is None or not counts.count_SB.sum():
+        return None
+    count_SB = binned(counts, edges)
+    share_SB = count_SB / np.maximum(count_SB.sum(axis=1, keepdims=True), 1.0)
+    return dict(zip(SIGNS, share_SB.round(7).tolist(), strict=True))
 
 
 def samples_answer(watcher: Watcher, name: str, source: str, step: int | None, wanted: Filter) -> Answer:

@@ -1,11 +1,12 @@
 // One run's trust region: observed ratios against the window, what each side cut, entropy against cuts.
 
 import { ask } from "../api.js";
-import { el, field, fill } from "../dom.js";
+import { choice, el, field, fill } from "../dom.js";
 import { Figure, axis, bandSeries, figureGrid, tip, zoomable } from "../figure.js";
 import { number, percent } from "../format.js";
 import { noRuns, runSelect } from "../selection.js";
-import { get, set } from "../url.js";
+import { addressOf, get, set } from "../url.js";
+import { showArms } from "./trust_region_arms.js";
 
 const SIGNS = [["positive", "A > 0"], ["negative", "A < 0"], ["zero", "A = 0"]];
 const SHARES = [
@@ -22,7 +23,21 @@ const SHADES = [1, 0.8, 0.6, 0.4, 0.2];
 const FLOOR = 0.7; // what no token is drawn as: a log axis has no zero
 const KLS = [["objective/kl_k1", "k1"], ["objective/kl_k2", "k2"], ["objective/kl_k3", "k3"]];
 
+/** One run or several methods, as the address says. */
 export async function show(root, context) {
+  let shown = null;
+  const change = async (mode) => {
+    set({ mode: mode === "run" ? null : mode });
+    shown?.dispose();
+    fill(root);
+    shown = await (mode === "arms" ? showArms : showRun)(root, context, modes());
+  };
+  const modes = () => choice("Show", [["run", "One run"], ["arms", "Methods side by side"]], get("mode", "run"), (mode) => void change(mode));
+  await change(get("mode", "run"));
+  return { refresh: () => shown.refresh(), dispose: () => shown.dispose() };
+}
+
+async function showRun(root, context, modes) {
   const table = await context.runs();
   const bar = el("div", { class: "toolbar" });
   const banner = el("div", {});
@@ -45,7 +60,7 @@ export async function show(root, context) {
     const options = [["", `all ${steps.length} recorded steps`], ...steps.map((step) => [String(step), `step ${step}`])];
     const box = el("select", { "aria-label": "Step", onchange: () => { set({ step: box.value }); void refresh(); } },
       options.map(([value, text]) => el("option", { value, selected: value === get("step") }, text)));
-    fill(bar, field("run", made.box), field("at", box));
+    fill(bar, modes, field("run", made.box), field("at", box), el("a", { href: addressOf("runs", { open: chosen, run: null }) }, "About this run"));
   }
 
   async function refresh() {
@@ -81,15 +96,16 @@ export async function show(root, context) {
   function drawFacts(region) {
     const { window: bounds, divergence } = region;
     const total = Object.values(region.num_tokens).reduce((a, b) => a + b, 0);
-    const cut = (sign, side) => (region.num_tokens[sign] ? `${percent(region.cut[sign][side] / region.num_tokens[sign])} %` : "–");
+    const cut = (sign, side) => (total ? `${percent(region.cut[sign][side] / total)} %` : "–");
+    const all = `of all ${number(total)} recorded tokens`;
     const budget = Object.entries(divergence || {}).filter(([key]) => key !== "kind").map(([key, value]) => `${key} ${value}`).join(", ");
     const facts_ = [
       ["divergence", divergence?.kind ?? "unknown", budget],
       ["window [l, u]", bounds ? `[${number(bounds[0])}, ${bounds[1] === null ? "∞" : number(bounds[1])}]` : "none constant", region.window_reason],
       ["recorded tokens", number(total), `${region.num_files} ${region.num_files === 1 ? "file" : "files"} of rollouts`],
-      ["A > 0 cut above u", cut("positive", "high"), `of ${number(region.num_tokens.positive)} recorded`],
-      ["A < 0 cut below l", cut("negative", "low"), `of ${number(region.num_tokens.negative)} recorded`],
-      ["A < 0 cut above u", cut("negative", "high"), "a runaway ratio"],
+      ["A > 0 cut above u", cut("positive", "high"), all],
+      ["A < 0 cut below l", cut("negative", "low"), all],
+      ["A < 0 cut above u", cut("negative", "high"), `a runaway ratio; ${all}`],
     ];
     fill(facts, el("section", { class: "card pad", "aria-label": "Window" }, el("dl", { class: "stats", style: { margin: "0" } },
       facts_.map(([name, value, more]) => el("div", {}, el("dt", {}, name), el("dd", {}, value, " ", el("small", {}, more)))))));
@@ -100,7 +116,9 @@ export async function show(root, context) {
     const subtitle = `${region.is_of_all_tokens ? "all tokens, at every update that used them" : "tokens of recorded rollouts, after the step's last update"}, by ratio and sign of the advantage; the ends hold all beyond; log axes`;
     if (!region.histogram) {
       figure.draw({ option: () => ({}), table: () => ({ columns: [], rows: [] }), subtitle });
-      figure.drawNothing("No recorded rollout of this run has ratios. A run with one update per batch has ratios of exactly 1; rollouts are recorded every tracking.rollouts_every_num_steps.");
+      const run = table.runs.find(({ name }) => name === chosen);
+      figure.drawNothing(run?.state === "failed" ? `This run failed at step ${number(run.step)}, before ratios were recorded: ${run.error ?? "it does not say why"}.`
+        : "No recorded rollout of this run has ratios. A run with one update per batch has ratios of exactly 1; rollouts are recorded every tracking.rollouts_every_num_steps.");
       return;
     }
     const { edges, counts } = region.histogram;
@@ -112,7 +130,7 @@ export async function show(root, context) {
         grid: { left: 8, right: 18, top: 30, bottom: 22, containLabel: true },
         xAxis: axis(colours, {
           name: "ratio w", nameLocation: "middle", nameGap: 26, scale: false, min: edges[0], max: edges.at(-1), splitLine: { show: false },
-          axisLabel: { color: colours.muted, fontSize: 11, formatter: (log) => number(Math.exp(log)), hideOverlap: true },
+          ...ratioTicks(edges, colours),
         }),
         yAxis: axis(colours, { type: "log", min: FLOOR, axisLabel: { color: colours.muted, fontSize: 11, formatter: (value) => (value < 1 ? "" : number(value)) } }),
         tooltip: {
@@ -246,6 +264,19 @@ export async function show(root, context) {
   drawBar();
   await refresh();
   return { refresh, dispose: () => Object.values(figures).forEach((figure) => figure.dispose()) };
+}
+
+const RATIOS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1, 1.01, 1.02, 1.05, 1.1, 1.2, 1.4, 2, 3, 5, 10, 20, 50, 100];
+
+/** Ticks at ratios that people say, on an axis of their logarithms: of those too close together, the ones nearest to 1. */
+export function ratioTicks(edges, colours) {
+  const kept = [];
+  const least = (edges.at(-1) - edges[0]) / 14;
+  for (const log of RATIOS.map(Math.log).sort((a, b) => Math.abs(a) - Math.abs(b))) {
+    if (log > edges[0] && log < edges.at(-1) && kept.every((other) => Math.abs(other - log) >= least)) kept.push(log);
+  }
+  const customValues = kept.sort((a, b) => a - b);
+  return { axisTick: { show: true, customValues, lineStyle: { color: colours.axis } }, axisLabel: { color: colours.muted, fontSize: 11, customValues, formatter: (log) => number(Number(Math.exp(log).toPrecision(4))) } };
 }
 
 function windowMarks(bounds, colours, edges) {
