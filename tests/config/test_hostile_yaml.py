@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 
 from atrium.config.compose import compose
 from atrium.config.files import parse_yaml
@@ -28,6 +29,8 @@ _HOSTILE = {
     "aliases in lists": (_bomb("[", "]"), "values"),
     "aliases in mappings": (_bomb("{", "}"), "values"),
     "an alias of itself": ("a: &a [*a]", "within what it names"),
+    "a date by its tag": ("a: !!timestamp 2020-01-01", "names a type"),
+    "a class": ("a: !!python/object/apply:os.system [true]", "names a type"),
     "deep lists": ("a: " + "[" * 50_000 + "]" * 50_000, "deep"),
     "deep mappings": ("a: " + "{a: " * 5_000 + "1" + "}" * 5_000, "deep"),
 }
@@ -56,3 +59,11 @@ def test_a_pipe_in_place_of_a_file_of_settings_is_one_line(tmp_path: Path) -> No
     os.mkfifo(path)
     with pytest.raises(ConfigError):
         read_definition(path)
+
+
+def test_a_date_is_text_and_many_keys_are_read_at_once() -> None:
+    assert parse_yaml("2020-01-01: 2020-01-01") == {"2020-01-01": "2020-01-01"}
+    text = "".join(f"k{n}: {n}\n" for n in range(24_000))
+    assert len(parse_yaml(text)) == 24_000
+    with pytest.raises(yaml.YAMLError, match="'k7' stands there twice"):
+        parse_yaml(f"{text}k7: 1")

@@ -63,6 +63,7 @@ def test_parquet_is_read_in_the_wanted_columns_and_names_the_others(tmp_path):
         ("rows.jsonl", b"[1, 2]\n", "line 1 is not an object"),
         ("rows.jsonl", b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer"),
         ("rows.jsonl", b'{"problem": "\xff"}\n', "is not UTF-8 text"),
+        ("rows.jsonl", b'{"problem": "\\ud83d\\ude00"}\n{"problem": "\\ud800"}\n', "line 2 .*surrogates"),
         ("rows.json", b'["text"]', "entry 1 is not an object"),
         ("rows.json", b"3", "holds no list of rows"),
         ("rows.csv", b"problem,answer\n1+1\n", "line 2 has another number of cells"),

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from atrium.data.rows import parse_json
 from atrium.errors import DataError
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import Verifier
@@ -100,7 +101,7 @@ def answers_of_file(path: Path) -> list[StoredAnswer]:
 def _answer_of(path: Path, number: int, line: str) -> StoredAnswer:
     place = f"{path}, line {number}"
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: not JSON: {error}") from error
     found: dict[str, str] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,16 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     """A safe loader, in C where there is one, that reads numbers as Hydra does and takes no key twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
-        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=deep)
+            if not isinstance(key, Hashable):
+                break  # which is refused below
+            if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"{key!r} stands there twice", node.start_mark
                 )
+            seen.add(key)
         mapping: dict[object, object] = super().construct_mapping(node, deep=deep)
         return mapping
 
@@ -38,6 +42,11 @@ _Loader.add_implicit_resolver(
     re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
     list("-+0123456789"),
 )
+# Dates stay text, as Hydra has them: nothing here takes a date, and JSON has none.
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
 
 
 def conf_folder() -> Path:
@@ -75,8 +84,8 @@ def read_yaml(path: Path, said: str) -> object:
 def parse_yaml(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
     """The content of YAML text, `{}` for none. Raises `yaml.YAMLError`, or `ValueError` for odd values.
 
-    An error too is text that is nested more than 100 deep, or that stands for more than 50,000 values once
-    its aliases are written out: a kilobyte of aliases can mean more values than any memory holds.
+    An error too is text with a tag, or nested more than 100 deep, or that stands for more than 50,000 values
+    once its aliases are written out: a kilobyte of aliases can mean more values than any memory holds.
     """
     _check_size(text)
     content = yaml.load(text, Loader=_Loader)
@@ -84,7 +93,10 @@ def parse_yaml(text: str) -> Any:  # noqa: ANN401 - whatever the text holds
 
 
 def _check_size(text: str) -> None:
-    """Go through the parser's events, which makes no values, and count what they would make."""
+    """Go through the parser's events, which makes no values, and count what they would make.
+
+    A tag is refused: it could make a date, bytes or a set, which settings have not.
+    """
     sizes: dict[str | None, int] = {}
     open_nodes: list[tuple[str | None, int]] = []
     total = 0
@@ -92,6 +104,8 @@ def _check_size(text: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             open_nodes.append((event.anchor, total))
         total += 1
+        if (tag := getattr(event, "tag", None)) is not None:
+            raise yaml.YAMLError(f"it names a type, {tag}; write the value alone")
         if isinstance(event, yaml.AliasEvent):
             if event.anchor in (anchor for anchor, _ in open_nodes):
                 raise yaml.YAMLError(f"*{event.anchor} stands within what it names")

@@ -10,6 +10,7 @@ import csv
 import io
 import itertools
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from atrium.plain_files import MAX_LINES_BYTES, open_plain, read_plain
 Row = Mapping[str, Any]
 
 _BATCH_ROWS = 2048
+_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # most stand beside their other half
 _POINTER = "version https://git-lfs.github.com"
 _MAX_CHARS = 1 << 26  # of one line and one cell; a row of this size is none that a model could read
 
@@ -47,6 +49,14 @@ def _json_lines(path: Path, columns: Collection[str]) -> Iterator[Row]:
             yield _object(path, f"line {number}", line)
 
 
+def parse_json(text: str) -> object:
+    """What a text of JSON says; `ValueError` also where a string holds half of a character."""
+    value: object = json.loads(text)
+    if _ESCAPED_HALF.search(text):
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
 def _lines(path: Path) -> Iterator[str]:
     """The lines of a text with their ends, as they are."""
     with open_plain(path) as plain, io.TextIOWrapper(plain, encoding="utf-8-sig", newline="") as file:
@@ -62,7 +72,7 @@ def _lines(path: Path) -> Iterator[str]:
 def _json(path: Path, columns: Collection[str]) -> Iterator[Row]:
     text = read_plain(path, MAX_LINES_BYTES).decode("utf-8-sig")
     try:
-        rows = json.loads(text)
+        rows = parse_json(text)
     except (ValueError, RecursionError):
         yield from _json_lines(path, columns)
         return
@@ -81,7 +91,7 @@ def _object(path: Path, place: str, text: str) -> Row:
     if text.startswith(_POINTER):
         raise DataError(f"{path}: is a Git LFS pointer, not the data; fetch it with `git lfs pull`")
     try:
-        row = json.loads(text)
+        row = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: {place} is not JSON ({error}); is the file whole?") from error
     if not isinstance(row, dict):
