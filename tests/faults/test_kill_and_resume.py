@@ -243,9 +243,16 @@ def test_nearly_all_kills_met_a_living_run(stories):
 LONG_STEPS = ("num_steps=50", "rollout.num_prompts=64", "rollout.group_size=8")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_request_to_stop_ends_the_run_after_its_step_with_a_checkpoint(runs_dirs, number):
-    process = start(runs_dirs(number.name), *SETTINGS, "num_steps=500", "checkpoint.every_num_steps=500")
+BESIDE = ("rollout.placement=beside", "rollout.num_engines=2", "rollout.unit_samples=8", "rollout.lag=1")
+
+
+@pytest.mark.parametrize(
+    ("number", "settings"),
+    [(signal.SIGINT, ()), (signal.SIGTERM, ()), (signal.SIGHUP, ()), (signal.SIGINT, BESIDE)],
+)
+def test_a_request_to_stop_ends_the_run_after_its_step_with_a_checkpoint(runs_dirs, number, settings):
+    place = runs_dirs(f"{number.name}-{len(settings)}")
+    process = start(place, *SETTINGS, *settings, "num_steps=500", "checkpoint.every_num_steps=500")
     assert process.wait_for_steps(2)
     process.popen.send_signal(number)
     code, said = process.end()
