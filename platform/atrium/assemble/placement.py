@@ -1,7 +1,7 @@
-"""Where a run's engines live: inside the trainer's process, or in processes beside it.
+"""Where a run's engines live: inside the trainer's process, in processes beside it, or on a Ray cluster.
 
-An engine beside the trainer is built there by `build_engine`, as inside, on a policy of the same shape whose
-weights are read from shared memory.
+An engine elsewhere is built there by `build_engine`, as inside, on a policy of the same shape that is given
+its weights.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.initialization import no_init_weights
 
 from atrium import plugins
+from atrium.assemble.cluster import join_cluster
 from atrium.assemble.engines import build_engine
 from atrium.config.machine import visible_gpus
 from atrium.config.schema import RunConfig
@@ -24,8 +26,9 @@ from atrium.errors import ConfigError
 from atrium.models.policy import Policy
 from atrium.rollout.dealt_engine import DealtEngine
 from atrium.rollout.engine import Engine
-from atrium.rollout.engine_process import EngineProcess, EngineProcesses, preload
+from atrium.rollout.engine_process import EngineProcesses, preload
 from atrium.rollout.engine_worker import EngineStart
+from atrium.rollout.placed_engine import EnginePlace
 from atrium.rollout.shared_weights import SharedWeights
 from atrium.train.guard.memory import keep_freed_memory
 
@@ -48,9 +51,7 @@ def build_placed_engine(
     return _dealt(config, policy, logs, log)
 
 
-def _dealt(
-    config: RunConfig, policy: Policy, logs: Path, log: Callable[[str], None]
-) -> DealtEngine[EngineProcess]:
+def _dealt(config: RunConfig, policy: Policy, logs: Path, log: Callable[[str], None]) -> DealtEngine[Any]:
     """Engines that are not inside this process, as one."""
     rollout = config.rollout
     weights = SharedWeights(policy.weights())
@@ -59,14 +60,43 @@ def _dealt(
         plugins=tuple(str(plugin.path) for plugin in plugins.loaded() if plugin.path),
         places=weights.places,
     )
-    # Plugins come before all that reads settings, in the engines' processes as here.
-    preload(*(() if plugins.loaded() else (__name__,)))
-    logs.mkdir(exist_ok=True)
-    place = EngineProcesses(
-        start, weights, devices=_devices(config), logs=logs.absolute(), timeout_s=rollout.engine_timeout_s
+    place = (
+        _on_cluster(config, start, weights)
+        if rollout.placement == "cluster"
+        else _beside(config, start, weights, logs)
     )
     return DealtEngine(
         place, unit_samples=rollout.unit_samples_at_once, context_length=policy.context_length, log=log
+    )
+
+
+def _beside(config: RunConfig, start: EngineStart, weights: SharedWeights, logs: Path) -> EnginePlace[Any]:
+    """Processes of this machine."""
+    # Plugins come before all that reads settings, in the engines' processes as here.
+    preload(*(() if plugins.loaded() else (__name__,)))
+    logs.mkdir(exist_ok=True)
+    return EngineProcesses(
+        start,
+        weights,
+        devices=_devices(config),
+        logs=logs.absolute(),
+        timeout_s=config.rollout.engine_timeout_s,
+    )
+
+
+def _on_cluster(config: RunConfig, start: EngineStart, weights: SharedWeights) -> EnginePlace[Any]:
+    """Actors of a Ray cluster."""
+    rollout, compute = config.rollout, config.compute
+    join_cluster(rollout)
+    from atrium.rollout.engine_actor import EngineActors  # Ray is an extra
+
+    on_gpu = {"CPU": 1, "GPU": rollout.ranks_per_engine}
+    return EngineActors(
+        start,
+        weights,
+        num_engines=rollout.num_engines,
+        needs=on_gpu if compute.device == "cuda" else {"CPU": compute.num_threads},
+        timeout_s=rollout.engine_timeout_s,
     )
 
 

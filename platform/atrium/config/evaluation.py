@@ -44,7 +44,7 @@ SECTIONS = (
 
 _OF_TRAINING = frozenset(
     f"rollout.{name}"
-    for name in (*("num_prompts", "group_size", "temperature", "lag", "sampling_stream", "max_mismatch"),)
+    for name in ("num_prompts", "group_size", "temperature", "lag", "sampling_stream", "max_mismatch")
 )
 """Settings of those sections that only training reads: how many rollouts, and how."""
 

@@ -19,6 +19,7 @@ from atrium.config.nearest import shown
 from atrium.config.schema import BranchConfig, RunConfig
 from atrium.errors import ConfigError
 from atrium.nested import put, setting
+from atrium.rollout.declaration import PLACE_SETTINGS
 from atrium.train.settings import OptimizerSettings
 
 MAY_CHANGE = (
@@ -27,10 +28,7 @@ MAY_CHANGE = (
     "tracking.figures",
     "tracking.progress",
     "compute.profile_step",
-    "rollout.placement",
-    "rollout.num_engines",
-    "rollout.devices",
-    "rollout.engine_timeout_s",
+    *(f"rollout.{name}" for name in PLACE_SETTINGS),
     "compute.num_processes",
     "compute.num_nodes",
     "compute.rendezvous",

@@ -18,16 +18,28 @@ _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 def check_rendezvous(rendezvous: str, *, allow_public: bool) -> None:
     """Raise `ConfigError` where `rendezvous`, host:port, has no such port or an address that is public."""
-    host, _, port = rendezvous.rpartition(":")
-    if not 0 < int(port) < 65_536:
-        raise ConfigError(f"compute.rendezvous={rendezvous}: {port} is no port; allowed is 1 to 65535")
-    public = [address for _, address in _addresses(host) if ipaddress.ip_address(address).is_global]
-    if public and not allow_public:
+    host, _ = host_and_port(rendezvous, f"compute.rendezvous={rendezvous}")
+    public = public_address(host)
+    if public is not None and not allow_public:
         raise ConfigError(
-            f"compute.rendezvous={rendezvous}: {public[0]} is a public address, and whoever reaches the port "
+            f"compute.rendezvous={rendezvous}: {public} is a public address, and whoever reaches the port "
             "can run code in the run; name an address of the nodes' own network, or set "
             "compute.allow_public_rendezvous=true where a firewall keeps others out"
         )
+
+
+def host_and_port(address: str, named: str) -> tuple[str, int]:
+    """The parts of host:port; raises `ConfigError`, which calls the address `named`, for no such port."""
+    host, _, port = address.rpartition(":")
+    if not 0 < int(port) < 65_536:
+        raise ConfigError(f"{named}: {port} is no port; allowed is 1 to 65535")
+    return host.strip("[]"), int(port)
+
+
+def public_address(host: str) -> str | None:
+    """The first address of a name, or the address itself, that all the world may reach; None for none."""
+    found = [address for _, address in _addresses(host) if ipaddress.ip_address(address).is_global]
+    return found[0] if found else None
 
 
 def listen(host: str, port: int) -> socket.socket | None:
@@ -35,9 +47,9 @@ def listen(host: str, port: int) -> socket.socket | None:
 
     None also where this machine knows itself by that name on its loopback only, where others do not reach it.
     """
-    is_loopback_meant = host == "localhost" or _is_loopback(host)
+    is_loopback_meant = host == "localhost" or is_loopback(host)
     for family, address in _addresses(host):
-        if _is_loopback(address) and not is_loopback_meant:
+        if is_loopback(address) and not is_loopback_meant:
             continue
         try:
             return socket.create_server((address, port), family=family)
@@ -56,7 +68,8 @@ def _addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
     return [(family, str(place[0])) for family, _, _, _, place in found]
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether an address reaches this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -6,14 +6,16 @@ one's own answers for itself. The classes of the engines stand in `settings`. Ne
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
-from atrium.errors import ConfigError
+from atrium.errors import ConfigError, MissingDependencyError
 from atrium.models.shape import ModelShape
 from atrium.records import MemoryItem
 from atrium.section import Axis, Count, CountOrZero, Parallel, Positive, PositiveFrac, Section, Wait
@@ -21,7 +23,25 @@ from atrium.section import Axis, Count, CountOrZero, Parallel, Positive, Positiv
 NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1}
 """Bytes of one number."""
 
-ALONE = {"placement": "inside", "num_engines": 1, "devices": None, "lag": 0}
+PLACE_SETTINGS = (
+    "placement",
+    "num_engines",
+    "devices",
+    "engine_timeout_s",
+    "cluster_address",
+    "allow_open_cluster",
+)
+"""Settings that say where engines live; none changes what they sample."""
+
+_IDLE_ELSEWHERE = {
+    "num_engines": (1, ("beside", "cluster")),
+    "devices": (None, ("beside",)),
+    "cluster_address": (None, ("cluster",)),
+    "allow_open_cluster": (False, ("cluster",)),
+}
+"""Settings of some placements only: their value that asks for nothing, and those placements."""
+
+ALONE = {"placement": "inside", "lag": 0, **{name: idle for name, (idle, _) in _IDLE_ELSEWHERE.items()}}
 """Settings of the engine of one process."""
 
 _OLD_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
@@ -145,17 +165,23 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     and all else equal."""
     lag: Annotated[int, Field(ge=0, le=64)] = 0
     """Steps that sampling is ahead: with k, the weights after step t-1-k sample the batch of step t."""
-    placement: Literal["inside", "beside"] = "inside"
-    """Where engines live: inside the trainer's process, or beside it in processes of their own; the result is
-    the same. With a `lag` those sample during updates, which gains time where they have devices, or cores, of
-    their own and takes a copy of the trained parameters."""
+    placement: Literal["inside", "beside", "cluster"] = "inside"
+    """Where engines live: inside the trainer's process, beside it in processes of their own, or as actors on
+    the machines of a Ray cluster; the result is the same. With a `lag` those outside sample during updates,
+    which gains time where they have devices, or cores, of their own and takes a copy of the trained
+    parameters."""
     num_engines: Parallel = 1
-    """Engine processes of `placement=beside`."""
+    """Engines of `placement=beside` and `cluster`."""
     devices: tuple[CountOrZero, ...] | None = None
-    """The GPU of each of these, by its place among those that the run sees; null for those behind the
-    trainer's."""
+    """The GPU of each engine of `placement=beside`, by its place among those that the run sees; null for
+    those behind the trainer's."""
     engine_timeout_s: Wait = 1800.0
-    """How long one of these may work without a word before it is taken for hanging and started anew."""
+    """How long an engine outside may work without a word before it is taken for hanging and started anew."""
+    cluster_address: Annotated[str, Field(pattern=r"^[^\s/]+:\d{1,5}$")] | None = None
+    """host:port of the Ray cluster of `placement=cluster`; null for that in RAY_ADDRESS."""
+    allow_open_cluster: bool = False
+    """Whether that may ask for no token, or have machines with public addresses: whoever reaches them can run
+    code there."""
     max_mismatch: Positive | Literal["auto"] | None = "auto"
     """Mean difference, in nats, of the engine's and the trainer's log-probabilities beyond which a run ends;
     auto for 0.001 where both compute in float32, 0.1 elsewhere, none for stored rollouts; null for none."""
@@ -173,7 +199,7 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     @property
     def overlaps(self) -> bool:
         """Whether a batch is sampled during the update before it."""
-        return self.placement == "beside" and self.lag > 0
+        return self.placement != "inside" and self.lag > 0
 
     @property
     def unit_samples_at_once(self) -> int | None:
@@ -192,18 +218,16 @@ class EngineSettings(Axis, axis=True, tag="engine"):
 
     def check(self, use: EngineUse) -> None:
         """Raise `ConfigError` where the engine cannot do what the run asks, or a setting has no effect."""
-        if self.placement == "inside":
-            for name, idle in (("num_engines", 1), ("devices", None)):
-                if getattr(self, name) != idle:
-                    raise ConfigError(
-                        f"rollout.{name}={getattr(self, name)} has no effect on the one engine inside the "
-                        "trainer's process; choose rollout.placement=beside, or leave it out"
-                    )
-            return
-        if use.num_ranks > 1:
+        for name, (idle, placements) in _IDLE_ELSEWHERE.items():
+            if self.placement not in placements and (value := getattr(self, name)) != idle:
+                raise ConfigError(
+                    f"rollout.{name}={json.dumps(value).strip(chr(34))} has no effect with rollout.placement="
+                    f"{self.placement}; choose rollout.placement={' or '.join(placements)}, or leave it out"
+                )
+        if self.placement != "inside" and use.num_ranks > 1:
             raise ConfigError(
-                f"rollout.placement=beside: {use.num_ranks} processes have an engine inside each; allowed is "
-                "one process, or rollout.placement=inside"
+                f"rollout.placement={self.placement}: {use.num_ranks} processes have an engine inside each; "
+                "allowed is one process, or rollout.placement=inside"
             )
         if self.devices is not None and len(self.devices) != self.num_engines:
             raise ConfigError(
@@ -216,10 +240,15 @@ class EngineSettings(Axis, axis=True, tag="engine"):
 
     def check_machine(self, device: str) -> None:
         """Raise `MissingDependencyError` or `ConfigError` where the engine cannot run here on `device`."""
-        if self.placement == "beside" and not hasattr(os, "memfd_create"):
+        if self.placement == "cluster" and find_spec("ray") is None:
+            raise MissingDependencyError(
+                "rollout.placement=cluster: Ray is not installed; run `make install EXTRAS=ray` on each "
+                "machine of the cluster, or choose rollout.placement=beside"
+            )
+        if self.placement != "inside" and not hasattr(os, "memfd_create"):
             raise ConfigError(
-                "rollout.placement=beside: this system has no memory that processes share without a name, as "
-                "Linux has; allowed is inside"
+                f"rollout.placement={self.placement}: this system has no memory that processes share "
+                "without a name, as Linux has; allowed is inside"
             )
 
     def check_model(self, shape: ModelShape, device: str) -> None:

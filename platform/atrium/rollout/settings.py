@@ -168,9 +168,9 @@ class VllmSettings(EngineSettings):
         """As every engine; and what vLLM cannot do together."""
         if self.overlaps and self.sleeps:
             raise ConfigError(
-                f"rollout.sleep_level={self.sleep_level}: with rollout.placement=beside and rollout.lag="
-                f"{self.lag} vLLM samples during updates and cannot give its memory to them; choose "
-                "rollout.sleep_level=null, or rollout.placement=inside"
+                f"rollout.sleep_level={self.sleep_level}: with rollout.placement={self.placement} and "
+                f"rollout.lag={self.lag} vLLM samples during updates and cannot give its memory to them; "
+                "choose rollout.sleep_level=null, or rollout.placement=inside"
             )
         super().check(use)
         if self.enforce_eager and use.compiles:

@@ -13,15 +13,13 @@ from collections.abc import Mapping
 from atrium.method.method import Method
 from atrium.method.needs import Use
 from atrium.nested import mapping_at
+from atrium.rollout.declaration import PLACE_SETTINGS
 from atrium.rollout.settings import EngineSettings
 
 _NOT_THE_METHOD = {"seed", "experiment_name", "runs_dir", "resume", "tracking", "checkpoint", "compute"}
 _CHANGES_NUMBERS = {"compute.dtype", "compute.behavior_logprobs"}
 """Settings of these sections that change what is computed by more than the order of sums."""
-_PLACES = {"branch.run"} | {
-    f"rollout.{name}"
-    for name in ("placement", "num_engines", "devices", "engine_timeout_s", "unit_samples", "overlap")
-}
+_PLACES = {"branch.run"} | {f"rollout.{name}" for name in (*PLACE_SETTINGS, "unit_samples", "overlap")}
 """Settings of other sections that say where work is done, the one that `placement` replaced included."""
 LENGTH = "num_steps"
 
