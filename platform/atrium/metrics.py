@@ -91,6 +91,12 @@ STALENESS = Quantity(
 STALENESS_STEPS = Quantity(
     "rollout/staleness_steps", _MEAN, "steps", "training steps between sampling and the step's start"
 )
+QUEUE_BATCHES = Quantity(
+    "rollout/queue_batches",
+    _MEAN,
+    "batches",
+    "batches sampled ahead that wait as the step begins, its own too",
+)
 
 # The engine against the trainer, on the engine's own samples and at equal weights.
 MISMATCH_MEAN = Quantity("mismatch/logprob_mean", _MEAN, "nats", "mean |engine - trainer| logprob")

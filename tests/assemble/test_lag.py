@@ -23,6 +23,7 @@ from atrium.metrics import (
     NUM_UPDATES,
     OUTSIDE_BEFORE_UPDATE_FRAC,
     OVERLAP_S,
+    QUEUE_BATCHES,
     RATIO_MAX,
     STALENESS,
     STALENESS_STEPS,
@@ -77,6 +78,7 @@ def test_without_a_lag_no_batch_is_stale(runs):
     folder = runs.train("num_steps=2", "experiment_name=unlagged")
     assert [step[STALENESS.name] for step in steps_of(folder)] == [0.0, 0.0]
     assert [step[STALENESS_STEPS.name] for step in steps_of(folder)] == [0.0, 0.0]
+    assert all(QUEUE_BATCHES.name not in step for step in steps_of(folder))
 
 
 def test_a_stale_batch_has_ratios_even_in_its_only_update(runs):
@@ -241,6 +243,7 @@ BESIDE = ("rollout.placement=beside", "rollout.num_engines=2")
 def test_a_run_with_two_engines_beside_it_is_the_run_with_one_inside(runs, deep, same_record):
     folder = runs.train(*DEEP, *BESIDE, "num_steps=6", "experiment_name=deep_beside")
     same_record(folder, deep, step=6)
+    assert [step[QUEUE_BATCHES.name] for step in steps_of(folder)] == [0, 3, 3, 3, 3, 3]
     assert all(step[ENGINE_IDLE_S.name] >= 0.0 for step in steps_of(folder))
     assert all(ENGINE_IDLE_S.name not in step for step in steps_of(deep))
 

@@ -62,7 +62,9 @@ def evaluated(step, benchmark, text):
     return BenchmarkResult(step=step, benchmark=benchmark, samples=samples, results=results)
 
 
-def make_run(runs_dir, *overrides, end=RunState.FINISHED, last=6, checkpoints=(), text="a = \\boxed{1}"):
+def make_run(
+    runs_dir, *overrides, end=RunState.FINISHED, last=6, checkpoints=(), text="a = \\boxed{1}", times=None
+):
     """A run as training leaves it, of 6 steps, with validation every third."""
     config = composed("num_steps=6", *overrides)
     folder = RunFolder.create(runs_dir, config.experiment_name, config.algorithm.name, config.seed)
@@ -78,7 +80,7 @@ def make_run(runs_dir, *overrides, end=RunState.FINISHED, last=6, checkpoints=()
         folder,
         num_steps=6,
         last=last,
-        metrics=lambda step: {"rollout/reward": step / 10, "objective/clip_low_frac": 0.01},
+        metrics=lambda step: {"rollout/reward": step / 10, "objective/clip_low_frac": 0.01, **(times or {})},
         evaluations=evaluations,
     )
     for step in checkpoints:
@@ -230,6 +232,24 @@ def test_show_tells_settings_curves_evaluations_and_samples(run, atrium):
     ):
         assert re.search(pattern, out), pattern
     assert "optimizer" not in out
+
+
+def test_show_says_what_sampling_beside_training_allows(runs_dir, atrium):
+    times = {"time/rollout_s": 6.0, "time/update_s": 2.0, "time/step_s": 8.5}
+    run = make_run(runs_dir, times=times)
+    for line in (
+        "sampling and training (medians of 5 steps)",
+        "a step takes 8.5 s: sampling 6 s on 1 engine, training 2 s on 1 trainer, neither 0.5 s",
+        "each on devices of its own (rollout.lag=1 rollout.placement=beside): at least 6.5 s, 1.31 times",
+        "with 3 to 1 devices, sampling to training: at least 2.5 s with 3 engines, where sampling scales",
+    ):
+        assert line in atrium("show", run.path.name, "--samples", "0")[1]
+    beside = ("rollout.placement=beside", "rollout.num_engines=2", "rollout.lag=2", "seed=7")
+    waits = times | {"time/batch_wait_s": 4.25, "time/step_s": 6.75}
+    _, printed, _ = atrium("show", make_run(runs_dir, *beside, times=waits).path.name)
+    assert "sampling 6 s on 2 engines, training 2 s on 1 trainer, neither 0.5 s" in printed
+    assert "both at once: at least 6.5 s, of which 96.3 % is reached" in printed
+    assert "with 6 to 1 devices" in printed
 
 
 def test_show_takes_last_and_any_number_of_samples(run, atrium):

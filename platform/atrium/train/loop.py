@@ -169,6 +169,8 @@ def _stepped(
         cursor = batches[-1].collected.cursor if batches else state.cursor
         batches.append(_sampled(run, state, step + len(batches), cursor, peak))
     collected, measurements = batches[0].collected, batches[0].measurements
+    if settings.lag:
+        measurements.add(metrics.QUEUE_BATCHES, len(lagged))
     _enter(run, step, "update")
     beside: AbstractContextManager[Pending | None] = nullcontext()
     due = step + len(batches)

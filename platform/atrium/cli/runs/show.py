@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atrium.cli.parser import CommandParser, files_explained
+from atrium.cli.runs.sides import sides_lines
 from atrium.errors import AtriumError, RunFolderError
 from atrium.metrics import (
     CLIP_HIGH_FRAC,
@@ -95,6 +96,10 @@ def main_show(argv: list[str]) -> int:
         if len(metrics.steps):
             _print_title("curves (first value, course, last value)", console)
             console.print(Padding(curves_table(metrics, _SHOWN_CURVES), (0, 0, 0, 2), expand=False))
+        if lines := sides_lines(run):
+            _print_title(lines[0], console)
+            for line in lines[1:]:
+                tell(console, line, indent=2)
         if evaluations := read_evaluations(folder):
             _print_evaluations(evaluations, console)
         if arguments.samples:
