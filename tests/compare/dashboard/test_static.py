@@ -49,3 +49,11 @@ def test_the_vendored_library_comes_with_its_licence():
     assert "Apache License" in (folder / "LICENSE").read_text()
     assert "Apache ECharts" in (folder / "NOTICE").read_text()
     assert (folder / "echarts.esm.min.js").stat().st_size > 500_000
+
+
+def test_what_typesets_formulas_comes_with_its_licence_and_builds_nodes():
+    folder = STATIC / "vendor" / "temml"
+    assert "MIT License" in (folder / "LICENSE").read_text()
+    script = (folder / "temml.esm.min.js").read_text()
+    assert "innerHTML" not in script
+    assert "new Function" not in script

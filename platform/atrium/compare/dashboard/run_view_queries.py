@@ -36,6 +36,7 @@ from atrium.compare.trust_region import (
 )
 from atrium.errors import RunFolderError
 from atrium.nested import setting
+from atrium.records import VerdictKind
 
 Answer = dict[str, Any]
 
@@ -134,7 +135,9 @@ def _shares(counts: RatioCounts, edges: NDArray[np.float64] | None) -> Answer | 
 
 
 def samples_answer(watcher: Watcher, name: str, source: str, step: int | None, wanted: Filter) -> Answer:
-    """The samples of a run: their sources, and the completions that pass the filter.
+    """The samples of a run: their sources, the completions that pass the filter, and how many are correct.
+
+    `rates` are each problem's correct samples and all of them, whatever the filter.
 
     Without a step they are those of the latest one, and -1 means all steps. Raises `RunFolderError` for an
     unknown run.
@@ -146,12 +149,18 @@ def samples_answer(watcher: Watcher, name: str, source: str, step: int | None, w
     chosen = steps[-1:] if step is None else [known for known in steps if step in (-1, known)]
     paths = [sample_path(entry.folder, source, one_step, watcher.scan.runs_dir) for one_step in chosen]
     rows, problems = listed(paths, wanted)
+    rates: dict[str, list[int]] = {}
+    for row in listed(paths, Filter())[0]:
+        counted = rates.setdefault(str(row["problem_id"]), [0, 0])
+        counted[0] += row["verdict"] == VerdictKind.CORRECT
+        counted[1] += 1
     return {
         "run": name,
         "sources": by_source,
         "source": source,
         "step": -1 if step == -1 else (chosen[0] if chosen else None),
         "num": len(rows),
+        "rates": rates,
         "rows": rows[:_MAX_LISTED],
         "problems": problems,
     }

@@ -1,10 +1,11 @@
 // Reading what was sampled: completions beside problem, gold and verdict, tokens coloured by what happened.
 
 import { ask } from "../api.js";
-import { debounced, el, empty, field, fill, select } from "../dom.js";
+import { choice, debounced, el, empty, field, fill, select } from "../dom.js";
 import { number } from "../format.js";
 import { noRuns, runSelect } from "../selection.js";
 import { get, set } from "../url.js";
+import { prose } from "../prose.js";
 import { colourChoices, tokenView } from "./tokens.js";
 
 const VERDICTS = ["", "correct", "incorrect", "no_answer", "timed_out", "crashed"];
@@ -20,7 +21,7 @@ export async function show(root, context) {
 
   const parameters = () => ({
     source: get("source", "training"), step: get("step"), verdict: get("verdict"), text: get("text"),
-    min_tokens: get("min"), max_tokens: get("max"),
+    min_tokens: get("min"), max_tokens: get("max"), problem: get("only"),
   });
 
   function change(changes) { set({ ...changes, problem: null, sample: null }); void redraw(); }
@@ -40,6 +41,8 @@ export async function show(root, context) {
         select("Verdict", VERDICTS.map((verdict) => [verdict, verdict ? verdict.replace("_", " ") : "any verdict"]), get("verdict"), (value) => change({ verdict: value })),
         length("min", "least tokens", "from"), length("max", "most tokens", "to")),
       el("input", { type: "search", "aria-label": "Search the text", placeholder: "Search question and answer  ( / )", value: get("text"), oninput: (event) => typed("text", event.target.value) }),
+      choice("List", [["", "Completions"], ["problems", "Problems"]], get("list"), (value) => { set({ list: value, only: null }); void redraw(); }),
+      get("only") && el("button", { type: "button", class: "link", onclick: () => change({ only: null }) }, `only ${get("only")}: show all`),
       el("span", { class: "muted", role: "status" }, answer ? `${answer.num} completions${answer.num > answer.rows.length ? `, the first ${answer.rows.length} shown` : ""}` : ""),
       answer?.problems.map((problem) => el("p", { class: "problem" }, problem)));
     return made.chosen;
@@ -71,6 +74,11 @@ export async function show(root, context) {
   function drawList() {
     const row = current();
     const scrolled = list.scrollTop;
+    if (get("list") === "problems" && !get("only")) {
+      drawProblems();
+      list.scrollTop = scrolled;
+      return;
+    }
     fill(list, answer.rows.map((one) => el("li", {}, el("button", {
       type: "button", class: "sample", "aria-current": String(one === row),
       onclick: (event) => {
@@ -92,22 +100,34 @@ export async function show(root, context) {
     list.scrollTop = scrolled;
   }
 
+  /** Problems by the share of their samples that are correct, the hardest first; a click lists their completions. */
+  function drawProblems() {
+    const questions = new Map(answer.rows.map(({ problem_id: id, question }) => [id, question]));
+    const rows = Object.entries(answer.rates).sort(([, a], [, b]) => a[0] / a[1] - b[0] / b[1]);
+    fill(list, rows.map(([id, [correct, num]]) => el("li", {}, el("button", { type: "button", class: "sample", "data-problem": id, onclick: () => change({ only: id }) },
+      el("div", { class: "top" }, el("b", {}, id), el("span", { style: { marginLeft: "auto" } }, `${correct} of ${num}`)),
+      el("div", { class: "preview" }, questions.get(id) ?? ""),
+      el("div", { class: "meter", style: { width: "100%" } }, el("i", { style: { width: `${(100 * correct) / num}%`, background: "var(--good)" } }))))));
+  }
+
   async function read(row = current()) {
     if (!row) { fill(reading, empty("No completions", Object.keys(answer.sources).length ? "None passes these filters." : "This run has recorded no samples.")); return; }
     const mine = turn;
     const { chosen } = runSelect(table, "Run", "at", () => {});
     const options = colourChoices();
-    const mode = get("colour", "ratio");
+    const mode = get("colour", answer.source === "training" ? "ratio" : "text");
     const other = runSelect(table, "Beside run", "beside", () => void read(row), { allowNone: true });
     const steps = answer.sources[answer.source] ?? [];
     const besideStep = get("bstep") || String(row.step);
     const head = el("div", { class: "toolbar", style: { padding: "0 0 12px" } },
-      answer.source === "training" && field("colour tokens by", select("Colour tokens by", options, mode, (value) => { set({ colour: value }); void read(row); })),
+      answer.source === "training"
+        ? field("colour tokens by", select("Colour tokens by", options, mode, (value) => { set({ colour: value }); void read(row); }))
+        : choice("Show as", [["text", "Typeset"], ["none", "As written"]], mode, (value) => { set({ colour: value }); void read(row); }),
       el("span", { class: "grow" }),
       field("beside", other.box),
       other.chosen && field("at", select("Beside step", steps.map((step) => [String(step), `step ${step}`]), besideStep, (value) => { set({ bstep: value }); void read(row); })));
     const wanted = { source: answer.source, problem: row.problem_id };
-    const panes = [await pane({ run: chosen, step: row.step, index: row.sample_index, ...wanted }, mode)];
+    const panes = [await pane({ run: chosen, step: row.step, index: row.sample_index, ...wanted }, mode, answer.rates[row.problem_id])];
     if (other.chosen) panes.push(await besidePane(other.chosen, besideStep, wanted, row, mode));
     if (mine !== turn) return;
     fill(reading, head, el("div", { class: "panes" }, panes));
@@ -143,11 +163,11 @@ export async function show(root, context) {
   return { refresh };
 }
 
-async function pane(parameters, mode) {
+async function pane(parameters, mode, solved = null) {
   const sample = await ask("sample", parameters);
   const facts = [
-    ["question", sample.question], ["gold", sample.gold],
-    ["extracted", sample.extracted ?? "nothing"], ["reason", sample.reason],
+    ["question", prose(sample.question ?? "")], ["gold", sample.gold],
+    ["solved", solved && `by ${solved[0]} of ${solved[1]} samples here`], ["extracted", sample.extracted ?? "nothing"], ["reason", sample.reason],
     ["reward", sample.reward === undefined ? null : number(sample.reward)],
     ["length", `${number(sample.num_tokens)} tokens${sample.finish_reason === "length" ? ", cut off" : ""}`],
   ].filter(([, value]) => value !== null && value !== undefined && value !== "");
@@ -156,6 +176,6 @@ async function pane(parameters, mode) {
       el("span", { class: `verdict ${sample.verdict}` }, (sample.verdict || "unknown").replace("_", " ")),
       el("b", {}, sample.problem_id), el("span", { class: "muted" }, `sample ${sample.sample_index}, step ${sample.step}`)),
     el("p", { class: "muted", style: { fontSize: "12px", marginTop: "3px" } }, sample.run),
-    el("dl", {}, facts.map(([name, value]) => [el("dt", {}, name), el("dd", { class: name === "question" || name === "gold" || name === "extracted" ? "mono" : null }, value)])),
+    el("dl", {}, facts.map(([name, value]) => [el("dt", {}, name), el("dd", { class: name === "gold" || name === "extracted" ? "mono" : null }, value)])),
     tokenView(sample, mode));
 }

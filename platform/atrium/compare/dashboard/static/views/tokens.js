@@ -3,6 +3,7 @@
 import { el, fill } from "../dom.js";
 import { number } from "../format.js";
 import { theme } from "../palette.js";
+import { folded, numOfLongThought, prose } from "../prose.js";
 
 const MODES = {
   ratio: { label: "ratio", value: (sample, i) => sample.ratio?.[i], diverges: true, shown: (value) => Math.log(value), reach: () => 0.3, ends: ["w < 1", "w > 1"] },
@@ -11,6 +12,7 @@ const MODES = {
   surprise: { label: "surprise (−log probability)", value: (sample, i) => (sample.logprobs ? -sample.logprobs[i] : undefined), shown: (value) => value, reach: (all) => Math.max(...all, 1), ends: ["likely", "unlikely"] },
   clipped: { label: "clipped side", value: (sample, i) => sample.clipped?.[i], diverges: true, shown: (value) => value, reach: () => 1.4, ends: ["cut low", "cut high"] },
   none: { label: "nothing", value: () => undefined, ends: [] },
+  text: { label: "nothing: typeset", value: () => undefined, ends: [] },
 };
 
 /** The choices of a select. */
@@ -20,6 +22,7 @@ export function colourChoices() {
 
 /** The tokens as one text with its scale; plain text where tokens or their numbers are not known. */
 export function tokenView(sample, name) {
+  if (name === "text") return el("div", { class: "completion read" }, prose(sample.text));
   const mode = MODES[name] || MODES.ratio;
   const pieces = sample.tokens ?? (sample.token_ids ? null : [sample.text]);
   const numTokens = sample.token_ids?.length ?? 0;
@@ -35,6 +38,7 @@ export function tokenView(sample, name) {
     class: `token ${sample.clipped?.[i] > 0 ? "cut-high" : sample.clipped?.[i] < 0 ? "cut-low" : ""} ${sample.own?.[i] === false ? "other" : ""}`,
     style: { background: background(mode, values[i], reach) }, "data-at": i, tabindex: i === 0 ? "0" : "-1",
   }, piece));
+  const num = numOfLongThought(pieces);
   const tell = (i) => fill(detail, `token ${i + 1} of ${numTokens}, id ${sample.token_ids[i]}: `, facts(sample, i));
   const box = el("div", { class: "completion",
     onmouseover: (event) => { if (event.target.dataset.at) tell(Number(event.target.dataset.at)); },
@@ -43,8 +47,8 @@ export function tokenView(sample, name) {
       const to = Number(event.target.dataset.at) + { ArrowRight: 1, ArrowLeft: -1 }[event.key];
       if (tokens[to]) { event.preventDefault(); tokens[to].focus(); }
     },
-  }, tokens);
-  const missing = name !== "none" && !known.length && el("p", { class: "token-detail" }, `This completion has no ${mode.label} per token: no update used it.`);
+  }, num > 0 && folded(true, `thought, ${num} tokens`, tokens.slice(0, num)), tokens.slice(num));
+  const missing = mode.ends.length > 0 && !known.length && el("p", { class: "token-detail" }, `This completion has no ${mode.label} per token: no update used it.`);
   return el("div", {}, scale(mode, Boolean(sample.own)), box, missing || null, detail);
 }
 
