@@ -101,3 +101,9 @@ def test_few_points_keep_the_ends_and_the_extremes():
     assert (np.diff(kept) > 0).all()
     assert chosen_points(x[:50], y[:50], 200).tolist() == list(range(50))
     assert len(chosen_points(x, y, 0)) == len(x)
+
+
+def test_a_window_longer_than_the_run_does_not_flatten_it():
+    steps = np.arange(8.0)
+    smoothed = curve(steps, steps, smoothing=1001)
+    assert smoothed.y[-1] - smoothed.y[0] > 6.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -99,9 +99,10 @@ def _drawn(watcher: Watcher, request: CurveRequest, _state: tuple[object, ...]) 
     panels = []
     for metric in request.metrics:
         series = [
-            {**made, "place": place[label]}
+            {**made, "place": place[label], **_unsmoothed(request, metric, label, own)}
             for label, members in groups.items()
-            if (made := _series(request, metric, label, {name: recorded[name] for name in members}))
+            for own in [{name: recorded[name] for name in members}]
+            if (made := _series(request, metric, label, own))
         ]
         panels.append({**_about(metric), "series": series})
     return {
@@ -171,6 +172,14 @@ def _series(
     num = mean.num_runs[kept]
     points = _points(kept, x=mean.x, y=mean.mean, low=mean.low, high=mean.high)
     return {**about, **points, "num": int(num[0]) if (num == num[0]).all() else num.tolist()}
+
+
+def _unsmoothed(request: CurveRequest, metric: str, label: str, members: Mapping[str, _Recorded]) -> Answer:
+    """The curve before smoothing, which stays in sight behind the smoothed one."""
+    if request.smoothing == 1 or metric.startswith(_EVALUATION):
+        return {}
+    raw = _series(replace(request, smoothing=1, band=Band.NONE), metric, label, members)
+    return {"raw": {"x": raw["x"], "y": raw["y"]}} if raw else {}
 
 
 def _points(

@@ -98,6 +98,11 @@ def _draw_series(
     colour, dashes = look
     x_N, y_N = (np.array(one[column], dtype=np.float64) for column in ("x", "y"))
     marker = "o" if len(x_N) < 12 else ""
+    num_N = np.broadcast_to(one.get("num", 1), x_N.shape)
+    if (num_N < num_N.max()).any():  # where a seed has ended the mean is of fewer: dotted, and no jump
+        rest_N = np.where(num_N < num_N.max(), y_N, np.nan)
+        axes.plot(x_N, scale * rest_N, color=colour, linestyle=":", linewidth=1.1)
+        y_N = np.where(num_N < num_N.max(), np.nan, y_N)
     [drawn] = axes.plot(x_N, scale * y_N, color=colour, linestyle=dashes, linewidth=1.3, marker=marker)
     drawn.set(label=literal(name), markersize=2.5)
     if has_band and one.get("low"):

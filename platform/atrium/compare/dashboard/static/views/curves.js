@@ -226,11 +226,22 @@ export function curveOption(series, { axis: x, log, isShare, colours, marks = nu
   const value = (raw) => (raw === null || (log && raw <= 0) ? null : raw * scale);
   const bands = log || series.length > 12 ? [] : series.filter(({ low }) => low).map((one) => bandSeries(one.label,
     one.x.map((at, i) => [at, one.low[i] * scale, one.high[i] * scale]), seriesStyle(one.place, colours).color));
+  const raws = series.filter(({ raw }) => raw).map((one) => ({
+    type: "line", name: one.label, data: one.raw.x.map((at, i) => [at, value(one.raw.y[i])]), symbol: "none", silent: true, z: 2,
+    lineStyle: { width: 1, opacity: 0.28, color: seriesStyle(one.place, colours).color }, tooltip: { show: false }, id: `raw ${one.label}`,
+  }));
+  // Where a seed has ended the mean is of fewer: it goes on dotted and apart, and does not jump.
+  const whole = (one) => (Array.isArray(one.num) ? Math.max(...one.num) : null);
+  const rests = series.filter((one) => whole(one) !== null).map((one) => ({
+    type: "line", name: one.label, id: `rest ${one.label}`, data: one.x.map((at, i) => [at, one.num[i] === whole(one) ? null : value(one.y[i]), i]), symbol: "none", connectNulls: false, z: 3,
+    lineStyle: { width: 1.4, opacity: 0.7, type: "dotted", color: seriesStyle(one.place, colours).color }, itemStyle: { color: seriesStyle(one.place, colours).color },
+  }));
   const lines = series.map((one) => {
     const { color, dash } = seriesStyle(one.place, colours);
+    const most = whole(one);
     return {
-      type: "line", name: one.label, data: one.x.map((at, i) => [at, value(one.y[i]), i]), showSymbol: one.x.length < 30, symbol: "circle", symbolSize: 4,
-      lineStyle: { width: series.length > 20 ? 1 : 1.7, opacity: series.length > 20 ? 0.7 : 1, color: one.color || color, type: dash }, itemStyle: { color: one.color || color }, z: 3, connectNulls: false,
+      type: "line", name: one.label, data: one.x.map((at, i) => [at, most === null || one.num[i] === most ? value(one.y[i]) : null, i]), showSymbol: one.x.length < 30, symbol: "circle", symbolSize: 4,
+      lineStyle: { width: series.length > 20 ? 1 : 1.7, opacity: series.length > 20 ? 0.7 : 1, color, type: dash }, itemStyle: { color }, z: 3, connectNulls: false,
       emphasis: { focus: "series", lineStyle: { width: 2.6 } }, blur: { lineStyle: { opacity: 0.18 }, itemStyle: { opacity: 0.18 } },
       markLine: marks && one === series[0] ? marks : undefined,
     };
@@ -238,12 +249,12 @@ export function curveOption(series, { axis: x, log, isShare, colours, marks = nu
   const shown = (at) => (x === "wall_clock" ? duration(at) : number(at));
   return zoomable({
     grid: { left: 6, right: 18, top: 14, bottom: 6, containLabel: true },
-    xAxis: axis(colours, { scale: false, min: "dataMin", max: "dataMax", splitLine: { show: false }, axisLabel: { color: colours.muted, fontSize: 11, hideOverlap: true, formatter: (at) => (x === "wall_clock" ? clock(at) : brief(at)) }, axisPointer: { show: true, snap: true, lineStyle: { color: colours.axis }, label: { show: false } } }),
+    xAxis: axis(colours, { scale: false, min: "dataMin", max: "dataMax", minInterval: x === "wall_clock" ? 0 : 1, splitLine: { show: false }, axisLabel: { color: colours.muted, fontSize: 11, hideOverlap: true, formatter: (at) => (x === "wall_clock" ? clock(at) : brief(at)) }, axisPointer: { show: true, snap: true, lineStyle: { color: colours.axis }, label: { show: false } } }),
     yAxis: axis(colours, log ? { type: "log", scale: true } : {}),
     tooltip: {
       trigger: "axis", axisPointer: { type: "line" },
       formatter: (points) => {
-        const known = points.filter(({ seriesType, value: point }) => seriesType === "line" && point[1] !== null);
+        const known = points.filter(({ seriesType, value: point }) => seriesType === "line" && point[1] !== null && point.length > 2);
         const lines = known.sort((a, b) => b.value[1] - a.value[1]).slice(0, 16).map((point) => {
           const one = series.find(({ label }) => label === point.seriesName);
           const i = point.value[2];
@@ -256,7 +267,7 @@ export function curveOption(series, { axis: x, log, isShare, colours, marks = nu
         return known.length ? tip(`${{ step: "step", tokens: "tokens", wall_clock: "after" }[x]} ${shown(points[0].axisValue)}`, [...lines, ...more]) : "";
       },
     },
-    series: [...bands, ...lines],
+    series: [...bands, ...raws, ...rests, ...lines],
   });
 }
 

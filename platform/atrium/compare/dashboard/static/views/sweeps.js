@@ -81,8 +81,11 @@ export async function show(root, context) {
     };
     place("Optimisation history", (figure) => drawHistory(figure, trials, sweep));
     place(`${SCORES.find(([name]) => name === score)[1]} against ${key ?? "settings"}`, (figure) => drawCurve(figure, sweep, trials, key, score));
-    place("Parallel coordinates", (figure) => drawParallel(figure, trials, sweep), { wide: true });
-    if (sweep.report.importances) place("Parameter importance", (figure) => drawImportance(figure, sweep.report.importances), { wide: true, height: 200 });
+    place("Learning curves of trials", (figure) => drawLearning(figure, trials, sweep, score));
+    const numeric = variedKeys(trials).filter((name) => trials.every(({ settings }) => typeof settings?.[name] === "number" || !settings));
+    if (numeric.length > 1) place("Two settings together", (figure) => drawPair(figure, trials, numeric, key, score));
+    place("Parallel coordinates", (figure) => drawParallel(figure, trials, sweep), { wide: true, height: 320 });
+    if (sweep.report.importances) place("Parameter importance", (figure) => drawImportance(figure, sweep.report.importances, sweep.objectives[0]?.metric), { wide: true, height: 200 });
     if (sweep.report.contrasts) body.append(contrastTables(sweep.report.contrasts));
     body.append(trialTable(trials, sweep));
   }
@@ -200,7 +203,7 @@ function drawCurve(figure, sweep, trials, key, score) {
 function drawParallel(figure, trials, sweep) {
   const keys = variedKeys(trials);
   const known = trials.filter((trial) => trial.settings);
-  const subtitle = "one line per trial; the brighter, the better; dashed and grey: pruned or failed; drag along an axis to select";
+  const subtitle = "one line per trial; the stronger its colour, the better; dashed and grey: pruned or failed; drag along an axis to select";
   if (!keys.length || !known.length) { figure.draw({ option: () => ({}), table: () => ({ columns: [], rows: [] }), subtitle }); figure.drawNothing("The trials of this stage do not differ in a setting."); return; }
   const values = known.map(valueOf).filter((value) => value !== null);
   const [low, high] = [Math.min(...values), Math.max(...values)];
@@ -210,11 +213,11 @@ function drawParallel(figure, trials, sweep) {
     subtitle,
     option: (colours) => ({
       grid: undefined,
-      parallel: { left: 90, right: 90, top: 36, bottom: 20, parallelAxisDefault: { nameTextStyle: { color: colours.text, fontSize: 11.5 }, axisLine: { lineStyle: { color: colours.axis } }, axisTick: { show: false }, axisLabel: { color: colours.muted, fontSize: 11, backgroundColor: colours.surface, padding: [1, 3], formatter: (value) => (typeof value === "number" ? number(value) : value) }, z: 5 } },
+      parallel: { left: 100, right: 100, top: 44, bottom: 20, parallelAxisDefault: { nameLocation: "end", nameTruncate: { maxWidth: 190, ellipsis: "…" }, nameTextStyle: { color: colours.text, fontSize: 11.5 }, axisLine: { lineStyle: { color: colours.axis } }, axisTick: { show: false }, axisLabel: { color: colours.muted, fontSize: 11, backgroundColor: colours.surface, padding: [1, 3], formatter: (value) => (typeof value === "number" ? number(value) : value) }, z: 5 } },
       parallelAxis: [
         ...keys.map((key, dim) => (numeric(key)
-          ? { dim, name: key, type: rows.every((row) => row[dim] > 0) && Math.max(...rows.map((row) => row[dim])) / Math.min(...rows.map((row) => row[dim])) > 8 ? "log" : "value", scale: true }
-          : { dim, name: key, type: "category", data: [...new Set(rows.map((row) => row[dim]))] })),
+          ? { dim, name: brief(key), type: rows.every((row) => row[dim] > 0) && Math.max(...rows.map((row) => row[dim])) / Math.min(...rows.map((row) => row[dim])) > 8 ? "log" : "value", scale: true }
+          : { dim, name: brief(key), type: "category", data: [...new Set(rows.map((row) => row[dim]))] })),
         { dim: keys.length, name: sweep.objectives[0]?.metric ?? "value", scale: true },
       ],
       tooltip: { trigger: "item", formatter: ({ dataIndex, seriesIndex }) => trialTip([known.filter(isPlain), known.filter((trial) => !isPlain(trial))][seriesIndex][dataIndex]) },
@@ -227,19 +230,115 @@ function drawParallel(figure, trials, sweep) {
   });
 }
 
+/** The last two parts of a setting's name, which tell it apart and fit. */
+const brief = (key) => key.split(".").slice(-2).join(".");
+
+/** A score of each trial by step, the mean over its seeds; coloured by what the trial reached. */
+function drawLearning(figure, trials, sweep, score) {
+  const at = { mean_at_k: 1, pass_at_k: 2 }[score];
+  const curves = trials.map((trial) => {
+    const bySteps = new Map();
+    for (const curve of trial.curves ?? []) for (const point of curve ?? []) if (typeof point[at] === "number") bySteps.set(point[0], [...(bySteps.get(point[0]) ?? []), point[at]]);
+    // Where seeds stopped early, a mean over the others would jump.
+    const most = Math.max(0, ...[...bySteps.values()].map(({ length }) => length));
+    return { trial, points: [...bySteps].filter(([, values]) => values.length === most).sort(([a], [b]) => a - b).map(([step, values]) => [step, 100 * values.reduce((a, b) => a + b, 0) / values.length]) };
+  }).filter(({ points }) => points.length > 1);
+  const subtitle = `${SCORES.find(([name]) => name === score)[1]} on validation problems, %, mean over seeds; the stronger its colour, the better it ended; dashed: pruned or failed`;
+  if (!curves.length) { figure.draw({ option: () => ({}), table: () => ({ columns: [], rows: [] }), subtitle }); figure.drawNothing("No trial has been evaluated twice yet."); return; }
+  const values = curves.map(({ trial }) => valueOf(trial)).filter((value) => value !== null);
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  figure.draw({
+    subtitle,
+    option: (colours) => ({
+      grid: { left: 8, right: 18, top: 14, bottom: 24, containLabel: true },
+      xAxis: axis(colours, { name: "training step", nameLocation: "middle", nameGap: 26, scale: false, minInterval: 1, splitLine: { show: false } }), yAxis: axis(colours),
+      tooltip: { trigger: "item", formatter: ({ seriesIndex, value }) => tip(`step ${number(value[0])}`, [[null, nameOf(curves[seriesIndex].trial), `${number(value[1])} %`]]) },
+      series: curves.map(({ trial, points }) => {
+        const color = isPlain(trial) && valueOf(trial) !== null ? mixed(colours, (valueOf(trial) - low) / (high - low || 1), isLess(sweep)) : colours.zero;
+        return { type: "line", name: nameOf(trial), data: points, symbolSize: 5, lineStyle: { width: 1.7, color, type: isPlain(trial) ? "solid" : "dashed" }, itemStyle: { color }, emphasis: { focus: "series" } };
+      }),
+    }),
+    table: () => ({ columns: ["trial", "step", score], rows: curves.flatMap(({ trial, points }) => points.map(([step, value]) => [trial.number, step, value / 100])) }),
+  });
+}
+
+const CELLS = 28;
+const LEVELS = 8;
+
+/** A score over two settings: a heat map where trials fill a grid, else contours between them. */
+function drawPair(figure, trials, keys, key, score) {
+  const [kx, ky] = [key && keys.includes(key) ? key : keys[0], keys.find((other) => other !== (keys.includes(key) ? key : keys[0]))];
+  const known = trials.filter((trial) => trial.state === "complete" && trial.scores[score] && trial.settings?.[kx] !== undefined && trial.settings?.[ky] !== undefined)
+    .map((trial) => ({ trial, x: trial.settings[kx], y: trial.settings[ky], value: 100 * trial.scores[score].mean }));
+  const title = SCORES.find(([name]) => name === score)[1];
+  if (known.length < 3) { figure.draw({ option: () => ({}), table: () => ({ columns: [], rows: [] }) }); figure.drawNothing("Three complete trials are needed."); return; }
+  const sorted = (name) => [...new Set(known.map((one) => one[name]))].sort((a, b) => a - b);
+  const [xs, ys] = [sorted("x"), sorted("y")];
+  const isGrid = new Set(known.map(({ x, y }) => `${x} ${y}`)).size >= 0.6 * xs.length * ys.length;
+  const values = known.map(({ value }) => value);
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const more = (colours) => ({
+    visualMap: { type: isGrid ? "continuous" : "piecewise", splitNumber: isGrid ? undefined : LEVELS, min: low, max: high === low ? low + 1 : high, precision: 1, dimension: 2, seriesIndex: 0, orient: "vertical", right: 0, top: "middle", itemHeight: isGrid ? 120 : 12, itemWidth: 10, textStyle: { color: colours.muted, fontSize: 11 }, inRange: { color: [colours.line, colours.series[0]] } },
+    grid: { left: 22, right: 96, top: 14, bottom: 26, containLabel: true },
+  });
+  const table = () => ({ columns: [kx, ky, score, "trial"], rows: known.map(({ trial, x, y, value }) => [x, y, value / 100, trial.number]) });
+  if (isGrid) {
+    const cells = xs.flatMap((x, i) => ys.flatMap((y, j) => {
+      const own = known.filter((one) => one.x === x && one.y === y).map(({ value }) => value);
+      return own.length ? [[i, j, own.reduce((a, b) => a + b, 0) / own.length]] : [];
+    }));
+    figure.draw({
+      subtitle: `heat map of ${title}, %, mean over seeds and over other settings; the stronger the colour, the higher`, table,
+      option: (colours) => ({
+        ...more(colours),
+        xAxis: { type: "category", data: xs.map(number), name: kx, nameLocation: "middle", nameGap: 26, nameTextStyle: { color: colours.muted, fontSize: 11 }, axisLabel: { color: colours.muted }, axisTick: { show: false } },
+        yAxis: { type: "category", data: ys.map(number), name: brief(ky), nameLocation: "middle", nameGap: 52, nameTextStyle: { color: colours.muted, fontSize: 11 }, axisLabel: { color: colours.muted }, axisTick: { show: false } },
+        tooltip: { trigger: "item", formatter: ({ value }) => tip(`${number(value[2])} %`, [[null, kx, number(xs[value[0]])], [null, ky, number(ys[value[1]])]]) },
+        series: [{ type: "heatmap", data: cells, progressive: 0, label: { show: cells.length <= 60, color: colours.text, fontSize: 11, formatter: ({ value }) => number(value[2]), textBorderColor: colours.surface, textBorderWidth: 2 }, itemStyle: { borderColor: colours.surface, borderWidth: 1 } }],
+      }),
+    });
+    return;
+  }
+  const isLog = (list) => list[0] > 0 && list.at(-1) / list[0] > 8;
+  const scaled = (list) => { const f = isLog(list) ? Math.log : (value) => value; const [a, b] = [f(list[0]), f(list.at(-1))]; return (value) => (f(value) - a) / (b - a || 1); };
+  const [sx, sy] = [scaled(xs), scaled(ys)];
+  const at = (list, part) => (isLog(list) ? list[0] * (list.at(-1) / list[0]) ** part : list[0] + part * (list.at(-1) - list[0]));
+  // Between trials: each counts by the inverse square of its distance.
+  const surface = Array.from({ length: CELLS * CELLS }, (_, i) => {
+    const [x, y] = [((i % CELLS) + 0.5) / CELLS, (Math.floor(i / CELLS) + 0.5) / CELLS];
+    const weights = known.map((one) => 1 / ((sx(one.x) - x) ** 2 + (sy(one.y) - y) ** 2 + 1e-4));
+    const sum = weights.reduce((a, b) => a + b, 0);
+    return [i % CELLS, Math.floor(i / CELLS), weights.reduce((total, weight, j) => total + weight * known[j].value, 0) / sum];
+  });
+  const labels = (list) => Array.from({ length: CELLS }, (_, i) => number(at(list, (i + 0.5) / CELLS)));
+  figure.draw({
+    subtitle: `contours of ${title}, %, between trials (dots), each counted by the inverse square of its distance; the stronger the colour, the higher`, table,
+    option: (colours) => ({
+      ...more(colours),
+      xAxis: { type: "category", data: labels(xs), name: kx, nameLocation: "middle", nameGap: 26, nameTextStyle: { color: colours.muted, fontSize: 11 }, axisLabel: { color: colours.muted, hideOverlap: true }, axisTick: { show: false } },
+      yAxis: { type: "category", data: labels(ys), name: brief(ky), nameLocation: "middle", nameGap: 52, nameTextStyle: { color: colours.muted, fontSize: 11 }, axisLabel: { color: colours.muted }, axisTick: { show: false } },
+      tooltip: { trigger: "item", formatter: ({ data }) => (data.trial ? trialTip(data.trial) : "") },
+      series: [
+        { type: "heatmap", data: surface, progressive: 0, silent: true },
+        { type: "scatter", symbolSize: 8, itemStyle: { color: colours.text, borderColor: colours.surface, borderWidth: 1 }, data: known.map(({ trial, x, y }) => ({ value: [sx(x) * (CELLS - 1), sy(y) * (CELLS - 1)].map(Math.round), trial })) },
+      ],
+    }),
+  });
+}
+
 const isPlain = (trial) => trial.state === "complete";
 
 function mixed(colours, share, less) {
   const part = Math.max(0, Math.min(1, less ? 1 - share : share));
   const channel = (text, at) => Number.parseInt(text.slice(1 + 2 * at, 3 + 2 * at), 16);
-  const [from, to] = [colours.series[0], colours.series[1]];
+  const [from, to] = [colours.axis, colours.series[0]];
   return `rgb(${[0, 1, 2].map((at) => Math.round(channel(from, at) * (1 - part) + channel(to, at) * part)).join(",")})`;
 }
 
-function drawImportance(figure, importances) {
+function drawImportance(figure, importances, metric) {
   const rows = Object.entries(importances).filter(([, share]) => typeof share === "number").sort((a, b) => a[1] - b[1]);
   figure.draw({
-    subtitle: "share of the variation of the objective that each setting explains, %",
+    subtitle: `share of the variation of ${metric ?? "the objective"} over trials that each setting explains by itself or with others, %; estimated by fANOVA: a random forest fitted to the trials`,
     option: (colours) => ({
       grid: { left: 8, right: 40, top: 10, bottom: 8, containLabel: true },
       xAxis: axis(colours, { scale: false, max: 100 }), yAxis: { type: "category", data: rows.map(([key]) => key), axisLabel: { color: colours.text }, axisTick: { show: false }, axisLine: { show: false } },

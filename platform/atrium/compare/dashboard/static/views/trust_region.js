@@ -179,7 +179,7 @@ async function showRun(root, context, modes) {
       option: (colours) => zoomable({
         legend: { top: 0, left: 4, textStyle: { color: colours.muted, fontSize: 11 }, itemWidth: 20, itemHeight: 8 },
         grid: { left: 6, right: 18, top: rows.length > 3 ? 52 : 34, bottom: 6, containLabel: true },
-        xAxis: axis(colours, { scale: false, min: "dataMin", max: "dataMax", splitLine: { show: false } }),
+        xAxis: axis(colours, { scale: false, min: "dataMin", max: "dataMax", minInterval: 1, splitLine: { show: false } }),
         yAxis: axis(colours),
         tooltip: { trigger: "axis", formatter: (points) => tip(`step ${number(points[0].axisValue)}`, points.map((point) => [point.color, point.seriesName, text(point.value[1])])) },
         series: rows.map(({ label, points, scale, colour, dash, series }) => ({
@@ -210,7 +210,7 @@ async function showRun(root, context, modes) {
         const band = (low, high) => bandSeries("", common.map((row) => [row[0], row[low], row[high]]), colours.series[0]);
         return zoomable({
           grid: { left: 6, right: 44, top: 14, bottom: 6, containLabel: true },
-          xAxis: axis(colours, { scale: false, min: "dataMin", max: "dataMax", splitLine: { show: false } }),
+          xAxis: axis(colours, { scale: false, min: "dataMin", max: "dataMax", minInterval: 1, splitLine: { show: false } }),
           yAxis: axis(colours, fan ? {} : { type: "log" }),
           tooltip: { trigger: "axis", formatter: (points) => {
             const row = common[points.find((point) => point.seriesType === "line")?.dataIndex];
