@@ -19,7 +19,9 @@ import platform
 import re
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import traceback
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.attack import damage, effects, hostile, kills, mutations
@@ -32,32 +34,60 @@ MARKED = re.compile(r"(<!-- table: attack -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main() -> int:
-    """Attack as the command line says; 1 where anything fell."""
+    """Attack as the command line says; 1 where anything fell. Ctrl-C ends it with what was tried by then."""
     arguments = _parser().parse_args()
     os.environ |= {"ATRIUM_MIRRORS": "off", "ATRIUM_NO_LOCAL": "1"}
     found: list[Attempt] = []
-    seed, later = arguments.seed, lambda killing: iter(killing.result())
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), ThreadPoolExecutor(1) as aside:
-        place = Path(folder)
-        # Kills are of processes of their own, so they go on beside the rest.
-        killing = aside.submit(lambda: [*kills.attempts(arguments.kills, seed, place / "kills")])
-        lines = itertools.islice(mutations.command_lines(seed), arguments.mutations)
-        for attempt in itertools.chain(
-            map(mutations.tried, lines),
-            hostile.attempts(arguments.hostile, seed, place / "hostile"),
-            damage.attempts(arguments.damages, seed, place / "damages"),
-            effects.attempts(arguments.effects, seed, place / "effects"),
-            later(killing),
-        ):
-            found.append(attempt)
-            if attempt.outcome is Outcome.FELL:
-                sys.stdout.write(f"fell: {attempt.kind}: {attempt.tried}\n  {attempt.said.strip()}\n")
-                sys.stdout.flush()
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        is_whole = _attacked(arguments, Path(folder), found)
     lines = [*table(found), "", _words(arguments.seed)]
     sys.stdout.write("\n".join(lines) + "\n")
-    if arguments.write:
+    if arguments.write and is_whole:
         _write("\n".join(lines))
     return int(any(attempt.outcome is Outcome.FELL for attempt in found))
+
+
+def _attacked(arguments: argparse.Namespace, place: Path, found: list[Attempt]) -> bool:
+    """Append each attempt to `found` as it ends; False where Ctrl-C ended them."""
+    seed = arguments.seed
+
+    def take(attempts: Iterable[Attempt]) -> None:
+        try:
+            for attempt in attempts:
+                found.append(attempt)
+                if attempt.outcome is Outcome.FELL:
+                    _print(f"fell: {attempt.kind}: {attempt.tried}\n  {attempt.said.strip()}\n")
+        except Exception:  # in a thread nobody else would see it
+            found.append(Attempt("the attack itself", "", Outcome.FELL))
+            _print(traceback.format_exc())
+
+    # Kills are of processes of their own, so they go on beside the rest, in two rows.
+    halves = [(arguments.kills + 1) // 2, arguments.kills // 2]
+    threads = [
+        threading.Thread(
+            target=take, args=(kills.attempts(num, seed + row, place / f"kills-{row}"),), daemon=True
+        )
+        for row, num in enumerate(halves)
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        take(map(mutations.tried, itertools.islice(mutations.command_lines(seed), arguments.mutations)))
+        take(hostile.attempts(arguments.hostile, seed, place / "hostile"))
+        take(damage.attempts(arguments.damages, seed, place / "damages"))
+        take(effects.attempts(arguments.effects, seed, place / "effects"))
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def _print(text: str) -> None:
+    """Print at once, also while the output of a command in this process goes elsewhere."""
+    assert sys.__stdout__ is not None
+    sys.__stdout__.write(text)
+    sys.__stdout__.flush()
 
 
 def _parser() -> argparse.ArgumentParser:
