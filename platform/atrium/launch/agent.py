@@ -18,10 +18,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # documented there
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs, SubprocessContext
+from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend, create_backend
@@ -122,8 +122,15 @@ def _met(settings: NodeSettings) -> tuple[Store, RendezvousHandler]:
     return store, create_handler(store, backend, parameters)
 
 
+class RanksGivenUpError(Exception):
+    """Ranks failed, and are not to be started again."""
+
+
 class NodeAgent(LocalElasticAgent):
-    """Runs the ranks of this node. `on_failure` gets the failures and returns whether to start again."""
+    """Runs the ranks of this node. `on_failure` gets the failures and returns whether to start again.
+
+    `pids` are the processes of the ranks of this node, the dead ones included.
+    """
 
     def __init__(
         self, spec: WorkerSpec, run: Path, on_failure: Callable[[list[RankFailure], int], bool]
@@ -131,12 +138,9 @@ class NodeAgent(LocalElasticAgent):
         super().__init__(spec, logs_specs=_OwnLogs(), exit_barrier_timeout=60)
         self._run = run
         self._on_failure = on_failure
+        self._num_restarts_left = spec.max_restarts
         self._log_sizes: dict[int, int] = {}
-
-    @property
-    def pids(self) -> list[int]:
-        """The process of each rank of this node, the dead ones included."""
-        return list(self._pcontext.pids().values()) if self._pcontext is not None else []
+        self.pids: list[int] = []
 
     def send(self, number: int, *, to_group: bool = False) -> None:
         """Send a signal to every rank of this node, with the processes that it started if `to_group`."""
@@ -146,7 +150,7 @@ class NodeAgent(LocalElasticAgent):
 
     def phases(self) -> Mapping[int, str]:
         """The phase that every rank last entered, as `<number> <phase>`; empty before it joined."""
-        group = self._worker_group
+        group = self.get_worker_group()
         if ATTEMPT_VARIABLE not in os.environ:
             return {}  # the nodes have not met yet
         size = group.spec.local_world_size * (group.group_world_size or 1)
@@ -160,7 +164,7 @@ class NodeAgent(LocalElasticAgent):
             return {}  # the node that keeps the store is gone
 
     def _notes(self) -> Store:
-        group = self._worker_group
+        group = self.get_worker_group()
         host, port = str(group.master_addr), int(group.master_port or 0)
         store = TCPStore(host, port, is_master=False, timeout=_NOTES_TIMEOUT)
         return PrefixStore(f"{NOTES}/{os.environ[ATTEMPT_VARIABLE]}", store)
@@ -175,35 +179,35 @@ class NodeAgent(LocalElasticAgent):
             store.set(ATTEMPT_VARIABLE, secrets.token_hex(4))
         os.environ[ATTEMPT_VARIABLE] = store.get(ATTEMPT_VARIABLE).decode()
         started: dict[int, int] = super()._start_workers(worker_group)
+        self.pids = [started[worker.local_rank] for worker in worker_group.workers]
         return started
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        if self._failed():
+        failed = self._failed()
+        if failed:
             # The agent ends the others now; what they have to say of this end they say within seconds.
             deadline = time.monotonic() + _OTHERS_SPEAK_S
-            first = self._failed()
-            while time.monotonic() < deadline and len(self._ended()) < len(worker_group.workers):
+            while time.monotonic() < deadline and len(self._ended()) < len(self.pids):
                 time.sleep(_MONITOR_INTERVAL_S)
-            failures = self._failures(first, self._failed())
-            if not self._on_failure(failures, self._remaining_restarts):
-                self._remaining_restarts = 0
+            failed |= {rank: code for rank, code in self._failed().items() if rank not in failed}
         result: RunResult = super()._monitor_workers(worker_group)
+        if result.is_failed():
+            failed = failed or {rank: failure.exitcode for rank, failure in result.failures.items()}
+            if not self._on_failure(self._failures(failed), self._num_restarts_left):
+                raise RanksGivenUpError
+            self._num_restarts_left -= 1
         return result
 
     def _ended(self) -> dict[int, int]:
-        context = self._pcontext
-        assert isinstance(context, SubprocessContext)
-        codes = {local: handler.proc.poll() for local, handler in context.subprocess_handlers.items()}
-        workers = self._worker_group.workers
-        return {workers[local].global_rank: code for local, code in codes.items() if code is not None}
+        workers = self.get_worker_group().workers
+        codes = {worker.global_rank: _exit_code(pid) for worker, pid in zip(workers, self.pids, strict=True)}
+        return {rank: code for rank, code in codes.items() if code is not None}
 
     def _failed(self) -> dict[int, int]:
         return {rank: code for rank, code in self._ended().items() if code != 0}
 
-    def _failures(self, first: Mapping[int, int], later: Mapping[int, int]) -> list[RankFailure]:
-        """Those that failed, the first ones first."""
+    def _failures(self, codes: Mapping[int, int]) -> list[RankFailure]:
         phases = self.phases()
-        codes = {**first, **later}
         return [
             RankFailure(
                 rank=rank,
@@ -213,6 +217,22 @@ class NodeAgent(LocalElasticAgent):
             )
             for rank, code in codes.items()
         ]
+
+
+def _exit_code(pid: int) -> int | None:
+    """How a child ended, without taking that from the agent; None while it runs.
+
+    One whose end the agent has taken ended well: of a bad end it says so itself.
+    """
+    if not hasattr(os, "waitid"):
+        return None  # macOS before Python 3.13, where what the agent says of failures is all there is
+    try:
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return 0
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 class _OwnLogs(LogsSpecs):
