@@ -144,6 +144,7 @@ docs: install ## Write anew what is read off code and conf: methods, settings, m
 #  MUTATIONS    wrong settings and command lines that `make attack` tries, by default 3000
 #  KILLS        processes that it kills at random moments, by default 100
 #  DAMAGES      files of a run's folder that it damages, by default 300
+#  HOSTILE      hostile data, chat templates and files of settings that it gives to commands, by default 400
 #  BASE         the commit that `make same` compares with; by default the last one
 
 install: ## Make .venv and install what pyproject.toml asks for, where that has changed
@@ -179,7 +180,7 @@ test-gpu: install ## Run the tests that need an NVIDIA GPU
 
 attack: install ## Wrong settings and command lines, damaged files and kills by the hundred; writes docs/guarantees.md
 	@$(TEST_ENVIRONMENT) $(RUN_PYTHON) -m tests.attack --write $(call setting,MUTATIONS,--mutations=) $(call setting,KILLS,--kills=) $(call setting,DAMAGES,--damages=) \
-		$(call setting,SEED,--seed=) $(ARGS)
+		$(call setting,HOSTILE,--hostile=) $(call setting,SEED,--seed=) $(ARGS)
 
 same: install ## Show that this checkout computes and says what a commit did: make same BASE=HEAD
 	@$(RUN_PYTHON) tests/same.py $(call quoted,$(or $(BASE),HEAD)) $(ARGS)

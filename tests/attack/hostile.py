@@ -99,8 +99,9 @@ TEMPLATES: dict[str, Make] = {
     "that never ends": _text(
         "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}"
     ),
-    "of much memory": _text("{{ 'a' * 10 ** 11 }}"),
-    "of a range too large": _text("{% for i in range(10 ** 12) %}x{% endfor %}"),
+    "of much memory": _text("{{ 'a' * 100000000000 }}"),
+    "of a range too large": _text("{% for i in range(1000000000000) %}x{% endfor %}"),
+    "of a power": _text("{{ 10 ** 10000000000 }}"),
     "that calls itself": _text("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
     "in brackets": _text("{{ " + "(" * 100_000 + "1" + ")" * 100_000 + " }}"),
     "of a gigabyte": lambda path: path.write_bytes(b"a" * (1 << 28)),

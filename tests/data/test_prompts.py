@@ -102,8 +102,9 @@ def test_a_chat_template_without_a_system_turn_is_named_with_the_way_out():
             "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}",
             "more than 1,000,000",
         ),
-        ("{{ 'a' * 10 ** 11 }}", "MemoryError"),
-        ("{% for i in range(10 ** 9) %}x{% endfor %}", "Range too big"),
+        ("{{ 'a' * 100000000000 }}", "MemoryError"),
+        ("{{ 10 ** 10000000000 }}", "a power"),
+        ("{% for i in range(1000000000) %}x{% endfor %}", "Range too big"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
         ("{{ 1 / 0 }}", "division by zero"),
         ("{% include '/etc/passwd' %}", "no loader"),
@@ -122,6 +123,12 @@ def test_a_hostile_chat_template_is_one_line(hostile, said):
     assert "\n" not in str(refused.value)
     assert sys.gettrace() is None
     assert resource.getrlimit(resource.RLIMIT_AS) == limits
+
+
+def test_stars_in_a_chat_templates_text_are_no_power():
+    text = "{% macro say(a) %}{{ '**' + a }}**{% endmacro %}{{ say( ** {'a': '2 ** 3'}) }}"
+    prompt = encode_prompt(SpellingTokenizer(text), PROBLEM, PROMPT_TEMPLATES["question"])
+    assert "".join(map(chr, prompt)) == "**2 ** 3**"
 
 
 def test_chat_options_reach_the_chat_template():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from types import FrameType
 from typing import Any, Protocol
 
@@ -38,13 +39,10 @@ def conversation_tokens(
 
     Raises `ConfigError` for whatever the template raises, and for one that is too long or never ends.
     """
-    num_chars = len(str(tokenizer.chat_template))
-    if num_chars > MAX_CHARS:
-        raise ConfigError(
-            f"cannot be used: the tokenizer's chat template has {num_chars:,} characters, and {MAX_CHARS:,} "
-            "are allowed; choose another model"
-        )
+    named = tokenizer.chat_template  # some models have several, by name
     try:
+        for text in named.values() if isinstance(named, Mapping) else [named]:
+            _check(text)
         with _bounded_work():
             token_ids: list[int] = tokenizer.apply_chat_template(
                 turns, tokenize=True, add_generation_prompt=True, return_dict=False, **options
@@ -56,6 +54,20 @@ def conversation_tokens(
             "choose one without a system turn, such as user_boxed, or another model"
         ) from error
     return token_ids
+
+
+@cache
+def _check(template: str) -> None:
+    """Raise `ValueError` for what would never end before a line has run: compiling it, or one huge power."""
+    from jinja2 import Environment
+
+    if len(template) > MAX_CHARS:
+        raise ValueError(f"it has {len(template):,} characters, and {MAX_CHARS:,} are allowed")
+    before = ""
+    for _, kind, value in Environment(autoescape=True).lex(template):
+        if (kind, value) == ("operator", "**") and before not in ("(", ","):  # there it unpacks arguments
+            raise ValueError("it computes a power, which could take for ever")
+        before = before if kind == "whitespace" else value
 
 
 @contextmanager
