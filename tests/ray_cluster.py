@@ -5,11 +5,13 @@ Run as a program, it starts such a cluster, prints its address, and ends it when
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -23,6 +25,7 @@ def ray_cluster(*, asks_for_token=True):
         "RAY_AUTH_MODE": "token" if asks_for_token else "disabled",
         "RAY_AUTH_TOKEN": secrets.token_hex(16),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # else engines wait for all else on a busy machine
     }
     started = subprocess.Popen(
         [sys.executable, __file__],
@@ -42,13 +45,22 @@ def ray_cluster(*, asks_for_token=True):
         started.stdout.close()
 
 
+@cache
+def ray_cluster_here():
+    """The environment of whoever joins a cluster that lives until this process ends."""
+    closing = ExitStack()
+    atexit.register(closing.close)
+    return closing.enter_context(ray_cluster())
+
+
 def main():
     from ray.cluster_utils import Cluster
 
     cluster = Cluster()
     for _ in range(2):
         cluster.add_node(num_cpus=CPUS_PER_NODE, include_dashboard=False, node_ip_address="127.0.0.1")
-    print(cluster.address, flush=True)
+    sys.stdout.write(f"{cluster.address}\n")
+    sys.stdout.flush()
     sys.stdin.read()
     cluster.shutdown()
 

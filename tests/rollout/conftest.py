@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import pickle
 import tempfile
 from collections.abc import Callable
@@ -13,11 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.ray_cluster import ray_cluster_here
 from tests.scripted_engine import ScriptedCompletion, ScriptedEngine
 from tests.vllm.settings import vllm_settings
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from atrium.assemble.cluster import join_cluster
+from atrium.config.compose import compose
 from atrium.rollout.dealt_engine import DealtEngine
 from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
 from atrium.rollout.engine_process import EngineProcesses, preload
@@ -153,19 +157,41 @@ def dealt_engine(policy):
     return DEALT_ENGINES[-1]
 
 
-def start_dealt(policy, *, num_engines, unit_samples, build=None):
-    """An engine whose processes print into files of their own."""
+CLUSTER_ENGINES = []
+
+
+def cluster_engine(policy):
+    """Two actors on two Ray nodes, started once, with the policy's weights."""
+    if not CLUSTER_ENGINES or CLUSTER_ENGINES[-1].is_closed:
+        CLUSTER_ENGINES.append(
+            start_dealt(policy, num_engines=2, unit_samples=DEALT_UNIT_SAMPLES, place=actors)
+        )
+    CLUSTER_ENGINES[-1].update_weights(policy.model.state_dict(), 0)
+    return CLUSTER_ENGINES[-1]
+
+
+def processes(start, weights, num_engines):
+    """A place of processes that print into files of their own."""
     preload()
+    logs = Path(tempfile.mkdtemp())
+    return EngineProcesses(start, weights, devices=(None,) * num_engines, logs=logs, timeout_s=600.0)
+
+
+def actors(start, weights, num_engines):
+    """A place of actors, on the cluster that this process joins for it."""
+    from atrium.rollout.engine_actor import EngineActors
+
+    os.environ.update(ray_cluster_here())
+    join_cluster(compose(["rollout=transformers", "rollout.placement=cluster"]).rollout)
+    return EngineActors(start, weights, num_engines=num_engines, needs={"CPU": 1}, timeout_s=600.0)
+
+
+def start_dealt(policy, *, num_engines, unit_samples, build=None, place=processes):
+    """An engine that deals over others of its own."""
     shared = SharedWeights(policy.model.state_dict())
     build = build or pickle.dumps(partial(transformers_engine, policy, unit_samples=unit_samples))
     return DealtEngine(
-        EngineProcesses(
-            EngineStart(build=build, plugins=(), places=shared.places),
-            shared,
-            devices=(None,) * num_engines,
-            logs=Path(tempfile.mkdtemp()),
-            timeout_s=600.0,
-        ),
+        place(EngineStart(build=build, plugins=(), places=shared.places), shared, num_engines),
         unit_samples=unit_samples,
         context_length=policy.context_length,
         log=print,
@@ -193,6 +219,7 @@ MODEL_ENGINES: dict[str, Callable[[Policy], Engine]] = {
     "transformers_in_small_waves": transformers_engine_in_small_waves,
     "transformers_without_fused_steps": transformers_engine_without_fused_steps,
     "dealt": dealt_engine,
+    "cluster": cluster_engine,
     "vllm": vllm_engine,
 }
 """Engines that sample from a model's distribution: the whole contract."""
@@ -202,8 +229,8 @@ ENGINES: dict[str, Callable[[Policy], Engine]] = {**MODEL_ENGINES, "scripted": s
 
 
 def _params(engines):
-    """The names of engines; the one that needs software of its own is left to `make test-vllm`."""
-    marks = {"vllm": [pytest.mark.vllm]}
+    """The names of engines; those that need more are left to `make test-full` and `make test-vllm`."""
+    marks = {"vllm": [pytest.mark.vllm], "cluster": [pytest.mark.full]}
     return [pytest.param(name, marks=marks.get(name, [])) for name in engines]
 
 

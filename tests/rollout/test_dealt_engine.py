@@ -1,4 +1,4 @@
-"""Engines beside the trainer: equal results whoever answers, and what becomes of processes that are lost."""
+"""Engines outside the trainer's process: equal results whoever answers, and what becomes of those lost."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import numpy as np
 import psutil
 import pytest
 from tests.rollout.conftest import (
+    CLUSTER_ENGINES,
     DEALT_UNIT_SAMPLES,
     Policy,
     build_model,
     build_tokenizer,
+    cluster_engine,
     dealt_engine,
     requests_for,
     scripted_engine,
@@ -26,7 +28,7 @@ from tests.rollout.conftest import (
 
 from atrium.errors import ConfigError, EngineError, PolicyDivergedError
 from atrium.rollout.engine import GenerationRequest, SamplingParams
-from atrium.rollout.engine_process import EngineProcess
+from atrium.rollout.placed_engine import PlacedEngine
 from atrium.rollout.units import cut_units
 
 SAMPLING = SamplingParams(max_new_tokens=24)
@@ -47,6 +49,16 @@ def bits(generations):
 @pytest.fixture
 def requests(tokenizer):
     return requests_for(TEXTS, tokenizer)
+
+
+ENGINES = {"beside": dealt_engine, "cluster": cluster_engine}
+ON_CLUSTER = pytest.param("cluster", marks=pytest.mark.full)
+
+
+@pytest.fixture(params=["beside", ON_CLUSTER])
+def engine(request, policy):
+    """Two engines as one, which live until the tests end."""
+    return ENGINES[request.param](policy)
 
 
 @pytest.fixture
@@ -86,13 +98,16 @@ def test_requests_of_different_waves_share_no_unit():
     assert cut_units(requests, None) == [range(3), range(3, 5), range(5, 6)]
 
 
-def test_processes_answer_what_the_engine_inside_answers_to_the_last_bit(policy, requests, expected):
-    assert bits(dealt_engine(policy).generate(requests, SAMPLING)) == expected
+def test_processes_answer_what_the_engine_inside_answers_to_the_last_bit(engine, requests, expected):
+    assert bits(engine.generate(requests, SAMPLING)) == expected
+    parents = {psutil.Process(pid).ppid() for pid in engine.process_ids}
+    assert len(parents) == (2 if engine in CLUSTER_ENGINES else 1)  # each of Ray's nodes forks its own
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_process_killed_while_it_samples_changes_nothing(policy, requests, expected, number, capsys):
-    engine = dealt_engine(policy)
+def test_a_process_killed_while_it_samples_changes_nothing(
+    engine, policy, requests, expected, number, capsys
+):
     generations = engine.generate(requests, SAMPLING)
     first = next(generations)
     killed = engine.process_ids[number]
@@ -103,25 +118,22 @@ def test_a_process_killed_while_it_samples_changes_nothing(policy, requests, exp
     assert f"engine {number} died" in capsys.readouterr().out
 
 
-def test_a_process_that_hangs_is_killed_and_changes_nothing(policy, requests, expected, monkeypatch):
-    engine = dealt_engine(policy)
+def test_a_process_that_hangs_is_killed_and_changes_nothing(engine, requests, expected, monkeypatch):
     stopped = engine.process_ids[0]
     os.kill(stopped, signal.SIGSTOP)
-    monkeypatch.setattr(EngineProcess, "is_late", property(lambda process: process.pid == stopped))
+    monkeypatch.setattr(PlacedEngine, "is_late", property(lambda process: process.pid == stopped))
     assert bits(engine.generate(requests, SAMPLING)) == expected
     assert not psutil.pid_exists(stopped)
 
 
-def test_completions_that_nobody_takes_leave_no_trace(policy, requests, expected):
-    engine = dealt_engine(policy)
+def test_completions_that_nobody_takes_leave_no_trace(engine, requests, expected):
     generations = engine.generate(requests, SAMPLING)
     next(generations)
     generations.close()
     assert bits(engine.generate(requests, SAMPLING)) == expected
 
 
-def test_an_interrupted_engine_samples_again_with_new_weights(policy, requests, expected):
-    engine = dealt_engine(policy)
+def test_an_interrupted_engine_samples_again_with_new_weights(engine, policy, requests, expected):
     generations = engine.generate(requests, SAMPLING)
     engine.interrupt()
     with pytest.raises(InterruptedError):
@@ -130,8 +142,7 @@ def test_an_interrupted_engine_samples_again_with_new_weights(policy, requests, 
     assert bits(engine.generate(requests, SAMPLING)) == expected
 
 
-def test_weights_that_change_while_completions_are_taken_are_an_error(policy, requests):
-    engine = dealt_engine(policy)
+def test_weights_that_change_while_completions_are_taken_are_an_error(engine, policy, requests):
     generations = engine.generate(requests, SAMPLING)
     next(generations)
     engine.update_weights(policy.model.state_dict(), 1)
@@ -139,8 +150,7 @@ def test_weights_that_change_while_completions_are_taken_are_an_error(policy, re
         list(generations)
 
 
-def test_what_is_raised_in_a_process_is_raised_here(policy, requests):
-    engine = dealt_engine(policy)
+def test_what_is_raised_in_a_process_is_raised_here(engine, requests):
     engine.update_weights({name: value * 1e30 for name, value in build_model(0).state_dict().items()}, 1)
     with pytest.raises(PolicyDivergedError):
         list(engine.generate(requests, SAMPLING))

@@ -26,7 +26,7 @@ from atrium.rollout.declaration import EngineSettings
 _REACH_TIMEOUT_S, _PROBE_TIMEOUT_S = 5.0, 60.0
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_BACKEND_LOG_LEVEL": "fatal",  # this process's own lines
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # what it says of engines that died, which we say ourselves
     "RAY_NUM_REDIS_GET_RETRIES": "5",  # seconds in which a cluster has to take us
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what becomes the default; else it warns that it will
 }

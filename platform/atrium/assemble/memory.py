@@ -50,13 +50,13 @@ def planned_memory(
     longest = min(num_prompt_tokens + rollout.max_new_tokens, allowed)
     batch = rollout.num_prompts * rollout.group_size * longest
     demand = trainer_demand(config, shape, batch_tokens=batch, trains=trains)
-    is_beside = rollout.placement == "beside"
+    is_outside = rollout.placement != "inside"
     engine = rollout.memory(
         shape,
         EngineDemand(
             dtype=compute.dtype,
             weight_bytes=demand.weight_bytes,
-            is_apart=is_beside or (trains and (compute.world_size > 1 or config.model.lora is not None)),
+            is_apart=is_outside or (trains and (compute.world_size > 1 or config.model.lora is not None)),
             overlaps=rollout.overlaps,
             num_ranks=compute.world_size,
             rollout_tokens=batch,
@@ -64,8 +64,10 @@ def planned_memory(
             device_bytes=device_bytes,
         ),
     )
-    if is_beside:
-        shared = demand.weight_bytes * shape.num_parameters if compute.device == "cpu" else 0
+    if is_outside:
+        # Ray keeps a copy of its own of what this process writes.
+        num_copies = (2 if rollout.placement == "cluster" else 1) if compute.device == "cpu" else 0
+        shared = num_copies * demand.weight_bytes * shape.num_parameters
         engine = (
             MemoryItem("weights that engines read", shared, tuple(Phase), "rollout.placement=inside"),
             *(replace(item, num_bytes=item.num_bytes * _num_on_device(config, trains)) for item in engine),
@@ -74,11 +76,13 @@ def planned_memory(
 
 
 def _num_on_device(config: RunConfig, trains: bool) -> int:
-    """How many of the engines beside this process share its device: all of them on a CPU.
+    """How many engines outside this process take memory of its device: on a CPU all that are beside it.
 
-    An evaluation has none of its own: planned is the GPU that most of them share.
+    An evaluation has no device of its own: planned is the GPU that most of those beside it share.
     """
     rollout = config.rollout
+    if rollout.placement == "cluster":
+        return 0
     if config.compute.device == "cpu":
         return rollout.num_engines
     if trains:

@@ -72,7 +72,7 @@ class EngineActors:
             num_cpus=self._needs.get("CPU", 0.0),
             num_gpus=self._needs.get("GPU", 0.0),
             scheduling_strategy=strategy,
-        )(_Answering)
+        )(Answering)
         engine = EngineActor(number, kind.remote(), lambda: self._stored, timeout_s=self._timeout_s)
         engine.ask(self._start)
         return engine
@@ -137,7 +137,7 @@ class EngineActor(PlacedEngine):
         return reply
 
 
-class _Answering:
+class Answering:
     """What runs on the cluster. Ray does not restart it: whoever asked it starts another with its weights."""
 
     def __init__(self) -> None:
