@@ -1,4 +1,4 @@
-"""Real processes of `atrium train` with `rollout.placement=cluster`, on a simulated Ray cluster of two nodes."""
+"""Real `atrium train` with `rollout.placement=cluster`, on a simulated Ray cluster of two nodes."""
 
 from __future__ import annotations
 

@@ -48,6 +48,7 @@ def test_wrong_processes_are_one_line(tmp_path, capsys, settings, said):
         ["compute.compile=true"],
         ["compute.on_oom=shrink"],
         ["rollout.placement=beside"],
+        ["rollout.placement=cluster"],
     ],
     ids=lambda settings: settings[0].partition("=")[0],
 )

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from atrium.config.compose import compose, from_json, to_json
-from atrium.errors import ConfigError
+from atrium.errors import ConfigError, MissingDependencyError
 from atrium.models.shape import read_shape
 from atrium.records import Phase
+from atrium.rollout import declaration
 from atrium.rollout.declaration import EngineDemand
 from atrium.rollout.settings import EngineSettings
 
@@ -115,6 +116,14 @@ def test_engines_beside_the_trainer_need_memory_that_they_inherit(monkeypatch):
     monkeypatch.delattr(os, "memfd_create")
     with pytest.raises(ConfigError, match=r"rollout\.placement=beside.*allowed is inside"):
         beside.check_machine("cpu")
+
+
+def test_engines_on_a_cluster_need_ray(monkeypatch):
+    on_cluster = engine("rollout.placement=cluster")
+    on_cluster.check_machine("cpu")
+    monkeypatch.setattr(declaration, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"Ray is not installed; run `make install EXTRAS=ray`"):
+        on_cluster.check_machine("cpu")
 
 
 def test_what_earlier_runs_recorded_of_sampling_before_the_update_is_read():

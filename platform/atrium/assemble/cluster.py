@@ -36,6 +36,8 @@ def check_cluster(rollout: EngineSettings) -> None:
     """Raise `ConfigError` where no cluster answers, or it is open to others; it takes seconds."""
     address, named = _address(rollout)
     host, port = host_and_port(address, named)
+    if not rollout.allow_open_cluster:
+        _check_private(named, [host])
     try:
         socket.create_connection((host, port), _REACH_TIMEOUT_S).close()
     except OSError as error:
@@ -43,10 +45,7 @@ def check_cluster(rollout: EngineSettings) -> None:
             f"{named}: no Ray cluster answers there ({error.strerror or error}); start one by `ray start "
             "--head` as docs/scaling.md shows, or choose rollout.placement=beside"
         ) from None
-    if rollout.allow_open_cluster:
-        return
-    _check_private(named, [host])
-    if _is_open(address):
+    if not rollout.allow_open_cluster and _is_open(address):
         raise ConfigError(
             f"{named}: this cluster asks for no token, and whoever reaches it can run code on its machines; "
             "start it with RAY_AUTH_MODE=token, or set rollout.allow_open_cluster=true where a firewall "

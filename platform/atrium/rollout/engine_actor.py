@@ -145,6 +145,7 @@ class Answering:
         self._worker = EngineWorker()
 
     def replies(self, question: Question, memory: Memory | None) -> Iterator[Reply]:
+        """As `EngineWorker` says."""
         yield from self._worker.replies(question, memory)
 
 
