@@ -157,13 +157,13 @@ def test_actors_killed_at_random_moments_change_nothing(runs_dir, cluster, insid
     killer = threading.Thread(target=kill_some)
     killer.start()
     try:
-        folder, said = finished(runs_dir, "killed", *PLACES["cluster"], environment=cluster)
+        folder, _ = finished(runs_dir, "killed", *PLACES["cluster"], environment=cluster)
     finally:
         ended.set()
         killer.join()
     assert record_of(folder) == inside[0]
     assert killed
-    assert "is started again" in said
+    assert "is started again" in folder.log_file.read_text()
 
 
 def test_a_trainer_that_is_killed_leaves_no_actor_and_the_run_resumes_elsewhere(runs_dir, cluster, inside):
@@ -180,12 +180,11 @@ def test_a_trainer_that_is_killed_leaves_no_actor_and_the_run_resumes_elsewhere(
     assert record_of(only(runs_dir, "orphaned")) == inside[0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_after_its_step_with_a_checkpoint_and_no_actor(runs_dir, cluster, number):
-    name = f"stopped-{number.name}"
+def test_a_signal_ends_the_run_after_its_step_with_a_checkpoint_and_no_actor(runs_dir, cluster):
+    name = "stopped"
     with training(runs_dir, name, *PLACES["cluster"], environment=cluster) as process:
         wait_for_steps(runs_dir, name, 1)
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)  # for which Ray has a handler of its own
         said, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 130, said
     assert any(only(runs_dir, name).checkpoints_dir.iterdir())
@@ -205,7 +204,9 @@ def test_nothing_listens_beyond_the_loopback_on_a_cluster_of_one_machine(runs_di
         ]
         assert len(listening) > 4
         assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
-        process.kill()
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 130, said
 
 
 def refusal(runs_dir, *arguments, environment):
@@ -213,6 +214,7 @@ def refusal(runs_dir, *arguments, environment):
         said, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 2, said
     assert said.count("\n") == 1, said
+    assert not (runs_dir / "refused").exists()
     return said
 
 
@@ -221,10 +223,9 @@ def test_a_cluster_that_does_not_know_the_token_is_one_line(runs_dir, cluster):
     assert "RAY_AUTH_TOKEN" in said
 
 
-def test_a_cluster_that_asks_for_no_token_is_refused_or_allowed_by_name(runs_dir, inside):
+def test_a_cluster_that_asks_for_no_token_is_refused_or_allowed_by_name(runs_dir):
     with ray_cluster(asks_for_token=False) as environment:
         environment = {"RAY_ADDRESS": environment["RAY_ADDRESS"]}
         assert "RAY_AUTH_MODE=token" in refusal(runs_dir, environment=environment)
         allowed = (*PLACES["cluster"], "rollout.allow_open_cluster=true")
-        folder, _ = finished(runs_dir, "allowed", *allowed, environment=environment)
-    assert record_of(folder) == inside[0]
+        finished(runs_dir, "allowed", *allowed, "num_steps=1", environment=environment)

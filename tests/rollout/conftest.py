@@ -179,10 +179,10 @@ def processes(start, weights, num_engines):
 
 def actors(start, weights, num_engines):
     """A place of actors, on the cluster that this process joins for it."""
-    from atrium.rollout.engine_actor import EngineActors
-
     os.environ.update(ray_cluster_here())
     join_cluster(compose(["rollout=transformers", "rollout.placement=cluster"]).rollout)
+    from atrium.rollout.engine_actor import EngineActors  # Ray reads the environment when it is imported
+
     return EngineActors(start, weights, num_engines=num_engines, needs={"CPU": 1}, timeout_s=600.0)
 
 

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import psutil
 
@@ -45,7 +46,12 @@ def check_cluster(rollout: EngineSettings) -> None:
             f"{named}: no Ray cluster answers there ({error.strerror or error}); start one by `ray start "
             "--head` as docs/scaling.md shows, or choose rollout.placement=beside"
         ) from None
-    if not rollout.allow_open_cluster and _is_open(address):
+    if not _takes(address, _mode(address)):
+        raise ConfigError(
+            f"{named}: Ray does not answer there, or not with this token; give RAY_AUTH_TOKEN, "
+            "RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token as each machine of the cluster has it"
+        )
+    if not rollout.allow_open_cluster and _takes(address, "disabled"):
         raise ConfigError(
             f"{named}: this cluster asks for no token, and whoever reaches it can run code on its machines; "
             "start it with RAY_AUTH_MODE=token, or set rollout.allow_open_cluster=true where a firewall "
@@ -61,7 +67,7 @@ def join_cluster(rollout: EngineSettings) -> None:
     check_cluster(rollout)
     address, named = _address(rollout)
     os.environ.update({**_ENVIRONMENT, **os.environ})
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled" if _is_open(address) else "token")
+    os.environ["RAY_AUTH_MODE"] = _mode(address)
     import ray  # only now: it reads the environment when it is imported
 
     logging.getLogger("ray").setLevel(logging.CRITICAL)
@@ -70,9 +76,8 @@ def join_cluster(rollout: EngineSettings) -> None:
             ray.init(_for_ray(address), configure_logging=False, log_to_driver=False)
     except (ConnectionError, RuntimeError, ray.exceptions.AuthenticationError) as error:
         raise ConfigError(
-            f"{named}: Ray lets this process not in ({' '.join(str(error).split())[:200]}); run `ray start "
-            "--address` on this machine too, and have the cluster's token in RAY_AUTH_TOKEN, "
-            "RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
+            f"{named}: Ray does not let this process in ({' '.join(str(error).split())[:200]}); this machine "
+            "has to belong to the cluster, too: run `ray start --address=HOST:PORT` here"
         ) from error
     if not rollout.allow_open_cluster:
         try:
@@ -102,11 +107,17 @@ def _for_ray(address: str) -> str:
     return f"[::ffff:127.0.0.1]:{port}" if is_here else address
 
 
-def _is_open(address: str) -> bool:
-    """Whether the cluster answers somebody without a token."""
+def _mode(address: str) -> str:
+    """With which of Ray's modes of authentication this process comes: a token, unless none is asked for."""
+    return os.environ.get("RAY_AUTH_MODE") or ("disabled" if _takes(address, "disabled") else "token")
+
+
+@cache
+def _takes(address: str, mode: str) -> bool:
+    """Whether a cluster answers somebody with this mode of authentication: `token` or `disabled`."""
     asked = subprocess.run(
         [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", _for_ray(address)],
-        env={**os.environ, **_ENVIRONMENT, "RAY_AUTH_MODE": "disabled"},
+        env={**os.environ, **_ENVIRONMENT, "RAY_AUTH_MODE": mode},
         capture_output=True,
         text=True,
         timeout=_PROBE_TIMEOUT_S,
