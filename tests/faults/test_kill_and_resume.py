@@ -240,19 +240,48 @@ def test_nearly_all_kills_met_a_living_run(stories):
     assert num_killed >= 0.9 * sum(num_moments for _, num_moments in stories)
 
 
+LAGGED = ("rollout.lag=2", "rollout.unit_samples=8")
+BESIDE = (*LAGGED, "rollout.placement=beside", "rollout.num_engines=2")
+
+
+def engines_and_their_parent(runs_dir):
+    """The engine processes of a run, and the one that they are forked from."""
+    found = [process for process in leftovers(runs_dir) if "forkserver" in " ".join(process.cmdline())]
+    engines = [process for process in found if os.getsid(process.pid) == process.pid]
+    return engines, [process for process in found if process not in engines]
+
+
+def test_kills_of_any_process_while_engines_sample_ahead_change_nothing(runs_dirs):
+    inside = start(runs_dirs("lagged"), *SETTINGS, *LAGGED)
+    assert inside.end() == (0, "")
+    rng = np.random.default_rng(SEED)
+    process = start(runs_dirs("beside"), *SETTINGS, *BESIDE)
+    for step, kind in enumerate(("engine", "their parent", "engine", "trainer", "engine"), 1):
+        assert process.wait_for_steps(step)
+        time.sleep(rng.uniform(0.0, 0.3))
+        engines, parents = engines_and_their_parent(process.runs_dir)
+        victims = {"engine": engines, "their parent": parents, "trainer": [process.popen]}[kind]
+        victims[int(rng.integers(len(victims)))].kill()
+        if kind == "trainer":
+            assert process.end()[0] == -signal.SIGKILL
+            assert_no_leftovers(process.runs_dir)
+            process = start(process.runs_dir, "--resume", str(process.folder.path))
+    code, said = process.end()
+    assert code == 0, said
+    assert "is started again, and its work is asked again" in process.folder.log_file.read_text()
+    assert_equal_runs(process.folder, inside.folder)
+    assert_no_leftovers(process.runs_dir)
+
+
 LONG_STEPS = ("num_steps=50", "rollout.num_prompts=64", "rollout.group_size=8")
 
 
-BESIDE = ("rollout.placement=beside", "rollout.num_engines=2", "rollout.unit_samples=8", "rollout.lag=1")
-
-
 @pytest.mark.parametrize(
-    ("number", "settings"),
-    [(signal.SIGINT, ()), (signal.SIGTERM, ()), (signal.SIGHUP, ()), (signal.SIGINT, BESIDE)],
+    ("number", "placed"), [(signal.SIGINT, BESIDE), (signal.SIGTERM, ()), (signal.SIGHUP, ())]
 )
-def test_a_request_to_stop_ends_the_run_after_its_step_with_a_checkpoint(runs_dirs, number, settings):
-    place = runs_dirs(f"{number.name}-{len(settings)}")
-    process = start(place, *SETTINGS, *settings, "num_steps=500", "checkpoint.every_num_steps=500")
+def test_a_request_to_stop_ends_the_run_after_its_step_with_a_checkpoint(runs_dirs, number, placed):
+    long = ("num_steps=500", "checkpoint.every_num_steps=500")
+    process = start(runs_dirs(number.name), *SETTINGS, *placed, *long)
     assert process.wait_for_steps(2)
     process.popen.send_signal(number)
     code, said = process.end()

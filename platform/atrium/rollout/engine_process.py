@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from torch import Tensor
@@ -116,11 +117,12 @@ class EngineProcess(PlacedEngine):
         super().__init__(number, timeout_s=timeout_s)
         self._log = log
         self.connection, theirs = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(
-            target=_serve, args=(theirs, memory, device, log), name=f"atrium-engine-{number}", daemon=True
-        )
+        serves = (theirs, memory, device, log)
         with theirs:
-            self._process.start()
+            try:
+                self._process = _forked(number, serves)
+            except (EOFError, OSError):  # what it is forked from was killed; the next call starts that anew
+                self._process = _forked(number, serves)
         self.pid = self._process.pid
 
     @property
@@ -154,6 +156,12 @@ class EngineProcess(PlacedEngine):
             yield
         finally:
             timer.cancel()
+
+
+def _forked(number: int, serves: tuple[Connection, Descriptor, str | None, Path]) -> BaseProcess:
+    process = _CONTEXT.Process(target=_serve, args=serves, name=f"atrium-engine-{number}", daemon=True)
+    process.start()
+    return process
 
 
 def _serve(connection: Connection, memory: Descriptor, device: str | None, log: Path) -> None:
