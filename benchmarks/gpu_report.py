@@ -1,4 +1,4 @@
-"""`make gpu-report`: what only a GPU can say, in at most 25 minutes, in calls of at most nine.
+"""`make gpu-report`: what only a GPU can say, in at most 28 minutes, in calls of at most nine.
 
 Measurements run one after the other, the most valuable first, each in processes of its own and for no longer
 than its limit. What one finds, or why it could not, is a JSON file that a later call does not repeat: give
@@ -112,6 +112,15 @@ MEASUREMENTS = {
         programs=(("gpu_run.py", "algorithm=atr", "num_steps=40"),),
         small=(("gpu_run.py", "debug=tiny_steps", "num_steps=2"),),
         limit_s=150,
+    ),
+    "gpu_placement": Measurement(
+        programs=(
+            ("placement.py", "--engine", "vllm", "--model", "qwen3_0_6b", "--rounds", "1", "--steps", "8",
+             "rollout.num_prompts=8", "rollout.group_size=8", "rollout.max_new_tokens=256",
+             "rollout.gpu_memory_fraction=0.3"),
+        ),
+        small=(("placement.py", "--rounds", "1", "--steps", "4", "debug=tiny_steps"),),
+        limit_s=180,
     ),
     "gpu_compile": Measurement(
         programs=tuple(

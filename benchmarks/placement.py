@@ -1,15 +1,16 @@
 """Seconds of a step with `rollout.lag=1`, sampled inside the trainer's process or beside it, as JSON.
 
 Whole runs of equal settings in turns, one thread each; the ratio compares the median step of neighbours. What
-two cores allow (`bound`) follows from the times of the phases, max(sampling, update) against their sum, and
-from the machine's own factor: how much longer a matrix product takes while each core computes one. Compare on
-a machine that does nothing else. With `--engine vllm_cpu`, run it with a Python that has vLLM.
+the machine allows (`bound`) follows from the times of the phases, max(sampling, update) against their sum,
+and on a CPU from the machine's own factor: how much longer a matrix product takes while each core computes
+one. `reached` is the bound over the ratio. Compare on a machine that does nothing else. With
+`--engine vllm_cpu`, run it with a Python that has vLLM. On one GPU both sides share it, which the bound does
+not know.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import statistics
@@ -18,6 +19,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import record
+
+_BUILT_IN = (
+    "model.head_dim=32",
+    "model.warmup.num_clean_steps=0",
+    "model.warmup.num_imperfect_steps=0",
+    "compute.num_threads=1",
+)
 _TIMES = ("time/step_s", "time/rollout_s", "time/update_s", "time/overlap_s", "time/batch_wait_s")
 
 
@@ -33,6 +42,8 @@ def parse() -> argparse.Namespace:
         help="steps of a run (default %(default)s); the first two do not count",
     )
     add("--rounds", type=int, default=3, help="runs of each kind (default %(default)s)")
+    add("--device", default="cpu", choices=("cpu", "cuda"))
+    add("--model", help="a file of conf/model, with random weights; by default the built-in one")
     add("settings", nargs="*", help="anything else for the run, e.g. rollout.num_prompts=32")
     return options.parse_args()
 
@@ -47,12 +58,12 @@ def run(args: argparse.Namespace, runs_dir: Path, placement: str) -> dict[str, f
 
     lines = [
         f"rollout={args.engine}",
-        "model.head_dim=32",
-        "model.warmup.num_clean_steps=0",
-        "model.warmup.num_imperfect_steps=0",
+        *([f"model={args.model}", "model.weights=random"] if args.model else _BUILT_IN),
+        f"compute={args.device}",
         "reward=random",
         "rollout.lag=1",
         f"rollout.placement={placement}",
+        *(["rollout.devices=[0]"] if placement == "beside" and args.device == "cuda" else []),
         f"num_steps={args.steps}",
         "dataset.num_validation=8",
         "dataset.num_test=8",
@@ -60,7 +71,6 @@ def run(args: argparse.Namespace, runs_dir: Path, placement: str) -> dict[str, f
         "evaluation.every_num_steps=null",
         "checkpoint.keep_best=false",
         "checkpoint.every_num_steps=1000",
-        "compute.num_threads=1",
         "tracking=none",
         "tracking.figures=false",
         "tracking.progress=off",
@@ -68,6 +78,7 @@ def run(args: argparse.Namespace, runs_dir: Path, placement: str) -> dict[str, f
         *args.settings,
     ]
     config = compose(lines)
+    config.rollout.prepare_environment(args.device, runs_dir / ".cache")
     with build_grader(config.grader, config.model) as grader:
         folder = RunFolder(run_training(config, grader, lines))
     # The first step begins with two batches, the last is followed by an evaluation.
@@ -107,17 +118,24 @@ def main() -> None:
                 found[placement].append(run(args, Path(folder), placement))
     pairs = zip(found["beside"], found["inside"], strict=True)
     report: dict[str, Any] = {
-        "engine": args.engine,
+        "impl": record.versions("atrium-rl", "transformers", "torch"),
+        **record.machine(args.device),
         "load": [round(load, 2) for load in os.getloadavg()],
+        "engine": args.engine,
+        "model": args.model or "built-in",
+        "settings": args.settings,
+        "steps": args.steps,
+        "rounds": args.rounds,
         "step_ratio": round(statistics.median(a[_TIMES[0]] / b[_TIMES[0]] for a, b in pairs), 3),
-        "machine_factor": round(machine_factor(), 3),
+        "machine_factor": round(machine_factor(), 3) if args.device == "cpu" else 1.0,
     }
     for placement, runs in found.items():
         report[placement] = {key: round(statistics.median(one[key] for one in runs), 4) for key in _TIMES}
     inside = report["inside"]
     longest = max(inside["time/rollout_s"], inside["time/step_s"] - inside["time/rollout_s"])
     report["bound"] = round(report["machine_factor"] * longest / inside["time/step_s"], 3)
-    print(json.dumps(report))
+    report["reached"] = round(report["bound"] / report["step_ratio"], 3)
+    record.print_record(**report)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ PROGRAMS: dict[str, Program] = {
         file="update_cost.py", small=("--repeats", "2", "--models", "0p3m", "--sizes", "256", "512")
     ),
     "grading": Program(file="grading_throughput.py", small=("--num-answers", "200", "--golds", "none")),
+    "placement": Program(file="placement.py", small=("--steps", "4", "--rounds", "1", "debug=tiny_steps")),
     "start_up": Program(file="start_up.py", small=("--repeats", "1")),
 }
 """Everything but the step against TRL, which alternates between two environments, and `make gpu-report`."""

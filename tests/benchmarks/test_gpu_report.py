@@ -56,9 +56,9 @@ def called(report, tmp_path):
     return call
 
 
-def test_all_measurements_take_at_most_25_minutes_and_a_call_has_room_for_each(report):
+def test_all_measurements_take_at_most_28_minutes_and_a_call_has_room_for_each(report):
     limits = [measurement.limit_s for measurement in report.MEASUREMENTS.values()]
-    assert sum(limits) <= 25 * 60
+    assert sum(limits) <= 28 * 60
     assert max(limits) <= 9 * 60
 
 
