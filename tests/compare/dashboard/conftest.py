@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import uvicorn
+from tests.chromium import chromium
 from tests.run_records import (
     evaluated_sample,
     group_of_two,
@@ -260,6 +261,33 @@ def served(runs_dir):
 def address(runs_dir):
     with served(runs_dir) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def browser():
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(browser, address):
+    """A page that fails its test where the console says anything, or anything is asked of another server."""
+    context = browser.new_context(viewport={"width": 1366, "height": 768}, base_url=address)
+    opened = context.new_page()
+    complaints = []
+    opened.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on(
+        "request",
+        lambda request: (
+            None
+            if request.url.startswith((address, "data:", "blob:"))
+            else complaints.append(f"asked {request.url}")
+        ),
+    )
+    yield opened
+    context.close()
+    assert complaints == []
 
 
 @pytest.fixture

@@ -14,71 +14,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.chromium import chromium
+from tests.dashboard_pages import VIEWS, drawn, saved, show, until
 
 STARTS_WITHIN_MS = 300_000
 """On a busy machine, a training takes minutes until it has a folder."""
-VIEWS = ("runs", "curves", "compare", "trust-region", "rollouts", "sweeps")
 pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as opened:
-        yield opened
-
-
-@pytest.fixture
-def page(browser, address):
-    """A page that fails its test where the console says anything, or anything is asked of another server."""
-    context = browser.new_context(viewport={"width": 1366, "height": 768}, base_url=address)
-    opened = context.new_page()
-    complaints = []
-    opened.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.on(
-        "request",
-        lambda request: (
-            None
-            if request.url.startswith((address, "data:", "blob:"))
-            else complaints.append(f"asked {request.url}")
-        ),
-    )
-    yield opened
-    context.close()
-    assert complaints == []
-
-
-def show(page, path):
-    page.goto(path)
-    view = re.match(r"/([a-z-]+)", path)[1]
-    page.wait_for_selector(f"main[data-ready='{view}']", timeout=30_000)
-    page.wait_for_load_state("load")
-
-
-def until(page, condition):
-    """Wait for a condition in JavaScript; Playwright's own waiting evaluates text, which the page forbids."""
-    deadline = time.monotonic() + 30
-    while not page.evaluate(condition):
-        assert time.monotonic() < deadline, condition
-        page.wait_for_timeout(50)
-
-
-def drawn(page, title):
-    """The figure of a title, once it has a chart."""
-    figure = page.locator(f"section.figure[aria-label='{title}']")
-    figure.scroll_into_view_if_needed()
-    figure.locator("canvas").first.wait_for(timeout=30_000)
-    return figure
-
-
-def saved(page, figure, kind):
-    """The bytes of a figure's export."""
-    figure.hover()
-    with page.expect_download() as waited:
-        figure.locator(f"button[data-export={kind}]").click()
-    assert waited.value.suggested_filename.endswith(f".{kind}")
-    return Path(waited.value.path()).read_bytes()
 
 
 def table_of(data):
@@ -125,7 +65,7 @@ def test_the_table_filters_sorts_and_shows_what_differs(page):
     until(page, "document.querySelectorAll('tbody tr').length === 2")
     assert "q=delta" in page.url
     page.get_by_role("button", name="Mean@4").click()
-    assert "sort=mean" in page.url
+    assert "sort=-mean" in page.url, "the best first"
     show(page, "/runs?q=algorithm%3Datr+seed%3D1")
     assert page.locator("tbody tr").count() == 1
     page.get_by_text("Add filter").click()

@@ -11,7 +11,7 @@ import { colourChoices, tokenView } from "./tokens.js";
 const VERDICTS = ["", "correct", "incorrect", "no_answer", "timed_out", "crashed"];
 
 export async function show(root, context) {
-  const table = await context.runs();
+  let table = await context.runs();
   const controls = el("div", { class: "controls" });
   const list = el("ol", { "aria-label": "Completions" });
   const reading = el("div", { class: "reading", tabindex: "0", role: "region", "aria-label": "Completion" });
@@ -147,6 +147,8 @@ export async function show(root, context) {
   }
 
   async function refresh() {
+    table = await context.runs();
+    if (!answer) return void redraw();
     const asked = { run: get("at") || answer?.run, ...parameters() };
     if (!asked.run) return;
     const found = await ask("samples", asked);

@@ -38,7 +38,7 @@ export async function show(root, context) {
 }
 
 async function showRun(root, context, modes) {
-  const table = await context.runs();
+  let table = await context.runs();
   const bar = el("div", { class: "toolbar" });
   const banner = el("div", {});
   const facts = el("div", { class: "page", style: { paddingBottom: "0" } });
@@ -57,6 +57,7 @@ async function showRun(root, context, modes) {
   function drawBar(steps = []) {
     const made = runSelect(table, "Run", "at", () => { set({ step: null }); drawBar(); void refresh(); });
     chosen = made.chosen;
+    if (chosen && !get("at")) set({ at: chosen }); // it stays when newer runs begin
     const options = [["", `all ${steps.length} recorded steps`], ...steps.map((step) => [String(step), `step ${step}`])];
     const box = el("select", { "aria-label": "Step", onchange: () => { set({ step: box.value }); void refresh(); } },
       options.map(([value, text]) => el("option", { value, selected: value === get("step") }, text)));
@@ -64,6 +65,8 @@ async function showRun(root, context, modes) {
   }
 
   async function refresh() {
+    table = await context.runs();
+    if (!chosen) drawBar();
     if (!chosen) {
       fill(bar);
       fill(banner, noRuns(table));

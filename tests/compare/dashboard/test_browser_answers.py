@@ -1,0 +1,214 @@
+"""What the pages say and where it stands, at the widths of a laptop and a phone, in light and dark."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from tests.dashboard_pages import VIEWS, drawn, show, until
+
+from atrium.tracking.status import RunState
+
+pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+LAPTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+THOUGHT = (
+    "<think>"
+    + "so it is. " * 60
+    + "</think>\nThus $x^2 + \\frac{1}{2}$ is **all**: \\boxed{3} <img src=x> costs $5 and $6"
+)
+
+
+def box_of(page, selector):
+    return page.locator(selector).first.bounding_box()
+
+
+def widths(page):
+    return page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+
+
+@pytest.mark.parametrize(("size", "scheme"), list(itertools.product((LAPTOP, PHONE), ("light", "dark"))))
+def test_the_first_page_answers(page, size, scheme):
+    page.set_viewport_size(size)
+    page.emulate_media(color_scheme=scheme)
+    page.goto("/")
+    page.wait_for_selector("main[data-ready='overview']")
+    lead = page.locator(".answer .lead p").first
+    assert "atr is " in lead.inner_text()
+    assert " grpo: +" in lead.inner_text()
+    assert "(95 %: " in lead.inner_text()
+    drawn(page, "Difference to grpo, Mean@4")
+    drawn(page, "Training reward")
+    answer, methods, curves = (
+        box_of(page, one) for one in (".answer", "[aria-label=Methods]", "[aria-label='Training reward']")
+    )
+    forest = box_of(page, "[aria-label='Difference to grpo, Mean@4']")
+    assert answer["y"] < methods["y"] < curves["y"]
+    assert forest["y"] + forest["height"] <= methods["y"] + 1
+    assert answer["x"] >= 0
+    assert answer["x"] + answer["width"] <= size["width"]
+    scroll, inner = widths(page)
+    assert scroll <= inner
+    rows = page.locator("[aria-label=Methods] tr[data-method]")
+    assert rows.count() == 2
+    assert rows.first.inner_text().strip().startswith("atr")
+    page.locator("[data-toggle=atr]").click()
+    assert page.locator("tr.inside tr").count() == 2
+
+
+def test_a_baseline_is_pinned_and_a_run_opens_and_closes_on_the_first_page(page):
+    show(page, "/overview")
+    page.locator("tr[data-method=atr] button", has_text="make it the baseline").click()
+    page.locator("tr[data-method=grpo] .kind").wait_for()
+    show(page, "/overview")
+    assert page.locator(".answer .lead p").first.inner_text().startswith("grpo is ")
+    page.locator("[data-toggle=grpo]").click()
+    page.locator("tr.inside a").first.click()
+    page.locator(".drawer h2").wait_for()
+    page.keyboard.press("Escape")
+    until(page, "!document.querySelector('.drawer')")
+    assert "open=" not in page.url
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_view_is_wider_than_a_phone(page, runs_dir, make_sweep, scheme):
+    make_sweep(runs_dir)
+    page.set_viewport_size(PHONE)
+    page.emulate_media(color_scheme=scheme)
+    for view in (*VIEWS, "trust-region?mode=arms", "runs?group=method"):
+        show(page, f"/{view}")
+        page.wait_for_timeout(200)
+        scroll, inner = widths(page)
+        assert scroll <= inner, view
+        tab = box_of(page, ".tabs a[aria-current]")
+        assert tab["x"] >= 0, view
+        assert tab["x"] + tab["width"] <= inner + 1, view
+        theme = box_of(page, "#theme")
+        assert theme["x"] + theme["width"] <= inner, view
+    show(page, "/compare")
+    verdict = box_of(page, ".verdict-box .lead")
+    assert verdict["x"] + verdict["width"] <= PHONE["width"]
+
+
+def test_a_method_has_one_colour_in_all_views_and_the_ninth_is_dashed(page, runs_dir, make_run):
+    def places(view, row, name):
+        show(page, view)
+        page.locator(row).first.wait_for()
+        return {
+            one.locator(name).first.inner_text().split()[0]: one.locator("svg.swatch").get_attribute(
+                "data-place"
+            )
+            for one in page.locator(row).all()
+        }
+
+    found = [
+        places("/overview", "tr[data-method]", "b"),
+        places("/curves", ".side .series", "span"),
+        places("/compare", ".side .series", "span"),
+        places("/trust-region?mode=arms", ".legend .series", "xpath=."),
+    ]
+    assert found == [{"atr": "0", "grpo": "1"}] * 4
+    for seed in range(2, 7):
+        make_run(runs_dir, "atr", seed)
+    show(page, "/curves?group=run")
+    until(page, "document.querySelectorAll('.side .series').length === 9")
+    lines = page.locator(".side .series svg line")
+    dashed = [one.get_attribute("stroke-dasharray") is not None for one in lines.all()]
+    assert sum(dashed) == 1
+
+
+def test_the_table_keeps_what_matters_in_sight_sorts_the_best_first_and_groups(page, runs_dir, make_run):
+    page.set_viewport_size(LAPTOP)
+    make_run(runs_dir, "atr", 7, state=RunState.KILLED, until=3)
+    show(page, "/runs")
+    until(page, "document.querySelectorAll('tr[data-run]').length === 5")
+    titles = page.locator("thead th").all_inner_texts()
+    first_setting = next(at for at, title in enumerate(titles) if "." in title)
+    assert {"Seed", "Time", "Started"} <= set(titles[:first_setting])
+    assert page.get_by_text("before training").count() == 1
+    page.get_by_role("button", name="Mean@4").click()
+    shown = page.locator("tr[data-run] td .value").all_inner_texts()
+    scores = [float(text) for text in shown]
+    assert scores == sorted(scores, reverse=True)
+    page.get_by_label("Group by").select_option("method")
+    page.locator("tr.group").first.wait_for()
+    groups = page.locator("tr.group").all_inner_texts()
+    assert sorted(text.split()[0] for text in groups) == ["atr", "grpo"]
+    assert any("3 runs" in text for text in groups)
+
+
+def test_runs_are_filtered_by_the_last_value_of_a_metric(page):
+    show(page, "/curves")
+    drawn(page, "rollout/reward")  # now all of it is indexed
+    for bound, num in ((0.1, 4), (0.95, 0)):
+        show(page, f"/runs?q=rollout%2Freward%3E{bound}")
+        until(page, f"document.querySelectorAll('tr[data-run]').length === {num}")
+    show(page, "/runs?q=&mcol=objective%2Fentropy")
+    assert "entropy" in page.locator("thead th").all_inner_texts()
+    page.locator("tr[data-run]", has_text="0.125").first.wait_for()
+
+
+def test_the_way_from_a_run_to_its_trust_region_leads_back_and_keeps_the_other_runs(page):
+    show(page, "/runs")
+    page.locator(".run-name").last.click()
+    page.locator(".drawer a", has_text="Trust region").click()
+    page.wait_for_selector("main[data-ready='trust-region']")
+    assert page.get_by_label("Run", exact=True).locator("option").count() == 4
+    page.get_by_role("link", name="About this run").click()
+    page.locator(".drawer h2").wait_for()
+
+
+def test_trust_region_opens_on_a_run_that_has_one_and_its_ticks_are_ratios(page, runs_dir, make_run):
+    failed = make_run(runs_dir, "atr", 9, state=RunState.FAILED, until=0)
+    show(page, "/trust-region")
+    drawn(page, "Ratios against the window")
+    until(page, f"[...document.querySelectorAll('option')].some(({{ value }}) => value === '{failed.name}')")
+    assert page.get_by_label("Run", exact=True).input_value() != failed.name
+    assert page.get_by_text("of all").count() == 3
+
+
+def test_methods_stand_side_by_side(page):
+    show(page, "/trust-region?mode=arms")
+    for title in ("Windows [l, u]", "Ratios where A > 0", "Ratios where A < 0", "Entropy"):
+        drawn(page, title)
+    assert "all at steps 1 to 8" in page.locator(".legend").inner_text()
+
+
+def test_formulas_are_typeset_thoughts_fold_and_hostile_text_stays_text(page, runs_dir, make_run):
+    run = make_run(runs_dir, "atr", 8, text=THOUGHT)
+    show(page, f"/rollouts?at={run.name}&source=sums")
+    page.locator(".completion.read math").first.wait_for()
+    said = page.locator(".completion.read")
+    assert said.locator("mfrac").count() == 1
+    assert said.locator("b").inner_text() == "all"
+    assert said.locator("details.thought:not([open])").count() == 1
+    assert "<img src=x> costs $5 and $6" in said.inner_text()
+    assert page.locator("main img").count() == 0
+    page.get_by_role("button", name="Problems").click()
+    rows = page.locator(".sample[data-problem]")
+    until(page, "document.querySelectorAll('.sample[data-problem]').length === 12")
+    page.get_by_role("button", name="As written").click()
+    page.get_by_text("$x^2").first.wait_for()
+    rows.first.click()
+    page.get_by_text("show all").wait_for()
+    until(page, "document.querySelectorAll('.sample:not([data-problem])').length === 4")
+
+
+def test_a_sweep_shows_curves_of_trials_two_settings_together_and_its_estimator(page, runs_dir, make_sweep):
+    make_sweep(runs_dir)
+    show(page, "/sweeps")
+    for title in ("Learning curves of trials", "Two settings together", "Parallel coordinates"):
+        drawn(page, title)
+    assert "contours of Mean@K" in page.locator("[aria-label='Two settings together'] .sub").inner_text()
+    assert "fANOVA" in page.locator("[aria-label='Parameter importance'] .sub").inner_text()
+
+
+def test_evaluations_have_a_tab_and_names(page, runs_dir, make_run):
+    made = make_run(runs_dir, "atr", 3, experiment="evaluations")
+    config = json.loads(made.config_file.read_text())
+    told = {"kind": "evaluation", "checkpoint": {"run": "study/20260101-000000-atr-s0-abcd", "step": 8}}
+    made.config_file.write_text(json.dumps({**config, **told}))
+    show(page, "/evaluations")
+    page.get_by_role("link", name="atr-s0-abcd at step 8").wait_for()
+    show(page, "/runs")
+    assert page.locator("tr[data-run]").count() == 4
