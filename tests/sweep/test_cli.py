@@ -71,8 +71,8 @@ def test_the_command_line_changes_trials_and_baseline_alike():
     assert definition.base[-1] == definition.baseline.base[-1] == "num_steps=20"
     tiny = sweep_definition("delta", {"budget": "tiny"}, [])
     assert tiny.name == "delta-tiny"
-    assert "debug=tiny_steps" in tiny.base
-    assert "debug=tiny_steps" in tiny.baseline.base
+    assert "num_steps=3" in tiny.base
+    assert "num_steps=3" in tiny.baseline.base
 
 
 def test_a_sweep_that_lost_its_final_seeds_to_the_search_is_refused():
