@@ -78,7 +78,17 @@ FRAMES = """async (seconds) => {
   return gaps;
 }"""
 """Seconds between frames."""
-VIEWS = ("overview", "runs", "curves", "compare", "trust-region", "rollouts", "sweeps", "evaluations")
+VIEWS = (
+    "overview",
+    "runs",
+    "curves",
+    "compare",
+    "trust-region",
+    "trust-region?mode=arms",
+    "rollouts",
+    "sweeps",
+    "evaluations",
+)
 
 
 def make_course(path, num_steps, seed):
@@ -306,7 +316,7 @@ def measure_browser(address, server, repeats):
             for _ in range(repeats + 1):
                 before = cpu_s(server)
                 page.goto(f"{address}/{view}", wait_until="commit")
-                seconds.append(page.evaluate(DRAWN, view))
+                seconds.append(page.evaluate(DRAWN, view.partition("?")[0]))
                 cpu_seconds.append(cpu_s(server) - before)
             report(
                 f"view {view} in the browser",

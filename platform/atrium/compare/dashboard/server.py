@@ -11,7 +11,6 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,8 +38,6 @@ from atrium.tracking.run_folder import RunFolder
 
 STATIC = Path(__file__).with_name("static")
 VIEWS = ("overview", "runs", "curves", "compare", "trust-region", "rollouts", "sweeps", "evaluations")
-_HEAVY = "atrium.compare.dashboard.compare_queries"
-"""It loads SciPy, for which the table of runs does not wait."""
 _TOKEN_PLACE, _DRAWING_PLACE = "{{token}}", "{{drawing}}"
 _DRAWING = "".join(
     f'<link rel="modulepreload" href="/static/{name}">'
@@ -73,7 +70,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(watcher.start)
-        warming = asyncio.get_running_loop().run_in_executor(None, import_module, _HEAVY)
+        warming = asyncio.get_running_loop().run_in_executor(None, _warm, watcher)
         yield
         await warming
         await run_in_threadpool(watcher.stop)
@@ -93,6 +90,13 @@ def create_app(
     _add_writing(app, watcher)
     _add_events(app, watcher)
     return app
+
+
+def _warm(watcher: Watcher) -> None:
+    """Load SciPy and compare the latest experiment, so that the first page does not wait for it."""
+    from atrium.compare.dashboard.overview_queries import overview_answer
+
+    overview_answer(watcher, None, None)
 
 
 def _add_pages(app: FastAPI, token: str) -> None:

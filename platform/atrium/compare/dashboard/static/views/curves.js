@@ -233,7 +233,7 @@ export function curveOption(series, { axis: x, log, isShare, colours, marks = nu
   // Where a seed has ended the mean is of fewer: it goes on dotted and apart, and does not jump.
   const whole = (one) => (Array.isArray(one.num) ? Math.max(...one.num) : null);
   const rests = series.filter((one) => whole(one) !== null).map((one) => ({
-    type: "line", name: one.label, id: `rest ${one.label}`, data: one.x.map((at, i) => [at, one.num[i] === whole(one) ? null : value(one.y[i]), i]), symbol: "none", connectNulls: false, z: 3,
+    type: "line", name: one.label, id: `rest ${one.label}`, data: one.x.map((at, i) => [at, one.num[i] === whole(one) ? null : value(one.y[i]), i]), showSymbol: one.x.length < 30, symbol: "emptyCircle", symbolSize: 4, z: 3,
     lineStyle: { width: 1.4, opacity: 0.7, type: "dotted", color: seriesStyle(one.place, colours).color }, itemStyle: { color: seriesStyle(one.place, colours).color },
   }));
   const lines = series.map((one) => {
