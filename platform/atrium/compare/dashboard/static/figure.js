@@ -20,6 +20,7 @@ const waiting = new Set();
 const FRAME_MS = 30;
 // Room for title and subtitle above an exported picture.
 const HEAD = 64;
+const MOST_NAMED = 20;
 // In percent of a figure's height.
 const FLAT = 10;
 let frame = 0;
@@ -206,6 +207,12 @@ export class Figure {
     };
     for (const grid of [option.grid].flat()) if (grid) grid.top = (Number(grid.top) || 20) + HEAD;
     for (const part of [option.legend, option.visualMap, option.parallel].flat()) if (part && "top" in part) part.top += HEAD;
+    const names = [...new Set([option.series ?? []].flat().filter(({ type, name }) => name && type !== "custom").map(({ name }) => name))];
+    if (!option.legend && names.length > 1 && names.length <= MOST_NAMED) {
+      // On the page a list beside the figures says which line is whose.
+      option.legend = { bottom: 4, left: 10, right: 10, type: "plain", data: names, itemWidth: 18, itemHeight: 8, textStyle: { fontSize: 11, fontFamily: FONT, color: THEMES.light.text } };
+      for (const grid of [option.grid].flat()) if (grid) grid.bottom = (Number(grid.bottom) || 8) + 20 * Math.ceil(names.join("").length / 60) + 6;
+    }
     if (kind === "svg") {
       const chart = echarts.init(null, null, { renderer: "svg", ssr: true, width, height });
       chart.setOption(option);

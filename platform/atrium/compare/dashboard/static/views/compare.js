@@ -187,7 +187,7 @@ export function drawDifferences(figure, answer, measure, colour) {
     option: (colours) => ({
       grid: { left: 8, right: 20, top: 12, bottom: 24, containLabel: true },
       xAxis: axis(colours, { scale: false, axisLabel: { color: colours.muted, formatter: (value) => signed(value / 100) }, name: "points", nameLocation: "middle", nameGap: 26 }),
-      yAxis: { type: "category", data: rows.map(label), axisLine: { show: false }, axisTick: { show: false }, axisLabel: { color: colours.text, fontSize: 12, width: 180, overflow: "truncate" } },
+      yAxis: { type: "category", data: rows.map(label), axisLine: { show: false }, axisTick: { show: false }, axisLabel: { color: colours.text, fontSize: 12, width: 180, overflow: "break" } },
       tooltip: { trigger: "item", formatter: ({ dataIndex }) => {
         const pair = rows[dataIndex];
         return tip(label(pair), [[null, "difference", `${signed(pair.difference.value)} points`], [null, "another exam", between(pair.difference.another)], [null, "this exam", between(pair.difference.this)]]);
@@ -268,7 +268,7 @@ function drawGrid(figure, grid) {
     option: (colours) => ({
       grid: { left: 8, right: 20, top: 8, bottom: 50, containLabel: true },
       xAxis: { type: "category", data: grid.problems, axisLabel: { show: false }, axisTick: { show: false }, axisLine: { show: false } },
-      yAxis: { type: "category", data: arms, axisLine: { show: false }, axisTick: { show: false }, axisLabel: { color: colours.text, fontSize: 12, width: 170, overflow: "truncate" } },
+      yAxis: { type: "category", data: arms, axisLine: { show: false }, axisTick: { show: false }, axisLabel: { color: colours.text, fontSize: 12, width: 170, overflow: "break" } },
       visualMap: { min: 0, max: 1, orient: "horizontal", left: "center", bottom: 0, itemHeight: 160, itemWidth: 10, calculable: false, text: ["all correct", "none"], textStyle: { color: colours.muted, fontSize: 11 }, inRange: { color: [colours.surface === "#ffffff" ? "#eef0f3" : "#242a33", colours.series[0], colours.series[2]] } },
       tooltip: { trigger: "item", formatter: ({ value }) => tip(grid.problems[value[0]], [[null, arms[value[1]], `${percent(value[2])} %`]]) },
       series: [{ type: "heatmap", progressive: 0, data: arms.flatMap((arm, y) => grid.shares[grid.arms.indexOf(arm)].map((share, x) => [x, y, share])), itemStyle: { borderColor: colours.surface, borderWidth: grid.problems.length > 250 ? 0 : 1 } }],

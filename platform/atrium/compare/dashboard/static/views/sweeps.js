@@ -16,6 +16,17 @@ export async function show(root, context) {
   let figures = [];
   let sweeps = [];
   let drawn = "";
+  let runs = new Map();
+
+  /** What went wrong in runs of the sweep, by its name. */
+  function collapses(sweep) {
+    const found = sweep.trials.flatMap((trial) => trial.runs.map((name) => [nameOf(trial), runs.get(name)?.collapses ?? []]));
+    const rules = [...new Set(found.flatMap(([, own]) => own))];
+    return rules.map((rule) => {
+      const own = found.filter(([, names]) => names.includes(rule));
+      return el("p", { class: "alert", role: "alert" }, `⚠ ${rule} in ${own.length} of ${found.length} runs: ${[...new Set(own.map(([name]) => name))].join(", ")}`);
+    });
+  }
 
   function drawBar(sweep) {
     const focused = document.activeElement?.getAttribute?.("aria-label");
@@ -56,6 +67,7 @@ export async function show(root, context) {
       const content = JSON.stringify([sweep, location.search]);
       if (content === drawn) return;
       drawn = content;
+      runs = new Map((await context.runs()).runs.map((run) => [run.name, run]));
       drawBar(sweep);
       drawAll(sweep);
     } catch (error) {
@@ -70,7 +82,7 @@ export async function show(root, context) {
     const trials = sweep.trials.filter((trial) => trial.stage === stage);
     const score = get("score", "mean_at_k");
     const key = keyOf(sweep);
-    fill(body, heading(sweep), sweep.problems.map((problem) => el("p", { class: "problem" }, problem)));
+    fill(body, heading(sweep), collapses(sweep), sweep.problems.map((problem) => el("p", { class: "problem" }, problem)));
     const grid = el("div", { class: "figures two" });
     body.append(grid);
     const place = (title, draw, more = {}) => {

@@ -105,7 +105,7 @@ function drawWindows(figure, arms) {
     option: (colours) => ({
       grid: { left: 8, right: 24, top: 12, bottom: 24, containLabel: true },
       xAxis: axis(colours, { name: "ratio w", nameLocation: "middle", nameGap: 26 }),
-      yAxis: { type: "category", data: known.map(({ name }) => name), axisLine: { show: false }, axisTick: { show: false }, axisLabel: { color: colours.text, fontSize: 12, width: 170, overflow: "truncate" } },
+      yAxis: { type: "category", data: known.map(({ name }) => name), axisLine: { show: false }, axisTick: { show: false }, axisLabel: { color: colours.text, fontSize: 12, width: 170, overflow: "break" } },
       tooltip: { trigger: "item", formatter: ({ dataIndex }) => tip(known[dataIndex].name, [[null, "l", known[dataIndex].window[0].toPrecision(4)], [null, "u", known[dataIndex].window[1].toPrecision(4)]]) },
       series: [
         { type: "custom", encode: { x: [1, 2], y: 0 }, data: known.map(({ window }, i) => [i, ...window]), renderItem: (parameters, api) => {
