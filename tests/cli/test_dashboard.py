@@ -9,12 +9,14 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 
 import pytest
 import uvicorn
 
 from atrium.cli.app import main as atrium
 from atrium.cli.dashboard import listening, main
+from atrium.compare.dashboard.connections import PunctualProtocol
 from atrium.errors import ConfigError
 
 
@@ -56,6 +58,61 @@ def test_an_address_of_another_machine_is_explained():
         listening("no.such.host.invalid", 8600)
 
 
+@contextmanager
+def served(answer, listener, **settings):
+    """The address of a server that gives this answer, and the server."""
+    config = uvicorn.Config(answer, lifespan="off", log_level="critical", **settings)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.should_exit = True
+        thread.join(timeout=60)
+    assert not thread.is_alive()
+
+
+def holds_none(server):
+    """Wait until the server holds no connection."""
+    deadline = time.monotonic() + 60
+    while server.server_state.connections:
+        assert time.monotonic() < deadline, "it holds what nobody uses"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "begun", [b"", b"GET / HT", b"PATCH / HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\nhalf"]
+)
+def test_a_client_that_never_ends_its_request_is_cut_off(monkeypatch, begun):
+    async def answer(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done", "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    monkeypatch.setattr(PunctualProtocol, "REQUEST_S", 0.3)
+    with (
+        listening("127.0.0.1", 0) as listener,
+        served(answer, listener, http=PunctualProtocol) as server,
+        socket.create_connection(listener.getsockname(), timeout=60) as patient,
+        socket.create_connection(listener.getsockname(), timeout=60) as late,
+    ):
+        patient.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert patient.recv(4) == b"HTTP"
+        late.sendall(begun)
+        while late.recv(65_536):  # until its end
+            pass
+        patient.setblocking(False)
+        while True:  # the one whose answer takes long is there still
+            try:
+                assert patient.recv(65_536)
+            except BlockingIOError:
+                break
+        patient.close()
+        holds_none(server)
+
+
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system cannot watch clients")
 def test_a_client_that_takes_nothing_of_an_answer_is_cut_off():
     async def answer(scope, receive, send):
@@ -63,23 +120,16 @@ def test_a_client_that_takes_nothing_of_an_answer_is_cut_off():
         for _ in range(10_000):  # more than the buffers of all systems
             await send({"type": "http.response.body", "body": bytes(65_536), "more_body": True})
 
-    with listening("127.0.0.1", 0, stalled_s=0.5) as listener:
-        server = uvicorn.Server(uvicorn.Config(answer, lifespan="off", log_level="critical"))
-        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-        thread.start()
-        with socket.create_connection(listener.getsockname(), timeout=60) as client:
-            client.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
-            assert client.recv(4) == b"HTTP"
-            deadline = time.monotonic() + 60
-            while server.server_state.connections:
-                assert time.monotonic() < deadline, "it holds what nobody takes"
-                time.sleep(0.05)
-        server.should_exit = True
-        thread.join(timeout=60)
-        assert not thread.is_alive()
+    with (
+        listening("127.0.0.1", 0, stalled_s=0.5) as listener,
+        served(answer, listener) as server,
+        socket.create_connection(listener.getsockname(), timeout=60) as client,
+    ):
+        client.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert client.recv(4) == b"HTTP"
+        holds_none(server)
 
 
-@pytest.mark.full
 def test_it_serves_until_it_is_interrupted(tmp_path):
     command = [sys.executable, "-m", "atrium", "dashboard", "--runs-dir", str(tmp_path), "--port", "0"]
     process = subprocess.Popen(
