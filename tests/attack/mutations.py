@@ -69,7 +69,10 @@ COMMAND_WORDS = (
     "--runs-dir=/nowhere", "--runs-dir=/dev/null", "--benchmark=nothing", "--problem=nothing", "--until=x",
     "--csv=/nowhere/x.csv", "--out=/dev/null/x", "a\nb", "\x1b[31m", "☃", "a" * 5000, "*", "[", "{", "$(x)",
 )  # fmt: skip
-READING = ("runs", "show", "samples", "compare", "diff", "export", "clean", "rerun", "objectives", "windows")
+READING = (
+    "runs", "show", "samples", "compare", "diff", "export", "clean", "rerun", "objectives", "windows",
+    "report", "claim", "memory", "theory", "config", "sync",
+)  # fmt: skip
 SWEEPS = ("delta", "clip_range", "nowhere", "", "../delta", "/dev/null", "a\nb")
 SWEEP_OPTIONS = ("workers", "budget", "storage", "name", "trials", "seeds", "plan", "runs_dir", "resume")
 

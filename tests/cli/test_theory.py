@@ -14,7 +14,8 @@ from atrium.config.presets import names, read_preset
 def test_two_methods_are_compared_and_drawn(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["theory", "atr", "dcpo", "--only", "gradients", "--only", "windows"]) == 0
-    printed = capsys.readouterr().out
+    printed, said = capsys.readouterr()
+    assert said == ""
     assert "Theorems 4.1 and 4.2" in printed
     assert "[0.8002, 1.2306]" in printed
     assert "KL penalties" not in printed

@@ -121,8 +121,9 @@ def _progress(num_units: int) -> Iterator[_Advance]:
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     columns = (TextColumn("{task.description:<24}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    console = Console(stderr=True)
     try:
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             yield _Advance(progress, num_units)
     finally:
         torch.set_num_threads(num_threads)
