@@ -76,9 +76,10 @@ def _methods(watcher: Watcher, entries: Sequence[RunEntry], baseline: str | None
     for label, members in groups.items():
         names = list(dict.fromkeys(arms[name]["name"] for name in members if name in arms)) or [None]
         for name in names:
-            own = [m for m in members if m not in arms or arms[m]["name"] == name or name is None]
+            # A group that the comparison splits has what it does not count in its first row.
+            own = [m for m in members if (arms[m]["name"] == name if m in arms else name == names[0])]
             arm = next((arms[member] for member in own if member in arms), None)
-            rows.append(_row(name or label, [by_name[m] for m in own], arm, benchmark, compared))
+            rows.append(_row(name or label, [by_name[m] for m in own], arm, benchmark))
             rows[-1] |= {"place": place[label], "pair": pairs.get(name), "group": label}
     return {
         "rows": sorted(rows, key=lambda row: -((row["outcome"] or {}).get("value") or -1.0)),
@@ -88,7 +89,6 @@ def _methods(watcher: Watcher, entries: Sequence[RunEntry], baseline: str | None
         "num_problems": compared["num_problems"].get(benchmark) if compared else None,
         "notes": compared["notes"] if compared else [],
         "left_out": compared["left_out"] if compared else [],
-        "same_methods": compared["same_methods"] if compared else [],
         "reason": reason,
     }
 
@@ -101,14 +101,14 @@ def _compared(
     if _num_methods(entries) < 2:
         return None, "One method was run so far. A comparison begins with a second one, on the same seeds."
     names = tuple(entry.name for entry in over)
-    first = baseline if baseline in names else _baseline(over)
-    for wanted in dict.fromkeys((first, None)):
+    pinned = [baseline] if baseline in names else []
+    for wanted in dict.fromkeys((*pinned, _baseline(over), None)):
         try:
             return compare_answer(watcher, ComparisonRequest(runs=names, baseline=wanted)), None
         except AtriumError as error:
             reason = " ".join(str(error).split())
     training = len(entries) - len(over)
-    if training and len(over) < len(entries):
+    if training:
         reason = f"No verdict yet: {training} of {len(entries)} runs still train."
     return None, reason
 
@@ -134,22 +134,20 @@ def _row(
     entries: Sequence[RunEntry],
     arm: Mapping[str, Any] | None,
     benchmark: str | None,
-    compared: Answer | None,
 ) -> Answer:
     runs = [_run(entry, benchmark) for entry in entries]
     counted = set(arm["runs"]) if arm else set()
     outcome: Answer | None
-    if arm and compared:
-        mean = arm["scores"][MEAN][compared["headline"]]
-        span = mean["another"]["interval"] if mean["another"] else [None, None]
-        outcome = {"value": mean["value"], "low": span[0], "high": span[1], "of": "new seeds and problems"}
-        outcome["by_seed"] = mean["by_seed"]
+    if arm:
+        mean = arm["scores"][MEAN][benchmark]
+        low, high = mean["another"]["interval"] if mean["another"] else (None, None)
+        outcome = {"value": mean["value"], "low": low, "high": high}
     else:
         known = [
             run["score"] for run in runs if run["score"] is not None and run["state"] == RunState.FINISHED
         ]
         found = over_seeds(known)
-        outcome = found and {**found, "value": found["mean"], "of": "new seeds", "by_seed": known}
+        outcome = found and {"value": found["mean"], "low": found["low"], "high": found["high"]}
     return {
         "name": name,
         "runs": [{**run, "is_counted": run["name"] in counted} for run in runs],
