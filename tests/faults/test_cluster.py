@@ -101,13 +101,15 @@ def record_of(folder):
     return steps, {name: weight.numpy().tobytes() for name, weight in weights.items()}
 
 
-def actors():
-    """The processes that engines on the cluster of this machine run in."""
-    return [
-        process
-        for process in psutil.process_iter(["name", "status"])
-        if process.info["name"].startswith("ray::Answering") and process.info["status"] != "zombie"
-    ]
+def actors(cluster):
+    """The processes that engines on this cluster run in."""
+    found = []
+    for process in psutil.process_iter(["name", "status"]):
+        is_engine = process.info["name"].startswith("ray::Answering") and process.info["status"] != "zombie"
+        with suppress(psutil.Error):
+            if is_engine and process.environ().get("RAY_AUTH_TOKEN") == cluster["RAY_AUTH_TOKEN"]:
+                found.append(process)
+    return found
 
 
 def wait_for(condition):
@@ -139,7 +141,7 @@ def test_a_run_is_the_same_with_its_engine_inside_with_two_beside_and_on_two_nod
     on_cluster, said = finished(runs_dir, "cluster", *PLACES["cluster"], environment=cluster)
     assert record_of(on_cluster) == expected
     assert said.count("\n") == said_inside.count("\n"), said  # Ray says nothing in the run's terminal
-    assert not actors()
+    assert not actors(cluster)
 
 
 def test_actors_killed_at_random_moments_change_nothing(runs_dir, cluster, inside):
@@ -148,7 +150,7 @@ def test_actors_killed_at_random_moments_change_nothing(runs_dir, cluster, insid
     def kill_some():
         draw = random.Random(SEED)
         while len(killed) < 3 and not ended.wait(draw.uniform(0.2, 2.0)):
-            if found := actors():
+            if found := actors(cluster):
                 victim = draw.choice(found)
                 with suppress(psutil.NoSuchProcess):
                     victim.kill()
@@ -169,33 +171,22 @@ def test_actors_killed_at_random_moments_change_nothing(runs_dir, cluster, insid
 def test_a_trainer_that_is_killed_leaves_no_actor_and_the_run_resumes_elsewhere(runs_dir, cluster, inside):
     with training(runs_dir, "orphaned", *PLACES["cluster"], environment=cluster) as process:
         wait_for_steps(runs_dir, "orphaned", 3)
-        found = actors()
+        found = actors(cluster)
         assert len(found) == 2
         process.kill()
         process.wait()
         psutil.wait_procs(found, timeout=60)
-        assert not actors()
+        assert not actors(cluster)
     path = str(only(runs_dir, "orphaned").path)
     finished(runs_dir, "orphaned", "--resume", path, "rollout.placement=inside", "rollout.num_engines=1")
     assert record_of(only(runs_dir, "orphaned")) == inside[0]
 
 
-def test_a_signal_ends_the_run_after_its_step_with_a_checkpoint_and_no_actor(runs_dir, cluster):
-    name = "stopped"
-    with training(runs_dir, name, *PLACES["cluster"], environment=cluster) as process:
-        wait_for_steps(runs_dir, name, 1)
-        process.send_signal(signal.SIGTERM)  # for which Ray has a handler of its own
-        said, _ = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 130, said
-    assert any(only(runs_dir, name).checkpoints_dir.iterdir())
-    assert not actors()
-
-
-def test_nothing_listens_beyond_the_loopback_on_a_cluster_of_one_machine(runs_dir, cluster):
+def test_nothing_listens_beyond_the_loopback_and_a_signal_ends_the_run_in_order(runs_dir, cluster):
     with training(runs_dir, "listening", *PLACES["cluster"], environment=cluster) as process:
         wait_for_steps(runs_dir, "listening", 1)
         family = [psutil.Process(), *psutil.Process().children(recursive=True)]
-        assert {actor.pid for actor in actors()} <= {one.pid for one in family}
+        assert {actor.pid for actor in actors(cluster)} <= {one.pid for one in family}
         listening = [
             connection.laddr.ip
             for one in family
@@ -204,9 +195,11 @@ def test_nothing_listens_beyond_the_loopback_on_a_cluster_of_one_machine(runs_di
         ]
         assert len(listening) > 4
         assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)  # for which Ray has a handler of its own
         said, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 130, said
+    assert any(only(runs_dir, "listening").checkpoints_dir.iterdir())
+    assert not actors(cluster)
 
 
 def refusal(runs_dir, *arguments, environment):
