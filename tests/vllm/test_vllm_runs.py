@@ -150,12 +150,18 @@ def test_a_run_leaves_no_process_and_no_process_group(tmp_path):
     assert psutil.Process(os.getpid()).children(recursive=True) == []
 
 
-def test_a_checkpoint_is_evaluated_through_the_engine(tmp_path, capsys):
+def test_a_checkpoint_is_evaluated_through_an_engine_inside_and_through_two_beside(tmp_path, capsys):
     _, folder = train(tmp_path, "num_steps=2")
     arguments = ["evaluate", "--run", folder.path.name, f"runs_dir={tmp_path}", "evaluation.num_samples=2"]
-    assert main(arguments) == 0
-    assert "engine vllm" in capsys.readouterr().out
-    (rows_file,) = tmp_path.glob("evaluations/*/evaluations/*/step-000002.parquet")
-    rows = pq.read_table(rows_file).to_pylist()
-    assert len(rows) == 16
-    assert all(row["logprob_sum"] < 0.0 and row["num_tokens"] > 0 for row in rows)
+    texts = []
+    for num, placed in enumerate(((), ("rollout.placement=beside", "rollout.num_engines=2"))):
+        assert main([*arguments, *placed, f"experiment_name=evaluated_{num}"]) == 0
+        printed = capsys.readouterr().out
+        assert "engine vllm" in printed
+        assert ("processes 2" in printed) == bool(placed)
+        (rows_file,) = tmp_path.glob(f"evaluated_{num}/*/evaluations/*/step-000002.parquet")
+        rows = pq.read_table(rows_file).to_pylist()
+        assert len(rows) == 16
+        assert all(row["logprob_sum"] < 0.0 and row["num_tokens"] > 0 for row in rows)
+        texts.append([row["text"] for row in rows])
+    assert texts[0] == texts[1]

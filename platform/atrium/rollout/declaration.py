@@ -167,14 +167,14 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     """Steps that sampling is ahead: with k, the weights after step t-1-k sample the batch of step t."""
     placement: Literal["inside", "beside", "cluster"] = "inside"
     """Where engines live: inside the trainer's process, beside it in processes of their own, or as actors on
-    the machines of a Ray cluster; the result is the same. With a `lag` those outside sample during updates,
-    which gains time where they have devices, or cores, of their own and takes a copy of the trained
-    parameters."""
+    the machines of a Ray cluster; the result is the same, of an evaluation too. With a `lag` those outside
+    sample during updates, which gains time where they have devices, or cores, of their own and takes a copy
+    of the trained parameters."""
     num_engines: Parallel = 1
     """Engines of `placement=beside` and `cluster`."""
     devices: tuple[CountOrZero, ...] | None = None
     """The GPU of each engine of `placement=beside`, by its place among those that the run sees; null for
-    those behind the trainer's."""
+    those behind the trainer's, in an evaluation from the first on."""
     engine_timeout_s: Wait = 1800.0
     """How long an engine outside may work without a word before it is taken for hanging and started anew."""
     cluster_address: Annotated[str, Field(pattern=r"^[^\s/]+:\d{1,5}$")] | None = None
