@@ -121,7 +121,7 @@ def arms_answer(watcher: Watcher, names: Sequence[str]) -> Answer:
             for label, members in groups.items()
             for window, reason in [windows[label]]
         ],
-        "left_out": [entry.name for entry in entries if entry not in trained],
+        "left_out": [entry.name for entry in entries if entry.overview.status.step <= 0],
     }
 
 

@@ -51,16 +51,16 @@ export async function showArms(root, context, modes) {
     try {
       const answer = await ask("trust-region/arms", { run: names });
       const trained = answer.arms.flatMap(({ runs }) => runs);
-      const [curves, byRun] = await Promise.all([
-        ask("curves", { run: trained, group: "method", metric: CURVES.map(([name]) => name), points: 400 }),
-        ask("curves", { run: trained, group: "run", metric: [AGE, ...AGED.map(([name]) => name)], points: 200, even: true }),
-      ]);
+      const curves = await ask("curves", { run: trained, group: "method", metric: [...CURVES.map(([name]) => name), AGE], points: 400 });
+      const hasLag = curves.panels.at(-1).series.some(({ y }) => y.some((age) => age > 0));
+      const byRun = hasLag ? await ask("curves", { run: trained, group: "run", metric: [AGE, ...AGED.map(([name]) => name)], points: 200, even: true }) : null;
       fill(banner, answer.left_out.length > 0 && el("p", { class: "banner" }, `${answer.left_out.length} ${answer.left_out.length === 1 ? "run has" : "runs have"} made no step and ${answer.left_out.length === 1 ? "is" : "are"} not here.`));
       fill(legend, answer.arms.map((arm) => el("span", { class: "series" }, swatch(arm.place), arm.name, el("small", {}, `${arm.runs.length} ${arm.runs.length === 1 ? "seed" : "seeds"}`))), el("span", { class: "muted" }, `all at steps 1 to ${number(answer.until)}`));
       drawWindows(figures.windows, answer.arms);
       for (const [sign] of SIGNS) drawRatios(figures[sign], answer, sign);
       for (const [at, [name]] of CURVES.entries()) drawCurve(figures[name], curves.panels[at], answer);
-      drawAged(byRun, answer);
+      for (const [name] of AGED) figures[name].element.hidden = !hasLag;
+      if (hasLag) drawAged(byRun, answer);
     } catch (error) {
       fill(banner, el("p", { class: "banner" }, error.message));
     }
@@ -69,13 +69,12 @@ export async function showArms(root, context, modes) {
   /** What staleness did, a point per step; shown where batches lagged. */
   function drawAged({ panels }, { arms, until }) {
     const [ages, ...rest] = panels.map((panel) => new Map(panel.series.map((one) => [one.runs[0], new Map(one.x.map((x, i) => [x, one.y[i]]))])));
-    const hasLag = [...ages.values()].some((byStep) => [...byStep.values()].some((value) => value > 0));
     for (const [at, [name]] of AGED.entries()) {
       const figure = figures[name];
       const scale = panels[at + 1].is_share ? 100 : 1;
       const rows = arms.flatMap((arm) => arm.runs.flatMap((run) => [...(rest[at].get(run) ?? [])].filter(([step]) => step <= until && ages.get(run)?.has(step)).map(([step, value]) => [arm, ages.get(run).get(step), scale * value, step, run])));
-      figure.element.hidden = !hasLag || !rows.length;
-      if (figure.element.hidden) continue;
+      figure.element.hidden = !rows.length;
+      if (!rows.length) continue;
       figure.draw({
         subtitle: `${panels[at + 1].meaning}${panels[at + 1].is_share ? ", %" : ", nats"}; a point per step and seed`,
         option: (colours) => ({
