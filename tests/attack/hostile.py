@@ -29,8 +29,11 @@ NUM_ROWS = 8
 
 def _rows(**odd: object) -> Make:
     """A JSONL file of sums, one row of which has other values."""
-    rows: list[dict[str, object]] = [{"problem": f"{n}+{n}=", "answer": str(2 * n)} for n in range(NUM_ROWS)]
-    rows[3] |= odd
+    rows: list[dict[str, object]] = [
+        {"problem": f"{n}+{n}=", "answer": str(2 * n), "output": f"\\boxed{{{2 * n}}}"}
+        for n in range(NUM_ROWS)
+    ]
+    rows[3] |= odd | {"output": odd.get("answer", "")}
     return _text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -89,9 +92,10 @@ DATA: dict[str, Make] = {f"{what} called data{suffix}": make for what, make in O
 }  # fmt: skip
 READERS_OF_DATA = (
     (*TRAIN, "num_steps=1", "dataset=file", "dataset.source={file}", "dataset.num_validation=2",
-     "dataset.num_test=1", "benchmark=held_out", "runs_dir={runs}"),
+     "dataset.num_test=1", "dataset.num_train=null", "rollout.num_prompts=2", "benchmark=held_out",
+     "runs_dir={runs}"),
     ("evaluate", "--run", "{run}", "benchmark=file", "benchmark.source={file}", "runs_dir={runs}"),
-    ("evaluate", "--regrade", "{file}", "runs_dir={runs}"),
+    ("evaluate", "--regrade", "{file}"),
     ("claim", "check", "atr/abstract_performance", "{file}"),
     (*TRAIN, "rollout=bank", "rollout.source={file}", "runs_dir={runs}"),
 )  # fmt: skip

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from atrium.cli.app import INTERRUPTED
+
 
 class Outcome(StrEnum):
     """How something hostile ended."""
@@ -30,8 +32,10 @@ def judge(code: int, said: str, names: Sequence[str] = ()) -> tuple[Outcome, str
     """The outcome of a command by its exit code and standard error.
 
     A refusal is exit code 2 with one line that begins with `error: ` and holds one of `names`, where any
-    are given; letter case and the kind of white space do not count.
+    are given; letter case and the kind of white space do not count. Ctrl-C was meant for the attack.
     """
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
     if code == 0 and "Traceback" not in said:
         return Outcome.HELD, said
     is_one_line = said.startswith("error: ") and said.count("\n") == 1 and said.endswith("\n")

@@ -77,6 +77,11 @@ def test_a_refusal_is_one_line_that_names_what_is_wrong():
     assert judge(0, "Traceback (most recent call last)\n")[0] is Outcome.FELL
 
 
+def test_ctrl_c_ends_the_attack_and_not_one_command_of_it():
+    with pytest.raises(KeyboardInterrupt):
+        judge(130, "interrupted\n")
+
+
 def test_a_command_line_without_an_answer_has_fallen(monkeypatch):
     monkeypatch.setattr(commands, "HANG_S", 1)
     monkeypatch.setattr(mutations, "main", lambda argv: [None for _ in itertools.count()])
