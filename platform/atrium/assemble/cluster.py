@@ -1,8 +1,8 @@
 """Joining the Ray cluster that engines live on, which somebody has started; none is started here.
 
 Whoever reaches a cluster's ports can run code on its machines. Ray listens on all of a machine's addresses,
-whichever it is given but 127.0.0.1, so a cluster has to ask for a token and to lie in a network of its own,
-or be allowed by name.
+whichever it is given, so a cluster has to ask for a token and to lie in a network of its own, or be allowed
+by name.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _listening() -> list[str]:
     import ray
 
     nodes = [str(node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]]
-    if all(is_loopback(node) for node in nodes):
+    if all(is_loopback(node) for node in nodes):  # which nothing but a simulated cluster has
         return nodes
     own = [place.address for places in psutil.net_if_addrs().values() for place in places]
     return nodes + [address.partition("%")[0] for address in own]
