@@ -70,25 +70,21 @@ def draw_families(figure: Figure, report: Report) -> bool:
     found = report["families"]
     if found is None:
         return False
-    axes = figure.add_subplot()
-    ends = [arm["x"] for curve in found["curves"] for arm in curve["arms"]]
+    axes, curves = figure.add_subplot(), found["curves"]
+    ends = [arm["x"] for curve in curves for arm in curve["arms"]]
     apart = 0.012 * (max(ends) - min(ends)) if found["x_is_setting"] else 0.0
-    for place, curve in enumerate(found["curves"]):
+    for place, curve in enumerate(curves):
+        aside = apart * (place - (len(curves) - 1) / 2)
+        x_W = [arm["x"] + aside for arm in curve["arms"]]
+        y_W = np.array([arm["y"] for arm in curve["arms"]])
+        low_W, high_W = np.array([arm["interval"] for arm in curve["arms"]]).T
         colour, dashes = line_style(place)
-        marker = MARKERS[place % len(MARKERS)]
-        aside = apart * (place - (len(found["curves"]) - 1) / 2)
-        x, y, spans = zip(
-            *((arm["x"] + aside, arm["y"], arm["interval"]) for arm in curve["arms"]), strict=True
-        )
-        low, high = zip(*spans, strict=True)
-        errors = (np.subtract(y, low), np.subtract(high, y))
-        axes.errorbar(
-            x, y, yerr=errors, color=colour, linestyle=dashes, marker=marker, markersize=5, capsize=3
-        )
-        axes.lines[-1].set_label(literal(curve["family"]))
+        looks: dict[str, Any] = {"color": colour, "marker": MARKERS[place % len(MARKERS)]}
+        whiskers = {"yerr": (y_W - low_W, high_W - y_W), "elinewidth": 0.8, "capsize": 2}
+        axes.errorbar(x_W, y_W, **whiskers, **looks, linestyle=dashes, label=literal(curve["family"]))
         for arm in curve["arms"]:
-            seed_x, seed_y = arm["seeds"]
-            axes.plot(np.add(seed_x, aside), seed_y, marker, color=colour, markersize=3, alpha=0.3)
+            x_S, y_S = arm["seeds"]
+            axes.plot(np.add(x_S, aside), y_S, **looks, linestyle="", markersize=3, alpha=0.3)
     figure.legend(frameon=False, fontsize=8, loc="outside right upper")
     style(axes, x=literal(found["x"]), y=literal(found["y"]))
     _title(figure, report, f"mean and 95 % interval over {found['num_seeds']} seeds, each seed a dot")
