@@ -80,7 +80,7 @@ def draw_families(figure: Figure, report: Report) -> bool:
         low_W, high_W = np.array([arm["interval"] for arm in curve["arms"]]).T
         colour, dashes = line_style(place)
         looks: dict[str, Any] = {"color": colour, "marker": MARKERS[place % len(MARKERS)]}
-        whiskers = {"yerr": (y_W - low_W, high_W - y_W), "elinewidth": 0.8, "capsize": 2}
+        whiskers: dict[str, Any] = {"yerr": (y_W - low_W, high_W - y_W), "elinewidth": 0.8, "capsize": 2}
         axes.errorbar(x_W, y_W, **whiskers, **looks, linestyle=dashes, label=literal(curve["family"]))
         for arm in curve["arms"]:
             x_S, y_S = arm["seeds"]
