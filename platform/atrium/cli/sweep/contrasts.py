@@ -128,10 +128,11 @@ def _arms(studies: SweepStudies) -> list[Answer]:
     values = outcome_values(studies, next(iter(studies.definition.outcomes.values())))
     arms = []
     for trial in studies.trials(Stage.SEARCH):
-        known = [one for one in values[trial.planned.labels[0]].values() if one is not None]
+        by_seed = next((values[label] for label in trial.planned.labels), {})
+        known = [value for value in by_seed.values() if value is not None]
         mean = mean_over_seeds(known) if len(known) == len(trial.seeds) else None
-        value = None if mean is None else mean.value
-        arms.append({"arm": " = ".join(trial.planned.labels), "window": trial.planned.window, "value": value})
+        arm = {"arm": " = ".join(trial.planned.labels), "window": trial.planned.window}
+        arms.append({**arm, "value": None if mean is None else mean.value})
     return arms
 
 

@@ -112,9 +112,10 @@ def sentences(definition: SweepDefinition, content: Mapping[str, Any]) -> list[s
         said.append("settings and baseline have not met on fresh seeds yet, so nothing is decided")
     elif contrasts is not None:
         said += contrast_sentences(contrasts)
-        said += family_sentences(content["families"]) if content["families"] else []
     else:
         said.append("no comparison on fresh seeds was asked for, so differences here decide nothing")
+    if content["families"]:
+        said += family_sentences(content["families"])
     if content["importances"]:
         shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in content["importances"].items())
         said.append(f"share of the differences that each parameter explains: {shares}")
