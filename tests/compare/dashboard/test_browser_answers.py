@@ -203,6 +203,19 @@ def test_a_sweep_shows_curves_of_trials_two_settings_together_and_its_estimator(
     assert "fANOVA" in page.locator("[aria-label='Parameter importance'] .sub").inner_text()
 
 
+def test_a_collapse_is_an_alert_line_by_its_name_and_a_filter(page, runs_dir, make_run):
+    run = make_run(runs_dir, "atr", 5)
+    summary = json.loads(run.summary_file.read_text()) if run.summary_file.exists() else {}
+    run.summary_file.write_text(json.dumps({**summary, "findings": [{"rule": "entropy gone"}]}))
+    show(page, "/overview")
+    alert = page.locator("p.alert")
+    alert.wait_for()
+    assert alert.inner_text() == "⚠ atr: entropy gone in 1 of 3 runs"
+    show(page, "/runs?q=collapse%3D%22entropy+gone%22")
+    until(page, "document.querySelectorAll('tr[data-run]').length === 1")
+    assert page.locator("tr[data-run]").get_attribute("data-run") == run.name
+
+
 def test_evaluations_have_a_tab_and_names(page, runs_dir, make_run):
     made = make_run(runs_dir, "atr", 3, experiment="evaluations")
     config = json.loads(made.config_file.read_text())
