@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atrium.compare import method_colours
 from atrium.compare.figures.style import BLACK, GREY, MARKERS, line_style, literal, style
 from atrium.metrics import WORKED_FRAC
 from atrium.windows import Window, share_after_batch
@@ -73,13 +74,14 @@ def draw_families(figure: Figure, report: Report) -> bool:
     axes, curves = figure.add_subplot(), found["curves"]
     ends = [arm["x"] for curve in curves for arm in curve["arms"]]
     apart = 0.012 * (max(ends) - min(ends)) if found["x_is_setting"] else 0.0
-    for place, curve in enumerate(curves):
-        aside = apart * (place - (len(curves) - 1) / 2)
+    places = method_colours.places({curve["family"]: curve["family"] for curve in curves})
+    for number, curve in enumerate(curves):
+        aside = apart * (number - (len(curves) - 1) / 2)
         x_W = [arm["x"] + aside for arm in curve["arms"]]
         y_W = np.array([arm["y"] for arm in curve["arms"]])
         low_W, high_W = np.array([arm["interval"] for arm in curve["arms"]]).T
-        colour, dashes = line_style(place)
-        looks: dict[str, Any] = {"color": colour, "marker": MARKERS[place % len(MARKERS)]}
+        colour, dashes = line_style(places[curve["family"]])
+        looks: dict[str, Any] = {"color": colour, "marker": MARKERS[number % len(MARKERS)]}
         whiskers: dict[str, Any] = {"yerr": (y_W - low_W, high_W - y_W), "elinewidth": 0.8, "capsize": 2}
         axes.errorbar(x_W, y_W, **whiskers, **looks, linestyle=dashes, label=literal(curve["family"]))
         for arm in curve["arms"]:
