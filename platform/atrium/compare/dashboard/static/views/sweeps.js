@@ -291,7 +291,7 @@ function drawPair(figure, trials, keys, key, score) {
   const [low, high] = [Math.min(...values), Math.max(...values)];
   const more = (colours) => ({
     visualMap: { type: isGrid ? "continuous" : "piecewise", splitNumber: isGrid ? undefined : LEVELS, min: low, max: high === low ? low + 1 : high, precision: 1, dimension: 2, seriesIndex: 0, orient: "vertical", right: 0, top: "middle", itemHeight: isGrid ? 120 : 12, itemWidth: 10, textStyle: { color: colours.muted, fontSize: 11 }, inRange: { color: [colours.line, colours.series[0]] } },
-    grid: { left: 22, right: 96, top: 14, bottom: 26, containLabel: true },
+    grid: { left: 8, right: 96, top: 28, bottom: 26, containLabel: true },
   });
   const table = () => ({ columns: [kx, ky, score, "trial"], rows: known.map(({ trial, x, y, value }) => [x, y, value / 100, trial.number]) });
   if (isGrid) {
@@ -304,7 +304,7 @@ function drawPair(figure, trials, keys, key, score) {
       option: (colours) => ({
         ...more(colours),
         xAxis: { type: "category", data: xs.map(number), name: kx, nameLocation: "middle", nameGap: 26, nameTextStyle: { color: colours.muted, fontSize: 11 }, axisLabel: { color: colours.muted }, axisTick: { show: false } },
-        yAxis: { type: "category", data: ys.map(number), name: brief(ky), nameLocation: "middle", nameGap: 52, nameTextStyle: { color: colours.muted, fontSize: 11 }, axisLabel: { color: colours.muted }, axisTick: { show: false } },
+        yAxis: { type: "category", data: ys.map(number), name: brief(ky), nameLocation: "end", nameGap: 8, nameTextStyle: { color: colours.muted, fontSize: 11, align: "left" }, axisLabel: { color: colours.muted }, axisTick: { show: false } },
         tooltip: { trigger: "item", formatter: ({ value }) => tip(`${number(value[2])} %`, [[null, kx, number(xs[value[0]])], [null, ky, number(ys[value[1]])]]) },
         series: [{ type: "heatmap", data: cells, progressive: 0, label: { show: cells.length <= 60, color: colours.text, fontSize: 11, formatter: ({ value }) => number(value[2]), textBorderColor: colours.surface, textBorderWidth: 2 }, itemStyle: { borderColor: colours.surface, borderWidth: 1 } }],
       }),
@@ -328,7 +328,7 @@ function drawPair(figure, trials, keys, key, score) {
     option: (colours) => ({
       ...more(colours),
       xAxis: { type: "category", data: labels(xs), name: kx, nameLocation: "middle", nameGap: 26, nameTextStyle: { color: colours.muted, fontSize: 11 }, axisLabel: { color: colours.muted, hideOverlap: true }, axisTick: { show: false } },
-      yAxis: { type: "category", data: labels(ys), name: brief(ky), nameLocation: "middle", nameGap: 52, nameTextStyle: { color: colours.muted, fontSize: 11 }, axisLabel: { color: colours.muted }, axisTick: { show: false } },
+      yAxis: { type: "category", data: labels(ys), name: brief(ky), nameLocation: "end", nameGap: 8, nameTextStyle: { color: colours.muted, fontSize: 11, align: "left" }, axisLabel: { color: colours.muted }, axisTick: { show: false } },
       tooltip: { trigger: "item", formatter: ({ data }) => (data.trial ? trialTip(data.trial) : "") },
       series: [
         { type: "heatmap", data: surface, progressive: 0, silent: true },

@@ -102,7 +102,7 @@ function drawWindows(figure, arms) {
   figure.draw({
     subtitle: "the ratios that each method allows", note,
     option: (colours) => ({
-      grid: { left: 8, right: 24, top: 12, bottom: 24, containLabel: true },
+      grid: { left: 20, right: 24, top: 12, bottom: 24, containLabel: true },
       xAxis: axis(colours, { name: "ratio w", nameLocation: "middle", nameGap: 26 }),
       yAxis: { type: "category", data: known.map(({ name }) => name), axisLine: { show: false }, axisTick: { show: false }, axisLabel: { color: colours.text, fontSize: 12, width: 170, overflow: "break" } },
       tooltip: { trigger: "item", formatter: ({ dataIndex }) => tip(known[dataIndex].name, [[null, "l", known[dataIndex].window[0].toPrecision(4)], [null, "u", known[dataIndex].window[1].toPrecision(4)]]) },
