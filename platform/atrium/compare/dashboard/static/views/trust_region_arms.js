@@ -5,7 +5,7 @@ import { debounced, el, fill } from "../dom.js";
 import { Figure, axis, figureGrid, tip } from "../figure.js";
 import { number, percent } from "../format.js";
 import { seriesStyle, swatch } from "../palette.js";
-import { filterMenu, noRuns, searchBox, selected } from "../selection.js";
+import { MOST, filterMenu, noRuns, searchBox, selected } from "../selection.js";
 import { get, getAll } from "../url.js";
 import { curveOption } from "./curves.js";
 import { ratioTicks } from "./trust_region.js";
@@ -37,15 +37,20 @@ export async function showArms(root, context, modes) {
   fill(bar, modes, el("div", { class: "search" }, search), filterMenu(() => table, () => { search.value = get("q"); redraw(); }));
   root.append(bar, banner, el("div", { class: "page" }, legend, grid));
 
+  /** The names of the runs, and how many would be here if all were. */
   async function chosenRuns() {
-    if (get("q") || getAll("run").length) return selected(table).runs.map(({ name }) => name);
+    if (get("q") || getAll("run").length) {
+      const { runs, num } = selected(table);
+      return { names: runs.map(({ name }) => name), num };
+    }
     const { rows } = await ask("overview");
-    return (rows ?? []).flatMap((row) => row.runs.map(({ name }) => name));
+    const names = (rows ?? []).flatMap((row) => row.runs.map(({ name }) => name));
+    return { names, num: names.length };
   }
 
   async function refresh() {
     table = await context.runs();
-    const names = await chosenRuns();
+    const { names, num } = await chosenRuns();
     grid.hidden = !names.length;
     if (!names.length) { fill(legend); fill(banner, noRuns(table)); return; }
     try {
@@ -54,7 +59,9 @@ export async function showArms(root, context, modes) {
       const curves = await ask("curves", { run: trained, group: "method", metric: [...CURVES.map(([name]) => name), AGE], points: 400 });
       const hasLag = curves.panels.at(-1).series.some(({ y }) => y.some((age) => age > 0));
       const byRun = hasLag ? await ask("curves", { run: trained, group: "run", metric: [AGE, ...AGED.map(([name]) => name)], points: 200, even: true }) : null;
-      fill(banner, answer.left_out.length > 0 && el("p", { class: "banner" }, `${answer.left_out.length} ${answer.left_out.length === 1 ? "run has" : "runs have"} made no step and ${answer.left_out.length === 1 ? "is" : "are"} not here.`));
+      fill(banner,
+        num > MOST && el("p", { class: "banner" }, `The latest ${MOST} of ${num} runs are shown; narrow the filter to choose others.`),
+        answer.left_out.length > 0 && el("p", { class: "banner" }, `${answer.left_out.length} ${answer.left_out.length === 1 ? "run has" : "runs have"} made no step and ${answer.left_out.length === 1 ? "is" : "are"} not here.`));
       fill(legend, answer.arms.map((arm) => el("span", { class: "series" }, swatch(arm.place), arm.name, el("small", {}, `${arm.runs.length} ${arm.runs.length === 1 ? "seed" : "seeds"}`))), el("span", { class: "muted" }, `all at steps 1 to ${number(answer.until)}`));
       drawWindows(figures.windows, answer.arms);
       for (const [sign] of SIGNS) drawRatios(figures[sign], answer, sign);
