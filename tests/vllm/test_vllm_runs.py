@@ -146,7 +146,7 @@ def test_a_run_leaves_no_process_and_no_process_group(tmp_path):
     import psutil
 
     this = psutil.Process(os.getpid())
-    before = this.children(recursive=True)  # what engines of other tests were forked from stays for the next ones
+    before = this.children(recursive=True)  # such as what earlier engines were forked from
     train(tmp_path, "num_steps=1")
     assert not torch.distributed.is_initialized()
     assert this.children(recursive=True) == before
