@@ -11,9 +11,11 @@ not know.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -115,7 +117,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(args.rounds):
             for placement in sorted(found, reverse=turn % 2 == 0):
-                found[placement].append(run(args, Path(folder), placement))
+                with contextlib.redirect_stdout(sys.stderr):  # what a run says is no part of the record
+                    found[placement].append(run(args, Path(folder), placement))
     pairs = zip(found["beside"], found["inside"], strict=True)
     report: dict[str, Any] = {
         "impl": record.versions("atrium-rl", "transformers", "torch"),

@@ -59,11 +59,9 @@ def runs_dir(tmp_path_factory):
 @contextmanager
 def training(runs_dir, name, *arguments, environment=None):
     """A running `atrium train`, killed where the test fails."""
-    command = [sys.executable, "-m", "atrium", "train", *arguments]
-    if "--resume" not in arguments:
-        command += [*SETTINGS, f"runs_dir={runs_dir}", f"experiment_name={name}"]
+    own = () if "--resume" in arguments else (*SETTINGS, f"runs_dir={runs_dir}", f"experiment_name={name}")
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-m", "atrium", "train", *own, *arguments],
         env={**os.environ, **(environment or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -183,7 +181,8 @@ def test_a_trainer_that_is_killed_leaves_no_actor_and_the_run_resumes_elsewhere(
 
 
 def test_nothing_listens_beyond_the_loopback_and_a_signal_ends_the_run_in_order(runs_dir, cluster):
-    with training(runs_dir, "listening", *PLACES["cluster"], environment=cluster) as process:
+    long = ("num_steps=500", "checkpoint.every_num_steps=500")
+    with training(runs_dir, "listening", *PLACES["cluster"], *long, environment=cluster) as process:
         wait_for_steps(runs_dir, "listening", 1)
         family = [psutil.Process(), *psutil.Process().children(recursive=True)]
         assert {actor.pid for actor in actors(cluster)} <= {one.pid for one in family}

@@ -263,7 +263,7 @@ def address(runs_dir):
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # Playwright runs once at a time in a process, and other tests use it, too
 def browser():
     with chromium() as opened:
         yield opened
