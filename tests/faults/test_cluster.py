@@ -215,9 +215,7 @@ def test_a_cluster_that_does_not_know_the_token_is_one_line(runs_dir, cluster):
     assert "RAY_AUTH_TOKEN" in said
 
 
-def test_a_cluster_that_asks_for_no_token_is_refused_or_allowed_by_name(runs_dir):
+def test_a_cluster_that_asks_for_no_token_is_refused(runs_dir):
     with ray_cluster(asks_for_token=False) as environment:
         environment = {"RAY_ADDRESS": environment["RAY_ADDRESS"]}
         assert "RAY_AUTH_MODE=token" in refusal(runs_dir, environment=environment)
-        allowed = (*PLACES["cluster"], "rollout.allow_open_cluster=true")
-        finished(runs_dir, "allowed", *allowed, "num_steps=1", environment=environment)
