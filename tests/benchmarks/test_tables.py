@@ -141,10 +141,11 @@ def test_the_small_setting_runs_everything_and_prints_one_table(tmp_path):
         "packing",
         "update_cost",
         "grading",
+        "placement",
         "start_up",
     }
     assert expected <= found
     for title in ("a training step against TRL", "packed against padded", "start-up"):
         assert title in done.stdout
     assert "skipped: step against TRL: none is not there" in done.stdout
-    assert "[1/8]" in done.stderr
+    assert "[1/9]" in done.stderr

@@ -16,6 +16,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -246,9 +247,21 @@ BESIDE = (*LAGGED, "rollout.placement=beside", "rollout.num_engines=2")
 
 def engines_and_their_parent(runs_dir):
     """The engine processes of a run, and the one that they are forked from."""
-    found = [process for process in leftovers(runs_dir) if "forkserver" in " ".join(process.cmdline())]
-    engines = [process for process in found if os.getsid(process.pid) == process.pid]
-    return engines, [process for process in found if process not in engines]
+    engines, parents = [], []
+    for process in leftovers(runs_dir):
+        with contextlib.suppress(psutil.Error, OSError):  # it has ended since it was found
+            if "forkserver" in " ".join(process.cmdline()):
+                (engines if os.getsid(process.pid) == process.pid else parents).append(process)
+    return engines, parents
+
+
+def kill_one(process, kind, rng):
+    """Kill a process of the run; whether one of that kind lived: a lost one may not be there again yet."""
+    engines, parents = engines_and_their_parent(process.runs_dir)
+    victims = {"engine": engines, "their parent": parents, "trainer": [process.popen]}[kind]
+    if victims:
+        victims[int(rng.integers(len(victims)))].kill()
+    return bool(victims)
 
 
 def test_kills_of_any_process_while_engines_sample_ahead_change_nothing(runs_dirs):
@@ -259,9 +272,7 @@ def test_kills_of_any_process_while_engines_sample_ahead_change_nothing(runs_dir
     for step, kind in enumerate(("engine", "their parent", "engine", "trainer", "engine"), 1):
         assert process.wait_for_steps(step)
         time.sleep(rng.uniform(0.0, 0.3))
-        engines, parents = engines_and_their_parent(process.runs_dir)
-        victims = {"engine": engines, "their parent": parents, "trainer": [process.popen]}[kind]
-        victims[int(rng.integers(len(victims)))].kill()
+        assert process.wait_for(partial(kill_one, process, kind, rng))
         if kind == "trainer":
             assert process.end()[0] == -signal.SIGKILL
             assert_no_leftovers(process.runs_dir)
