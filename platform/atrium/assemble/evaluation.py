@@ -151,7 +151,8 @@ def _engine(run: Run, policy: Policy) -> Engine:
     if rollout.placement != "inside":
         run.listener.phase("starting the engines")
     if rollout.placement == "beside" and rollout.devices is None:
-        config = changed(config, rollout={"devices": tuple(range(rollout.num_engines))})
+        num_gpus = rollout.num_engines * rollout.processes_per_engine
+        config = changed(config, rollout={"devices": tuple(range(num_gpus))})
     return build_placed_engine(config, policy, run.folder.engines_dir, run.log)
 
 

@@ -76,18 +76,20 @@ def planned_memory(
 
 
 def _num_on_device(config: RunConfig, trains: bool) -> int:
-    """How many engines outside this process take memory of its device: on a CPU all that are beside it.
+    """How many processes of engines outside take memory of this one's device: on a CPU all that it has.
 
-    An evaluation has no device of its own: planned is the GPU that most of those beside it share.
+    On GPUs planned is the one that most of them share: of those that train, or in an evaluation, which has no
+    device of its own, of all.
     """
-    rollout = config.rollout
+    rollout, compute = config.rollout, config.compute
     if rollout.placement == "cluster":
         return 0
-    if config.compute.device == "cpu":
-        return rollout.num_engines
-    if trains:
-        return 0 if rollout.devices is None else rollout.devices.count(0)
-    return 1 if rollout.devices is None else max(map(rollout.devices.count, rollout.devices))
+    if compute.device == "cpu":
+        return rollout.num_engines * rollout.processes_per_engine // compute.world_size
+    if rollout.devices is None:
+        return 0 if trains else 1
+    devices = range(compute.num_processes) if trains else rollout.devices
+    return max(map(rollout.devices.count, devices))
 
 
 def trainer_demand(config: RunConfig, shape: ModelShape, *, batch_tokens: int, trains: bool) -> TrainerDemand:

@@ -31,6 +31,7 @@ from atrium.rollout.engine_worker import EngineStart
 from atrium.rollout.placed_engine import EnginePlace
 from atrium.rollout.shared_weights import SharedWeights
 from atrium.train.guard.memory import keep_freed_memory
+from atrium.train.ranks.ranks import SINGLE, Ranks
 
 
 def build_placed_engine(
@@ -38,21 +39,22 @@ def build_placed_engine(
     policy: Policy,
     logs: Path,
     log: Callable[[str], None],
-    *,
-    shares_model: bool = True,
+    ranks: Ranks = SINGLE,
 ) -> Engine:
-    """The engine where `rollout.placement` has it, or all of them as one, with the policy's weights.
+    """The engine where `rollout.placement` has it, or all that are this process's as one, with its weights.
 
-    With `shares_model` one inside this process samples from the policy's very module where it can. What
-    processes of their own print is kept in files in `logs`.
+    One inside the only process of a run samples from the policy's very module where it can. What processes
+    of their own print is kept in files in `logs`.
     """
     if config.rollout.placement == "inside":
-        return build_engine(config.rollout, config, policy, shares_model=shares_model)
-    return _dealt(config, policy, logs, log)
+        return build_engine(config.rollout, config, policy, shares_model=ranks.is_alone)
+    return _dealt(config, policy, logs if ranks.is_alone else logs / f"rank-{ranks.rank}", log, ranks)
 
 
-def _dealt(config: RunConfig, policy: Policy, logs: Path, log: Callable[[str], None]) -> DealtEngine[Any]:
-    """Engines that are not inside this process, as one."""
+def _dealt(
+    config: RunConfig, policy: Policy, logs: Path, log: Callable[[str], None], ranks: Ranks
+) -> DealtEngine[Any]:
+    """The engines outside that this process has for itself, as one."""
     rollout = config.rollout
     weights = SharedWeights(policy.weights())
     start = EngineStart(
@@ -61,58 +63,65 @@ def _dealt(config: RunConfig, policy: Policy, logs: Path, log: Callable[[str], N
         places=weights.places,
     )
     place = (
-        _on_cluster(config, start, weights)
+        _on_cluster(config, start, weights, rollout.num_engines // ranks.size)
         if rollout.placement == "cluster"
-        else _beside(config, start, weights, logs)
+        else _beside(config, start, weights, logs, ranks)
     )
     return DealtEngine(
         place, unit_samples=rollout.unit_samples_at_once, context_length=policy.context_length, log=log
     )
 
 
-def _beside(config: RunConfig, start: EngineStart, weights: SharedWeights, logs: Path) -> EnginePlace[Any]:
+def _beside(
+    config: RunConfig, start: EngineStart, weights: SharedWeights, logs: Path, ranks: Ranks
+) -> EnginePlace[Any]:
     """Processes of this machine."""
     # Plugins come before all that reads settings, in the engines' processes as here.
     preload(*(() if plugins.loaded() else (__name__,)))
-    logs.mkdir(exist_ok=True)
+    logs.mkdir(parents=True, exist_ok=True)
     return EngineProcesses(
         start,
         weights,
-        devices=_devices(config),
+        devices=_devices(config, ranks),
         logs=logs.absolute(),
         timeout_s=config.rollout.engine_timeout_s,
     )
 
 
-def _on_cluster(config: RunConfig, start: EngineStart, weights: SharedWeights) -> EnginePlace[Any]:
+def _on_cluster(
+    config: RunConfig, start: EngineStart, weights: SharedWeights, num_engines: int
+) -> EnginePlace[Any]:
     """Actors of a Ray cluster."""
     rollout, compute = config.rollout, config.compute
     join_cluster(rollout)
     from atrium.rollout.engine_actor import EngineActors  # Ray is an extra
 
-    on_gpu = {"CPU": 1, "GPU": rollout.ranks_per_engine}
+    on_gpu = {"CPU": 1, "GPU": rollout.processes_per_engine}
     return EngineActors(
         start,
         weights,
-        num_engines=rollout.num_engines,
+        num_engines=num_engines,
         needs=on_gpu if compute.device == "cuda" else {"CPU": compute.num_threads},
         timeout_s=rollout.engine_timeout_s,
     )
 
 
-def _devices(config: RunConfig) -> tuple[str | None, ...]:
-    """The GPU of each engine, as CUDA_VISIBLE_DEVICES names it; None where there are none to choose."""
+def _devices(config: RunConfig, ranks: Ranks) -> tuple[str | None, ...]:
+    """The GPUs of each of this process's engines, as CUDA_VISIBLE_DEVICES names them; None for no choice."""
     rollout, gpus = config.rollout, visible_gpus()
+    num_engines, num_each = rollout.num_engines // ranks.size, rollout.processes_per_engine
     if config.compute.device != "cuda":
-        return (None,) * rollout.num_engines
-    chosen = rollout.devices or tuple(range(1, 1 + rollout.num_engines))
+        return (None,) * num_engines
+    num_own, first = num_engines * num_each, ranks.local_size
+    chosen = rollout.devices or tuple(range(first, first + ranks.local_size * num_own))
     if max(chosen) >= len(gpus):
         raise ConfigError(
             f"rollout.num_engines={rollout.num_engines}: engines beside the trainer would have the GPUs "
-            f"{', '.join(map(str, chosen))}, and {len(gpus)} are there, the trainer's is 0; name others with "
-            "rollout.devices, or choose rollout.placement=inside"
+            f"{', '.join(map(str, chosen))}, and {len(gpus)} are there, of which the trainer has the first "
+            f"{first}; name others with rollout.devices, or choose rollout.placement=inside"
         )
-    return tuple(gpus[place] for place in chosen)
+    own = [gpus[place] for place in chosen[ranks.local_rank * num_own :][:num_own]]
+    return tuple(",".join(own[number * num_each :][:num_each]) for number in range(num_engines))
 
 
 @dataclass(frozen=True, kw_only=True)

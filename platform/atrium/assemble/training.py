@@ -62,7 +62,7 @@ from atrium.train.guard.memory import keep_freed_memory
 from atrium.train.guard.memory_limit import MemoryLimit
 from atrium.train.guard.profile import StepProfiler
 from atrium.train.loop import LoopSettings, Training, train
-from atrium.train.ranks.ranks import Shards
+from atrium.train.ranks.ranks import Ranks, Shards
 from atrium.train.update.reference import MovingReference
 from atrium.train.update.step import PolicyUpdater
 
@@ -139,7 +139,9 @@ def _assembled(
     models = _models(run, policy)
     encode = prompt_encoder(policy.tokenizer, task.template)
     problems = task.fitting_problems(encode, policy.context_length, run.log)
-    collector = _collector(run, task, problems, encode, models.engine, graders.own)
+    beside = _beside(config, policy, models.engine)
+    ranks = run.ranks if beside is None else run.ranks.on_own_connections()
+    collector = _collector(run, task, problems, encode, models.engine, graders.own, ranks)
     if stored is not None:
         collector = collected_from_bank(collector, stored, config, policy, problems)
     longest = len(encode(max(problems, key=lambda problem: len(problem.question))))
@@ -156,7 +158,7 @@ def _assembled(
         checkpoints=checkpoint_store(config, run.folder, policy, run.ranks),
         should_stop=should_stop,
         lagged=checkpoint.lagged if checkpoint else (),
-        beside=_beside(config, policy, models.engine),
+        beside=beside,
         profiler=_profiler(run),
         rank_report=rank_report(run.folder, run.ranks, run.log),
     )
@@ -181,7 +183,7 @@ def _models(run: Run, policy: Policy) -> _Models:
         if reference is not None and checkpoint.reference is not None:
             reference.load(checkpoint.reference)
     run.listener.phase("starting the engine")
-    engine = build_placed_engine(config, policy, run.folder.engines_dir, run.log, shares_model=ranks.is_alone)
+    engine = build_placed_engine(config, policy, run.folder.engines_dir, run.log, ranks)
     run.closing.callback(engine.close)
     shards = shard_models(config, policy, reference, ranks)
     optimizer_state: Mapping[str, Tensor] = checkpoint.optimizer if checkpoint else {}
@@ -266,6 +268,7 @@ def _collector(
     encode: Callable[[Problem], TokenIds],
     engine: Engine,
     grader: Grader,
+    ranks: Ranks,
 ) -> RolloutCollector:
     """The collector, which turns problems into graded groups."""
     config, rollout = run.config, run.config.rollout
@@ -285,7 +288,7 @@ def _collector(
         group_size=rollout.group_size,
         seed=config.seed,
         sampling_stream=rollout.sampling_stream,
-        ranks=run.ranks,
+        ranks=ranks,
         require_stop=config.reward.counts_cut_off_as_wrong,
     )
 

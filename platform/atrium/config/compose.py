@@ -153,7 +153,7 @@ def validated(data: Mapping[str, Any], *, trains: bool = True) -> RunConfig:
     check_consistency(config)
     if trains:
         config.method.check(config.use)
-        config.rollout.check_batch()
+        config.rollout.check_batch(config.compute.world_size)
     return config
 
 

@@ -193,6 +193,7 @@ class RunConfig(Section):
         """What this run does around its engine."""
         return EngineUse(
             num_ranks=self.compute.world_size,
+            num_nodes=self.compute.num_nodes,
             evaluation_top_p=self.evaluation.top_p,
             behavior_logprobs=self.compute.behavior_logprobs,
             compiles=self.compute.compile,

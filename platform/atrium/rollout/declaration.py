@@ -81,8 +81,8 @@ class EngineUse:
 
     Attributes
     ----------
-    num_ranks
-        Processes of the run.
+    num_ranks, num_nodes
+        Processes of the run, and the machines that they are on.
     evaluation_top_p
         The share of the probability mass that evaluations sample from.
     behavior_logprobs
@@ -92,6 +92,7 @@ class EngineUse:
     """
 
     num_ranks: int
+    num_nodes: int
     evaluation_top_p: float
     behavior_logprobs: str
     compiles: bool
@@ -171,10 +172,10 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     sample during updates, which gains time where they have devices, or cores, of their own and takes a copy
     of the trained parameters."""
     num_engines: Parallel = 1
-    """Engines of `placement=beside` and `cluster`."""
+    """Engines of `placement=beside` and `cluster`, each process of the run having an equal part of them."""
     devices: tuple[CountOrZero, ...] | None = None
-    """The GPU of each engine of `placement=beside`, by its place among those that the run sees; null for
-    those behind the trainer's, in an evaluation from the first on."""
+    """The GPUs of a machine's engines of `placement=beside`, by their places among those that the run sees:
+    the first engine's, then the next one's; null for those behind the trainer's, in an evaluation for all."""
     engine_timeout_s: Wait = 1800.0
     """How long an engine outside may work without a word before it is taken for hanging and started anew."""
     cluster_address: Annotated[str, Field(pattern=r"^[^\s/]+:\d{1,5}$")] | None = None
@@ -192,9 +193,14 @@ class EngineSettings(Axis, axis=True, tag="engine"):
         return self.has_own_weights or self.placement != "inside"
 
     @property
-    def ranks_per_engine(self) -> int:
-        """Processes of a run that share one engine."""
+    def processes_per_engine(self) -> int:
+        """Processes that share one engine, on a GPU each where there are any."""
         return 1
+
+    @property
+    def ranks_per_engine(self) -> int:
+        """Processes of the run itself that share one engine."""
+        return self.processes_per_engine if self.placement == "inside" else 1
 
     @property
     def overlaps(self) -> bool:
@@ -224,19 +230,21 @@ class EngineSettings(Axis, axis=True, tag="engine"):
                     f"rollout.{name}={json.dumps(value).strip(chr(34))} has no effect with rollout.placement="
                     f"{self.placement}; choose rollout.placement={' or '.join(placements)}, or leave it out"
                 )
-        if self.placement != "inside" and use.num_ranks > 1:
+        if self.placement != "inside" and self.num_engines % use.num_ranks:
             raise ConfigError(
-                f"rollout.placement={self.placement}: {use.num_ranks} processes have an engine inside each; "
-                "allowed is one process, or rollout.placement=inside"
+                f"rollout.num_engines={self.num_engines} cannot be dealt evenly to the {use.num_ranks} "
+                f"processes of the run; allowed is a multiple of {use.num_ranks}"
             )
-        if self.devices is not None and len(self.devices) != self.num_engines:
+        num_devices = self.num_engines * self.processes_per_engine // use.num_nodes
+        if self.devices is not None and len(self.devices) != num_devices:
             raise ConfigError(
-                f"rollout.devices={list(self.devices)} names {len(self.devices)} GPUs for "
-                f"rollout.num_engines={self.num_engines}; give one for each engine, or null"
+                f"rollout.devices={list(self.devices)} names {len(self.devices)} GPUs, and the engines of "
+                f"rollout.num_engines={self.num_engines} take {num_devices} on each machine; name so many, "
+                "or null"
             )
 
-    def check_batch(self) -> None:
-        """Raise `ConfigError` where a batch of rollouts leaves some engine without work."""
+    def check_batch(self, num_ranks: int) -> None:
+        """Raise `ConfigError` where a batch of rollouts of all ranks leaves some engine without work."""
 
     def check_machine(self, device: str) -> None:
         """Raise `MissingDependencyError` or `ConfigError` where the engine cannot run here on `device`."""

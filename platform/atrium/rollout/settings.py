@@ -63,9 +63,10 @@ class DecoderSettings(EngineSettings):
                 f"of rollout.max_new_tokens={self.max_new_tokens}; give more, or null for no limit"
             )
 
-    def check_batch(self) -> None:
+    def check_batch(self, num_ranks: int) -> None:
         """Raise `ConfigError` where a batch has fewer units than there are engines."""
-        num_units = -(-self.num_prompts // max(1, self.unit_samples // self.group_size))
+        num_prompts = self.num_prompts // num_ranks
+        num_units = num_ranks * -(-num_prompts // max(1, self.unit_samples // self.group_size))
         if self.num_engines > num_units:
             raise ConfigError(
                 f"rollout.num_engines={self.num_engines}: a batch of {self.num_prompts * self.group_size} "
@@ -147,11 +148,12 @@ class VllmSettings(EngineSettings):
     step_timeout_s: Wait
     """How long one decoding step or one weight update may take."""
     tensor_parallel: Parallel = 1
-    """Consecutive processes of a node that share one vLLM, whose weights and cache are split over them."""
+    """Processes that share one vLLM, whose weights and cache are split over them: consecutive ones of the run
+    on a machine where engines live inside, and else so many of each engine's own."""
 
     @property
-    def ranks_per_engine(self) -> int:
-        """Processes of a run that share one engine."""
+    def processes_per_engine(self) -> int:
+        """Processes that share one engine, on a GPU each where there are any."""
         return self.tensor_parallel
 
     @property

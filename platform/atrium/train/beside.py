@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from atrium import metrics
+from atrium.models.shards import local_tensor
 from atrium.train.checkpoint.lagged import LaggedBatch
 from atrium.train.collect import Collected, RolloutCollector
 from atrium.train.measure.measurements import Measurements
@@ -65,7 +66,7 @@ class Pending:
         self._collected: Collected | None = None
         self._error: BaseException | None = None
         self._before = [
-            (parameter, parameter.detach().clone())
+            (parameter, local_tensor(parameter.detach()).clone())
             for parameter in model.parameters()
             if parameter.requires_grad
         ]
@@ -104,12 +105,17 @@ class Pending:
 
     @contextmanager
     def _weights_before(self) -> Iterator[None]:
-        """Let the policy have the parameters that it had when sampling began; no values are copied."""
-        now = [parameter.data for parameter, _ in self._before]
-        for parameter, before in self._before:
-            parameter.data = before
+        """Let the policy have the parameters that it had when sampling began."""
+        self._swap()
         try:
             yield
         finally:
-            for (parameter, _), data in zip(self._before, now, strict=True):
-                parameter.data = data
+            self._swap()
+
+    def _swap(self) -> None:
+        """Exchange values, one tensor after the other: FSDP keeps hold of the memory of its shards."""
+        for parameter, before in self._before:
+            now = local_tensor(parameter.detach())
+            kept = now.clone()
+            now.copy_(before)
+            before.copy_(kept)

@@ -6,6 +6,7 @@ store, so that an error can name the rank and the phase that others waited for i
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import socket
@@ -52,13 +53,13 @@ class ConnectedRanks(Ranks):
     def __init__(
         self, environment: Mapping[str, str], *, device: str, timeout_s: float, ranks_per_engine: int = 1
     ) -> None:
-        self.rank, self.size, local_rank = _numbers(environment)
+        self.rank, self.size, self.local_rank, self.local_size = _numbers(environment)
         self.ranks_per_engine = ranks_per_engine
         self.waited_s = 0.0
         self._timeout = timedelta(seconds=timeout_s)
         self._phase, self._num_phases = "joining the run", 0
         if device == "cuda":
-            _take_gpu(local_rank)
+            _take_gpu(self.local_rank)
         # torchrun's store outlives ranks that are started again; what was said before must not count.
         attempt = environment.get("ATRIUM_ATTEMPT") or environment.get("TORCHELASTIC_RESTART_COUNT", "0")
         try:
@@ -70,12 +71,12 @@ class ConnectedRanks(Ranks):
                 rank=self.rank,
                 world_size=self.size,
                 timeout=self._timeout,
-                device_id=torch.device("cuda", local_rank) if device == "cuda" else None,
+                device_id=torch.device("cuda", self.local_rank) if device == "cuda" else None,
             )
             self._store = PrefixStore(f"atrium/notes/{attempt}", store)
             # Its own connections: a thread that saves must not meet what the loop exchanges.
-            self._host = dist.new_group(backend="gloo", timeout=self._timeout)
-            self.checkpoint_group = dist.new_group(backend="gloo", timeout=self._timeout)
+            self._host = self._connected()
+            self.checkpoint_group = self._connected()
         except (RuntimeError, ValueError) as error:
             raise RankError(
                 f"rank {self.rank} could not join the other {self.size - 1} within {timeout_s:g} s at "
@@ -84,6 +85,21 @@ class ConnectedRanks(Ranks):
             ) from error
         self._note("process", f"{socket.gethostname()} {os.getpid()}")
         self._check_devices(device)
+
+    def on_own_connections(self) -> ConnectedRanks:
+        """The same processes over other connections, for a thread beside the one that has these.
+
+        What it waits is counted apart. All ranks call it in the same order.
+        """
+        apart = copy.copy(self)
+        apart.waited_s = 0.0
+        apart._host = self._bounded(self._connected)
+        return apart
+
+    def _connected(self) -> dist.ProcessGroup:
+        """Connections of all ranks on the host."""
+        group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=self._timeout)
+        return group
 
     def gather(self, record: Any) -> list[Any]:  # noqa: ANN401 - whatever JSON can hold
         """Every rank's record, in the order of the ranks."""
@@ -233,7 +249,8 @@ def join(
     return ConnectedRanks(environment, device=device, timeout_s=timeout_s, ranks_per_engine=ranks_per_engine)
 
 
-def _numbers(environment: Mapping[str, str]) -> tuple[int, int, int]:
+def _numbers(environment: Mapping[str, str]) -> tuple[int, int, int, int]:
+    """Rank and number of ranks, in the run and on this machine."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     missing = [name for name in (*names, "MASTER_ADDR", "MASTER_PORT") if not environment.get(name)]
     if missing:
@@ -242,7 +259,7 @@ def _numbers(environment: Mapping[str, str]) -> tuple[int, int, int]:
             "is not set; start ranks with torchrun or `atrium train compute=node`"
         )
     rank, size, local_rank = (int(environment[name]) for name in names)
-    return rank, size, local_rank
+    return rank, size, local_rank, int(environment.get("LOCAL_WORLD_SIZE", size))
 
 
 def _take_gpu(local_rank: int) -> None:

@@ -25,6 +25,10 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
+    local_rank: int = 0
+    """The rank among those on its machine, which are numbered one after the other."""
+    local_size: int = 1
+    """Processes of the run on this machine."""
     ranks_per_engine: int = 1
     """Consecutive ranks that share one engine: they ask it for the same things, and all get its answers."""
     waited_s: float = 0.0
@@ -88,6 +92,13 @@ class Ranks:
         """Run the block on rank 0, and on the others once rank 0 has left it: they find what it made."""
         del what
         yield
+
+    def on_own_connections(self) -> Ranks:
+        """The same processes over other connections, for a thread beside the one that has these.
+
+        All ranks call it in the same order.
+        """
+        return self
 
     def explained(self, error: BaseException) -> BaseException:
         """The error itself, or a `RankError` that names who was missed where it says that a rank was."""
