@@ -4,8 +4,8 @@ One thread owns every process and socket: it hands each worker one job at a time
 replaces what died, and calls back with the outcome. Processes are started with the first job, and no
 more than are needed. It knows nothing of answers and verdicts; a job is a line of bytes.
 
-The deadline of a job counts from the moment it is sent to a worker that is ready. A job that a worker has
-begun is never handed out again, so none is done twice: a worker that dies fails the job it had begun.
+The deadline of a job counts from the moment it is sent to a worker that is ready. A job whose worker died is
+handed out once more, since it may have been killed from outside; one that a second worker dies of fails.
 """
 
 from __future__ import annotations
@@ -54,17 +54,21 @@ class Defect:
 Outcome = Reply | Failure | Defect
 
 
-_MAX_FAILED_STARTS = 3  # one may be killed from outside, by a machine that is short of memory
+# One may be killed from outside, by a machine that is short of memory.
+_MAX_FAILED_STARTS, _MAX_DIED = 3, 2
 
 
 class _NoProcessesError(Exception):
     """No worker could be started, several times in a row."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Job:
+    """`num_died` counts the workers that had begun it and died."""
+
     line: bytes
     on_done: Callable[[Outcome], None]
+    num_died: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -221,7 +225,10 @@ class Supervisor:
             self._lose_template("a worker process died before it was ready")
             return
         if not data:
-            self._fail(worker, "the worker process died: out of memory, or killed from outside")
+            self._fail(
+                worker,
+                "two worker processes died: out of memory, or killed from outside",
+            )
             return
         worker.received += data
         *lines, rest = worker.received.split(b"\n")
@@ -256,13 +263,16 @@ class Supervisor:
             self._fail(worker, f"no decision within {self._timeout_s:g} s", is_timeout=True)
 
     def _fail(self, worker: _Worker, reason: str, *, is_timeout: bool = False) -> None:
-        """Give up a worker and the job that it has begun; one that it never saw goes to another."""
+        """Give up a worker; its job goes to another, unless it took too long or others died of it, too."""
         job = worker.job
         self._drop(worker)
         if job is None:
             return
-        if worker.has_begun or is_timeout:
-            job.on_done(Failure(True, reason) if is_timeout else self._failure(reason))
+        job.num_died += worker.has_begun
+        if is_timeout:
+            job.on_done(Failure(True, reason))
+        elif job.num_died >= _MAX_DIED:
+            job.on_done(self._failure(reason))
         else:
             with self._changed:
                 self._queue.appendleft(job)
