@@ -27,7 +27,7 @@ def read_plain(path: Path | str, max_bytes: int = MAX_RECORD_BYTES, *, offset: i
         if num_bytes > max_bytes:
             raise OSError(errno.EFBIG, f"it holds more than {max_bytes >> 20} MB", str(path))
         file.seek(offset)
-        return file.read(max_bytes)
+        return file.read(max(0, num_bytes))
 
 
 def append_plain(path: Path | str) -> BufferedWriter:

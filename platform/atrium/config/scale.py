@@ -18,6 +18,7 @@ from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
 from atrium.models.settings import HubModelSettings
 from atrium.models.shape import read_shape
+from atrium.plain_files import read_plain
 
 LARGE_MODEL = 500_000_000
 """Parameters from which on a model is fine-tuned at about 1e-6."""
@@ -181,7 +182,7 @@ def _describing_file(source: str, conf: Path) -> str | None:
 def _read_architecture(source: str) -> Mapping[str, object] | None:
     """A local folder's config.json, or None where there is none that can be read."""
     try:
-        data = json.loads((Path(source).expanduser() / "config.json").read_text(encoding="utf-8"))
+        data = json.loads(read_plain(Path(source).expanduser() / "config.json"))
     except (OSError, ValueError, RuntimeError):
         return None
     return data if isinstance(data, Mapping) else None

@@ -29,6 +29,7 @@ from atrium.data.sources import is_local
 from atrium.errors import CheckpointError, ConfigError, MissingDependencyError, RunFolderError
 from atrium.models.settings import HubModelSettings
 from atrium.models.shape import read_shape
+from atrium.plain_files import read_plain
 from atrium.tracking import provenance
 from atrium.tracking.layout import RunLayout, check_experiment
 from atrium.tracking.run_folder import RunFolder
@@ -190,7 +191,7 @@ def check_checkpoint_model(config: RunConfig, from_step: int | None = None) -> N
         return
     path = run.checkpoint_path(steps[-1])
     try:
-        stored = json.loads((path / "policy" / "config.json").read_text(encoding="utf-8"))
+        stored = json.loads(read_plain(path / "policy" / "config.json"))
     except (OSError, ValueError):
         return  # whoever loads the checkpoint says what is wrong with it
     found, expected = read_shape(stored if isinstance(stored, Mapping) else None), known_shape(config)

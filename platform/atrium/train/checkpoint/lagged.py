@@ -16,6 +16,7 @@ from pathlib import Path
 from safetensors.numpy import load_file, save_file
 
 from atrium.errors import CheckpointError
+from atrium.plain_files import read_plain
 from atrium.train.checkpoint.group_records import groups_of_record, record_of_groups
 from atrium.train.collect import Collected
 from atrium.train.measure.measurements import Measurements
@@ -64,7 +65,7 @@ def _read(folder: Path, number: int) -> LaggedBatch | None:
     path = folder / f"lagged-{number}.json"
     if not path.exists():
         return None
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = json.loads(read_plain(path))
     groups = groups_of_record(record["groups"], load_file(path.with_suffix(".safetensors")))
     collected = Collected(groups=groups, trains=tuple(record["trains"]), cursor=int(record["cursor"]))
     return LaggedBatch(collected=collected, measurements=Measurements.from_record(record["measurements"]))

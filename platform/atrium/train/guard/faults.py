@@ -21,6 +21,7 @@ from atrium.errors import DataError, TrainingDivergedError
 from atrium.models.shards import local_tensor
 from atrium.objective.batch import Batch
 from atrium.objective.objective import ObjectiveState
+from atrium.plain_files import read_plain
 from atrium.rollout.collate import RolloutRows
 
 MAX_SAVED = 20
@@ -142,7 +143,7 @@ def write_minibatch(skipped: SkippedUpdate, path: Path) -> None:
 def read_minibatch(path: Path, device: str = "cpu") -> SkippedUpdate:
     """The minibatch that `write_minibatch` wrote there; raises `DataError` where it is missing or damaged."""
     try:
-        record: dict[str, Any] = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
+        record: dict[str, Any] = json.loads(read_plain(path.with_name(f"{path.name}.json")))
         tensors = load_file(path.with_name(f"{path.name}.safetensors"), device=device)
         batch = {name.removeprefix("batch/"): tensors.pop(name) for name in [*tensors] if "/" in name}
         arrays = {name: tensors.pop(name).cpu().numpy() for name in _ROW_ARRAYS}
