@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
@@ -26,7 +27,7 @@ from atrium.rollout.engine_worker import EngineStart, EngineWorker, Question, Re
 from atrium.rollout.placed_engine import PlacedEngine
 from atrium.rollout.shared_weights import Descriptor, SharedWeights
 
-_END_TIMEOUT_S = 5.0
+_END_TIMEOUT_S, _RETRY_S = 5.0, 0.05
 # Processes are forked from one that has loaded the libraries and nothing of the trainer's.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _LIBRARIES = ("torch", "transformers", "atrium.rollout.transformers_engine")
@@ -119,10 +120,7 @@ class EngineProcess(PlacedEngine):
         self.connection, theirs = _CONTEXT.Pipe()
         serves = (theirs, memory, device, log)
         with theirs:
-            try:
-                self._process = _forked(number, serves)
-            except (EOFError, OSError):  # what it is forked from was killed; the next call starts that anew
-                self._process = _forked(number, serves)
+            self._process = _forked(number, serves)
         self.pid = self._process.pid
 
     @property
@@ -159,9 +157,18 @@ class EngineProcess(PlacedEngine):
 
 
 def _forked(number: int, serves: tuple[Connection, Descriptor, str | None, Path]) -> BaseProcess:
-    process = _CONTEXT.Process(target=_serve, args=serves, name=f"atrium-engine-{number}", daemon=True)
-    process.start()
-    return process
+    """A process that serves. What it is forked from may have been killed: it starts anew once it is gone."""
+    give_up = time.monotonic() + _END_TIMEOUT_S
+    while True:
+        process = _CONTEXT.Process(target=_serve, args=serves, name=f"atrium-engine-{number}", daemon=True)
+        try:
+            process.start()
+        except (EOFError, OSError):
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(_RETRY_S)
+        else:
+            return process
 
 
 def _serve(connection: Connection, memory: Descriptor, device: str | None, log: Path) -> None:
