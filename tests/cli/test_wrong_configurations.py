@@ -141,8 +141,8 @@ OVERRIDES = [
     (["rollout.placement=cluster", "rollout.devices=[0]"], "rollout.devices=[0]", "rollout.placement=beside"),
     (["rollout.placement=cluster", "rollout.cluster_address=ray://a"], "cluster_address=ray://a", "rollout"),
     (["rollout.placement=beside", "rollout.num_engines=3"], "rollout.num_engines=3", "rollout.unit_samples"),
-    (["rollout.placement=beside", "rollout.devices=[0,1]"], "rollout.devices=[0, 1]", "one for each engine"),
-    (["rollout.placement=beside", "compute.num_processes=2"], "rollout.placement=beside", "inside"),
+    (["rollout.placement=beside", "rollout.devices=[0,1]"], "rollout.devices=[0, 1]", "take 1 on each"),
+    (["rollout.placement=beside", "compute.num_processes=2"], "rollout.num_engines=1", "a multiple of 2"),
     (
         ["rollout=vllm", "rollout.lag=1", "rollout.placement=beside", "rollout.sleep_level=1"],
         "rollout.sleep_level=1",

@@ -142,6 +142,14 @@ def test_a_run_is_the_same_with_its_engine_inside_with_two_beside_and_on_two_nod
     assert not actors(cluster)
 
 
+def test_two_processes_of_a_run_have_an_engine_each_on_the_cluster(runs_dir, cluster):
+    two = ("compute.num_processes=2",)
+    inside, _ = finished(runs_dir, "two-inside", *two)
+    on_cluster, _ = finished(runs_dir, "two-cluster", *two, *PLACES["cluster"], environment=cluster)
+    assert record_of(on_cluster) == record_of(inside)
+    assert not actors(cluster)
+
+
 def test_actors_killed_at_random_moments_change_nothing(runs_dir, cluster, inside):
     killed, ended = [], threading.Event()
 

@@ -47,8 +47,6 @@ def test_wrong_processes_are_one_line(tmp_path, capsys, settings, said):
         ["optimizer=adamw_8bit"],
         ["compute.compile=true"],
         ["compute.on_oom=shrink"],
-        ["rollout.placement=beside"],
-        ["rollout.placement=cluster"],
     ],
     ids=lambda settings: settings[0].partition("=")[0],
 )
@@ -76,15 +74,23 @@ def driver(tmp_path, monkeypatch):
     monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
 
 
-def on_gpus(num_processes):
-    return compose(
-        ["compute.device=cuda", f"compute.num_processes={num_processes}", "rollout.num_prompts=12"]
-    )
+def on_gpus(num_processes, *more):
+    processes = ["compute.device=cuda", f"compute.num_processes={num_processes}"]
+    return compose([*processes, "rollout.num_prompts=12", *more])
 
 
 def test_a_node_with_too_few_gpus_is_refused(driver):
-    with pytest.raises(ConfigError, match=r"this machine has 3 GPUs for them.*allowed is at most 3"):
+    with pytest.raises(ConfigError, match=r"this machine has 3 GPUs, and they take 4; allowed is 3 together"):
         launching.check_node(on_gpus(4))
+
+
+def test_engines_beside_the_processes_of_a_node_take_gpus_of_their_own(driver):
+    beside = ("rollout.placement=beside", "rollout.unit_samples=8")
+    launching.check_node(on_gpus(1, *beside, "rollout.num_engines=2"))
+    launching.check_node(on_gpus(2, *beside, "rollout.num_engines=2", "rollout.devices=[2,2]"))
+    for engines in (["rollout.num_engines=2"], ["rollout.num_engines=2", "rollout.devices=[2,3]"]):
+        with pytest.raises(ConfigError, match="they and the engines beside them take 4; allowed is 3"):
+            launching.check_node(on_gpus(2, *beside, *engines))
 
 
 def test_mixed_gpus_are_refused_by_name(driver, monkeypatch):

@@ -20,6 +20,7 @@ from atrium.errors import EngineError
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy
 from atrium.rollout.engine import GenerationRequest, SamplingParams
+from atrium.rollout.shared_weights import SharedWeights, tensors_in
 from atrium.rollout.vllm_engine import VllmEngine
 from atrium.rollout.vllm_start import Place, model_folder
 from atrium.train.measure.mismatch import check_mismatch
@@ -283,3 +284,24 @@ def test_vllm_names_its_two_pools_of_memory_as_the_engine_wakes_them():
     assert {"weights", "kv_cache"} <= set(
         re.findall(r'_maybe_get_memory_pool_context\(tag="(\w+)"\)', worker)
     )
+
+
+def test_weights_that_are_rounded_on_their_way_are_those_that_vllm_rounds_itself(policy):
+    weights = build_tiny_policy(TinySettings(head_dim=32), seed=1).model.state_dict()
+    shared = SharedWeights(weights, torch.bfloat16)
+    engine = VllmEngine(
+        model=policy.model,
+        tokenizer=policy.tokenizer,
+        stop_token_ids=policy.stop_token_ids,
+        settings=vllm_settings(),
+        place=Place(device=DEVICE, dtype="bfloat16", context_length=128),
+        cache_dir=CACHE,
+    )
+    found = []
+    for version, given in enumerate((weights, tensors_in(shared.memory, shared.places)), 1):
+        engine.update_weights(given, version)
+        (generation,) = engine.generate([request(*range(8))], SamplingParams(max_new_tokens=24))
+        found.append([(one.token_ids.tolist(), one.logprobs.tolist()) for one in generation.completions])
+    engine.close()
+    shared.close()
+    assert found[0] == found[1]

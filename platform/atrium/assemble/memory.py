@@ -67,12 +67,19 @@ def planned_memory(
     if is_outside:
         # Ray keeps a copy of its own of what this process writes.
         num_copies = (2 if rollout.placement == "cluster" else 1) if compute.device == "cpu" else 0
-        shared = num_copies * demand.weight_bytes * shape.num_parameters
+        weight_bytes = 2 if reads_rounded_weights(config) else demand.weight_bytes
+        shared = num_copies * weight_bytes * shape.num_parameters
         engine = (
             MemoryItem("weights that engines read", shared, tuple(Phase), "rollout.placement=inside"),
             *(replace(item, num_bytes=item.num_bytes * _num_on_device(config, trains)) for item in engine),
         )
     return plan_memory(shape, demand, engine)
+
+
+def reads_rounded_weights(config: RunConfig) -> bool:
+    """Whether engines outside are given weights in bfloat16, to which they would round them themselves."""
+    compute = config.compute
+    return config.rollout.has_own_weights and compute.dtype == "bfloat16" and compute.head_dtype == "model"
 
 
 def _num_on_device(config: RunConfig, trains: bool) -> int:

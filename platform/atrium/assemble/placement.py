@@ -20,6 +20,7 @@ from transformers.initialization import no_init_weights
 from atrium import plugins
 from atrium.assemble.cluster import join_cluster
 from atrium.assemble.engines import build_engine
+from atrium.assemble.memory import reads_rounded_weights
 from atrium.config.machine import visible_gpus
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
@@ -56,7 +57,8 @@ def _dealt(
 ) -> DealtEngine[Any]:
     """The engines outside that this process has for itself, as one."""
     rollout = config.rollout
-    weights = SharedWeights(policy.weights())
+    rounded = torch.bfloat16 if reads_rounded_weights(config) else None
+    weights = SharedWeights(policy.weights(), rounded)
     start = EngineStart(
         build=pickle.dumps(partial(_built, config, _Skeleton.of(policy))),
         plugins=tuple(str(plugin.path) for plugin in plugins.loaded() if plugin.path),

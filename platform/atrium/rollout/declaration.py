@@ -202,6 +202,14 @@ class EngineSettings(Axis, axis=True, tag="engine"):
         """Processes of the run itself that share one engine."""
         return self.processes_per_engine if self.placement == "inside" else 1
 
+    def num_gpus(self, num_processes: int, num_nodes: int) -> int:
+        """GPUs that each machine needs for its processes of the run and the engines beside them."""
+        if self.placement != "beside":
+            return num_processes
+        if self.devices is not None:
+            return max(num_processes, *(place + 1 for place in self.devices))
+        return num_processes + self.num_engines * self.processes_per_engine // num_nodes
+
     @property
     def overlaps(self) -> bool:
         """Whether a batch is sampled during the update before it."""

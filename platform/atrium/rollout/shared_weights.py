@@ -82,11 +82,15 @@ class SharedWeights:
         Where each tensor lies in it.
     """
 
-    def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        """Memory for weights of these names, shapes and types, with their values."""
+    def __init__(self, weights: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> None:
+        """Memory for weights of these names, shapes and types, with their values.
+
+        With `dtype` those that are fractions are rounded to it.
+        """
         places, offset = [], 0
         for name, weight in weights.items():
-            places.append(TensorPlace(name, weight.dtype, tuple(weight.shape), offset))
+            kept = dtype if dtype is not None and weight.is_floating_point() else weight.dtype
+            places.append(TensorPlace(name, kept, tuple(weight.shape), offset))
             offset += -(-places[-1].num_bytes // _ALIGNMENT) * _ALIGNMENT
         number = os.memfd_create("weights")
         os.ftruncate(number, offset)

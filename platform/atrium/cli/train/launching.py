@@ -61,7 +61,7 @@ def submit(jobs: Sequence[tuple[RunConfig, Sequence[str]]]) -> None:
     if any(_job_settings(other) != settings for other, _ in jobs):
         raise ConfigError(
             "--multirun submits one array of jobs that ask for the same; allowed are equal values of "
-            "compute.slurm, compute.num_processes and compute.num_nodes"
+            "compute.slurm, compute.num_processes, compute.num_nodes and where engines live"
         )
     cache_dir = Path(config.runs_dir) / ".cache"
     submission = Submission([arguments for _, arguments in jobs], settings, cache_dir, StandardOutput())
@@ -79,6 +79,7 @@ def print_script(config: RunConfig) -> None:
 
 def _job_settings(config: RunConfig) -> JobSettings:
     compute = config.compute
+    num_gpus = config.rollout.num_gpus(compute.num_processes, compute.num_nodes)
     assert compute.slurm is not None
     slurm = compute.slurm
     if slurm.executor == "local" and slurm.max_parallel is None:
@@ -87,7 +88,7 @@ def _job_settings(config: RunConfig) -> JobSettings:
     return JobSettings(
         slurm=slurm,
         num_nodes=compute.num_nodes,
-        num_gpus_per_node=compute.num_processes if compute.device == "cuda" else 0,
+        num_gpus_per_node=num_gpus if compute.device == "cuda" else 0,
     )
 
 
@@ -97,10 +98,12 @@ def check_node(config: RunConfig) -> None:
     if compute.device != "cuda":
         return
     visible = visible_gpus()
-    if compute.num_processes > len(visible):
+    num_gpus = config.rollout.num_gpus(compute.num_processes, compute.num_nodes)
+    if num_gpus > len(visible):
+        engines = " and the engines beside them" if num_gpus > compute.num_processes else ""
         raise ConfigError(
-            f"compute.num_processes={compute.num_processes}: this machine has {len(visible)} GPUs for them, "
-            f"and each takes one; allowed is at most {len(visible)}"
+            f"compute.num_processes={compute.num_processes}: this machine has {len(visible)} GPUs, and they"
+            f"{engines} take {num_gpus}; allowed is {len(visible)} together"
         )
     kinds = sorted(set(gpu_models(visible[: compute.num_processes])))
     if compute.num_processes > 1 and len(kinds) > 1:
