@@ -174,6 +174,18 @@ def test_methods_stand_side_by_side(page):
     assert "all at steps 1 to 8" in page.locator(".legend").inner_text()
 
 
+def test_views_say_when_they_have_the_latest_runs_alone(page, runs_dir, make_run):
+    paths = ("/curves", "/compare", "/trust-region?mode=arms")
+    for path in paths:
+        show(page, path)
+        assert not page.get_by_text("narrow the filter").count()
+    for seed in range(2, 62):
+        make_run(runs_dir, "atr", seed)
+    for path in paths:
+        show(page, path)
+        page.get_by_text("These are the latest 60 of 64 runs; narrow the filter").wait_for()
+
+
 def test_formulas_are_typeset_thoughts_fold_and_hostile_text_stays_text(page, runs_dir, make_run):
     run = make_run(runs_dir, "atr", 8, text=THOUGHT)
     show(page, f"/rollouts?at={run.name}&source=sums")

@@ -5,7 +5,7 @@ import { fetchMetrics, passing, term } from "./filter.js";
 import { shortName } from "./format.js";
 import { get, getAll, set } from "./url.js";
 
-export const MOST = 60;
+const MOST = 60;
 
 /** The runs chosen by the address, at most `MOST`, and how many there would be. */
 export function selected(table) {
@@ -14,6 +14,11 @@ export function selected(table) {
     ? table.runs.filter((run) => picked.has(run.name))
     : passing(table, get("q")).filter((run) => get("q") || !run.evaluated);
   return { runs: found.slice(0, MOST), num: found.length, isPicked: picked.size > 0 };
+}
+
+/** Says that of `num` runs only the latest are here; nothing where all are. */
+export function latestOnly(num) {
+  return num > MOST && el("p", { class: "banner" }, `These are the latest ${MOST} of ${num} runs; narrow the filter to choose others.`);
 }
 
 /** Why a view has no run to show: there is none, the filter fits none, or those that were picked are gone. */

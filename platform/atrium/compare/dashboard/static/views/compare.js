@@ -6,7 +6,7 @@ import { Figure, axis, bandSeries, tip } from "../figure.js";
 import { count, duration, number, percent, shortName } from "../format.js";
 import { seriesStyle, swatch } from "../palette.js";
 import { reportButtons } from "../report.js";
-import { MOST, differingKeys, filterMenu, noRuns, searchBox, selected } from "../selection.js";
+import { differingKeys, filterMenu, latestOnly, noRuns, searchBox, selected } from "../selection.js";
 import { addressOf, get, set } from "../url.js";
 
 const AT = [["last", "Last", "each run's last evaluation"], ["steps", "Equal steps", "the last step that all runs evaluated"], ["tokens", "Equal tokens", "equal numbers of generated tokens"], ["wall_clock", "Equal time", "equal wall-clock time"]];
@@ -50,7 +50,7 @@ export async function show(root, context) {
     const { runs, num, isPicked } = selected(table);
     fill(counted, el("span", {}, `${runs.length} of ${table.runs.length} runs`),
       isPicked && el("button", { class: "link", type: "button", onclick: () => { set({ run: null }); void redraw(); } }, "drop the pick"));
-    fill(banner, num > MOST && el("p", { class: "banner" }, `The latest ${MOST} of ${num} runs are compared; narrow the filter to choose others.`));
+    fill(banner, latestOnly(num));
     if (!runs.length) { drawBar(); drawn = ""; dispose(); fill(list); fill(body, noRuns(table)); return; }
     try {
       const query = {

@@ -5,7 +5,7 @@ import { choice, el, empty, field, fill, select } from "../dom.js";
 import { Figure, axis, bandSeries, tip, zoomable } from "../figure.js";
 import { duration, number, percent } from "../format.js";
 import { seriesStyle, swatch } from "../palette.js";
-import { MOST, closeOutside, differingKeys, filterMenu, noRuns, searchBox, selected } from "../selection.js";
+import { closeOutside, differingKeys, filterMenu, latestOnly, noRuns, searchBox, selected } from "../selection.js";
 import { get, getAll, set } from "../url.js";
 
 const USUAL = [
@@ -102,7 +102,7 @@ export async function show(root, context) {
     const { runs, num, isPicked } = selected(table);
     fill(counted, el("span", {}, `${runs.length} of ${table.runs.length} runs`),
       isPicked && el("button", { class: "link", type: "button", onclick: () => { set({ run: null }); drawBar(); void redraw(); } }, "drop the pick"));
-    fill(banner, num > MOST && el("p", { class: "banner" }, `The latest ${MOST} of ${num} runs are shown; narrow the filter to choose others.`));
+    fill(banner, latestOnly(num));
     if (!runs.length) {
       fill(list);
       clear();

@@ -55,7 +55,7 @@ export async function show(root, context) {
       const table = await context.runs();
       fill(bar);
       fill(body, table.problem && el("p", { class: "problem bad" }, table.problem),
-        empty("No experiment yet", "Methods that train into ", el("code", {}, table.runs_dir), " are compared here as soon as they start: ",
+        empty(table.runs.length ? "No experiment of methods here" : "No experiment yet", table.runs.length > 0 && "Sweeps and evaluations have tabs of their own. ", "Methods that train into ", el("code", {}, table.runs_dir), " are compared here as soon as they start: ",
           el("code", {}, "atrium train --multirun algorithm=atr,grpo seed=0,1,2"), "."));
       drawn = "";
       return;

@@ -5,7 +5,7 @@ import { debounced, el, fill } from "../dom.js";
 import { Figure, axis, figureGrid, tip } from "../figure.js";
 import { number, percent } from "../format.js";
 import { seriesStyle, swatch } from "../palette.js";
-import { MOST, filterMenu, noRuns, searchBox, selected } from "../selection.js";
+import { filterMenu, latestOnly, noRuns, searchBox, selected } from "../selection.js";
 import { get, getAll } from "../url.js";
 import { curveOption } from "./curves.js";
 import { ratioTicks } from "./trust_region.js";
@@ -60,7 +60,7 @@ export async function showArms(root, context, modes) {
       const hasLag = curves.panels.at(-1).series.some(({ y }) => y.some((age) => age > 0));
       const byRun = hasLag ? await ask("curves", { run: trained, group: "run", metric: [AGE, ...AGED.map(([name]) => name)], points: 200, even: true }) : null;
       fill(banner,
-        num > MOST && el("p", { class: "banner" }, `The latest ${MOST} of ${num} runs are shown; narrow the filter to choose others.`),
+        latestOnly(num),
         answer.left_out.length > 0 && el("p", { class: "banner" }, `${answer.left_out.length} ${answer.left_out.length === 1 ? "run has" : "runs have"} made no step and ${answer.left_out.length === 1 ? "is" : "are"} not here.`));
       fill(legend, answer.arms.map((arm) => el("span", { class: "series" }, swatch(arm.place), arm.name, el("small", {}, `${arm.runs.length} ${arm.runs.length === 1 ? "seed" : "seeds"}`))), el("span", { class: "muted" }, `all at steps 1 to ${number(answer.until)}`));
       drawWindows(figures.windows, answer.arms);
