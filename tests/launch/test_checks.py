@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -145,3 +148,17 @@ def test_a_checkpoint_of_another_model_is_refused_before_anything_is_loaded(tmp_
     errors = capsys.readouterr().err
     assert "is of another model: its hidden_size is 4096, and the run's model has 64" in errors
     assert errors.count("\n") == 1
+
+
+def test_a_pipe_in_place_of_a_ranks_log_is_one_line_and_nobody_waits_for_it(tmp_path):
+    (tmp_path / "ranks").mkdir()
+    os.mkfifo(tmp_path / "ranks" / "rank-1.log")
+    done = subprocess.run(
+        [sys.executable, "-m", "atrium.cli.rank", tmp_path],
+        env={**os.environ, "RANK": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "rank-1.log: what rank 1 prints cannot go there" in done.stderr

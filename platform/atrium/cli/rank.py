@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from atrium.cli.app import main as atrium
+from atrium.errors import RunFolderError
 from atrium.launch.rank_logs import print_into, rank_log
 
 _LOOK_S = 1.0
@@ -22,7 +23,12 @@ _GRACE_S = 60.0
 def main(run: str, *flags: str) -> int:
     """Take part in the run in the folder `run`, with the plugins of its launcher; the exit code."""
     rank = int(os.environ["RANK"])
-    print_into(rank_log(Path(run), rank), keep_stdout=rank == 0)
+    log = rank_log(Path(run), rank)
+    try:
+        print_into(log, keep_stdout=rank == 0)
+    except OSError as error:
+        sys.stderr.write(f"error: {log}: what rank {rank} prints cannot go there ({error.strerror})\n")
+        return RunFolderError.exit_code
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         # SLURM sends them to all processes of a job; before training, the launcher's SIGTERM is what counts.
         signal.signal(number, signal.SIG_IGN)

@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from atrium.plain_files import open_plain
+from atrium.plain_files import append_plain, open_plain
 
 _ERROR = "error: "
 _OF_ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b.*")
@@ -29,17 +29,14 @@ def rank_log(run: Path, rank: int) -> Path:
 
 
 def print_into(log: Path, *, keep_stdout: bool) -> None:
-    """Let all that this process and its children print from now on go to the log."""
+    """Let all that this process and its children print from now on go to the log; `OSError` for no file."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.dup2(descriptor, sys.stderr.fileno())
+    with append_plain(log) as file:
+        os.dup2(file.fileno(), sys.stderr.fileno())
         if not keep_stdout:
-            os.dup2(descriptor, sys.stdout.fileno())
-    finally:
-        os.close(descriptor)
+            os.dup2(file.fileno(), sys.stdout.fileno())
 
 
 def size_of(log: Path) -> int:

@@ -22,6 +22,8 @@ from atrium.cli.sweep.table import SweepDisplay, sweep_display
 from atrium.config.compute import check_alone
 from atrium.config.machine import num_usable_cores, visible_gpus
 from atrium.errors import ConfigError, Interrupted, SweepError
+from atrium.launch.rank_logs import last_words
+from atrium.plain_files import append_plain
 from atrium.planning.devices import find_gpu
 from atrium.processes import END_SIGNALS, stop_requests
 from atrium.sweep.definition import SweepDefinition
@@ -30,6 +32,7 @@ from atrium.sweep.plan import trial_config
 from atrium.sweep.setup import PARENT_VARIABLE, STORAGE_VARIABLE, prepare
 from atrium.sweep.snapshot import STATE_FILE, sweep_folder
 from atrium.sweep.storage import SweepStorage, storage_url
+from atrium.tracking.atomic import explained
 from atrium.tracking.provenance import commit_of, gpus
 from atrium.tracking.recorded import read_object
 
@@ -123,7 +126,7 @@ class _Worker:
             **_one_gpu(self.number - 1),
         }
         command = [sys.executable, "-m", "atrium", "sweep", "worker", self.definition.name]
-        with self.log.open("ab") as log:
+        with explained("write", self.log), append_plain(self.log) as log:
             self.process = subprocess.Popen(
                 [*command, f"runs_dir={self.definition.runs_dir}", *plugins.flags()],
                 env=environment,
@@ -143,13 +146,8 @@ class _Worker:
             self.process.send_signal(number)
 
     def last_words(self) -> str:
-        """The last line of its log: what it died of, where it says so."""
-        try:
-            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            return "it left no log"
-        said = [line for line in lines if line.strip()]
-        return said[-1].removeprefix("error: ") if said else "it said nothing"
+        """What it died of, where its log says so."""
+        return last_words(self.log) or "it said nothing"
 
 
 def _supervise(name: str, workers: Sequence[_Worker], folder: Path) -> None:
