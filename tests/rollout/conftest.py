@@ -170,20 +170,21 @@ def cluster_engine(policy):
     return CLUSTER_ENGINES[-1]
 
 
-def processes(start, weights, num_engines):
+def processes(start, weights, num_engines, num_processes=1):
     """A place of processes that print into files of their own."""
     preload()
-    logs = Path(tempfile.mkdtemp())
-    return EngineProcesses(start, weights, devices=(None,) * num_engines, logs=logs, timeout_s=600.0)
+    logs, devices = Path(tempfile.mkdtemp()), ((None,) * num_processes,) * num_engines
+    return EngineProcesses(start, weights, devices=devices, logs=logs, timeout_s=600.0)
 
 
-def actors(start, weights, num_engines):
+def actors(start, weights, num_engines, num_processes=1):
     """A place of actors, on the cluster that this process joins for it."""
     os.environ.update(ray_cluster_here())
     join_cluster(compose(["rollout=transformers", "rollout.placement=cluster"]).rollout)
     from atrium.rollout.engine_actor import EngineActors  # Ray reads the environment when it is imported
 
-    return EngineActors(start, weights, num_engines=num_engines, needs={"CPU": 1}, timeout_s=600.0)
+    sizes = {"num_engines": num_engines, "num_processes": num_processes}
+    return EngineActors(start, weights, **sizes, needs={"CPU": 1}, timeout_s=600.0)
 
 
 def start_dealt(policy, *, num_engines, unit_samples, build=None, place=processes):
@@ -191,7 +192,7 @@ def start_dealt(policy, *, num_engines, unit_samples, build=None, place=processe
     shared = SharedWeights(policy.model.state_dict())
     build = build or pickle.dumps(partial(transformers_engine, policy, unit_samples=unit_samples))
     return DealtEngine(
-        place(EngineStart(build=build, plugins=(), places=shared.places), shared, num_engines),
+        place(EngineStart(build=build, plugins=(), places=shared.places, device="cpu"), shared, num_engines),
         unit_samples=unit_samples,
         context_length=policy.context_length,
         log=print,

@@ -63,6 +63,7 @@ def _dealt(
         build=pickle.dumps(partial(_built, config, _Skeleton.of(policy))),
         plugins=tuple(str(plugin.path) for plugin in plugins.loaded() if plugin.path),
         places=weights.places,
+        device=config.compute.device,
     )
     place = (
         _on_cluster(config, start, weights, rollout.num_engines // ranks.size)
@@ -98,22 +99,23 @@ def _on_cluster(
     join_cluster(rollout)
     from atrium.rollout.engine_actor import EngineActors  # Ray is an extra
 
-    on_gpu = {"CPU": 1, "GPU": rollout.processes_per_engine}
+    on_gpu = {"CPU": 1, "GPU": 1}
     return EngineActors(
         start,
         weights,
         num_engines=num_engines,
+        num_processes=rollout.processes_per_engine,
         needs=on_gpu if compute.device == "cuda" else {"CPU": compute.num_threads},
         timeout_s=rollout.engine_timeout_s,
     )
 
 
-def _devices(config: RunConfig, ranks: Ranks) -> tuple[str | None, ...]:
-    """The GPUs of each of this process's engines, as CUDA_VISIBLE_DEVICES names them; None for no choice."""
+def _devices(config: RunConfig, ranks: Ranks) -> tuple[tuple[str | None, ...], ...]:
+    """A GPU for each process of each engine of this rank's, by its visible name; None for no choice."""
     rollout, gpus = config.rollout, visible_gpus()
     num_engines, num_each = rollout.num_engines // ranks.size, rollout.processes_per_engine
     if config.compute.device != "cuda":
-        return (None,) * num_engines
+        return ((None,) * num_each,) * num_engines
     num_own, first = num_engines * num_each, ranks.local_size
     chosen = rollout.devices or tuple(range(first, first + ranks.local_size * num_own))
     if max(chosen) >= len(gpus):
@@ -123,7 +125,7 @@ def _devices(config: RunConfig, ranks: Ranks) -> tuple[str | None, ...]:
             f"{first}; name others with rollout.devices, or choose rollout.placement=inside"
         )
     own = [gpus[place] for place in chosen[ranks.local_rank * num_own :][:num_own]]
-    return tuple(",".join(own[number * num_each :][:num_each]) for number in range(num_engines))
+    return tuple(tuple(own[number * num_each :][:num_each]) for number in range(num_engines))
 
 
 @dataclass(frozen=True, kw_only=True)

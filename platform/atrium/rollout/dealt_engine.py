@@ -57,6 +57,7 @@ class DealtEngine(Generic[PlacedT]):
         self._log = log
         self._weight_version = 0
         self._waiting: deque[Unit] = deque()
+        self._unanswered: set[int] = set()
         self._num_lost = 0
         self._idle_s, self._looked = 0.0, time.monotonic()
         self._interrupted, self._is_closed = threading.Event(), False
@@ -80,7 +81,7 @@ class DealtEngine(Generic[PlacedT]):
         found = [engine.facts for engine in self._engines]
         preempted = [facts.num_preempted for facts in found if facts.num_preempted is not None]
         return EngineFacts(
-            described={**found[0].described, "processes": len(found)},
+            described={**found[0].described, "processes": sum(one.num_processes for one in self._engines)},
             num_preempted=sum(preempted) if preempted else None,
             idle_s=self._idle_s,
         )
@@ -91,9 +92,9 @@ class DealtEngine(Generic[PlacedT]):
         return self._is_closed
 
     @property
-    def process_ids(self) -> list[int | None]:
+    def process_ids(self) -> list[int]:
         """The ids of the engines' processes where they run, for tests and diagnostics."""
-        return [engine.pid for engine in self._engines]
+        return [pid for engine in self._engines for pid in sorted(engine.pids)]
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
@@ -111,13 +112,13 @@ class DealtEngine(Generic[PlacedT]):
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
         version = self._weight_version
-        unanswered = set(range(len(requests)))
+        self._unanswered = set(range(len(requests)))
         self._waiting.extend(
             Unit(tuple(places), tuple(requests[place] for place in places), sampling)
             for places in self._dealt(requests)
         )
         try:
-            while unanswered:
+            while self._unanswered:
                 if self._interrupted.is_set():
                     raise InterruptedError("sampling was given up")
                 if self._weight_version != version:
@@ -128,8 +129,8 @@ class DealtEngine(Generic[PlacedT]):
                 for unit, generation in self._answers():
                     _check_version(generation, version)
                     place = unit.places[generation.request_index]
-                    if place in unanswered:  # a unit that is asked again answers again
-                        unanswered.remove(place)
+                    if place in self._unanswered:  # a unit that is asked again answers again
+                        self._unanswered.remove(place)
                         yield replace(generation, request_index=place)
             self._settle()
         finally:
@@ -211,10 +212,13 @@ class DealtEngine(Generic[PlacedT]):
         if isinstance(reply, Answer):
             assert isinstance(question, Unit)
             return [(question, reply.generation)]
-        engine.question = None
         if isinstance(reply, Failed):
+            engine.question = None
+            if engine.num_processes > 1:  # the others may wait for ever for the one that failed
+                self._start_anew(engine)
             raise reply.error
-        engine.facts, engine.pid = reply.facts, reply.pid
+        if engine.is_busy:  # others of its processes are not done yet
+            return []
         if isinstance(question, EngineStart):
             self._ask(engine, Take(self._weight_version))
         elif isinstance(question, Unit):
@@ -229,24 +233,33 @@ class DealtEngine(Generic[PlacedT]):
 
     def _replace(self, engine: PlacedT, how: str) -> None:
         """Start an engine that is lost anew; what it was asked waits again."""
-        question, number = engine.question, engine.number
         engine.end()
         self._num_lost += 1
-        said = f"engine {number} {how} (what it printed: {engine.printed})"
+        said = f"engine {engine.number} {how} (what it printed: {engine.printed})"
         if self._num_lost > _MAX_LOST:
             raise EngineError(f"{said}, the last of {self._num_lost} that were lost one after the other")
         self._log(f"{said}; it is started again, and its work is asked again")
-        self._engines[number] = self._place.start(number)
-        if isinstance(question, Unit):
-            self._waiting.appendleft(question)
+        self._start_anew(engine)
+        if isinstance(engine.question, Unit) and (left := self._left_of(engine.question)).places:
+            self._waiting.appendleft(left)
+
+    def _start_anew(self, engine: PlacedT) -> None:
+        engine.end()
+        self._engines[engine.number] = self._place.start(engine.number)
+
+    def _left_of(self, unit: Unit) -> Unit:
+        """What is asked again of a unit: all of it where it is sampled together, else what lacks answers."""
+        if self._unit_samples is not None:
+            return unit
+        left = [pair for pair in zip(unit.places, unit.requests, strict=True) if pair[0] in self._unanswered]
+        return Unit(tuple(place for place, _ in left), tuple(request for _, request in left), unit.sampling)
 
     def _drop_units(self) -> None:
         """Forget what is not answered; who works on it is started anew."""
         self._waiting.clear()
         for engine in list(self._engines):
             if isinstance(engine.question, Unit) and not self._is_closed:
-                engine.end()
-                self._engines[engine.number] = self._place.start(engine.number)
+                self._start_anew(engine)
 
     def _count_idle(self) -> None:
         """Add the time since the last look for all that had nothing to do in it."""

@@ -1,4 +1,4 @@
-"""Engines in processes beside the trainer, on its machine.
+"""Engines in processes beside the trainer, on its machine: one or several for each.
 
 Such a process answers over an inherited socket and listens to nothing else. When that socket closes, because
 the trainer closed the engine or died in whatever way, the process ends at once, in the middle of sampling
@@ -17,12 +17,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from torch import Tensor
 
+from atrium.rollout.engine_member import Member, meeting_memory
 from atrium.rollout.engine_worker import EngineStart, EngineWorker, Question, Reply
 from atrium.rollout.placed_engine import PlacedEngine
 from atrium.rollout.shared_weights import Descriptor, SharedWeights
@@ -51,7 +53,8 @@ class EngineProcesses:
     weights
         What they sample with.
     devices
-        The one GPU that each sees, as CUDA_VISIBLE_DEVICES names it; None for what the trainer sees.
+        For each engine the one GPU of each of its processes, as CUDA_VISIBLE_DEVICES names it; None for what
+        the trainer sees.
     logs
         The folder of the files that take what they print.
     timeout_s
@@ -63,7 +66,7 @@ class EngineProcesses:
         start: EngineStart,
         weights: SharedWeights,
         *,
-        devices: Sequence[str | None],
+        devices: Sequence[Sequence[str | None]],
         logs: Path,
         timeout_s: float,
     ) -> None:
@@ -83,7 +86,7 @@ class EngineProcesses:
         engine = EngineProcess(
             number,
             self._weights.descriptor,
-            device=self._devices[number],
+            devices=self._devices[number],
             log=self._logs / f"engine-{number}.log",
             timeout_s=self._timeout_s,
         )
@@ -97,8 +100,8 @@ class EngineProcesses:
 
     def wait(self, engines: Sequence[EngineProcess], timeout_s: float) -> list[EngineProcess]:
         """Those that say something, or are gone, as soon as there is one; none after `timeout_s` seconds."""
-        ready = wait([engine.connection for engine in engines], timeout_s)
-        return [engine for engine in engines if engine.connection in ready]
+        ready = set(wait([one for engine in engines for one in engine.connections], timeout_s))
+        return [engine for engine in engines if not ready.isdisjoint(engine.connections)]
 
     def close(self) -> None:
         """Let the memory go."""
@@ -106,22 +109,39 @@ class EngineProcesses:
 
 
 class EngineProcess(PlacedEngine):
-    """One engine process.
+    """One engine, of a process for each of `devices`; `connections` lead to them.
 
     One that does not take a message, or not all of its own, within `timeout_s` is killed; whoever waits for
     it then gets the `EOFError` or `OSError` of a process that died.
     """
 
     def __init__(
-        self, number: int, memory: Descriptor, *, device: str | None, log: Path, timeout_s: float
+        self,
+        number: int,
+        memory: Descriptor,
+        *,
+        devices: Sequence[str | None],
+        log: Path,
+        timeout_s: float,
     ) -> None:
-        super().__init__(number, timeout_s=timeout_s)
+        super().__init__(number, num_processes=len(devices), timeout_s=timeout_s)
         self._log = log
-        self.connection, theirs = _CONTEXT.Pipe()
-        serves = (theirs, memory, device, log)
-        with theirs:
-            self._process = _forked(number, serves)
-        self.pid = self._process.pid
+        self._processes: list[BaseProcess] = []
+        self.connections: list[Connection] = []
+        meeting = Descriptor(meeting_memory())
+        try:
+            for rank, device in enumerate(devices):
+                ours, theirs = _CONTEXT.Pipe()
+                self.connections.append(ours)
+                # The trainer, which waits half as long, ends them all when one is missing.
+                part = _Part(rank, len(devices), meeting, 2 * timeout_s, memory, device, log)
+                with theirs:
+                    self._processes.append(_forked(f"atrium-engine-{number}-{rank}", theirs, part))
+        except BaseException:
+            self.end()
+            raise
+        finally:
+            os.close(meeting.number)
 
     @property
     def printed(self) -> str:
@@ -129,25 +149,38 @@ class EngineProcess(PlacedEngine):
         return str(self._log)
 
     def end(self) -> None:
-        """Kill the process, which has nothing to lose. Harmless when called twice."""
-        with suppress(ValueError):  # it is closed
-            self._process.kill()
-            self._process.join(_END_TIMEOUT_S)
-            self._process.close()
-        self.connection.close()
+        """Kill the processes, which have nothing to lose. Harmless when called twice."""
+        self._kill()
+        for process in self._processes:
+            with suppress(ValueError):  # it is closed
+                process.join(_END_TIMEOUT_S)
+                process.close()
+        for connection in self.connections:
+            connection.close()
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            with suppress(ValueError):  # it is closed
+                process.kill()
 
     def _send(self, question: Question) -> None:
         with self._bounded():
-            self.connection.send(question)
+            for connection in self.connections:
+                connection.send(question)
 
     def _next(self) -> Reply:
         with self._bounded():
-            reply: Reply = self.connection.recv()
+            ready = wait(self.connections)
+            # The first may only say that it misses another, of which this is the end.
+            reply: Reply = next(one for one in reversed(self.connections) if one in ready).recv()
         return reply
+
+    def _has_lost_one(self, timeout_s: float) -> bool:
+        return bool(wait([process.sentinel for process in self._processes], timeout_s))
 
     @contextmanager
     def _bounded(self) -> Iterator[None]:
-        timer = threading.Timer(self.timeout_s, self._process.kill)
+        timer = threading.Timer(self.timeout_s, self._kill)
         timer.daemon = True
         timer.start()
         try:
@@ -156,11 +189,24 @@ class EngineProcess(PlacedEngine):
             timer.cancel()
 
 
-def _forked(number: int, serves: tuple[Connection, Descriptor, str | None, Path]) -> BaseProcess:
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a process of an engine begins with."""
+
+    rank: int
+    size: int
+    meeting: Descriptor
+    timeout_s: float
+    memory: Descriptor
+    device: str | None
+    log: Path
+
+
+def _forked(name: str, connection: Connection, part: _Part) -> BaseProcess:
     """A process that serves. What it is forked from may have been killed: it starts anew once it is gone."""
     give_up = time.monotonic() + _END_TIMEOUT_S
     while True:
-        process = _CONTEXT.Process(target=_serve, args=serves, name=f"atrium-engine-{number}", daemon=True)
+        process = _CONTEXT.Process(target=_serve, args=(connection, part), name=name, daemon=True)
         try:
             process.start()
         except (EOFError, OSError):
@@ -171,16 +217,18 @@ def _forked(number: int, serves: tuple[Connection, Descriptor, str | None, Path]
             return process
 
 
-def _serve(connection: Connection, memory: Descriptor, device: str | None, log: Path) -> None:
-    """The life of the process."""
+def _serve(connection: Connection, part: _Part) -> None:
+    """The life of a process."""
     os.setsid()  # out of the terminal's reach: Ctrl-C is for the trainer, which then closes us
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_trainer, args=(connection,), daemon=True).start()
-    _print_into(log)
-    if device is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = device
-    weights = mmap.mmap(memory.number, 0)
-    worker = EngineWorker()
+    _print_into(part.log)
+    if part.device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = part.device
+    weights = mmap.mmap(part.memory.number, 0)
+    meeting = f"/proc/self/fd/{part.meeting.number}"
+    member = Member(rank=part.rank, size=part.size, meeting=meeting, timeout_s=part.timeout_s)
+    worker = EngineWorker(member)
     while True:
         for reply in worker.replies(connection.recv(), weights):
             connection.send(reply)

@@ -10,9 +10,11 @@ import os
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from atrium import plugins
 from atrium.rollout.engine import Engine, EngineFacts, Generation, GenerationRequest, SamplingParams
+from atrium.rollout.engine_member import Member
 from atrium.rollout.shared_weights import Memory, TensorPlace, tensors_in
 
 BuildEngine = Callable[[], Engine]
@@ -30,11 +32,14 @@ class EngineStart:
         The files of code of one's own.
     places
         Where the weights lie in the memory that is shared.
+    device
+        What it computes on.
     """
 
     build: bytes
     plugins: tuple[str, ...]
     places: tuple[TensorPlace, ...]
+    device: Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was asked is done, by the process of this id."""
+    """What was asked is done by the process of this id."""
 
     facts: EngineFacts
     pid: int = field(default_factory=os.getpid)
@@ -88,16 +93,21 @@ Reply = Answer | Done | Failed
 
 
 class EngineWorker:
-    """Builds an engine when it is asked its start, and answers with it from then on."""
+    """Builds an engine, or its part of one, when it is asked its start, and answers with it from then on."""
 
-    def __init__(self) -> None:
+    def __init__(self, member: Member) -> None:
+        self._member = member
         self._engine: Engine
         self._places: tuple[TensorPlace, ...] = ()
 
     def replies(self, question: Question, memory: Memory | None) -> Iterator[Reply]:
-        """All that is said to a question; `memory` holds the weights that are to be taken."""
+        """All that is said to a question; `memory` holds the weights that are to be taken.
+
+        Of an engine's processes, which are asked the same, all say how it ends, and the first alone `Answer`.
+        """
         try:
             if isinstance(question, EngineStart):
+                self._member.join(question.device)
                 plugins.load(question.plugins)
                 build: BuildEngine = pickle.loads(question.build)  # noqa: S301 - the trainer's own
                 self._engine, self._places = build(), question.places
@@ -106,7 +116,8 @@ class EngineWorker:
                 self._engine.update_weights(tensors_in(memory, self._places), question.version)
             elif isinstance(question, Unit):
                 for generation in self._engine.generate(question.requests, question.sampling):
-                    yield Answer(generation)
+                    if self._member.answers:
+                        yield Answer(generation)
             else:
                 self._engine.release_memory()
         except Exception as error:  # raised again in the trainer

@@ -1,7 +1,8 @@
 """An engine that does not run in the trainer's process, as the trainer sees it, and where such engines live.
 
 `DealtEngine` deals work to engines of any place. One is asked one thing at a time and says one thing after
-the other, the last of which is `Done` or `Failed` (see `engine_worker`).
+the other, the last of which is `Done` or `Failed` (see `engine_worker`). It may be several processes, which
+are asked the same, are lost together, and have done what they were asked when each of them has.
 """
 
 from __future__ import annotations
@@ -14,23 +15,27 @@ from typing import Generic, Protocol, TypeVar
 from torch import Tensor
 
 from atrium.rollout.engine import EngineFacts
-from atrium.rollout.engine_worker import Question, Reply
+from atrium.rollout.engine_worker import Done, Failed, Question, Reply
+
+# In which the death of a process is seen here, after another of its engine has said that it misses it.
+_DEATH_S = 2.0
 
 
 class PlacedEngine(ABC):
     """One engine; `question` is what it works on, at first its start, and None while it is idle.
 
-    `facts` are those that it told last, and `pid` is its process's id there, once that is known. For
-    `timeout_s` it may work without a word before it is taken for hanging.
+    `facts` are those that it told last, and `pids` the ids of its `num_processes` processes there, once they
+    are known. For `timeout_s` it may work without a word before it is taken for hanging.
     """
 
-    pid: int | None = None
-
-    def __init__(self, number: int, *, timeout_s: float) -> None:
+    def __init__(self, number: int, *, num_processes: int, timeout_s: float) -> None:
         self.number = number
+        self.num_processes = num_processes
+        self.pids: set[int] = set()
         self.question: Question | None = None
         self.facts = EngineFacts()
         self.timeout_s = timeout_s
+        self._num_working = 0
         self._asked = 0.0
 
     @property
@@ -51,12 +56,24 @@ class PlacedEngine(ABC):
     def ask(self, question: Question) -> None:
         """Ask an idle engine; raises `OSError` where it is gone."""
         self.question, self._asked = question, time.monotonic()
+        self._num_working = self.num_processes
         self._send(question)
 
     def receive(self) -> Reply:
-        """The next that it says, which is there or on its way; `EOFError` or `OSError` where it is gone."""
+        """The next that one of its processes says, which is there or on its way.
+
+        `EOFError` or `OSError` where one is gone, be it that another misses it.
+        """
         reply = self._next()
         self._asked = time.monotonic()
+        if isinstance(reply, Failed) and self.num_processes > 1 and self._has_lost_one(_DEATH_S):
+            raise EOFError(str(reply.error))
+        if isinstance(reply, Done):
+            self.facts = reply.facts
+            self.pids.add(reply.pid)
+            self._num_working -= 1
+            if self._num_working == 0:
+                self.question = None
         return reply
 
     @abstractmethod
@@ -68,6 +85,10 @@ class PlacedEngine(ABC):
 
     @abstractmethod
     def _next(self) -> Reply: ...
+
+    @abstractmethod
+    def _has_lost_one(self, timeout_s: float) -> bool:
+        """Whether one of its processes is gone, or goes in so many seconds."""
 
 
 PlacedT = TypeVar("PlacedT", bound=PlacedEngine)

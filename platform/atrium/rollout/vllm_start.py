@@ -54,7 +54,7 @@ def start_vllm(  # vLLM has no types here
     speculative = None
     if settings.num_speculative_tokens is not None:
         speculative = {"method": "ngram", "num_speculative_tokens": settings.num_speculative_tokens}
-    return LLMEngine.from_engine_args(
+    engine = LLMEngine.from_engine_args(
         EngineArgs(
             model=str(model_folder(model, cache_dir)),
             load_format="dummy",
@@ -76,6 +76,13 @@ def start_vllm(  # vLLM has no types here
             disable_log_stats=True,
         )
     )
+    if settings.tensor_parallel > 1:
+        from vllm.distributed.parallel_state import get_tp_group
+
+        # Who splits vLLM schedules for itself and sends nothing through this queue. A process that is killed
+        # would leave its shared memory and its socket behind.
+        get_tp_group().mq_broadcaster = None
+    return engine
 
 
 def model_folder(model: PreTrainedModel, cache_dir: Path) -> Path:
