@@ -77,12 +77,22 @@ def start_vllm(  # vLLM has no types here
         )
     )
     if settings.tensor_parallel > 1:
-        from vllm.distributed.parallel_state import get_tp_group
-
-        # Who splits vLLM schedules for itself and sends nothing through this queue. A process that is killed
-        # would leave its shared memory and its socket behind.
-        get_tp_group().mq_broadcaster = None
+        _drop_queue()
     return engine
+
+
+def _drop_queue() -> None:
+    """Drop vLLM's queue between the processes that split it, with its shared memory and its sockets' files.
+
+    Each schedules for itself and sends nothing through it, and one that is killed would leave these behind.
+    """
+    from vllm.distributed.parallel_state import get_tp_group
+
+    group = get_tp_group()
+    handle, group.mq_broadcaster = group.mq_broadcaster.handle, None
+    for address in vars(handle).values():
+        if isinstance(address, str) and address.startswith("ipc://"):
+            Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
 
 
 def model_folder(model: PreTrainedModel, cache_dir: Path) -> Path:
