@@ -152,11 +152,12 @@ def test_a_run_leaves_no_process_and_no_process_group(tmp_path):
     assert this.children(recursive=True) == before
 
 
-def test_a_checkpoint_is_evaluated_through_an_engine_inside_and_through_two_beside(tmp_path, capsys):
+@pytest.mark.parametrize("beside", ["rollout.num_engines=2", "rollout.tensor_parallel=2"])
+def test_a_checkpoint_is_evaluated_alike_by_an_engine_inside_and_by_two_processes(tmp_path, capsys, beside):
     _, folder = train(tmp_path, "num_steps=2")
     arguments = ["evaluate", "--run", folder.path.name, f"runs_dir={tmp_path}", "evaluation.num_samples=2"]
     texts = []
-    for num, placed in enumerate(((), ("rollout.placement=beside", "rollout.num_engines=2"))):
+    for num, placed in enumerate(((), ("rollout.placement=beside", beside))):
         assert main([*arguments, *placed, f"experiment_name=evaluated_{num}"]) == 0
         printed = capsys.readouterr().out
         assert "engine vllm" in printed
@@ -166,4 +167,5 @@ def test_a_checkpoint_is_evaluated_through_an_engine_inside_and_through_two_besi
         assert len(rows) == 16
         assert all(row["logprob_sum"] < 0.0 and row["num_tokens"] > 0 for row in rows)
         texts.append([row["text"] for row in rows])
-    assert texts[0] == texts[1]
+    # Split sums differ in their last bits, which may turn a draw that is close.
+    assert sum(one == other for one, other in zip(*texts, strict=True)) >= 15
