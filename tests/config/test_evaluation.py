@@ -125,6 +125,20 @@ def test_engines_beside_an_evaluation_are_asked_for_by_itself_and_by_any_number(
         compose(beside[:2])
 
 
+def test_an_evaluations_vllm_is_split_where_it_is_asked_for_and_of_a_run_its_own_engine_is_asked():
+    split = ("rollout.placement=beside", "rollout.num_engines=2", "rollout.tensor_parallel=2")
+    trained = ("rollout=vllm_cpu", *split, "rollout.num_prompts=12", "optimizer.num_minibatches=1")
+    assert of_checkpoint(trained=trained).config.rollout.processes_per_engine == 1
+    typed = of_checkpoint(*split, "rollout.devices=[0,1,2,3]", trained=trained).config.rollout
+    assert (typed.engine, typed.num_engines, typed.processes_per_engine) == ("vllm", 2, 2)
+    assert typed.kv_cache_mb == 64
+    assert compose_evaluation(["rollout=vllm", *split]).config.rollout.processes_per_engine == 2
+    with pytest.raises(ConfigError, match="unknown key"):
+        of_checkpoint(*split, trained=("rollout=transformers",))
+    with pytest.raises(ConfigError, match=r"does not divide compute\.num_processes=1"):
+        of_checkpoint(split[2], trained=trained)
+
+
 def test_stored_rollouts_answer_no_benchmark():
     bank = ("rollout=bank", "rollout.source=some/run")
     with pytest.raises(ConfigError, match="stored rollouts answer no benchmark"):

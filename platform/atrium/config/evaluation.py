@@ -16,6 +16,7 @@ from hydra.core.override_parser.types import Override
 
 from atrium.config.compose import check_overrides, compose, validated
 from atrium.config.compute import ONE_PROCESS, check_alone
+from atrium.config.files import conf_folder, options_of
 from atrium.config.nearest import shown
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError, RunFolderError
@@ -152,9 +153,12 @@ def checkpoint_evaluation(
                 f"{shown(override.input_line)}: the model is the run's checkpoint; allowed are model.prompt "
                 "and model.thinking"
             )
+    answering = trained.rollout.for_evaluation()
     # The run's own model need not be one of the shipped ones, and what fits it is checked in the end.
     length = f"rollout.max_new_tokens={trained.rollout.max_new_tokens}"  # which evaluations follow
     lines = ["model=hub", "model.source=checkpoint", length, *overrides]
+    if answering is not None and answering.engine in options_of(conf_folder() / "rollout"):
+        lines = [f"rollout={answering.engine}", *lines]  # whose own settings may be typed
     wanted = compose(lines, trains=False).model_dump(mode="json")
     data = trained.model_dump(mode="json")
     own = {
@@ -165,7 +169,6 @@ def checkpoint_evaluation(
     data["model"] = {**wanted["model"], **own}
     data |= {"experiment_name": EXPERIMENT, "tracking": wanted["tracking"], "resume": None}
     data["compute"] |= ONE_PROCESS
-    answering = trained.rollout.for_evaluation()
     data["rollout"] = wanted["rollout"] if answering is None else answering.model_dump(mode="json")
     for override in _checked(overrides):
         _copy(wanted, data, override)
