@@ -36,6 +36,7 @@ from atrium.rollout.placed_engine import PlacedEngine
 SAMPLING = SamplingParams(max_new_tokens=1)
 TEXTS = [f"{number}+{number}=" for number in range(8)]
 PLACES = ["beside", pytest.param("cluster", marks=pytest.mark.full)]
+EACH = [("beside", 0), ("beside", 1), pytest.param("cluster", 1, marks=pytest.mark.full)]
 
 
 class SplitEngine:
@@ -146,8 +147,7 @@ def test_the_processes_of_an_engine_answer_as_one_and_listen_to_nobody_elsewhere
     assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("place", "rank"), EACH)
 def test_one_that_is_killed_is_a_lost_engine_whose_work_is_asked_again(
     start, requests, tmp_path, capsys, place, rank
 ):
@@ -175,8 +175,7 @@ def test_one_that_hangs_is_a_lost_engine(start, requests, tmp_path, monkeypatch,
     assert sum(process.is_running() for process in before) == 2
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("place", "rank"), EACH)
 def test_an_error_in_one_is_raised_here_and_the_engine_goes_on_with_new_processes(
     start, requests, tmp_path, capsys, place, rank
 ):
