@@ -312,6 +312,17 @@ def test_engines_beside_the_trainer_each_take_memory_of_a_cpu_and_none_of_its_gp
     }
 
 
+def test_a_vllm_outside_that_is_split_takes_its_weights_once_and_a_cache_for_each_process():
+    lines = ("rollout=vllm_cpu", "rollout.placement=beside", "rollout.num_engines=2")
+    whole, split = (
+        {item.name: item.num_bytes for item in planned_memory(run, exact_shape(run))}
+        for run in (compose([*lines, f"rollout.tensor_parallel={num}"]) for num in (1, 2))
+    )
+    assert split["engine's weights"] == whole["engine's weights"]  # of 2 whole ones, or of 4 halves
+    assert split["engine's cache"] == 2 * whole["engine's cache"] == 4 * 64 * 2**20
+    assert split["weights that engines read"] == whole["weights that engines read"]
+
+
 def test_engines_beside_an_evaluation_are_planned_where_they_are():
     """On a CPU all of them; of GPUs, on which nothing else is, the one that most of them share."""
     lines = ("rollout=transformers", "rollout.placement=beside", "rollout.num_engines=2")

@@ -85,7 +85,7 @@ def _beside(
     return EngineProcesses(
         start,
         weights,
-        devices=_devices(config, ranks),
+        devices=engine_devices(config, ranks),
         logs=logs.absolute(),
         timeout_s=config.rollout.engine_timeout_s,
     )
@@ -110,7 +110,7 @@ def _on_cluster(
     )
 
 
-def _devices(config: RunConfig, ranks: Ranks) -> tuple[tuple[str | None, ...], ...]:
+def engine_devices(config: RunConfig, ranks: Ranks) -> tuple[tuple[str | None, ...], ...]:
     """A GPU for each process of each engine of this rank's, by its visible name; None for no choice."""
     rollout, gpus = config.rollout, visible_gpus()
     num_engines, num_each = rollout.num_engines // ranks.size, rollout.processes_per_engine

@@ -175,6 +175,15 @@ class VllmSettings(EngineSettings):
                 "choose rollout.sleep_level=null, or rollout.placement=inside"
             )
         super().check(use)
+        devices = self.devices or ()
+        for first in range(0, len(devices), self.tensor_parallel):
+            of_engine = devices[first : first + self.tensor_parallel]
+            if len(set(of_engine)) < len(of_engine):
+                raise ConfigError(
+                    f"rollout.devices={list(devices)} gives one engine the GPUs "
+                    f"{', '.join(map(str, of_engine))}, and each of its processes takes one of its own "
+                    f"(rollout.tensor_parallel={self.tensor_parallel}); name different ones"
+                )
         if self.enforce_eager and use.compiles:
             raise ConfigError(
                 "rollout.enforce_eager=true switches torch's compilation off in this process, and with it "
