@@ -49,7 +49,7 @@ class EngineActors:
         weights: SharedWeights,
         *,
         num_engines: int,
-        num_processes: int = 1,
+        num_processes: int,
         needs: Mapping[str, float],
         timeout_s: float,
     ) -> None:

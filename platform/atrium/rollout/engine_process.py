@@ -1,8 +1,8 @@
 """Engines in processes beside the trainer, on its machine: one or several for each.
 
-Such a process answers over an inherited socket and listens to nothing else. When that socket closes, because
-the trainer closed the engine or died in whatever way, the process ends at once, in the middle of sampling
-too.
+Such a process answers over an inherited socket and listens to nothing else, but for the others of its engine.
+When that socket closes, because the trainer closed the engine or died in whatever way, the process ends at
+once, in the middle of sampling too.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was asked is done by the process of this id."""
+    """What was asked is done, by the process of this id."""
 
     facts: EngineFacts
     pid: int = field(default_factory=os.getpid)
