@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.rollout.conftest import (
+    CLUSTER_ENGINES,
     Policy,
     actors,
     build_model,
@@ -106,6 +107,9 @@ def start(policy):
 
     def start_split(place="beside", act=None, *, num_engines=2, num_processes=2, unit_samples=12):
         where = {"beside": processes, "cluster": actors}[place]
+        if place == "cluster":  # a process joins one at a time
+            for other in CLUSTER_ENGINES:
+                other.close()
         started.append(
             start_dealt(
                 policy,
