@@ -24,6 +24,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from atrium.plain_files import append_plain
 from atrium.rollout.engine_member import Member, meeting_memory
 from atrium.rollout.engine_worker import EngineStart, EngineWorker, Question, Reply
 from atrium.rollout.placed_engine import PlacedEngine
@@ -243,7 +244,7 @@ def _end_with_trainer(connection: Connection) -> None:
 
 
 def _print_into(log: Path) -> None:
-    with log.open("ab") as file:
+    with append_plain(log) as file:
         sys.stdout.flush()
         sys.stderr.flush()
         os.dup2(file.fileno(), 1)
