@@ -95,3 +95,20 @@ def test_two_gpus_share_one_vllm(tmp_path):
         "rollout.tensor_parallel=2",
     )  # fmt: skip
     assert_trained(tmp_path)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="the trainer and an engine take a GPU each")
+def test_weights_are_sent_to_another_gpu_over_nccl(tmp_path):
+    from tests.vllm.test_vllm_transfer import sent
+
+    found = sent(tmp_path)
+    assert max(found["gaps"].values()) < 0.1
+    assert found["versions"] == {"read": [0], "sent": [1], "sent to one anew": [2], "sent alone": [3]}
+    assert set(found["listening"]) <= {"127.0.0.1"}
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="the trainer and an engine take a GPU each")
+def test_a_run_samples_on_another_gpu_with_weights_that_are_sent_over_nccl(tmp_path):
+    sent = ("rollout.placement=beside", "rollout.lag=1", "rollout.weight_transfer=nccl")
+    assert main(["train", *SHORT_RUN, *sent, f"runs_dir={tmp_path}", "optimizer.learning_rate=1e-4"]) == 0
+    assert_trained(tmp_path)

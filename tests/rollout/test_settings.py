@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,27 @@ def test_engines_beside_the_trainer_need_memory_that_they_inherit(monkeypatch):
     monkeypatch.delattr(os, "memfd_create")
     with pytest.raises(ConfigError, match=r"rollout\.placement=beside.*allowed is inside"):
         beside.check_machine("cpu")
+
+
+@pytest.mark.parametrize(
+    ("line", "obstacle"),
+    [
+        ("compute.device=cpu", "compute.device=cpu has no GPU"),
+        ("rollout=transformers", "rollout.engine=transformers reads weights in memory alone"),
+        ("rollout.sleep_level=2", "sleeps (rollout.sleep_level) has nothing"),
+        ("rollout.devices=[1, 1]", "rollout.devices=[1, 1] names a GPU twice or one of the trainer's"),
+        ("rollout.devices=[1, 0]", "the first 1, and NCCL takes one process on each"),
+    ],
+)
+def test_weights_are_sent_to_gpus_of_their_own_or_refused_in_one_line(line, obstacle):
+    beside = ("rollout=vllm", "compute.device=cuda", "rollout.placement=beside", "rollout.num_engines=2")
+    sent = (*beside, "rollout.weight_transfer=nccl")
+    assert engine(*sent, "rollout.devices=[2, 1]").sends_weights
+    with pytest.raises(ConfigError, match=re.escape(obstacle)) as raised:
+        compose([*sent, line])
+    assert str(raised.value).startswith("rollout.weight_transfer=nccl: ")
+    assert str(raised.value).endswith("or choose rollout.weight_transfer=host")
+    assert engine(*sent).for_evaluation().weight_transfer == "host"
 
 
 def test_engines_on_a_cluster_need_ray(monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 from atrium.cli.doctor import requirements
 from atrium.errors import EngineError, MissingDependencyError
 from atrium.rollout import vllm_environment
-from atrium.rollout.vllm_environment import check_speculation, check_vllm, set_environment
+from atrium.rollout.vllm_environment import check_sending, check_speculation, check_vllm, set_environment
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,15 @@ def test_a_vllm_that_does_not_fit_is_one_line_with_a_way_out(monkeypatch, instal
 def test_a_vllm_that_fits_is_accepted(monkeypatch, installed, device):
     monkeypatch.setattr(vllm_environment, "_version", installed.get)
     check_vllm(device)
+
+
+def test_a_vllm_that_takes_no_weights_over_nccl_is_accepted_where_none_are_sent(monkeypatch):
+    monkeypatch.setattr(vllm_environment, "_version", {"vllm": "0.31.2"}.get)
+    check_vllm("cuda")
+    with pytest.raises(MissingDependencyError, match=r"=nccl: vllm 0\.31\.2 is too old.* 0\.32"):
+        check_sending()
+    monkeypatch.setattr(vllm_environment, "_version", {"vllm": "0.32.0"}.get)
+    check_sending()
 
 
 def test_pyproject_offers_the_versions_that_the_engine_accepts():

@@ -35,11 +35,34 @@ METHODS = {
 }
 """Parameters of the methods that are called, by file and class."""
 
+TRANSFER = "distributed/weight_transfer"
+SENDING = {
+    ("v1/worker/gpu_worker.py", "Worker"): {
+        "init_weight_transfer_engine": {"init_info"},
+        "shutdown_weight_transfer_engine": set(),
+        "start_weight_update": set(),
+        "update_weights": {"update_info"},
+        "finish_weight_update": set(),
+    },
+    (f"{TRANSFER}/nccl_engine.py", "NCCLTrainerWeightTransferEngine"): {
+        "__init__": {"client", "source", "packed"},
+        "send_weights": set(),
+    },
+    ("distributed/device_communicators/pynccl_wrapper.py", "NCCLLibrary"): {"ncclGetUniqueId": set()},
+    ("distributed/device_communicators/pynccl.py", "PyNcclCommunicator"): {"destroy": set()},
+}
+"""Those that `rollout.weight_transfer=nccl` calls, in versions of `vllm_environment.SENDS_WEIGHTS` on."""
+
 FIELDS = {
     ("config/cache.py", "CacheConfig"): {"num_gpu_blocks", "block_size"},
     ("config/scheduler.py", "SchedulerConfig"): {"max_num_batched_tokens", "max_num_seqs"},
     ("config/model.py", "ModelConfig"): {"max_model_len", "head_dtype"},
     ("sampling_params.py", "RequestOutputKind"): {"FINAL_ONLY"},
+}
+SENDING_FIELDS = {
+    (f"{TRANSFER}/nccl_common.py", "NCCLWeightTransferInitInfo"): {
+        *("nccl_unique_id_b64", "world_size", "rank_offset", "packed"),
+    },
 }
 
 DEFAULTS = {
@@ -93,8 +116,8 @@ def members(tree: ast.Module, name: str) -> dict[str, ast.stmt]:
     return found
 
 
-def lacking(read: Callable[[str], str]) -> Iterator[str]:
-    """What a version does not have, or has otherwise."""
+def lacking(read: Callable[[str], str], *, sends_weights: bool = True) -> Iterator[str]:
+    """What a version does not have, or has otherwise; without `sends_weights`, but for that."""
 
     def parsed(file: str, name: str) -> dict[str, ast.stmt]:
         return members(ast.parse(read(file)), name)
@@ -103,9 +126,10 @@ def lacking(read: Callable[[str], str]) -> Iterator[str]:
         ("engine/arg_utils.py", "EngineArgs"): passed_to("EngineArgs"),
         ("sampling_params.py", "SamplingParams"): passed_to("VllmSamplingParams"),
     }
-    for (file, name), fields in {**FIELDS, **passed}.items():
+    wanted = {**FIELDS, **passed, **(SENDING_FIELDS if sends_weights else {})}
+    for (file, name), fields in wanted.items():
         yield from (f"{name}.{field}" for field in sorted(fields - set(parsed(file, name))))
-    for (file, name), methods in METHODS.items():
+    for (file, name), methods in {**METHODS, **(SENDING if sends_weights else {})}.items():
         found = parsed(file, name)
         for method, parameters in methods.items():
             node = found.get(method)
@@ -126,8 +150,9 @@ def main(places: list[str]) -> int:
     """Say of each place what it lacks; 1 where any lacks something, or none is given."""
     worst = int(not places)
     for place in map(Path, places):
-        missing = list(lacking(sources(place)))
         version = re.match(r"vllm(?:_cpu)?-([\d.]+)", place.name)
+        sends_weights = version is None or version[1].split(".")[1] == "32"  # SENDS_WEIGHTS, and the newest
+        missing = list(lacking(sources(place), sends_weights=sends_weights))
         told = f"lacks {', '.join(missing)}" if missing else "has all that is called"
         sys.stdout.write(f"{version[1] if version else place}: {told}\n")
         worst |= bool(missing)

@@ -6,6 +6,7 @@ its weights.
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +31,9 @@ from atrium.rollout.engine import Engine
 from atrium.rollout.engine_process import EngineProcesses, preload
 from atrium.rollout.engine_worker import EngineStart
 from atrium.rollout.placed_engine import EnginePlace
+from atrium.rollout.settings import VllmSettings
 from atrium.rollout.shared_weights import SharedWeights
+from atrium.rollout.vllm_transfer import NcclSender
 from atrium.train.guard.memory import keep_freed_memory
 from atrium.train.ranks.ranks import SINGLE, Ranks
 
@@ -71,7 +74,27 @@ def _dealt(
         else _beside(config, start, weights, logs, ranks)
     )
     return DealtEngine(
-        place, unit_samples=rollout.unit_samples_at_once, context_length=policy.context_length, log=log
+        place,
+        unit_samples=rollout.unit_samples_at_once,
+        context_length=policy.context_length,
+        log=log,
+        sender=_sender(config, weights, rollout.num_engines // ranks.size),
+    )
+
+
+def _sender(config: RunConfig, weights: SharedWeights, num_engines: int) -> NcclSender | None:
+    """What sends weights to this process's engines beside it; None where they read them in memory."""
+    rollout = config.rollout
+    if not isinstance(rollout, VllmSettings) or not rollout.sends_weights:
+        return None
+    rollout.prepare_environment(config.compute.device, Path(config.runs_dir) / ".cache")
+    if config.compute.num_nodes == 1:  # else NCCL listens on the network for the other nodes in any case
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    return NcclSender(
+        weights.places,
+        num_engines=num_engines,
+        num_processes=rollout.processes_per_engine,
+        timeout_s=rollout.step_timeout_s,
     )
 
 

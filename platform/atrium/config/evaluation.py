@@ -45,7 +45,10 @@ SECTIONS = (
 
 _OF_TRAINING = frozenset(
     f"rollout.{name}"
-    for name in ("num_prompts", "group_size", "temperature", "lag", "sampling_stream", "max_mismatch")
+    for name in (
+        *("num_prompts", "group_size", "temperature", "lag", "sampling_stream", "max_mismatch"),
+        "weight_transfer",
+    )
 )
 """Settings of those sections that only training reads: how many rollouts, and how."""
 

@@ -192,6 +192,7 @@ class RunConfig(Section):
     def engine_use(self) -> EngineUse:
         """What this run does around its engine."""
         return EngineUse(
+            device=self.compute.device,
             num_ranks=self.compute.world_size,
             num_nodes=self.compute.num_nodes,
             evaluation_top_p=self.evaluation.top_p,

@@ -18,8 +18,18 @@ from torch import Tensor
 
 from atrium.errors import EngineError
 from atrium.rollout.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
-from atrium.rollout.engine_worker import Answer, EngineStart, Failed, Release, Take, Unit
-from atrium.rollout.placed_engine import EnginePlace, PlacedT
+from atrium.rollout.engine_worker import (
+    Answer,
+    EngineStart,
+    Failed,
+    Join,
+    Question,
+    Receive,
+    Release,
+    Take,
+    Unit,
+)
+from atrium.rollout.placed_engine import EnginePlace, PlacedT, WeightSender
 from atrium.rollout.sampling import check_requests
 from atrium.rollout.units import cut_units
 
@@ -41,6 +51,9 @@ class DealtEngine(Generic[PlacedT]):
         The most tokens that a prompt and its completion may have together.
     log
         Takes a line that people should read.
+    sender
+        What sends new weights to all engines at once; without it, each reads them where the place has them,
+        as those do in any case that are started anew.
     """
 
     def __init__(
@@ -50,8 +63,10 @@ class DealtEngine(Generic[PlacedT]):
         unit_samples: int | None,
         context_length: int,
         log: Callable[[str], None],
+        sender: WeightSender | None = None,
     ) -> None:
         self._place = place
+        self._sender = sender
         self._unit_samples = unit_samples
         self._context_length = context_length
         self._log = log
@@ -62,6 +77,7 @@ class DealtEngine(Generic[PlacedT]):
         self._idle_s, self._looked = 0.0, time.monotonic()
         self._interrupted, self._is_closed = threading.Event(), False
         self._engines: list[PlacedT] = []
+        self._connected: list[PlacedT] = []
         try:
             self._engines += [place.start(number) for number in range(place.num_engines)]
             self._settle()
@@ -149,14 +165,32 @@ class DealtEngine(Generic[PlacedT]):
         Raises `EngineError`, with nothing changed, unless names and shapes are exactly the model's.
         """
         self._interrupted.clear()
+        if self._sender is not None:
+            self._answers(0.0)  # who died since the last update is started anew
         self._settle()  # nobody reads the weights while they are written
         self._place.write(weights)
         self._weight_version = version
-        self._ask_all(Take(version))
+        if self._sender is None:
+            self._ask_each(lambda _: Take(version))
+        else:
+            self._send(self._sender, weights)
+
+    def _send(self, sender: WeightSender, weights: Mapping[str, Tensor]) -> None:
+        if self._connected != self._engines:
+            sender.connect(self._ask_group)
+            self._connected = list(self._engines)
+        sender.send(weights, self._weight_version, self._ask_group)
+
+    def _ask_group(self, question_to: Callable[[int], Question]) -> None:
+        try:
+            self._ask_each(question_to)
+        except EngineError as error:
+            self._log(str(error))  # the sender may wait for this engine until its watchdog ends the process
+            raise
 
     def release_memory(self) -> None:
         """Let all engines give their device's memory to others until they are used again."""
-        self._ask_all(Release())
+        self._ask_each(lambda _: Release())
 
     def interrupt(self) -> None:
         """Let the completions that another thread takes end with `InterruptedError`, within a second.
@@ -171,11 +205,13 @@ class DealtEngine(Generic[PlacedT]):
             self._is_closed = True
             for engine in self._engines:
                 engine.end()
+            if self._sender is not None:
+                self._sender.close()
             self._place.close()
 
-    def _ask_all(self, question: Take | Release) -> None:
+    def _ask_each(self, question_to: Callable[[int], Question]) -> None:
         for engine in list(self._engines):
-            self._ask(engine, question)
+            self._ask(engine, question_to(engine.number))
         self._settle()
 
     def _settle(self) -> None:
@@ -183,15 +219,15 @@ class DealtEngine(Generic[PlacedT]):
         while any(engine.is_busy for engine in self._engines):
             self._answers()
 
-    def _answers(self) -> list[tuple[Unit, Generation]]:
-        """Deal what waits to who is free; the completions that arrive meanwhile, at most half a second.
+    def _answers(self, timeout_s: float = _LOOK_EVERY_S) -> list[tuple[Unit, Generation]]:
+        """Deal what waits to who is free; the completions that arrive meanwhile, in at most so many seconds.
 
         An engine that is lost is started anew, and its unit waits again, before all others.
         """
         for engine in list(self._engines):
             if self._waiting and not engine.is_busy:
                 self._ask(engine, self._waiting.popleft())
-        ready = self._place.wait(self._engines, _LOOK_EVERY_S)
+        ready = self._place.wait(self._engines, timeout_s)
         self._count_idle()
         answers = []
         for engine in list(self._engines):
@@ -225,7 +261,7 @@ class DealtEngine(Generic[PlacedT]):
             self._num_lost = 0
         return []
 
-    def _ask(self, engine: PlacedT, question: Take | Release | Unit) -> None:
+    def _ask(self, engine: PlacedT, question: Question) -> None:
         try:
             engine.ask(question)
         except OSError:
@@ -236,6 +272,11 @@ class DealtEngine(Generic[PlacedT]):
         engine.end()
         self._num_lost += 1
         said = f"engine {engine.number} {how} (what it printed: {engine.printed})"
+        if isinstance(engine.question, Join | Receive):
+            raise EngineError(
+                f"{said} while weights were sent to all engines, which the others cannot go on with; go on "
+                "from the last checkpoint with --resume (rollout.weight_transfer=host outlasts such a loss)"
+            )
         if self._num_lost > _MAX_LOST:
             raise EngineError(f"{said}, the last of {self._num_lost} that were lost one after the other")
         self._log(f"{said}; it is started again, and its work is asked again")

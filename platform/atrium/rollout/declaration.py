@@ -28,6 +28,7 @@ PLACE_SETTINGS = (
     "num_engines",
     "devices",
     "engine_timeout_s",
+    "weight_transfer",
     "cluster_address",
     "allow_open_cluster",
 )
@@ -36,6 +37,7 @@ PLACE_SETTINGS = (
 _IDLE_ELSEWHERE = {
     "num_engines": (1, ("beside", "cluster")),
     "devices": (None, ("beside",)),
+    "weight_transfer": ("host", ("beside",)),
     "cluster_address": (None, ("cluster",)),
     "allow_open_cluster": (False, ("cluster",)),
 }
@@ -81,6 +83,8 @@ class EngineUse:
 
     Attributes
     ----------
+    device
+        What the run computes on: `cpu` or `cuda`.
     num_ranks, num_nodes
         Processes of the run, and the machines that they are on.
     evaluation_top_p
@@ -91,6 +95,7 @@ class EngineUse:
         Whether torch compiles blocks of the model for updates.
     """
 
+    device: str
     num_ranks: int
     num_nodes: int
     evaluation_top_p: float
@@ -148,6 +153,8 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     """Whether it holds weights apart from the trainer's module, which it could otherwise sample from."""
     reads_stored: ClassVar[bool] = False
     """Whether completions may have been written by anyone, at any time."""
+    takes_sent_weights: ClassVar[bool] = False
+    """Whether weights can be sent to it from another process's GPU."""
 
     if TYPE_CHECKING:  # every engine declares it, as a literal of its own
         engine: str
@@ -178,6 +185,9 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     the first engine's, then the next one's; null for those behind the trainer's, in an evaluation for all."""
     engine_timeout_s: Wait = 1800.0
     """How long an engine outside may work without a word before it is taken for hanging and started anew."""
+    weight_transfer: Literal["host", "nccl"] = "host"
+    """How new weights reach engines of `placement=beside`: `host` through the machine's memory, `nccl` from
+    GPU to GPU by vLLM's own transfer, during which the loss of an engine ends the run (not measured)."""
     cluster_address: Annotated[str, Field(pattern=r"^[^\s/]+:\d{1,5}$")] | None = None
     """host:port of the Ray cluster of `placement=cluster`; null for that in RAY_ADDRESS."""
     allow_open_cluster: bool = False
@@ -221,6 +231,11 @@ class EngineSettings(Axis, axis=True, tag="engine"):
         return None
 
     @property
+    def sends_weights(self) -> bool:
+        """Whether new weights are sent from GPU to GPU."""
+        return self.weight_transfer == "nccl"
+
+    @property
     def sleeps(self) -> bool:
         """Whether the engine gives its memory to the update."""
         return False
@@ -250,6 +265,29 @@ class EngineSettings(Axis, axis=True, tag="engine"):
                 f"rollout.num_engines={self.num_engines} take {num_devices} on each machine; name so many, "
                 "or null"
             )
+        if self.sends_weights:
+            self._check_sending(use)
+
+    def _check_sending(self, use: EngineUse) -> None:
+        """Raise `ConfigError` unless weights can be sent to the engines, each process on a GPU of its own."""
+        num_trained_on, devices = use.num_ranks // use.num_nodes, self.devices or ()
+        has_shared = len({*devices, *range(num_trained_on)}) < len(devices) + num_trained_on
+        obstacles = (
+            (not self.takes_sent_weights, f"rollout.engine={self.engine} reads weights in memory alone"),
+            (use.device != "cuda", f"compute.device={use.device} has no GPU to send from"),
+            (self.sleeps, "an engine that sleeps (rollout.sleep_level) has nothing to write them to"),
+            (
+                has_shared,
+                f"rollout.devices={list(devices)} names a GPU twice or one of the trainer's, the first "
+                f"{num_trained_on}, and NCCL takes one process on each",
+            ),
+        )
+        for stands, obstacle in obstacles:
+            if stands:
+                raise ConfigError(
+                    f"rollout.weight_transfer=nccl: {obstacle}; change that, or choose "
+                    "rollout.weight_transfer=host"
+                )
 
     def check_batch(self, num_ranks: int) -> None:
         """Raise `ConfigError` where a batch of rollouts of all ranks leaves some engine without work."""

