@@ -47,7 +47,7 @@ _SAMPLES_OF_LARGE_MODELS = 64
 
 
 class DecoderSettings(EngineSettings):
-    """What is asked of the engine that decodes in the trainer's process with the trainer's module."""
+    """What is asked of the engine that decodes with transformers."""
 
     max_batch_tokens: Count | None
     """The most tokens, padding included, that are generated at once; null for no limit."""
@@ -117,14 +117,14 @@ class DecoderSettings(EngineSettings):
 
 
 class TransformersSettings(DecoderSettings):
-    """Rollouts sampled by the transformers engine in the trainer's process."""
+    """Rollouts sampled by the transformers engine."""
 
     engine: Literal["transformers"]
     """Which engine samples."""
 
 
 class VllmSettings(EngineSettings):
-    """Rollouts sampled by vLLM in the trainer's process."""
+    """Rollouts sampled by vLLM."""
 
     has_own_weights: ClassVar[bool] = True
     takes_sent_weights: ClassVar[bool] = True
