@@ -70,8 +70,13 @@ def test_no_unrelated_run_and_no_damage_is_an_error(client, runs_dir, make_run, 
     evaluation = make_run(runs_dir, "atr", 0, experiment="evaluations")
     config = json.loads(evaluation.config_file.read_text())
     evaluation.config_file.write_text(json.dumps({**config, "kind": "evaluation"}))
-    answer = eventually(client, lambda found: sum(len(row["runs"]) for row in found["rows"]) == 7)
-    assert {one["name"] for one in answer["experiments"]} == {"other", "study"}
+    answer = eventually(
+        client,
+        lambda found: (
+            sum(len(row["runs"]) for row in found["rows"]) == 7
+            and {one["name"] for one in found["experiments"]} == {"other", "study"}
+        ),
+    )
     assert answer["experiment"] == "study", "one method alone answers nothing"
     found = rows(answer)
     assert len(found["runs without settings"]["runs"]) == 2
