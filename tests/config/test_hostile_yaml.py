@@ -31,7 +31,7 @@ _HOSTILE = {
     "an alias of itself": ("a: &a [*a]", "within what it names"),
     "a date by its tag": ("a: !!timestamp 2020-01-01", "names a type"),
     "a class": ("a: !!python/object/apply:os.system [true]", "names a type"),
-    "deep lists": ("a: " + "[" * 50_000 + "]" * 50_000, "deep"),
+    "deep lists": ("a: " + "[" * 50_000 + "]" * 50_000, "deep|maximum nesting depth"),
     "deep mappings": ("a: " + "{a: " * 5_000 + "1" + "}" * 5_000, "deep"),
 }
 
