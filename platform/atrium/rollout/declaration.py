@@ -261,9 +261,8 @@ class EngineSettings(Axis, axis=True, tag="engine"):
         num_devices = self.num_engines * self.processes_per_engine // use.num_nodes
         if self.devices is not None and len(self.devices) != num_devices:
             raise ConfigError(
-                f"rollout.devices={list(self.devices)} names {len(self.devices)} GPUs, and the engines of "
-                f"rollout.num_engines={self.num_engines} take {num_devices} on each machine; name so many, "
-                "or null"
+                f"rollout.devices={list(self.devices)}: the engines of rollout.num_engines="
+                f"{self.num_engines} take {num_devices} on each machine; name so many, or null"
             )
         if self.sends_weights:
             self._check_sending(use)

@@ -46,7 +46,9 @@ def _lines(sides: Sides, missing: list[str]) -> Iterator[str]:
         how = f"each on devices of its own ({' '.join(missing)})"
         yield f"both at once, {how}: at least {least}, {times} times as fast"
     else:
-        yield f"both at once: at least {least}, of which {share(sides.bound_s / sides.step_s)} is reached"
+        # Medians of parts may add up to more than that of the whole.
+        reached = share(min(1.0, sides.bound_s / sides.step_s))
+        yield f"both at once: at least {least}, of which {reached} is reached"
     for_engines, for_trainers = sides.balance
     wanted = max(1, round(sides.engines_per_trainer * sides.num_trainers))
     yield (
