@@ -80,7 +80,7 @@ BESIDE = ("rollout=vllm", "rollout.placement=beside", "rollout.num_engines=2", "
 def test_engines_outside_have_processes_of_their_own():
     rollout = compose(BESIDE).rollout
     assert (rollout.processes_per_engine, rollout.ranks_per_engine) == (2, 1)
-    with pytest.raises(ConfigError, match=r"devices=\[1, 2\] names 2 GPUs, and .* take 4 on each machine"):
+    with pytest.raises(ConfigError, match=r"devices=\[1, 2\]: .* take 4 on each machine"):
         compose([*BESIDE, "rollout.devices=[1,2]"])
     with pytest.raises(ConfigError, match=r"gives one engine the GPUs 0, 0, and .*tensor_parallel=2"):
         compose([*BESIDE, "rollout.devices=[1,2,0,0]"])
