@@ -143,6 +143,8 @@ OVERRIDES = [
     (["rollout.placement=cluster", "rollout.cluster_address=ray://a"], "cluster_address=ray://a", "rollout"),
     (["rollout.placement=beside", "rollout.num_engines=3"], "rollout.num_engines=3", "rollout.unit_samples"),
     (["rollout.placement=beside", "rollout.devices=[0,1]"], "rollout.devices=[0, 1]", "take 1 on each"),
+    (["model=qwen3_4b", "model.architecture.head_dim=1e-100"], "for head_dim a whole number", "not 1e-100"),
+    (["model=qwen3_4b", "model.architecture.rms_norm_eps=1e-100"], "for rms_norm_eps 0, or", "not 1e-100"),
     (["rollout.placement=beside", "compute.num_processes=2"], "rollout.num_engines=1", "a multiple of 2"),
     (
         ["rollout=vllm", "rollout.lag=1", "rollout.placement=beside", "rollout.sleep_level=1"],

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, field_validator
 
 from atrium.data.prompts import Prompt
-from atrium.section import Count, CountOrZero, Frac, Positive, Rate, Section, Seed, Text
+from atrium.models.shape import OTHER_SIZES, SIZES
+from atrium.nested import flattened
+from atrium.section import SMALLEST, Count, CountOrZero, Frac, Positive, Rate, Section, Seed, Text
 
 TOKENS = (
     *("<pad>", "<unk>", "<eos>", "<q>", "<a>"),
@@ -141,6 +143,17 @@ class HubModelSettings(Section):
     """How a question is put to the model: a template's name, or its own system, examples, user, stop, ..."""
     thinking: bool
     """Whether answers begin with a thought that ends in </think>, which is not graded."""
+
+    @field_validator("architecture")
+    @classmethod
+    def _check_architecture(cls, value: dict[str, JsonValue] | None) -> dict[str, JsonValue] | None:
+        for key, one in flattened(value or {}).items():
+            is_size = key in (*SIZES, *OTHER_SIZES) and one is not None
+            if is_size and not (type(one) is int and 1 <= one <= 10**9):
+                raise ValueError(f"for {key} a whole number from 1 to 10^9, not {one}")
+            if isinstance(one, float) and one and not SMALLEST <= abs(one) <= 1e30:
+                raise ValueError(f"for {key} 0, or {SMALLEST:g} to 1e30 in size, not {one:g}")
+        return value
 
 
 ModelSettings = Annotated[TinyModelSettings | HubModelSettings, Field(discriminator="kind")]

@@ -12,6 +12,10 @@ from typing import Literal
 
 from atrium.errors import ConfigError
 
+SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+"""Keys of a config.json that every model's shape needs, each a number of things."""
+OTHER_SIZES = ("head_dim", "num_key_value_heads", "max_position_embeddings")
+"""Such keys that have a value without being given."""
 VOCABULARY_UNIT = 64
 """vLLM rounds a vocabulary up to a multiple of this, and splits what results."""
 
@@ -80,10 +84,9 @@ def read_shape(keys: Mapping[str, object] | None) -> ModelShape | None:
 
     Norms and biases, less than a thousandth of the parameters, are left out.
     """
-    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     found = keys or {}
-    sizes = [value for name in names if isinstance(value := found.get(name), int) and value > 0]
-    if len(sizes) < len(names):
+    sizes = [value for name in SIZES if isinstance(value := found.get(name), int) and value > 0]
+    if len(sizes) < len(SIZES):
         return None
     vocabulary, hidden, feed_forward, layers, heads = sizes
 
