@@ -330,9 +330,9 @@ def test_rollouts_are_filtered_and_stand_side_by_side(page):
 def test_a_note_is_saved_and_an_archived_run_hides(page, runs_dir):
     show(page, "/runs")
     page.locator(".run-name").first.click()
-    page.get_by_label("Note").fill("the best <so far>")
+    page.get_by_label("Note", exact=True).fill("the best <so far>")
     page.get_by_label("Tags").fill("paper, good")
-    page.get_by_label("Note").focus()
+    page.get_by_label("Note", exact=True).focus()
     page.locator("tbody .tag").first.wait_for()
     page.get_by_label("archived").check()
     until(page, "document.querySelectorAll('tbody tr[data-run]').length === 3")
