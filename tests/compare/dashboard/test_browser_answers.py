@@ -148,6 +148,39 @@ def test_runs_are_filtered_by_the_last_value_of_a_metric(page):
     page.locator("tr[data-run]", has_text="0.125").first.wait_for()
 
 
+def hold_back(page, pattern):
+    """A list that the first request of this address is put in, instead of being answered."""
+    held = []
+    page.route(pattern, lambda route: route.continue_() if held else held.append(route))
+    return held
+
+
+def test_a_view_that_is_still_being_made_shows_what_changes_meanwhile(page, runs_dir, make_run):
+    curves = hold_back(page, "**/api/curves?*")
+    page.goto("/curves?group=run")
+    while not curves:
+        page.wait_for_timeout(50)
+    make_run(runs_dir, "atr", 7)
+    page.wait_for_timeout(2000)  # the news of it comes while the first curves are still awaited
+    curves[0].continue_()
+    until(page, "document.querySelectorAll('.side .series').length === 5")
+
+
+def test_a_filter_by_a_metric_waits_for_the_metric(page):
+    show(page, "/curves")
+    drawn(page, "rollout/reward")
+    page.add_init_script("delete globalThis.SharedWorker")  # whose requests cannot be held back
+    hold_back(page, "**/api/events*")
+    view, lasts = hold_back(page, "**/static/views/runs.js"), hold_back(page, "**/api/lasts?*")
+    page.goto("/runs?q=rollout%2Freward%3E0.1", wait_until="commit")
+    while not (view and lasts):
+        page.wait_for_timeout(50)
+    view[0].continue_()
+    page.wait_for_timeout(1000)
+    lasts[0].continue_()
+    until(page, "document.querySelectorAll('tr[data-run]').length === 4")
+
+
 def test_the_way_from_a_run_to_its_trust_region_leads_back_and_keeps_the_other_runs(page):
     show(page, "/runs")
     page.locator(".run-name").last.click()

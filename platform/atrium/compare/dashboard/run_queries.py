@@ -30,7 +30,8 @@ _SPARK_POINTS = 40
 
 def runs_answer(watcher: Watcher) -> Answer:
     """The table of runs, the latest first; settings that all runs share are given once."""
-    return {**_table(watcher, watcher.version), "now": time.time(), **state_answer(watcher)}
+    state = state_answer(watcher)  # read first: what changes meanwhile has a later version than the answer
+    return {**_table(watcher, state["version"]), "now": time.time(), **state}
 
 
 @lru_cache(maxsize=4)

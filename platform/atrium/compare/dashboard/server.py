@@ -38,7 +38,7 @@ from atrium.tracking.run_folder import RunFolder
 
 STATIC = Path(__file__).with_name("static")
 VIEWS = ("overview", "runs", "curves", "compare", "trust-region", "rollouts", "sweeps", "evaluations")
-_TOKEN_PLACE, _DRAWING_PLACE = "{{token}}", "{{drawing}}"
+_TOKEN_PLACE, _VERSION_PLACE, _DRAWING_PLACE = "{{token}}", "{{version}}", "{{drawing}}"
 _DRAWING = "".join(
     f'<link rel="modulepreload" href="/static/{name}">'
     for name in ("export.js", "figure.js", "vendor/echarts/echarts.esm.min.js")
@@ -81,7 +81,7 @@ def create_app(
     app.state.is_closing = lambda: False
     app.add_middleware(Guard, host_names=host_names(host, more_hosts), token=token)
     app.add_exception_handler(AtriumError, _explained)
-    _add_pages(app, token)
+    _add_pages(app, watcher, token)
     _add_queries(app, watcher)
     _add_comparison(app, watcher)
     add_exports(app, watcher, said_of)
@@ -99,7 +99,7 @@ def _warm(watcher: Watcher) -> None:
     overview_answer(watcher, None, None)
 
 
-def _add_pages(app: FastAPI, token: str) -> None:
+def _add_pages(app: FastAPI, watcher: Watcher, token: str) -> None:
     page = (STATIC / "index.html").read_text(encoding="utf-8").replace(_TOKEN_PLACE, token)
 
     @app.get("/")
@@ -108,7 +108,8 @@ def _add_pages(app: FastAPI, token: str) -> None:
         if view not in VIEWS:
             return JSONResponse({"error": f"there is no page {view[:80]!r}"}, status_code=404)
         drawing = "" if view in _WITHOUT_FIGURES else _DRAWING
-        return HTMLResponse(page.replace(_DRAWING_PLACE, drawing), headers={"Cache-Control": "no-store"})
+        shown = page.replace(_DRAWING_PLACE, drawing).replace(_VERSION_PLACE, str(watcher.version))
+        return HTMLResponse(shown, headers={"Cache-Control": "no-store"})
 
     app.mount("/static", _Fresh(directory=STATIC), name="static")
 

@@ -27,33 +27,51 @@ const status = document.getElementById("status");
 let shown = null;
 let turn = 0;
 let table = null;
-let tableVersion = -1;
-let latest = null;
 let asking = null;
+let latest = null;
+/** The server's latest version that is known here: at first the page's own. */
+let known = Number(document.querySelector("meta[name=atrium-version]").content);
+/** The version that was known when what is shown was asked for. */
+let drawn = known;
 let refreshing = false;
 let lastRefresh = 0;
 
 /** What views are given: the table of runs, and a way to another address. */
 const context = {
   async runs() {
-    if (table === null || (latest && latest.version !== tableVersion)) {
-      asking ??= ask("runs").finally(() => { asking = null; });
-      table = await asking;
-      await fetchMetrics(get("q"), { more: getAll("mcol"), anew: true }).catch(() => {});
-      tableVersion = table.version;
+    if (table?.version === known) {
+      await fetchMetrics(get("q"), { more: getAll("mcol") }).catch(() => {});
+      return table;
     }
-    return table;
+    asking ??= askTable();
+    const mine = asking;
+    try {
+      const found = await mine;
+      if (asking === mine) {
+        table = found;
+        if (latest !== null) showStatus();
+      }
+      return found;
+    } finally {
+      if (asking === mine) asking = null;
+    }
   },
-  forget() { tableVersion = -1; },
+  forget() { table = asking = null; },
   go(address) {
     history.pushState(null, "", address);
     void open();
   },
-  say: showStatus,
 };
+
+async function askTable() {
+  const found = await ask("runs");
+  await fetchMetrics(get("q"), { more: getAll("mcol"), anew: true }).catch(() => {});
+  return found;
+}
 
 async function open() {
   const mine = ++turn;
+  const began = known;
   const { view } = here();
   const [, title] = VIEWS.find(([name]) => name === view) || ["", "Atrium"];
   document.title = `${title} · Atrium`;
@@ -71,9 +89,9 @@ async function open() {
     if (mine !== turn) made?.dispose?.();
     else {
       shown = made;
+      drawn = began;
       root.dataset.ready = view;
-      // What changed while the view was being made is not to be missed.
-      if (latest !== null && latest.version !== tableVersion) void refresh();
+      void refresh();
     }
   } catch (error) {
     if (mine === turn) { fill(root, empty("This view cannot be shown", error.message)); root.dataset.ready = view; }
@@ -104,16 +122,18 @@ document.addEventListener("keydown", (event) => {
 });
 addEventListener("popstate", () => void open());
 
+/** Draw the view anew until nothing has changed since what it shows was asked for. */
 async function refresh() {
-  if (refreshing || !shown?.refresh) return;
-  const wait = lastRefresh + REFRESH_MS - Date.now();
+  if (refreshing) return;
   refreshing = true;
-  if (wait > 0) await new Promise((resolve) => { setTimeout(resolve, wait); });
-  const version = latest?.version;
-  try { await shown?.refresh?.(); } catch { /* the next change tries again */ }
-  lastRefresh = Date.now();
+  while (shown?.refresh && drawn !== known) {
+    const wait = lastRefresh + REFRESH_MS - Date.now();
+    if (wait > 0) await new Promise((resolve) => { setTimeout(resolve, wait); });
+    drawn = known;
+    try { await shown?.refresh?.(); } catch { /* the next change tries again */ }
+    lastRefresh = Date.now();
+  }
   refreshing = false;
-  if (latest?.version !== version) void refresh();
 }
 
 function showStatus() {
@@ -135,11 +155,12 @@ function showStatus() {
 }
 
 listen((state) => {
-  const changed = state !== null && state.version !== latest?.version;
-  const first = latest === null;
   latest = state;
   showStatus();
-  if (changed && !(first && table === null)) void refresh().then(() => context.runs()).then(showStatus, () => {});
+  if (state === null || state.version === known) return;
+  known = state.version;
+  asking = null; // what was asked for before may be older
+  void refresh().then(() => context.runs()).catch(() => {});
 });
 
 const button = document.getElementById("theme");

@@ -32,10 +32,10 @@ export function parse(text) {
 /** Ask for the last values of the metrics that a text or a list names, where they are not known or are to be known anew. */
 export async function fetchMetrics(text, { more = [], anew = false } = {}) {
   const named = [...parse(text).map(({ key }) => key ?? ""), ...more].filter((key) => key.includes("/"));
+  const missing = [...new Set(named)].filter((key) => anew || !lasts.has(key));
+  const found = missing.length ? (await ask("lasts", { metric: missing })).lasts : {};
   if (anew) lasts.clear();
-  const missing = [...new Set(named)].filter((key) => !lasts.has(key));
-  if (!missing.length) return;
-  for (const [key, byRun] of Object.entries((await ask("lasts", { metric: missing })).lasts)) lasts.set(key, byRun);
+  for (const [key, byRun] of Object.entries(found)) lasts.set(key, byRun);
 }
 
 /** The last value of a metric that `fetchMetrics` asked for. */
