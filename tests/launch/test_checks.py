@@ -96,6 +96,15 @@ def test_engines_beside_the_processes_of_a_node_take_gpus_of_their_own(driver):
             launching.check_node(on_gpus(2, *beside, *engines))
 
 
+def test_engines_beside_one_process_are_counted_before_a_model_is_loaded(driver, tmp_path, capfd):
+    beside = ["rollout.placement=beside", "rollout.num_engines=3", "rollout.unit_samples=8"]
+    assert main(["train", f"runs_dir={tmp_path / 'runs'}", "compute.device=cuda", *beside]) == 2
+    said = capfd.readouterr()
+    assert "they and the engines beside them take 4; allowed is 3" in said.err
+    assert "compute: cuda" not in said.out  # what is said before torch is loaded
+    assert not list((tmp_path / "runs").glob("[!.]*"))
+
+
 def test_mixed_gpus_are_refused_by_name(driver, monkeypatch):
     with pytest.raises(ConfigError, match="evenly among NVIDIA A100, NVIDIA H100"):
         launching.check_node(on_gpus(3))

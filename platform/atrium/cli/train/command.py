@@ -22,7 +22,7 @@ from atrium.cli.parser import CommandParser, ask_for_plugins, files_explained
 from atrium.cli.train.branching import begin_branch, branch_config, split_step
 from atrium.cli.train.help import help_text
 from atrium.cli.train.hydra_flags import PROGRAM, complete_shell, parse_flags, run_hydra
-from atrium.cli.train.launching import is_rank, is_started_here, print_script, start, submit
+from atrium.cli.train.launching import check_node, is_rank, is_started_here, print_script, start, submit
 from atrium.config.compose import (
     compose,
     compose_all,
@@ -324,6 +324,8 @@ def _check_machine(config: RunConfig, from_step: int | None = None) -> None:
 
 
 def _train(config: RunConfig, overrides: Sequence[str]) -> None:
+    if config.rollout.placement == "beside":
+        check_node(config)
     with stop_requests(_stop, END_SIGNALS):
         set_threads(config)
         from atrium.assemble.graders import build_grader
