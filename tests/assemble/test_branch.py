@@ -35,7 +35,10 @@ def _branched(runs, parent, step, *overrides):
 def parent(runs):
     """A finished run of four steps with checkpoints at 2, 3 and 4."""
     folder = runs.runs_dir / "branches"
-    return RunFolder(min(folder.iterdir())) if folder.is_dir() else runs.train(*FOUR_STEPS)
+    known = [RunFolder(path) for path in folder.iterdir()] if folder.is_dir() else []
+    # Names do not tell it from its branches: those that begin within a second differ by chance.
+    parents = [run for run in known if from_json(run.config_file.read_text()).branch is None]
+    return parents[0] if parents else runs.train(*FOUR_STEPS)
 
 
 def _files(folder):
