@@ -166,6 +166,21 @@ def test_a_view_that_is_still_being_made_shows_what_changes_meanwhile(page, runs
     until(page, "document.querySelectorAll('.side .series').length === 5")
 
 
+def test_what_is_chosen_while_an_answer_is_awaited_is_what_is_shown(page):
+    show(page, "/trust-region")
+    shown = page.get_by_label("Window", exact=True)
+    shown.get_by_text("3 files of rollouts").wait_for()
+    region = hold_back(page, "**/api/trust-region?*")
+    for step in ("4", ""):
+        page.get_by_label("Step", exact=True).select_option(step)
+        while not region:
+            page.wait_for_timeout(50)
+    page.wait_for_timeout(1000)  # the second answer may come before the first
+    region[0].continue_()
+    page.wait_for_timeout(1000)
+    shown.get_by_text("3 files of rollouts").wait_for()
+
+
 def test_a_filter_by_a_metric_waits_for_the_metric(page):
     show(page, "/curves")
     drawn(page, "rollout/reward")

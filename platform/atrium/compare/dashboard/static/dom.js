@@ -73,3 +73,24 @@ export function debounced(action, milliseconds) {
     timer = setTimeout(() => action(...given), milliseconds);
   };
 }
+
+/** The action, one at a time: asked for while it is under way it is done once more, so the newest ends last. */
+export function oneAtATime(action) {
+  let running = null;
+  let again = false;
+  const run = async () => {
+    try {
+      do {
+        again = false;
+        await action().catch((error) => { if (!again) throw error; });
+      } while (again);
+    } finally {
+      running = null;
+    }
+  };
+  return () => {
+    again = true;
+    running ??= run();
+    return running;
+  };
+}

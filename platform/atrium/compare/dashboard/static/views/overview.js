@@ -1,7 +1,7 @@
 // The first page: which method is better in the latest experiment, by how much, and how sure that is.
 
 import { ask } from "../api.js";
-import { el, empty, field, fill, select } from "../dom.js";
+import { el, empty, field, fill, oneAtATime, select } from "../dom.js";
 import { Figure } from "../figure.js";
 import { duration, number, percent, shortName } from "../format.js";
 import { swatch } from "../palette.js";
@@ -38,7 +38,7 @@ export async function show(root, context) {
     void refresh();
   }
 
-  async function refresh() {
+  const refresh = oneAtATime(async () => {
     let answer = await ask("overview", { experiment: get("exp"), base: get("base") });
     if (answer.experiment && !get("base") && pinned(answer.experiment)) {
       answer = await ask("overview", { experiment: answer.experiment, base: pinned(answer.experiment) });
@@ -48,7 +48,7 @@ export async function show(root, context) {
     known = content;
     await draw(answer);
     await drawer?.refresh();
-  }
+  });
 
   async function draw(answer) {
     if (!answer.experiment) {

@@ -1,7 +1,7 @@
 // Sweeps: what was tried, what it reached, which settings mattered, and what was pruned.
 
 import { ask } from "../api.js";
-import { choice, el, empty, field, fill, select } from "../dom.js";
+import { choice, el, empty, field, fill, oneAtATime, select } from "../dom.js";
 import { Figure, axis, tip } from "../figure.js";
 import { age, number, percent } from "../format.js";
 import { addressOf, get, set } from "../url.js";
@@ -53,7 +53,7 @@ export async function show(root, context) {
     return keys.includes(get("key")) ? get("key") : keys.find((key) => key.endsWith("delta")) ?? keys[0];
   };
 
-  async function redraw() {
+  const redraw = oneAtATime(async () => {
     try {
       sweeps = (await ask("sweeps")).sweeps;
       if (!sweeps.length) {
@@ -74,7 +74,7 @@ export async function show(root, context) {
       dispose();
       fill(body, empty("This sweep cannot be shown", error.message));
     }
-  }
+  });
 
   function drawAll(sweep) {
     dispose();

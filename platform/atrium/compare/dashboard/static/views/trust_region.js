@@ -1,7 +1,7 @@
 // One run's trust region: observed ratios against the window, what each side cut, entropy against cuts.
 
 import { ask } from "../api.js";
-import { choice, el, field, fill } from "../dom.js";
+import { choice, el, field, fill, oneAtATime } from "../dom.js";
 import { Figure, axis, bandSeries, figureGrid, tip, zoomable } from "../figure.js";
 import { number, percent } from "../format.js";
 import { noRuns, runSelect } from "../selection.js";
@@ -64,7 +64,7 @@ async function showRun(root, context, modes) {
     fill(bar, modes, field("run", made.box), field("at", box), el("a", { href: addressOf("runs", { open: chosen, run: null }) }, "About this run"));
   }
 
-  async function refresh() {
+  const refresh = oneAtATime(async () => {
     table = await context.runs();
     if (!chosen) drawBar();
     if (!chosen) {
@@ -94,7 +94,7 @@ async function showRun(root, context, modes) {
     } catch (error) {
       fill(banner, el("p", { class: "banner" }, error.message));
     }
-  }
+  });
 
   function drawFacts(region) {
     const { window: bounds, divergence } = region;

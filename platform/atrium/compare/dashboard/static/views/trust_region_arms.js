@@ -1,7 +1,7 @@
 // Methods side by side: their windows, the ratios of their tokens, what was cut, entropy and KL, at equal steps.
 
 import { ask } from "../api.js";
-import { debounced, el, fill } from "../dom.js";
+import { debounced, el, fill, oneAtATime } from "../dom.js";
 import { Figure, axis, figureGrid, tip } from "../figure.js";
 import { number, percent } from "../format.js";
 import { seriesStyle, swatch } from "../palette.js";
@@ -48,7 +48,7 @@ export async function showArms(root, context, modes) {
     return { names, num: names.length };
   }
 
-  async function refresh() {
+  const refresh = oneAtATime(async () => {
     table = await context.runs();
     const { names, num } = await chosenRuns();
     grid.hidden = !names.length;
@@ -71,7 +71,7 @@ export async function showArms(root, context, modes) {
     } catch (error) {
       fill(banner, el("p", { class: "banner" }, error.message));
     }
-  }
+  });
 
   /** What staleness did, a point per step; shown where batches lagged. */
   function drawAged({ panels }, { arms, until }) {
