@@ -134,7 +134,8 @@ def comparison_picture(
     """A whole comparison in one picture of two columns' width: what may be said, rewards, every seed."""
     names = [one.arm.name for one in comparison.arms]
     said = sentences if len(sentences) <= _MOST_SAID else [f"{len(sentences)} methods against {names[0]}"]
-    lines = [line for one in said for line in textwrap.wrap(one, _CHARACTERS[2] - 15)]
+    whole = [one.replace(" %", "\N{NO-BREAK SPACE}%") for one in said]
+    lines = [line for one in whole for line in textwrap.wrap(one, _CHARACTERS[2] - 15)]
     inches = max(2.2, _row_inches(names, 1) + 0.5) + _LINE * (len(lines) + len(names))
     figure = new_figure((INCHES[2], inches), layout="constrained")
     left, right = figure.subplots(1, 2)

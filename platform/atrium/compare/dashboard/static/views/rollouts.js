@@ -151,7 +151,9 @@ export async function show(root, context) {
     if (!answer) return void redraw();
     const asked = { run: get("at") || answer?.run, ...parameters() };
     if (!asked.run) return;
+    const mine = turn;
     const found = await ask("samples", asked);
+    if (mine !== turn) return; // something else has been chosen
     const before = JSON.stringify([answer?.sources, answer?.rows.length, answer?.step]);
     if (JSON.stringify([found.sources, found.rows.length, found.step]) === before) return;
     const kept = get("problem");
