@@ -53,6 +53,33 @@ def stop_requests(ask: Callable[[int], None], signals: Sequence[int] = STOP_SIGN
 
 
 @contextmanager
+def stopped_at_once(
+    error: Callable[[int], Exception], signals: Sequence[int] = STOP_SIGNALS
+) -> Iterator[Callable[[], None]]:
+    """Within the body, a signal that arrives raises its `error`; gives what raises it again.
+
+    What a handler raises is lost in a finalizer, and a library may swallow it or make an error of its own of
+    it. So any exception that leaves the body after a signal is replaced, and the body asks where it goes on.
+    """
+    arrived: list[int] = []
+
+    def raise_again() -> None:
+        if arrived:
+            raise error(arrived[0])
+
+    def stop(number: int) -> None:
+        arrived.append(number)
+        raise_again()
+
+    with stop_requests(stop, signals):
+        try:
+            yield raise_again
+        except Exception:
+            raise_again()
+            raise
+
+
+@contextmanager
 def bounded_memory(more_bytes: int) -> Iterator[None]:
     """Within the body, let allocations fail that take this process so far beyond what it has on entry.
 

@@ -92,9 +92,16 @@ def run_training(
 
 def _train(run: Run, grader: Grader) -> None:
     """Build the parts of the run and let the loop drive them."""
-    config, ranks, cache_dir = run.config, run.ranks, run.folder.cache_dir
     should_stop = StopRequests(run.log)
     run.closing.enter_context(stop_requests(should_stop.ask))
+    with should_stop.before_steps():
+        training, state = _ready(run, grader, should_stop)
+    train(training, state)
+
+
+def _ready(run: Run, grader: Grader, should_stop: Callable[[], bool]) -> tuple[Training, TrainingState]:
+    """The loop with its parts, and the state that it goes on from; the listeners have heard the beginning."""
+    config, ranks, cache_dir = run.config, run.ranks, run.folder.cache_dir
     with ranks.first_alone("loading the data"):
         task = build_task(config, cache_dir, run.log)
     stored = read_bank(config, task.train.problems, run.log)
@@ -122,8 +129,7 @@ def _train(run: Run, grader: Grader) -> None:
         f"{policy.size} on {config.compute.device}"
     )
     run.listener.begin(step=state.step, num_steps=config.num_steps, title=title)
-    should_stop.begin_steps()
-    train(training, state)
+    return training, state
 
 
 def _assembled(

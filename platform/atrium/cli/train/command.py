@@ -38,7 +38,7 @@ from atrium.config.resume import resumed
 from atrium.config.schema import RunConfig
 from atrium.errors import AtriumError, ConfigError, Interrupted, RunFolderError
 from atrium.plain_files import read_plain
-from atrium.processes import END_SIGNALS, stop_requests
+from atrium.processes import END_SIGNALS, stopped_at_once
 from atrium.tracking.find import TRAINED, find_run
 from atrium.tracking.run_folder import RunFolder
 
@@ -326,7 +326,7 @@ def _check_machine(config: RunConfig, from_step: int | None = None) -> None:
 def _train(config: RunConfig, overrides: Sequence[str]) -> None:
     if config.rollout.placement == "beside":
         check_node(config)
-    with stop_requests(_stop, END_SIGNALS):
+    with stopped_at_once(_stopped, END_SIGNALS) as stop_if_asked:
         set_threads(config)
         from atrium.assemble.graders import build_grader
         from atrium.tracking.printing import waiting
@@ -336,11 +336,12 @@ def _train(config: RunConfig, overrides: Sequence[str]) -> None:
                 # Only now: torch reads the environment when it is loaded.
                 from atrium.assemble.training import run_training
 
+            stop_if_asked()
             run_training(config, grader, overrides)
 
 
-def _stop(number: int) -> None:
-    raise Interrupted(f"stopped by {signal.Signals(number).name} before training was set up")
+def _stopped(number: int) -> Interrupted:
+    return Interrupted(f"stopped by {signal.Signals(number).name} before training was set up")
 
 
 def set_threads(config: RunConfig) -> None:
