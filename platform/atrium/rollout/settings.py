@@ -76,8 +76,8 @@ class DecoderSettings(EngineSettings):
         if self.num_engines > num_units:
             raise ConfigError(
                 f"rollout.num_engines={self.num_engines}: a batch of {self.num_prompts * self.group_size} "
-                f"completions is dealt in {num_units} parts of rollout.unit_samples={self.unit_samples} at "
-                "most, so that some engine has nothing to do; lower one of the two"
+                f"completions has work for {num_units}, in units of rollout.unit_samples={self.unit_samples} "
+                "at most, so that some engine has nothing to do; lower one of the two"
             )
 
     def memory(self, shape: ModelShape, demand: EngineDemand) -> tuple[MemoryItem, ...]:
