@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from atrium.errors import Interrupted
-from atrium.processes import END_SIGNALS, stop_requests, stopped_at_once
+from atrium.processes import END_SIGNALS, STOP_SIGNALS, stop_requests, stopped_at_once
 from atrium.tracking.find import list_runs
 from atrium.tracking.status import RunState, read_status
 
@@ -55,6 +56,15 @@ def test_a_signal_while_the_parts_are_built_is_recorded_in_the_folder(tmp_path):
     code, _ = _ended(process)
     assert code == 130
     assert read_status(runs[0].status_file).state == RunState.INTERRUPTED
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_that_stops_at_once_raises_its_error(number):
+    with (
+        pytest.raises(Interrupted, match=f"stopped by {number}"),
+        stopped_at_once(lambda number: Interrupted(f"stopped by {number}")),
+    ):
+        os.kill(os.getpid(), number)
 
 
 def _swallowed(stop_if_asked):

@@ -16,7 +16,6 @@ from atrium import plugins
 from atrium.assemble.ranks import agreed_folder, explained_by, restore_and_truncate
 from atrium.compare.figures.runs import draw_figures
 from atrium.config.schema import RunConfig
-from atrium.errors import Interrupted
 from atrium.launch.rank_logs import rank_log
 from atrium.rollout.engine import EngineFacts
 from atrium.tracking.diagnosis import Notes
@@ -213,40 +212,19 @@ def _listeners(
 
 
 class StopRequests:
-    """Ctrl-C, SIGTERM and the signals of a cluster as requests to stop after the step at hand.
-
-    Until steps begin, nothing is lost by stopping at once. What a handler raises may be lost all the same, or
-    become an error of a library (see `stopped_at_once`), so the run is stopped when steps would begin, too.
-    """
+    """Ctrl-C, SIGTERM and the signals of a cluster as requests to stop after the step at hand."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self._log = log
-        self._is_asked, self._has_steps = False, False
+        self._is_asked = False
 
     def __call__(self) -> bool:
         """Whether the run is to stop after the step at hand."""
         return self._is_asked
 
-    @contextmanager
-    def before_steps(self) -> Iterator[None]:
-        """The body makes ready for the steps, and a signal ends it; later ones are answered after a step."""
-        try:
-            yield
-        except Exception:
-            self._stop_if_asked()
-            raise
-        self._has_steps = True
-        self._stop_if_asked()
-
-    def _stop_if_asked(self) -> None:
-        if self._is_asked:
-            raise Interrupted("stopped before the first step of this session")
-
     def ask(self, number: int) -> None:
-        """Take a signal; raises `Interrupted` before the steps, `KeyboardInterrupt` on a second Ctrl-C."""
-        was_asked, self._is_asked = self._is_asked, True
-        if not self._has_steps:
-            self._stop_if_asked()
-        if was_asked and number == signal.SIGINT:
+        """Take a signal; raises `KeyboardInterrupt` on a second Ctrl-C."""
+        if self._is_asked and number == signal.SIGINT:
             raise KeyboardInterrupt
+        self._is_asked = True
         self._log("stopping after this step; Ctrl-C again stops at once")

@@ -46,9 +46,10 @@ from atrium.assemble.task import (
 from atrium.config.schema import RunConfig
 from atrium.data.problems import ProblemStream
 from atrium.data.prompts import prompt_encoder
+from atrium.errors import Interrupted
 from atrium.grading.grader import Grader
 from atrium.models.policy import Policy
-from atrium.processes import stop_requests
+from atrium.processes import stop_requests, stopped_at_once
 from atrium.records import Problem, TokenIds
 from atrium.rollout.dealt_engine import DealtEngine
 from atrium.rollout.engine import Engine, SamplingParams
@@ -94,8 +95,11 @@ def _train(run: Run, grader: Grader) -> None:
     """Build the parts of the run and let the loop drive them."""
     should_stop = StopRequests(run.log)
     run.closing.enter_context(stop_requests(should_stop.ask))
-    with should_stop.before_steps():
+    # Until steps begin, nothing is lost by stopping at once.
+    early = Interrupted("stopped before the first step of this session")
+    with stopped_at_once(lambda _: early) as stop_if_asked:
         training, state = _ready(run, grader, should_stop)
+        stop_if_asked()
     train(training, state)
 
 
