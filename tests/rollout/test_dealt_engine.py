@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import pickle
 import signal
@@ -27,12 +29,21 @@ from tests.rollout.conftest import (
 )
 
 from atrium.errors import ConfigError, EngineError, PolicyDivergedError
+from atrium.processes import is_alive
 from atrium.rollout.engine import GenerationRequest, SamplingParams
 from atrium.rollout.placed_engine import PlacedEngine
 from atrium.rollout.units import cut_units
 
 SAMPLING = SamplingParams(max_new_tokens=24)
 TEXTS = [f"{number}+{number}=" for number in range(8)]
+
+
+def are_gone(pids):
+    """Whether all these processes end, soon."""
+    deadline = time.monotonic() + 60.0
+    while (alive := any(is_alive(pid) for pid in pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not alive
 
 
 def bits(generations):
@@ -126,6 +137,28 @@ def test_a_process_that_hangs_is_killed_and_changes_nothing(engine, requests, ex
     assert not psutil.pid_exists(stopped)
 
 
+def test_a_process_that_lives_although_its_start_failed_takes_nothing_from_the_next(
+    policy, requests, expected, monkeypatch
+):
+    read, orphans = multiprocessing.forkserver.read_signed, []
+
+    def killed_before_it_says_whom_it_forked(descriptor):
+        orphans.append(read(descriptor))
+        if len(orphans) == 1:
+            raise EOFError
+        return orphans[-1]
+
+    monkeypatch.setattr(multiprocessing.forkserver, "read_signed", killed_before_it_says_whom_it_forked)
+    engine = start_dealt(policy, num_engines=1, unit_samples=DEALT_UNIT_SAMPLES)
+    try:
+        assert bits(engine.generate(requests, SAMPLING)) == expected
+        orphan, living = orphans
+        assert engine.process_ids == [living]
+        assert are_gone([orphan])
+    finally:
+        engine.close()
+
+
 def test_completions_that_nobody_takes_leave_no_trace(engine, requests, expected):
     generations = engine.generate(requests, SAMPLING)
     next(generations)
@@ -207,15 +240,38 @@ def sample_for_ever(connection):
     time.sleep(600)
 
 
-def test_a_trainer_that_is_killed_leaves_no_engine_behind():
+def close_one_that_hangs(connection):
+    """The life of a trainer that has lost what its engine was forked from."""
+    policy = Policy(model=build_model(0), tokenizer=build_tokenizer())
+    engine = start_dealt(policy, num_engines=1, unit_samples=4)
+    hanging = psutil.Process(engine.process_ids[0])
+    hanging.suspend()
+    hanging.parent().kill()
+    while multiprocessing.active_children():  # it then takes the engine for ended
+        time.sleep(0.01)
+    engine.close()
+    connection.send([hanging.pid])
+
+
+@contextlib.contextmanager
+def trainer_of(life):
+    """A process that has something from a connection to say, and the connection."""
     context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
-    trainer = context.Process(target=sample_for_ever, args=(theirs,))
-    trainer.start()
-    engines = [psutil.Process(pid) for pid in ours.recv()]
-    trainer.kill()
-    trainer.join()
-    gone, alive = psutil.wait_procs(engines, timeout=60)
-    assert len(gone) == 2, alive
-    ours.close()
-    theirs.close()
+    with ours, theirs:
+        trainer = context.Process(target=life, args=(theirs,))
+        trainer.start()
+        yield trainer, ours
+        trainer.join()
+
+
+def test_a_trainer_that_is_killed_leaves_no_engine_behind():
+    with trainer_of(sample_for_ever) as (trainer, connection):
+        engines = connection.recv()
+        trainer.kill()
+        assert are_gone(engines)
+
+
+def test_an_engine_that_hangs_is_killed_although_what_it_was_forked_from_is_gone():
+    with trainer_of(close_one_that_hangs) as (_, connection):
+        assert are_gone(connection.recv())

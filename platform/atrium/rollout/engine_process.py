@@ -127,22 +127,20 @@ class EngineProcess(PlacedEngine):
     ) -> None:
         super().__init__(number, num_processes=len(devices), timeout_s=timeout_s)
         self._log = log
-        self._processes: list[BaseProcess] = []
-        self.connections: list[Connection] = []
+        self._processes: list[_Forked] = []
         meeting = Descriptor(meeting_memory())
         try:
             for rank, device in enumerate(devices):
-                ours, theirs = _CONTEXT.Pipe()
-                self.connections.append(ours)
                 # The trainer, which waits half as long, ends them all when one is missing.
                 part = _Part(rank, len(devices), meeting, 2 * timeout_s, memory, device, log)
-                with theirs:
-                    self._processes.append(_forked(f"atrium-engine-{number}-{rank}", theirs, part))
+                self._processes.append(_fork(f"atrium-engine-{number}-{rank}", part))
         except BaseException:
             self.end()
             raise
         finally:
             os.close(meeting.number)
+
+        self.connections = [process.connection for process in self._processes]
 
     @property
     def printed(self) -> str:
@@ -153,16 +151,12 @@ class EngineProcess(PlacedEngine):
         """Kill the processes, which have nothing to lose. Harmless when called twice."""
         self._kill()
         for process in self._processes:
-            with suppress(ValueError):  # it is closed
-                process.join(_END_TIMEOUT_S)
-                process.close()
-        for connection in self.connections:
-            connection.close()
+            process.close()
+        self._processes = []
 
     def _kill(self) -> None:
         for process in self._processes:
-            with suppress(ValueError):  # it is closed
-                process.kill()
+            process.kill()
 
     def _send(self, question: Question) -> None:
         with self._bounded():
@@ -177,7 +171,7 @@ class EngineProcess(PlacedEngine):
         return reply
 
     def _has_lost_one(self, timeout_s: float) -> bool:
-        return bool(wait([process.sentinel for process in self._processes], timeout_s))
+        return bool(wait([process.descriptor for process in self._processes], timeout_s))
 
     @contextmanager
     def _bounded(self) -> Iterator[None]:
@@ -203,19 +197,53 @@ class _Part:
     log: Path
 
 
-def _forked(name: str, connection: Connection, part: _Part) -> BaseProcess:
+@dataclass(frozen=True, slots=True)
+class _Forked:
+    """A process of an engine.
+
+    `connection` leads to it, and `descriptor` is one of the process itself (a pidfd), readable once it has
+    ended: what multiprocessing knows of a process is lost with the one that it is forked from.
+    """
+
+    process: BaseProcess
+    connection: Connection
+    descriptor: int
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.descriptor, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Wait until it has ended after `kill`, and forget it."""
+        wait([self.descriptor], _END_TIMEOUT_S)
+        self.process.join(_END_TIMEOUT_S)
+        with suppress(ValueError):  # it still runs
+            self.process.close()
+        self.connection.close()
+        os.close(self.descriptor)
+
+
+def _fork(name: str, part: _Part) -> _Forked:
     """A process that serves. What it is forked from may have been killed: it starts anew once it is gone."""
     give_up = time.monotonic() + _END_TIMEOUT_S
     while True:
-        process = _CONTEXT.Process(target=_serve, args=(connection, part), name=name, daemon=True)
+        # A process can live although its start failed. Having a socket of its own, it ends when that is
+        # closed, and never reads what another is asked.
+        ours, theirs = _CONTEXT.Pipe()
+        process = _CONTEXT.Process(target=_serve, args=(theirs, part), name=name, daemon=True)
         try:
-            process.start()
+            with theirs:
+                process.start()
+            assert process.pid is not None
+            return _Forked(process, ours, os.pidfd_open(process.pid))
         except (EOFError, OSError):
+            ours.close()
             if time.monotonic() > give_up:
                 raise
             time.sleep(_RETRY_S)
-        else:
-            return process
+        except BaseException:
+            ours.close()
+            raise
 
 
 def _serve(connection: Connection, part: _Part) -> None:
