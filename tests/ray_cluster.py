@@ -19,8 +19,8 @@ CPUS_PER_NODE = 2
 
 
 @contextmanager
-def ray_cluster(*, asks_for_token=True):
-    """The environment of whoever joins the cluster, as a mapping."""
+def ray_cluster(*, asks_for_token=True, **nodes):
+    """The environment of whoever joins the cluster, as a mapping; `nodes` are for its nodes alone."""
     variables = {
         "RAY_AUTH_MODE": "token" if asks_for_token else "disabled",
         "RAY_AUTH_TOKEN": secrets.token_hex(16),
@@ -29,7 +29,7 @@ def ray_cluster(*, asks_for_token=True):
     }
     started = subprocess.Popen(
         [sys.executable, __file__],
-        env={**os.environ, **variables, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, **variables, **nodes, "PYTHONPATH": str(REPOSITORY)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -46,11 +46,11 @@ def ray_cluster(*, asks_for_token=True):
 
 
 @cache
-def ray_cluster_here():
+def ray_cluster_here(**nodes):
     """The environment of whoever joins a cluster that lives until this process ends."""
     closing = ExitStack()
     atexit.register(closing.close)
-    return closing.enter_context(ray_cluster())
+    return closing.enter_context(ray_cluster(**nodes))
 
 
 def main():

@@ -139,7 +139,7 @@ OVERRIDES = [
     (["rollout.allow_open_cluster=true"], "rollout.allow_open_cluster=true", "rollout.placement=cluster"),
     (["rollout.placement=beside", "rollout.cluster_address=a:1"], "rollout.cluster_address=a:1", "cluster"),
     (["rollout.placement=cluster", "rollout.devices=[0]"], "rollout.devices=[0]", "rollout.placement=beside"),
-    (["rollout=vllm", "rollout.weight_transfer=nccl"], "rollout.weight_transfer=nccl", "placement=beside"),
+    (["rollout=vllm", "rollout.weight_transfer=nccl"], "rollout.weight_transfer=nccl", "beside or cluster"),
     (["rollout.placement=cluster", "rollout.cluster_address=ray://a"], "cluster_address=ray://a", "rollout"),
     (["rollout.placement=beside", "rollout.num_engines=3"], "rollout.num_engines=3", "rollout.unit_samples"),
     (["rollout.placement=beside", "rollout.devices=[0,1]"], "rollout.devices=[0, 1]", "take 1 on each"),

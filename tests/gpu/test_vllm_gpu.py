@@ -98,10 +98,11 @@ def test_two_gpus_share_one_vllm(tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="the trainer and an engine take a GPU each")
-def test_weights_are_sent_to_another_gpu_over_nccl(tmp_path):
+@pytest.mark.parametrize("placement", ["beside", "cluster"])
+def test_weights_are_sent_to_another_gpu_over_nccl(tmp_path, placement):
     from tests.vllm.test_vllm_transfer import sent
 
-    found = sent(tmp_path)
+    found = sent(tmp_path, f"rollout.placement={placement}")
     assert max(found["gaps"].values()) < 0.1
     assert found["versions"] == {"read": [0], "sent": [1], "sent to one anew": [2], "sent alone": [3]}
     assert set(found["listening"]) <= {"127.0.0.1"}

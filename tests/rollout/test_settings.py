@@ -132,6 +132,8 @@ def test_engines_beside_the_trainer_need_memory_that_they_inherit(monkeypatch):
 def test_weights_are_sent_to_gpus_of_their_own_or_refused_in_one_line(line, obstacle):
     beside = ("rollout=vllm", "compute.device=cuda", "rollout.placement=beside", "rollout.num_engines=2")
     sent = (*beside, "rollout.weight_transfer=nccl")
+    afar = engine(*sent, "rollout.placement=cluster")
+    assert (afar.sends_weights_afar, engine(*sent).sends_weights_afar) == (True, False)
     assert engine(*sent, "rollout.devices=[2, 1]").sends_weights
     with pytest.raises(ConfigError, match=re.escape(obstacle)) as raised:
         compose([*sent, line])

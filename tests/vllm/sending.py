@@ -1,4 +1,4 @@
-"""A trainer that sends weights to vLLMs beside it: `sending.py FOLDER SETTING=VALUE ...`.
+"""A trainer that sends weights to vLLMs outside: `sending.py FOLDER SETTING=VALUE ...`.
 
 What it found is written to `found.json`. Where there are no GPUs, `store_transfer` stands for NCCL.
 """
@@ -6,12 +6,14 @@ What it found is written to `found.json`. Where there are no GPUs, `store_transf
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from pathlib import Path
 
 import psutil
 import torch
+from tests.ray_cluster import ray_cluster_here
 
 from atrium import plugins
 
@@ -28,6 +30,9 @@ BASE = (
 def main(folder, *overrides):
     if not ON_GPU:
         plugins.load([str(Path(__file__).with_name("store_transfer.py"))])
+    if "rollout.placement=cluster" in overrides:
+        # The trainer has the first GPU, of which Ray is not told.
+        os.environ.update(ray_cluster_here(CUDA_VISIBLE_DEVICES="1"))
     # Only now: plugins come before the settings.
     from tests.vllm.test_vllm_engine import mean_gap, request
 
@@ -81,9 +86,14 @@ def main(folder, *overrides):
         if place.status == psutil.CONN_LISTEN
     ]
     if not ON_GPU:  # where it is not known whether NCCL lets go of a group that lost one
-        process = psutil.Process(engine.process_ids[0])
-        process.suspend()
-        threading.Timer(1.0, process.kill).start()
+        process, send = psutil.Process(engine.process_ids[0]), engine._sender.send
+
+        def lose_one_and_send(*arguments):
+            process.suspend()
+            threading.Timer(1.0, process.kill).start()
+            send(*arguments)
+
+        engine._sender.send = lose_one_and_send
         try:
             engine.update_weights(first.weights(), 4)
         except EngineError as error:

@@ -1,4 +1,4 @@
-"""Weights that are sent to vLLMs beside the trainer: all that is above NCCL, on a CPU."""
+"""Weights that are sent to vLLMs outside the trainer: all that is above NCCL, on a CPU."""
 
 from __future__ import annotations
 
@@ -36,8 +36,12 @@ def sent(folder, *overrides):
 
 @pytest.mark.parametrize(
     "engines",
-    [("rollout.num_engines=2",), ("rollout.tensor_parallel=2",)],
-    ids=["two engines", "one engine of two processes"],
+    [
+        ("rollout.num_engines=2",),
+        ("rollout.tensor_parallel=2",),
+        ("rollout.placement=cluster", "rollout.num_engines=2"),
+    ],
+    ids=["two engines", "one engine of two processes", "two actors of a Ray cluster"],
 )
 def test_sent_weights_are_those_that_engines_read_also_after_one_was_killed(tmp_path, engines):
     found = sent(tmp_path, *engines)
@@ -45,7 +49,7 @@ def test_sent_weights_are_those_that_engines_read_also_after_one_was_killed(tmp_
     assert found["samples"]["sent"] != found["samples"]["read"]
     assert max(found["gaps"].values()) < 1e-5
     assert found["versions"] == {"read": [0], "sent": [1], "sent to one anew": [2], "sent alone": [3]}
-    assert set(found["listening"]) <= {"127.0.0.1"}
+    assert set(found["listening"]) <= {"127.0.0.1", "::ffff:127.0.0.1"}
     first, last = found["logged"]
     assert re.fullmatch(r"engine 0 died .*; it is started again, and its work is asked again", first)
     assert re.match(r"engine 0 died .* while weights were sent to all engines", last)

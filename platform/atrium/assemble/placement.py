@@ -67,6 +67,7 @@ def _dealt(
         plugins=tuple(str(plugin.path) for plugin in plugins.loaded() if plugin.path),
         places=weights.places,
         device=config.compute.device,
+        is_afar=rollout.sends_weights_afar,
     )
     place = (
         _on_cluster(config, start, weights, rollout.num_engines // ranks.size)
@@ -83,12 +84,13 @@ def _dealt(
 
 
 def _sender(config: RunConfig, weights: SharedWeights, num_engines: int) -> NcclSender | None:
-    """What sends weights to this process's engines beside it; None where they read them in memory."""
+    """What sends weights to this process's engines; None where they read them in memory."""
     rollout = config.rollout
     if not isinstance(rollout, VllmSettings) or not rollout.sends_weights:
         return None
     rollout.prepare_environment(config.compute.device, Path(config.runs_dir) / ".cache")
-    if config.compute.num_nodes == 1:  # else NCCL listens on the network for the other nodes in any case
+    # For other machines NCCL has to listen on the network.
+    if config.compute.num_nodes == 1 and not rollout.sends_weights_afar:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     return NcclSender(
         weights.places,

@@ -23,6 +23,7 @@ from atrium.rollout.engine_worker import (
     EngineStart,
     Failed,
     Join,
+    Ping,
     Question,
     Receive,
     Release,
@@ -166,7 +167,7 @@ class DealtEngine(Generic[PlacedT]):
         """
         self._interrupted.clear()
         if self._sender is not None:
-            self._answers(0.0)  # who died since the last update is started anew
+            self._ask_each(lambda _: Ping())  # who died since the last update is started anew
         self._settle()  # nobody reads the weights while they are written
         self._place.write(weights)
         self._weight_version = version
@@ -219,15 +220,15 @@ class DealtEngine(Generic[PlacedT]):
         while any(engine.is_busy for engine in self._engines):
             self._answers()
 
-    def _answers(self, timeout_s: float = _LOOK_EVERY_S) -> list[tuple[Unit, Generation]]:
-        """Deal what waits to who is free; the completions that arrive meanwhile, in at most so many seconds.
+    def _answers(self) -> list[tuple[Unit, Generation]]:
+        """Deal what waits to who is free; the completions that arrive soon after.
 
         An engine that is lost is started anew, and its unit waits again, before all others.
         """
         for engine in list(self._engines):
             if self._waiting and not engine.is_busy:
                 self._ask(engine, self._waiting.popleft())
-        ready = self._place.wait(self._engines, timeout_s)
+        ready = self._place.wait(self._engines, _LOOK_EVERY_S)
         self._count_idle()
         answers = []
         for engine in list(self._engines):

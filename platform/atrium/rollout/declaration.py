@@ -37,7 +37,7 @@ PLACE_SETTINGS = (
 _IDLE_ELSEWHERE = {
     "num_engines": (1, ("beside", "cluster")),
     "devices": (None, ("beside",)),
-    "weight_transfer": ("host", ("beside",)),
+    "weight_transfer": ("host", ("beside", "cluster")),
     "cluster_address": (None, ("cluster",)),
     "allow_open_cluster": (False, ("cluster",)),
 }
@@ -186,8 +186,8 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     engine_timeout_s: Wait = 1800.0
     """How long an engine outside may work without a word before it is taken for hanging and started anew."""
     weight_transfer: Literal["host", "nccl"] = "host"
-    """How new weights reach engines of `placement=beside`: `host` through the machine's memory, `nccl` from
-    GPU to GPU by vLLM's own transfer, during which the loss of an engine ends the run (not measured)."""
+    """How new weights reach engines outside: `host` through memory (on a cluster Ray's), `nccl` from GPU to
+    GPU by vLLM's own transfer, during which the loss of an engine ends the run (not measured)."""
     cluster_address: Annotated[str, Field(pattern=r"^[^\s/]+:\d{1,5}$")] | None = None
     """host:port of the Ray cluster of `placement=cluster`; null for that in RAY_ADDRESS."""
     allow_open_cluster: bool = False
@@ -234,6 +234,11 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     def sends_weights(self) -> bool:
         """Whether new weights are sent from GPU to GPU."""
         return self.weight_transfer == "nccl"
+
+    @property
+    def sends_weights_afar(self) -> bool:
+        """Whether NCCL has to reach other machines for that."""
+        return self.sends_weights and self.placement == "cluster"
 
     @property
     def sleeps(self) -> bool:

@@ -17,7 +17,6 @@ from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
 from atrium.errors import EngineError
 
-_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 _TORCHRUN = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
     *("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
@@ -53,20 +52,24 @@ class Member:
         """Whether it hands over what is sampled."""
         return self.rank == 0
 
-    def join(self, device: Literal["cpu", "cuda"]) -> None:
+    def join(self, device: Literal["cpu", "cuda"], *, is_afar: bool = False) -> None:
         """Connect this process with the others of its engine, over the loopback alone.
 
+        Where NCCL has to reach a trainer on another machine (`is_afar`), it listens to the network, too.
         A member starts with one visible GPU, and then sees those of all, as vLLM asks of processes that read
         each other's memory. What a rank of a run hands down to its engines of torchrun's variables is dropped
         in any case. Raises `EngineError` where the others do not come.
         """
         for name in _TORCHRUN:
             os.environ.pop(name, None)
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        if not is_afar:
+            os.environ["NCCL_SOCKET_IFNAME"] = "lo"
         if self.size == 1:
             return
         numbers = {"RANK": self.rank, "LOCAL_RANK": self.rank}
         sizes = {"WORLD_SIZE": self.size, "LOCAL_WORLD_SIZE": self.size}
-        os.environ.update({**_LOOPBACK, **{name: str(number) for name, number in (numbers | sizes).items()}})
+        os.environ.update({name: str(number) for name, number in (numbers | sizes).items()})
         timeout = timedelta(seconds=self.timeout_s)
         try:
             store = FileStore(self.meeting, self.size)

@@ -34,12 +34,15 @@ class EngineStart:
         Where the weights lie in the memory that is shared.
     device
         What it computes on.
+    is_afar
+        Whether weights are sent to it from another machine.
     """
 
     build: bytes
     plugins: tuple[str, ...]
     places: tuple[TensorPlace, ...]
     device: Literal["cpu", "cuda"]
+    is_afar: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,11 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Ping:
+    """Asks for nothing: it finds out who is gone."""
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """What was asked is done, by the process of this id."""
 
@@ -103,7 +111,7 @@ class Failed:
     error: Exception
 
 
-Question = EngineStart | Take | Join | Receive | Unit | Release
+Question = EngineStart | Take | Join | Receive | Unit | Release | Ping
 AskEach = Callable[[Callable[[int], Question]], None]
 """Asks each engine what is made of its number, and waits until all have done it."""
 Reply = Answer | Done | Failed
@@ -136,7 +144,7 @@ class EngineWorker:
         """
         try:
             if isinstance(question, EngineStart):
-                self._member.join(question.device)
+                self._member.join(question.device, is_afar=question.is_afar)
                 plugins.load(question.plugins)
                 build: BuildEngine = pickle.loads(question.build)  # noqa: S301 - the trainer's own
                 self._engine, self._places = build(), question.places
@@ -151,7 +159,7 @@ class EngineWorker:
                 for generation in self._engine.generate(question.requests, question.sampling):
                     if self._member.answers:
                         yield Answer(generation)
-            else:
+            elif isinstance(question, Release):
                 self._engine.release_memory()
         except Exception as error:  # raised again in the trainer
             yield Failed(_sendable(error))

@@ -13,7 +13,6 @@ the policy says what stops a completion, so that sampler and trainer cannot disa
 from __future__ import annotations
 
 import gc
-import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -256,7 +255,6 @@ class VllmEngine:
     def join_group(self, group: Mapping[str, Any]) -> None:
         """Come into the group that a trainer's `NcclSender` forms, in place of an earlier one."""
         with self._bounded("the trainer's NCCL group", self._settings.step_timeout_s):
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # the trainer is on this machine
             self._engine.collective_rpc("shutdown_weight_transfer_engine")
             self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": dict(group)})
 

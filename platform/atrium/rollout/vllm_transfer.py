@@ -1,4 +1,4 @@
-"""vLLM's transfer of weights over NCCL, from a trainer's GPU to those of the engines beside it.
+"""vLLM's transfer of weights over NCCL, from a trainer's GPU to those of its engines.
 
 The trainer and the processes of its engines are one NCCL group, in which the trainer is the first and sends.
 They find each other by an id that goes the way of all that engines are asked, and exchange tensors from GPU
@@ -26,7 +26,7 @@ from atrium.watchdog import Watchdog
 
 
 class NcclSender:
-    """Sends a policy's weights from this process's GPU to the engines that it has beside it.
+    """Sends a policy's weights from this process's GPU to the engines that it has.
 
     Parameters
     ----------

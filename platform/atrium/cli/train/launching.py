@@ -122,7 +122,8 @@ def launch(config: RunConfig, overrides: Sequence[str]) -> None:
     if compute.num_nodes == 1 and sys.platform == "linux":
         # Else both listen on an address of the host, which the network sees.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        if not config.rollout.sends_weights_afar:
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     rendezvous = os.environ.get(RENDEZVOUS_VARIABLE, compute.rendezvous)
     if rendezvous is not None:
         check_rendezvous(rendezvous, allow_public=compute.allow_public_rendezvous)
