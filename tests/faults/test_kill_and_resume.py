@@ -104,6 +104,7 @@ class Process:
                 return condition()
             time.sleep(0.005)
         self.popen.kill()
+        self.end()
         raise AssertionError(f"nothing happened within {PATIENCE_S:g} s")
 
     def wait_for_steps(self, num):

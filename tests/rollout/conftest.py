@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import multiprocessing
 import os
 import pickle
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +25,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from atrium.assemble.cluster import join_cluster
 from atrium.config.compose import compose
+from atrium.processes import is_alive
 from atrium.rollout.dealt_engine import DealtEngine
 from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
 from atrium.rollout.engine_process import EngineProcesses, preload
@@ -197,6 +201,26 @@ def start_dealt(policy, *, num_engines, unit_samples, build=None, place=processe
         context_length=policy.context_length,
         log=print,
     )
+
+
+@contextlib.contextmanager
+def trainer_of(life):
+    """A process that has something from a connection to say, and the connection."""
+    context = multiprocessing.get_context("forkserver")
+    ours, theirs = context.Pipe()
+    with ours, theirs:
+        trainer = context.Process(target=life, args=(theirs,))
+        trainer.start()
+        yield trainer, ours
+        trainer.join()
+
+
+def are_gone(pids):
+    """Whether all these processes end, soon."""
+    deadline = time.monotonic() + 60.0
+    while (alive := any(is_alive(pid) for pid in pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not alive
 
 
 def scripted_engine(policy):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -18,6 +17,7 @@ from tests.rollout.conftest import (
     CLUSTER_ENGINES,
     DEALT_UNIT_SAMPLES,
     Policy,
+    are_gone,
     build_model,
     build_tokenizer,
     cluster_engine,
@@ -25,25 +25,18 @@ from tests.rollout.conftest import (
     requests_for,
     scripted_engine,
     start_dealt,
+    trainer_of,
     transformers_engine,
 )
 
 from atrium.errors import ConfigError, EngineError, PolicyDivergedError
-from atrium.processes import is_alive
 from atrium.rollout.engine import GenerationRequest, SamplingParams
+from atrium.rollout.engine_worker import Take, Unit
 from atrium.rollout.placed_engine import PlacedEngine
 from atrium.rollout.units import cut_units
 
 SAMPLING = SamplingParams(max_new_tokens=24)
 TEXTS = [f"{number}+{number}=" for number in range(8)]
-
-
-def are_gone(pids):
-    """Whether all these processes end, soon."""
-    deadline = time.monotonic() + 60.0
-    while (alive := any(is_alive(pid) for pid in pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not alive
 
 
 def bits(generations):
@@ -135,6 +128,26 @@ def test_a_process_that_hangs_is_killed_and_changes_nothing(engine, requests, ex
     monkeypatch.setattr(PlacedEngine, "is_late", property(lambda process: stopped in process.pids))
     assert bits(engine.generate(requests, SAMPLING)) == expected
     assert not psutil.pid_exists(stopped)
+
+
+class SilentEngine(PlacedEngine):
+    """One that is asked and never answers."""
+
+    printed = ""
+
+    def end(self): ...
+    def _send(self, question): ...
+    def _next(self): ...
+    def _has_lost_one(self, timeout_s): ...
+
+
+@pytest.mark.parametrize(("max_new_tokens", "patience_s"), [(1, 10.0), (8192, 10.0), (32_768, 40.0)])
+def test_an_engine_may_say_nothing_for_longer_where_answers_are_longer(max_new_tokens, patience_s):
+    engine = SilentEngine(0, num_processes=1, timeout_s=10.0)
+    engine.ask(Unit((0,), (), SamplingParams(max_new_tokens=max_new_tokens)))
+    assert engine.patience_s == patience_s
+    engine.question = Take(1)
+    assert engine.patience_s == 10.0
 
 
 def test_a_process_that_lives_although_its_start_failed_takes_nothing_from_the_next(
@@ -251,18 +264,6 @@ def close_one_that_hangs(connection):
         time.sleep(0.01)
     engine.close()
     connection.send([hanging.pid])
-
-
-@contextlib.contextmanager
-def trainer_of(life):
-    """A process that has something from a connection to say, and the connection."""
-    context = multiprocessing.get_context("forkserver")
-    ours, theirs = context.Pipe()
-    with ours, theirs:
-        trainer = context.Process(target=life, args=(theirs,))
-        trainer.start()
-        yield trainer, ours
-        trainer.join()
 
 
 def test_a_trainer_that_is_killed_leaves_no_engine_behind():

@@ -5,7 +5,6 @@ The engine is no vLLM. What it samples is added up over its processes: neither c
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import signal
@@ -21,11 +20,13 @@ from tests.rollout.conftest import (
     CLUSTER_ENGINES,
     Policy,
     actors,
+    are_gone,
     build_model,
     build_tokenizer,
     processes,
     requests_for,
     start_dealt,
+    trainer_of,
 )
 
 from atrium.errors import EngineError
@@ -233,17 +234,10 @@ def sleep(rank, prompt):
 
 
 def test_a_trainer_that_is_killed_leaves_no_process_of_an_engine_behind():
-    context = multiprocessing.get_context("forkserver")
-    ours, theirs = context.Pipe()
-    trainer = context.Process(target=sample_for_ever, args=(theirs,))
-    trainer.start()
-    engines = [psutil.Process(pid) for pid in ours.recv()]
-    trainer.kill()
-    trainer.join()
-    gone, alive = psutil.wait_procs(engines, timeout=60)
-    assert len(gone) == 2, alive
-    ours.close()
-    theirs.close()
+    with trainer_of(sample_for_ever) as (trainer, connection):
+        engines = connection.recv()
+        trainer.kill()
+        assert are_gone(engines)
 
 
 @pytest.fixture

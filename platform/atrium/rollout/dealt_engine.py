@@ -235,7 +235,7 @@ class DealtEngine(Generic[PlacedT]):
             if engine in ready:
                 answers += self._heard(engine)
             elif engine.is_late:
-                self._replace(engine, f"said nothing for {engine.timeout_s:g} s")
+                self._replace(engine, f"said nothing for {engine.patience_s:g} s")
         return answers
 
     def _heard(self, engine: PlacedT) -> list[tuple[Unit, Generation]]:

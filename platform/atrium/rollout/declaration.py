@@ -184,7 +184,8 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     """The GPUs of a machine's engines of `placement=beside`, by their places among those that the run sees:
     the first engine's, then the next one's; null for those behind the trainer's, in an evaluation for all."""
     engine_timeout_s: Wait = 1800.0
-    """How long an engine outside may work without a word before it is taken for hanging and started anew."""
+    """How long an engine outside may work without a word before it is taken for hanging and started anew; so
+    long for each 8,192 tokens of `max_new_tokens`."""
     weight_transfer: Literal["host", "nccl"] = "host"
     """How new weights reach engines outside: `host` through memory (on a cluster Ray's), `nccl` from GPU to
     GPU by vLLM's own transfer, during which the loss of an engine ends the run (not measured)."""

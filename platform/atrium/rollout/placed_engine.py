@@ -15,17 +15,20 @@ from typing import Generic, Protocol, TypeVar
 from torch import Tensor
 
 from atrium.rollout.engine import EngineFacts
-from atrium.rollout.engine_worker import AskEach, Done, Failed, Question, Reply
+from atrium.rollout.engine_worker import AskEach, Done, Failed, Question, Reply, Unit
 
 # In which the death of a process is seen here, after another of its engine has said that it misses it.
 _DEATH_S = 2.0
+# A request is answered when the last of its completions ends, and 32,768 tokens take most of an hour at 10 a
+# second.
+_PART_TOKENS = 8192
 
 
 class PlacedEngine(ABC):
     """One engine; `question` is what it works on, at first its start, and None while it is idle.
 
     `facts` are those that it told last, and `pids` the ids of its `num_processes` processes there, once they
-    are known. For `timeout_s` it may work without a word before it is taken for hanging.
+    are known. For `patience_s` it may work without a word before it is taken for hanging.
     """
 
     def __init__(self, number: int, *, num_processes: int, timeout_s: float) -> None:
@@ -44,9 +47,15 @@ class PlacedEngine(ABC):
         return self.question is not None
 
     @property
+    def patience_s(self) -> float:
+        """How long it may say nothing: `timeout_s`, and for long answers so much for each part of them."""
+        num_tokens = self.question.sampling.max_new_tokens if isinstance(self.question, Unit) else 1
+        return self.timeout_s * -(-num_tokens // _PART_TOKENS)
+
+    @property
     def is_late(self) -> bool:
         """Whether it has said nothing for too long, although it is asked something."""
-        return self.is_busy and time.monotonic() - self._asked > self.timeout_s
+        return self.is_busy and time.monotonic() - self._asked > self.patience_s
 
     @property
     @abstractmethod
