@@ -40,7 +40,7 @@ def seen(monkeypatch):
         if len(requests) == NUM_PROMPTS:  # no evaluation
             yield next(generations)
             (engine,) = self._engines
-            processes.append([psutil.Process(process.pid) for process in engine._processes])
+            processes.append([psutil.Process(one.process.pid) for one in engine._processes])
             addresses.update(
                 connection.laddr.ip.removeprefix("::ffff:")
                 for process in processes[-1]
