@@ -5,31 +5,26 @@ that share an engine, one grades its answers. A sample's seed depends on its pro
 answers changes nothing but the last bits of what an engine computes in batches.
 
 The evaluation before training is made once for all runs that begin from one policy. Its samples are cached
-under a hash of everything that they depend on: the weights, the problems and their prompts, how answers are
-sampled and graded, the seed of evaluations, the software. A cached one is summarised and recorded as if it
-had just been sampled. The runs of a sweep share it, and so do all seeds: it is one draw, so nothing about its
-noise follows from how a gain over it varies between seeds.
+under a hash of everything that they depend on (`evaluation_key`). A cached one is summarised and recorded as
+if it had just been sampled. The runs of a sweep share it, and so do all seeds: it is one draw, so nothing
+about its noise follows from how a gain over it varies between seeds.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
-from atrium import plugins
+from atrium.assemble.evaluation_key import evaluation_key, policy_key
 from atrium.config.schema import RunConfig
 from atrium.errors import RunFolderError
 from atrium.evaluation.collection import Watch
 from atrium.evaluation.evaluator import Benchmark, Evaluation, evaluate, sample_only
 from atrium.grading.grader import Grader
+from atrium.grading.verifiers import Verifier
 from atrium.models.policy import Policy
-from atrium.models.shards import full_tensor
 from atrium.records import BenchmarkResult, EvaluatedSample, Problem, TokenIds
 from atrium.rollout.declaration import WaveSize
 from atrium.rollout.engine import Engine
@@ -39,15 +34,13 @@ from atrium.tracking.listener import Listener
 from atrium.tracking.sample_files import answer_columns, sample_of, write_evaluation
 from atrium.train.ranks.ranks import Ranks
 
-_FORMAT_VERSION = 1
-_SECTIONS = ("grader", "benchmark", "evaluation", "compute")
-
 
 class JudgedBenchmark(NamedTuple):
-    """A benchmark and what grades the answers to it."""
+    """A benchmark, the grader of the answers to it, and that grader's settings."""
 
     benchmark: Benchmark
     grader: Grader
+    verifier: Verifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +125,7 @@ class EvaluationPlan:
 class SharedFirstEvaluation(EvaluationPlan):
     """Evaluates as `EvaluationPlan` does; before training, what is cached is not sampled again.
 
-    `key` stands for all but the benchmark.
+    `key` is the `policy_key`: all that the samples depend on but the benchmark.
     """
 
     cache_dir: Path
@@ -141,8 +134,9 @@ class SharedFirstEvaluation(EvaluationPlan):
     def _evaluate(self, judged: JudgedBenchmark, step: int) -> float:
         if step > 0:
             return super()._evaluate(judged, step)
-        benchmark, grader = judged
-        path = self.cache_dir / "first_evaluations" / f"{self._hash(benchmark)}.parquet"
+        benchmark, grader, verifier = judged
+        name = evaluation_key(self.key, benchmark, verifier, self.encode, self.seed)
+        path = self.cache_dir / "first_evaluations" / f"{name}.parquet"
         finished = _recalled(path, benchmark) if self.ranks.is_first else {}
         if self.ranks.from_first(bool(finished)):
             outcome = None
@@ -155,29 +149,13 @@ class SharedFirstEvaluation(EvaluationPlan):
                 write_evaluation(path, step, outcome.samples)
         return self._recorded(judged, step, outcome)
 
-    def _hash(self, benchmark: Benchmark) -> str:
-        problems = [
-            [problem.problem_id, problem.question, problem.answer, [int(t) for t in self.encode(problem)]]
-            for problem in benchmark.problems
-        ]
-        how = [benchmark.name, benchmark.num_samples, repr(benchmark.sampling), benchmark.require_stop]
-        content = json.dumps([_FORMAT_VERSION, self.key, self.seed, how, problems])
-        return hashlib.sha256(content.encode()).hexdigest()[:20]
-
 
 def shared_first_evaluation(
     plan: EvaluationPlan, config: RunConfig, policy: Policy, cache_dir: Path
 ) -> SharedFirstEvaluation:
     """The same plan, with the evaluation before training shared."""
-    settings = config.model_dump(mode="json", include=set(_SECTIONS))
-    engine = [config.rollout.engine, config.rollout.unit_samples_at_once]
-    code = [plugin.sha256 for plugin in plugins.loaded()]
-    digest = hashlib.sha256(json.dumps([settings, torch.__version__, engine, *code]).encode())
-    for name, tensor in sorted(policy.weights().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(full_tensor(tensor).detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     parts = {field.name: getattr(plan, field.name) for field in fields(plan)}
-    return SharedFirstEvaluation(**parts, cache_dir=cache_dir, key=digest.hexdigest())
+    return SharedFirstEvaluation(**parts, cache_dir=cache_dir, key=policy_key(config, policy))
 
 
 def _recalled(path: Path, benchmark: Benchmark) -> Finished:

@@ -255,6 +255,7 @@ def _evaluation_plan(
         JudgedBenchmark(
             require_room(evaluated_benchmark(loaded, config), encode, policy.context_length),
             graders.of(loaded),
+            loaded.verifier or config.grader,
         )
         for loaded in (task.validation, *task.benchmarks)
     )

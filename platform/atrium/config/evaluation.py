@@ -43,14 +43,12 @@ SECTIONS = (
 )
 """What an evaluation reads: of rollout the engine, of dataset the test problems that it may hold out."""
 
-_OF_TRAINING = frozenset(
-    f"rollout.{name}"
-    for name in (
-        *("num_prompts", "group_size", "temperature", "lag", "sampling_stream", "max_mismatch"),
-        "weight_transfer",
-    )
+ONLY_TRAINING_READS = (
+    *("num_prompts", "group_size", "temperature", "lag", "sampling_stream", "max_mismatch"),
+    "weight_transfer",
 )
-"""Settings of those sections that only training reads: how many rollouts, and how."""
+"""Settings of `rollout` that only training reads: how many rollouts, and how."""
+_OF_TRAINING = frozenset(f"rollout.{name}" for name in ONLY_TRAINING_READS)
 
 _KIND = "evaluation"
 _UNREAD = "not_read"

@@ -1,0 +1,108 @@
+"""Cache keys of the evaluation before training: hashes of everything that its samples depend on.
+
+Settings enter by exclusion, section by section: a setting that is declared later is part of the key until it
+is listed here as one that cannot change an answer or a verdict.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+import atrium
+from atrium import plugins
+from atrium.assemble.graders import grader_version
+from atrium.config.evaluation import ONLY_TRAINING_READS
+from atrium.config.schema import RunConfig
+from atrium.grading.verifiers import Verifier
+from atrium.models.digests import tokenizer_digest
+from atrium.models.policy import Policy
+from atrium.models.settings import TinySettings
+from atrium.models.shards import full_tensor
+from atrium.records import Problem, TokenIds
+from atrium.rollout.declaration import PLACE_SETTINGS
+from atrium.rollout.settings import BankSettings, DecoderSettings
+
+if TYPE_CHECKING:
+    from atrium.evaluation.evaluator import Benchmark
+
+_FORMAT_VERSION = 2
+
+# The weights, the tokenizer and the tokens of every prompt are hashed themselves.
+_HASHED_THEMSELVES = {
+    *TinySettings.model_fields,
+    *("kind", "source", "revision", "weights", "architecture", "seed", "warmup", "lora", "prompt"),
+}
+_OF_WAITING = {"sleep_level", "engine_timeout_s", "start_timeout_s", "step_timeout_s"}
+_OF_BANK = BankSettings.model_fields.keys() - DecoderSettings.model_fields.keys()
+_READ_OF_COMPUTE = {"device", "dtype", "head_dtype"}
+_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")
+_CODE = ("grading", "rollout", "evaluation")
+
+
+def policy_key(config: RunConfig, policy: Policy) -> str:
+    """The hash of all but the benchmark: the policy, the engine, and the software."""
+    rollout = config.rollout.model_dump(mode="json")
+    not_read = {*ONLY_TRAINING_READS, *PLACE_SETTINGS, *_OF_WAITING, *_OF_BANK, "max_new_tokens"}
+    architecture = policy.model.config.to_dict()
+    for name in ("_name_or_path", "transformers_version"):
+        architecture.pop(name, None)
+    content = {
+        "version": _FORMAT_VERSION,
+        "model": config.model.model_dump(mode="json", exclude=_HASHED_THEMSELVES),
+        "architecture": architecture,
+        "tokenizer": tokenizer_digest(policy.tokenizer),
+        "ends": [policy.stop_token_ids, policy.pad_token_id, policy.context_length],
+        "engine": {name: value for name, value in rollout.items() if name not in not_read},
+        "compute": config.compute.model_dump(mode="json", include=_READ_OF_COMPUTE),
+        "software": [*_versions(config.rollout.engine), _code_digest()],
+        "plugins": [plugin.sha256 for plugin in plugins.loaded()],
+    }
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode())
+    for name, tensor in sorted(policy.weights().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(full_tensor(tensor).detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def evaluation_key(
+    policy: str, benchmark: Benchmark, verifier: Verifier, encode: Callable[[Problem], TokenIds], seed: int
+) -> str:
+    """The key of one benchmark, answered by the policy that `policy_key` hashed; 20 hex digits."""
+    problems = [
+        [one.problem_id, one.question, one.answer, dict(one.metadata), encode(one).tolist()]
+        for one in benchmark.problems
+    ]
+    content = {
+        "policy": policy,
+        "seed": seed,
+        "benchmark": benchmark.name,
+        "num_samples": benchmark.num_samples,
+        "require_stop": benchmark.require_stop,
+        "sampling": benchmark.sampling.model_dump(mode="json"),
+        "grader": [grader_version(verifier), verifier.model_dump(mode="json", exclude={"num_workers"})],
+        "problems": problems,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def _versions(engine: str) -> list[str]:
+    """The versions of the libraries that compute and decode answers."""
+    return [f"{name} {metadata.version(name)}" for name in (*_PACKAGES, *(("vllm",) * (engine == "vllm")))]
+
+
+@cache
+def _code_digest() -> str:
+    """The hash of Atrium's own code that samples, decodes and grades, which a checkout may have changed."""
+    root = Path(atrium.__file__).parent
+    digest = hashlib.sha256()
+    for file in sorted(file for package in _CODE for file in (root / package).rglob("*.py")):
+        digest.update(f"{file.relative_to(root)}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
