@@ -21,6 +21,8 @@ CASES = [
         {},
         ["implicit_reward_regression", "weight.level=token"],
     ),
+    ("gvpo", ["algorithm.advantage.baseline=none"], {}, ["advantage.baseline=none", "no effect"]),
+    ("gvpo", ["+algorithm.advantage.offset=0.1"], {}, ["offset=0.1", "choose baseline=group_mean"]),
     ("gvpo", ["divergence=kl3"], {}, ["divergence.kind=kl3", "implicit_reward_regression"]),
     ("reinforce", ["divergence=ratio"], {}, ["divergence.kind=ratio", "algorithm.ratio.gate.level=none"]),
     ("reinforce", ["algorithm.surrogate.gradient=pathwise"], {}, ["weight.level=none", "gradient=score"]),

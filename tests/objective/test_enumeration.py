@@ -7,6 +7,7 @@ into an exact expectation. V is the vocabulary, T the length; T = 2 is autoregre
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -284,3 +285,62 @@ def test_gvpo_gradient_is_its_weights_times_grad_log_pi_and_they_sum_to_zero(mak
     assert weight_B.sum(dim=1).abs().max() < 1e-13
     expected_BT = -beta / 3 / 4 * weight_B.flatten()[:, None] * case.batch.mask_BT
     torch.testing.assert_close(result.gradient_BT, expected_BT, rtol=1e-12, atol=1e-15)
+
+
+GVPO_MASKED_ROWS = {
+    "one of four": [1],
+    "two of four": [4, 7],
+    "all but one": [9, 10, 11],
+    "all": [12, 13, 14, 15],
+}
+
+
+def masked_case(make_case, rows):
+    """A case whose given rows have no trained token."""
+    case = make_case(18)
+    mask_BT = case.batch.mask_BT.clone()
+    mask_BT[rows] = False
+    return replace(case, batch=replace(case.batch, mask_BT=mask_BT))
+
+
+@pytest.mark.parametrize("rows", GVPO_MASKED_ROWS.values(), ids=GVPO_MASKED_ROWS)
+def test_gvpo_means_run_over_the_rows_with_trained_tokens(make_case, compose_method, step, rows):
+    case, beta = masked_case(make_case, rows), 0.1
+    mask_BT = case.batch.mask_BT
+    log_ratio_BT = case.policy.logprob_BT - case.batch.behavior_logprob_BT
+    log_ratio_B = torch.where(mask_BT, log_ratio_BT, 0.0).sum(dim=1)
+    distance_B = case.batch.reward_B - beta * log_ratio_B
+    expected_B = torch.zeros_like(distance_B)
+    groups = [range(first, first + 4) for first in range(0, 16, 4)]
+    counted = [[row for row in group if mask_BT[row].any()] for group in groups]
+    for kept in counted:
+        if len(kept) > 1:
+            expected_B[kept] = (distance_B[kept] - distance_B[kept].mean()) / (len(kept) - 1)
+    num_groups = sum(bool(kept) for kept in counted)
+    expected_BT = -beta / num_groups * expected_B[:, None] * mask_BT
+    found_BT = step(compose_method("gvpo").objective, case).gradient_BT
+    torch.testing.assert_close(found_BT, expected_BT, rtol=1e-12, atol=1e-15)
+    first_B = torch.stack(
+        [row[mask].sum() / mask.sum().clamp(min=1) for row, mask in zip(found_BT, mask_BT, strict=True)]
+    )
+    assert first_B.reshape(4, 4).sum(dim=1).abs().max() < 1e-12
+
+
+def test_gvpo_ignores_rewards_and_log_probabilities_of_masked_rows(make_case, compose_method, step):
+    case, objective = masked_case(make_case, [1, 4, 7]), compose_method("gvpo").objective
+    reward_B = case.batch.reward_B.clone()
+    reward_B[[1, 4, 7]] += 5.0
+    other = replace(case, batch=replace(case.batch, reward_B=reward_B)).poisoned()
+    torch.testing.assert_close(
+        step(objective, other).gradient_BT, step(objective, case).gradient_BT, rtol=1e-12, atol=1e-15
+    )
+
+
+@pytest.mark.parametrize("name", ["grpo", "atr", "dr_grpo", "dapo"])
+def test_other_methods_keep_masked_rows_in_the_mean_of_rewards(make_case, compose_method, name):
+    """TRL and verl do the same: a masked completion still counts in its group's mean reward."""
+    case, objective = masked_case(make_case, [1]), compose_method(name).objective
+    whole_BT = objective.score(make_case(18).batch).advantage_BT
+    masked_BT = objective.score(case.batch).advantage_BT
+    assert torch.equal(masked_BT[0], whole_BT[0])
+    assert not masked_BT[1].any()

@@ -72,6 +72,24 @@ def test_shares_of_micro_batches_add_up_to_the_whole_update(name):
     assert whole_BT.abs().sum() > 0
 
 
+def test_gvpo_weights_sum_to_zero_over_unmasked_rows_in_torn_micro_batches():
+    method = atrium.load_method("gvpo")
+    logprob_BT, given = tensors()
+    given = {name: one.double() if one.is_floating_point() else one for name, one in given.items()}
+    mask_BT = MASK_BT & (torch.arange(B) != 2)[:, None]
+    prepared = method.prepare(logprob_BT.double(), mask_BT, **given)
+    given["advantage_BT"] = method.advantages(mask_BT, **given).double()
+    weight_B = torch.zeros(B, dtype=torch.float64)
+    for rows in torch.tensor([5, 0, 3, 6, 1, 7, 2, 4]).split(3):
+        part_BT = logprob_BT.double()[rows].requires_grad_()
+        part = {name: one[rows] for name, one in given.items()}
+        method.loss(part_BT, mask_BT[rows], prepared=prepared.select(rows), **part).loss.backward()
+        weight_B[rows] = part_BT.grad.sum(dim=1) / mask_BT[rows].sum(dim=1).clamp(min=1)
+    assert weight_B[2] == 0.0
+    assert weight_B.abs().max() > 1e-3
+    assert weight_B.reshape(2, 4).sum(dim=1).abs().max() < 1e-12
+
+
 @pytest.mark.parametrize("name", ["atr", "dapo", "luspo"])
 def test_the_callers_own_totals_are_the_denominators(name):
     method = atrium.load_method(name)

@@ -85,6 +85,13 @@ def _check_weight(algorithm: Algorithm) -> None:
             f"algorithm.ratio.weight.level={weight.level}; choose "
             f"algorithm.ratio.weight.level={surrogate.weight_level}"
         )
+    advantage = algorithm.advantage
+    if surrogate.regresses and (advantage.offset != 0.0 or advantage.baseline in ("none", "batch_mean")):
+        raise ConfigError(
+            f"algorithm.advantage.baseline={advantage.baseline} with offset={advantage.offset:g} has no "
+            f"effect with algorithm.surrogate.kind={surrogate.kind}, which subtracts the group mean of the "
+            "advantages; choose baseline=group_mean and offset=0.0"
+        )
     if weight.level == "none" and surrogate.form == "pathwise":
         raise ConfigError(
             "algorithm.ratio.weight.level=none leaves no ratio to differentiate; "

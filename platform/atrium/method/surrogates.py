@@ -213,9 +213,10 @@ class GammaWeight(Surrogate):
 class ImplicitRewardRegression(Surrogate):
     """-(1/2) e^2 for the residual e between implicit and given reward (GVPO, arXiv 2504.19599, eq. 9).
 
-    e = beta (log W - group mean of log W) - A, with W the sequence ratio and A the reward less its group
-    mean; the coefficient on each of the row's tokens is -beta e. Reductions of the group decide between
-    the paper's 1/(k - 1) and a plain mean.
+    e = beta (log W - group mean of log W) - (A - group mean of A), where W is the sequence ratio and A the
+    advantage; the coefficient on each of the row's tokens is -beta e. Both means run over the group's rows
+    with trained tokens, so the residuals of a group sum to 0; the residual of a single such row is 0. The
+    reduction chooses between the paper's 1/(k - 1) and a plain mean.
 
     The loss is A's term plus beta^2 / 2 times the variance of log pi less beta^2 times its covariance
     with log pi_behavior. `without` leaves one of the two out, as the paper's ablations do: log pi or log

@@ -34,7 +34,7 @@ from atrium.method.surrogates import (
     WeightClip,
 )
 from atrium.objective.advantages import group_mean
-from atrium.objective.batch import Batch
+from atrium.objective.batch import Batch, row_mean
 from atrium.objective.divergences import Bound, Region
 
 
@@ -241,7 +241,7 @@ def _(surrogate: GammaWeight, inputs: SurrogateInputs) -> SurrogateOutput:
 def _(surrogate: ImplicitRewardRegression, inputs: SurrogateInputs) -> SurrogateOutput:
     assert inputs.row_constant_B is not None, "`prepare` computes it for every minibatch"
     log_BT = _regressed_log_ratio(surrogate, inputs.log_weight_BT, inputs.logprob_BT)
-    residual_BT = surrogate.beta * (log_BT - inputs.row_constant_B[:, None]) - inputs.advantage_BT
+    residual_BT = surrogate.beta * log_BT - inputs.advantage_BT - inputs.row_constant_B[:, None]
     coefficient_BT = -surrogate.beta * residual_BT
     if surrogate.without == "variance":  # the coefficient does not depend on the policy
         return uncut(inputs, coefficient_BT * inputs.logprob_BT, coefficient_BT)
@@ -252,10 +252,14 @@ def _(surrogate: ImplicitRewardRegression, inputs: SurrogateInputs) -> Surrogate
 def _(
     surrogate: ImplicitRewardRegression, log_weight_BT: Tensor, logprob_BT: Tensor, minibatch: Batch
 ) -> Tensor:
-    # The group's mean over rows with tokens; detaching it changes no gradient (arXiv 2504.19599, eq. 11).
+    # Both means are taken over the rows with tokens, so that a group's residuals sum to 0.
+    # Detaching the mean changes no gradient (arXiv 2504.19599, eq. 11).
+    assert minibatch.advantage_BT is not None, "`score` comes before `prepare`"
     log_BT = _regressed_log_ratio(surrogate, log_weight_BT, logprob_BT)
     log_B = log_BT[:, :1].sum(dim=1)  # the same at every token of a row
-    return group_mean(log_B, minibatch.group_B, minibatch.mask_BT.any(dim=1))
+    advantage_B = row_mean(minibatch.advantage_BT.double(), minibatch.mask_BT).to(log_B)
+    distance_B = surrogate.beta * log_B - advantage_B
+    return group_mean(distance_B, minibatch.group_B, minibatch.mask_BT.any(dim=1))
 
 
 def _regressed_log_ratio(
