@@ -1,55 +1,79 @@
-"""DPO's several optima (arXiv 2305.18290) beside GVPO's one (arXiv 2504.19599), on three answers.
+"""Optima of DPO (arXiv 2305.18290) and GVPO (arXiv 2504.19599) on data that cover two of three answers, or all.
 
-Pairs fix implicit rewards up to one constant for each connected part of the graph of compared answers. With
-answers a, b and c, and pairs of a and b alone, any mass on c is optimal for DPO. GVPO, on samples of all
-three, has one optimum, whatever policy it starts from.
+Both losses depend on differences of implicit rewards between the answers in the data, and fix these up to one
+constant for each connected set of compared answers. If an answer is missing from the data, any probability
+for it is optimal for either method; if every answer occurs, the optimum is unique.
 """
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from atrium.theory.implicit_reward import BETA, regression_optimum, rewards, tilted
+from atrium.theory.implicit_reward import BETA, minimised, regression_optimum, rewards, tilted
 from atrium.theory.results import PreferenceOptima
 from atrium.theory.testbed import Tabular
 
 MASSES = (0.1, 0.5, 0.9)
-"""Of the answer that no pair holds."""
+"""Probabilities of the third answer under the initial policies."""
 
 
 def preference_optima(beta: float = BETA) -> PreferenceOptima:
-    """DPO's loss and its slope at policies with different masses on c, and where GVPO leads from each."""
+    """Minimize both losses on two and on three answers, each from several initial policies.
+
+    The target is pi' exp(R / beta) / Z. DPO sees Bradley-Terry preferences for all pairs of the answers in
+    the data, GVPO samples that are uniform over them.
+    """
     anchor = Tabular.random(21, 1)
     reward_B = rewards(anchor.num_completions)
     optimum_B = tilted(anchor, reward_B, beta)
-    own_B = anchor.logprob_B().exp()
-    losses, slopes, errors = [], [], []
-    for mass in MASSES:
-        policy = _with_mass(optimum_B, mass).trainable()
-        loss = _preference_loss(policy.logprob_B(), anchor.logprob_B(), reward_B, beta)
-        losses.append(loss.item())
-        slopes.append(policy.gradient(loss).abs().max().item())
-        found = regression_optimum(anchor, policy, reward_B, own_B, beta)
-        errors.append((found.logprob_B().exp() - optimum_B.exp()).abs().max().item())
+    starts = [_with_mass(optimum_B, mass) for mass in MASSES]
+
+    def errors(minimize: Callable[[Tabular], Tabular]) -> tuple[float, ...]:
+        found = [minimize(start).logprob_B().exp() for start in starts]
+        return tuple((one_B - optimum_B.exp()).abs().max().item() for one_B in found)
+
+    def dpo(answers: Sequence[int]) -> tuple[float, ...]:
+        pairs = list(itertools.combinations(answers, 2))
+        return errors(
+            lambda start: minimised(
+                start, lambda policy: _preference_loss(policy, anchor, reward_B, pairs, beta)
+            )
+        )
+
+    def gvpo(answers: Sequence[int]) -> tuple[float, ...]:
+        sampler_B = torch.zeros_like(reward_B)
+        sampler_B[list(answers)] = 1.0 / len(answers)
+        return errors(lambda start: regression_optimum(anchor, start, reward_B, sampler_B, beta))
+
+    two, three = (0, 1), (0, 1, 2)
     return PreferenceOptima(
         masses=MASSES,
-        preference_losses=tuple(losses),
-        preference_slopes=tuple(slopes),
-        regression_errors=tuple(errors),
+        dpo_on_two=dpo(two),
+        gvpo_on_two=gvpo(two),
+        dpo_on_three=dpo(three),
+        gvpo_on_three=gvpo(three),
     )
 
 
 def _with_mass(logprob_B: Tensor, mass: float) -> Tabular:
-    """The policy with this mass on the last answer, and the others' ratio kept."""
+    """The policy with this probability for the last answer and the given ratio of the others."""
     others_B = logprob_B[:2].softmax(dim=0) * (1.0 - mass)
     return Tabular((torch.cat([others_B, others_B.new_tensor([mass])]).log(),))
 
 
-def _preference_loss(policy_B: Tensor, anchor_B: Tensor, reward_B: Tensor, beta: float) -> Tensor:
-    """DPO's loss on pairs of the first two answers, preferred as Bradley and Terry's model has it."""
-    implicit_B = beta * (policy_B - anchor_B)
-    margin = implicit_B[0] - implicit_B[1]
-    preferred = torch.sigmoid(reward_B[0] - reward_B[1])
-    return -(preferred * logsigmoid(margin) + (1.0 - preferred) * logsigmoid(-margin))
+def _preference_loss(
+    policy: Tabular, anchor: Tabular, reward_B: Tensor, pairs: Sequence[tuple[int, int]], beta: float
+) -> Tensor:
+    """DPO's expected loss over the pairs, under Bradley-Terry preferences with the given rewards."""
+    implicit_B = beta * (policy.logprob_B() - anchor.logprob_B())
+    losses = []
+    for first, second in pairs:
+        margin = implicit_B[first] - implicit_B[second]
+        preferred = torch.sigmoid(reward_B[first] - reward_B[second])
+        losses.append(-(preferred * logsigmoid(margin) + (1.0 - preferred) * logsigmoid(-margin)))
+    return torch.stack(losses).mean()

@@ -108,15 +108,17 @@ class RegressionSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferenceOptima:
-    """DPO on pairs of two of three answers: its loss and largest slope by the mass of the third answer.
+    """Largest errors of a probability after minimizing DPO's or GVPO's loss, by initial policy.
 
-    `regression_errors` are distances of GVPO's optimum from pi' exp(R / beta) / Z, started from each.
+    `masses` are the probabilities of the third answer under the initial policies. The data hold two of three
+    answers, or all three; the target is pi' exp(R / beta) / Z.
     """
 
     masses: Numbers
-    preference_losses: Numbers
-    preference_slopes: Numbers
-    regression_errors: Numbers
+    dpo_on_two: Numbers
+    gvpo_on_two: Numbers
+    dpo_on_three: Numbers
+    gvpo_on_three: Numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -281,16 +281,18 @@ def _print_regression(findings: RegressionFindings, console: Console) -> None:
 
 
 def _print_preferences(found: PreferenceOptima, console: Console) -> None:
-    say(console, "DPO on pairs of two of three answers (arXiv 2305.18290), beside GVPO on all three", "bold")
-    numbers = (found.masses, found.preference_losses, found.preference_slopes, found.regression_errors)
+    say(console, "DPO (arXiv 2305.18290) and GVPO on equal data: error of the optimum found", "bold")
+    numbers = (found.dpo_on_two, found.gvpo_on_two, found.dpo_on_three, found.gvpo_on_three)
     rows = [
-        [_percent(mass), f"{loss:.6f}", f"{slope:.0e}", _error(error)]
-        for mass, loss, slope, error in zip(*numbers, strict=True)
+        [f"   {_percent(mass)}", *map(_error, errors)]
+        for mass, *errors in zip(found.masses, *numbers, strict=True)
     ]
-    titles = ("   on the third", "DPO's loss", "its slope", "GVPO from there to π' exp(R / β) / Z")
+    titles = ("   π(third answer) at first", "DPO, two answers", "GVPO, two", "DPO, three", "GVPO, three")
     print_numbers(console, titles, rows)
     _note(
-        "Pairs say nothing of an answer that no pair holds, so that any mass on it is optimal.",
+        "Whether the optimum is unique depends on coverage, not on the method: with data on two of three "
+        "answers any probability of the third is optimal, with data on all three both methods find "
+        "π' exp(R / β) / Z.",
         console,
     )
 
