@@ -1,4 +1,4 @@
-"""Optima of DPO (arXiv 2305.18290) and GVPO (arXiv 2504.19599) on data that cover two of three answers, or all.
+"""Optima of DPO (arXiv 2305.18290) and GVPO (arXiv 2504.19599) by the share of answers that the data cover.
 
 Both losses depend on differences of implicit rewards between the answers in the data, and fix these up to one
 constant for each connected set of compared answers. If an answer is missing from the data, any probability

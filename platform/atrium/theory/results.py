@@ -46,7 +46,8 @@ class UpdateCourse:
     Entropy and reward are changes from the behavior policy's; `kl` is KL(behavior || policy) of whole
     completions, `reverse_kl` the other direction. `mass_change` is the probability that moved into each
     bin of behavior probabilities, `rewarded_mass_change` that of completions with a reward.
-    `final_entropy_S` holds each seed's last entropy change.
+    `final_entropy_S` holds each seed's last entropy change, `final_mass_S` the probability that moved into
+    the bin of the most likely completions.
     """
 
     name: str
@@ -59,6 +60,7 @@ class UpdateCourse:
     mass_change: Numbers
     rewarded_mass_change: Numbers
     final_entropy_S: Numbers
+    final_mass_S: Numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,7 @@ def update_course(method: Method, setting: UpdateSetting) -> UpdateCourse:
     return UpdateCourse(
         name=method.name,
         final_entropy_S=tuple(course["entropy_change"][-1].item() for course in courses),
+        final_mass_S=tuple(course["mass_change"][-1].item() for course in courses),
         **{name: _numbers(values) for name, values in mean.items()},
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from scipy.special import lambertw
+from scipy.stats import t
 
 from atrium.cli.methods.theory import method_window
 from atrium.cli.methods.theory_findings import Findings, find
@@ -25,7 +26,7 @@ _KL3 = DIVERGENCES["kl3"]
 _BUDGETS = {"u = 1.2": _KL3.value(1.2), "l = 0.8": _KL3.value(0.8), "u = 1.28": _KL3.value(1.28)}
 _SEEDS = 8
 _TRUE = "true rewards"
-_BATCHES = f"means of {_SEEDS} batches of a tabular policy, {_TRUE}"
+_BATCHES = f"means of {_SEEDS} batches of a tabular policy with 95 % t intervals, {_TRUE}"
 _FORMS = [f"rpg_{way}{kl}" for kl in ("fkl", "rkl", "ufkl", "urkl") for way in ("", "reinforce_")]
 
 
@@ -88,8 +89,10 @@ def constraint_of_kl3(folder: Path, cache_dir: Path) -> Computed:
 def mass_moved_by_updates(folder: Path, cache_dir: Path) -> Computed:
     """Beside Theorem 5.1: the probability that moves into likely completions, by method."""
     found = _theory("updates")
-    moved = [f"{one.name} {100 * one.mass_change[-1]:+.2f} %" for one in found.courses[_TRUE]]
-    words = f"probability moved into completions above {found.bin_edges[-2]:.0%}: {', '.join(moved)}"
+    moved = [f"{one.name} {_mean(one.final_mass_S, 100.0, 2)}" for one in found.courses[_TRUE]]
+    words = (
+        f"points of probability moved into completions above {found.bin_edges[-2]:.0%}: {', '.join(moved)}"
+    )
     drawn = figures.draw_moved_mass(found.courses, found.bin_edges, folder, cache_dir)
     return Computed(error=None, words=f"{_BATCHES}; {words}", figure=drawn[0])
 
@@ -97,7 +100,7 @@ def mass_moved_by_updates(folder: Path, cache_dir: Path) -> Computed:
 def entropy_moved_by_updates(folder: Path, cache_dir: Path) -> Computed:
     """Beside Theorem 5.2: the change of entropy, by method."""
     found = _theory("updates")
-    moved = [f"{one.name} {one.entropy_change[-1]:+.4f}" for one in found.courses[_TRUE]]
+    moved = [f"{one.name} {_mean(one.final_entropy_S, 1.0, 4)}" for one in found.courses[_TRUE]]
     words = f"nats per completion: {', '.join(moved)}"
     drawn = figures.draw_entropy_change(found.courses, folder, cache_dir)
     return Computed(error=None, words=f"{_BATCHES}; {words}", figure=drawn[0])
@@ -180,6 +183,14 @@ def correction_of_the_kl(folder: Path, cache_dir: Path) -> Computed:
 
 def _theory(part: str, methods: Sequence[str] = METHODS) -> Findings:
     return find([read_preset(name) for name in methods], [part], num_seeds=_SEEDS)
+
+
+def _mean(values: Sequence[float], scale: float, digits: int) -> str:
+    """The mean with its 95 % t interval over batches, such as `-1.91 [-2.80, -1.02]`."""
+    value_S = scale * np.asarray(values)
+    half = float(t.ppf(0.975, len(value_S) - 1)) * value_S.std(ddof=1) / len(value_S) ** 0.5
+    middle = value_S.mean()
+    return f"{middle:+.{digits}f} [{middle - half:+.{digits}f}, {middle + half:+.{digits}f}]"
 
 
 def _holds(window: Window, ratio: float) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atrium.claim.definition import SCALES, Claim, Computation
+from atrium.claim.definition import SCALES, Claim, Computation, ScoreOutcome
 from atrium.claim.files import claims_of, papers
 from atrium.tracking.atomic import explained, write_text
 from atrium.tracking.recorded import read_object
@@ -16,11 +16,12 @@ COMPUTED = "computed"
 _HEAD = """\
 # Papers reproduced, claim by claim
 
-Written by `make reproduce`; the claims are files in `conf/claim/`. At the scale of the paper a claim is
-*shown*, *contradicted* or *not distinguishable*. An analogue on another model or task *agrees*, *disagrees*
-or *cannot tell*, and never more; nor does a computation, which proves nothing. *Not read* is a statement that
-nobody here has read: what stands beside it is an experiment of our own. A claim whose design lacks power, or
-whose power is not known, does not count as tested. On GPUs nothing was measured.
+`atrium claim reproduce` writes this page; the claims are files in `conf/claim/`. At the scale of the paper a
+claim is *shown*, *contradicted* or *not distinguishable*. An analogue on another model or task, or a
+computation, at most *agrees*, *disagrees* or *cannot tell*. *Not read* marks a statement whose text was not
+available: the result beside it comes from an experiment of our own. A claim whose design lacks power, or
+whose power is unknown, does not count as tested. The JSON files in `docs/reproductions/` hold the difference
+of every seed. Nothing was measured on a GPU.
 """
 Results = Mapping[str, Mapping[str, Any]]
 
@@ -52,7 +53,37 @@ def _paper(paper: str, out: Path) -> list[str]:
     for claim in claims:
         words = [_word(claim, scale, results[scale]) for scale in (COMPUTED, *SCALES)]
         lines.append(f"| {claim.name} | {claim.place} | {' | '.join(words)} |")
-    return [*lines, "", *(line for claim in claims for line in _claim(claim, results))]
+    lines += ["", *_experiments(claims, results)]
+    return [*lines, *(line for claim in claims for line in _claim(claim, results))]
+
+
+def _experiments(claims: Sequence[Claim], results: Mapping[str, Results]) -> list[str]:
+    """One row per experiment that was run: its arms and outcome, its power, its result, the claims it serves.
+
+    Claims that differ in their place in the paper alone share an experiment, and so its result.
+    """
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for claim in claims:
+        for scale, design in claim.designs.items():
+            if claim.name in results[scale]:
+                stored = results[scale][claim.name]
+                power = design.power(len(stored["seeds"]))
+                planned = f"{design.effect:g}, power {'not known' if power is None else f'{power:.2f}'}"
+                outcome = claim.outcome.words
+                if isinstance(claim.outcome, ScoreOutcome) and claim.outcome.measure == "mean":
+                    outcome = "Mean@K"  # the same over all samples, whatever K the paper has
+                arms = f"{claim.candidate} less {claim.baseline}"
+                seen = stored["why"].partition(";")[2 if "not read" in stored["word"] else 0].strip()
+                row = (f"`{design.sweep}`", arms, outcome, planned, seen)
+                rows.setdefault(row, []).append(claim.name)
+    if not rows:
+        return []
+    return [
+        "| experiment | arms | outcome | smallest effect planned for | result | claims |",
+        "|---|---|---|---|---|---|",
+        *(f"| {' | '.join(row)} | {', '.join(served)} |" for row, served in rows.items()),
+        "",
+    ]
 
 
 def _by_chance(claims: Sequence[Claim], results: Results) -> list[str]:
