@@ -8,6 +8,7 @@ from typing import Any
 
 from atrium.claim.definition import SCALES, Claim, Computation, ScoreOutcome
 from atrium.claim.files import claims_of, papers
+from atrium.compare.statistics import points
 from atrium.tracking.atomic import explained, write_text
 from atrium.tracking.recorded import read_object
 
@@ -68,9 +69,10 @@ def _experiments(claims: Sequence[Claim], results: Mapping[str, Results]) -> lis
             if claim.name in results[scale]:
                 stored = results[scale][claim.name]
                 power = design.power(len(stored["seeds"]))
-                planned = f"{design.effect:g}, power {'not known' if power is None else f'{power:.2f}'}"
-                outcome = claim.outcome.words
-                if isinstance(claim.outcome, ScoreOutcome) and claim.outcome.measure == "mean":
+                is_score, outcome = isinstance(claim.outcome, ScoreOutcome), claim.outcome.words
+                effect = points(design.effect) if is_score else f"{design.effect:g}"
+                planned = f"{effect}, power {'not known' if power is None else f'{power:.2f}'}"
+                if outcome.startswith("Mean@"):
                     outcome = "Mean@K"  # the same over all samples, whatever K the paper has
                 arms = f"{claim.candidate} less {claim.baseline}"
                 seen = stored["why"].partition(";")[2 if "not read" in stored["word"] else 0].strip()
