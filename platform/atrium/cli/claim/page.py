@@ -68,7 +68,7 @@ def _experiments(claims: Sequence[Claim], results: Mapping[str, Results]) -> lis
         for scale, design in claim.designs.items():
             if claim.name in results[scale]:
                 stored = results[scale][claim.name]
-                power = design.power(len(stored["seeds"]))
+                power = design.power(len(stored.get("seeds", ())))
                 is_score, outcome = isinstance(claim.outcome, ScoreOutcome), claim.outcome.words
                 effect = points(design.effect) if is_score else f"{design.effect:g}"
                 planned = f"{effect}, power {'not known' if power is None else f'{power:.2f}'}"
