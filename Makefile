@@ -1,8 +1,9 @@
-# The front door: `make` lists what can be done. Each target first makes sure that .venv holds what it
-# needs (see .ci/install), so every line below works on a fresh clone.
+# `make` lists the targets. Each target first installs what it needs into .venv (see .ci/install), so all of
+# them work in a fresh clone.
 
 VENV := .venv
-ATRIUM = $(VENV)/bin/atrium $(foreach file,$(PLUGIN),--plugin $(call quoted,$(file)))
+plugins = $(foreach file,$(PLUGIN),--plugin $(call quoted,$(file)))
+ATRIUM = $(VENV)/bin/atrium $(plugins)
 RUN_PYTHON := $(VENV)/bin/python
 
 # Tests run on one thread and without a network; passive waiting keeps threads of neighbours from spinning.
@@ -16,6 +17,15 @@ each = $(foreach word,$(1),$(call quoted,$(word)))
 # A model is a file of conf/model or one of your own, or else, with a slash in it, a local folder or a Hub id.
 source = $(if $(filter %.yaml %.yml,$(MODEL)),,$(findstring /,$(MODEL)))
 model = $(if $(source),model=hub $(call setting,MODEL,model.source=),$(call setting,MODEL,model=))
+
+# Variables of the command line that have no effect stop the command; exported ones never do. No setting may be
+# lost to a typo: without this, `make train ALGO=grpo` trains ATR.
+typed := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
+wrong := $(if $(strip $(typed)),$(shell sh .ci/variables $(call quoted,$(MAKECMDGOALS)) \
+	$(foreach name,$(typed),$(call quoted,$(name)=$(value $(name))))))
+ifneq ($(wrong),)
+$(error $(wrong))
+endif
 
 ifdef PYTHON
 export PYTHON
@@ -48,10 +58,9 @@ endif
 #  BENCHMARK    a file of conf/benchmark: arithmetic, aime24, math_suite, ...
 #  K            samples per problem of an evaluation
 #  COMPUTE      where it runs, a file of conf/compute: cpu, one_gpu, node, multi_node, slurm
-#  RESUME       the run or evaluation to continue, as `make runs` names it
-#  RUN          the run to show, repeat, export or evaluate
-#  RUNS         the runs to compare or bring to a tracker, or experiments: RUNS="a b"
-#  TO           the trackers they are brought to: mlflow (the default), wandb, tensorboard
+#  RESUME       the run or evaluation to continue, as `atrium runs` names it
+#  RUN          the run to evaluate
+#  RUNS         the runs or experiments to compare: RUNS="a b"
 #  PORT         where the dashboard listens; by default 8600 or the next free one
 #  SWEEP        the sweep to run, a file of sweeps/: delta, clip_range, matched_width, ... or a path
 #  BUDGET       tiny: the same sweep in about two minutes, to see that it works
@@ -81,9 +90,6 @@ sweep: install ## Run many settings with seeds, and compare the best: make sweep
 reproduce: install ## Run a paper's claims, and write docs/reproductions.md: make reproduce PAPER=atr SCALE=laptop
 	@$(ATRIUM) claim reproduce $(call quoted,$(PAPER)) $(call setting,SCALE,--scale=) $(call setting,WORKERS,--workers=) $(ARGS)
 
-runs: install ## List the runs
-	@$(ATRIUM) runs $(ARGS)
-
 dashboard: install ## See and compare runs in a browser, live while they train
 	@$(ATRIUM) dashboard $(call setting,PORT,--port=) $(ARGS)
 
@@ -92,48 +98,6 @@ compare: install ## Say which differences between runs are real: make compare RU
 
 report: install ## Write a comparison to send, with a table for a paper: make report RUNS="a b"
 	@$(ATRIUM) report $(call each,$(RUNS)) $(ARGS)
-
-diff: install ## List where two runs differ: make diff RUNS="a b"
-	@$(ATRIUM) diff $(call each,$(RUNS)) $(ARGS)
-
-sync: install ## Bring runs to MLflow, W&B or TensorBoard: make sync RUNS=a TO=wandb
-	@$(ATRIUM) sync $(call each,$(RUNS)) $(foreach tracker,$(or $(TO),mlflow),--to $(tracker)) $(ARGS)
-
-show: install ## Show one run's settings, curves and samples: make show RUN=...
-	@$(ATRIUM) show $(call setting,RUN) $(ARGS)
-
-rerun: install ## Repeat a run with its own settings: make rerun RUN=...
-	@$(ATRIUM) rerun $(call setting,RUN) $(ARGS)
-
-export: install ## Write a run's policy as a transformers folder: make export RUN=... ARGS=--best
-	@$(ATRIUM) export $(call setting,RUN) $(ARGS)
-
-clean-runs: install ## Delete what runs can spare, after saying what that is
-	@$(ATRIUM) clean $(ARGS)
-
-doctor: install ## Check this machine and say what is missing for what
-	@$(ATRIUM) doctor $(ARGS)
-
-##@ Methods
-#  ALG          the methods to show, e.g. ALG="atr gspo"; by default all, or a choice
-#  DIV, DELTA   the divergences to show, e.g. DIV="kl3 chi2", and one budget for all of them
-#  ARGS         anything else, e.g. ARGS="--clip 0.2 0.28"
-
-objectives: install ## Show methods as choices on axes: make objectives ALG="atr gspo"
-	@$(ATRIUM) objectives $(call each,$(ALG)) $(ARGS)
-
-windows: install ## Show and draw the ratios that divergences allow
-	@$(ATRIUM) windows $(call each,$(DIV)) $(call setting,DELTA,--budget=) $(ARGS)
-
-theory: install ## Show and draw what the theorems say about methods: make theory ALG="atr grpo"
-	@$(ATRIUM) theory $(call each,$(ALG)) $(ARGS)
-
-memory: install ## Predict what settings need of memory: make memory MODEL=qwen3_1_7b
-	@$(ATRIUM) memory $(call setting,ALG,algorithm=) $(model) $(ARGS)
-
-docs: install ## Write anew what is read off code and conf: methods, settings, metrics
-	@$(RUN_PYTHON) docs/generate.py
-	@$(ATRIUM) objectives --markdown --out docs/methods.md
 
 ##@ Development
 #  TESTS        what `make test` runs, e.g. TESTS=tests/evaluation
@@ -145,6 +109,7 @@ docs: install ## Write anew what is read off code and conf: methods, settings, m
 #  KILLS        processes that it kills at random moments, by default 100
 #  DAMAGES      files of a run's folder that it damages, by default 300
 #  HOSTILE      hostile data, chat templates and files of settings that it gives to commands, by default 400
+#  CI           set: a slow test that is skipped counts as failed
 #  BASE         the commit that `make same` compares with; by default the last one
 
 install: ## Make .venv and install what pyproject.toml asks for, where that has changed
@@ -182,7 +147,7 @@ attack: install ## Wrong settings and command lines, damaged files and kills by 
 	@$(TEST_ENVIRONMENT) $(RUN_PYTHON) -m tests.attack --write $(call setting,MUTATIONS,--mutations=) $(call setting,KILLS,--kills=) $(call setting,DAMAGES,--damages=) \
 		$(call setting,HOSTILE,--hostile=) $(call setting,SEED,--seed=) $(ARGS)
 
-same: install ## Show that this checkout computes and says what a commit did: make same BASE=HEAD
+same: install ## Show that this checkout computes and prints what a commit did: make same BASE=HEAD
 	@$(RUN_PYTHON) tests/same.py $(call quoted,$(or $(BASE),HEAD)) $(ARGS)
 
 lint: install ## Check style and formatting
@@ -199,6 +164,10 @@ types: install ## Check types
 check: lint types test ## All of lint, types and test
 
 ci: check test-full ## What continuous integration runs
+
+docs: install ## Regenerate the pages that come from code and conf: methods, settings, metrics
+	@$(RUN_PYTHON) docs/generate.py
+	@$(ATRIUM) objectives --markdown --out docs/methods.md
 
 hooks: install ## Check style and types before every commit
 	@$(VENV)/bin/pre-commit install
@@ -263,6 +232,49 @@ bench-vllm: install ## Time rollouts of the vLLM engine beside bare vLLM, on the
 gpu-report: $(if $(WHEELS),,install) ## Measure on one GPU, in calls of nine minutes; goes on where it stopped
 	@$(if $(WHEELS),$(or $(PYTHON),python3),$(RUN_PYTHON)) benchmarks/gpu_report.py \
 		$(if $(WHEELS),--wheels $(call quoted,$(WHEELS))) $(ARGS)
+
+##@ Old names: they print the `atrium` command, run it, and end with the next release
+#  DIV          divergences, e.g. DIV="kl3 chi2"
+#  TO           trackers: mlflow (the default), wandb, tensorboard
+
+# Print the command of the command line that replaces this target, then run it.
+forward = printf '%s\n' $(call quoted,The next release removes `make $@`: atrium $(strip $(plugins) $(1))) >&2; $(ATRIUM) $(1)
+
+runs: install ## atrium runs
+	@$(call forward,runs $(ARGS))
+
+diff: install ## atrium diff
+	@$(call forward,diff $(call each,$(RUNS)) $(ARGS))
+
+sync: install ## atrium sync
+	@$(call forward,sync $(call each,$(RUNS)) $(foreach tracker,$(or $(TO),mlflow),--to $(tracker)) $(ARGS))
+
+show: install ## atrium show
+	@$(call forward,show $(call setting,RUN) $(ARGS))
+
+rerun: install ## atrium rerun
+	@$(call forward,rerun $(call setting,RUN) $(ARGS))
+
+export: install ## atrium export
+	@$(call forward,export $(call setting,RUN) $(ARGS))
+
+clean-runs: install ## atrium clean
+	@$(call forward,clean $(ARGS))
+
+doctor: install ## atrium doctor
+	@$(call forward,doctor $(ARGS))
+
+objectives: install ## atrium objectives
+	@$(call forward,objectives $(call each,$(ALG)) $(ARGS))
+
+windows: install ## atrium windows
+	@$(call forward,windows $(call each,$(DIV)) $(call setting,DELTA,--budget=) $(ARGS))
+
+theory: install ## atrium theory
+	@$(call forward,theory $(call each,$(ALG)) $(ARGS))
+
+memory: install ## atrium memory
+	@$(call forward,memory $(call setting,ALG,algorithm=) $(model) $(ARGS))
 
 ##@ Help
 

@@ -43,9 +43,9 @@ MACHINES = {  # the machine, the memory of its processors and of each GPU
                   1024 * GB, 80 * GB),
 }  # fmt: skip
 TOO_LARGE = {
-    ("atr MODEL=qwen3_1_7b", "no GPU"), ("atr MODEL=qwen3_1_7b", "24 GB"),
-    ("EXPERIMENT=atr_qwen3_1_7b", "no GPU"), ("EXPERIMENT=atr_qwen3_1_7b", "24 GB"),
-    ("atr MODEL=qwen3_8b", "no GPU"), ("atr MODEL=qwen3_8b", "24 GB"), ("atr MODEL=qwen3_8b", "80 GB"),
+    ("atr model=qwen3_1_7b", "no GPU"), ("atr model=qwen3_1_7b", "24 GB"),
+    ("experiment=atr_qwen3_1_7b", "no GPU"), ("experiment=atr_qwen3_1_7b", "24 GB"),
+    ("atr model=qwen3_8b", "no GPU"), ("atr model=qwen3_8b", "24 GB"), ("atr model=qwen3_8b", "80 GB"),
 }  # fmt: skip
 _MODEL = yaml.safe_load((conf_folder() / "model" / "smollm2_135m.yaml").read_text(encoding="utf-8"))
 SMOLLM2 = json.dumps(_MODEL["architecture"])

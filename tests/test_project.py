@@ -27,7 +27,11 @@ SOURCE = REPOSITORY / "platform"
 MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 TARGETS = re.findall(r"^([a-z-]+):.*## ", MAKEFILE, flags=re.MULTILINE)
-VARIABLES = set(re.findall(r"^#  ([A-Z_]+) ", MAKEFILE, flags=re.MULTILINE))
+VARIABLES = {
+    name
+    for names in re.findall(r"^#  ([A-Z_]+(?:, [A-Z_]+)*)  ", MAKEFILE, flags=re.MULTILINE)
+    for name in names.split(", ")
+}
 CLEAN = {
     key: value
     for key, value in os.environ.items()
@@ -123,11 +127,89 @@ BY_MAKE = [
 
 @pytest.mark.parametrize(("given", "meant"), BY_MAKE, ids=[" ".join(given[:2]) for given, _ in BY_MAKE])
 def test_make_hands_each_variable_to_the_command_line(given, meant):
-    assert commands(*given)[-1] == [".venv/bin/atrium", *meant]
+    words = commands(*given)[-1]
+    assert words[words.index(".venv/bin/atrium") + 1 :] == meant
+
+
+SUGGESTIONS = [
+    (["train", "ALGO=grpo"], "ALG"),
+    (["train", "alg=grpo"], "ALG"),
+    (["train", "ALGORITHM=grpo"], "ALG"),
+    (["train", "SEEDS=3"], "SEED"),
+    (["train", "MODLE=tiny"], "MODEL"),
+    (["train", "num_steps=5"], "STEPS"),
+    (["train", "LR=1"], 'ARGS="optimizer.learning_rate=1"'),
+    (["train", "learning_rate=1"], 'ARGS="optimizer.learning_rate=1"'),
+    (["train", "GROUP_SIZE=4"], 'ARGS="rollout.group_size=4"'),
+    (["train", "optimizer.eps=1e-9"], 'ARGS="optimizer.eps=1e-9"'),
+    (["train", "optimizer=adamw"], 'ARGS="optimizer=adamw"'),
+    (["sweep", "SWEEP=delta", "WORKER=2"], "WORKERS"),
+    (["test", "TEST=tests/cli"], "TESTS"),
+]
+
+
+@pytest.mark.parametrize(("given", "meant"), SUGGESTIONS, ids=[" ".join(given) for given, _ in SUGGESTIONS])
+def test_unknown_variable_stops_make_with_a_suggestion(given, meant):
+    done = make("--dry-run", *given)
+    name = given[-1].partition("=")[0]
+    assert f"unknown variable {name}; did you mean {meant}?" in done.stderr
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_variables_with_spaces_and_line_breaks_are_not_taken_apart():
+    assert commands("train", "ARGS=FOO=1 BAR=2\nBAZ=3")[-1]
+    done = make("--dry-run", "train", "FOO=it's $(shell touch x) 1", "QUX=a\nb")
+    assert "unknown variable FOO" in done.stderr
+    assert "unknown variable QUX" in done.stderr
+    assert not (REPOSITORY / "x").exists()
+
+
+@pytest.mark.parametrize(("target", "variable"), [("train", "K"), ("eval", "ALG"), ("bench", "SIZES")])
+def test_variable_that_a_target_does_not_use_stops_make(target, variable):
+    done = make("--dry-run", target, f"{variable}=3")
+    assert done.returncode == 2
+    assert f"{variable} has no effect on `make {target}`" in done.stderr
+
+
+def test_exported_variables_never_stop_make():
+    planned = commands("train", ALGO="grpo", LR="1", K="3", FOO="bar")
+    assert planned[-1] == [".venv/bin/atrium", "train"]
+
+
+def test_every_documented_variable_has_an_effect_on_some_target():
+    targets = " ".join(target for target in TARGETS if target != "help")
+    done = subprocess.run(
+        ["sh", ".ci/variables", targets, *(f"{variable}=x" for variable in VARIABLES)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+OLD_NAMES = re.findall(r"^([a-z-]+): .*\n\t@\$\(call forward", MAKEFILE, flags=re.MULTILINE)
+
+
+def test_target_that_only_forwards_prints_its_command_once():
+    assert len(OLD_NAMES) == 12
+    done = make("runs", "ARGS=--help", "PLUGIN=")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == ["The next release removes `make runs`: atrium runs --help"]
+    assert "atrium runs" not in done.stdout.replace("usage: atrium runs", "")
+
+
+def test_pages_and_messages_name_the_command_line_instead_of_make():
+    replaced = {*OLD_NAMES, "train", "eval", "sweep", "dashboard", "compare", "report", "reproduce"}
+    named = re.compile(rf"\bmake ({'|'.join(sorted(replaced))})\b(?! [a-z])")
+    pages = [REPOSITORY / "README.md", *REPOSITORY.glob("docs/*.md"), *REPOSITORY.glob("*/README.md")]
+    sources = [path for path in SOURCE.rglob("*") if path.suffix in (".py", ".js")]
+    for path in [*pages, *sources, *REPOSITORY.glob("conf/**/*.yaml")]:
+        assert not named.findall(path.read_text(encoding="utf-8")), path
 
 
 def test_every_command_that_make_names_exists():
-    named = set(re.findall(r"\$\(ATRIUM\) ([a-z]+)", MAKEFILE))
+    named = set(re.findall(r"(?:\$\(ATRIUM\) |forward,)([a-z]+)", MAKEFILE))
     assert named
     assert named <= COMMANDS.keys()
     for name in named:
@@ -217,7 +299,7 @@ def test_a_skip_fails_where_skips_are_not_allowed(tmp_path):
     assert "ATRIUM_NO_SKIPS is set: Skipped: no such software" in done.stdout
 
 
-@pytest.mark.parametrize("script", [".ci/run", ".ci/install", ".ci/software"])
+@pytest.mark.parametrize("script", [".ci/run", ".ci/install", ".ci/software", ".ci/variables"])
 def test_scripts_are_executable_and_parse(script):
     path = REPOSITORY / script
     assert path.stat().st_mode & stat.S_IXUSR

@@ -34,7 +34,7 @@ def test_a_run_whose_folder_is_removed_fails_with_one_line_and_makes_none_anew(
         runs.train("num_steps=3", f"experiment_name=removed_{step}")
     assert "\n" not in str(error.value)
     assert list((runs.runs_dir / f"removed_{step}").iterdir()) == []
-    assert "make train RESUME=" not in capsys.readouterr().out, "it names a run that is not there"
+    assert "train --resume" not in capsys.readouterr().out, "it names a run that is not there"
 
 
 def test_a_run_whose_folder_is_moved_goes_on_once_it_is_moved_back(runs, monkeypatch, tmp_path, same_record):

@@ -1,4 +1,4 @@
-"""A pretrained language model through the whole of a run, as `make train EXPERIMENT=smollm2` has it."""
+"""A pretrained language model through the whole of a run, as `atrium train experiment=smollm2` has it."""
 
 from __future__ import annotations
 

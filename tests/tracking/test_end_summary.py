@@ -57,7 +57,7 @@ def test_it_says_where_everything_is_and_what_to_type_next(finished, monkeypatch
     for command in (
         f"atrium show {digits}",
         f"atrium export {digits}",
-        f"make train RESUME={digits} STEPS=12",
+        f"atrium train --resume {digits} num_steps=12",
     ):
         assert lines_with(text, command)
 
@@ -80,7 +80,7 @@ def test_an_interrupted_run_is_told_how_to_go_on(folder, record, monkeypatch, tm
     text = printed(folder)
     assert "interrupted" in text
     assert "step 4 of 6" in text
-    assert "next" in lines_with(text, f"make train RESUME={folder.path.name[-4:]}")[0]
+    assert "next" in lines_with(text, f"atrium train --resume {folder.path.name[-4:]}")[0]
     assert not lines_with(text, "atrium export")
 
 

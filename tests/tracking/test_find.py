@@ -96,7 +96,7 @@ def test_a_run_that_lies_directly_in_the_runs_folder_is_found(runs_dir, three):
 
 def test_a_missing_runs_folder_holds_no_runs_and_finding_says_what_to_do(tmp_path):
     assert list_runs(tmp_path / "absent") == []
-    with pytest.raises(RunFolderError, match=r"no runs in .*absent.*make train"):
+    with pytest.raises(RunFolderError, match=r"no runs in .*absent.*atrium train"):
         find_run(tmp_path / "absent", "last")
 
 

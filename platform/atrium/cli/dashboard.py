@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     runs_dir = Path(arguments.runs_dir)
     if not runs_dir.is_dir():
         raise ConfigError(
-            f"--runs-dir {arguments.runs_dir}: there is no such folder; `make train` makes one in runs"
+            f"--runs-dir {arguments.runs_dir}: there is no such folder; `atrium train` makes one in runs"
         )
     if not 0 <= arguments.port < 65_536:
         parser.error(f"argument --port: {arguments.port} is no port (0 to 65535)")

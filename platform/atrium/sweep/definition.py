@@ -226,7 +226,7 @@ class FamiliesConfig(Section):
 
 
 class TinyConfig(Section):
-    """What `BUDGET=tiny` changes: everything runs, nothing can be concluded."""
+    """What `budget=tiny` changes: everything runs, nothing can be concluded."""
 
     overrides: tuple[str, ...] = ("debug=tiny_steps", "tracking.figures=false")
     trials: Count = 4

@@ -140,13 +140,13 @@ def _next_commands(run: RunOverview) -> list[tuple[str, str, str]]:
     name = shlex.quote(name_to_type(folder))
     commands = []
     if run.state is not RunState.FINISHED:
-        commands.append((f"make train RESUME={name}", "continue where it stopped"))
+        commands.append((f"atrium train --resume {name}", "continue where it stopped"))
     commands.append((f"atrium show {name}", "settings, curves, rollouts before and after"))
     if folder.checkpoint_steps():
         commands.append((f"atrium export {name}", "the policy as a plain transformers folder"))
         if run.state is RunState.FINISHED:
             more = max(2 * run.status.num_steps, 1)
-            commands.append((f"make train RESUME={name} STEPS={more}", "train on"))
+            commands.append((f"atrium train --resume {name} num_steps={more}", "train on"))
     width = max(len(command) for command, _ in commands)
     return [
         ("" if index else "next", f"{command:<{width}}", meaning)

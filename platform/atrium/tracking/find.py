@@ -64,7 +64,7 @@ def find_run(runs_dir: Path | str, wanted: str, *, last: LatestQuery | None = No
     runs = list_runs(runs_dir)
     if not runs:
         raise RunFolderError(
-            f"there are no runs in {Path(runs_dir).absolute()}; `make train` or `atrium train` makes "
+            f"there are no runs in {Path(runs_dir).absolute()}; `atrium train` makes "
             "one, --runs-dir names another place"
         )
     if wanted == "last":

@@ -152,7 +152,7 @@ def _section(preset: Preset) -> list[str]:
     own = [f"`{group}={option}`" for group, option in own_overrides(preset.file).items()]
     built = f"`{preset.parent}`" if preset.parent else "nothing"
     chosen = f", with {', '.join(own)}" if own else ""
-    facts.append(f"- **Builds on**: {built}{chosen}; run it with `make train ALG={preset.name}`")
+    facts.append(f"- **Builds on**: {built}{chosen}; run it with `atrium train algorithm={preset.name}`")
     rows = [(title, _code(value)) for title, value in axes(preset).items() if value]
     return [*lines, *facts, "", *_table(("axis", "choice"), rows), ""]
 

@@ -76,7 +76,7 @@ def describe(run: RunOverview) -> dict[str, object]:
 def _print_runs(runs: Sequence[RunOverview], arguments: argparse.Namespace, console: Console) -> None:
     if not runs:
         place, text = printable(arguments.runs_dir), printable(arguments.text)
-        told = f"no runs in {place}; `make train` makes one"
+        told = f"no runs in {place}; `atrium train` makes one"
         if text and list_runs(arguments.runs_dir):
             told = f"no run in {place} has {text} in its name; `atrium runs` lists all"
         console.print(told, soft_wrap=True)

@@ -31,7 +31,7 @@ Usage: atrium sweep NAME [workers=N] [budget=tiny] [KEY=VALUE ...]
 Ctrl-C stops after the step in progress; the same command goes on where the sweep stands. More workers
 may join at any time, from any machine that sees the storage and runs_dir: `atrium sweep worker NAME`.
 `atrium sweep report NAME` writes settings with intervals, figures, CSV and winner.yaml into
-runs/sweeps/NAME/report/; `make train EXPERIMENT=runs/sweeps/NAME/report/winner.yaml` runs the winner.
+runs/sweeps/NAME/report/; `atrium train experiment=runs/sweeps/NAME/report/winner.yaml` runs the winner.
 """
 _OWN = ("workers", "budget", "storage", "runs_dir", "name", "trials", "seeds", "plan")
 

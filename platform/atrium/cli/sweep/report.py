@@ -186,7 +186,7 @@ def _show(console: Console, content: Mapping[str, Any], written: Sequence[Path])
         console.print(f"  {path}", soft_wrap=True)
     winner = [path for path in written if path.name == "winner.yaml"]
     if winner:
-        console.print(f"  make train EXPERIMENT={winner[0]}", soft_wrap=True)
+        console.print(f"  atrium train experiment={winner[0]}", soft_wrap=True)
 
 
 def verdict_of(studies: SweepStudies) -> tuple[Answer | None, str | None]:

@@ -24,7 +24,7 @@ export function latestOnly(num) {
 /** Why a view has no run to show: there is none, the filter fits none, or those that were picked are gone. */
 export function noRuns(table) {
   const inside = el("code", {}, table.runs_dir);
-  if (!table.runs.length) return empty("No runs yet", "Runs in ", inside, " appear here as soon as they start: ", el("code", {}, "make train"), ".");
+  if (!table.runs.length) return empty("No runs yet", "Runs in ", inside, " appear here as soon as they start: ", el("code", {}, "atrium train"), ".");
   if (getAll("run").length) return empty("These runs are gone", "None of the picked runs is in ", inside, " now.");
   return empty("No run fits", "No run passes this filter.");
 }

@@ -35,7 +35,7 @@ export async function show(root, context) {
     fill(slot, el("button", { type: "button", "data-export": "csv", onclick: () => save(rows) }, "CSV"), " ",
       runs.length > 1 && el("a", { href: addressOf("compare", { run: runs.map(({ name }) => name), q: null }) }, `Compare ${runs.length}`));
     if (!rows.length) {
-      fill(box, empty("No evaluations", table.runs.some(({ evaluated }) => evaluated) ? "No evaluation passes this filter." : ["Evaluations of models and checkpoints appear here: ", el("code", {}, "make eval RUN=last"), "."]));
+      fill(box, empty("No evaluations", table.runs.some(({ evaluated }) => evaluated) ? "No evaluation passes this filter." : ["Evaluations of models and checkpoints appear here: ", el("code", {}, "atrium evaluate --run last"), "."]));
       return;
     }
     fill(box, el("table", {}, el("thead", {}, el("tr", {}, COLUMNS.map((title, at) => el("th", { class: at > 1 && at < 5 ? "num" : null }, title)))),

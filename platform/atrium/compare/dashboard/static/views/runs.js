@@ -42,7 +42,7 @@ export async function show(root, context) {
     fill(banner, table.problem && el("p", { class: "banner" }, table.problem));
     drawBar(runs, keys, trainings.length);
     if (!trainings.length) {
-      fill(box, empty("No runs yet", "Runs in ", el("code", {}, table.runs_dir), " appear here as soon as they start: ", el("code", {}, "make train"), "."));
+      fill(box, empty("No runs yet", "Runs in ", el("code", {}, table.runs_dir), " appear here as soon as they start: ", el("code", {}, "atrium train"), "."));
       return;
     }
     if (!runs.length) {

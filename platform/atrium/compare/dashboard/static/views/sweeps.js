@@ -59,7 +59,7 @@ export async function show(root, context) {
       if (!sweeps.length) {
         dispose();
         fill(bar);
-        fill(body, empty("No sweeps yet", "Sweeps appear here as soon as they start: ", el("code", {}, "make sweep SWEEP=delta"), "."));
+        fill(body, empty("No sweeps yet", "Sweeps appear here as soon as they start: ", el("code", {}, "atrium sweep delta"), "."));
         return;
       }
       const chosen = sweeps.some(({ name }) => name === get("sweep")) ? get("sweep") : sweeps[0].name;
