@@ -19,6 +19,10 @@ a share are therefore drawn as if one more problem (for sampling noise, one more
 `evaluation.estimates`; those of a difference are where its values do not vary at all, so that two
 checkpoints which are always wrong have an interval too.
 
+Problems may come in clusters (see `clusters`). From six clusters on, "new problems" are those of new
+clusters: the mean squares of problems and of the residual are taken from the totals of clusters. With fewer,
+problems count one by one, and the interval says nothing about other clusters.
+
 Several benchmarks count equally, whatever their sizes. Seeds are shared by them, problems are not; with one
 benchmark the formulas reduce to those above. Pure functions; nothing here draws.
 
@@ -38,6 +42,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from atrium.compare.clusters import MIN_CLUSTERS, degrees_of_freedom, num_clusters, variance_of_mean
 from atrium.compare.simultaneous import SINGLE, Family
 from atrium.evaluation.estimates import Interval
 
@@ -134,26 +139,29 @@ class _Squares(NamedTuple):
     by_residual_B: Values
     num_seeds: int
     seed_degrees_of_freedom: float
+    problem_degrees_of_freedom_B: Values
     num_problems_B: Values
 
 
 def crossed_mean(
     values_by_benchmark: Sequence[ArrayLike],
     *,
+    clusters: Sequence[ArrayLike | None] | None = None,
     limits: Interval = DIFFERENCES,
     sampling: SamplingNoise | None = None,
     family: Family = SINGLE,
 ) -> CrossedMean:
     """The mean of `value_SP` arrays, one per benchmark and all with the same seeds in the same order.
 
-    Intervals are of 95 % over the `family`, and are cut to `limits`: `SHARES` or `DIFFERENCES`. `sampling`
-    serves this exam where there is one seed. Raises `ValueError` for values that are not finite, or arrays
+    `clusters` names, for each benchmark, the cluster of every problem [P], or None. Intervals are of 95 %
+    over the `family`, and are cut to `limits`: `SHARES` or `DIFFERENCES`. `sampling` serves this exam where
+    there is one seed. Raises `ValueError` for values that are not finite, or arrays
     that are empty or differ in their seeds.
     """
     value_SP_B = _checked(values_by_benchmark)
     value_S = np.mean([value_SP.mean(axis=1) for value_SP in value_SP_B], axis=0)
     value = float(value_S.mean())
-    squares = _squares(value_SP_B, value_S, family)
+    squares = _squares(value_SP_B, value_S, family, clusters or [None] * len(value_SP_B))
     this_exam = another_exam = None
     if squares.num_seeds == 1:
         this_exam = None if sampling is None else _Known(*sampling)
@@ -221,25 +229,37 @@ def _checked(values_by_benchmark: Sequence[ArrayLike]) -> list[Values]:
     return value_SP_B
 
 
-def _squares(value_SP_B: list[Values], value_S: Values, family: Family) -> _Squares:
+def _squares(
+    value_SP_B: list[Values], value_S: Values, family: Family, clusters: Sequence[ArrayLike | None]
+) -> _Squares:
     """Mean squares, divided by S P (and B^2), so that each is a variance of the macro average."""
     num_seeds, num_benchmarks = len(value_S), len(value_SP_B)
     num_problems_B = np.array([value_SP.shape[1] for value_SP in value_SP_B], dtype=np.float64)
     by_problem_B, by_residual_B = np.zeros(num_benchmarks), np.zeros(num_benchmarks)
-    for benchmark, value_SP in enumerate(value_SP_B):
+    degrees_B = np.ones(num_benchmarks)
+    for benchmark, (value_SP, own) in enumerate(zip(value_SP_B, clusters, strict=True)):
         num_problems = value_SP.shape[1]
         if num_problems < 2:
             continue
+        cluster_P = own if own is not None and num_clusters(own) >= MIN_CLUSTERS else None
         value_P = value_SP.mean(axis=0)
-        by_problem_B[benchmark] = value_P.var(ddof=1) / num_problems
+        by_problem_B[benchmark] = variance_of_mean(value_P, cluster_P)
+        degrees_B[benchmark] = degrees_of_freedom(num_problems, cluster_P)
         if num_seeds > 1:
-            residual_SP = value_SP - value_P - value_SP.mean(axis=1, keepdims=True) + value_SP.mean()
-            mean_square = float((residual_SP**2).sum()) / ((num_seeds - 1) * (num_problems - 1))
-            by_residual_B[benchmark] = mean_square / (num_seeds * num_problems)
+            by_seed_S = variance_of_mean(value_SP - value_P, cluster_P)
+            by_residual_B[benchmark] = by_seed_S.sum() / (num_seeds - 1) / num_seeds
     by_seed = float(value_S.var(ddof=1)) / num_seeds if num_seeds > 1 else 0.0
     by_seed, degrees = family.pooled or (by_seed, num_seeds - 1.0)
     scale = num_benchmarks**2
-    return _Squares(by_seed, by_problem_B / scale, by_residual_B / scale, num_seeds, degrees, num_problems_B)
+    return _Squares(
+        by_seed=by_seed,
+        by_problem_B=by_problem_B / scale,
+        by_residual_B=by_residual_B / scale,
+        num_seeds=num_seeds,
+        seed_degrees_of_freedom=degrees,
+        problem_degrees_of_freedom_B=degrees_B,
+        num_problems_B=num_problems_B,
+    )
 
 
 def _variance_of_another_exam(squares: _Squares) -> tuple[float, float]:
@@ -251,7 +271,7 @@ def _variance_of_another_exam(squares: _Squares) -> tuple[float, float]:
     )
     if by_problem >= by_residual and by_seed >= by_residual and squares.num_seeds > 1:
         total = by_seed + by_problem - by_residual
-        df_P_B = squares.num_problems_B - 1.0
+        df_P_B = squares.problem_degrees_of_freedom_B
         df_S = squares.seed_degrees_of_freedom
         spread = (
             by_seed**2 / df_S
@@ -265,7 +285,7 @@ def _variance_of_another_exam(squares: _Squares) -> tuple[float, float]:
 
 
 def _degrees_over_benchmarks(squares: _Squares) -> float:
-    return _pooled_degrees(squares.by_problem_B, np.maximum(squares.num_problems_B - 1.0, 1.0))
+    return _pooled_degrees(squares.by_problem_B, squares.problem_degrees_of_freedom_B)
 
 
 def _pooled_degrees(variances: Values, degrees_of_freedom: Values) -> float:

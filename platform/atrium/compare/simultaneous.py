@@ -41,7 +41,8 @@ class SeedSpread(NamedTuple):
 class Family:
     """What intervals have to hold together.
 
-    `num_candidates` differences from one baseline on each of `num_benchmarks`; `pooled` where the variance
+    `num_candidates` differences from one baseline on each of `num_benchmarks`, at each of `num_looks` planned
+    numbers of seeds; `pooled` where the variance
     over seeds is pooled over arms, else None and `reason` says why not.
     """
 
@@ -49,10 +50,11 @@ class Family:
     num_benchmarks: int = 1
     pooled: SeedSpread | None = None
     reason: str = ""
+    num_looks: int = 1
 
     def quantile(self, degrees_of_freedom: float) -> float:
         """By how many standard errors an end lies from the difference, for 95 % over the family."""
-        tail = (1.0 - CONFIDENCE) / self.num_benchmarks
+        tail = (1.0 - CONFIDENCE) / (self.num_benchmarks * self.num_looks)
         if self.pooled is not None:
             return _dunnett_quantile(self.num_candidates, degrees_of_freedom, tail)
         return -float(stdtrit(degrees_of_freedom, tail / self.num_candidates / 2.0))
@@ -63,17 +65,18 @@ class Family:
             beyond = 1.0 - _dunnett_share(num_errors, self.num_candidates, degrees_of_freedom)
         else:
             beyond = self.num_candidates * 2.0 * float(stdtr(degrees_of_freedom, -num_errors))
-        return min(max(beyond, 0.0) * self.num_benchmarks, 1.0)
+        return min(max(beyond, 0.0) * self.num_benchmarks * self.num_looks, 1.0)
 
     @property
     def words(self) -> str:
         """The correction's name and what it covers; empty for a single difference."""
-        over_benchmarks = f"{self.num_benchmarks} benchmarks (Bonferroni)" if self.num_benchmarks > 1 else ""
-        if self.num_candidates == 1:
-            return over_benchmarks
         name = "Dunnett" if self.pooled is not None else f"Bonferroni: {self.reason}"
-        over_arms = f"{self.num_candidates} candidates ({name})"
-        return " and ".join(part for part in (over_arms, over_benchmarks) if part)
+        parts = (
+            f"{self.num_candidates} candidates ({name})" if self.num_candidates > 1 else "",
+            f"{self.num_benchmarks} benchmarks (Bonferroni)" if self.num_benchmarks > 1 else "",
+            f"{self.num_looks} planned looks (Bonferroni)" if self.num_looks > 1 else "",
+        )
+        return " and ".join(part for part in parts if part)
 
 
 SINGLE = Family()

@@ -1,0 +1,71 @@
+"""The variance of a mean over problems that come in clusters, such as the problems of one contest.
+
+Where an effect varies by cluster, the problems of a cluster are no independent draws. The variance of the
+mean is then taken from the squared totals of the clusters (CR2), which is unbiased where problems vary alike,
+with the degrees of freedom of Bell and McCaffrey, at most the number of clusters less 1. With one problem per
+cluster both are those of independent problems. Pure functions; nothing here draws.
+
+Sources: Bell and McCaffrey 2002; Pustejovsky and Tipton 2018. For a mean the adjustment matrices have closed
+forms: cluster g of share w_g has the weight 1 / (1 - w_g).
+
+Axes: P problems, C clusters; leading axes are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+MIN_CLUSTERS = 6
+"""With fewer clusters nothing is said about new clusters."""
+
+
+def cluster_numbers(names: Sequence[str | None]) -> NDArray[np.int64] | None:
+    """The number of each problem's cluster [P]; None where a problem names none."""
+    if not names or any(name is None for name in names):
+        return None
+    numbers: NDArray[np.int64] = np.unique([str(name) for name in names], return_inverse=True)[1]
+    return numbers
+
+
+def num_clusters(cluster_P: ArrayLike) -> int:
+    """The number of different clusters."""
+    return len(np.unique(np.asarray(cluster_P)))
+
+
+def variance_of_mean(value_P: ArrayLike, cluster_P: ArrayLike | None = None) -> NDArray[np.float64]:
+    """The CR2 variance of the mean over the last axis; of independent problems where no clusters are given.
+
+    Raises `ValueError` for fewer than two problems or clusters.
+    """
+    values = np.asarray(value_P, dtype=np.float64)
+    num_problems = values.shape[-1]
+    size_C, numbers = _clusters(cluster_P, num_problems)
+    total_C = values - values.mean(axis=-1, keepdims=True)
+    if cluster_P is not None:
+        total_C = total_C @ np.eye(len(size_C))[numbers]
+    squares: NDArray[np.float64] = (total_C**2 / (1.0 - size_C / num_problems)).sum(axis=-1) / num_problems**2
+    return squares
+
+
+def degrees_of_freedom(num_problems: int, cluster_P: ArrayLike | None = None) -> float:
+    """Bell and McCaffrey's degrees of freedom of `variance_of_mean`; C - 1 for clusters of equal size."""
+    size_C, _ = _clusters(cluster_P, num_problems)
+    share_C = size_C / num_problems
+    root_C = share_C**2 / (1.0 - share_C)  # the squares of products off the diagonal are products of these
+    off_diagonal = root_C.sum() ** 2 - (root_C**2).sum()
+    return float(1.0 / ((share_C**2).sum() + off_diagonal))
+
+
+def _clusters(
+    cluster_P: ArrayLike | None, num_problems: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The size of each cluster [C], and the number of each problem's own [P]."""
+    numbers: NDArray[np.int64] = np.arange(num_problems)
+    if cluster_P is not None:
+        numbers = np.unique(np.asarray(cluster_P), return_inverse=True)[1]
+    if numbers.shape != (num_problems,) or numbers.max(initial=0) < 1:
+        raise ValueError(f"{num_problems} problems in two clusters or more are needed")
+    return np.bincount(numbers).astype(np.float64), numbers
