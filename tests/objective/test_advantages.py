@@ -147,3 +147,21 @@ def test_statistics_add_up_over_ranks(over_ranks, baseline, scale):
     torch.testing.assert_close(
         torch.cat(parts), compute_advantages(advantage, whole, None, local_sum), rtol=1e-12, atol=1e-14
     )
+
+
+@pytest.mark.parametrize("reward", [0.0, 0.1])
+@pytest.mark.parametrize("offset", [0.0, 0.25])
+@pytest.mark.parametrize("baseline", ["none", "group_mean", "leave_one_out", "batch_mean"])
+@pytest.mark.parametrize("scale", ["group_std", "batch_std", "token_std"])
+@pytest.mark.parametrize("returns", ["sequence", "token"])
+def test_epsilon_0_gives_equal_rewards_advantage_0(scale, baseline, offset, reward, returns):
+    advantage = Advantage(scale=scale, baseline=baseline, offset=offset, epsilon=0.0, returns=returns)
+    found_BT = compute_advantages(advantage, make_batch([reward] * 7), None, local_sum)
+    assert found_BT.tolist() == [[0.0] * 3] * 7
+
+
+def test_epsilon_0_leaves_the_other_groups_of_a_silent_one_as_they_are():
+    batch = make_batch([0.1, 0.1, 0.1, 1.0, 0.0, 0.0], group_B=[0, 0, 0, 1, 1, 1])
+    found_B = of_rows(Advantage(scale="group_std", ddof=0, epsilon=0.0), batch)
+    assert found_B[:3].tolist() == [0.0, 0.0, 0.0]
+    assert found_B[3:].tolist() == pytest.approx([2**0.5, -(0.5**0.5), -(0.5**0.5)])

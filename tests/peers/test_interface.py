@@ -17,7 +17,7 @@ from atrium.config.presets import read_preset
 from atrium.errors import ConfigError
 from atrium.objective.objective import Objective
 from atrium.objective.reductions import Totals, count_totals
-from atrium.peers.interface import LoadedMethod
+from atrium.peers.interface import LoadedMethod, load_method
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 B, T = 8, 6
@@ -208,3 +208,15 @@ def test_the_pages_examples_print_what_they_say():
     results = doctest.testfile(str(REPOSITORY / "docs" / "trainers.md"), module_relative=False)
     assert results.attempted > 5
     assert results.failed == 0
+
+
+def test_epsilon_0_gives_a_group_with_equal_rewards_advantage_0_in_a_loop_of_ones_own():
+    method = load_method("grpo", "algorithm.advantage.scale=group_std", "algorithm.advantage.epsilon=0")
+    reward_B = torch.where(GROUP_B == 0, 0.1, REWARD_B)
+    found_BT = method.advantages(MASK_BT, reward_B=reward_B, group_B=GROUP_B)
+    assert found_BT[GROUP_B == 0].abs().max() == 0.0
+    assert found_BT[GROUP_B == 1].abs().max() > 0.4
+    logprob_BT, given = tensors()
+    loss = method.loss(logprob_BT.requires_grad_(), MASK_BT, **{**given, "reward_B": reward_B}).loss
+    loss.backward()
+    assert logprob_BT.grad.isfinite().all()

@@ -12,6 +12,9 @@ from torch import Tensor
 from atrium.method.advantages import Advantage
 from atrium.objective.batch import Batch, Sum, neutral
 
+_ROUNDING = 1e-12
+"""Deviations of a batch below this share of its mean are rounding: all values are equal."""
+
 
 def compute_advantages(
     advantage: Advantage, batch: Batch, penalty_BT: Tensor | None, sum_over_ranks: Sum
@@ -32,15 +35,22 @@ def compute_advantages(
         reward_B = reward_B - neutral(penalty_BT.double(), batch.mask_BT).sum(dim=1)
     centred_B = _centred(advantage.baseline, reward_B, batch.group_B, sum_over_ranks) - advantage.offset
     if advantage.scale == "group_std":
-        centred_B = centred_B / (_group_std(reward_B, batch.group_B, advantage.ddof) + advantage.epsilon)
+        deviation_B = _group_std(reward_B, batch.group_B, advantage.ddof)
+        centred_B = _divided(centred_B, deviation_B + advantage.epsilon)
     elif advantage.scale == "batch_std":
-        centred_B = centred_B / (_batch_std(reward_B, advantage.ddof, sum_over_ranks) + advantage.epsilon)
+        deviation = _batch_std(reward_B, advantage.ddof, sum_over_ranks)
+        centred_B = _divided(centred_B, deviation + advantage.epsilon)
     advantage_BT = centred_B[:, None] * batch.mask_BT
     if advantage.returns == "token":
         advantage_BT = _token_returns(centred_B, batch.mask_BT, penalty_BT, advantage.discount)
     if advantage.scale == "token_std":
         advantage_BT = _whiten(advantage_BT, batch.mask_BT, advantage.epsilon, sum_over_ranks)
     return advantage_BT.to(batch.rollout_logprob_BT.dtype)
+
+
+def _divided(value: Tensor, scale: Tensor) -> Tensor:
+    """The values over their scale, and 0 where the scale is 0: equal rewards say nothing about an answer."""
+    return torch.where(scale > 0.0, value / scale, 0.0)
 
 
 def _centred(baseline: str, reward_B: Tensor, group_B: Tensor, sum_over_ranks: Sum) -> Tensor:
@@ -105,15 +115,18 @@ def _batch_std(reward_B: Tensor, ddof: int, sum_over_ranks: Sum) -> Tensor:
     total, count = _all_ranks(reward_B.sum(), num, sum_over_ranks)
     mean = total / count.clamp(min=1.0)
     square = sum_over_ranks(torch.square(reward_B - mean).sum())
-    return torch.sqrt(square / (count - ddof).clamp(min=1.0))
+    deviation = torch.sqrt(square / (count - ddof).clamp(min=1.0))
+    return torch.where(deviation > _ROUNDING * mean.abs(), deviation, 0.0)
 
 
 def _whiten(value_BT: Tensor, mask_BT: Tensor, epsilon: float, sum_over_ranks: Sum) -> Tensor:
     """Zero mean and unit variance (divided by n - 1) over all tokens, as REINFORCE++ does in verl."""
     total, count = _all_ranks(value_BT.sum(), mask_BT.sum().double(), sum_over_ranks)
-    centred_BT = (value_BT - total / count.clamp(min=1.0)) * mask_BT
+    mean = total / count.clamp(min=1.0)
+    centred_BT = (value_BT - mean) * mask_BT
     variance = sum_over_ranks(torch.square(centred_BT).sum()) / (count - 1.0).clamp(min=1.0)
-    return centred_BT * torch.rsqrt(variance + epsilon)
+    variance = torch.where(variance > torch.square(_ROUNDING * mean), variance, 0.0) + epsilon
+    return torch.where(variance > 0.0, centred_BT * torch.rsqrt(variance), 0.0)
 
 
 def _all_ranks(total: Tensor, count: Tensor, sum_over_ranks: Sum) -> tuple[Tensor, Tensor]:
