@@ -21,6 +21,9 @@ OwnTokens = NDArray[np.bool_]
 STORED_VERSION = -1
 """The weight version of completions read from disk: none of this run's weights sampled them."""
 
+REASONING_MARKERS = ("<think>", "</think>")
+"""The marks around a completion's reasoning, which is not graded: where it begins, and where it ends."""
+
 
 class VerdictKind(StrEnum):
     """What the grader found out about one completion."""

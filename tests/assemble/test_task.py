@@ -18,6 +18,7 @@ from atrium.config.compose import compose, from_json, to_json
 from atrium.errors import ConfigError, DataError
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
+from atrium.models.context import Context
 from atrium.records import Problem
 
 UNREADABLE_GOLDS: dict[str, set[str]] = {
@@ -325,10 +326,10 @@ def test_a_validation_prompt_that_is_too_long_is_named_before_training(load, sum
     task, _ = load(*settings)
     benchmark = evaluated_benchmark(task.validation, compose(settings))
     encoded = {problem.question: [0] * 5 for problem in benchmark.problems}
-    assert require_room(benchmark, lambda problem: encoded[problem.question], 13) is benchmark
+    assert require_room(benchmark, lambda problem: encoded[problem.question], Context(13)) is benchmark
     long = benchmark.problems[3]
     encoded[long.question] = [0] * 6
     with pytest.raises(DataError, match=r"has 6 tokens.*max_new_tokens=8.* 13 tokens") as refused:
-        require_room(benchmark, lambda problem: encoded[problem.question], 13)
+        require_room(benchmark, lambda problem: encoded[problem.question], Context(13))
     assert "sums-validation" in str(refused.value)
     assert repr(long.problem_id) in str(refused.value)

@@ -12,6 +12,7 @@ from atrium.data.problems import ProblemStream
 from atrium.errors import DataError, RunFolderError
 from atrium.grading.rewards import GradedGroup, RewardFunction
 from atrium.models.policy import Policy
+from atrium.models.texts import TextDecoder
 from atrium.plain_files import MAX_LINES_BYTES, read_plain
 from atrium.records import Problem, TokenIds
 from atrium.rollout.bank_engine import BankEngine
@@ -93,10 +94,10 @@ def _bank_engine(
     encode: Callable[[Problem], TokenIds],
     live: Engine,
 ) -> BankEngine:
-    tokenizer = policy.tokenizer
+    tokenizer, decode = policy.tokenizer, TextDecoder(policy.tokenizer)
     vocabulary = Vocabulary(
         encode=lambda text: tokenizer.encode(text, add_special_tokens=False),
-        decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
+        decode=lambda ids: decode([ids])[0],
         stop_token_ids=policy.stop_token_ids,
         num_tokens=len(tokenizer),
         unknown_token_id=tokenizer.unk_token_id,

@@ -276,7 +276,10 @@ def fitted_benchmark(
     encode: Callable[[Problem], TokenIds],
     log: Callable[[str], None],
 ) -> Benchmark:
-    """The benchmark with answers no longer than the model's context leaves, which is said where it cuts."""
+    """The benchmark with answers no longer than the model's context leaves, which is said where it cuts.
+
+    Raises `ConfigError` for a prompt that leaves no room, and where the rotary embedding sets the context.
+    """
     wanted, context = benchmark.sampling.max_new_tokens, policy.context_length
     last = max(benchmark.problems, key=lambda problem: len(encode(problem)))
     room = context - len(encode(last))
@@ -285,6 +288,13 @@ def fitted_benchmark(
             f"benchmark {benchmark.name!r}: the prompt of problem {last.problem_id!r} has "
             f"{len(encode(last))} tokens and the model's context holds {context}, so it could not be "
             "answered; leave the problem out, or choose another model or benchmark"
+        )
+    if wanted > room and policy.context.reason:
+        raise ConfigError(
+            f"benchmark {benchmark.name!r}: the prompt of problem {last.problem_id!r} has "
+            f"{len(encode(last))} tokens, which with evaluation.max_new_tokens={wanted} exceed the model's "
+            f"context of {context} tokens{policy.context.reason}; lower evaluation.max_new_tokens to at most "
+            f"{room}"
         )
     if wanted > room:
         log(

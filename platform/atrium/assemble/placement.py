@@ -25,6 +25,7 @@ from atrium.assemble.memory import reads_rounded_weights
 from atrium.config.machine import visible_gpus
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
+from atrium.models.context import Context
 from atrium.models.policy import Policy
 from atrium.rollout.dealt_engine import DealtEngine
 from atrium.rollout.engine import Engine
@@ -163,7 +164,7 @@ class _Skeleton:
     tokenizer: PreTrainedTokenizerBase
     stop_token_ids: tuple[int, ...]
     pad_token_id: int
-    context_length: int
+    context: Context
 
     @classmethod
     def of(cls, policy: Policy) -> _Skeleton:
@@ -174,7 +175,7 @@ class _Skeleton:
             tokenizer=policy.tokenizer,
             stop_token_ids=policy.stop_token_ids,
             pad_token_id=policy.pad_token_id,
-            context_length=policy.context_length,
+            context=policy.context,
         )
 
     def policy(self, device: str) -> Policy:
@@ -189,7 +190,7 @@ class _Skeleton:
             tokenizer=self.tokenizer,
             stop_token_ids=self.stop_token_ids,
             pad_token_id=self.pad_token_id,
-            context_length=self.context_length,
+            context=self.context,
         )
 
 

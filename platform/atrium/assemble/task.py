@@ -16,6 +16,7 @@ from atrium.data.problems import Dataset
 from atrium.data.prompts import PromptTemplate
 from atrium.errors import DataError
 from atrium.evaluation.evaluator import Benchmark
+from atrium.models.context import Context
 from atrium.plain_files import read_plain
 from atrium.records import Problem, TokenIds
 from atrium.rollout.declaration import Sampling
@@ -41,21 +42,28 @@ class Task:
     def fitting_problems(
         self,
         encode: Callable[[Problem], TokenIds],
-        context_length: int,
+        context: Context,
         log: Callable[[str], None],
     ) -> tuple[Problem, ...]:
         """The training problems whose prompts leave room for a completion; says how many do not.
 
-        Raises `DataError` where none is left.
+        Raises `DataError` where none is left, and for any that does not where the rotary embedding sets the
+        context.
         """
         problems = self.train.problems
-        fits = _fits(problems, encode, context_length - self.max_new_tokens)
+        fits = _fits(problems, encode, context.length - self.max_new_tokens)
         fitting = tuple(problem for problem in problems if fits(problem))
-        what = f"leave no room for {self.max_new_tokens} more in a context of {context_length} tokens"
-        if not fitting:
-            raise DataError(f"dataset '{self.train.name}': all prompts {what}; lower rollout.max_new_tokens")
-        if len(fitting) < len(problems):
-            num_long = len(problems) - len(fitting)
+        num_long = len(problems) - len(fitting)
+        what = (
+            f"leave no room for {self.max_new_tokens} more in a context of {context.length} "
+            f"tokens{context.reason}"
+        )
+        if not fitting or (num_long and context.rope_type):
+            which = f"{num_long} of {len(problems)}" if fitting else "all"
+            raise DataError(
+                f"dataset '{self.train.name}': {which} prompts {what}; lower rollout.max_new_tokens"
+            )
+        if num_long:
             log(f"{self.train.name}: {num_long} of {len(problems)} prompts {what}, left out")
         return fitting
 
@@ -68,18 +76,17 @@ class Task:
         }
 
 
-def require_room(
-    benchmark: Benchmark, encode: Callable[[Problem], TokenIds], context_length: int
-) -> Benchmark:
+def require_room(benchmark: Benchmark, encode: Callable[[Problem], TokenIds], context: Context) -> Benchmark:
     """The benchmark; `DataError` names its first problem whose prompt leaves no room for an answer."""
     wanted = benchmark.sampling.max_new_tokens
-    fits = _fits(benchmark.problems, encode, context_length - wanted)
+    fits = _fits(benchmark.problems, encode, context.length - wanted)
     for problem in benchmark.problems:
         if not fits(problem):
             raise DataError(
                 f"benchmark {benchmark.name!r}: the prompt of problem {problem.problem_id!r} has "
                 f"{len(encode(problem))} tokens, which with evaluation.max_new_tokens={wanted} do not fit "
-                f"the context of {context_length} tokens; lower evaluation.max_new_tokens, or leave it out"
+                f"the context of {context.length} tokens{context.reason}; lower evaluation.max_new_tokens, "
+                "or leave it out"
             )
     return benchmark
 

@@ -148,7 +148,7 @@ def _assembled(
     config, checkpoint = run.config, run.checkpoint
     models = _models(run, policy)
     encode = prompt_encoder(policy.tokenizer, task.template)
-    problems = task.fitting_problems(encode, policy.context_length, run.log)
+    problems = task.fitting_problems(encode, policy.context, run.log)
     beside = _beside(config, policy, models.engine)
     ranks = run.ranks if beside is None else run.ranks.on_own_connections()
     collector = _collector(run, task, problems, encode, models.engine, graders.own, ranks)
@@ -253,7 +253,7 @@ def _evaluation_plan(
     config = run.config
     validation, *tests = (
         JudgedBenchmark(
-            require_room(evaluated_benchmark(loaded, config), encode, policy.context_length),
+            require_room(evaluated_benchmark(loaded, config), encode, policy.context),
             graders.of(loaded),
             loaded.verifier or config.grader,
         )

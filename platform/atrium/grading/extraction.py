@@ -24,6 +24,8 @@ from __future__ import annotations
 
 import re
 
+from atrium.records import REASONING_MARKERS
+
 ANSWER = "{answer}"
 """Where the answer stands in words around it."""
 _MAX_JOINT_CHARS = 50
@@ -47,10 +49,11 @@ _CONJUNCTION_JOINT = re.compile(rf"[^.!?\n]*\b(?:and|or)\b[\s,:]*{_LABEL}?", re.
 
 def answer_text(text: str, *, thinking: bool) -> str | None:
     """The part of a completion that may hold its answer; None where the thinking never ended."""
-    _, tag, after = text.rpartition("</think>")
+    begin, end = REASONING_MARKERS
+    _, tag, after = text.rpartition(end)
     if thinking and not tag:
         return None
-    return after.partition("<think>")[0]
+    return after.partition(begin)[0]
 
 
 def extract_answer(text: str, *, thinking: bool) -> str | None:

@@ -21,8 +21,8 @@ class Advantage(Section):
     ddof: Literal[0, 1] = 1
     """1 divides variances by n - 1 (verl, TRL), 0 by n; a group of one has deviation 0 under both."""
     epsilon: NonNegative = 1e-6
-    """Added to the deviation; for token_std to the variance, as verl does. With 0, rewards that are all equal,
-    whose deviation is 0, give advantage 0."""
+    """Added to the deviation; for token_std to the variance, as verl does. With 0, equal rewards, whose
+    deviation is 0, give advantage 0."""
     returns: Literal["sequence", "token"] = "sequence"
     """One return per completion, or a discounted one per token: the reward at the last token plus per-token
     penalties, summed backwards (REINFORCE++, arXiv 2501.03262)."""

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
+from atrium.models.context import Context
 from atrium.models.shape import ModelShape
 from atrium.models.sources import buildable, locate, quiet, readable
 
@@ -31,7 +32,8 @@ def _shape(config: PreTrainedConfig) -> ModelShape:
     text = config.get_text_config()
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    num_heads = text.num_attention_heads
+    # State-space models name their heads otherwise.
+    num_heads = getattr(text, "num_attention_heads", None) or getattr(text, "num_heads", None) or 1
     return ModelShape(
         model_type=text.model_type,
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
@@ -44,7 +46,7 @@ def _shape(config: PreTrainedConfig) -> ModelShape:
         num_heads=num_heads,
         num_key_value_heads=getattr(text, "num_key_value_heads", None) or num_heads,
         head_size=getattr(text, "head_dim", None) or text.hidden_size // num_heads,
-        context_length=text.max_position_embeddings,
+        context_length=Context.of(text.to_dict()).length,
         linear_maps=tuple(
             (name.rpartition(".")[2], module.in_features, module.out_features)
             for name, module in model.base_model.named_modules()

@@ -28,23 +28,32 @@ from transformers import (
 )
 
 from atrium.errors import CheckpointError, ConfigError
+from atrium.models.context import Context
 from atrium.models.lora import ADAPTER_FOLDER, has_lora, host_weights, merged_weights, write_adapter
 from atrium.models.sources import buildable, locate, one_line, quiet, readable
+
+_UNBOUNDED = 1 << 20
+"""The context in tokens of models that compute rows of any length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Policy:
     """A model, its tokenizer, and their limits.
 
-    Any of `stop_token_ids` ends a completion and is kept in it. `context_length` bounds prompt and
-    completion together, in tokens.
+    Any of `stop_token_ids` ends a completion and is kept in it. `context` bounds prompt and
+    completion together.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     stop_token_ids: tuple[int, ...]
     pad_token_id: int
-    context_length: int
+    context: Context
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens that a prompt and its completion may have together."""
+        return self.context.length
 
     @property
     def num_parameters(self) -> int:
@@ -205,12 +214,13 @@ def _policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: 
             "completions could never end; set eos_token_id in its config.json"
         )
     pad = _token_ids(tokenizer.pad_token_id) or _token_ids(model.config.pad_token_id) or stop
+    context = Context.of(model.config.get_text_config().to_dict())
     return Policy(
         model=model,
         tokenizer=tokenizer,
         stop_token_ids=tuple(sorted(stop)),
         pad_token_id=min(pad),
-        context_length=model.config.get_text_config().max_position_embeddings,
+        context=context if context.length else Context(min(tokenizer.model_max_length, _UNBOUNDED)),
     )
 
 

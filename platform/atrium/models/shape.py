@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from atrium.errors import ConfigError
+from atrium.models.context import Context
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 """Keys of a config.json that every model's shape needs, each a number of things."""
@@ -118,7 +119,7 @@ def read_shape(keys: Mapping[str, object] | None) -> ModelShape | None:
         num_heads=heads,
         num_key_value_heads=keys_width // head_size,
         head_size=head_size,
-        context_length=size("max_position_embeddings", 0),
+        context_length=Context.of(found).length,
         linear_maps=layers * maps,
     )
 

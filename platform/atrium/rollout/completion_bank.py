@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from atrium.errors import DataError
-from atrium.records import STORED_VERSION, Completion, FinishReason, Problem, TokenIds
+from atrium.records import REASONING_MARKERS, STORED_VERSION, Completion, FinishReason, Problem, TokenIds
 from atrium.rollout.stored_rollouts import StoredCompletion
 
 Bank = dict[tuple[int, ...], tuple[Completion, ...]]
@@ -114,9 +114,16 @@ def _own_text(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text: b
             f"{'ends' if ends_in_stop else 'does not end'} in a stop token of the policy: {other}"
         )
     text = vocabulary.decode(ids[: len(ids) - ends_in_stop].tolist())
-    if compares_text and text.encode("utf-8", "replace").decode().strip() != one.text.strip():
+    if compares_text and _compared(text.encode("utf-8", "replace").decode()) != _compared(one.text):
         raise DataError(f"{one.where} has token ids that do not spell its text: {other}")
     return text
+
+
+def _compared(text: str) -> str:
+    """The text without reasoning markers, which earlier versions left out where they are special tokens."""
+    for marker in REASONING_MARKERS:
+        text = text.replace(marker, "")
+    return text.strip()
 
 
 def _check_lengths(found: dict[tuple[int, ...], list[Completion]], max_new_tokens: int) -> None:

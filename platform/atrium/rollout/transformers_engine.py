@@ -22,6 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StopStringCri
 
 from atrium.errors import EngineError, PolicyDivergedError
 from atrium.models.qwen3 import has_fused_form
+from atrium.models.texts import TextDecoder
 from atrium.records import Completion, FinishReason, Logprobs, TokenIds
 from atrium.rollout.decoding import Decoder, inference_mode, new_cache
 from atrium.rollout.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
@@ -45,7 +46,7 @@ class TransformersEngine:
     model
         The policy. It is in evaluation mode only while the engine computes.
     tokenizer
-        Turns completions into text, without special tokens.
+        Turns completions into text, without special tokens other than reasoning markers.
     stop_token_ids
         Each of these ends a completion and is kept as its last token.
     pad_token_id
@@ -73,6 +74,7 @@ class TransformersEngine:
         new_cache(model, max_new_tokens=1)  # raises for a model whose cache cannot be shared
         self._model = model
         self._tokenizer = tokenizer
+        self._decode = TextDecoder(tokenizer)
         self._stop_token_ids = tuple(stop_token_ids)
         self._pad_token_id = pad_token_id
         self._context_length = context_length
@@ -154,9 +156,8 @@ class TransformersEngine:
 
     def _completions(self, samples: Sequence[_Sample], version: int) -> list[tuple[_Row, Completion]]:
         num_kept = [len(sample.token_ids) - sample.stopped for sample in samples]
-        texts = self._tokenizer.batch_decode(
-            [sample.token_ids[:num].tolist() for sample, num in zip(samples, num_kept, strict=True)],
-            skip_special_tokens=True,
+        texts = self._decode(
+            [sample.token_ids[:num].tolist() for sample, num in zip(samples, num_kept, strict=True)]
         )
         return [
             (

@@ -26,6 +26,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from atrium.errors import EngineError
 from atrium.models.lora import base_weights, merged_weights
 from atrium.models.shards import full_tensor, is_sharded
+from atrium.models.texts import TextDecoder
 from atrium.records import Completion
 from atrium.rollout.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
 from atrium.rollout.sampling import check_requests
@@ -82,7 +83,7 @@ class VllmEngine:
         settings.check_machine(place.device)
         settings.prepare_environment(place.device, cache_dir)
         self._model = model
-        self._tokenizer = tokenizer
+        self._decode = TextDecoder(tokenizer)
         self._stop_token_ids = tuple(stop_token_ids)
         self._settings = settings
         self._context_length = place.context_length
@@ -232,7 +233,7 @@ class VllmEngine:
             return []
         outputs = [self._finished.pop(name).outputs[0] for name in names]
         stops = () if sampling.ignore_stop else self._stop_token_ids
-        completions = completions_of(outputs, self._tokenizer, stops, version)
+        completions = completions_of(outputs, self._decode, stops, version)
         return [
             (in_flight.pop(name), completion) for name, completion in zip(names, completions, strict=True)
         ]

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedTokenizerBase
 
 from atrium.errors import EngineError, PolicyDivergedError
+from atrium.models.texts import TextDecoder
 from atrium.records import Completion, FinishReason
 
 
 def completions_of(
-    outputs: Sequence[Any], tokenizer: PreTrainedTokenizerBase, stop_token_ids: Sequence[int], version: int
+    outputs: Sequence[Any], decode: TextDecoder, stop_token_ids: Sequence[int], version: int
 ) -> list[Completion]:
     """The records of outputs that are finished, sampled by the weights of `version`.
 
@@ -21,12 +21,11 @@ def completions_of(
     for log-probabilities that are not finite.
     """
     stopped = [bool(output.token_ids) and output.token_ids[-1] in stop_token_ids for output in outputs]
-    texts = tokenizer.batch_decode(
+    texts = decode(
         [
             list(output.token_ids[: len(output.token_ids) - end])
             for output, end in zip(outputs, stopped, strict=True)
-        ],
-        skip_special_tokens=True,
+        ]
     )
     completions = []
     for output, text in zip(outputs, texts, strict=True):

@@ -1,0 +1,66 @@
+"""The longest row that a model computes, from the keys of its config.json. Never torch.
+
+Rope types such as `longrope` and `dynamic` choose their factors by the longest row of a batch. Beyond their
+original length, the log-probabilities of a short row depend on the rows beside it; up to it, they do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+_LENGTH_KEYS = (
+    *("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length"),
+    *("seq_length", "context_length"),
+)
+_ORIGINAL = "original_max_position_embeddings"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The most tokens that a prompt and its completion may have together; 0 where a model has no bound.
+
+    `rope_type` is the type of rotary embedding that sets this bound, where one does.
+    """
+
+    length: int
+    rope_type: str | None = None
+
+    @classmethod
+    def of(cls, keys: Mapping[str, object]) -> Self:
+        """The context of the language model whose config.json has these keys."""
+        length = next((found for name in _LENGTH_KEYS if (found := _size(keys.get(name)))), 0)
+        limits = list(_rope_limits(keys, _size(keys.get(_ORIGINAL)), length))
+        bounding = [limit for limit in limits if 0 < limit[0] <= (length or limit[0])]
+        return cls(*min(bounding)) if bounding else cls(length)
+
+    @property
+    def reason(self) -> str:
+        """Why the context is shorter than the positions that the model knows; empty where it is not."""
+        if self.rope_type is None:
+            return ""
+        return (
+            f" (its {self.rope_type} rotary embedding computes longer rows with other factors, which then "
+            "also apply to the short rows of their batch)"
+        )
+
+
+def _rope_limits(
+    value: object, original: int, longest: int, *, in_rope: bool = False
+) -> Iterator[tuple[int, str]]:
+    """The length up to which each rope type found in nested settings has one set of factors, and the type."""
+    if not isinstance(value, Mapping):
+        return
+    kind = str(value.get("rope_type", value.get("type"))) if in_rope else ""
+    if kind in ("longrope", "su"):
+        yield original or _size(value.get(_ORIGINAL)) or longest, kind
+    elif "dynamic" in kind:
+        yield longest, kind
+    for name, nested in value.items():
+        yield from _rope_limits(nested, original, longest, in_rope=in_rope or "rope" in str(name))
+
+
+def _size(value: object) -> int:
+    """The value where it is a positive whole number, else 0."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
