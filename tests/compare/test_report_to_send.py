@@ -38,7 +38,7 @@ def test_the_sentence_says_no_more_than_the_interval(study):
 def test_nothing_about_methods_may_be_written_from_one_seed_or_of_equal_windows(make_run):
     one = [make_run("grpo", 0, {("exam", 4): [1, 2, 3]}), make_run("atr", 0, {("exam", 4): [4, 4, 4]})]
     assert paper_sentences(compare_runs(one)) == [
-        "From one seed each, nothing can be written about atr and grpo as methods."
+        "Nothing can be written about atr and grpo as methods: an arm with one seed is not judged."
     ]
     window = {"kind": "window", "lower": 0.8, "upper": 1.2}
     twins = [one[0], make_run("mine", 0, {("exam", 4): [2, 2, 3]}, divergence=window)]

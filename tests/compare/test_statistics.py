@@ -7,7 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from atrium.compare.simultaneous import SINGLE, Family
-from atrium.compare.statistics import compare_arms, points, verdict
+from atrium.compare.statistics import compare_arms, verdict
+from atrium.compare.verdicts import before_plan, points, under_both_readings, unfinished, worded
 
 NAMES = {"baseline_name": "grpo", "candidate_name": "atr"}
 
@@ -31,7 +32,8 @@ def test_a_large_difference_is_called_better_or_worse_by_direction():
         judged = verdict(compare_arms(before, after), **NAMES)
         assert judged.kind == kind
     assert judged.words.startswith("grpo is better than atr by ")
-    assert not judged.is_about_checkpoints_only
+    assert judged.names_difference
+    assert not judged.withheld
 
 
 def test_no_difference_is_not_distinguishable_and_says_what_its_interval_excludes():
@@ -55,12 +57,39 @@ def test_a_verdict_never_contradicts_the_interval_that_is_shown(effect, family):
         assert (known.p_value < 0.05) == is_outside
 
 
-def test_one_seed_supports_a_claim_about_two_checkpoints_only():
+def test_one_seed_is_not_judged():
     comparison = compare_arms(*arms(1, 200, 0.1))
     judged = verdict(comparison, **NAMES)
-    assert judged.words.startswith("about these two checkpoints only (one seed): atr is better")
+    assert judged.kind == "one_seed"
+    assert judged.words.startswith("one seed: not judged; estimated difference +")
+    assert judged.withheld
     assert comparison.improvement is None
     assert comparison.difference.components is None
+
+
+def test_two_seeds_are_never_called_better_or_worse():
+    judged = verdict(compare_arms(*arms(2, 200, 0.3, seed_sd=0.001)), **NAMES)
+    assert judged.kind == "two_seeds"
+    assert judged.words.startswith("two seeds: not judged; estimated difference +")
+
+
+def test_a_verdict_that_other_runs_may_change_gives_an_estimate_and_no_sentence():
+    early = unfinished("preliminary", 0.031, ["study/atr-1 still runs"])
+    assert early.words == "preliminary: study/atr-1 still runs; estimated difference +3.1 points"
+    planned = before_plan(-0.02, 3, 5)
+    assert planned.label == "3 of 5 planned seeds"
+    assert planned.words == "3 of 5 planned seeds: no verdict yet; estimated difference -2.0 points"
+    assert all(one.withheld and not one.names_difference for one in (early, planned))
+
+
+def test_a_verdict_holds_only_if_it_holds_however_diverged_runs_count():
+    better, worse = worded("better", "by score"), worded("worse", "as wrong")
+    assert under_both_readings(better, worse, []) is better
+    assert under_both_readings(better, better, ["1 of atr"]).kind == "better"
+    torn = under_both_readings(better, worse, ["1 of atr"])
+    assert torn.kind == "depends_on_diverged"
+    assert torn.withheld
+    assert "with their recorded scores, by score; counted as always wrong, as wrong" in torn.words
 
 
 def test_arms_with_equal_windows_are_said_to_be_the_same_method():

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from atrium.claim.definition import Expectation, Scale
-from atrium.compare.statistics import points, rounded_up
+from atrium.compare.verdicts import points, rounded_up
 from atrium.evaluation.estimates import Interval
 from atrium.tracking.formatting import counted
 

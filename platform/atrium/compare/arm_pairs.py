@@ -24,7 +24,8 @@ from atrium.compare.crossed import (
 from atrium.compare.outcomes import OutcomeTable
 from atrium.compare.robust import mean_scores
 from atrium.compare.simultaneous import family_of
-from atrium.compare.statistics import Comparison, Verdict, compare_arms, verdict
+from atrium.compare.statistics import Comparison, compare_arms, verdict
+from atrium.compare.verdicts import Verdict
 
 MACRO = "macro average"
 MEAN = "mean"

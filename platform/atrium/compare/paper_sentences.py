@@ -5,7 +5,7 @@ from __future__ import annotations
 from atrium.compare.arm_pairs import MACRO, MEAN, Pair
 from atrium.compare.report_tables import headline_pair
 from atrium.compare.run_comparison import RunsComparison
-from atrium.compare.statistics import points, rounded_up
+from atrium.compare.verdicts import points, rounded_up
 from atrium.tracking.formatting import counted
 
 
@@ -19,10 +19,9 @@ def _sentence(comparison: RunsComparison, pair: Pair) -> str:
     known = pair.comparison.difference.another_exam
     if pair.verdict.kind == "same_method":
         return f"{one} and {other} are one method under two names (their windows [l, u] are equal)."
-    if known is None:
-        return f"Nothing can be written about {one} and {other} from one problem."
-    if pair.verdict.is_about_checkpoints_only:
-        return f"From one seed each, nothing can be written about {one} and {other} as methods."
+    if known is None or pair.verdict.withheld:
+        why = pair.verdict.withheld
+        return f"Nothing can be written about {one} and {other} as methods: {why}."
     low, high = known.interval
     num_problems = comparison.num_problems.get(pair.benchmark, sum(comparison.num_problems.values()))
     where = "" if pair.benchmark == MACRO else f" on {pair.benchmark}"

@@ -13,10 +13,10 @@ from atrium.compare.report_tables import (
     headline_pair,
     interval_text,
     note_lines,
-    signed,
     verdict_lines,
 )
 from atrium.compare.run_comparison import MEASURES, RunsComparison
+from atrium.compare.verdicts import signed
 from atrium.tracking.formatting import counted
 
 _MOST_SAID = 2

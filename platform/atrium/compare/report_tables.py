@@ -18,7 +18,7 @@ from atrium.compare.outcomes import AT_WORDS
 from atrium.compare.power import PLANNED_SEEDS
 from atrium.compare.robust import interquartile_of
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
-from atrium.compare.statistics import points, rounded_up
+from atrium.compare.verdicts import points, rounded_up, signed
 from atrium.evaluation.estimates import Interval
 from atrium.tracking.formatting import counted
 from atrium.windows import Window
@@ -95,12 +95,6 @@ def note_lines(comparison: RunsComparison) -> list[str]:
         )
     left_out = left_out_words(comparison.left_out)
     return [*([left_out] if left_out else []), *lines, *comparison.notes]
-
-
-def signed(share: float) -> str:
-    """A difference in points with its sign, such as `+2.1`; `0.0` has none."""
-    text = f"{100.0 * share:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text
 
 
 def interval_text(known: Uncertainty | None, *, is_signed: bool) -> str:

@@ -13,14 +13,13 @@ Axes: S seeds, P problems, B benchmarks.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from atrium.compare import verdicts
 from atrium.compare.crossed import SHARES, CrossedMean, SamplingNoise, crossed_mean
 from atrium.compare.power import Exam
 from atrium.compare.robust import (
@@ -32,9 +31,8 @@ from atrium.compare.robust import (
     probability_of_improvement,
 )
 from atrium.compare.simultaneous import SINGLE, Family
+from atrium.compare.verdicts import Verdict, judged
 from atrium.evaluation.estimates import Interval
-
-VerdictKind = Literal["better", "worse", "not_distinguishable", "same_method", "not_estimable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +59,6 @@ class Comparison:
     iqm_difference_interval: Interval | None
     permutation_p: float | None
     family: Family
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What may be claimed, in words; `kind` is about another exam."""
-
-    kind: VerdictKind
-    words: str
-    is_about_checkpoints_only: bool
 
 
 def compare_arms(
@@ -124,46 +113,17 @@ def compare_arms(
 def verdict(
     comparison: Comparison, *, baseline_name: str, candidate_name: str, same_method: bool = False
 ) -> Verdict:
-    """What may be claimed about another exam: what the interval says that is shown for it."""
-    is_single = comparison.difference.is_about_checkpoints_only
-    kind, words = _judged(comparison.difference, (baseline_name, candidate_name))
-    if same_method:
-        kind, words = "same_method", f"the same method (equal windows): any difference is noise; {words}"
-    elif is_single:
-        words = f"about these two checkpoints only (one seed): {words}"
-    return Verdict(kind=kind, words=words, is_about_checkpoints_only=is_single)
-
-
-def points(share: float) -> str:
-    """A share as points: `2.8 points`, `1 point`."""
-    text = f"{100.0 * share:.1f}".removesuffix(".0")
-    return f"{text} point{'' if text in ('1', '-1') else 's'}"
-
-
-def _judged(difference: CrossedMean, names: tuple[str, str]) -> tuple[VerdictKind, str]:
-    if difference.another_exam is None:
-        return "not_estimable", "nothing can be said from one problem"
-    low, high = difference.another_exam.interval
-    if low > 0.0 or high < 0.0:
-        better, worse = (names[1], names[0]) if low > 0.0 else (names[0], names[1])
-        least, most = sorted((abs(low), abs(high)))
-        words = f"{better} is better than {worse} by {points(abs(difference.value))}"
-        words += f" (between {100.0 * least:.1f} and {100.0 * most:.1f})"
-        return ("better" if low > 0.0 else "worse"), words
-    excluded = rounded_up(max(-low, high))
-    words = "not distinguishable"
-    words += (
-        f"; differences beyond {points(excluded)} are excluded" if excluded < 1.0 else "; none is excluded"
+    """What may be claimed about new seeds and new problems."""
+    difference = comparison.difference
+    another, this = difference.another_exam, difference.this_exam
+    found = judged(
+        difference.value,
+        names=(baseline_name, candidate_name),
+        num_seeds=(comparison.baseline.num_seeds, comparison.candidate.num_seeds),
+        interval=None if another is None else another.interval,
+        is_more_than_noise_here=this is not None and not this.interval.low <= 0.0 <= this.interval.high,
     )
-    this = difference.this_exam
-    if this is not None and (this.interval.low > 0.0 or this.interval.high < 0.0):
-        words += "; on these very problems alone the difference is more than noise"
-    return "not_distinguishable", words
-
-
-def rounded_up(share: float) -> float:
-    """A tenth of a point up, so that what is said to be excluded is."""
-    return math.ceil(1000.0 * share - 1e-6) / 1000.0
+    return verdicts.same_method(found) if same_method else found
 
 
 def _rho(difference: CrossedMean, arms: Sequence[CrossedMean], exam: Exam) -> float | None:

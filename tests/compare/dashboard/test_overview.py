@@ -42,9 +42,8 @@ def test_the_usual_baseline_is_taken_and_the_verdict_is_understood_by_itself(cli
     assert answer["baseline"] == "grpo"
     found = rows(answer)
     assert list(found) == ["atr", "grpo"], "the best is first"
-    assert found["atr"]["pair"]["verdict"]["lead"].startswith("atr is ")
-    assert " grpo: +" in found["atr"]["pair"]["verdict"]["lead"]
-    assert "(95 %: " in found["atr"]["pair"]["verdict"]["lead"]
+    assert found["atr"]["pair"]["verdict"]["lead"].startswith("atr against grpo: +")
+    assert found["atr"]["pair"]["verdict"]["lead"].endswith("points (two seeds: not judged)")
     assert found["grpo"]["pair"] is None
     assert found["atr"]["outcome"]["low"] < found["atr"]["outcome"]["value"] < found["atr"]["outcome"]["high"]
     assert [run["is_counted"] for run in found["atr"]["runs"]] == [True, True]
@@ -55,7 +54,7 @@ def test_another_baseline_can_be_pinned_and_colours_stay(client):
     run = rows(before)["atr"]["runs"][0]["name"]
     after = overview(client, base=run)
     assert after["baseline"] == "atr"
-    assert rows(after)["grpo"]["pair"]["verdict"]["lead"].startswith("grpo is ")
+    assert rows(after)["grpo"]["pair"]["verdict"]["lead"].startswith("grpo against ")
     assert {row["name"]: row["place"] for row in after["rows"]} == {"atr": 0, "grpo": 1}
 
 

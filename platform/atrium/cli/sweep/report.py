@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from atrium.compare.crossed import CrossedMean
-    from atrium.compare.statistics import Comparison, Verdict
+    from atrium.compare.statistics import Comparison
+    from atrium.compare.verdicts import Verdict
 
 Answer = dict[str, Any]
 
@@ -246,27 +247,19 @@ def _contrast(
 ) -> Answer:
     """One candidate against the baseline; what is said of seeds that diverged is about these two arms."""
     from atrium.compare.statistics import verdict
+    from atrium.compare.verdicts import under_both_readings
 
     def said(compared: Comparison) -> Verdict:
         return verdict(compared, baseline_name=names[BASELINE], candidate_name=names[role])
 
-    kind, words = str(said(comparison).kind), said(comparison).words
     involved = [run for run in diverged if run.role in (role, BASELINE)]
-    if involved:
-        other = said(as_wrong)
-        listed = ", ".join(f"{run.seed} of {names[run.role]}" for run in involved)
-        if other.kind == kind:
-            words += f"; so it is if the seeds that diverged ({listed}) count as always wrong: {other.words}"
-        else:
-            kind = "depends_on_diverged"
-            words = (
-                f"it depends on the seeds that diverged ({listed}): by the policies that they diverged to, "
-                f"{words}; if these count as always wrong, {other.words}"
-            )
+    found = under_both_readings(
+        said(comparison), said(as_wrong), [f"{run.seed} of {names[run.role]}" for run in involved]
+    )
     return {
         "name": names[role],
-        "kind": kind,
-        "words": words,
+        "kind": found.kind,
+        "words": found.words,
         "comparison": asdict(comparison),
         "comparison_if_wrong": asdict(as_wrong) if involved else None,
     }

@@ -15,6 +15,7 @@ from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.outcomes import At, OutcomeTable
 from atrium.compare.power import Plan
 from atrium.compare.run_comparison import ArmScores, RunsComparison, compare_runs
+from atrium.compare.verdicts import headline
 from atrium.errors import ConfigError, RunFolderError
 
 Answer = dict[str, Any]
@@ -129,7 +130,7 @@ def _pair(pair: Pair) -> Answer:
         "benchmark": pair.benchmark,
         "difference": _mean(comparison.difference),
         "together": comparison.family.words,
-        "verdict": {"kind": pair.verdict.kind, "words": pair.verdict.words, "lead": verdict_lead(pair)},
+        "verdict": _verdict(pair),
         "rho": {"another": comparison.rho_another_exam, "this": comparison.rho_this_exam},
         "improvement": comparison.improvement,
         "improvement_interval": comparison.improvement_interval,
@@ -139,24 +140,17 @@ def _pair(pair: Pair) -> Answer:
     }
 
 
-def verdict_lead(pair: Pair) -> str:
-    """A verdict that is understood by itself: who, whether, by how much, how sure."""
-    difference = pair.comparison.difference
-    known = difference.another_exam
-    said = {
-        "better": "is better than",
-        "worse": "is worse than",
-        "same_method": "is the same method as",
-        "not_distinguishable": "is not shown to differ from",
-    }[pair.verdict.kind]
-    lead = f"{pair.candidate} {said} {pair.baseline}: {_signed(difference.value)} points"
-    if known is not None:
-        lead += f" (95 %: {_signed(known.interval[0])} to {_signed(known.interval[1])})"
-    return f"{lead}, from one seed only" if pair.verdict.is_about_checkpoints_only else lead
-
-
-def _signed(share: float) -> str:
-    return f"{100.0 * share:+.1f}".replace("-", "−")
+def _verdict(pair: Pair) -> Answer:
+    verdict, difference = pair.verdict, pair.comparison.difference
+    interval = None if difference.another_exam is None else difference.another_exam.interval
+    lead = headline(verdict, difference.value, names=(pair.baseline, pair.candidate), interval=interval)
+    return {
+        "kind": verdict.kind,
+        "words": verdict.words,
+        "lead": lead,
+        "sign": verdict.sign,
+        "label": verdict.label,
+    }
 
 
 def _mean(mean: CrossedMean) -> Answer:

@@ -28,8 +28,8 @@ from atrium.compare.figures.style import (
     style,
     tip,
 )
-from atrium.compare.report_tables import signed
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
+from atrium.compare.verdicts import signed
 from atrium.evaluation.estimates import Interval
 from atrium.windows import Window
 

@@ -11,9 +11,6 @@ import { drawDifferences, signed } from "./compare.js";
 import { curveOption, titleOf } from "./curves.js";
 import { openDrawer } from "./run_drawer.js";
 
-const VERDICTS = {
-  better: ["▲", "better"], worse: ["▼", "worse"], not_distinguishable: ["≈", "no difference shown"], same_method: ["=", "the same method"],
-};
 const REWARD = "rollout/reward";
 
 export async function show(root, context) {
@@ -91,10 +88,10 @@ export async function show(root, context) {
     fill(said,
       el("p", { class: "muted" }, pairs.length ? `${answer.experiment}: ${on}; points with 95 % intervals for new seeds and new problems` : answer.experiment),
       pairs.map((pair) => {
-        const [sign, kind] = VERDICTS[pair.verdict.kind];
+        const { kind, sign, label, lead, words } = pair.verdict;
         const seeds = pair.difference.by_seed.length;
-        return el("div", { class: `lead ${pair.verdict.kind}` }, el("span", { class: "sign", role: "img", "aria-label": kind }, sign),
-          el("div", {}, el("p", {}, pair.verdict.lead), el("p", { class: "sub" }, `${seeds} ${seeds === 1 ? "seed" : "seeds"} each: ${pair.verdict.words}`)));
+        return el("div", { class: `lead ${kind}` }, el("span", { class: "sign", role: "img", "aria-label": label }, sign),
+          el("div", {}, el("p", {}, lead), el("p", { class: "sub" }, `${seeds} ${seeds === 1 ? "seed" : "seeds"} each: ${words}`)));
       }),
       !pairs.length && el("p", { class: "lead none" }, answer.reason),
       collapsesOf(answer.rows).map((line) => el("p", { class: "alert", role: "alert" }, "⚠ ", line)),
@@ -140,7 +137,7 @@ export async function show(root, context) {
       el("td", { class: "num" }, row.num_seeds),
       el("td", { class: "num" }, outcome ? [el("span", { class: "value" }, percent(outcome.value)), outcome.low !== null && el("div", { class: "sub" }, `${percent(outcome.low)} – ${percent(outcome.high)}`)] : "–"),
       el("td", { class: "num" }, difference ? [el("span", { class: "value" }, signed(difference.value)), difference.another && el("div", { class: "sub" }, `${signed(difference.another.interval[0])} to ${signed(difference.another.interval[1])}`)] : "–"),
-      el("td", {}, isBaseline ? "baseline" : pair ? el("span", { class: `kind ${pair.verdict.kind}` }, VERDICTS[pair.verdict.kind].join(" ")) : el("span", { class: "muted" }, answer.baseline ? "not counted" : "–"),
+      el("td", {}, isBaseline ? "baseline" : pair ? el("span", { class: `kind ${pair.verdict.kind}` }, `${pair.verdict.sign} ${pair.verdict.label}`) : el("span", { class: "muted" }, answer.baseline ? "not counted" : "–"),
         !isBaseline && counted && el("div", {}, el("button", { type: "button", class: "link sub", onclick: () => pin(answer.experiment, counted.name) }, "make it the baseline"))),
       el("td", {}, el("button", { type: "button", class: "link", "data-toggle": row.name, "aria-expanded": String(opened.has(row.name)), onclick: () => toggle(row.name) },
         `${opened.has(row.name) ? "▾" : "▸"} ${statesOf(row.runs)}`)));

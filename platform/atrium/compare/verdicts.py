@@ -1,0 +1,186 @@
+"""Verdicts: what may be said about a candidate and a baseline. All kinds are worded in this module.
+
+A verdict is read off the interval for new seeds and new problems. `better` and `worse` need an interval that
+excludes 0 and at least three seeds per arm; `not_distinguishable` says which differences the interval rules
+out. All other kinds withhold a verdict: they state an estimate at most, rule out no difference and give no
+sentence for a paper (`withheld`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+VerdictKind = Literal[
+    "better",
+    "worse",
+    "not_distinguishable",
+    "same_method",
+    "not_estimable",
+    "one_seed",
+    "two_seeds",
+    "depends_on_diverged",
+    "preliminary",
+    "incomplete",
+    "planned",
+]
+
+
+class Phrase(NamedTuple):
+    """The fixed words of a kind: a sign, a short label, the verb of a headline, why no sentence is given."""
+
+    sign: str
+    label: str
+    verb: str
+    withheld: str = ""
+
+
+PHRASES: Mapping[VerdictKind, Phrase] = {
+    "better": Phrase("▲", "better", "is better than"),
+    "worse": Phrase("▼", "worse", "is worse than"),
+    "not_distinguishable": Phrase("≈", "no difference shown", "is not shown to differ from"),
+    "same_method": Phrase("=", "the same method", "is the same method as"),
+    "not_estimable": Phrase("–", "not estimable", "against", "one problem has no interval"),
+    "one_seed": Phrase("1", "one seed: not judged", "against", "an arm with one seed is not judged"),
+    "two_seeds": Phrase("2", "two seeds: not judged", "against", "an arm with two seeds is not judged"),
+    "depends_on_diverged": Phrase(
+        "◇", "depends on diverged runs", "against", "the verdict depends on how diverged runs count"
+    ),
+    "preliminary": Phrase("…", "preliminary", "against", "the verdict is preliminary"),
+    "incomplete": Phrase("◌", "incomplete", "against", "the verdict is incomplete"),
+    "planned": Phrase("…", "planned seeds missing", "against", "not all planned seeds are in"),
+}
+"""A kind without `withheld` gives a sentence for a paper."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What may be claimed. `words` is the whole statement, `label` a few words for a table's cell."""
+
+    kind: VerdictKind
+    words: str
+    label: str
+
+    @property
+    def names_difference(self) -> bool:
+        """Whether one arm is called better than the other."""
+        return self.kind in ("better", "worse")
+
+    @property
+    def sign(self) -> str:
+        """One character for the kind."""
+        return PHRASES[self.kind].sign
+
+    @property
+    def withheld(self) -> str:
+        """Why no sentence for a paper is given; empty if one is."""
+        return PHRASES[self.kind].withheld
+
+
+def worded(kind: VerdictKind, words: str, label: str = "") -> Verdict:
+    """A verdict with the usual label of its kind, unless another one is given."""
+    return Verdict(kind=kind, words=words, label=label or PHRASES[kind].label)
+
+
+def judged(
+    value: float,
+    *,
+    names: tuple[str, str],
+    num_seeds: tuple[int, int],
+    interval: tuple[float, float] | None,
+    is_more_than_noise_here: bool = False,
+) -> Verdict:
+    """The verdict on a difference (candidate minus baseline) with its interval; `names` baseline first.
+
+    `is_more_than_noise_here` says that the interval for new seeds and the same problems excludes 0.
+    """
+    if min(num_seeds) == 1:
+        return worded("one_seed", f"one seed: not judged; {estimate(value)}")
+    if interval is None:
+        return worded("not_estimable", "nothing can be said from one problem")
+    if min(num_seeds) == 2:
+        return worded("two_seeds", f"two seeds: not judged; {estimate(value)}")
+    low, high = interval
+    if low > 0.0 or high < 0.0:
+        better, worse = (names[1], names[0]) if low > 0.0 else (names[0], names[1])
+        least, most = sorted((abs(low), abs(high)))
+        words = f"{better} is better than {worse} by {points(abs(value))}"
+        words += f" (between {100.0 * least:.1f} and {100.0 * most:.1f})"
+        return worded("better" if low > 0.0 else "worse", words)
+    excluded = rounded_up(max(-low, high))
+    words = "not distinguishable; "
+    words += f"differences beyond {points(excluded)} are excluded" if excluded < 1.0 else "none is excluded"
+    if is_more_than_noise_here:
+        words += "; on these very problems alone the difference is more than noise"
+    return worded("not_distinguishable", words)
+
+
+def same_method(verdict: Verdict) -> Verdict:
+    """The verdict on two names for one method."""
+    return worded("same_method", f"the same method (equal windows): any difference is noise; {verdict.words}")
+
+
+def unfinished(kind: Literal["preliminary", "incomplete"], value: float, runs: Sequence[str]) -> Verdict:
+    """A verdict that other runs may change; `runs` names them with their state (`study/atr-1 still runs`)."""
+    return worded(kind, f"{kind}: {', '.join(runs)}; {estimate(value)}")
+
+
+def before_plan(value: float, num_seeds: int, num_planned: int) -> Verdict:
+    """No verdict while fewer seeds than planned are in."""
+    label = f"{num_seeds} of {num_planned} planned seeds"
+    return worded("planned", f"{label}: no verdict yet; {estimate(value)}", label)
+
+
+def under_both_readings(by_score: Verdict, as_wrong: Verdict, diverged: Sequence[str]) -> Verdict:
+    """The verdict that holds whether diverged runs count with their scores or as always wrong.
+
+    `diverged` names these runs (`3 of atr`: seed and arm).
+    """
+    listed = ", ".join(diverged)
+    if not diverged:
+        return by_score
+    if by_score.kind == as_wrong.kind:
+        more = (
+            f"; it also holds if the seeds that diverged ({listed}) count as always wrong: {as_wrong.words}"
+        )
+        return replace(by_score, words=by_score.words + more)
+    return worded(
+        "depends_on_diverged",
+        f"it depends on the seeds that diverged ({listed}): with their recorded scores, {by_score.words}; "
+        f"counted as always wrong, {as_wrong.words}",
+    )
+
+
+def headline(
+    verdict: Verdict, value: float, *, names: tuple[str, str], interval: tuple[float, float] | None
+) -> str:
+    """A verdict that is understood by itself: who, whether, by how much; `names` baseline first."""
+    difference, *ends = (signed(share).replace("-", "\N{MINUS SIGN}") for share in (value, *(interval or ())))
+    text = f"{names[1]} {PHRASES[verdict.kind].verb} {names[0]}: {difference} points"
+    if verdict.withheld:
+        return f"{text} ({verdict.label})"
+    return f"{text} (95 %: {' to '.join(ends)})" if ends else text
+
+
+def estimate(value: float) -> str:
+    """`estimated difference +3.1 points`."""
+    return f"estimated difference {signed(value)} points"
+
+
+def points(share: float) -> str:
+    """A share as points: `2.8 points`, `1 point`."""
+    text = f"{100.0 * share:.1f}".removesuffix(".0")
+    return f"{text} point{'' if text in ('1', '-1') else 's'}"
+
+
+def signed(share: float) -> str:
+    """A difference in points with its sign, such as `+2.1`; `0.0` has none."""
+    text = f"{100.0 * share:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text
+
+
+def rounded_up(share: float) -> float:
+    """A tenth of a point up, so that the bound that is stated holds."""
+    return math.ceil(1000.0 * share - 1e-6) / 1000.0
