@@ -8,7 +8,7 @@ from typing import Any
 
 from atrium.claim.definition import SCALES, Claim, Computation, ScoreOutcome
 from atrium.claim.files import claims_of, papers
-from atrium.compare.statistics import points
+from atrium.compare.verdicts import points
 from atrium.tracking.atomic import explained, write_text
 from atrium.tracking.recorded import read_object
 
