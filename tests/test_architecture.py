@@ -89,7 +89,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sweep": {"config", "method", "windows"} | RUN_FOLDER,
     "claim": {"compare", "config", "evaluation.estimates", "sweep"} | RUN_FOLDER,
     "launch": RUN_FOLDER,
-    "compare": {"method", "windows", "evaluation.estimates", "theory.results"} | RUN_FOLDER,
+    "compare": {"config.presets", "method", "windows", "evaluation.estimates", "theory.results"} | RUN_FOLDER,
     "__main__": {"cli"},
 }
 """What each part may import besides itself and what is open to all: packages, or single modules."""

@@ -26,7 +26,7 @@ def test_names_of_arms_hold_as_many_settings_as_tell_them_apart(make_run):
         )
         for delta, rate in ((0.01, 1e-4), (0.02, 2e-4))
     ]
-    assert [arm.name for arm in group_runs(runs).arms] == ["delta 0.01", "delta 0.02"]
+    assert [arm.name for arm in group_runs(runs).arms] == ["atr · delta 0.01", "atr · delta 0.02"]
     assert len(group_runs(runs, by=["algorithm.name"]).arms) == 1
     with pytest.raises(ConfigError, match="no such setting"):
         group_runs(runs, by=["optimiser"])

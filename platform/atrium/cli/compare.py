@@ -72,6 +72,7 @@ def main_report(argv: list[str]) -> int:
     with files_explained():
         folders, comparison, more = _compared(arguments)
         console, claims = standard_output(), claims_said(folders)
+        _print_top(comparison, console)
         for sentence in (*paper_sentences(comparison), *claims):
             tell(console, sentence)
         written = [] if arguments.no_files else _write(comparison, more, arguments, folders, claims)
@@ -213,9 +214,20 @@ def _share(effect_points: float) -> float:
     return effect_points / 100.0
 
 
+def _print_top(comparison: RunsComparison, console: Console) -> None:
+    """Print confounds, then other versions and machines."""
+    from atrium.compare.report_tables import top_lines
+
+    for line in top_lines(comparison):
+        tell(console, line, "yellow")
+    if top_lines(comparison):
+        console.print()
+
+
 def _print(comparison: RunsComparison, tables: Sequence[ReportTable], console: Console) -> None:
     from atrium.compare.report_tables import note_lines, verdict_lines
 
+    _print_top(comparison, console)
     for line in verdict_lines(comparison):
         tell(console, line, "bold")
     console.print()

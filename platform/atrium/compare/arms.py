@@ -6,10 +6,11 @@ arms that are equal in the rest and have equal windows are the same method under
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from atrium.compare.run_settings import ABSENT, SEED, labels, method_keys
+from atrium.compare.arm_names import NamedArm, name_arms
+from atrium.compare.run_settings import SEED, Settings, method_keys
 from atrium.compare.trust_region import window_in_use
 from atrium.errors import ConfigError
 from atrium.method.method import SECTIONS, Method
@@ -22,8 +23,6 @@ from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState, StatusUnreadableError, read_status
 from atrium.windows import Window
 
-_SAYS_MOST = ("algorithm.name", "divergence.kind", "divergence.delta", "regularizer.kl.kind", "model.kind")
-"""The settings that name an arm first, where they suffice to tell arms apart."""
 _NO_SETTING = ("algorithm.name", "algorithm.on_policy.")
 """What a method is called, and what is said of it, tells no methods apart."""
 
@@ -32,14 +31,16 @@ _NO_SETTING = ("algorithm.name", "algorithm.on_policy.")
 class Arm:
     """Runs that differ in their seeds alone, by seed; `window` is None where the divergence has none.
 
-    `settings` lack the runs' length where it tells no methods apart. `method` is None where a part of it is
-    unknown here, and `use` where the settings do not say what the runs did with it.
+    `settings` are those of the first run, `all_settings` those of every run; they lack the runs' length where
+    it tells no methods apart. `method` is None where a part of it is unknown here, and `use` where the
+    settings do not say what the runs did with it.
     """
 
     name: str
     runs: Mapping[int, RunFolder]
-    settings: Mapping[str, str]
+    settings: Settings
     window: Window | None
+    all_settings: tuple[Settings, ...] = ()
     method: Method | None = None
     use: Use | None = None
 
@@ -51,15 +52,45 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arms:
-    """All arms, in the order in which their runs were given; the keys in which they differ; and notes."""
+    """All arms, in the order of their first runs, the other runs (`arm_names`) among them, and notes."""
 
     arms: tuple[Arm, ...]
-    keys: tuple[str, ...]
     notes: tuple[str, ...]
 
 
-def group_runs(folders: Sequence[RunFolder], by: Sequence[str] = (), *, at_last_step: bool = True) -> Arms:
-    """Group runs by the settings given, or by all that tell methods apart.
+def named_arms(
+    folders: Sequence[RunFolder],
+    by: Sequence[str] = (),
+    *,
+    at_last_step: bool = True,
+    chosen: Collection[str] = (),
+    renamed: Mapping[str, str] | None = None,
+) -> tuple[NamedArm, ...]:
+    """The arms that runs form and their names (`name_arms`), counted or not; unreadable runs are left out.
+
+    Raises `ConfigError` where a key of `by` is no setting of these runs.
+    """
+    settings = {
+        folder.name: flattened_text(as_trained(read_object(folder.config_file)[0])) for folder in folders
+    }
+    settings = {name: flat for name, flat in settings.items() if flat}
+    known = {key for flat in settings.values() for key in flat}
+    for key in by:
+        if key not in known:
+            raise ConfigError(
+                f"grouped by {key}: the runs have no such setting; `atrium diff` lists where they differ"
+            )
+    return name_arms(settings, by=by, at_last_step=at_last_step, chosen=chosen, renamed=renamed)
+
+
+def group_runs(
+    folders: Sequence[RunFolder],
+    by: Sequence[str] = (),
+    *,
+    at_last_step: bool = True,
+    named: Sequence[NamedArm] | None = None,
+) -> Arms:
+    """Group runs by the settings given, or by all that tell methods apart; by `named` where names are given.
 
     Runs of unequal length are other arms where each is taken `at_last_step`, and not at an equal cost.
     Of several runs of one arm with one seed the latest finished one counts, or the latest where none
@@ -67,36 +98,32 @@ def group_runs(folders: Sequence[RunFolder], by: Sequence[str] = (), *, at_last_
     configuration cannot be read.
     """
     configs, settings = _read(folders)
-    keys = list(by) or method_keys(list(settings.values()), at_last_step=at_last_step)
-    known = {key for flat in settings.values() for key in flat}
-    for key in by:
-        if key not in known:
-            raise ConfigError(
-                f"grouped by {key}: the runs have no such setting; `atrium diff` lists where they differ"
-            )
-    members: dict[tuple[str, ...], list[RunFolder]] = {}
-    for folder in folders:
-        values = tuple(settings[folder.name].get(key, ABSENT) for key in keys)
-        members.setdefault(values, []).append(folder)
-    names = _names(keys, list(members))
+    if named is None:
+        named = named_arms(folders, by, at_last_step=at_last_step)
+    by_name = {folder.name: folder for folder in folders}
     notes: list[str] = []
     arms = []
-    for values, group in members.items():
-        runs = _by_seed(group, settings, names[values], notes)
-        first = group[0].name
-        config = configs[first]
-        kept = {key: value for key, value in settings[first].items() if at_last_step or key != LENGTH}
+    for one in named:
+        group = [by_name[name] for name in one.runs if name in by_name]
+        if not group:
+            continue
+        kept = [
+            {key: value for key, value in settings[folder.name].items() if at_last_step or key != LENGTH}
+            for folder in group
+        ]
+        config = configs[group[0].name]
         arms.append(
             Arm(
-                name=names[values],
-                runs=runs,
-                settings=kept,
+                name=one.name,
+                runs=_by_seed(group, settings, one.name, notes),
+                settings=kept[0],
+                all_settings=tuple(kept),
                 window=window_in_use(config.get("divergence"))[0],
                 method=Method.read(config),
                 use=use_of(config),
             )
         )
-    return Arms(arms=tuple(arms), keys=tuple(keys), notes=tuple(notes))
+    return Arms(arms=tuple(arms), notes=tuple(notes))
 
 
 def are_same_method(one: Arm, other: Arm) -> bool:
@@ -171,19 +198,3 @@ def _is_finished(folder: RunFolder) -> bool:
         return read_status(folder.status_file).state == RunState.FINISHED
     except StatusUnreadableError:
         return False
-
-
-def _names(keys: Sequence[str], groups: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """A short name for each group: only as many settings, the telling ones first, as tell all apart."""
-    first = [key for key in _SAYS_MOST if key in keys]
-    ordered = [*first, *(key for key in keys if key not in first)]
-    chosen: list[str] = []
-    best = 1
-    for key in ordered:
-        places = [keys.index(name) for name in [*chosen, key]]
-        num_apart = len({tuple(values[place] for place in places) for values in groups})
-        if num_apart > best:
-            chosen, best = [*chosen, key], num_apart
-    told = {values: tuple(values[keys.index(key)] for key in chosen) for values in groups}
-    names = labels(chosen, told.values())
-    return {values: names[own] for values, own in told.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from atrium.compare.arm_pairs import MACRO, MEAN, Pair
+from atrium.compare.confounds import with_words, withheld_words
 from atrium.compare.report_tables import headline_pair
 from atrium.compare.run_comparison import RunsComparison
 from atrium.compare.verdicts import points, rounded_up
@@ -22,7 +23,10 @@ def _sentence(comparison: RunsComparison, pair: Pair) -> str:
     if known is None or pair.verdict.withheld:
         why = pair.verdict.withheld
         return f"Nothing can be written about {one} and {other} as methods: {why}."
+    if withheld := withheld_words(comparison.confounds, one, other):
+        return withheld
     low, high = known.interval
+    settings = with_words(comparison.confounds, one, other)
     num_problems = comparison.num_problems.get(pair.benchmark, sum(comparison.num_problems.values()))
     where = "" if pair.benchmark == MACRO else f" on {pair.benchmark}"
     seeds = counted(len(pair.comparison.difference.value_S), "seed")
@@ -31,17 +35,17 @@ def _sentence(comparison: RunsComparison, pair: Pair) -> str:
     measure = comparison.title(MEAN) + where
     if low <= 0.0 <= high:
         excluded = rounded_up(max(-low, high))
-        said = (
-            f"no difference of more than {points(excluded)}"
-            if excluded < 1.0
-            else "no statement about a difference"
-        )
-        return f"Between {one} and {other} we find {said} in {measure} (95 %{together}), {design}."
+        said = "are not distinguishable; no difference is ruled out"
+        if excluded < 1.0:
+            said = f"we find no difference of more than {points(excluded)}"
+        names = f"{one} and {other}{settings}"
+        start = f"Between {names} {said}" if excluded < 1.0 else f"{names} {said}"
+        return f"{start} in {measure} (95 %{together}), {design}."
     least, most = sorted((abs(low), abs(high)))
     more = "more" if low > 0.0 else "fewer"
     return (
-        f"{one} scores {points(abs(pair.comparison.difference.value))} {more} than {other} in {measure} "
-        f"(95 % interval {100.0 * least:.1f} to {100.0 * most:.1f}{together}), {design}."
+        f"{one} scores {points(abs(pair.comparison.difference.value))} {more} than {other}{settings} "
+        f"in {measure} (95 % interval {100.0 * least:.1f} to {100.0 * most:.1f}{together}), {design}."
     )
 
 

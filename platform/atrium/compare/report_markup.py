@@ -13,6 +13,7 @@ from atrium.compare.report_tables import (
     headline_pair,
     interval_text,
     note_lines,
+    top_lines,
     verdict_lines,
 )
 from atrium.compare.run_comparison import MEASURES, RunsComparison
@@ -27,7 +28,8 @@ def document_markdown(
     comparison: RunsComparison, tables: Sequence[ReportTable], said: Sequence[str] = ()
 ) -> str:
     """The whole report in Markdown: verdicts, the sentences that may be written, tables, notes."""
-    parts = ["## Comparison\n", *(f"- {_markdown_text(line)}" for line in verdict_lines(comparison)), ""]
+    parts = ["## Comparison\n", *(f"- {_markdown_text(line)}" for line in top_lines(comparison)), ""]
+    parts += [*(f"- {_markdown_text(line)}" for line in verdict_lines(comparison)), ""]
     parts += ["May be written:\n", *(f"> {_markdown_text(line)}\n" for line in paper_sentences(comparison))]
     parts += [f"- {_markdown_text(line)}" for line in said]
     parts += [markdown(table) for table in tables]
@@ -43,7 +45,8 @@ def document_latex(
     Sentences, `said` among them, and notes are comments.
     """
     sentences = [*paper_sentences(comparison), *said, *note_lines(comparison)]
-    comments = "".join(f"% {line}\n" for line in ["Needs \\usepackage{booktabs}.", *sentences])
+    lines = ["Needs \\usepackage{booktabs}.", *top_lines(comparison), *sentences]
+    comments = "".join(f"% {line}\n" for line in lines)
     return "\n".join(
         [comments + results_latex(comparison), "\\endinput\n", *(latex(table) for table in tables)]
     )

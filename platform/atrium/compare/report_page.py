@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from atrium.compare.confounds import confound_lines, environment_lines
 from atrium.compare.figures.reports import (
     differences_svg,
     grid_svg,
@@ -77,6 +78,7 @@ def html_page(
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="sub">{escape(made)}</p>',
+        *_top(comparison),
         *(_same_method(names) for names in comparison.same_methods),
         *(_verdict(comparison, index) for index in range(1, len(comparison.arms))),
         *_to_write(comparison),
@@ -107,6 +109,15 @@ def html_page(
         + "\n".join(body)
         + "\n</main>\n</body>\n</html>\n"
     )
+
+
+def _top(comparison: RunsComparison) -> list[str]:
+    """Confounds as boxes, then other versions and machines in small print."""
+    boxes = "".join(
+        f'<div class="verdict worse">{escape(line)}</div>' for line in confound_lines(comparison.confounds)
+    )
+    small = "".join(f"<li>{escape(line)}</li>" for line in environment_lines(comparison.environment))
+    return [boxes, f'<ul class="notes">{small}</ul>' if small else ""]
 
 
 def _to_write(comparison: RunsComparison) -> list[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from atrium.compare.arm_pairs import MACRO, MEAN, Pair
+from atrium.compare.confounds import confound_lines, environment_lines, shared_lines
 from atrium.compare.counted_runs import left_out_words
 from atrium.compare.crossed import CrossedMean, Uncertainty
 from atrium.compare.outcomes import AT_WORDS
@@ -78,6 +79,11 @@ def verdict_lines(comparison: RunsComparison) -> list[str]:
     ]
 
 
+def top_lines(comparison: RunsComparison) -> list[str]:
+    """The lines at the top in every medium: confounds, then other versions and machines."""
+    return [*confound_lines(comparison.confounds), *environment_lines(comparison.environment)]
+
+
 def headline_pair(comparison: RunsComparison, arm: ArmScores) -> Pair:
     """The pair that the verdict on an arm rests on."""
     return comparison.pair(arm.arm.name, MEAN, comparison.headline)
@@ -94,7 +100,12 @@ def note_lines(comparison: RunsComparison) -> list[str]:
             f"one seed ({', '.join(single)}): the comparison is about these checkpoints, not about methods"
         )
     left_out = left_out_words(comparison.left_out)
-    return [*([left_out] if left_out else []), *lines, *comparison.notes]
+    return [
+        *([left_out] if left_out else []),
+        *lines,
+        *comparison.notes,
+        *shared_lines(comparison.environment),
+    ]
 
 
 def interval_text(known: Uncertainty | None, *, is_signed: bool) -> str:

@@ -1,22 +1,23 @@
 """`compare_runs`: run folders in, a whole comparison out: scores by arm, paired differences, verdicts, notes.
 
-The first arm (or the one named) is the baseline of all pairs. Scores are Mean@K and Pass@k by benchmark and
-their macro average, in which every benchmark counts the same. Verdicts rest on the macro average of Mean@K,
-whose intervals hold together over the arms compared; single benchmarks and Pass@k are shown with intervals
-that hold together in families of their own.
+One arm is the baseline of all pairs: the one named, or the default (`default_choice`). Scores are Mean@K and
+Pass@k by benchmark and their macro average, in which every benchmark counts the same. Verdicts rest on the
+macro average of Mean@K, whose intervals hold together over the arms compared; single benchmarks and Pass@k
+are shown with intervals that hold together in families of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from atrium.compare.arm_pairs import MACRO, MEAN, PASS, Pair, compare_pairs, score_of
-from atrium.compare.arms import Arm, Arms, are_same_method, group_runs
-from atrium.compare.counted_runs import MOST_NAMED, VALIDATION, LeftOut, counted_runs, left_out_words
+from atrium.compare.arms import Arm, Arms, are_same_method
+from atrium.compare.compared_arms import compared_arms
+from atrium.compare.confounds import Recorded, read_confounds, read_environment
+from atrium.compare.counted_runs import VALIDATION, LeftOut
 from atrium.compare.crossed import CrossedMean
 from atrium.compare.draws import draws_notes
 from atrium.compare.failures import FailureRate, fell_below_start
@@ -30,7 +31,6 @@ from atrium.compare.outcomes import (
     read_answers,
 )
 from atrium.compare.power import Plan, plan
-from atrium.errors import ConfigError
 from atrium.tracking.find import started
 from atrium.tracking.run_folder import RunFolder
 
@@ -63,8 +63,8 @@ class RunsComparison:
     """Everything that `atrium compare` shows. `k` is that of Pass@k; `mean_k` None where runs differ in K.
 
     `benchmarks` lists those compared, without the macro average, which exists for two or more. `outcomes` by
-    benchmark and arm are on the problems that all runs answered, seeds ascending. `left_out` are the runs
-    that were given and do not count.
+    benchmark and arm are on the problems that all runs answered, seeds ascending. `confounds` are what else
+    differs between arms, `environment` versions and machines; `left_out` are the runs that do not count.
     """
 
     arms: tuple[ArmScores, ...]
@@ -77,6 +77,8 @@ class RunsComparison:
     num_problems: Mapping[str, int]
     outcomes: Mapping[str, Mapping[str, OutcomeTable]]
     plan: Plan | None
+    confounds: tuple[Recorded, ...]
+    environment: tuple[Recorded, ...]
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...]
 
@@ -115,69 +117,50 @@ def compare_runs(
     benchmarks: Sequence[str] = (),
     effect: float = 0.02,
     seed: int = 0,
+    chosen: Collection[str] = (),
+    renamed: Mapping[str, str] | None = None,
 ) -> RunsComparison:
     """Compare runs, grouped into arms; those that do not count or lack the common benchmark are left out.
+
+    Other runs (`arm_names`) are left out too, except those that are `chosen` by name. `renamed` maps names of
+    arms to the names that the user wants.
 
     Raises `ConfigError` where there are fewer than two arms or a name fits nothing, `RunFolderError` where
     runs lack what a comparison needs.
     """
-    group = partial(group_runs, by=by, at_last_step=at is At.LAST)
-    counted = counted_runs(folders, benchmarks, at, can_compare=lambda some: len(group(some).arms) > 1)
-    chosen = counted.benchmarks
-    grouped = _with_baseline(group([run.folder for run in counted.runs]), baseline, counted.left_out)
+    counted, grouped = compared_arms(folders, by, baseline, at, benchmarks, chosen=chosen, renamed=renamed)
+    names = counted.benchmarks
     used = {folder.name for arm in grouped.arms for folder in arm.runs.values()}
     runs = {run.folder.name: run for run in counted.runs if run.folder.name in used}
     notes = list(grouped.notes)
-    steps = {name: evaluations_at(list(runs.values()), name, at) for name in chosen}
-    tables = {name: _tables(grouped, steps[name], name, notes) for name in chosen}
+    steps = {name: evaluations_at(list(runs.values()), name, at) for name in names}
+    tables = {name: _tables(grouped, steps[name], name, notes) for name in names}
     all_k = {num for by_arm in tables.values() for table in by_arm.values() for num in table.num_samples_S}
     k = min(all_k)
-    _note_problems(chosen, all_k, notes)
+    _note_problems(names, all_k, notes)
     _note_costs(list(runs.values()), steps, at, notes)
     notes += draws_notes(grouped.arms, runs, steps)
     pairs = [
         pair
-        for measure in MEASURES
+        for measure in (MEASURES if k > 1 else (MEAN,))
         for pair in compare_pairs(grouped.arms, tables, measure, k=k, seed=seed, notes=notes)
-        if measure == MEAN or k > 1
     ]
     return RunsComparison(
         arms=tuple(_arm_scores(arm, tables, k, runs, steps) for arm in grouped.arms),
-        benchmarks=chosen,
+        benchmarks=names,
         pairs=tuple(pairs),
         same_methods=_same_methods(grouped.arms),
         at=at,
         k=k,
         mean_k=k if len(all_k) == 1 else None,
-        num_problems={name: len(next(iter(tables[name].values())).problem_ids) for name in chosen},
+        num_problems={name: len(next(iter(tables[name].values())).problem_ids) for name in names},
         outcomes=tables,
         plan=_plan(pairs, effect),
+        confounds=read_confounds(grouped.arms, by),
+        environment=read_environment(grouped.arms),
         left_out=counted.left_out,
         notes=tuple(dict.fromkeys(notes)),
     )
-
-
-def _with_baseline(grouped: Arms, baseline: str | None, left_out: Sequence[LeftOut]) -> Arms:
-    """The arms with the baseline first."""
-    arms = list(grouped.arms)
-    others = f"; {left_out_words(left_out, MOST_NAMED)}" if left_out else ""
-    if len(arms) < 2:
-        names = ", ".join(folder.path.name for arm in arms for folder in arm.runs.values())
-        raise ConfigError(
-            f"a comparison needs two arms, but these runs differ in no setting besides the seed: {names}; "
-            f"name runs that differ, or group by seed, to compare checkpoints{others}"
-        )
-    if baseline is not None:
-        found = [
-            arm
-            for arm in arms
-            if baseline == arm.name or any(run.name.endswith(baseline) for run in arm.runs.values())
-        ]
-        if len(found) != 1:
-            names = ", ".join(arm.name for arm in arms)
-            raise ConfigError(f"--baseline {baseline}: fits {len(found)} arms; they are {names}{others}")
-        arms = [found[0], *(arm for arm in arms if arm is not found[0])]
-    return Arms(arms=tuple(arms), keys=grouped.keys, notes=grouped.notes)
 
 
 def _tables(

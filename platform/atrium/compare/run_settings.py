@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
@@ -14,21 +15,13 @@ SEED = "seed"
 ABSENT = "null"
 
 
-def _is_elsewhere(key: str, run: Settings, runs: Sequence[Settings]) -> bool:
-    """Whether the run lacks the key because it made another choice there."""
-    if any(key[:place] in run for place in _dots(key)):
-        return True
-    kind = f"{key.rpartition('.')[0]}.kind"
-    return kind in run and run[kind] not in {other.get(kind) for other in runs if key in other}
-
-
 def _dots(key: str) -> list[int]:
     return [place for place, character in enumerate(key) if character == "."]
 
 
 @lru_cache(maxsize=64)
 def _sections(keys: tuple[str, ...]) -> frozenset[str]:
-    """The sections in which the keys lie; most runs have the same keys."""
+    """The sections that contain the keys; most runs have the same keys."""
     return frozenset(key[:place] for key in keys for place in _dots(key))
 
 
@@ -36,20 +29,27 @@ def differing(runs: Sequence[Settings]) -> list[str]:
     """The keys in which the runs differ, in the order in which they first appear.
 
     Where a run has a value in place of a section, a section in place of a value, or a section of another
-    kind, all of the section differs. A setting that a run knows nothing of otherwise, as one of another
-    version may not, is no difference.
+    kind, all keys of the section differ. A setting that a run does not record otherwise, such as one that
+    another version introduced, is no difference.
     """
     keys = dict.fromkeys(key for run in runs for key in run)
     sections = [_sections(tuple(run)) for run in runs]
+    return [key for key in keys if _differs(key, runs, sections)]
 
-    def values(key: str) -> set[str | None]:
-        found: set[str | None] = {run[key] for run in runs if key in run}
-        for run, own in zip(runs, sections, strict=True):
-            if key not in run and (key in own or _is_elsewhere(key, run, runs)):
-                found.add(None)
-        return found
 
-    return [key for key in keys if len(values(key)) > 1]
+def _differs(key: str, runs: Sequence[Settings], sections: Sequence[frozenset[str]]) -> bool:
+    """Whether runs differ in one key; linear in the number of runs."""
+    values = {run[key] for run in runs if key in run}
+    if len(values) > 1:
+        return True
+    kind = f"{key.rpartition('.')[0]}.kind"
+    kinds = {run.get(kind) for run in runs if key in run}
+    parents = [key[:place] for place in _dots(key)]
+    return any(
+        key in own or any(parent in run for parent in parents) or (kind in run and run[kind] not in kinds)
+        for run, own in zip(runs, sections, strict=True)
+        if key not in run
+    )
 
 
 def method_keys(runs: Sequence[Settings], *, at_last_step: bool = False) -> list[str]:
@@ -84,7 +84,7 @@ def labels(keys: Sequence[str], groups: Iterable[tuple[str, ...]]) -> dict[tuple
 def label(keys: Sequence[str], values: Sequence[str], *, is_short: bool = False) -> str:
     """Words say what they are; numbers and such get the last part of their key: `atr · delta 0.02`."""
     parts = [
-        value if _is_word(value) else f"{key.rpartition('.')[2]} {_rounded(value) if is_short else value}"
+        value if _is_word(value) else f"{key.rpartition('.')[2]} {short_number(value) if is_short else value}"
         for key, value in zip(keys, values, strict=True)
         if not (is_short and value == ABSENT)
     ]
@@ -92,12 +92,22 @@ def label(keys: Sequence[str], values: Sequence[str], *, is_short: bool = False)
     return " · ".join(dict.fromkeys(parts)) or "all runs"
 
 
-def _rounded(value: str) -> str:
-    """A fraction of more than six characters, with four digits; anything else as it is."""
+def short_number(value: str) -> str:
+    """A number as people write it: `3e-4`, `0.02314`; anything else, and whole numbers, as they are.
+
+    >>> [short_number(text) for text in ("0.0003", "0.023143551", "1e-05", "0.2", "512", "kl3")]
+    ['3e-4', '0.02314', '1e-5', '0.2', '512', 'kl3']
+    """
     try:
-        return f"{float(value):.4g}" if len(value) > 6 and not value.lstrip("-").isdecimal() else value
+        number = float(value)
     except ValueError:
         return value
+    if value.lstrip("-").isdecimal() or not math.isfinite(number):
+        return value
+    if 0.0 < abs(number) < 0.01:
+        digits, _, exponent = f"{number:.3e}".partition("e")
+        return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return f"{number:.4g}" if len(value) > 6 else value
 
 
 def _is_word(value: str) -> bool:

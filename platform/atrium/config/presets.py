@@ -23,8 +23,9 @@ from atrium.config.nearest import shown, suggestion
 from atrium.errors import ConfigError
 from atrium.method.algorithm import Algorithm
 from atrium.method.divergences import Divergence
-from atrium.method.method import Method
+from atrium.method.method import SECTIONS, Method
 from atrium.method.regularizers import Regularizer
+from atrium.nested import flattened_text
 
 _OVERRIDE = re.compile(r"override /(\w+)@_global_\.\w+")
 _REFERENCE = re.compile(r"\$\{(\w+)\.(\w+)\}")
@@ -175,6 +176,20 @@ def own_overrides(part: PartFile) -> dict[str, str]:
             if match := _OVERRIDE.fullmatch(str(key)):
                 found[match[1]] = str(option)
     return found
+
+
+@cache
+def settings_outside(name: str) -> Mapping[str, str]:
+    """The settings outside of a method's own sections that its preset file changes, by dotted key, as text.
+
+    Empty for a method that no file of `conf/algorithm` has.
+    """
+    if name not in names("algorithm"):
+        return {}
+    chosen = {key: value for key, value in _merged("algorithm", name).choices.items() if key not in SECTIONS}
+    own = flattened_text({group: _merged(group, option).settings for group, option in chosen.items()})
+    usual = flattened_text({group: _merged(group, _default_option(group)).settings for group in chosen})
+    return {key: value for key, value in own.items() if usual.get(key) != value}
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

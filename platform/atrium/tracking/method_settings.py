@@ -16,7 +16,16 @@ from atrium.nested import mapping_at
 from atrium.rollout.declaration import PLACE_SETTINGS
 from atrium.rollout.settings import EngineSettings
 
-_NOT_THE_METHOD = {"seed", "experiment_name", "runs_dir", "resume", "tracking", "checkpoint", "compute"}
+_NOT_THE_METHOD = {
+    "seed",
+    "label",
+    "experiment_name",
+    "runs_dir",
+    "resume",
+    "tracking",
+    "checkpoint",
+    "compute",
+}
 _CHANGES_NUMBERS = {"compute.dtype", "compute.behavior_logprobs"}
 """Settings of these sections that change what is computed by more than the order of sums."""
 _PLACES = {"branch.run"} | {f"rollout.{name}" for name in (*PLACE_SETTINGS, "unit_samples", "overlap")}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from atrium.compare.arm_pairs import Pair
+from atrium.compare.confounds import confound_lines, environment_lines, shared_lines
 from atrium.compare.crossed import SHARES, CrossedMean, Uncertainty, crossed_mean
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.outcomes import At, OutcomeTable
@@ -93,6 +94,8 @@ def _about(compared: RunsComparison) -> Answer:
         "at": str(compared.at),
         "num_problems": dict(compared.num_problems),
         "plan": None if (plan := compared.plan) is None else _plan(plan),
+        "confounds": confound_lines(compared.confounds),
+        "environment": [*environment_lines(compared.environment), *shared_lines(compared.environment)],
         "notes": list(compared.notes),
         "same_methods": [list(names) for names in compared.same_methods],
     }

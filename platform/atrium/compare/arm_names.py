@@ -1,0 +1,170 @@
+"""Arms and their names: the one place where runs become arms, for every view, file, table and command.
+
+An arm's name is its algorithm's, or the label that its runs record. Settings are appended only where the
+arm shares that name with another arm, and only those that tell it from its namesakes. Runs of a single seed
+that differ from an algorithm's other runs are "other runs": they change no other arm's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from atrium.compare.run_settings import ABSENT, SEED, Settings, label, labels, method_keys
+from atrium.errors import ConfigError
+
+ALGORITHM, LABEL = "algorithm.name", "label"
+_TELLING_FIRST = ("divergence.kind", "divergence.delta", "regularizer.kl.kind", "model.kind")
+"""Settings that are tried first where arms share a name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedArm:
+    """One arm: its name, its algorithm and the names of its runs.
+
+    `is_other` marks runs of a single seed that differ from the other runs of their algorithm, by
+    `difference`. Views list them apart; comparisons count them only where the user names them.
+    """
+
+    name: str
+    algorithm: str
+    runs: tuple[str, ...]
+    is_other: bool = False
+    difference: str = ""
+
+
+def name_arms(
+    settings: Mapping[str, Settings],
+    *,
+    by: Sequence[str] = (),
+    at_last_step: bool = True,
+    chosen: Collection[str] = (),
+    renamed: Mapping[str, str] | None = None,
+) -> tuple[NamedArm, ...]:
+    """Group runs, given by name with their settings, into arms in the order of their first runs.
+
+    Runs form an arm where they agree in the settings of `by`, or without any in all that tell methods apart.
+    `chosen` are runs that the user named one by one; they are never other runs. `renamed` maps names of arms
+    to the names that the user wants. Raises `ConfigError` where it names no arm.
+    """
+    keys = list(by) or method_keys(list(settings.values()), at_last_step=at_last_step)
+    members: dict[tuple[str, ...], list[str]] = {}
+    for name, run in settings.items():
+        members.setdefault(tuple(run.get(key, ABSENT) for key in keys), []).append(name)
+    groups = [_Group(values, tuple(names), settings) for values, names in members.items()]
+    if by:
+        names_by_values = labels(keys, members)
+        arms = [group.named(names_by_values[group.values]) for group in groups]
+    else:
+        arms = _by_algorithm(keys, groups, frozenset(chosen))
+    return _renamed(arms, renamed or {})
+
+
+def find_arm(arms: Sequence[NamedArm], wanted: str, flag: str) -> NamedArm:
+    """The arm that the user means: by its name, its algorithm, or the end of one of its runs' names.
+
+    Raises `ConfigError`, which begins with `flag`, where that is none or more than one.
+    """
+    by_name = [arm for arm in arms if arm.name == wanted]
+    by_algorithm = [arm for arm in arms if arm.algorithm == wanted and not arm.is_other]
+    by_run = [arm for arm in arms if any(run.endswith(wanted) for run in arm.runs)]
+    found = by_name or by_algorithm or by_run
+    if len(found) == 1:
+        return found[0]
+    fitting = ", ".join(arm.name for arm in found or arms)
+    raise ConfigError(
+        f"{flag} {wanted}: it fits {len(found)} arms, {fitting}; give the whole name of one"
+        if found
+        else f"{flag} {wanted}: there is no such arm; they are {fitting}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    values: tuple[str, ...]
+    runs: tuple[str, ...]
+    settings: Mapping[str, Settings]
+
+    @property
+    def algorithm(self) -> str:
+        found = {self.settings[run].get(ALGORITHM, "") for run in self.runs}
+        return found.pop() if len(found) == 1 else ""
+
+    @property
+    def base(self) -> str:
+        """The label that the latest run with one records, or the algorithm."""
+        recorded = [self.settings[run].get(LABEL, ABSENT) for run in self.runs]
+        return next((text for text in reversed(recorded) if text != ABSENT), self.algorithm) or "all runs"
+
+    @property
+    def has_one_seed(self) -> bool:
+        return len({self.settings[run].get(SEED, "") for run in self.runs}) == 1
+
+    def named(self, name: str) -> NamedArm:
+        return NamedArm(name=name, algorithm=self.algorithm, runs=self.runs)
+
+
+def _by_algorithm(keys: Sequence[str], groups: Sequence[_Group], chosen: frozenset[str]) -> list[NamedArm]:
+    namesakes: dict[str, list[_Group]] = {}
+    for group in groups:
+        namesakes.setdefault(group.base, []).append(group)
+    found = {}
+    for base, family in namesakes.items():
+        several = [group for group in family if not group.has_one_seed]
+        main = several or family
+        suffixes = _suffixes(keys, main, main) | _suffixes(
+            keys, [group for group in family if group not in main], family
+        )
+        for group in family:
+            is_other = group not in main and not chosen & set(group.runs)
+            name = f"{base} · {suffixes[group.values]}" if suffixes[group.values] else base
+            arm = group.named(name)
+            difference = suffixes[group.values] if is_other else ""
+            found[group.values] = replace(arm, is_other=is_other, difference=difference)
+    return [found[group.values] for group in groups]
+
+
+def _suffixes(
+    keys: Sequence[str], groups: Sequence[_Group], among: Sequence[_Group]
+) -> dict[tuple[str, ...], str]:
+    """For each group the settings that tell it from all others, in few words that are unique."""
+    first = [key for key in _TELLING_FIRST if key in keys]
+    ordered = [*first, *(key for key in keys if key not in first and key != ALGORITHM)]
+    order = [keys.index(key) for key in ordered if key in keys]
+    told = {group.values: _telling(group, among, order) for group in groups}
+
+    def words(values: tuple[str, ...], *, is_short: bool) -> str:
+        places = told[values]
+        if not places:
+            return ""
+        return label([keys[at] for at in places], [values[at] for at in places], is_short=is_short)
+
+    short = {values: words(values, is_short=True) for values in told}
+    alike = {text for text in short.values() if list(short.values()).count(text) > 1}
+    return {
+        values: words(values, is_short=False) if text in alike else text for values, text in short.items()
+    }
+
+
+def _telling(group: _Group, among: Iterable[_Group], order: Sequence[int]) -> list[int]:
+    """The places of the fewest settings, found greedily, that no other group shares all of."""
+    remaining = [other for other in among if other is not group]
+    chosen: list[int] = []
+    while remaining:
+        alike = {
+            place: [one for one in remaining if one.values[place] == group.values[place]] for place in order
+        }
+        best = min(order, key=lambda place: len(alike[place]), default=None)
+        if best is None or len(alike[best]) == len(remaining):
+            break
+        chosen.append(best)
+        remaining = alike[best]
+    return [place for place in order if place in chosen]
+
+
+def _renamed(arms: Sequence[NamedArm], renamed: Mapping[str, str]) -> tuple[NamedArm, ...]:
+    new = {find_arm(arms, old, "--label").name: name for old, name in renamed.items()}
+    names = [new.get(arm.name, arm.name) for arm in arms]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"--label: two arms would be called {twice}; give each arm a name of its own")
+    return tuple(replace(arm, name=name) for arm, name in zip(arms, names, strict=True))

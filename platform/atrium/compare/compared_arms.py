@@ -1,0 +1,88 @@
+"""Which arms a comparison has: runs named, other runs set apart, runs counted, the baseline first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from atrium.compare.arm_names import NamedArm, find_arm
+from atrium.compare.arms import Arms, group_runs, named_arms
+from atrium.compare.counted_runs import MOST_NAMED, CountedRuns, LeftOut, counted_runs, left_out_words
+from atrium.compare.default_choice import default_baseline
+from atrium.compare.outcomes import At
+from atrium.errors import ConfigError
+from atrium.tracking.run_folder import RunFolder
+
+
+def compared_arms(
+    folders: Sequence[RunFolder],
+    by: Sequence[str],
+    baseline: str | None,
+    at: At,
+    benchmarks: Sequence[str],
+    *,
+    chosen: Collection[str] = (),
+    renamed: Mapping[str, str] | None = None,
+) -> tuple[CountedRuns, Arms]:
+    """The runs that count, and their arms with the baseline first.
+
+    All runs given name the arms, counted or not, so that an arm keeps its name while runs train.
+    """
+    at_last_step = at is At.LAST
+    naming = partial(named_arms, folders, by, at_last_step=at_last_step, renamed=renamed)
+    named = naming(chosen={*chosen, *_runs_named(naming(chosen=chosen), baseline)})
+    others = {run: arm for arm in named if arm.is_other for run in arm.runs}
+    group = partial(group_runs, at_last_step=at_last_step, named=named)
+    counted = counted_runs(
+        [folder for folder in folders if folder.name not in others],
+        benchmarks,
+        at,
+        can_compare=lambda some: len(group(some).arms) > 1,
+    )
+    set_apart = [LeftOut(name=run, reason=_reason(arm)) for run, arm in others.items()]
+    counted = replace(counted, left_out=(*counted.left_out, *set_apart))
+    arms = group([run.folder for run in counted.runs])
+    return counted, _with_baseline(arms, named, baseline, counted.left_out)
+
+
+def _reason(arm: NamedArm) -> str:
+    return (
+        f"one of the other runs: it differs from the other runs of {arm.algorithm} by {arm.difference}; name "
+        "the run to compare it"
+    )
+
+
+def _runs_named(named: Sequence[NamedArm], baseline: str | None) -> list[str]:
+    """The other runs that the user names as the baseline."""
+    return [
+        run
+        for arm in named
+        if arm.is_other and baseline is not None
+        for run in arm.runs
+        if arm.name == baseline or run.endswith(baseline)
+    ]
+
+
+def _with_baseline(
+    grouped: Arms, named: Sequence[NamedArm], baseline: str | None, left_out: Sequence[LeftOut]
+) -> Arms:
+    """The arms with the baseline first."""
+    arms = list(grouped.arms)
+    others = f"; {left_out_words(left_out, MOST_NAMED)}" if left_out else ""
+    if len(arms) < 2:
+        names = ", ".join(folder.path.name for arm in arms for folder in arm.runs.values())
+        raise ConfigError(
+            f"a comparison needs two arms, but these runs differ in no setting besides the seed: {names}; "
+            f"name runs that differ, or group by seed, to compare checkpoints{others}"
+        )
+    if baseline is None:
+        first = default_baseline(arms)
+    else:
+        counted = {arm.name: arm for arm in arms}
+        known = [one for one in named if one.name in counted]
+        try:
+            first = counted[find_arm(known, baseline, "--baseline").name]
+        except ConfigError as error:
+            raise ConfigError(f"{error}{others}") from None
+    return Arms(arms=(first, *(arm for arm in arms if arm is not first)), notes=grouped.notes)

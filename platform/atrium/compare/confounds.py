@@ -1,0 +1,262 @@
+"""Confounds: what else differs between arms besides their methods, from what the runs recorded.
+
+A confound is a recorded setting outside the method's own sections in which two arms differ and which no
+preset file sets. Random seeds, places, trackers and placement are no confounds, nor are the settings that a
+planned sweep tuned, nor the keys that the user groups by. `FACTS` lists what runs record besides their
+settings: add an entry there to make a recorded fact a confound, or to show it below the confounds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from atrium.compare.arms import Arm
+from atrium.compare.run_settings import ABSENT, differing, short_number
+from atrium.config.presets import settings_outside
+from atrium.method.method import SECTIONS
+from atrium.nested import flattened_text, mapping_at, setting
+from atrium.tracking.layout import SWEEPS_DIR
+from atrium.tracking.method_settings import tells_methods_apart
+from atrium.tracking.recorded import read_object
+from atrium.tracking.run_folder import RunFolder
+
+MOST_QUOTED = 3
+"""More confounds than this leave no sentence that can be quoted."""
+_SHOWN_BELOW = frozenset({"compute.dtype"})
+"""Settings that are shown with the facts below the confounds."""
+_LEFT_OPEN = ("auto", "???")
+"""Values of a preset file that another choice decides."""
+_DIGEST = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A fact that a run records: a dotted key of its `config.json` or `provenance.json`.
+
+    A section counts as a whole. `follows` is a section of settings: where arms differ in it, the fact says
+    nothing more. `is_long` values are shown by the first digits of their digest.
+    """
+
+    name: str
+    key: str
+    file: Literal["config", "provenance"] = "provenance"
+    is_confound: bool = False
+    follows: str = "-"
+    is_long: bool = False
+
+
+FACTS = (
+    Fact(name="grader version", key="data.grader_version", is_confound=True, follows="grader."),
+    Fact(name="dataset content", key="data.dataset_content_hash", is_confound=True, follows="dataset."),
+    Fact(name="commit", key="code.commit"),
+    Fact(name="uncommitted changes", key="code.diff", is_long=True),
+    Fact(name="plugins", key="plugins", is_long=True),
+    Fact(name="atrium", key="atrium"),
+    Fact(name="torch", key="packages.torch"),
+    Fact(name="transformers", key="packages.transformers"),
+    Fact(name="vllm", key="packages.vllm"),
+    Fact(name="python", key="python"),
+    Fact(name="dtype", key="compute.dtype", file="config"),
+    Fact(name="processor", key="hardware.cpu"),
+    Fact(name="GPUs", key="hardware.gpus"),
+)
+"""What runs record besides the settings that tell methods apart. A run that lacks a fact differs in none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """One setting or fact: the values that each arm's runs have, by the arm's name, as text."""
+
+    name: str
+    values: Mapping[str, tuple[str, ...]]
+
+    def differs(self, *arms: str) -> bool:
+        """Whether two of these arms (of all, without names) have other values; unknown ones never differ."""
+        known = [self.values[arm] for arm in arms or self.values if self.values[arm]]
+        return len({frozenset(values) for values in known}) > 1
+
+    @property
+    def words(self) -> str:
+        """`optimizer.learning_rate is 3e-4 in atr, 1e-3 in grpo`."""
+        by_value: dict[str, list[str]] = {}
+        for arm, values in self.values.items():
+            if values:
+                by_value.setdefault(" or ".join(map(short_number, values)), []).append(arm)
+        if len(by_value) == 1:
+            return f"{self.name} {next(iter(by_value))}"
+        parts = (f"{value} in {' and '.join(names)}" for value, names in by_value.items())
+        return f"{self.name} is {', '.join(parts)}"
+
+    def quoted(self, *arms: str) -> str:
+        """The values of some arms for a sentence: `learning rates 3e-4 and 1e-3`."""
+        texts = [" or ".join(map(short_number, self.values[arm])) or "unknown" for arm in arms]
+        is_flag = {"true", "false"} & {value for arm in arms for value in self.values[arm]}
+        return f"{_spoken(self.name) if is_flag else _plural(_spoken(self.name))} {' and '.join(texts)}"
+
+
+def read_confounds(arms: Sequence[Arm], by: Sequence[str] = ()) -> tuple[Recorded, ...]:
+    """The settings and facts that differ between any two arms besides their methods, settings first."""
+    runs = [run for arm in arms for run in arm.all_settings]
+    tuned = _tuned([folder for arm in arms for folder in arm.runs.values()])
+    found: list[Recorded] = []
+    for key in differing(runs):
+        if not _can_confound(key) or key in tuned or key in by:
+            continue
+        values = {arm.name: _distinct([run.get(key, ABSENT) for run in arm.all_settings]) for arm in arms}
+        one = Recorded(name=key, values=values)
+        if one.differs() and not _is_preset(key, arms) and not _follows(one, found):
+            found.append(one)
+    facts = [(fact, one) for fact, one in _facts(arms) if fact.is_confound and one.differs()]
+    return (
+        *found,
+        *(one for fact, one in facts if not any(other.name.startswith(fact.follows) for other in found)),
+    )
+
+
+def read_environment(arms: Sequence[Arm]) -> tuple[Recorded, ...]:
+    """Versions, commit, dtype and processor of every arm: what is shown below the confounds."""
+    return tuple(one for fact, one in _facts(arms) if not fact.is_confound and any(one.values.values()))
+
+
+def confound_lines(confounds: Sequence[Recorded]) -> list[str]:
+    """The lines that stand at the top of a comparison; none without confounds."""
+    return [f"confound: {one.words}" for one in confounds]
+
+
+def environment_lines(environment: Sequence[Recorded]) -> list[str]:
+    """The versions and machines that differ between arms, a line each."""
+    return [f"also different: {one.words}" for one in environment if one.differs()]
+
+
+def shared_lines(environment: Sequence[Recorded]) -> list[str]:
+    """One line with the versions and machines that all arms share; none where nothing is recorded."""
+    shared = [one.words for one in environment if not one.differs()]
+    return [f"all arms: {', '.join(shared)}"] if shared else []
+
+
+def between(confounds: Sequence[Recorded], one: str, other: str) -> list[Recorded]:
+    """The confounds of two arms."""
+    return [confound for confound in confounds if confound.differs(one, other)]
+
+
+def with_words(confounds: Sequence[Recorded], one: str, other: str) -> str:
+    """`, with learning rates 3e-4 and 1e-3,` for a sentence about two arms; empty without confounds."""
+    quoted = [confound.quoted(one, other) for confound in between(confounds, one, other)]
+    if not quoted:
+        return ""
+    listed = quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
+    return f", with {listed},"
+
+
+def withheld_words(confounds: Sequence[Recorded], one: str, other: str) -> str:
+    """The line in place of a sentence about two arms that have too many confounds; empty otherwise."""
+    found = between(confounds, one, other)
+    if len(found) <= MOST_QUOTED:
+        return ""
+    return (
+        f"No sentence about {one} and {other} can be quoted: they differ in {len(found)} settings besides "
+        f"their methods ({', '.join(confound.name for confound in found)}); compare runs that share them, or "
+        "name the setting to compare with `--by KEY`."
+    )
+
+
+def _can_confound(key: str) -> bool:
+    is_own = key.partition(".")[0] in SECTIONS
+    return not is_own and key not in _SHOWN_BELOW and tells_methods_apart(key, at_last_step=True)
+
+
+def _is_preset(key: str, arms: Sequence[Arm]) -> bool:
+    """Whether an arm's preset file sets the key, and its runs kept that value."""
+    for arm in arms:
+        wanted = settings_outside(arm.settings.get("algorithm.name", "")).get(key)
+        if wanted is not None and all(wanted in (run.get(key), *_LEFT_OPEN) for run in arm.all_settings):
+            return True
+    return False
+
+
+def _follows(one: Recorded, found: Sequence[Recorded]) -> bool:
+    """Whether another confound implies this one: a section of another kind has other settings."""
+    is_partial = any(ABSENT in values for values in one.values.values())
+    section = one.name.rpartition(".")[0]
+    return any(
+        one.name.startswith(f"{other.name}.") or (is_partial and other.name == f"{section}.kind")
+        for other in found
+    )
+
+
+def _facts(arms: Sequence[Arm]) -> list[tuple[Fact, Recorded]]:
+    records = {
+        arm.name: [
+            {
+                "config": read_object(folder.config_file)[0],
+                "provenance": read_object(folder.provenance_file)[0],
+            }
+            for folder in arm.runs.values()
+        ]
+        for arm in arms
+    }
+    return [
+        (
+            fact,
+            Recorded(
+                name=fact.name,
+                values={
+                    name: _distinct([text for one in runs if (text := _fact_text(fact, one[fact.file]))])
+                    for name, runs in records.items()
+                },
+            ),
+        )
+        for fact in FACTS
+    ]
+
+
+def _fact_text(fact: Fact, record: Mapping[str, object]) -> str:
+    """The fact's value as text; empty where it is not recorded."""
+    value = setting(record, fact.key)
+    if value is None or value in ([], {}):
+        return ""
+    text = flattened_text({"": value})[""] if not isinstance(value, Mapping) else str(flattened_text(value))
+    is_digest = fact.is_long or fact.key == "code.commit" or fact.key.endswith("_hash")
+    if fact.is_long and text:
+        text = hashlib.sha256(text.encode()).hexdigest()
+    return text[:_DIGEST] if is_digest else text
+
+
+def _distinct(values: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+def _tuned(folders: Sequence[RunFolder]) -> frozenset[str]:
+    """The settings that the sweep tuned to which all these runs belong; none outside a sweep."""
+    places = {folder.path.absolute().parent for folder in folders}
+    if len(places) != 1:
+        return frozenset()
+    place = places.pop()
+    definition, _ = read_object(place.parent / SWEEPS_DIR / place.name / "sweep.json")
+    return frozenset(
+        key
+        for section in ("definition", "definition.baseline")
+        for kind in ("space", "derived")
+        for key in mapping_at(definition, f"{section}.{kind}")
+    )
+
+
+def _spoken(name: str) -> str:
+    """`learning rate` for `optimizer.learning_rate`, `optimizer kind` for `optimizer.kind`."""
+    parent, _, last = name.rpartition(".")
+    if last in ("kind", "name", "source", "seed") and parent:
+        return f"{parent.rpartition('.')[2]} {last}".replace("_", " ")
+    return last.replace("_", " ")
+
+
+def _plural(words: str) -> str:
+    if words.startswith("num "):
+        return f"numbers of {words.removeprefix('num ')}"
+    if words.endswith("s"):
+        return words
+    if words.endswith("y") and words[-2:-1] not in "aeiou":
+        return f"{words[:-1]}ies"
+    return f"{words}es" if words.endswith(("x", "ch", "sh")) else f"{words}s"

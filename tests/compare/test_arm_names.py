@@ -1,0 +1,109 @@
+"""What arms are called, and which runs stand apart as other runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from atrium.compare.arm_names import find_arm, name_arms
+from atrium.errors import ConfigError
+
+
+def runs(*rows):
+    """Settings by run name, from rows of `algorithm, seed, {setting: value}`."""
+    found = {}
+    for algorithm, seed, more in rows:
+        settings = {"num_steps": "12", "divergence.delta": "0.1", "optimizer.learning_rate": "0.001", **more}
+        found[f"study/{algorithm}-s{seed}-{len(found)}"] = {
+            "algorithm.name": algorithm,
+            "seed": str(seed),
+            **settings,
+        }
+    return found
+
+
+STUDY = [(name, seed, {}) for seed in (0, 1, 2) for name in ("atr", "grpo")]
+
+
+def names(settings, **options):
+    return [arm.name for arm in name_arms(settings, **options)]
+
+
+def test_an_arm_is_called_after_its_algorithm():
+    assert names(runs(*STUDY)) == ["atr", "grpo"]
+
+
+@pytest.mark.parametrize("odd", [{"num_steps": "6"}, {"divergence.delta": "0.2"}, {"evaluation.k": "4"}])
+def test_one_odd_run_renames_no_arm_and_stands_apart(odd):
+    usual = {"evaluation.k": "8"}
+    study = [(name, seed, {**usual, **more}) for name, seed, more in STUDY]
+    arms = name_arms(runs(*study, ("atr", 3, {**usual, **odd})))
+    assert [arm.name for arm in arms if not arm.is_other] == ["atr", "grpo"]
+    [other] = [arm for arm in arms if arm.is_other]
+    key, value = next(iter(odd.items()))
+    assert other.name == f"atr · {key.rpartition('.')[2]} {value}"
+    assert other.difference == f"{key.rpartition('.')[2]} {value}"
+
+
+def test_a_chosen_odd_run_is_an_arm_and_the_others_keep_their_names():
+    settings = runs(*STUDY, ("atr", 3, {"num_steps": "6"}))
+    arms = name_arms(settings, chosen=[list(settings)[-1]])
+    assert [(arm.name, arm.is_other) for arm in arms] == [
+        ("atr", False),
+        ("grpo", False),
+        ("atr · num_steps 6", False),
+    ]
+    assert find_arm(arms, "atr", "--baseline").name == "atr"
+
+
+def test_namesakes_get_only_what_tells_each_from_the_others():
+    slow = {"optimizer.learning_rate": "0.0003"}
+    wide = {"divergence.delta": "0.2"}
+    settings = runs(
+        *STUDY,
+        *[("atr", seed, slow) for seed in (0, 1)],
+        *[("atr", seed, wide) for seed in (0, 1)],
+    )
+    assert names(settings) == [
+        "atr · delta 0.1 · learning_rate 1e-3",
+        "grpo",
+        "atr · learning_rate 3e-4",
+        "atr · delta 0.2",
+    ]
+
+
+def test_single_runs_of_one_method_are_arms_where_no_arm_has_several_seeds():
+    settings = runs(("atr", 0, {}), ("atr", 0, {"num_steps": "6"}), ("grpo", 0, {}))
+    assert names(settings) == ["atr · num_steps 12", "atr · num_steps 6", "grpo"]
+    assert names(settings, at_last_step=False) == ["atr", "grpo"]
+
+
+def test_a_label_replaces_the_algorithm_and_splits_no_arm():
+    study = [
+        (name, seed, {"label": "ours" if (name, seed) == ("atr", 2) else "null"}) for name, seed, _ in STUDY
+    ]
+    arms = name_arms(runs(*study))
+    assert [arm.name for arm in arms] == ["ours", "grpo"]
+    assert find_arm(arms, "atr", "--baseline").name == "ours"
+
+
+def test_a_typed_name_replaces_an_arms_name():
+    assert names(runs(*STUDY), renamed={"atr": "ATR (ours)"}) == ["ATR (ours)", "grpo"]
+    with pytest.raises(ConfigError, match="--label at: there is no such arm; they are atr, grpo"):
+        names(runs(*STUDY), renamed={"at": "x"})
+    with pytest.raises(ConfigError, match="two arms would be called grpo"):
+        names(runs(*STUDY), renamed={"atr": "grpo"})
+
+
+def test_an_algorithm_means_its_only_arm_and_not_one_of_several():
+    slow = {"optimizer.learning_rate": "0.0003"}
+    arms = name_arms(runs(*STUDY, *[("atr", seed, slow) for seed in (0, 1)]))
+    assert find_arm(arms, "grpo", "--baseline").name == "grpo"
+    with pytest.raises(ConfigError, match="--baseline atr: it fits 2 arms, atr · learning_rate 1e-3, atr"):
+        find_arm(arms, "atr", "--baseline")
+
+
+def test_arms_by_a_setting_are_called_after_its_values():
+    slow = {"optimizer.learning_rate": "0.0003"}
+    settings = runs(*STUDY, ("atr", 3, slow))
+    assert names(settings, by=["optimizer.learning_rate"]) == ["learning_rate 1e-3", "learning_rate 3e-4"]
+    assert names(settings, by=["algorithm.name"]) == ["atr", "grpo"]

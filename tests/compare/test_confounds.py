@@ -1,0 +1,150 @@
+"""Confounds: other settings in which arms differ are named at the top of every medium."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from atrium.cli.app import main
+from atrium.compare.confounds import FACTS, Recorded
+from atrium.compare.paper_sentences import paper_sentences
+from atrium.compare.report_files import report_files
+from atrium.compare.run_comparison import compare_runs
+
+SLOW = {"optimizer": {"learning_rate": 3e-4, "num_minibatches": 4}}
+FAST = {"optimizer": {"learning_rate": 1e-3, "num_minibatches": 1}}
+WITH = "with learning rates 3e-4 and 1e-3 and numbers of minibatches 4 and 1,"
+
+
+@pytest.fixture
+def confounded(make_study):
+    """Runs of ATR and GRPO that differ in the learning rate and the number of minibatches, too."""
+
+    def make(atr=0.0, slow=SLOW, fast=FAST, **settings):
+        runs = make_study({"atr": atr}, num_seeds=3, **{**slow, **settings})
+        return [*runs, *make_study({"grpo": 0.0}, num_seeds=3, **{**fast, **settings})]
+
+    return make
+
+
+@pytest.mark.parametrize("effect", [0.0, 0.4])
+def test_a_confounded_sentence_names_every_confound_with_its_values(confounded, effect):
+    [sentence] = paper_sentences(compare_runs(confounded(effect)))
+    assert WITH in sentence
+    assert ("scores" in sentence) is (effect > 0.0)
+
+
+def test_confounds_stand_at_the_top_in_every_medium(confounded, capsys, tmp_path):
+    comparison = compare_runs(confounded())
+    lines = [
+        "confound: optimizer.learning_rate is 1e-3 in grpo, 3e-4 in atr",
+        "confound: optimizer.num_minibatches is 1 in grpo, 4 in atr",
+    ]
+    for content in report_files(comparison, made="today").values():
+        body = content.partition("<main>")[2] or content
+        first = body.index("Mean@4")
+        for line in lines:
+            plain = line.replace("_", "\\_") if line not in body else line
+            assert 0 <= body.find(plain) < first
+        assert "commit c0ffeec0ff" in body
+    for command in ("compare", "report"):
+        assert main([command, "study", "--runs-dir", str(tmp_path / "runs"), "--no-files"]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert said.startswith(" ".join(lines))
+        assert "all arms: commit c0ffeec0ff" in said or command == "report"
+
+
+def test_more_than_three_confounds_leave_no_sentence(confounded):
+    slow = {"optimizer": {"learning_rate": 3e-4, "beta1": 0.9}, "rollout": {"group_size": 4}}
+    fast = {"optimizer": {"learning_rate": 1e-3, "beta1": 0.8}, "rollout": {"group_size": 8}}
+    [sentence] = paper_sentences(compare_runs(confounded(slow=slow, fast=fast)))
+    assert sentence.count(" and ") > 2, "three confounds are still named"
+    slow["dataset"], fast["dataset"] = {"max_terms": 3}, {"max_terms": 4}
+    [sentence] = paper_sentences(compare_runs(confounded(slow=slow, fast=fast, experiment="more")))
+    assert sentence.startswith("No sentence about atr and grpo can be quoted: they differ in 4 settings")
+    assert "`--by KEY`" in sentence
+
+
+def test_seeds_places_trackers_and_the_methods_own_sections_are_no_confounds(make_run):
+    places = [
+        {"tracking": {"kind": kind}, "compute": {"device": device}, "checkpoint": {"keep_last": num}}
+        for kind, device, num in (("a", "cpu", 1), ("b", "cuda", 2))
+    ]
+    counts = {("exam", 4): [1, 2, 3]}
+    runs = [
+        make_run(name, seed, counts, **place)
+        for name, seed, place in zip(("atr", "grpo"), (0, 1), places, strict=True)
+    ]
+    assert compare_runs(runs).confounds == ()
+
+
+def test_what_a_sweep_tuned_and_what_runs_are_grouped_by_is_no_confound(confounded, tmp_path):
+    runs = confounded(experiment="delta")
+    assert [one.name for one in compare_runs(runs, by=["optimizer.learning_rate"]).confounds] == [
+        "optimizer.num_minibatches"
+    ]
+    sweep = tmp_path / "runs" / "sweeps" / "delta"
+    sweep.mkdir(parents=True)
+    definition = {
+        "space": {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2}},
+        "baseline": {"space": {"optimizer.num_minibatches": {"choices": [1, 4]}}},
+    }
+    (sweep / "sweep.json").write_text(json.dumps({"definition": definition}))
+    assert compare_runs(runs).confounds == ()
+
+
+def test_a_preset_files_own_settings_are_no_confound_until_they_are_changed(make_run):
+    def confounds(engine):
+        counts = {("exam", 4): [1, 2, 3]}
+        own = {"rollout": {"engine": engine, "stored_frac": 0.5}}
+        runs = [
+            make_run("gvpo_offpolicy", 0, counts, **own),
+            make_run("gvpo", 0, counts, rollout={"engine": "transformers", "stored_frac": 0.0}),
+        ]
+        return [one.name for one in compare_runs(runs).confounds]
+
+    assert confounds("bank") == []
+    assert confounds("vllm") == ["rollout.engine"]
+
+
+def test_recorded_facts_of_the_code_and_the_machine_stand_below(make_study):
+    runs = make_study({"grpo": 0.0, "atr": 0.1}, num_seeds=2)
+    for run in runs:
+        record = {
+            "code": {"commit": "beef" * 10},
+            "packages": {"torch": "2.12"},
+            "data": {"grader_version": "2"},
+        }
+        if "atr" in run.name:
+            run.provenance_file.write_text(json.dumps(record))
+    comparison = compare_runs(runs)
+    assert comparison.confounds == (), "the other arm did not record its grader"
+    different = {one.name: one.words for one in comparison.environment if one.differs()}
+    assert different == {
+        "commit": "commit is c0ffeec0ff in grpo, beefbeefbe in atr",
+        "torch": "torch is 2.11 in grpo, 2.12 in atr",
+    }
+    for run in runs:
+        if "grpo" in run.name:
+            run.provenance_file.write_text(json.dumps({"data": {"grader_version": "1"}}))
+    assert [one.words for one in compare_runs(runs).confounds] == ["grader version is 1 in grpo, 2 in atr"]
+
+
+def test_each_fact_is_listed_once():
+    assert len({fact.name for fact in FACTS}) == len(FACTS)
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "words"),
+    [
+        ("optimizer.learning_rate", ("0.0003", "0.001"), "learning rates 3e-4 and 1e-3"),
+        ("num_steps", ("80", "160"), "numbers of steps 80 and 160"),
+        ("optimizer.kind", ("adamw", "muon"), "optimizer kinds adamw and muon"),
+        ("rollout.mask_truncated", ("true", "false"), "mask truncated true and false"),
+        ("dataset.difficulty", ("1", "2"), "difficulties 1 and 2"),
+    ],
+)
+def test_confounds_are_quoted_in_plain_words(key, values, words):
+    recorded = Recorded(name=key, values={"a": values[:1], "b": values[1:]})
+    assert recorded.quoted("a", "b") == words
