@@ -9,7 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atrium.tracking.diagnosis import NUM_FIRST_STEPS, NUM_STEPS, Course, Notes, diagnose, find_collapse
+from atrium.tracking.diagnosis import (
+    NUM_FIRST_STEPS,
+    NUM_STEPS,
+    Course,
+    Notes,
+    RunFacts,
+    diagnose,
+    find_collapse,
+)
 from atrium.tracking.reader import read_findings
 from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState
@@ -81,6 +89,27 @@ def test_each_rule_names_its_steps_and_its_evidence(change, rule, said):
     evidence = {name: value for name, value in found.evidence.items() if name in change}
     assert evidence == pytest.approx({name: change[name] for name in evidence}, nan_ok=True)
     assert evidence
+
+
+GONE = {"rollout/reward": 0.1, "rollout/correct_frac": 0.1}
+ONE_TEXT = {"objective/entropy": 0.002, "rollout/correct_frac": 0.3}
+
+
+@pytest.mark.parametrize("change", [{"objective/kl_after_update": 0.5}, GONE, ONE_TEXT])
+def test_advice_about_a_trust_region_is_given_only_to_methods_that_have_one(change):
+    config = {"divergence": {"kind": "none"}}
+    course = steps({}, {}, {}, *[change] * 12)
+    [with_one] = diagnose(course, facts=RunFacts.of({"divergence": {"kind": "kl3"}}))
+    [without] = diagnose(course, facts=RunFacts.of(config))
+    assert "trust region" in with_one.text
+    assert "trust region" not in without.text
+    assert find_collapse(course, facts=RunFacts.of(config)) in (without, None)
+
+
+def test_a_constant_gate_ratio_is_no_evidence_for_ratios_running_away():
+    [found] = diagnose(steps(*[{"objective/kl_after_update": 0.6, "objective/ratio_max": 1.0}] * 12))
+    assert found.rule == "ratios running away"
+    assert "ratios up to" not in found.text
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from atrium.tracking.listener import Listener, Listeners
 from atrium.tracking.log_display import LogDisplay
 from atrium.tracking.mirrors.process import MirrorProcesses
 from atrium.tracking.provenance import DataProvenance, collect_provenance
-from atrium.tracking.reader import read_steps
+from atrium.tracking.reader import read_facts, read_steps
 from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder, log_into
 from atrium.tracking.run_folder_writer import RunFolderWriter
@@ -205,7 +205,7 @@ def _listeners(
             summary=summary,
         ),
         *shown,
-        Notes(log, read_steps(folder)),
+        Notes(log, read_steps(folder), read_facts(folder)),
         MirrorProcesses(folder, request.mirrors, log),
         *watchers,
     )

@@ -29,7 +29,7 @@ from atrium.sweep.storage import SweepStorage
 from atrium.sweep.worker import SweepWorker
 from atrium.tracking.atomic import write_json
 from atrium.tracking.diagnosis import find_collapse
-from atrium.tracking.reader import EvaluationPoint, read_evaluations, read_metrics, read_steps
+from atrium.tracking.reader import EvaluationPoint, read_evaluations, read_facts, read_metrics, read_steps
 from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState, StatusUnreadableError, read_status
@@ -65,7 +65,7 @@ def read_result(
     validation = curves[0] if curves else ()
     tests = {name: points for name, points in evaluations.items() if not name.endswith(VALIDATION_SUFFIX)}
     last = validation[-1] if validation else None
-    metrics, collapse = read_metrics(folder), find_collapse(read_steps(folder))
+    metrics, collapse = read_metrics(folder), find_collapse(read_steps(folder), facts=read_facts(folder))
     tail = max(len(metrics.steps) // 4, 1)
     try:
         wall_s = read_status(folder.status_file).wall_s

@@ -97,7 +97,7 @@ class RunWatch(Listener):
             return
         self._course.add(step, metrics)
         if found := find_collapse(self._course.steps, limit):
-            raise Pruned(f"it collapsed: {found.text}")
+            raise Pruned(f"it collapsed: {found.text.partition(';')[0]}")
 
 
 def trial_report(trial: optuna.trial.Trial, metric: str) -> Callable[[int, Mapping[str, object]], bool]:

@@ -30,6 +30,7 @@ from atrium.metrics import (
     TRUNCATED_FRAC,
     Quantity,
 )
+from atrium.nested import mapping_at
 from atrium.tracking.formatting import number, share
 from atrium.tracking.listener import Listener
 
@@ -57,6 +58,21 @@ MIN_CORRECT_PER_REWARD = 0.2
 """Of a rise in reward, the rise in the share of correct answers below which form earned it."""
 NOISE = 5.0
 """Standard errors by which a mean has to differ from the start's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """The recorded settings that decide which advice applies to a run."""
+
+    has_trust_region: bool = True
+
+    @classmethod
+    def of(cls, config: Mapping[str, object]) -> RunFacts:
+        """The facts in a resolved configuration; the defaults where it does not say."""
+        return cls(has_trust_region=mapping_at(config, "divergence").get("kind") != "none")
+
+
+_DEFAULT = RunFacts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +108,11 @@ class _Rule:
 
 
 class _Span:
-    """Some steps in a row, as the rules ask for them. What no step recorded is NaN, which no rule minds."""
+    """Consecutive steps of a run, and its facts. A quantity that no step recorded is NaN: no rule applies."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[Step], facts: RunFacts) -> None:
         self._steps = steps
+        self.facts = facts
 
     def values(self, quantity: Quantity) -> list[float]:
         """Of the steps that recorded the quantity."""
@@ -138,52 +155,59 @@ class Notes(Listener):
 
     name = "what judges the steps"
 
-    def __init__(self, log: Callable[[str], None], steps: Sequence[Step] = ()) -> None:
+    def __init__(
+        self, log: Callable[[str], None], steps: Sequence[Step] = (), facts: RunFacts = _DEFAULT
+    ) -> None:
         self._log = log
         self._course = Course(steps)
+        self._facts = facts
         self._told: set[str] = set()
 
     def step(self, step: int, metrics: Metrics) -> None:
         """Say what this step adds to what is known."""
         self._course.add(step, metrics)
-        for found in diagnose(self._course.steps, is_over=False):
+        for found in diagnose(self._course.steps, is_over=False, facts=self._facts):
             if found.rule not in self._told:
                 self._told.add(found.rule)
                 self._log(f"note: {found.text}")
 
 
-def diagnose(steps: Sequence[Step], *, is_over: bool = True) -> tuple[Finding, ...]:
+def diagnose(
+    steps: Sequence[Step], *, is_over: bool = True, facts: RunFacts = _DEFAULT
+) -> tuple[Finding, ...]:
     """The problems at the end of these steps, and since when there are.
 
     Until the run is over, a rule waits for as many steps as it wants to see; a rule that compares with the
     start always does.
     """
-    found = (_found(rule, steps, is_over=is_over) for rule in _RULES)
+    found = (_found(rule, steps, facts, is_over=is_over) for rule in _RULES)
     return tuple(finding for finding in found if finding is not None)
 
 
-def find_collapse(steps: Sequence[Step], num_steps: int = NUM_STEPS) -> Finding | None:
+def find_collapse(
+    steps: Sequence[Step], num_steps: int = NUM_STEPS, *, facts: RunFacts = _DEFAULT
+) -> Finding | None:
     """Why a run counts as collapsed by its last `num_steps` steps; None where it does not."""
     for rule in _RULES:
         if rule.is_collapse:
             judged = replace(rule, num_steps=min(rule.num_steps, num_steps))
-            if found := _found(judged, steps, is_over=False):
+            if found := _found(judged, steps, facts, is_over=False):
                 return found
     return None
 
 
-def _found(rule: _Rule, steps: Sequence[Step], *, is_over: bool) -> Finding | None:
+def _found(rule: _Rule, steps: Sequence[Step], facts: RunFacts, *, is_over: bool) -> Finding | None:
     first = max(len(steps) - rule.num_steps, 0)
-    start = _Span([step for step in steps if step[0] <= NUM_FIRST_STEPS])
+    start = _Span([step for step in steps if step[0] <= NUM_FIRST_STEPS], facts)
     if rule.compares:
         is_ready = first >= NUM_FIRST_STEPS and steps[NUM_FIRST_STEPS - 1][0] == NUM_FIRST_STEPS
     else:
         is_ready = len(steps) - first >= (1 if is_over else rule.num_steps)
-    now = _Span(steps[first:])
+    now = _Span(steps[first:], facts)
     if not is_ready or (said := rule.judge(now, start)) is None:
         return None
     earliest = NUM_FIRST_STEPS if rule.compares else 0
-    while first > earliest and _follows(steps, first) and rule.judge(_Span([steps[first - 1]]), start):
+    while first > earliest and _follows(steps, first) and rule.judge(_Span([steps[first - 1]], facts), start):
         first -= 1
     (first_step, _), (last_step, _) = steps[first], steps[-1]
     where = f"step {last_step}" if first_step == last_step else f"steps {first_step} to {last_step}"
@@ -267,18 +291,22 @@ def _of_entropy(now: _Span, _start: _Span) -> str | None:
         return None
     return (
         f"a completion has {number(entropy)} nats of entropy ({number(now[ENTROPY])} a token), so nearly "
-        f"all samples of a prompt are one text, and {share(now[CORRECT_FRAC])} are correct; lower "
-        "optimizer.learning_rate, widen the upper bound of the trust region, or add an entropy bonus"
+        f"all samples of a prompt are one text, and {share(now[CORRECT_FRAC])} are correct; "
+        f"{'widen the upper bound of the trust region, ' * now.facts.has_trust_region}lower "
+        "optimizer.learning_rate, or add an entropy bonus"
     )
 
 
 def _of_ratios(now: _Span, _start: _Span) -> str | None:
     if not now[KL_AFTER_UPDATE] > MAX_KL:
         return None
+    largest = max(now.values(RATIO_MAX), default=math.nan)
+    # A gate ratio that is constantly 1 says nothing about how far the policy moved.
+    ratios = f", with ratios up to {number(largest)}" if largest > 1.0 else ""
     return (
         f"each step's updates took the policy {number(now[KL_AFTER_UPDATE])} nats per token away from the "
-        f"one that sampled, with ratios up to {number(max(now.values(RATIO_MAX), default=math.nan))}; narrow "
-        "the trust region, or make fewer or smaller updates of a batch"
+        f"one that sampled{ratios}; {'narrow the trust region, or ' * now.facts.has_trust_region}make fewer "
+        "or smaller updates of a batch"
     )
 
 
@@ -327,8 +355,8 @@ def _of_fall(now: _Span, start: _Span) -> str | None:
         return None
     return (
         f"mean reward fell from {number(start[REWARD])} at the start to {number(now[REWARD])}; go back "
-        "to an earlier checkpoint by --resume RUN@STEP, with a lower optimizer.learning_rate or a narrower "
-        "trust region"
+        "to an earlier checkpoint by --resume RUN@STEP, with a lower optimizer.learning_rate"
+        f"{' or a narrower trust region' * now.facts.has_trust_region}"
     )
 
 

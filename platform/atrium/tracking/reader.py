@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atrium.nested import mapping_at, setting
-from atrium.tracking.diagnosis import Finding, Step, diagnose
+from atrium.tracking.diagnosis import Finding, RunFacts, Step, diagnose
 from atrium.tracking.json_lines import Record, read_json_lines
 from atrium.tracking.recorded import Interval, as_finite, as_integer, as_interval, number_or_nan, read_object
 from atrium.tracking.run_folder import RunFolder
@@ -163,7 +163,12 @@ def read_findings(folder: RunFolder, *, is_over: bool = True) -> tuple[Finding, 
 
     Raises `OSError` where the file exists and cannot be read.
     """
-    return diagnose(read_steps(folder), is_over=is_over)
+    return diagnose(read_steps(folder), is_over=is_over, facts=read_facts(folder))
+
+
+def read_facts(folder: RunFolder) -> RunFacts:
+    """The facts of a run that its diagnosis depends on; the defaults without a readable configuration."""
+    return RunFacts.of(read_object(folder.config_file)[0])
 
 
 def read_steps(folder: RunFolder) -> list[Step]:
