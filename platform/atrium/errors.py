@@ -11,48 +11,61 @@ class AtriumError(Exception):
     """Base of all errors meant for the user. The message is one line and names the fix."""
 
     exit_code = 1
+    cause = "error"
+    """What `status.json` records as the cause of a run that this error ends."""
 
 
 class ConfigError(AtriumError):
     """A setting or a command line is wrong: unknown, of the wrong type, out of range, or idle."""
 
     exit_code = 2
+    cause = "settings"
 
 
 class MissingDependencyError(AtriumError):
     """A package or program that the chosen settings need is not installed."""
 
     exit_code = 2
+    cause = "missing_package"
 
 
 class RunFolderError(AtriumError):
     """A run folder is missing, unwritable, from another version, or does not fit the request."""
 
     exit_code = 2
+    cause = "run_folder"
 
 
 class CheckpointError(AtriumError):
     """A checkpoint is missing, damaged, or belongs to other settings."""
 
     exit_code = 2
+    cause = "checkpoint"
 
 
 class DataError(AtriumError):
     """A dataset or benchmark is missing, or is not what its configuration declares."""
 
     exit_code = 2
+    cause = "data"
 
 
 class EngineError(AtriumError):
     """An engine failed, or generated from other weights or another distribution than the policy's."""
 
+    cause = "engine"
+
 
 class GraderError(AtriumError):
     """The grader itself can grade no more; no answer is at fault, and none may count as wrong for it."""
 
+    cause = "grader"
+
 
 class PolicyDivergedError(EngineError):
     """The policy's logits are not finite, so that nothing can be sampled from it any more."""
+
+    cause = "diverged"
 
     def __init__(self) -> None:
         super().__init__(
@@ -69,13 +82,19 @@ class PolicyDivergedError(EngineError):
 class TrainingDivergedError(AtriumError):
     """The loss or its gradient is not finite, or a bound that the settings name was crossed."""
 
+    cause = "diverged"
+
 
 class RankError(AtriumError):
     """Another process of the run is gone, hangs or failed; the message names it and what it was doing."""
 
+    cause = "lost_process"
+
 
 class MemoryExhaustedError(AtriumError):
     """Memory could not be had; the message names the phase, the size asked for and what to lower."""
+
+    cause = "out_of_memory"
 
 
 class SweepError(AtriumError):

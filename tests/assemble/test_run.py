@@ -5,17 +5,19 @@ from __future__ import annotations
 import pytest
 
 from atrium.assemble.run import opened, training_request
-from atrium.errors import EngineError, Interrupted, Pruned, RunFolderError
+from atrium.errors import EngineError, Interrupted, Pruned, RunFolderError, TrainingDivergedError
 from atrium.tracking.listener import Listener
 from atrium.tracking.reader import read_metrics
 from atrium.tracking.status import RunState, read_status
 
 ENDS = {
-    "asked": (Interrupted("stopped after step 1 of 4"), RunState.INTERRUPTED, "stopped after step 1 of 4"),
-    "at_once": (KeyboardInterrupt(), RunState.INTERRUPTED, "stopped at once"),
-    "pruned": (Pruned("its curve fell behind"), RunState.PRUNED, "its curve fell behind"),
-    "failed": (EngineError("no answer"), RunState.FAILED, "no answer"),
-    "silent": (ZeroDivisionError(), RunState.FAILED, "ZeroDivisionError"),
+    "asked": (Interrupted("stopped after step 1 of 4"), "interrupted", "stopped after step 1 of 4", None),
+    "at_once": (KeyboardInterrupt(), "interrupted", "stopped at once", None),
+    "pruned": (Pruned("its curve fell behind"), "pruned", "its curve fell behind", None),
+    "failed": (EngineError("no answer"), "failed", "no answer", "engine"),
+    "diverged": (TrainingDivergedError("not finite"), "failed", "not finite", "diverged"),
+    "too_large": (MemoryError("no room"), "failed", "no room", "out_of_memory"),
+    "silent": (ZeroDivisionError(), "failed", "ZeroDivisionError", "error"),
 }
 
 
@@ -25,22 +27,33 @@ class Watcher(Listener):
     def __init__(self):
         self.ended = []
 
-    def end(self, state, error=None):
-        self.ended.append((state, error))
+    def end(self, state, error=None, cause=None):
+        self.ended.append((state, error, cause))
 
 
 @pytest.mark.parametrize("case", ENDS)
 def test_each_way_to_end_has_its_state_and_says_why(runs, case):
-    failure, state, said = ENDS[case]
+    failure, state, said, cause = ENDS[case]
     request, watcher = training_request(runs.config(f"experiment_name=ends_{case}")), Watcher()
     with pytest.raises(type(failure)), opened(request, ["seed=0"], watchers=[watcher]) as run:
+        run.listener.step(1, {})
         raise failure
     status = read_status(run.folder.status_file)
-    assert (status.state, status.error) == (state, said)
-    assert watcher.ended == [(state, said)]
+    assert (status.state, status.error, status.cause) == (state, said, cause)
+    assert status.format_version == 2
+    assert watcher.ended == [(state, said, cause)]
     assert run.folder.config_file.is_file()
     assert run.folder.overrides_file.read_text() == '- "seed=0"\n'
     assert run.folder.summary_file.is_file()
+
+
+def test_a_failure_before_the_first_step_is_a_failed_start_that_keeps_its_cause(runs):
+    request = training_request(runs.config("experiment_name=no_start"))
+    with pytest.raises(TrainingDivergedError), opened(request) as run:
+        assert read_status(run.folder.status_file).state == RunState.STARTING
+        raise TrainingDivergedError("the warm-up's loss is not finite")
+    status = read_status(run.folder.status_file)
+    assert (status.state, status.cause) == ("failed_start", "diverged")
 
 
 def test_a_run_that_ends_well_is_finished_and_what_it_holds_is_closed_after_that(runs):
@@ -48,7 +61,7 @@ def test_a_run_that_ends_well_is_finished_and_what_it_holds_is_closed_after_that
     request = training_request(runs.config("experiment_name=ends_well"))
     with opened(request) as run:
         run.closing.callback(lambda: states.append(read_status(run.folder.status_file).state))
-        assert read_status(run.folder.status_file).state == RunState.RUNNING
+        assert read_status(run.folder.status_file).state == RunState.STARTING
     assert states == [RunState.FINISHED]
 
 
@@ -72,4 +85,4 @@ def test_an_open_run_cannot_be_opened_again(runs):
         again = config.model_copy(update={"resume": str(run.folder.path)})
         with pytest.raises(RunFolderError, match="in use by process"), opened(training_request(again)):
             pass
-        assert read_status(run.folder.status_file).state == RunState.RUNNING
+        assert read_status(run.folder.status_file).state == RunState.STARTING

@@ -143,7 +143,7 @@ def test_a_killed_rank_ends_the_run_which_names_it_and_leaves_no_process(folder,
     assert f"atrium train --resume {folder.path.name}" in str(ended.value)
     assert is_gone(seen(folder, 0)["pid"])
     status = read_status(folder.status_file)
-    assert status.state == "failed"
+    assert status.state == "failed_start"
     assert status.error == "rank 1 was killed by SIGKILL (from outside, or for want of memory)"
 
 
@@ -251,7 +251,7 @@ def test_a_node_that_waits_in_vain_for_others_says_so(folder):
     run = NodeRun(folder, settings, Meeting(settings), pytest.fail)
     with pytest.raises(ConfigError, match=r"compute.num_nodes=2: not all of them came"):
         run.run([sys.executable, "-c", "pass"])
-    assert read_status(folder.status_file).state == "failed"
+    assert read_status(folder.status_file).state == "failed_start"
 
 
 def test_a_node_that_waits_for_others_can_be_stopped(folder):

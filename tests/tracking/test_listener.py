@@ -26,7 +26,7 @@ class Hearing(Listener):
     def wants_rollouts(self, step):
         return self.name == "b" and step == 2
 
-    def end(self, state, error=None):
+    def end(self, state, error=None, cause=None):
         self.heard.append((self.name, state))
         if self.may_stop and self.at_step.__name__ == "lose":
             self.at_step()

@@ -9,7 +9,7 @@ from atrium.errors import ConfigError, RunFolderError
 from atrium.tracking.layout import folder_size, remove, step_of
 from atrium.tracking.reader import read_overview
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState
+from atrium.tracking.status import FORMAT_VERSION, RunState
 
 HOSTILE_NAMES = [
     "",
@@ -50,7 +50,7 @@ def test_a_new_folder_is_named_by_time_algorithm_seed_and_four_digits(tmp_path):
     assert folder.path.parent == tmp_path / "quickstart"
     assert re.fullmatch(r"\d{8}-\d{6}-atr-s7-[0-9a-f]{4}", folder.path.name)
     assert folder.name == f"quickstart/{folder.path.name}"
-    assert read_overview(folder).state is RunState.RUNNING
+    assert read_overview(folder).state is RunState.STARTING
 
 
 def test_many_runs_started_at_once_get_folders_of_their_own(tmp_path):
@@ -192,7 +192,7 @@ def test_truncating_twice_or_beyond_the_end_changes_nothing_more(folder, record)
 def test_a_folder_of_a_newer_format_is_neither_locked_nor_cut(folder, record):
     record(folder).close()
     status = json.loads(folder.status_file.read_text())
-    folder.status_file.write_text(json.dumps({**status, "format_version": 2}))
+    folder.status_file.write_text(json.dumps({**status, "format_version": FORMAT_VERSION + 1}))
     before = content(folder)
     for change in (folder.lock, lambda: folder.truncate_after(0)):
         with pytest.raises(RunFolderError, match="newer Atrium"):

@@ -238,12 +238,12 @@ def test_the_summary_has_the_promised_form(folder, record):
     assert summary["wall_s"] >= 0.0
 
 
-def test_a_run_that_failed_before_its_first_step_has_a_summary_too(folder):
+def test_a_run_that_failed_before_its_first_step_is_a_failed_start_with_a_summary(folder):
     tracker = RunFolderWriter(folder)
     tracker.begin(step=0, num_steps=10)
     tracker.end(RunState.FAILED, "the loss is not finite\nat step 1")
     summary = json.loads(folder.summary_file.read_text())
-    assert (summary["status"], summary["num_steps"], summary["evaluations"]) == ("failed", 0, {})
+    assert (summary["status"], summary["num_steps"], summary["evaluations"]) == ("failed_start", 0, {})
     assert read_overview(folder).status.error == "the loss is not finite"
 
 

@@ -94,6 +94,41 @@ def test_a_run_that_ended_stays_what_it_said(here, state):
     assert concluded_state(replace(here, state=state, pid=0)) is state
 
 
+def test_a_start_whose_process_is_gone_is_a_failed_start(here):
+    starting = replace(here, state="starting")
+    assert concluded_state(starting) is RunState.STARTING
+    assert concluded_state(replace(starting, pid=0)) is RunState.FAILED_START
+    elsewhere = replace(starting, host="elsewhere", updated=1.0, beat_s=15.0)
+    assert concluded_state(elsewhere) is RunState.FAILED_START
+
+
+def test_a_failure_before_training_was_set_up_is_a_failed_start_in_format_1_too(here):
+    failed = replace(here, state="failed", num_steps=0, format_version=1)
+    assert concluded_state(failed) is RunState.FAILED_START
+    assert concluded_state(replace(failed, num_steps=3)) is RunState.FAILED
+    assert concluded_state(replace(failed, format_version=2)) is RunState.FAILED
+
+
+def test_a_resumed_run_that_fails_before_its_next_step_has_failed_and_is_no_failed_start(path):
+    first = StatusWriter(path)
+    first.begin(step=0, num_steps=4)
+    first.advance(1)
+    first.end(RunState.INTERRUPTED)
+    StatusWriter(path).end(RunState.FAILED, "no such model", "settings")
+    status = read_status(path)
+    assert (status.state, status.cause) == ("failed", "settings")
+
+
+def test_a_failed_start_that_is_tried_again_is_starting_again(path):
+    StatusWriter(path).end(RunState.FAILED, "no room")
+    assert (read_status(path).state, read_status(path).cause) == ("failed_start", "error")
+    second = StatusWriter(path)
+    second.begin(step=0, num_steps=4)
+    assert (read_status(path).state, read_status(path).error) == ("starting", None)
+    second.has_started()
+    assert read_status(path).state == "running"
+
+
 def test_a_state_from_a_newer_version_is_unknown(here):
     assert concluded_state(replace(here, state="paused")) is RunState.UNKNOWN
 
@@ -117,6 +152,7 @@ def test_steps_are_written_now_and_then_and_the_end_always(path):
     clock = Clock(1000.0)
     writer = StatusWriter(path, interval_s=1.0, clock=clock)
     writer.begin(step=0, num_steps=10)
+    writer.has_started()
     for step in range(1, 10):
         clock.now += 0.3
         writer.advance(step)

@@ -16,13 +16,21 @@ from pathlib import Path
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
-from atrium.errors import AtriumError, ConfigError, Interrupted, RankError
+from atrium.errors import AtriumError, ConfigError, Interrupted, MemoryExhaustedError, RankError
 from atrium.launch.agent import Meeting, NodeAgent, RankFailure, signal_name
 from atrium.launch.rank_logs import ranks_dir
 from atrium.launch.settings import NodeSettings
 from atrium.processes import stop_requests
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState, StatusUnreadableError, StatusWriter, end_by, read_status
+from atrium.tracking.status import (
+    DIVERGED,
+    RunState,
+    RunStatus,
+    StatusUnreadableError,
+    StatusWriter,
+    end_by,
+    read_status,
+)
 
 _USER_MISTAKE, _INTERRUPTED = 2, 130
 _POLL_S = 0.2
@@ -176,12 +184,15 @@ def cause_of(failures: Sequence[RankFailure]) -> AtriumError:
 def mend_status(folder: RunFolder, cause: AtriumError) -> None:
     """Let the status say how the run ended, where rank 0 could not or saw only what came of it."""
     try:
-        state = read_status(folder.status_file).state
+        recorded = read_status(folder.status_file)
     except StatusUnreadableError:
-        state = RunState.RUNNING
-    if state in (RunState.FINISHED, RunState.PRUNED, RunState.INTERRUPTED):
+        recorded = RunStatus()
+    if recorded.state in (RunState.FINISHED, RunState.PRUNED, RunState.INTERRUPTED):
         return
-    StatusWriter(folder.status_file).end(*end_by(cause))
+    state, error, word = end_by(cause)
+    # Rank 0 knows that all of them diverged, or that memory lacked; others only say what came of it.
+    known = recorded.cause if recorded.cause in (DIVERGED, MemoryExhaustedError.cause) else None
+    StatusWriter(folder.status_file).end(state, error, known or word)
 
 
 def _is_of_others(failure: RankFailure) -> bool:

@@ -69,8 +69,8 @@ class Listener:
     def sync(self) -> None:
         """Bring to the disk what was recorded; a checkpoint waits for this."""
 
-    def end(self, state: RunState, error: str | None = None) -> None:
-        """The run is over, in this state; `error` says why where it did not finish."""
+    def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
+        """The run is over, in this state; `error` says why, `cause` in one word where it failed."""
 
 
 class Listeners(Listener):
@@ -92,11 +92,11 @@ class Listeners(Listener):
         self._tell(lambda one: wanting.append(one) if one.wants_rollouts(step) else None)
         return bool(wanting)
 
-    def end(self, state: RunState, error: str | None = None) -> None:
+    def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
         """Tell each, those that failed too, whatever another raises."""
         with ExitStack() as stack:
             for listener in reversed(self._listeners):
-                stack.callback(self._call, listener, lambda one: one.end(state, error))
+                stack.callback(self._call, listener, lambda one: one.end(state, error, cause))
 
     def _tell_each(self, method: str, *arguments: object, **named: object) -> None:
         self._tell(lambda one: getattr(one, method)(*arguments, **named))

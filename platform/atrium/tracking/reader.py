@@ -111,7 +111,7 @@ def read_overview(folder: RunFolder) -> RunOverview:
     try:
         status = read_status(folder.status_file)
         state = concluded_state(status)
-        if state in (RunState.RUNNING, RunState.KILLED, RunState.LOST):
+        if state in (RunState.STARTING, RunState.RUNNING, RunState.KILLED, RunState.LOST):
             status = replace(status, step=max(status.step, _last_recorded_step(folder.metrics_file)))
         if state is RunState.UNKNOWN:
             problems.append(f"its state {status.state!r} is not known here")

@@ -137,6 +137,10 @@ class RunFolderWriter(Listener):
         record: Record = {"step": step, "time": _now(), "benchmark": benchmark, "results": result.results}
         self._append(self._evaluations, record, "evaluations")
         self._evaluated.add((benchmark, step))
+        try:
+            self._status.has_started()
+        except OSError as error:
+            self._report("status.json", error)
 
     def sync(self) -> None:
         """Flush all lines to disk, which a checkpoint of the same step waits for.
@@ -147,7 +151,7 @@ class RunFolderWriter(Listener):
         with explained("write the metrics of", self.folder.path):
             self._sync_files()
 
-    def end(self, state: RunState, error: str | None = None) -> None:
+    def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
         """Write how the run ended and the summary, and close all files.
 
         Raises `RunFolderError` where a run would end as finished whose folder is gone.
@@ -159,7 +163,7 @@ class RunFolderWriter(Listener):
             return
         try:
             self._sync_files()
-            self._status.end(state, error)
+            self._status.end(state, error, cause)
             write_json(self.folder.summary_file, {**summarize(self.folder), **self._summary})
         except OSError as problem:
             self._report("the end of the run", problem)

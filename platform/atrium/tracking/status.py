@@ -1,8 +1,9 @@
 """What a run is doing: `status.json`, and whether the process that wrote it still lives.
 
-The states `killed` and `lost` are never written. They are what a reader concludes where the status says
-`running`, and the process is gone from this host, or has written nothing from another host for minutes
-although it promised to.
+A run is `starting` until its first step or evaluation. If it fails before that, it becomes a `failed_start`,
+which is no run of a method. The states `killed` and `lost` are never written: a reader concludes them where
+the status says `running` and the process is gone from this host, or has written nothing from another host for
+minutes although it promised to. A run that is gone while it is `starting` is a failed start, too.
 """
 
 from __future__ import annotations
@@ -21,13 +22,19 @@ from typing import Any
 
 import psutil
 
-from atrium.errors import Interrupted, Pruned
+from atrium.errors import AtriumError, Interrupted, MemoryExhaustedError, Pruned
 from atrium.processes import is_alive
 from atrium.tracking.atomic import write_json
 from atrium.tracking.recorded import read_object
 
-FORMAT_VERSION = 1
-"""The format of run folders that this version writes, and the newest that it reads in full."""
+FORMAT_VERSION = 2
+"""The format of run folders that this version writes, and the newest that it reads in full.
+
+Version 2 records the `cause` of a failure and the state `starting`.
+"""
+
+DIVERGED = "diverged"
+"""The cause of a run whose training diverged."""
 
 BEAT_S = 15.0
 """Seconds between two writes of a status that is kept up to date while nothing happens."""
@@ -39,6 +46,8 @@ LOST_AFTER_S = 180.0
 class RunState(StrEnum):
     """The state of a run, as shown; `killed`, `lost` and `unknown` are concluded by readers."""
 
+    STARTING = "starting"
+    FAILED_START = "failed_start"
     RUNNING = "running"
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
@@ -48,15 +57,27 @@ class RunState(StrEnum):
     LOST = "lost"
     UNKNOWN = "unknown"
 
+    @property
+    def is_live(self) -> bool:
+        """Whether a process works on the run."""
+        return self in (RunState.STARTING, RunState.RUNNING)
 
-def end_by(failure: BaseException) -> tuple[RunState, str]:
-    """How a run ended that raised this, and the line that says why."""
+
+def end_by(failure: BaseException) -> tuple[RunState, str, str | None]:
+    """How a run ended that raised this, the line that says why, and the cause of a failure."""
     match failure:
         case Interrupted() | KeyboardInterrupt():
-            return RunState.INTERRUPTED, str(failure) or "stopped at once"
+            return RunState.INTERRUPTED, str(failure) or "stopped at once", None
         case Pruned():
-            return RunState.PRUNED, str(failure)
-    return RunState.FAILED, str(failure) or type(failure).__name__
+            return RunState.PRUNED, str(failure), None
+    return RunState.FAILED, str(failure) or type(failure).__name__, _cause(failure)
+
+
+def _cause(failure: BaseException) -> str:
+    """The cause in one word; that of libraries' errors is `out_of_memory` or `error`."""
+    if isinstance(failure, MemoryError) or type(failure).__name__ == "OutOfMemoryError":
+        return MemoryExhaustedError.cause
+    return failure.cause if isinstance(failure, AtriumError) else AtriumError.cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +86,8 @@ class RunStatus:
 
     `num_steps` is 0 until training is set up. `pid_started` is when the process `pid` began: a later
     process with the same number has another. `beat_s` is how often the status is written while the process
-    lives, 0 where that is not promised.
+    lives, 0 where that is not promised. `cause` is one word for why a run failed (`diverged`, `out_of_memory`,
+    `error`, ...; see `errors`), None for other ends and in folders of format 1.
     """
 
     format_version: int = FORMAT_VERSION
@@ -79,6 +101,7 @@ class RunStatus:
     updated: float = 0.0
     wall_s: float = 0.0
     error: str | None = None
+    cause: str | None = None
     beat_s: float = 0.0
 
 
@@ -115,17 +138,26 @@ def _has_type(value: object, annotation: str) -> bool:
 
 
 def concluded_state(status: RunStatus, *, clock: Callable[[], float] = time.time) -> RunState:
-    """The state to show: what the status says, or `killed` or `lost` where it cannot be true any more."""
+    """The state to show: what the status says, or what became of a process that is gone.
+
+    In format 1 a failed start was recorded as a failure whose training was never set up.
+    """
     try:
         state = RunState(status.state)
     except ValueError:
         return RunState.UNKNOWN
-    if state is not RunState.RUNNING:
+    if state is RunState.FAILED and status.format_version < FORMAT_VERSION and status.num_steps == 0:
+        return RunState.FAILED_START
+    if not state.is_live:
         return state
     if status.host != socket.gethostname():
         is_silent = status.beat_s > 0.0 and clock() - status.updated > LOST_AFTER_S + status.beat_s
-        return RunState.LOST if is_silent else state
-    return state if is_alive(status.pid, status.pid_started) else RunState.KILLED
+        gone = RunState.LOST if is_silent else None
+    else:
+        gone = None if is_alive(status.pid, status.pid_started) else RunState.KILLED
+    if gone is None:
+        return state
+    return RunState.FAILED_START if state is RunState.STARTING else gone
 
 
 class StatusWriter:
@@ -144,8 +176,10 @@ class StatusWriter:
         try:
             before = read_status(path)
         except StatusUnreadableError:
-            before = RunStatus(started=now)
-        same_session = before.state == RunState.RUNNING and (before.pid, before.pid_started) == (
+            before = RunStatus(state=RunState.STARTING, started=now)
+        has_started = before.state not in (RunState.STARTING, RunState.FAILED_START)
+        is_live = before.state in (RunState.STARTING, RunState.RUNNING)
+        same_session = is_live and (before.pid, before.pid_started) == (
             pid,
             pid_started,
         )
@@ -153,11 +187,12 @@ class StatusWriter:
         self._status = replace(
             before,
             format_version=FORMAT_VERSION,
-            state=RunState.RUNNING,
+            state=RunState.RUNNING if has_started else RunState.STARTING,
             pid=pid,
             pid_started=pid_started,
             host=socket.gethostname(),
             error=None,
+            cause=None,
             beat_s=0.0,
         )
 
@@ -177,21 +212,32 @@ class StatusWriter:
             self._write(is_beat=True)
 
     def begin(self, *, step: int, num_steps: int) -> None:
-        """Say that this process trains from `step` on."""
-        self._change(step=step, num_steps=num_steps)
+        """Say that this process trains from `step` on; a run with a step has started."""
+        self._change(step=step, num_steps=num_steps, **({"state": RunState.RUNNING} if step else {}))
         self._write()
+
+    def has_started(self) -> None:
+        """Say that the run has made a step or an evaluation."""
+        if self._status.state == RunState.STARTING:
+            self._change(state=RunState.RUNNING)
+            self._write()
 
     def advance(self, step: int) -> None:
         """Say that `step` is done; written now and then only."""
-        self._change(step=step)
-        if not 0.0 <= self._clock() - self._status.updated < self._interval_s:
+        is_first = self._status.state == RunState.STARTING
+        self._change(step=step, state=RunState.RUNNING)
+        if is_first or not 0.0 <= self._clock() - self._status.updated < self._interval_s:
             self._write()
 
-    def end(self, state: RunState, error: str | None = None) -> None:
-        """Say how the run ended, with the error's first line where it failed."""
+    def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
+        """Say how the run ended, with the error's first line; a failure before it started is a failed start."""
         line = error.strip().split("\n")[0] if error and error.strip() else None
         self.stop_beating()
-        self._change(state=state, error=line)
+        if state is RunState.FAILED:
+            cause = cause or AtriumError.cause
+            if self._status.state == RunState.STARTING:
+                state = RunState.FAILED_START
+        self._change(state=state, error=line, cause=cause)
         self._write()
 
     def stop_beating(self) -> None:

@@ -100,9 +100,9 @@ class TerminalDisplay(Listener):
         """Print above the frame."""
         self._console.print(Text(printable(text)))
 
-    def end(self, state: RunState, error: str | None = None) -> None:
+    def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
         """Draw the last frame and give the cursor back."""
-        del state, error
+        del state, error, cause
         if self._live.is_started:
             self._phase = ""
             self._live.stop()

@@ -59,7 +59,7 @@ def main_clean(argv: list[str]) -> int:
 def find_deletable(runs_dir: Path, chosen: set[str]) -> Iterator[Deletable]:
     """The files and folders that can go, of the kinds chosen, or of all kinds where none was."""
     runs = [read_overview(folder) for folder in list_runs(runs_dir)]
-    is_idle = all(run.state is not RunState.RUNNING for run in runs)
+    is_idle = not any(run.state.is_live for run in runs)
     # Any folder can be named as --runs-dir, and a home folder has a .cache too.
     is_runs_dir = runs_dir.name == "runs" or any(run.folder.looks_like_run() for run in runs)
     # A run that goes on may be about to read a cache.

@@ -19,6 +19,8 @@ from atrium.tracking.reader import RunOverview, Scores, read_overview
 from atrium.tracking.status import RunState
 
 STATE_STYLES = {
+    RunState.STARTING: "cyan",
+    RunState.FAILED_START: "dim",
     RunState.RUNNING: "cyan",
     RunState.FINISHED: "green",
     RunState.INTERRUPTED: "yellow",

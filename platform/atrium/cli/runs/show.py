@@ -124,7 +124,7 @@ def _print_heading(run: RunOverview, console: Console) -> None:
         say(console, f"goes on from step {step} of {setting(run.config, 'branch.run')}", "dim")
     for note in (*run.problems, *([status.error] if status.error else [])):
         say(console, note, "yellow")
-    print_findings(read_findings(run.folder, is_over=run.state is not RunState.RUNNING), console)
+    print_findings(read_findings(run.folder, is_over=not run.state.is_live), console)
 
 
 def _print_settings(run: RunOverview, console: Console) -> None:

@@ -50,7 +50,7 @@ def _experiments(watcher: Watcher) -> dict[str, list[RunEntry]]:
 def _about(entries: Sequence[RunEntry]) -> Answer:
     return {
         "num_runs": len(entries),
-        "num_running": sum(entry.overview.state is RunState.RUNNING for entry in entries),
+        "num_running": sum(entry.overview.state.is_live for entry in entries),
         "num_methods": _num_methods(entries),
         "started": max(entry.started for entry in entries),
     }
@@ -97,7 +97,7 @@ def _compared(
     watcher: Watcher, entries: Sequence[RunEntry], baseline: str | None
 ) -> tuple[Answer | None, str | None]:
     """The comparison of the runs that do not train any more, or None and why there is none."""
-    over = [entry for entry in entries if entry.overview.state is not RunState.RUNNING]
+    over = [entry for entry in entries if not entry.overview.state.is_live]
     if _num_methods(entries) < 2:
         return None, "One method was run so far. A comparison begins with a second one, on the same seeds."
     names = tuple(entry.name for entry in over)

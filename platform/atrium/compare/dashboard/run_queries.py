@@ -156,7 +156,7 @@ def _evaluated(entry: RunEntry) -> Answer:
 def _findings(folder: RunFolder, _signature: Signature, state: RunState) -> tuple[str, ...]:
     """What went wrong in a run by the rules of `diagnosis`; nothing where its metrics cannot be read."""
     try:
-        return tuple(found.text for found in read_findings(folder, is_over=state is not RunState.RUNNING))
+        return tuple(found.text for found in read_findings(folder, is_over=not state.is_live))
     except OSError:
         return ()
 

@@ -55,7 +55,7 @@ class RunEntry:
     def left_s(self) -> float | None:
         """About how long a training still takes, from its steps so far; None where that is not known."""
         status = self.overview.status
-        if self.overview.state is not RunState.RUNNING or not (status.step and status.num_steps):
+        if not self.overview.state.is_live or not (status.step and status.num_steps):
             return None
         return status.wall_s / status.step * max(status.num_steps - status.step, 0) or None
 
@@ -193,7 +193,7 @@ def _signature(folder: RunFolder) -> Signature:
 
 def _may_die(entry: RunEntry) -> bool:
     """Whether the run's state can change without any of its files: its process may be gone."""
-    return entry.overview.state is RunState.RUNNING
+    return entry.overview.state.is_live
 
 
 def _unread(folder: RunFolder, signature: Signature, reason: str) -> RunEntry:

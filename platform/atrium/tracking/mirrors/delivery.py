@@ -104,7 +104,7 @@ class Delivery:
         destination raises; what was delivered until then is remembered.
         """
         status, state = _state(self.folder)
-        is_over = state is not RunState.RUNNING
+        is_over = not state.is_live
         rows = self._reader.read(is_over=is_over)
         is_final = self.delivered.final_state == state.value
         if is_over and is_final and not rows:
@@ -156,7 +156,7 @@ class Delivery:
                 self.report(error)
                 self.close()
                 pause_s, wait_s = wait_s, min(2.0 * wait_s, _LONGEST_WAIT_S)
-            if _state(self.folder)[1] is RunState.RUNNING:
+            if _state(self.folder)[1].is_live:
                 over_since = None
             else:
                 over_since = over_since or time.monotonic()

@@ -51,9 +51,9 @@ class MirrorProcesses(Listener):
         for kind in self._processes:
             self._pass_on(kind)
 
-    def end(self, state: RunState, error: str | None = None) -> None:
+    def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
         """Say what is still on its way now that the run has ended; waits for nothing."""
-        del state, error
+        del state, error, cause
         for kind in self._processes:
             self._pass_on(kind)
             delivered = read_delivered(self._folder, kind)

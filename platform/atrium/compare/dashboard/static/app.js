@@ -142,7 +142,7 @@ function showStatus() {
     return;
   }
   const { done, total, problem } = latest.index;
-  const training = (table?.runs || []).filter((run) => run.state === "running").length;
+  const training = (table?.runs || []).filter((run) => run.state === "running" || run.state === "starting").length;
   const parts = [];
   if (problem) parts.push(el("span", { class: "pill lost", title: problem }, "index: cannot be written"));
   if (done < total) {

@@ -170,7 +170,7 @@ export async function show(root, context) {
     const byName = new Map(table.runs.map((run) => [run.name, run]));
     fill(list, el("h3", {}, now.group === "run" ? "Runs" : "Groups"), Object.entries(groups).map(([label, members]) => {
       const shown = now.group === "run" ? label.slice(label.indexOf("/") + 1).replace(/^\d{8}-\d{6}-/, "") : label;
-      const live = members.some((name) => byName.get(name)?.state === "running");
+      const live = members.some((name) => byName.get(name)?.state === "running" || byName.get(name)?.state === "starting");
       return el("button", {
         class: "series", type: "button", title: members.join("\n"), "aria-pressed": String(!now.hidden.has(label)),
         onclick: () => {
