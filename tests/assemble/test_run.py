@@ -35,22 +35,29 @@ class Watcher(Listener):
 def test_each_way_to_end_has_its_state_and_says_why(runs, case):
     failure, state, said, cause = ENDS[case]
     request, watcher = training_request(runs.config(f"experiment_name=ends_{case}")), Watcher()
-    with pytest.raises(type(failure)), opened(request, ["seed=0"], watchers=[watcher]) as run:
-        run.listener.step(1, {})
-        raise failure
-    status = read_status(run.folder.status_file)
+    folders = []
+    with pytest.raises(type(failure)):
+        _fail_after_a_step(request, watcher, failure, folders)
+    (folder,) = folders
+    status = read_status(folder.status_file)
     assert (status.state, status.error, status.cause) == (state, said, cause)
     assert status.format_version == 2
     assert watcher.ended == [(state, said, cause)]
-    assert run.folder.config_file.is_file()
-    assert run.folder.overrides_file.read_text() == '- "seed=0"\n'
-    assert run.folder.summary_file.is_file()
+    assert folder.config_file.is_file()
+    assert folder.overrides_file.read_text() == '- "seed=0"\n'
+    assert folder.summary_file.is_file()
+
+
+def _fail_after_a_step(request, watcher, failure, folders):
+    with opened(request, ["seed=0"], watchers=[watcher]) as run:
+        folders.append(run.folder)
+        run.listener.step(1, {})
+        raise failure
 
 
 def test_a_failure_before_the_first_step_is_a_failed_start_that_keeps_its_cause(runs):
     request = training_request(runs.config("experiment_name=no_start"))
     with pytest.raises(TrainingDivergedError), opened(request) as run:
-        assert read_status(run.folder.status_file).state == RunState.STARTING
         raise TrainingDivergedError("the warm-up's loss is not finite")
     status = read_status(run.folder.status_file)
     assert (status.state, status.cause) == ("failed_start", "diverged")

@@ -140,7 +140,7 @@ def test_a_rendezvous_that_nobody_can_reach_is_said_in_one_line(monkeypatch):
 def test_a_killed_rank_ends_the_run_which_names_it_and_leaves_no_process(folder, launch):
     with pytest.raises(RankError, match=r"rank 1 was killed by SIGKILL.*logs of all ranks are in") as ended:
         launch("kill")
-    assert f"atrium train --resume {folder.path.name}" in str(ended.value)
+    assert "--resume" not in str(ended.value), "it failed before its first step"
     assert is_gone(seen(folder, 0)["pid"])
     status = read_status(folder.status_file)
     assert status.state == "failed_start"

@@ -21,6 +21,7 @@ from atrium.assemble.fitting import changed
 from atrium.assemble.graders import BenchmarkGraders, build_grader, grader_version
 from atrium.assemble.placement import build_placed_engine
 from atrium.assemble.policies import build_policy, copy_out_of_mmap
+from atrium.assemble.prepared import check_first_prompt, checked_encoder
 from atrium.assemble.run import Run, RunRequest, opened
 from atrium.assemble.task import evaluated_benchmark
 from atrium.compare.figures.pass_at_k import draw_pass_at_k
@@ -40,6 +41,7 @@ from atrium.rollout.engine import Engine
 from atrium.tracking.end_summary import name_to_type
 from atrium.tracking.evaluation_parts import EvaluationParts
 from atrium.tracking.formatting import number, share
+from atrium.tracking.layout import CACHE_DIR
 from atrium.tracking.listener import Listener
 from atrium.tracking.provenance import DataProvenance
 
@@ -65,8 +67,21 @@ def run_evaluation(
         draw=draw_pass_at_k,
         conclude=lambda folder: None,  # the command prints the scores
     )
+    lines: list[str] = []
+    loaded = load_benchmarks(
+        config.benchmark,
+        config.dataset,
+        verifier=config.grader,
+        cache_dir=Path(config.runs_dir) / CACHE_DIR,
+        log=lines.append,
+    )
+    if resume is None:
+        encode, _ = checked_encoder(config, config.model.prompt)
+        check_first_prompt(encode, loaded[0].problems)
     with opened(request, overrides) as run, _stopped_at_once(run):
-        evaluations = _evaluate_all(settings, run)
+        for line in lines:
+            run.log(line)
+        evaluations = _evaluate_all(settings, run, loaded)
         run.summary["num_tokens"] = sum(int(one.results["num_tokens"]) for one in evaluations)
         if len(evaluations) > 1:
             run.summary["macro_average"] = summarize_all([one.samples for one in evaluations])
@@ -111,16 +126,11 @@ class _Parts:
     encode: Callable[[Problem], TokenIds]
 
 
-def _evaluate_all(settings: EvaluationSettings, run: Run) -> list[Evaluation]:
+def _evaluate_all(
+    settings: EvaluationSettings, run: Run, loaded: Sequence[LoadedBenchmark]
+) -> list[Evaluation]:
     """Evaluate every benchmark; each is recorded as it is done."""
     config = settings.config
-    loaded = load_benchmarks(
-        config.benchmark,
-        config.dataset,
-        verifier=config.grader,
-        cache_dir=run.folder.cache_dir,
-        log=run.log,
-    )
     template = config.model.prompt
     _record_provenance(run, loaded, template)
     own = build_grader(config.grader, config.model)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from atrium.assemble.graders import build_grader
+from atrium.assemble.prepared import check_start
 from atrium.assemble.run import begin_folder, training_request
 from atrium.assemble.training import run_training
 from atrium.compare.failures import fell_below_start
@@ -128,6 +129,7 @@ def _begun(run: TrialRun) -> RunFolder | None:
 
 
 def _new(run: TrialRun) -> RunFolder:
+    check_start(run.config)
     folder = begin_folder(training_request(run.config), run.overrides)
     write_json(folder.path / LABEL_FILE, dict(run.label))
     return folder

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from atrium.assemble.bank import collected_from_bank, read_bank
+from atrium.assemble.bank import collected_from_bank
 from atrium.assemble.budget import tune_micro_batches
 from atrium.assemble.engines import mismatch_bound
 from atrium.assemble.evaluation_plan import (
@@ -26,6 +26,7 @@ from atrium.assemble.policies import (
     copy_out_of_mmap,
     restore_weights,
 )
+from atrium.assemble.prepared import Prepared, prepare
 from atrium.assemble.ranks import (
     checkpoint_store,
     fixed_for_ranks,
@@ -37,7 +38,6 @@ from atrium.assemble.ranks import (
 from atrium.assemble.run import Run, StopRequests, opened, training_request
 from atrium.assemble.task import (
     Task,
-    build_task,
     data_provenance,
     evaluated_benchmark,
     require_room,
@@ -85,30 +85,33 @@ def run_training(
         keep_freed_memory()
     with joined_ranks(config) as ranks:
         request = training_request(fixed_for_ranks(config, ranks))
+        prepared = prepare(request.config, ranks)
         watchers = () if watcher is None else (watcher,)
         with opened(request, overrides, ranks=ranks, watchers=watchers) as run:
-            _train(run, grader)
+            _train(run, grader, prepared)
     return run.folder.path
 
 
-def _train(run: Run, grader: Grader) -> None:
+def _train(run: Run, grader: Grader, prepared: Prepared) -> None:
     """Build the parts of the run and let the loop drive them."""
     should_stop = StopRequests(run.log)
     run.closing.enter_context(stop_requests(should_stop.ask))
     # Until steps begin, nothing is lost by stopping at once.
     early = Interrupted("stopped before the first step of this session")
     with stopped_at_once(lambda _: early) as stop_if_asked:
-        training, state = _ready(run, grader, should_stop)
+        training, state = _ready(run, grader, prepared, should_stop)
         stop_if_asked()
     train(training, state)
 
 
-def _ready(run: Run, grader: Grader, should_stop: Callable[[], bool]) -> tuple[Training, TrainingState]:
+def _ready(
+    run: Run, grader: Grader, prepared: Prepared, should_stop: Callable[[], bool]
+) -> tuple[Training, TrainingState]:
     """The loop with its parts, and the state that it goes on from; the listeners have heard the beginning."""
     config, ranks, cache_dir = run.config, run.ranks, run.folder.cache_dir
-    with ranks.first_alone("loading the data"):
-        task = build_task(config, cache_dir, run.log)
-    stored = read_bank(config, task.train.problems, run.log)
+    task = prepared.task
+    for line in prepared.lines:
+        run.log(line)
     with ranks.first_alone("loading the model"):
         # A policy that will be spread is spread from the host's memory.
         policy = build_policy(config, cache_dir, run.listener, device=None if ranks.is_alone else "cpu")
@@ -121,7 +124,7 @@ def _ready(run: Run, grader: Grader, should_stop: Callable[[], bool]) -> tuple[T
     run.closing.callback(graders.close)
     for note in config.method.notes(config.use):
         run.log(f"note: {note}")
-    training = _assembled(run, task, stored, policy, graders, should_stop)
+    training = _assembled(run, task, prepared.stored, policy, graders, should_stop)
     run.record_engine(training.engine.facts)
     state = TrainingState(objective=training.updater.objective.initial_state())
     if run.checkpoint is not None:

@@ -21,6 +21,7 @@ from atrium.launch.agent import Meeting, NodeAgent, RankFailure, signal_name
 from atrium.launch.rank_logs import ranks_dir
 from atrium.launch.settings import NodeSettings
 from atrium.processes import stop_requests
+from atrium.tracking.find import is_failed_start
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import (
     DIVERGED,
@@ -126,8 +127,10 @@ class NodeRun:
         cause = cause or RankError("the ranks ended without saying why")
         mend_status(self._folder, cause)
         if type(cause) is RankError:
-            text = f"{cause}; the logs of all ranks are in {ranks_dir(self._folder.path)}, and "
-            cause = RankError(f"{text}`atrium train --resume {self._folder.path.name}` goes on")
+            text = f"{cause}; the logs of all ranks are in {ranks_dir(self._folder.path)}"
+            if not is_failed_start(self._folder):
+                text += f", and `atrium train --resume {self._folder.path.name}` goes on"
+            cause = RankError(text)
         return cause
 
 

@@ -87,9 +87,7 @@ def load_policy(
     location = locate(str(source), revision)
     options: dict[str, Any] = {"revision": revision or "main", "trust_remote_code": False}
     with quiet(), readable(location):
-        config = AutoConfig.from_pretrained(location, **options)
-        _refuse_quantised(config, location)
-        tokenizer = AutoTokenizer.from_pretrained(location, **options)
+        config, tokenizer = _described(location, options)
         model, report = AutoModelForCausalLM.from_pretrained(
             location,
             config=config,
@@ -114,6 +112,35 @@ def load_policy(
             "--resume RUN@STEP optimizer.learning_rate=RATE` begins a new run there"
         )
     return _policy(model.eval(), tokenizer, str(location))
+
+
+def load_tokenizer(
+    source: str | Path, *, revision: str | None = None
+) -> tuple[PreTrainedTokenizerBase, Context]:
+    """The tokenizer and the context of a policy, without its weights. Raises what `load_policy` raises."""
+    location = locate(str(source), revision)
+    with quiet(), readable(location):
+        config, tokenizer = _described(location, {"revision": revision or "main", "trust_remote_code": False})
+    return tokenizer, _context(config, tokenizer)
+
+
+def _described(location: str, options: Mapping[str, Any]) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
+    """The files of a source that say what its weights are."""
+    config = AutoConfig.from_pretrained(location, **options)
+    _refuse_quantised(config, location)
+    tokenizer = AutoTokenizer.from_pretrained(location, **options)
+    if not tokenizer.encode("1", add_special_tokens=False):
+        # transformers makes an empty tokenizer where the files of some are missing.
+        raise CheckpointError(
+            f"the tokenizer of '{location}' knows no text, so its files are missing; copy tokenizer.json and "
+            "tokenizer_config.json from the model's source"
+        )
+    return config, tokenizer
+
+
+def _context(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Context:
+    context = Context.of(config.get_text_config().to_dict())
+    return context if context.length else Context(min(tokenizer.model_max_length, _UNBOUNDED))
 
 
 def _refuse_quantised(config: PreTrainedConfig, location: str | Path) -> None:
@@ -214,13 +241,12 @@ def _policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: 
             "completions could never end; set eos_token_id in its config.json"
         )
     pad = _token_ids(tokenizer.pad_token_id) or _token_ids(model.config.pad_token_id) or stop
-    context = Context.of(model.config.get_text_config().to_dict())
     return Policy(
         model=model,
         tokenizer=tokenizer,
         stop_token_ids=tuple(sorted(stop)),
         pad_token_id=min(pad),
-        context=context if context.length else Context(min(tokenizer.model_max_length, _UNBOUNDED)),
+        context=_context(model.config, tokenizer),
     )
 
 

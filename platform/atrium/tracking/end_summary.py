@@ -139,7 +139,7 @@ def _next_commands(run: RunOverview) -> list[tuple[str, str, str]]:
     folder = run.folder
     name = shlex.quote(name_to_type(folder))
     commands = []
-    if run.state is not RunState.FINISHED:
+    if run.state not in (RunState.FINISHED, RunState.FAILED_START):
         commands.append((f"atrium train --resume {name}", "continue where it stopped"))
     commands.append((f"atrium show {name}", "settings, curves, rollouts before and after"))
     if folder.checkpoint_steps():

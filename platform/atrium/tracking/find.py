@@ -18,7 +18,7 @@ from atrium.errors import RunFolderError
 from atrium.tracking.layout import SWEEPS_DIR, steps_in
 from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import StatusUnreadableError, read_status
+from atrium.tracking.status import RunState, StatusUnreadableError, concluded_state, read_status
 
 _START = re.compile(r"(\d{8}-\d{6})-")
 _MAX_NAMED = 5
@@ -55,7 +55,8 @@ def list_runs(runs_dir: Path | str) -> list[RunFolder]:
 def find_run(runs_dir: Path | str, wanted: str, *, last: LatestQuery | None = None) -> RunFolder:
     """The run that `wanted` means: `last`, a path, `<experiment>/<run>`, a run's name, or its end.
 
-    `last` is the latest run of all, or of those that the caller can do something with.
+    `last` is the latest run of all, or of those that the caller can do something with; a run that failed to
+    start is never meant.
 
     Raises `RunFolderError` where there is none, naming the nearest, or more than one.
     """
@@ -68,12 +69,13 @@ def find_run(runs_dir: Path | str, wanted: str, *, last: LatestQuery | None = No
             "one, --runs-dir names another place"
         )
     if wanted == "last":
-        meant = [run for run in runs if last is None or last.is_meant(run)]
-        if last is not None and not meant:
-            raise RunFolderError(
-                f"last: {last.words.format(Path(runs_dir).absolute())}; --runs-dir names another place"
-            )
-        return meant[-1]
+        for run in reversed(runs):
+            if not is_failed_start(run) and (last is None or last.is_meant(run)):
+                return run
+        words = "{} holds no run that has started" if last is None else last.words
+        raise RunFolderError(
+            f"last: {words.format(Path(runs_dir).absolute())}; --runs-dir names another place"
+        )
     matches = _matching(runs, wanted)
     if len(matches) == 1:
         return matches[0]
@@ -104,6 +106,14 @@ def started(folder: RunFolder) -> float:
         except (ValueError, OverflowError):
             return 0.0
     return 0.0
+
+
+def is_failed_start(folder: RunFolder) -> bool:
+    """Whether the run ended before its first step or evaluation, so that it is none of a method."""
+    try:
+        return concluded_state(read_status(folder.status_file)) is RunState.FAILED_START
+    except StatusUnreadableError:
+        return False
 
 
 def _is_evaluation(folder: RunFolder) -> bool:

@@ -13,6 +13,7 @@ from atrium.tracking.recorded import as_integer, read_object
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,99}")
 SWEEPS_DIR = "sweeps"
+CACHE_DIR = ".cache"
 """The folder of runs_dir in which sweeps keep their own files; their runs lie elsewhere, as all runs do."""
 _TAKEN = (SWEEPS_DIR, "reports", "mlflow.db")
 """What lies in runs_dir beside the folders of experiments: nothing looks for runs there."""
@@ -73,7 +74,7 @@ class RunLayout:
     @property
     def cache_dir(self) -> Path:
         """`runs/.cache/` of the runs folder that this run lies in."""
-        return self.path.parent.parent / ".cache"
+        return self.path.parent.parent / CACHE_DIR
 
     @property
     def config_file(self) -> Path:

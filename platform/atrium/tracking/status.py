@@ -86,8 +86,8 @@ class RunStatus:
 
     `num_steps` is 0 until training is set up. `pid_started` is when the process `pid` began: a later
     process with the same number has another. `beat_s` is how often the status is written while the process
-    lives, 0 where that is not promised. `cause` is one word for why a run failed (`diverged`, `out_of_memory`,
-    `error`, ...; see `errors`), None for other ends and in folders of format 1.
+    lives, 0 where that is not promised. `cause` is one word for why a run failed (`diverged`,
+    `out_of_memory`, `error`, ...; see `errors`), None for other ends and in folders of format 1.
     """
 
     format_version: int = FORMAT_VERSION
@@ -230,7 +230,10 @@ class StatusWriter:
             self._write()
 
     def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
-        """Say how the run ended, with the error's first line; a failure before it started is a failed start."""
+        """Say how the run ended, with the error's first line.
+
+        A failure before the run has started is a failed start.
+        """
         line = error.strip().split("\n")[0] if error and error.strip() else None
         self.stop_beating()
         if state is RunState.FAILED:

@@ -39,7 +39,8 @@ def main_clean(argv: list[str]) -> int:
     parser = CommandParser(
         "clean",
         "List what the runs folder can spare, with sizes; delete it with --yes. By default: caches,\n"
-        "checkpoints of finished runs except the last and the best, and killed runs without a checkpoint.",
+        "checkpoints of finished runs except the last and the best, killed runs without a checkpoint,\n"
+        "and runs that failed to start.",
     )
     parser.add_argument("--yes", action="store_true", help="delete what is listed")
     parser.add_argument("--caches", action="store_true", help="caches only (warm-up models, plots' fonts)")
@@ -47,9 +48,11 @@ def main_clean(argv: list[str]) -> int:
     parser.add_argument(
         "--killed", action="store_true", help="killed runs only, those that could be resumed too"
     )
+    parser.add_argument("--failed-starts", action="store_true", help="runs that failed to start only")
     parser.add_runs_dir()
     arguments = parser.parse(argv)
-    chosen = {name for name in ("caches", "checkpoints", "killed") if getattr(arguments, name)}
+    kinds = ("caches", "checkpoints", "killed", "failed_starts")
+    chosen = {name for name in kinds if getattr(arguments, name)}
     with files_explained():
         spare = list(find_deletable(Path(arguments.runs_dir), chosen))
         _report(spare, Path(arguments.runs_dir), delete=arguments.yes)
@@ -68,6 +71,9 @@ def find_deletable(runs_dir: Path, chosen: set[str]) -> Iterator[Deletable]:
     for run in runs:
         if run.state is RunState.FINISHED and (not chosen or "checkpoints" in chosen):
             yield from _old_checkpoints(run.folder)
+        if run.state is RunState.FAILED_START and (not chosen or "failed_starts" in chosen):
+            what = f"failed to start: {run.status.error or 'its process was killed'}"
+            yield Deletable(path=run.folder.path, what=what, num_bytes=_size(run.folder.path), run=run.folder)
         if run.state is RunState.KILLED and (not chosen or "killed" in chosen):
             yield from _killed(run, with_resumable="killed" in chosen)
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from atrium.cli.parser import CommandParser, files_explained
 from atrium.nested import setting
 from atrium.tracking.find import list_runs
-from atrium.tracking.formatting import age, number, printable
+from atrium.tracking.formatting import age, counted, number, printable
 from atrium.tracking.printing import print_json, say, standard_output
 from atrium.tracking.reader import RunOverview, Scores, read_overview
 from atrium.tracking.status import RunState
@@ -39,6 +39,7 @@ def main_runs(argv: list[str]) -> int:
     """List the runs, the latest last."""
     parser = CommandParser("runs", "List the runs, the latest last, with what each has learned so far.")
     parser.add_argument("text", nargs="?", default="", help="only runs whose name contains this")
+    parser.add_argument("--all", action="store_true", help="also runs that failed to start")
     parser.add_argument("--json", action="store_true", help="one JSON array with everything known")
     parser.add_runs_dir()
     arguments = parser.parse(argv)
@@ -46,11 +47,20 @@ def main_runs(argv: list[str]) -> int:
         wanted = arguments.text.lower()
         found = [run for run in list_runs(arguments.runs_dir) if wanted in run.name.lower()]
         runs = [read_overview(run) for run in found]
+        shown = [run for run in runs if arguments.all or run.state is not RunState.FAILED_START]
+        num_hidden = len(runs) - len(shown)
         if arguments.json:
-            print_json([describe(run) for run in runs])
+            print_json([describe(run) for run in shown])
         else:
-            _print_runs(runs, arguments, standard_output())
+            console = standard_output()
+            _print_runs(shown, arguments, console)
+            if num_hidden:
+                console.print(_hidden_words(num_hidden), style="dim", soft_wrap=True)
     return 0
+
+
+def _hidden_words(num: int) -> str:
+    return f"{counted(num, 'failed start')} hidden; --all lists them, `atrium clean` removes them"
 
 
 def describe(run: RunOverview) -> dict[str, object]:

@@ -46,7 +46,6 @@ from atrium.tracking.reader import (
 from atrium.tracking.recorded import number_or_nan, read_object
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.sample_files import Row, read_samples
-from atrium.tracking.status import RunState
 
 _SHOWN_CURVES = tuple(
     quantity.name

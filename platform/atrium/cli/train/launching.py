@@ -146,8 +146,11 @@ def launch(config: RunConfig, overrides: Sequence[str]) -> None:
 
 def begun_run(config: RunConfig, overrides: Sequence[str]) -> RunFolder:
     """The folder of a new run or of the one to continue, with the configuration that ranks read from it."""
+    from atrium.assemble.prepared import check_start
     from atrium.assemble.run import begin_folder, training_request
 
+    if config.resume is None:
+        check_start(config)
     request = training_request(config)
     folder = begin_folder(request, overrides)
     with folder.lock():  # a run that another process trains is left alone

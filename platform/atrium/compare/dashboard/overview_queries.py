@@ -37,12 +37,13 @@ def overview_answer(watcher: Watcher, wanted: str | None, baseline: str | None) 
 
 
 def _experiments(watcher: Watcher) -> dict[str, list[RunEntry]]:
-    """Trainings by experiment, the oldest first, without those of sweeps and archived ones."""
+    """Trainings by experiment, the oldest first, without archived ones, failed starts and those of sweeps."""
     sweeps = {sweep["name"] for sweep in sweeps_answer(watcher)["sweeps"]}
     found: dict[str, list[RunEntry]] = {}
     for entry in sorted(watcher.scan.entries.values(), key=lambda entry: (entry.started, entry.name)):
         experiment = entry.name.partition("/")[0]
-        if not (entry.is_evaluation or entry.annotations.is_archived or experiment in sweeps):
+        is_hidden = entry.annotations.is_archived or entry.overview.state is RunState.FAILED_START
+        if not (entry.is_evaluation or is_hidden or experiment in sweeps):
             found.setdefault(experiment, []).append(entry)
     return found
 

@@ -41,11 +41,13 @@ export async function fetchMetrics(text, { more = [], anew = false } = {}) {
 /** The last value of a metric that `fetchMetrics` asked for. */
 export const lastOf = (run, metric) => lasts.get(metric)?.[run.name];
 
-/** The runs that pass, archived ones only where the filter says `is=archived`. */
+/** The runs that pass: archived ones only where the filter says `is=archived`, failed starts where it names that state. */
 export function passing(table, text) {
   const terms = parse(text);
   const wantsArchived = terms.some((term) => term.key === "is" && term.value === "archived");
+  const wantsFailedStarts = terms.some((term) => term.key === "state" && term.value === "failed_start");
   return table.runs.filter((run) => run.is_archived === wantsArchived
+    && (wantsFailedStarts || run.state !== "failed_start")
     && terms.every((term) => admits(table, run, term)));
 }
 

@@ -1,0 +1,95 @@
+"""What is checked before a run folder is made, and what becomes of a run that fails to start."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from atrium.cli.app import main
+from atrium.cli.runs.clean import find_deletable
+from atrium.errors import AtriumError, RunFolderError
+from atrium.models.policy import build_random_policy, save_policy
+from atrium.models.tiny import build_tokenizer
+from atrium.tracking.find import find_run
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.status import RunState, StatusWriter
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A language model's folder."""
+    folder = tmp_path_factory.mktemp("models") / "model"
+    architecture = {"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 256}
+    save_policy(build_random_policy(architecture, tokenizer=build_tokenizer(), seed=0), folder)
+    return folder
+
+
+WRONG = {
+    "weights": lambda model: (model / "model.safetensors").unlink(),
+    "tokenizer": lambda model: [path.unlink() for path in model.glob("tokenizer*")],
+    "chat_template": lambda model: _break_template(model),
+}
+
+
+def _break_template(model):
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(
+        json.dumps(settings | {"chat_template": "{{ nothing.at.all }}"})
+    )
+    (model / "chat_template.jinja").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_model_folder_that_cannot_be_used_leaves_no_run_folder(runs, model, tmp_path, what):
+    broken = tmp_path / "broken"
+    shutil.copytree(model, broken)
+    WRONG[what](broken)
+    prompt = ["model.prompt=chat"] if what == "chat_template" else []
+    with pytest.raises(AtriumError):
+        runs.train("model=hub", f"model.source={broken}", f"experiment_name=no_{what}", *prompt)
+    assert not (runs.runs_dir / f"no_{what}").exists()
+
+
+def test_problems_that_cannot_be_used_leave_no_run_folder(runs, tmp_path):
+    problems = tmp_path / "problems.jsonl"
+    problems.write_text('{"question": "1+1=", "answer": "2"}\n')
+    with pytest.raises(AtriumError, match="dataset"):
+        runs.train("dataset=file", f"dataset.source={problems}", "experiment_name=no_data")
+    assert not (runs.runs_dir / "no_data").exists()
+
+
+def test_a_failed_start_is_never_last_hidden_in_lists_and_removed_by_clean(tmp_path, capsys):
+    started, failed = (RunFolder.create(tmp_path / "runs", "study", "atr", seed) for seed in (0, 1))
+    StatusWriter(started.status_file).advance(1)
+    for folder in (started, failed):
+        folder.write_config({"algorithm": {"name": "atr"}})
+    StatusWriter(failed.status_file).end(RunState.FAILED, "no such model", "settings")
+    assert find_run(tmp_path / "runs", "last") == started
+    assert main(["runs", "--runs-dir", str(tmp_path / "runs")]) == 0
+    shown = capsys.readouterr().out
+    assert failed.path.name not in shown
+    assert "1 failed start hidden; --all lists them" in shown
+    main(["runs", "--all", "--runs-dir", str(tmp_path / "runs")])
+    assert failed.path.name in capsys.readouterr().out
+    [deletable] = [one for one in find_deletable(tmp_path / "runs", set()) if one.run is not None]
+    assert (deletable.path, deletable.what) == (failed.path, "failed to start: no such model")
+
+
+def test_last_says_that_no_run_has_started(tmp_path):
+    folder = RunFolder.create(tmp_path / "runs", "study", "atr", 0)
+    StatusWriter(folder.status_file).end(RunState.FAILED, "no such model")
+    with pytest.raises(RunFolderError, match="holds no run that has started"):
+        find_run(tmp_path / "runs", "last")
+
+
+def test_the_summary_of_a_failed_start_offers_no_resume(tmp_path, capsys):
+    from atrium.tracking.end_summary import print_summary
+
+    folder = RunFolder.create(tmp_path / "runs", "study", "atr", 0)
+    StatusWriter(folder.status_file).end(RunState.FAILED, "no such model")
+    print_summary(folder)
+    shown = capsys.readouterr().out
+    assert "no such model" in shown
+    assert "--resume" not in shown
