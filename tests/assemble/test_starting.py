@@ -26,19 +26,19 @@ def model(tmp_path_factory):
     return folder
 
 
-WRONG = {
-    "weights": lambda model: (model / "model.safetensors").unlink(),
-    "tokenizer": lambda model: [path.unlink() for path in model.glob("tokenizer*")],
-    "chat_template": lambda model: _break_template(model),
-}
-
-
 def _break_template(model):
     settings = json.loads((model / "tokenizer_config.json").read_text())
     (model / "tokenizer_config.json").write_text(
         json.dumps(settings | {"chat_template": "{{ nothing.at.all }}"})
     )
     (model / "chat_template.jinja").unlink(missing_ok=True)
+
+
+WRONG = {
+    "weights": lambda model: (model / "model.safetensors").unlink(),
+    "tokenizer": lambda model: [path.unlink() for path in model.glob("tokenizer*")],
+    "chat_template": _break_template,
+}
 
 
 @pytest.mark.parametrize("what", WRONG)

@@ -37,7 +37,7 @@ def overview_answer(watcher: Watcher, wanted: str | None, baseline: str | None) 
 
 
 def _experiments(watcher: Watcher) -> dict[str, list[RunEntry]]:
-    """Trainings by experiment, the oldest first, without archived ones, failed starts and those of sweeps."""
+    """Trainings by experiment, the oldest first, without those of sweeps, archived ones and failed starts."""
     sweeps = {sweep["name"] for sweep in sweeps_answer(watcher)["sweeps"]}
     found: dict[str, list[RunEntry]] = {}
     for entry in sorted(watcher.scan.entries.values(), key=lambda entry: (entry.started, entry.name)):
