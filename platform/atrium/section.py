@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, field_validator
-from pydantic_core import CoreSchema
 
 SMALLEST = 1e-30
 """What is nearer to 0 than this is no setting: float32, in which most are computed with, ends at 1e-38."""
@@ -126,7 +125,7 @@ class Axis(Section):
         return tuple(dict.fromkeys(cls.kinds.values()))
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> Any:  # noqa: ANN401 - a private type of pydantic's
         """As the type of a field, an axis is any of its values; a value is itself."""
         if not cls.is_axis() or not cls.kinds:
             return handler(source)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from atrium import __version__, plugins
 from atrium.config.nearest import shown, suggestion
-from atrium.errors import AtriumError, ConfigError, Interrupted
+from atrium.errors import AtriumError, ConfigError, Interrupted, MissingDependencyError
 
 INTERRUPTED = 130
 _BROKEN_PIPE = 141
@@ -130,9 +130,25 @@ def _run(given: Sequence[str]) -> int:
             + " `atrium --help` says what they do"
         )
     plugins.load(files)
-    with loading():
-        function = getattr(importlib.import_module(command.module), command.function)
-    return int(function(list(rest)))
+    try:
+        with loading():
+            function = getattr(importlib.import_module(command.module), command.function)
+        return int(function(list(rest)))
+    except ModuleNotFoundError as error:
+        raise _missing_package(name, error) from error
+
+
+def _missing_package(name: str, error: ModuleNotFoundError) -> Exception:
+    """The error of a command on the base install, whose packages are too few; else `error` itself."""
+    from atrium.cli.doctor import PLATFORM, missing_packages
+
+    missing = missing_packages()
+    if not missing:
+        return error
+    return MissingDependencyError(
+        f"atrium {name} needs the extra `{PLATFORM}`: {missing[0]}; in a checkout run `make install`, or give "
+        f"pip the extra behind the wheel's name: pip install 'atrium_rl-{__version__}-py3-none-any.whl[{PLATFORM}]'"
+    )
 
 
 def _help() -> str:

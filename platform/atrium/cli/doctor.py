@@ -28,6 +28,8 @@ from atrium.errors import MissingDependencyError
 MIN_PYTHON, BELOW_PYTHON = (3, 11), (3, 14)
 MIN_MEMORY_MB, MIN_FREE_MB = 2000, 500
 _DISTRIBUTION = "atrium-rl"
+PLATFORM = "train"
+"""The extra that the command line needs."""
 _EXTRAS = {
     "gpu": "rollouts by vLLM on an NVIDIA GPU",
     "cluster": "runs as SLURM jobs",
@@ -121,6 +123,12 @@ def unmet(requirement: str) -> str | None:
     return None
 
 
+def missing_packages() -> list[str]:
+    """Why each package that training needs is not met: those of the base and of the extra `train`."""
+    known = requirements()
+    return [reason for requirement in known[""] + known[PLATFORM] if (reason := unmet(requirement))]
+
+
 def _python(runs_dir: Path) -> Iterator[Finding]:
     fits = MIN_PYTHON <= sys.version_info[:2] < BELOW_PYTHON
     text = f"{platform.python_version()} at {sys.executable}"
@@ -130,14 +138,14 @@ def _python(runs_dir: Path) -> Iterator[Finding]:
 
 
 def _packages(runs_dir: Path) -> Iterator[Finding]:
-    base = requirements().get("", [])
-    wrong = [reason for requirement in base if (reason := unmet(requirement))]
+    wanted = requirements()[""] + requirements()[PLATFORM]
+    wrong = missing_packages()
     for reason in wrong:
-        yield Finding(level="missing", subject="package", text=f"{reason}; run `make install`")
+        yield Finding(level="missing", subject="package", text=f"{reason}; install the extra `{PLATFORM}`")
     if not wrong:
         names = ("torch", "transformers", "hydra-core", "math-verify", "pyarrow")
         versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
-        yield Finding(level="ok", subject="packages", text=f"all {len(base)}: {versions}, …")
+        yield Finding(level="ok", subject="packages", text=f"all {len(wanted)}: {versions}, …")
 
 
 def _extras(runs_dir: Path) -> Iterator[Finding]:

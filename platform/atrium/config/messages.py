@@ -11,7 +11,6 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from atrium.config.machine import AUTO_KEYS
 from atrium.config.nearest import MAX_LISTED, nearest_key, shown, suggestion
@@ -21,6 +20,8 @@ from atrium.section import Axis
 DISCRIMINATORS = ("kind", "engine")
 """The keys by which sections of several kinds are told apart."""
 _ABSENT = object()
+Details = Mapping[str, Any]
+"""An error as pydantic describes it."""
 _QUOTED = re.compile(r"'([^']*)'")
 
 _GONE = {
@@ -61,7 +62,7 @@ _ALLOWED = {
 
 def config_error(error: ValidationError, model: type[BaseModel], data: object) -> ConfigError:
     """The first wrong setting of `data`, which does not fit `model`, and how many more there are."""
-    by_key: dict[str, list[ErrorDetails]] = {}
+    by_key: dict[str, list[Details]] = {}
     for detail in error.errors(include_url=False):
         by_key.setdefault(".".join(_path(detail, data)), []).append(detail)
     key, details = next(iter(by_key.items()))
@@ -69,7 +70,7 @@ def config_error(error: ValidationError, model: type[BaseModel], data: object) -
     return ConfigError(_line(key, details, model, data) + others)
 
 
-def _line(key: str, details: Sequence[ErrorDetails], model: type[BaseModel], data: object) -> str:
+def _line(key: str, details: Sequence[Details], model: type[BaseModel], data: object) -> str:
     first = details[0]
     if first["type"] == "extra_forbidden":
         gone = _GONE.get(key)
@@ -93,7 +94,7 @@ def _line(key: str, details: Sequence[ErrorDetails], model: type[BaseModel], dat
     return f"{key}={shown(value)}: allowed is {' or '.join(allowed)}{near}"
 
 
-def _allowed(detail: ErrorDetails) -> str:
+def _allowed(detail: Details) -> str:
     context = detail.get("ctx", {})
     kind = detail["type"]
     if kind in ("literal_error", "enum", "union_tag_invalid"):
@@ -108,19 +109,19 @@ def _plain(value: object) -> object:
     return f"{value:g}" if isinstance(value, float) else value
 
 
-def _discriminator(detail: ErrorDetails) -> str:
+def _discriminator(detail: Details) -> str:
     """The key by which a section is chosen among several."""
     named = _QUOTED.findall(str(detail.get("ctx", {}).get("discriminator", "")))
     return named[0] if named else "kind"
 
 
-def _names(detail: ErrorDetails) -> list[str]:
+def _names(detail: Details) -> list[str]:
     """The names that an error says are allowed."""
     context = detail.get("ctx", {})
     return _QUOTED.findall(str(context.get("expected", context.get("expected_tags", ""))))
 
 
-def _path(detail: ErrorDetails, data: object) -> Iterator[str]:
+def _path(detail: Details, data: object) -> Iterator[str]:
     """The keys of an error's location, without the tags that pydantic adds for members of a union."""
     location = detail["loc"]
     for index, part in enumerate(location):
@@ -148,7 +149,7 @@ def _value_at(key: str, data: object) -> object:
     return data
 
 
-def _unknown_in_section(detail: ErrorDetails, key: str, model: type[BaseModel], data: object) -> str:
+def _unknown_in_section(detail: Details, key: str, model: type[BaseModel], data: object) -> str:
     section, kind = _section_at(detail["loc"][:-1], model)
     parent = key.rpartition(".")[0]
     known = {f"{parent}.{name}" if parent else name for name in section.model_fields}
