@@ -536,7 +536,7 @@ def test_doctor_fails_where_the_runs_folder_cannot_be_written(tmp_path, atrium):
     code, out, _ = atrium("doctor", "--runs-dir", str(tmp_path / "a_file"))
     assert code == 1
     assert re.search(r"^!!  runs folder .* cannot be written", out, re.MULTILINE)
-    assert out.endswith("1 base requirements are missing\n")
+    assert out.endswith("1 requirements of training are missing\n")
 
 
 def test_doctor_knows_requirements_of_the_base_and_of_the_extras():
@@ -551,7 +551,7 @@ def test_doctor_knows_requirements_of_the_base_and_of_the_extras():
 
 
 def test_doctor_names_every_extra_and_no_other():
-    assert {"", *doctor._EXTRAS} == set(requirements())
+    assert {"", doctor.PLATFORM, *doctor._EXTRAS} == set(requirements())
 
 
 @pytest.mark.parametrize(
@@ -613,7 +613,7 @@ def test_doctor_answers_where_packages_are_missing_and_says_which(tmp_path):
     assert done.returncode == 1, done.stderr
     assert "ok  python" in done.stdout
     assert re.search(r"^!!  package +torch is not installed", done.stdout, re.MULTILINE)
-    assert "base requirements are missing" in done.stdout
+    assert "requirements of training are missing" in done.stdout
 
 
 # what all of them share

@@ -139,15 +139,14 @@ def _run(given: Sequence[str]) -> int:
 
 
 def _missing_package(name: str, error: ModuleNotFoundError) -> Exception:
-    """The error of a command on the base install, whose packages are too few; else `error` itself."""
+    """Name the extra that the base install lacks; return `error` itself if no package is missing."""
     from atrium.cli.doctor import PLATFORM, missing_packages
 
-    missing = missing_packages()
-    if not missing:
+    if not missing_packages():
         return error
     return MissingDependencyError(
-        f"atrium {name} needs the extra `{PLATFORM}`: {missing[0]}; in a checkout run `make install`, or give "
-        f"pip the extra behind the wheel's name: pip install 'atrium_rl-{__version__}-py3-none-any.whl[{PLATFORM}]'"
+        f"atrium {name} needs the package {error.name} and the rest of the extra `{PLATFORM}`: pip install "
+        f"'.[{PLATFORM}]' in a checkout, or 'FILE.whl[{PLATFORM}]' from a wheel"
     )
 
 

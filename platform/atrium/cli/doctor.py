@@ -56,11 +56,11 @@ class Finding:
 
 
 def main_doctor(argv: list[str]) -> int:
-    """Check the environment; 1 where a base requirement is missing, else 0."""
+    """Check the environment; 1 where a requirement of training is missing, else 0."""
     parser = CommandParser(
         "doctor",
         "Check Python, packages, hardware, disk, the runs folder, threads and optional extras.\n"
-        "The exit code is 0 unless a base requirement is missing.",
+        "The exit code is 0 unless a requirement of training is missing.",
     )
     parser.add_argument("--json", action="store_true", help="one JSON array of findings")
     parser.add_runs_dir()
@@ -73,7 +73,7 @@ def main_doctor(argv: list[str]) -> int:
         for finding in findings:
             sys.stdout.write(f"{_MARKS[finding.level]}  {finding.subject:<{width}}  {finding.text}\n")
         num_missing = sum(finding.level == "missing" for finding in findings)
-        verdict = f"{num_missing} base requirements are missing" if num_missing else "ready to train"
+        verdict = f"{num_missing} requirements of training are missing" if num_missing else "ready to train"
         sys.stdout.write(f"\n{verdict}\n")
     return int(any(finding.level == "missing" for finding in findings))
 
