@@ -14,6 +14,7 @@ from atrium.assemble import evaluation_key as keys
 from atrium.assemble.task import build_task, evaluated_benchmark
 from atrium.config.compose import compose
 from atrium.data.prompts import prompt_encoder
+from atrium.models.digests import weights_digest
 from atrium.models.policy import load_policy, save_policy
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy
@@ -45,7 +46,7 @@ def _key(folder, *overrides, change=lambda benchmark: benchmark):
     policy = load_policy(folder, dtype=torch.float32, device="cpu")
     validation = build_task(config, folder, lambda line: None).validation
     return keys.evaluation_key(
-        keys.policy_key(config, policy),
+        keys.policy_key(config, policy, weights_digest(policy.weights())),
         change(evaluated_benchmark(validation, config)),
         validation.verifier or config.grader,
         prompt_encoder(policy.tokenizer, config.model.prompt),

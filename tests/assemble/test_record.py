@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from atrium.config.compose import from_json
+from atrium.config.dates import dated
 from atrium.metrics import CATALOGUE
 from atrium.models.policy import load_policy
 from atrium.tracking.json_lines import read_json_lines
@@ -83,7 +84,8 @@ def test_every_file_of_the_record_is_there(folder):
 
 def test_the_configuration_is_the_one_that_ran_and_resumes_nothing(folder, runs):
     config = from_json(folder.config_file.read_text())
-    assert config == runs.config("algorithm=rpg_ufkl", "experiment_name=record", "tracking.figures=true")
+    wanted = runs.config("algorithm=rpg_ufkl", "experiment_name=record", "tracking.figures=true")
+    assert config == dated(wanted, read_status(folder.status_file).started)
     assert config.resume is None
     assert "algorithm=rpg_ufkl" in folder.overrides_file.read_text()
 

@@ -21,20 +21,24 @@ from atrium.assemble.fitting import changed
 from atrium.assemble.graders import BenchmarkGraders, build_grader, grader_version
 from atrium.assemble.placement import build_placed_engine
 from atrium.assemble.policies import build_policy, copy_out_of_mmap
-from atrium.assemble.prepared import check_first_prompt, checked_encoder
-from atrium.assemble.run import Run, RunRequest, opened
-from atrium.assemble.task import evaluated_benchmark
+from atrium.assemble.prepared import tokenizer_of
+from atrium.assemble.prompts import checked_encoder, prompt_hashes
+from atrium.assemble.run import Run, RunRequest, opened, start_of
+from atrium.assemble.task import evaluated_benchmark, require_same_data
 from atrium.compare.figures.pass_at_k import draw_pass_at_k
+from atrium.config.dates import dated
 from atrium.config.evaluation import EvaluationSettings
 from atrium.config.schema import RunConfig
-from atrium.data.prompts import PromptTemplate, prompt_encoder
+from atrium.data.prompt_checks import check_prompt
+from atrium.data.prompts import PromptTemplate
 from atrium.errors import ConfigError, Interrupted
 from atrium.evaluation.collection import Progress, Watch
 from atrium.evaluation.evaluator import Benchmark, Evaluation, evaluate
 from atrium.evaluation.results import summarize_all
 from atrium.grading.grader import Grader
+from atrium.models.digests import source_digests, weights_digest
 from atrium.models.policy import Policy, load_policy
-from atrium.models.settings import TinyModelSettings
+from atrium.models.settings import HubModelSettings, TinyModelSettings
 from atrium.processes import END_SIGNALS, stop_requests
 from atrium.records import BenchmarkResult, EvaluatedSample, Problem, TokenIds
 from atrium.rollout.engine import Engine
@@ -55,6 +59,7 @@ def run_evaluation(
 
     The folder records how it ended: whole, by `Interrupted` (Ctrl-C or SIGTERM), or by an error.
     """
+    settings = replace(settings, config=dated(settings.config, start_of(resume)))
     config = settings.config
     torch.set_num_threads(config.compute.num_threads)
     request = RunRequest(
@@ -76,8 +81,8 @@ def run_evaluation(
         log=lines.append,
     )
     if resume is None:
-        encode, _ = checked_encoder(config, config.model.prompt)
-        check_first_prompt(encode, loaded[0].problems)
+        tokenizer, _ = tokenizer_of(config)
+        check_prompt(tokenizer, config.model.prompt, loaded[0].problems[0], config.model.date)
     with opened(request, overrides) as run, _stopped_at_once(run):
         for line in lines:
             run.log(line)
@@ -132,12 +137,14 @@ def _evaluate_all(
     """Evaluate every benchmark; each is recorded as it is done."""
     config = settings.config
     template = config.model.prompt
-    _record_provenance(run, loaded, template)
     own = build_grader(config.grader, config.model)
     run.closing.callback(own.close)
     graders = BenchmarkGraders(config.grader, config.model, own)
     run.closing.callback(graders.close)
     policy = load_evaluated_policy(config, run.folder.cache_dir, run.listener)
+    is_resumed = run.folder.provenance_file.is_file()
+    encode = checked_encoder(config, policy, loaded[0].problems[0], run.log, is_resumed=is_resumed)
+    _record_provenance(run, loaded, policy, encode, is_resumed=is_resumed)
     engine = _engine(run, policy)
     run.closing.callback(engine.close)
     run.record_engine(engine.facts)
@@ -149,7 +156,7 @@ def _evaluate_all(
         policy=policy,
         engine=engine,
         template=template,
-        encode=prompt_encoder(policy.tokenizer, template),
+        encode=encode,
     )
     count = _Count(run.listener, sum(len(one.problems) for one in loaded))
     return [_evaluate_one(parts, one, graders.of(one), count) for one in loaded]
@@ -254,12 +261,26 @@ def _described(parts: _Parts, benchmark: Benchmark) -> dict[str, object]:
     }
 
 
-def _record_provenance(run: Run, loaded: Sequence[LoadedBenchmark], template: PromptTemplate) -> None:
+def _record_provenance(
+    run: Run,
+    loaded: Sequence[LoadedBenchmark],
+    policy: Policy,
+    encode: Callable[[Problem], TokenIds],
+    *,
+    is_resumed: bool,
+) -> None:
+    """Record where the evaluation comes from; a resumed one must be of the same model, data and prompts."""
+    config = run.config
+    is_loaded = isinstance(config.model, HubModelSettings) and config.model.weights == "pretrained"
     data = DataProvenance(
         benchmark_content_hashes={one.name: one.dataset.content_hash for one in loaded},
-        prompt_template_hash=template.content_hash,
-        grader_version=grader_version(run.config.grader),
+        prompt_template_hash=config.model.prompt.content_hash,
+        grader_version=grader_version(config.grader),
+        prompt_hashes=prompt_hashes({one.name: one.problems for one in loaded}, encode),
+        model_source=source_digests(policy, weights_digest(policy.weights())) if is_loaded else None,
     )
+    for line in require_same_data(run.folder.provenance_file, data) if is_resumed else ():
+        run.log(line)
     run.record_provenance(data, benchmarks={one.name: one.origin.as_record() for one in loaded})
 
 

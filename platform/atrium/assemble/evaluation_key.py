@@ -14,18 +14,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 import atrium
 from atrium import plugins
 from atrium.assemble.graders import grader_version
 from atrium.config.evaluation import ONLY_TRAINING_READS
 from atrium.config.schema import RunConfig
 from atrium.grading.verifiers import Verifier
-from atrium.models.digests import tokenizer_digest
+from atrium.models.digests import architecture, tokenizer_digest
 from atrium.models.policy import Policy
 from atrium.models.settings import TinySettings
-from atrium.models.shards import full_tensor
 from atrium.records import Problem, TokenIds
 from atrium.rollout.declaration import PLACE_SETTINGS
 from atrium.rollout.settings import BankSettings, DecoderSettings
@@ -47,17 +44,18 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")
 _CODE = ("grading", "rollout", "evaluation")
 
 
-def policy_key(config: RunConfig, policy: Policy) -> str:
-    """The hash of all but the benchmark: the policy, the engine, and the software."""
+def policy_key(config: RunConfig, policy: Policy, weights: str) -> str:
+    """The hash of all but the benchmark: the policy, the engine, and the software.
+
+    `weights` is the `weights_digest` of the policy.
+    """
     rollout = config.rollout.model_dump(mode="json")
     not_read = {*ONLY_TRAINING_READS, *PLACE_SETTINGS, *_OF_WAITING, *_OF_BANK, "max_new_tokens"}
-    architecture = policy.model.config.to_dict()
-    for name in ("_name_or_path", "transformers_version"):
-        architecture.pop(name, None)
     content = {
         "version": _FORMAT_VERSION,
         "model": config.model.model_dump(mode="json", exclude=_HASHED_THEMSELVES),
-        "architecture": architecture,
+        "architecture": architecture(policy),
+        "weights": weights,
         "tokenizer": tokenizer_digest(policy.tokenizer),
         "ends": [policy.stop_token_ids, policy.pad_token_id, policy.context_length],
         "engine": {name: value for name, value in rollout.items() if name not in not_read},
@@ -65,11 +63,7 @@ def policy_key(config: RunConfig, policy: Policy) -> str:
         "software": [*_versions(config.rollout.engine), _code_digest()],
         "plugins": [plugin.sha256 for plugin in plugins.loaded()],
     }
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode())
-    for name, tensor in sorted(policy.weights().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(full_tensor(tensor).detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def evaluation_key(

@@ -151,11 +151,11 @@ class SharedFirstEvaluation(EvaluationPlan):
 
 
 def shared_first_evaluation(
-    plan: EvaluationPlan, config: RunConfig, policy: Policy, cache_dir: Path
+    plan: EvaluationPlan, config: RunConfig, policy: Policy, cache_dir: Path, weights: str
 ) -> SharedFirstEvaluation:
-    """The same plan, with the evaluation before training shared."""
+    """The same plan, with the evaluation before training shared; `weights` is the policy's digest."""
     parts = {field.name: getattr(plan, field.name) for field in fields(plan)}
-    return SharedFirstEvaluation(**parts, cache_dir=cache_dir, key=policy_key(config, policy))
+    return SharedFirstEvaluation(**parts, cache_dir=cache_dir, key=policy_key(config, policy, weights))
 
 
 def _recalled(path: Path, benchmark: Benchmark) -> Finished:

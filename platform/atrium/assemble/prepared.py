@@ -5,22 +5,23 @@ A mistake in any of them ends the command and leaves no run behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
 
 from atrium.assemble.bank import read_bank
 from atrium.assemble.ranks import explained_by
 from atrium.assemble.task import Task, build_task, evaluated_benchmark, require_room
 from atrium.config.compose import from_json, to_json
 from atrium.config.schema import RunConfig
-from atrium.data.prompts import PromptTemplate, prompt_encoder
+from atrium.data.prompt_checks import check_prompt
+from atrium.data.prompts import prompt_encoder
 from atrium.models.context import Context
 from atrium.models.policy import load_tokenizer
-from atrium.models.settings import HubModelSettings, TinyModelSettings
+from atrium.models.settings import TinyModelSettings
 from atrium.models.tiny import build_tokenizer
-from atrium.records import Problem, TokenIds
 from atrium.rollout.stored_rollouts import StoredCompletion
 from atrium.tracking.layout import CACHE_DIR
 from atrium.train.ranks.ranks import SINGLE, Ranks
@@ -59,28 +60,20 @@ def _check_once(settings: str) -> None:
     prepare(from_json(settings))
 
 
-def checked_encoder(
-    config: RunConfig, template: PromptTemplate
-) -> tuple[Callable[[Problem], TokenIds], Context]:
-    """The prompts of the model that the settings name, without its weights, and its context."""
+def tokenizer_of(config: RunConfig) -> tuple[PreTrainedTokenizerBase, Context]:
+    """The tokenizer and the context of the model that the settings name, without its weights."""
     model = config.model
     if isinstance(model, TinyModelSettings):
-        tokenizer, context = build_tokenizer(), Context(model.context_length)
-    elif isinstance(model, HubModelSettings) and model.weights != "random":
-        tokenizer, context = load_tokenizer(model.source, revision=model.revision)
-    else:
-        tokenizer, context = build_tokenizer(), Context(0)
-    return prompt_encoder(tokenizer, template), context
-
-
-def check_first_prompt(encode: Callable[[Problem], TokenIds], problems: Sequence[Problem]) -> None:
-    """Raise the error of a chat template that cannot render a prompt."""
-    encode(problems[0])
+        return build_tokenizer(), Context(model.context_length)
+    if model.weights != "random":
+        return load_tokenizer(model.source, revision=model.revision)
+    return build_tokenizer(), Context(0)
 
 
 def _check_prompts(config: RunConfig, task: Task) -> None:
-    encode, context = checked_encoder(config, task.template)
-    check_first_prompt(encode, task.train.problems)
+    tokenizer, context = tokenizer_of(config)
+    check_prompt(tokenizer, task.template, task.train.problems[0], config.model.date)
+    encode = prompt_encoder(tokenizer, task.template, config.model.date)
     if not context.length:
         return
     task.fitting_problems(encode, context, lambda line: None)

@@ -6,6 +6,7 @@ Training, evaluations, the runs of a sweep and the ranks of a launch begin and e
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -24,11 +25,11 @@ from atrium.tracking.listener import Listener, Listeners
 from atrium.tracking.log_display import LogDisplay
 from atrium.tracking.mirrors.process import MirrorProcesses
 from atrium.tracking.provenance import DataProvenance, collect_provenance
-from atrium.tracking.reader import read_facts, read_steps
+from atrium.tracking.reader import read_facts, read_overview, read_steps
 from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder, log_into
 from atrium.tracking.run_folder_writer import RunFolderWriter
-from atrium.tracking.status import RunState, StatusWriter, end_by
+from atrium.tracking.status import RunState, RunStatus, StatusWriter, end_by
 from atrium.tracking.terminal_display import displays
 from atrium.train.checkpoint.checkpoint import Checkpoint
 from atrium.train.ranks.ranks import SINGLE, Ranks
@@ -90,6 +91,12 @@ class Run:
             self.log("engine: " + ", ".join(f"{name} {value}" for name, value in facts.described.items()))
             provenance, _ = read_object(self.folder.provenance_file)
             self.folder.write_provenance({**provenance, "engine": dict(facts.described)})
+
+
+def start_of(resume: Path | str | None) -> float:
+    """When a run began, in seconds since 1970: the one to continue, or a new one, which begins now."""
+    status = RunStatus() if resume is None else read_overview(RunFolder(Path(resume))).status
+    return status.started or time.time()
 
 
 def training_request(config: RunConfig) -> RunRequest:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from atrium.assemble.benchmarks import LoadedBenchmark, is_held_out, load_benchmarks, own_benchmark
 from atrium.assemble.datasets import load_dataset
 from atrium.assemble.graders import grader_version
+from atrium.assemble.prompts import prompt_hashes
 from atrium.config.schema import RunConfig
 from atrium.data.problem_sets import Origin
 from atrium.data.problems import Dataset
@@ -22,6 +23,8 @@ from atrium.records import Problem, TokenIds
 from atrium.rollout.declaration import Sampling
 from atrium.rollout.engine import SamplingParams
 from atrium.tracking.provenance import DataProvenance
+
+_TRAINING_SET = "the training set"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,36 +135,65 @@ def build_task(config: RunConfig, cache_dir: Path, log: Callable[[str], None]) -
     )
 
 
-def data_provenance(config: RunConfig, task: Task) -> DataProvenance:
-    """The names and digests that identify the data, the prompt and the grader of a run."""
+def data_provenance(
+    config: RunConfig,
+    task: Task,
+    encode: Callable[[Problem], TokenIds],
+    model_source: Mapping[str, str] | None,
+) -> DataProvenance:
+    """The names and digests that identify the data, the prompts, the grader and the model of a run."""
     judged = (task.validation, *task.benchmarks)
+    sets = {_TRAINING_SET: task.train.problems, **{one.name: one.problems for one in judged}}
     return DataProvenance(
         dataset_revision=task.origin.revision,
         dataset_content_hash=task.train.content_hash,
         benchmark_content_hashes={loaded.name: loaded.dataset.content_hash for loaded in judged},
         prompt_template_hash=task.template.content_hash,
         grader_version=grader_version(config.grader),
+        prompt_hashes=prompt_hashes(sets, encode),
+        model_source=model_source,
     )
 
 
-def require_same_data(recorded: Path, data: DataProvenance) -> None:
-    """Raise `DataError` where the problems are not those that the run's `provenance.json` names.
+def require_same_data(recorded: Path, data: DataProvenance) -> list[str]:
+    """Raise `DataError` where problems, prompts or model are not those that `provenance.json` names.
 
     A run that is continued must go on with what it began with: a file may have been edited meanwhile, a
-    repository without a pinned revision may have moved on.
+    repository without a pinned revision may have moved on. A line says what an older run did not record.
     """
     try:
         before = json.loads(read_plain(recorded))["data"]
-        hashes = {"the training set": before["dataset_content_hash"], **before["benchmark_content_hashes"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # from before this was recorded, or cut off: nothing to compare with
-    now = {"the training set": data.dataset_content_hash, **(data.benchmark_content_hashes or {})}
-    changed = [name for name, content_hash in now.items() if hashes.get(name, content_hash) != content_hash]
-    if changed:
-        raise DataError(
-            f"{', '.join(changed)} changed since this run began; bring the data back as they were, or start "
-            "a new run"
-        )
+        hashes = {_TRAINING_SET: before["dataset_content_hash"], **before["benchmark_content_hashes"]}
+        prompts, source = before.get("prompt_hashes") or {}, before.get("model_source") or {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        hashes, prompts, source = {}, {}, {}  # from before this was recorded, or cut off
+    now = {_TRAINING_SET: data.dataset_content_hash, **(data.benchmark_content_hashes or {})}
+    comparisons = (
+        ("", hashes, now, "the data"),
+        ("the prompts of ", prompts, data.prompt_hashes, "chat template, tokenizer and transformers"),
+        ("of model.source: the ", source, data.model_source, "its files, or the commit in model.revision,"),
+    )
+    for what, old, new, cause in comparisons:
+        new = new or {}
+        is_other = bool(old and new) and not old.keys() & new.keys()  # a commit, and now a folder's files
+        if changed := [name for name, one in new.items() if is_other or old.get(name, one) != one]:
+            raise DataError(
+                f"{what}{', '.join(changed)} changed since this run began; bring {cause} back as they were, "
+                "or start a new run"
+            )
+    missing = [
+        name
+        for name, old, new in (("prompts", prompts, data.prompt_hashes), ("model", source, data.model_source))
+        if new and not old
+    ]
+    return (
+        [
+            f"this run did not record the {' and the '.join(missing)} that it began with; they are recorded "
+            "from now on"
+        ]
+        if missing
+        else []
+    )
 
 
 def evaluated_benchmark(loaded: LoadedBenchmark, config: RunConfig) -> Benchmark:

@@ -27,6 +27,7 @@ from atrium.assemble.policies import (
     restore_weights,
 )
 from atrium.assemble.prepared import Prepared, prepare
+from atrium.assemble.prompts import checked_encoder
 from atrium.assemble.ranks import (
     checkpoint_store,
     fixed_for_ranks,
@@ -35,7 +36,7 @@ from atrium.assemble.ranks import (
     read_sharded,
     shard_models,
 )
-from atrium.assemble.run import Run, StopRequests, opened, training_request
+from atrium.assemble.run import Run, StopRequests, opened, start_of, training_request
 from atrium.assemble.task import (
     Task,
     data_provenance,
@@ -43,12 +44,14 @@ from atrium.assemble.task import (
     require_room,
     require_same_data,
 )
+from atrium.config.dates import dated
 from atrium.config.schema import RunConfig
 from atrium.data.problems import ProblemStream
-from atrium.data.prompts import prompt_encoder
 from atrium.errors import Interrupted
 from atrium.grading.grader import Grader
-from atrium.models.policy import Policy
+from atrium.models.digests import source_digests, weights_digest
+from atrium.models.policy import Policy, with_files_of
+from atrium.models.settings import HubModelSettings
 from atrium.processes import stop_requests, stopped_at_once
 from atrium.records import Problem, TokenIds
 from atrium.rollout.dealt_engine import DealtEngine
@@ -84,7 +87,8 @@ def run_training(
     if config.compute.device == "cpu":
         keep_freed_memory()
     with joined_ranks(config) as ranks:
-        request = training_request(fixed_for_ranks(config, ranks))
+        fixed = fixed_for_ranks(config, ranks)
+        request = training_request(dated(fixed, ranks.from_first(start_of(config.resume))))
         prepared = prepare(request.config, ranks)
         watchers = () if watcher is None else (watcher,)
         with opened(request, overrides, ranks=ranks, watchers=watchers) as run:
@@ -116,15 +120,12 @@ def _ready(
         # A policy that will be spread is spread from the host's memory.
         policy = build_policy(config, cache_dir, run.listener, device=None if ranks.is_alone else "cpu")
     copy_out_of_mmap(policy.model)
-    data = data_provenance(config, task)
-    if config.resume is not None and ranks.is_first:
-        require_same_data(run.folder.provenance_file, data)
-    run.record_provenance(data, origins=task.origins)
+    policy, weights, encode = _identified(run, task, policy)
     graders = BenchmarkGraders(config.grader, config.model, own=grader)
     run.closing.callback(graders.close)
     for note in config.method.notes(config.use):
         run.log(f"note: {note}")
-    training = _assembled(run, task, prepared.stored, policy, graders, should_stop)
+    training = _assembled(run, task, prepared.stored, policy, graders, should_stop, encode, weights)
     run.record_engine(training.engine.facts)
     state = TrainingState(objective=training.updater.objective.initial_state())
     if run.checkpoint is not None:
@@ -139,6 +140,30 @@ def _ready(
     return training, state
 
 
+def _identified(run: Run, task: Task, policy: Policy) -> tuple[Policy, str, Callable[[Problem], TokenIds]]:
+    """The policy, the digest of its first weights, and its prompts; recorded, and compared by a resumed run.
+
+    The files beside a resumed policy's weights are those of its checkpoint.
+    """
+    config, first = run.config, run.ranks.is_first
+    is_loaded = isinstance(config.model, HubModelSettings) and config.model.weights == "pretrained"
+    weights, source = "", None
+    if first and (is_loaded or run.checkpoint is None):
+        weights = weights_digest(policy.weights())
+        source = source_digests(policy, weights) if is_loaded else None
+    if run.checkpoint is not None:
+        policy = with_files_of(policy, run.checkpoint.policy)
+    is_resumed = config.resume is not None
+    log = run.log if first else lambda line: None
+    encode = checked_encoder(config, policy, task.train.problems[0], log, is_resumed=is_resumed)
+    if first:
+        data = data_provenance(config, task, encode, source)
+        for line in require_same_data(run.folder.provenance_file, data) if is_resumed else ():
+            run.log(line)
+        run.record_provenance(data, origins=task.origins)
+    return policy, weights, encode
+
+
 def _assembled(
     run: Run,
     task: Task,
@@ -146,11 +171,12 @@ def _assembled(
     policy: Policy,
     graders: BenchmarkGraders,
     should_stop: Callable[[], bool],
+    encode: Callable[[Problem], TokenIds],
+    weights: str,
 ) -> Training:
     """The loop's parts."""
     config, checkpoint = run.config, run.checkpoint
     models = _models(run, policy)
-    encode = prompt_encoder(policy.tokenizer, task.template)
     problems = task.fitting_problems(encode, policy.context, run.log)
     beside = _beside(config, policy, models.engine)
     ranks = run.ranks if beside is None else run.ranks.on_own_connections()
@@ -167,7 +193,7 @@ def _assembled(
         weights=policy.weights,
         reference=models.reference,
         listener=run.listener,
-        evaluate=shared_first_evaluation(plan, config, policy, run.folder.cache_dir),
+        evaluate=shared_first_evaluation(plan, config, policy, run.folder.cache_dir, weights),
         checkpoints=checkpoint_store(config, run.folder, policy, run.ranks),
         should_stop=should_stop,
         lagged=checkpoint.lagged if checkpoint else (),

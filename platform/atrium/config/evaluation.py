@@ -50,6 +50,7 @@ ONLY_TRAINING_READS = (
 """Settings of `rollout` that only training reads: how many rollouts, and how."""
 _OF_TRAINING = frozenset(f"rollout.{name}" for name in ONLY_TRAINING_READS)
 
+_OF_ASKING = ("model.prompt", "model.thinking", "model.date")
 _KIND = "evaluation"
 _UNREAD = "not_read"
 
@@ -149,10 +150,10 @@ def checkpoint_evaluation(
     """
     for override in _checked(overrides):
         key = override.key_or_group
-        if key.startswith("model") and key not in ("model.prompt", "model.thinking"):
+        if key.startswith("model") and key not in _OF_ASKING:
             raise ConfigError(
-                f"{shown(override.input_line)}: the model is the run's checkpoint; allowed are model.prompt "
-                "and model.thinking"
+                f"{shown(override.input_line)}: the model is the run's checkpoint; allowed are "
+                f"{', '.join(_OF_ASKING)}"
             )
     answering = trained.rollout.for_evaluation()
     # The run's own model need not be one of the shipped ones, and what fits it is checked in the end.
@@ -166,6 +167,7 @@ def checkpoint_evaluation(
         "source": str(policy),
         "prompt": trained.model.model_dump(mode="json")["prompt"],
         "thinking": trained.model.thinking,
+        "date": trained.model.date,
     }
     data["model"] = {**wanted["model"], **own}
     data |= {"experiment_name": EXPERIMENT, "tracking": wanted["tracking"], "resume": None}

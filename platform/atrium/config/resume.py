@@ -86,6 +86,8 @@ def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunCon
     for key in ("micro_batch_tokens", "recompute_activations"):  # what was found when the run began stays
         if wanted["compute"][key] == "auto":
             wanted["compute"][key] = data["compute"][key]
+    if wanted["model"]["date"] is None:  # the run's start, which was recorded
+        wanted["model"]["date"] = data["model"]["date"]
     changed = sorted(_differing(data, wanted))
     for override in parsed:
         _refuse_change(override, changed, data)

@@ -16,6 +16,7 @@ Differs: `dapo` and `r1` ask for a box around the answer besides, because that i
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import hashlib
 import json
@@ -26,13 +27,14 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from pydantic import AfterValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
 
-from atrium.data.chat_templates import ChatTokenizer, conversation_tokens
+from atrium.data.chat_templates import ChatTokenizer, Option, conversation_tokens
 from atrium.errors import ConfigError
 from atrium.processes import bounded_memory
 from atrium.records import Problem, TokenIds
 from atrium.section import Section, Text
 
-_FIRST_PROMPT_BYTES = 2 << 30
+FIRST_PROMPT_BYTES = 2 << 30
+"""Memory that the first prompt may take, which bounds what a chat template can do."""
 _PLACEHOLDER = "{question}"
 _INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 _MATHARENA = "Put your final answer within \\boxed{}."
@@ -68,8 +70,8 @@ class PromptTemplate(Section):
     """What stands between examples without a chat template."""
     use_chat_template: bool = True
     """Whether the tokenizer's chat template marks the turns; false gives plain text."""
-    chat_options: dict[str, bool] = Field(default_factory=dict)
-    """What the chat template is told besides, such as Qwen3's enable_thinking."""
+    chat_options: dict[str, Option] = Field(default_factory=dict)
+    """The chat template's own options: switches, numbers or text, such as Qwen3's enable_thinking."""
     stop: tuple[Text, ...] = ()
     """Strings that end an answer; the tokens up to the one that completes a string are kept and trained."""
 
@@ -95,8 +97,15 @@ class PromptTemplate(Section):
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def encode_prompt(tokenizer: ChatTokenizer, problem: Problem, template: PromptTemplate) -> TokenIds:
-    """The prompt's token ids [T], up to where the model's answer begins.
+def encode_prompt(
+    tokenizer: ChatTokenizer,
+    problem: Problem,
+    template: PromptTemplate,
+    date: str | None = None,
+    *,
+    add_generation_prompt: bool = True,
+) -> TokenIds:
+    """The prompt's token ids [T], up to where the model's answer begins, on a `date` (see `chat_templates`).
 
     Raises `ConfigError` when the template needs a chat template and the tokenizer has none.
     """
@@ -116,13 +125,17 @@ def encode_prompt(tokenizer: ChatTokenizer, problem: Problem, template: PromptTe
         turns += [{"role": "user", "content": user}, {"role": "assistant", "content": one.answer}]
     turns.append({"role": "user", "content": asked[-1]})
     try:
-        token_ids = conversation_tokens(tokenizer, turns, template.chat_options)
+        token_ids = conversation_tokens(
+            tokenizer, turns, template.chat_options, date, add_generation_prompt=add_generation_prompt
+        )
     except ConfigError as error:
         raise ConfigError(f"prompt template '{template.name}' {error}") from error
     return np.asarray(token_ids, dtype=np.int32)
 
 
-def prompt_encoder(tokenizer: ChatTokenizer, template: PromptTemplate) -> Callable[[Problem], TokenIds]:
+def prompt_encoder(
+    tokenizer: ChatTokenizer, template: PromptTemplate, date: str | None = None
+) -> Callable[[Problem], TokenIds]:
     """A function from a problem to its prompt's tokens, which encodes each question once.
 
     Encode one before other threads work: the memory that a chat template may take is bounded then.
@@ -131,8 +144,8 @@ def prompt_encoder(tokenizer: ChatTokenizer, template: PromptTemplate) -> Callab
 
     def encode(problem: Problem) -> TokenIds:
         if problem.question not in known:
-            with nullcontext() if known else bounded_memory(_FIRST_PROMPT_BYTES):
-                known[problem.question] = encode_prompt(tokenizer, problem, template)
+            with nullcontext() if known else bounded_memory(FIRST_PROMPT_BYTES):
+                known[problem.question] = encode_prompt(tokenizer, problem, template, date)
         return known[problem.question]
 
     return encode
@@ -167,6 +180,15 @@ else:
         PlainSerializer(_shortened),
     ]
 """A template as settings have it: the name of a shipped one, or a mapping of its fields."""
+
+
+def _check_date(value: str) -> str:
+    datetime.date.fromisoformat(value)
+    return value
+
+
+PromptDate = Annotated[Text, Field(pattern=r"^\d{4}-\d{2}-\d{2}$"), AfterValidator(_check_date)]
+"""A day that a prompt may be of."""
 
 
 def _without_chat() -> list[str]:

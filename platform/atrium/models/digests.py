@@ -1,18 +1,64 @@
-"""Digests of what a model is besides its weights in memory: its tokenizer, and the files of its source."""
+"""Digests of a policy as it was loaded: of the very bytes that are in use, not of files that may change."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from atrium.models.policy import Policy
+from atrium.models.shards import full_tensor
 from atrium.models.sources import quiet
 
-# Where a tokenizer was loaded from and how; none changes what it does.
-_OF_LOADING = ("name_or_path", "is_local", "local_files_only", "transformers_version")
+# Where and how something was loaded; none changes what it does.
+_OF_LOADING = ("_name_or_path", "name_or_path", "is_local", "local_files_only", "transformers_version")
+
+
+def source_digests(policy: Policy, weights: str) -> dict[str, str]:
+    """What identifies the source of a policy: its commit on the Hub, or a digest of each part of a folder.
+
+    `weights` is their `weights_digest`; those of adapters include the weights that they adapt.
+    """
+    # The commit that a branch of the Hub stood at; transformers keeps it in a private attribute.
+    if commit := getattr(policy.model.config, "_commit_hash", None):
+        return {"commit": str(commit)}
+    generation = policy.model.generation_config
+    parts = {
+        "architecture": architecture(policy),
+        "chat template": policy.tokenizer.chat_template,
+        "generation config": None if generation is None else _plain(generation.to_dict()),
+    }
+    digests = {name: _digest(part) for name, part in parts.items()}
+    return {"weights": weights, "tokenizer": tokenizer_digest(policy.tokenizer), **digests}
+
+
+def weights_digest(weights: Mapping[str, Tensor]) -> str:
+    """SHA-256 (hex) of tensors with their names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(full_tensor(tensor).detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def architecture(policy: Policy) -> dict[str, Any]:
+    """The configuration of the model, without where it was loaded from."""
+    return _plain(policy.model.config.to_dict())
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in _OF_LOADING}
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:

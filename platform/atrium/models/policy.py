@@ -26,6 +26,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from atrium.errors import CheckpointError, ConfigError
 from atrium.models.context import Context
@@ -141,6 +142,19 @@ def _described(location: str, options: Mapping[str, Any]) -> tuple[PreTrainedCon
 def _context(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Context:
     context = Context.of(config.get_text_config().to_dict())
     return context if context.length else Context(min(tokenizer.model_max_length, _UNBOUNDED))
+
+
+def with_files_of(policy: Policy, folder: Path) -> Policy:
+    """The policy with the tokenizer, stop tokens and generation config of a checkpoint's folder."""
+    model, options = policy.model, {"trust_remote_code": False, "local_files_only": True}
+    with quiet(), readable(str(folder)):
+        config = AutoConfig.from_pretrained(folder, **options)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+        if (folder / GENERATION_CONFIG_NAME).is_file():
+            model.generation_config = GenerationConfig.from_pretrained(folder)
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        setattr(model.config, name, getattr(config, name, None))
+    return _policy(model, tokenizer, str(folder))
 
 
 def _refuse_quantised(config: PreTrainedConfig, location: str | Path) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
-from atrium.data.prompts import Prompt
+from atrium.data.prompts import Prompt, PromptDate
 from atrium.models.shape import OTHER_SIZES, SIZES
 from atrium.nested import flattened
 from atrium.section import SMALLEST, Count, CountOrZero, Frac, Positive, Rate, Section, Seed, Text
@@ -116,6 +116,8 @@ class TinyModelSettings(TinySettings):
     """How a question is put to the model: a template's name, or its own system, examples, user, stop, ..."""
     thinking: bool
     """Whether answers begin with a thought that ends in </think>, which is not graded."""
+    date: PromptDate | None = None
+    """The day (UTC, YYYY-MM-DD) that chat templates take for today; null for the run's start."""
 
 
 class HubModelSettings(Section):
@@ -143,6 +145,8 @@ class HubModelSettings(Section):
     """How a question is put to the model: a template's name, or its own system, examples, user, stop, ..."""
     thinking: bool
     """Whether answers begin with a thought that ends in </think>, which is not graded."""
+    date: PromptDate | None = None
+    """The day (UTC, YYYY-MM-DD) that chat templates take for today; null for the run's start."""
 
     @field_validator("architecture")
     @classmethod

@@ -35,7 +35,7 @@ class Heartbeat:
     ) -> None:
         self._studies = studies
         self._claims = claims
-        self._created = created
+        self.created = created
         self._parent = parent
         self._interval_s = interval_s
         self._problem: AtriumError | None = None
@@ -67,7 +67,7 @@ class Heartbeat:
     def write_state(self) -> None:
         """Replace the sweep's snapshot."""
         with self._lock:
-            state = snapshot(self._studies, self._claims, self._created)
+            state = snapshot(self._studies, self._claims, self.created)
         write_state(self._folder, state)
 
     def raise_problem(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import optuna
 from optuna.trial import TrialState
 
+from atrium.config.dates import dated
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError, Interrupted
 from atrium.sweep.claims import Claims
@@ -140,6 +141,7 @@ class TrialRunner:
         config = trial_config(
             planned.overrides, name=definition.name, runs_dir=definition.runs_dir, seed=trial.seeds[0]
         )
+        config = dated(config, self._heartbeat.created)
         results: list[SeedResult] = []
         for seed in trial.seeds:
             done = trial.results.get(seed)

@@ -28,8 +28,10 @@ _NOT_THE_METHOD = {
 }
 _CHANGES_NUMBERS = {"compute.dtype", "compute.behavior_logprobs"}
 """Settings of these sections that change what is computed by more than the order of sums."""
-_PLACES = {"branch.run"} | {f"rollout.{name}" for name in (*PLACE_SETTINGS, "unit_samples", "overlap")}
-"""Settings of other sections that say where work is done, the one that `placement` replaced included."""
+_PLACES = {"branch.run", "model.date"} | {
+    f"rollout.{name}" for name in (*PLACE_SETTINGS, "unit_samples", "overlap")
+}
+"""Settings of other sections that say where and when work is done, also the one before `placement`."""
 LENGTH = "num_steps"
 
 

@@ -15,12 +15,12 @@ from atrium.plain_files import read_plain
 
 _FILE = "atrium.json"
 ASKED_BY = (
-    *("model.prompt", "model.thinking"),
+    *("model.prompt", "model.thinking", "model.date"),
     *("evaluation.temperature", "evaluation.top_p", "evaluation.top_k", "evaluation.min_p"),
     *("evaluation.repetition_penalty", "evaluation.presence_penalty", "evaluation.frequency_penalty"),
     "evaluation.max_new_tokens",
 )
-"""The settings of a run that its policy carries: its prompt, thinking mode and sampling."""
+"""The settings of a run that its policy carries: its prompt with its date, thinking mode and sampling."""
 
 
 def write_origin(policy: Path, config: Mapping[str, object], *, run: str, step: int | None = None) -> None:

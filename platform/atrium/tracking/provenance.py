@@ -39,13 +39,19 @@ _RECORDED_VARIABLES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataProvenance:
-    """Facts about the data and the grader, from the caller; None where there is no such thing."""
+    """Facts about the data, the grader, the prompts and the model's source, from the caller.
+
+    None where there is no such thing. `prompt_hashes` are of the rendered prompts, by the name of their set
+    of problems; `model_source` of the parts of the model that was loaded, or the commit on the Hub.
+    """
 
     dataset_revision: str | None = None
     dataset_content_hash: str | None = None
     benchmark_content_hashes: Mapping[str, str] | None = None
     prompt_template_hash: str | None = None
     grader_version: str | None = None
+    prompt_hashes: Mapping[str, str] | None = None
+    model_source: Mapping[str, str] | None = None
 
 
 def collect_provenance(

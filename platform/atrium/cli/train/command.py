@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from atrium.config.compose import (
     to_json,
     with_files,
 )
+from atrium.config.dates import dated
 from atrium.config.machine import engine_choice, this_machine
 from atrium.config.nearest import shown
 from atrium.config.resume import resumed
@@ -283,11 +285,12 @@ def _read_stored(file: Path, wanted: str) -> RunConfig:
 
 def _train_many(overrides: Sequence[str]) -> int:
     """Every job of a multirun, one after the other; the highest exit code of those that failed."""
-    jobs = compose_all(overrides)
+    began = time.time()
+    jobs = [(lines, dated(config, began)) for lines, config in compose_all(overrides)]
     for _, config in jobs:
         _check_machine(config)
     if any(config.compute.slurm is not None for _, config in jobs):
-        submit([(config, lines) for lines, config in jobs])
+        submit([(config, (*lines, f"model.date={config.model.date}")) for lines, config in jobs])
         return 0
     codes: list[int] = []
     waiting = iter(enumerate(jobs, start=1))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from atrium import plugins
 from atrium.config.compose import to_json
+from atrium.config.dates import dated
 from atrium.config.machine import num_usable_cores, visible_gpus
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
@@ -147,8 +148,9 @@ def launch(config: RunConfig, overrides: Sequence[str]) -> None:
 def begun_run(config: RunConfig, overrides: Sequence[str]) -> RunFolder:
     """The folder of a new run or of the one to continue, with the configuration that ranks read from it."""
     from atrium.assemble.prepared import check_start
-    from atrium.assemble.run import begin_folder, training_request
+    from atrium.assemble.run import begin_folder, start_of, training_request
 
+    config = dated(config, start_of(config.resume))
     if config.resume is None:
         check_start(config)
     request = training_request(config)

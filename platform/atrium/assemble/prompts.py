@@ -1,0 +1,49 @@
+"""The prompts of a run: encoded on the run's date, checked against the chat template, and hashed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+
+from atrium.config.schema import RunConfig
+from atrium.data.prompt_checks import check_prompt
+from atrium.data.prompts import prompt_encoder
+from atrium.errors import ConfigError
+from atrium.models.policy import Policy
+from atrium.records import Problem, TokenIds
+
+_MAX_HASHED = 256
+"""Problems of a set whose prompts are hashed, from the first on: all of a large one would take minutes."""
+
+
+def checked_encoder(
+    config: RunConfig, policy: Policy, problem: Problem, log: Callable[[str], None], *, is_resumed: bool
+) -> Callable[[Problem], TokenIds]:
+    """A function from a problem to its prompt's tokens; `problem` is the one that the check renders.
+
+    Raises `ConfigError` for a chat template that is not fit for a run, or on which a setting of the prompt
+    has no effect. A resumed run, which began with it, is only told so.
+    """
+    template, date = config.model.prompt, config.model.date
+    try:
+        notes = check_prompt(policy.tokenizer, template, problem, date)
+    except ConfigError as error:
+        if not is_resumed:
+            raise
+        notes = [str(error)]
+    for note in notes:
+        log(f"warning: {note}")
+    return prompt_encoder(policy.tokenizer, template, date)
+
+
+def prompt_hashes(
+    sets: Mapping[str, Sequence[Problem]], encode: Callable[[Problem], TokenIds]
+) -> dict[str, str]:
+    """SHA-256 (hex) of the prompts' tokens, by the name of the set of problems."""
+    found = {}
+    for name, problems in sets.items():
+        digest = hashlib.sha256()
+        for problem in problems[:_MAX_HASHED]:
+            digest.update(encode(problem).astype("<i4").tobytes() + b";")
+        found[name] = digest.hexdigest()
+    return found

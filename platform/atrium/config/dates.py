@@ -1,0 +1,15 @@
+"""The day that a run's chat templates take for today: one for all processes, seeds and sessions of a run."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from atrium.config.schema import RunConfig
+
+
+def dated(config: RunConfig, started: float) -> RunConfig:
+    """The configuration with `model.date`: its own, or the day (UTC) of `started` (seconds since 1970)."""
+    if config.model.date is not None:
+        return config
+    day = datetime.fromtimestamp(started, UTC).date().isoformat()
+    return config.model_copy(update={"model": config.model.model_copy(update={"date": day})})
