@@ -131,6 +131,17 @@ def test_recorded_facts_of_the_code_and_the_machine_stand_below(make_study):
     assert [one.words for one in compare_runs(runs).confounds] == ["grader version is 1 in grpo, 2 in atr"]
 
 
+@pytest.mark.parametrize(
+    ("fact", "name"), [("prompt_hashes", "rendered prompts"), ("model_source", "content of model.source")]
+)
+def test_other_prompts_and_other_weights_under_one_name_are_confounds(make_study, fact, name):
+    runs = make_study({"grpo": 0.0, "atr": 0.1}, num_seeds=2)
+    for run in runs:
+        value = {"the training set": "aa" if "atr" in run.name else "bb"}
+        run.provenance_file.write_text(json.dumps({"data": {fact: value}}))
+    assert [one.name for one in compare_runs(runs).confounds] == [name]
+
+
 def test_each_fact_is_listed_once():
     assert len({fact.name for fact in FACTS}) == len(FACTS)
 

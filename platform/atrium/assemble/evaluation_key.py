@@ -41,7 +41,7 @@ _OF_WAITING = {"sleep_level", "engine_timeout_s", "start_timeout_s", "step_timeo
 _OF_BANK = BankSettings.model_fields.keys() - DecoderSettings.model_fields.keys()
 _READ_OF_COMPUTE = {"device", "dtype", "head_dtype"}
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")
-_CODE = ("grading", "rollout", "evaluation")
+_CODE = ("grading", "models", "rollout", "evaluation")
 
 
 def policy_key(config: RunConfig, policy: Policy, weights: str) -> str:

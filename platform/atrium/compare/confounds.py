@@ -36,7 +36,7 @@ _DIGEST = 10
 class Fact:
     """A fact that a run records: a dotted key of its `config.json` or `provenance.json`.
 
-    A section counts as a whole. `follows` is a section of settings: where arms differ in it, the fact says
+    A section counts as a whole. `follows` names sections of settings: where arms differ in one, the fact says
     nothing more. `is_long` values are shown by the first digits of their digest.
     """
 
@@ -44,13 +44,27 @@ class Fact:
     key: str
     file: Literal["config", "provenance"] = "provenance"
     is_confound: bool = False
-    follows: str = "-"
+    follows: str | tuple[str, ...] = "-"
     is_long: bool = False
 
 
 FACTS = (
     Fact(name="grader version", key="data.grader_version", is_confound=True, follows="grader."),
     Fact(name="dataset content", key="data.dataset_content_hash", is_confound=True, follows="dataset."),
+    Fact(
+        name="rendered prompts",
+        key="data.prompt_hashes",
+        is_confound=True,
+        follows=("model.", "dataset.", "benchmark."),
+        is_long=True,
+    ),
+    Fact(
+        name="content of model.source",
+        key="data.model_source",
+        is_confound=True,
+        follows="model.",
+        is_long=True,
+    ),
     Fact(name="commit", key="code.commit"),
     Fact(name="uncommitted changes", key="code.diff", is_long=True),
     Fact(name="plugins", key="plugins", is_long=True),
