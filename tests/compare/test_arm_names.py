@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from atrium.cli.app import main
 from atrium.compare.arm_names import find_arm, name_arms
+from atrium.config.compose import compose
 from atrium.errors import ConfigError
+from atrium.tracking.method_settings import method_key
 
 
 def runs(*rows):
@@ -52,7 +55,7 @@ def test_a_chosen_odd_run_is_an_arm_and_the_others_keep_their_names():
         ("grpo", False),
         ("atr · num_steps 6", False),
     ]
-    assert find_arm(arms, "atr", "--baseline").name == "atr"
+    assert find_arm(arms, "atr", "baseline").name == "atr"
 
 
 def test_namesakes_get_only_what_tells_each_from_the_others():
@@ -83,12 +86,12 @@ def test_a_label_replaces_the_algorithm_and_splits_no_arm():
     ]
     arms = name_arms(runs(*study))
     assert [arm.name for arm in arms] == ["ours", "grpo"]
-    assert find_arm(arms, "atr", "--baseline").name == "ours"
+    assert find_arm(arms, "atr", "baseline").name == "ours"
 
 
 def test_a_typed_name_replaces_an_arms_name():
     assert names(runs(*STUDY), renamed={"atr": "ATR (ours)"}) == ["ATR (ours)", "grpo"]
-    with pytest.raises(ConfigError, match="--label at: there is no such arm; they are atr, grpo"):
+    with pytest.raises(ConfigError, match="label at: there is no such arm; they are atr, grpo"):
         names(runs(*STUDY), renamed={"at": "x"})
     with pytest.raises(ConfigError, match="two arms would be called grpo"):
         names(runs(*STUDY), renamed={"atr": "grpo"})
@@ -97,9 +100,9 @@ def test_a_typed_name_replaces_an_arms_name():
 def test_an_algorithm_means_its_only_arm_and_not_one_of_several():
     slow = {"optimizer.learning_rate": "0.0003"}
     arms = name_arms(runs(*STUDY, *[("atr", seed, slow) for seed in (0, 1)]))
-    assert find_arm(arms, "grpo", "--baseline").name == "grpo"
-    with pytest.raises(ConfigError, match="--baseline atr: it fits 2 arms, atr · learning_rate 1e-3, atr"):
-        find_arm(arms, "atr", "--baseline")
+    assert find_arm(arms, "grpo", "baseline").name == "grpo"
+    with pytest.raises(ConfigError, match="baseline atr: it fits 2 arms, atr · learning_rate 1e-3, atr"):
+        find_arm(arms, "atr", "baseline")
 
 
 def test_arms_by_a_setting_are_called_after_its_values():
@@ -107,3 +110,62 @@ def test_arms_by_a_setting_are_called_after_its_values():
     settings = runs(*STUDY, ("atr", 3, slow))
     assert names(settings, by=["optimizer.learning_rate"]) == ["learning_rate 1e-3", "learning_rate 3e-4"]
     assert names(settings, by=["algorithm.name"]) == ["atr", "grpo"]
+
+
+@pytest.fixture
+def command(make_study, capsys, tmp_path):
+    """Run a command on two methods with three seeds each and one odd run; what it prints, in one line."""
+
+    def run(*arguments, code=0):
+        if not (tmp_path / "runs").exists():
+            make_study({"atr": 0.2, "grpo": 0.0}, num_seeds=3)
+            make_study({"atr": 0.2}, num_seeds=1, num_steps=6)
+        assert main([*arguments, "--runs-dir", str(tmp_path / "runs"), "--no-files"]) == code
+        said = capsys.readouterr()
+        return " ".join((said.err if code else said.out).split())
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["compare", "report"])
+def test_commands_take_an_algorithm_as_baseline_beside_an_odd_run(command, name):
+    said = command(name, "study", "--baseline", "grpo")
+    assert "atr · num_steps 12" not in said
+    assert "grpo" in said
+    assert "baseline at: there is no such arm" in command(name, "study", "--baseline", "at", code=2)
+
+
+def test_without_runs_a_command_compares_the_default_experiment(command):
+    assert "experiment study, the latest with two methods or more" in command("compare")
+
+
+def test_an_odd_run_is_left_out_with_its_reason_until_it_is_named(command, tmp_path):
+    said = command("compare", "study")
+    assert "it differs from the other runs of atr by num_steps 6; name the run to compare it" in said
+    [odd] = [path for path in (tmp_path / "runs" / "study").iterdir() if '"num_steps": 6' in read(path)]
+    assert "atr · num_steps 6" in command("compare", "study", odd.name)
+
+
+def read(folder):
+    return (folder / "config.json").read_text()
+
+
+def test_labels_rename_arms_in_tables(command):
+    said = command("compare", "study", "--label", "atr=ATR (ours)", "--baseline", "grpo")
+    assert "ATR (ours) against grpo" in said
+    assert "--label atr: expected OLD=NEW" in command("compare", "study", "--label", "atr", code=2)
+
+
+def test_a_wrong_name_suggests_an_experiment(command):
+    assert "did you mean study?" in command("compare", "stdy", code=2)
+
+
+def test_a_methods_own_file_may_hold_a_label(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("defaults: [atr]\nname: mine\nlabel: ATR (ours)\n")
+    config = compose([f"algorithm={file}"])
+    assert (config.label, config.algorithm.name) == ("ATR (ours)", "mine")
+    assert compose(["label=ours"]).label == "ours"
+    assert method_key(config.as_record()) == method_key(
+        compose([f"algorithm={file}", "label=null"]).as_record()
+    )

@@ -53,7 +53,7 @@ def test_reports_lie_below_runs_and_are_no_runs(make_study, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["compare"], "required: RUN"),
+        (["compare"], "a comparison needs two arms"),
         (["compare", "study", "--at", "epochs"], "invalid choice"),
         (["compare", "nothing"], "there is no run"),
         (["compare", "study", "--effect", "0"], "--effect 0"),

@@ -52,7 +52,7 @@ def test_the_baseline_and_the_benchmarks_can_be_chosen(make_study):
     found = compare_runs(runs, baseline="atr", benchmarks=["hard"])
     assert [arm.arm.name for arm in found.arms] == ["atr", "grpo"]
     assert found.benchmarks == ("hard",)
-    with pytest.raises(ConfigError, match="--baseline dapo: there is no such arm; they are grpo, atr"):
+    with pytest.raises(ConfigError, match="baseline dapo: there is no such arm; they are grpo, atr"):
         compare_runs(runs, baseline="dapo")
     with pytest.raises(ConfigError, match="benchmark aime"):
         compare_runs(runs, benchmarks=["aime"])

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from atrium.compare.run_settings import differing, grouped, label, method_keys
+from atrium.compare.run_settings import differing, label, labels, method_keys
 
 
 def test_runs_differ_where_values_do_and_not_in_settings_that_one_version_lacks():
@@ -26,26 +26,32 @@ def test_seeds_and_places_make_no_method():
     assert method_keys([one, other]) == ["delta"]
 
 
-def test_groups_are_named_by_their_values():
-    runs = {
-        "x": {"algorithm.name": "atr", "divergence.delta": "0.02"},
-        "y": {"algorithm.name": "grpo", "divergence.delta": "0.2"},
-        "z": {"algorithm.name": "atr", "divergence.delta": "0.02"},
-    }
-    keys = ["algorithm.name", "divergence.delta"]
-    assert grouped(runs, keys) == {"atr · delta 0.02": ["x", "z"], "grpo · delta 0.2": ["y"]}
-    assert grouped(runs, []) == {"all runs": ["x", "y", "z"]}
-
-
 def test_a_label_leaves_out_what_is_absent_and_digits_that_tell_nothing_apart():
-    runs = {"x": {"kind": "kl3", "delta": "0.023143551314209754"}, "y": {"kind": "none"}}
-    assert list(grouped(runs, ["kind", "delta"])) == ["kl3 · delta 0.02314", "none"]
-    close = {**runs, "z": {"kind": "kl3", "delta": "0.023143551314209755"}}
-    assert list(grouped(close, ["kind", "delta"])) == [
+    keys, groups = ["kind", "delta"], [("kl3", "0.023143551314209754"), ("none", "null")]
+    assert list(labels(keys, groups).values()) == ["kl3 · delta 0.02314", "none"]
+    close = [*groups, ("kl3", "0.023143551314209755")]
+    assert list(labels(keys, close).values()) == [
         "kl3 · delta 0.023143551314209754",
         "none · delta null",
         "kl3 · delta 0.023143551314209755",
     ]
+
+
+def test_differences_are_found_in_time_linear_in_the_number_of_runs():
+    class Counted(dict):
+        num_reads = 0
+
+        def get(self, *arguments):
+            Counted.num_reads += 1
+            return super().get(*arguments)
+
+    def num_reads(num_runs):
+        Counted.num_reads = 0
+        kinds = ({"d.kind": "kl3", "d.delta": "0.1"}, {"d.kind": "window", "d.lower": "0.8"})
+        differing([Counted(kinds[number % 2]) for number in range(num_runs)])
+        return Counted.num_reads
+
+    assert num_reads(400) <= 11 * num_reads(40)
 
 
 def test_a_word_that_repeats_stands_once_in_a_label():

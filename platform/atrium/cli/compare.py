@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 _AT = ("last", "steps", "tokens", "wall_clock")
 _MAX_RUNS_NAMED = 12
 _EXAMPLES = """\
-Runs that differ in their seeds alone form an arm; the first arm is the baseline. An experiment's name
-stands for all of its runs.
+Runs that differ in their seeds alone form an arm, called after its algorithm. An experiment's name stands for
+all of its runs.
 
+  atrium compare                             the latest experiment with two methods or more
   atrium compare 1a2b 3c4d                   two runs
   atrium compare my_experiment               all its runs, by the settings in which they differ
   atrium compare my_experiment --by algorithm.name --baseline grpo --at tokens
+  atrium compare my_experiment --label atr="ATR (ours)"
   atrium compare my_experiment --area rollout/reward --steps-to rollout/reward=0.5 --until 40
 """
 _MAX_LINES = 60
@@ -90,7 +92,9 @@ def _compared(
     from atrium.compare.run_comparison import compare_runs
 
     outcomes = _outcomes(arguments)
-    folders = find_runs(Path(arguments.runs_dir), arguments.runs)
+    runs_dir = Path(arguments.runs_dir)
+    wanted = arguments.runs or [_default_experiment(runs_dir)]
+    folders = find_runs(runs_dir, wanted)
     comparison = compare_runs(
         folders,
         by=arguments.by,
@@ -98,8 +102,31 @@ def _compared(
         at=At(arguments.at),
         benchmarks=arguments.benchmark,
         effect=_share(arguments.effect),
+        chosen=named_runs(runs_dir, wanted),
+        renamed=_new_names(arguments.label),
     )
     return folders, comparison, _curve_tables(comparison, outcomes, arguments.ceiling)
+
+
+def _default_experiment(runs_dir: Path) -> str:
+    """The experiment that is compared where none is named, said in one line."""
+    from atrium.compare.default_choice import default_experiment, trainings_by_experiment
+
+    chosen = default_experiment(trainings_by_experiment(runs_dir))
+    if chosen is None:
+        raise ConfigError(f"there is no experiment in {runs_dir.absolute()}; name the runs to compare")
+    tell(standard_output(), f"experiment {chosen}, the latest with two methods or more", "dim")
+    return chosen
+
+
+def _new_names(texts: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        old, has_new, new = text.partition("=")
+        if not (has_new and old.strip() and printable(new).strip()):
+            raise ConfigError(f"--label {text}: expected OLD=NEW, such as --label 'atr=ATR (ours)'")
+        found[old.strip()] = printable(new).strip()
+    return found
 
 
 def _print_places(written: Sequence[Path], console: Console) -> None:
@@ -112,19 +139,41 @@ def find_runs(runs_dir: Path, wanted: Sequence[str]) -> list[RunFolder]:
     found: dict[str, RunFolder] = {}
     runs = list_runs(runs_dir)
     for name in wanted:
-        members = [run for run in runs if run.name.partition("/")[0] == name.rstrip("/")]
-        for run in members or [find_run(runs_dir, name)]:
+        for run in _members(runs, name) or [find_run(runs_dir, name)]:
             found[str(run.path.resolve())] = run
     return list(found.values())
 
 
+def named_runs(runs_dir: Path, wanted: Sequence[str]) -> set[str]:
+    """The names of the runs that are named one by one, not by their experiment."""
+    runs = list_runs(runs_dir)
+    return {find_run(runs_dir, name).name for name in wanted if not _members(runs, name)}
+
+
+def _members(runs: Sequence[RunFolder], experiment: str) -> list[RunFolder]:
+    return [run for run in runs if run.name.partition("/")[0] == experiment.rstrip("/")]
+
+
 def _parser(command: str, purpose: str) -> CommandParser:
     parser = CommandParser(command, purpose, _EXAMPLES.replace("atrium compare", f"atrium {command}"))
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's name or its end, or an experiment")
+    parser.add_argument(
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        help="a run's name or its end, or an experiment (default: the latest with two methods or more)",
+    )
     parser.add_argument(
         "--by", action="append", default=[], metavar="KEY", help="group by this setting only (repeatable)"
     )
-    parser.add_argument("--baseline", metavar="ARM", help="an arm's name, or the end of one of its runs'")
+    parser.add_argument(
+        "--baseline",
+        metavar="ARM",
+        help="an arm by its name, its algorithm or the end of a run's name (default: grpo, else reinforce, "
+        "else the arm whose first run started first)",
+    )
+    parser.add_argument(
+        "--label", action="append", default=[], metavar="OLD=NEW", help="rename an arm (repeatable)"
+    )
     parser.add_argument(
         "--at",
         choices=_AT,

@@ -60,10 +60,10 @@ def name_arms(
     return _renamed(arms, renamed or {})
 
 
-def find_arm(arms: Sequence[NamedArm], wanted: str, flag: str) -> NamedArm:
+def find_arm(arms: Sequence[NamedArm], wanted: str, role: str) -> NamedArm:
     """The arm that the user means: by its name, its algorithm, or the end of one of its runs' names.
 
-    Raises `ConfigError`, which begins with `flag`, where that is none or more than one.
+    Raises `ConfigError`, which begins with `role`, where that is none or more than one.
     """
     by_name = [arm for arm in arms if arm.name == wanted]
     by_algorithm = [arm for arm in arms if arm.algorithm == wanted and not arm.is_other]
@@ -73,9 +73,9 @@ def find_arm(arms: Sequence[NamedArm], wanted: str, flag: str) -> NamedArm:
         return found[0]
     fitting = ", ".join(arm.name for arm in found or arms)
     raise ConfigError(
-        f"{flag} {wanted}: it fits {len(found)} arms, {fitting}; give the whole name of one"
+        f"{role} {wanted}: it fits {len(found)} arms, {fitting}; give the whole name of one"
         if found
-        else f"{flag} {wanted}: there is no such arm; they are {fitting}"
+        else f"{role} {wanted}: there is no such arm; they are {fitting}"
     )
 
 
@@ -163,8 +163,8 @@ def _telling(group: _Group, among: Iterable[_Group], order: Sequence[int]) -> li
 
 
 def _renamed(arms: Sequence[NamedArm], renamed: Mapping[str, str]) -> tuple[NamedArm, ...]:
-    new = {find_arm(arms, old, "--label").name: name for old, name in renamed.items()}
+    new = {find_arm(arms, old, "label").name: name for old, name in renamed.items()}
     names = [new.get(arm.name, arm.name) for arm in arms]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(f"--label: two arms would be called {twice}; give each arm a name of its own")
+        raise ConfigError(f"label: two arms would be called {twice}; give each arm a name of its own")
     return tuple(replace(arm, name=name) for arm, name in zip(arms, names, strict=True))

@@ -82,7 +82,7 @@ def _with_baseline(
         counted = {arm.name: arm for arm in arms}
         known = [one for one in named if one.name in counted]
         try:
-            first = counted[find_arm(known, baseline, "--baseline").name]
+            first = counted[find_arm(known, baseline, "baseline").name]
         except ConfigError as error:
             raise ConfigError(f"{error}{others}") from None
     return Arms(arms=(first, *(arm for arm in arms if arm is not first)), notes=grouped.notes)

@@ -2,13 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
+from atrium.compare.arm_names import NamedArm, name_arms
 from atrium.compare.arms import Arm
-from atrium.tracking.find import started
+from atrium.compare.run_settings import Settings
+from atrium.nested import flattened_text
+from atrium.tracking.find import list_runs, started
+from atrium.tracking.layout import SWEEPS_DIR
+from atrium.tracking.recorded import read_object
+from atrium.tracking.status import RunState
 
+ANNOTATIONS = "annotations.json"
+"""The file of a run's folder that holds what people noted about it."""
 _BASELINES = ("grpo", "reinforce")
 """Algorithms that others are usually compared with, in this order."""
+
+
+def default_experiment(experiments: Mapping[str, Mapping[str, Settings]]) -> str | None:
+    """The latest experiment with two methods or more, or else the latest one; None without any.
+
+    `experiments` holds the settings of each experiment's trainings by run, the latest experiment first;
+    experiments of sweeps, evaluations and archived runs are not among them.
+    """
+    several = (name for name, runs in experiments.items() if num_methods(name_arms(runs)) > 1)
+    return next(several, next(iter(experiments), None))
+
+
+def trainings_by_experiment(runs_dir: Path) -> dict[str, dict[str, Settings]]:
+    """The settings of a folder's trainings by experiment and run, as `default_experiment` takes them."""
+    found: dict[str, dict[str, Settings]] = {}
+    for folder in reversed(list_runs(runs_dir)):
+        experiment = folder.name.partition("/")[0]
+        config, _ = read_object(folder.config_file)
+        is_archived = read_object(folder.path / ANNOTATIONS)[0].get("is_archived") is True
+        is_sweep = (runs_dir / SWEEPS_DIR / experiment).is_dir()
+        has_started = read_object(folder.status_file)[0].get("state") != RunState.FAILED_START
+        if config and has_started and config.get("kind") != "evaluation" and not (is_archived or is_sweep):
+            found.setdefault(experiment, {})[folder.name] = flattened_text(config)
+    return found
+
+
+def num_methods(arms: Iterable[NamedArm]) -> int:
+    """The number of arms that are not other runs."""
+    return sum(not arm.is_other for arm in arms)
 
 
 def default_baseline(arms: Sequence[Arm]) -> Arm:

@@ -274,7 +274,7 @@ def _note_costs(
             if span and span[0] != span[1]:
                 notes.append(
                     f"{benchmark}: runs are compared at steps {span[0]:.0f} to {span[1]:.0f}, each at its "
-                    "last; --at steps compares at equal steps"
+                    "last; a comparison at equal steps avoids that"
                 )
             continue
         span = _span([run.cost[at][used[run.folder.name]] for run in runs])

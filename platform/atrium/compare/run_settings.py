@@ -57,17 +57,6 @@ def method_keys(runs: Sequence[Settings], *, at_last_step: bool = False) -> list
     return [key for key in differing(runs) if tells_methods_apart(key, at_last_step=at_last_step)]
 
 
-def grouped(runs: Mapping[str, Settings], keys: Iterable[str]) -> dict[str, list[str]]:
-    """The names of runs by label: the values of the keys, joined. Without keys they are one group."""
-    chosen = list(keys)
-    values = {name: tuple(settings.get(key, ABSENT) for key in chosen) for name, settings in runs.items()}
-    label_by_values = labels(chosen, list(values.values()))
-    groups: dict[str, list[str]] = {}
-    for name, own in values.items():
-        groups.setdefault(label_by_values[own], []).append(name)
-    return groups
-
-
 def labels(keys: Sequence[str], groups: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
     """A label for the values that each group has of the keys, as short as tells all groups apart.
 

@@ -18,6 +18,8 @@ from atrium.errors import ConfigError
 WHOLE_RUN = frozenset({"debug", "experiment", "recipe"})
 """Groups whose files set keys of the whole run; those of any other set keys of their own section."""
 
+_OF_RUN = {"algorithm": ("label",)}
+"""Keys of a group's file that are settings of the run: what its method is called in figures and tables."""
 _OVERRIDE = re.compile(r"override\s+/(\w+)(@_global_\.\1)?")
 _PARENT = re.compile(r"[\w/-]+")
 _PLAIN_TEXT = re.compile(r"[A-Za-z_][\w./-]*")
@@ -75,7 +77,8 @@ def _read(group: str, name: str, options: Sequence[str]) -> list[str]:
     parents = list(_parents(group, said, defaults))
     _check(group, said, settings, parents, options)
     prefix = "" if group in WHOLE_RUN else f"{group}."
-    return [*parents, *as_overrides(settings, prefix)]
+    of_run = {key: settings.pop(key) for key in _OF_RUN.get(group, ()) if key in settings}
+    return [*parents, *as_overrides(of_run), *as_overrides(settings, prefix)]
 
 
 def _parents(group: str, said: str, defaults: Sequence[object]) -> Iterator[str]:

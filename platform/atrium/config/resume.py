@@ -24,6 +24,7 @@ from atrium.train.settings import OptimizerSettings
 
 MAY_CHANGE = (
     "num_steps",
+    "label",
     "runs_dir",
     "tracking.figures",
     "tracking.progress",

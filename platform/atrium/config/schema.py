@@ -121,6 +121,8 @@ class RunConfig(Section):
     """Training steps: sample, grade, update."""
     experiment_name: FolderName
     """The folder below runs_dir that the run is filed in."""
+    label: Text | None = None
+    """What the run's method is called in figures and tables; null for the name of its algorithm."""
     runs_dir: Text
     """The folder below which everything is written."""
     resume: Text | None

@@ -35,9 +35,17 @@ def test_shares_are_of_the_tokens_of_a_sign_and_bins_are_shared(asked):
     assert answer["arms"][0]["window"][1] == pytest.approx(1.23, abs=0.01)
 
 
-def test_the_shortest_run_says_until_where_and_one_without_a_step_is_left_out(asked, runs_dir, make_run):
+def test_no_single_run_shortens_a_method(asked, runs_dir, make_run):
     make_run(runs_dir, "atr", 5, until=3, state=RunState.INTERRUPTED)
+    odd = make_run(runs_dir, "grpo", 7, num_steps=2)
     none = make_run(runs_dir, "grpo", 6, until=0, state=RunState.FAILED)
     answer = asked()
-    assert answer["until"] == 3
+    assert answer["until"] == 8
+    assert [(arm["name"], len(arm["runs"])) for arm in answer["arms"]] == [("atr", 3), ("grpo", 2)]
+    assert answer["others"] == [{"name": "grpo · num_steps 2", "runs": [odd.name]}]
     assert answer["left_out"] == [none.name]
+
+
+def test_a_method_that_is_behind_ends_the_others(asked, runs_dir, make_run):
+    make_run(runs_dir, "clip", 0, until=3, state=RunState.RUNNING)
+    assert asked()["until"] == 3

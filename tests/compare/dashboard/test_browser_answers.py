@@ -56,12 +56,17 @@ def test_the_first_page_answers(page, size, scheme):
     assert page.locator("tr.inside tr").count() == 2
 
 
-def test_a_baseline_is_pinned_and_a_run_opens_and_closes_on_the_first_page(page):
+def test_links_carry_the_baseline_and_a_run_opens_and_closes_on_the_first_page(page):
     show(page, "/overview")
     page.locator("tr[data-method=atr] button", has_text="make it the baseline").click()
     page.locator("tr[data-method=grpo] .kind").wait_for()
-    show(page, "/overview")
-    assert page.locator(".answer .lead p").first.inner_text().startswith("grpo is ")
+    assert page.locator(".answer .lead p").first.inner_text().startswith("grpo ")
+    page.get_by_text("Whole comparison").click()
+    page.locator(".verdict-box").wait_for()
+    assert "grpo against atr" in page.locator(".verdict-box").inner_text()
+    assert all(part in page.url for part in ("exp=study", "base=atr"))
+    page.locator(".tabs a[data-view=overview]").click()
+    page.locator("tr[data-method=grpo] .kind").wait_for()
     page.locator("[data-toggle=grpo]").click()
     page.locator("tr.inside a").first.click()
     page.locator(".drawer h2").wait_for()
@@ -222,16 +227,31 @@ def test_methods_stand_side_by_side(page):
     assert "all at steps 1 to 8" in page.locator(".legend").inner_text()
 
 
-def test_views_say_when_they_have_the_latest_runs_alone(page, runs_dir, make_run):
-    paths = ("/curves", "/compare", "/trust-region?mode=arms")
-    for path in paths:
-        show(page, path)
-        assert not page.get_by_text("narrow the filter").count()
+def test_views_show_all_runs_of_the_experiment(page, runs_dir, make_run):
     for seed in range(2, 62):
         make_run(runs_dir, "atr", seed)
-    for path in paths:
+    make_run(runs_dir, "atr", 0, experiment="elsewhere")
+    for path in ("/curves", "/compare"):
         show(page, path)
-        page.get_by_text("These are the latest 60 of 64 runs; narrow the filter").wait_for()
+        page.get_by_text("64 of 65 runs").wait_for()
+    show(page, "/trust-region?mode=arms")
+    page.get_by_text("62 seeds").wait_for()
+
+
+def test_an_odd_run_stands_apart_in_every_view_and_can_be_drawn(page, runs_dir, make_run):
+    make_run(runs_dir, "atr", 7, num_steps=3)
+    show(page, "/overview")
+    page.get_by_text("Other runs: single runs").wait_for()
+    assert page.locator("tr[data-method=atr] .kind").count() == 1
+    show(page, "/curves")
+    odd = page.locator(".side .series", has_text="num_steps 3")
+    odd.wait_for()
+    assert odd.get_attribute("aria-pressed") == "false"
+    odd.click()
+    until(page, "[...document.querySelectorAll('.side .series')].every((one) => one.ariaPressed === 'true')")
+    show(page, "/trust-region?mode=arms")
+    page.get_by_text("all at steps 1 to 8").wait_for()
+    assert "other runs: atr · num_steps 3" in page.locator(".legend").inner_text()
 
 
 def test_formulas_are_typeset_thoughts_fold_and_hostile_text_stays_text(page, runs_dir, make_run):

@@ -96,9 +96,9 @@ def test_the_mean_of_evaluations_is_over_the_runs_that_were_evaluated_there(clie
     runs = [
         name for name in eventually(lambda: len(indexed(client)) == 6 and names(client)) if "clip" in name
     ]
-    shown = {"run": runs, "metric": "evaluation/sums/mean_at_k", "x": axis}
+    shown = {"run": runs, "metric": "evaluation/sums/mean_at_k", "x": axis, "group": "algorithm.name"}
     (together,) = ask(client, "curves", **shown)["panels"][0]["series"]
-    alone = ask(client, "curves", **shown, group="run")["panels"][0]["series"]
+    alone = ask(client, "curves", **{**shown, "group": "run"})["panels"][0]["series"]
     (short,) = [one for one in alone if one["x"][-1] == (4 if axis == "step" else 400)]
     (long,) = [one for one in alone if one is not short]
     assert together["x"] == [0, short["x"][-1], long["x"][-1]]

@@ -13,11 +13,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from atrium.compare.default_choice import ANNOTATIONS
 from atrium.errors import RunFolderError
 from atrium.tracking.atomic import explained, write_json
 from atrium.tracking.recorded import read_object
 
-FILE_NAME = "annotations.json"
+FILE_NAME = ANNOTATIONS
 MAX_NOTE, MAX_TAG, MAX_TAGS = 20_000, 60, 50
 """The most characters of a note and of a tag, and the most tags of a run."""
 _WRITING = threading.Lock()

@@ -32,6 +32,8 @@ class ComparisonRequest:
     at: str = At.LAST
     benchmarks: tuple[str, ...] = ()
     effect: float = 0.02
+    is_chosen: bool = False
+    """Whether the user named the runs one by one, so that none of them is one of the other runs."""
 
 
 def compare_answer(watcher: Watcher, request: ComparisonRequest) -> Answer:
@@ -58,6 +60,7 @@ def compared_runs(watcher: Watcher, request: ComparisonRequest) -> tuple[RunsCom
         at=_point(request.at),
         benchmarks=request.benchmarks,
         effect=request.effect,
+        chosen=request.runs if request.is_chosen else (),
     )
     return compared, unread
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atrium.compare.arm_names import NamedArm, name_arms
 from atrium.compare.curves import (
     Axis,
     Band,
@@ -25,7 +26,6 @@ from atrium.compare.curves import (
 from atrium.compare.dashboard.runs_scan import RunEntry
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.method_colours import places
-from atrium.compare.run_settings import grouped, method_keys
 from atrium.metrics import CATALOGUE
 from atrium.tracking.reader import EvaluationPoint
 from atrium.tracking.recorded import as_finite
@@ -61,6 +61,8 @@ class CurveRequest:
     smoothing: int = 1
     num_points: int = 400
     is_even: bool = False
+    is_chosen: bool = False
+    """Whether the user named the runs one by one, so that none of them is one of the other runs."""
 
 
 def quantities_answer(watcher: Watcher, names: Iterable[str]) -> Answer:
@@ -93,7 +95,8 @@ def _drawn(watcher: Watcher, request: CurveRequest, _state: tuple[object, ...]) 
     entries = list(_entries(watcher, request.runs))
     pending = [entry.name for entry in entries if watcher.is_pending(entry.name)]
     watcher.want(pending)
-    groups = groups_of(entries, request.group_by)
+    arms = method_arms(entries, is_chosen=request.is_chosen) if request.group_by == METHODS else ()
+    groups = groups_of(entries, request.group_by, arms)
     place = places_of(entries, groups)
     recorded = {entry.name: _recorded(watcher, entry, request) for entry in entries}
     panels = []
@@ -109,6 +112,7 @@ def _drawn(watcher: Watcher, request: CurveRequest, _state: tuple[object, ...]) 
         "panels": panels,
         "pending": pending,
         "groups": groups,
+        "others": [arm.name for arm in arms if arm.is_other],
         "places": place,
         "axis": str(request.axis),
     }
@@ -226,21 +230,24 @@ def _value(point: EvaluationPoint, kind: str) -> tuple[float | None, float, floa
     return value, low, high
 
 
-def groups_of(entries: Sequence[RunEntry], group_by: str) -> dict[str, list[str]]:
-    """The names of runs by group: `EACH`, `METHODS`, or the values of settings joined by commas."""
-    settings = {entry.name: entry.settings for entry in entries if entry.settings}
+def method_arms(entries: Sequence[RunEntry], *, is_chosen: bool = False) -> tuple[NamedArm, ...]:
+    """The arms that the runs with settings form, by name, the other runs last (`arm_names`)."""
+    settings = {entry.name: entry.trained_settings for entry in entries if entry.settings}
+    arms = name_arms(settings, chosen=settings if is_chosen else ())
+    return tuple(sorted(arms, key=lambda arm: (arm.is_other, arm.name)))
+
+
+def groups_of(
+    entries: Sequence[RunEntry], group_by: str, arms: Sequence[NamedArm] = ()
+) -> dict[str, list[str]]:
+    """The names of runs by group: `EACH`, `METHODS` (`arms`), or settings joined by commas."""
     if group_by == EACH:
         return {entry.name: [entry.name] for entry in entries}
+    if group_by != METHODS:
+        settings = {entry.name: entry.settings for entry in entries if entry.settings}
+        arms = sorted(name_arms(settings, by=group_by.split(",")), key=lambda arm: arm.name)
     without = [entry.name for entry in entries if not entry.settings]
-    return _grouped(settings, group_by) | ({WITHOUT_SETTINGS: without} if without else {})
-
-
-def _grouped(settings: Mapping[str, Mapping[str, str]], group_by: str) -> dict[str, list[str]]:
-    if group_by == METHODS:
-        keys = method_keys([known for known in settings.values() if known])
-        named = dict.fromkeys(["algorithm.name", *keys])
-        return dict(sorted(grouped(settings, _telling(settings, list(named))).items()))
-    return dict(sorted(grouped(settings, group_by.split(",")).items()))
+    return {arm.name: list(arm.runs) for arm in arms} | ({WITHOUT_SETTINGS: without} if without else {})
 
 
 def places_of(entries: Sequence[RunEntry], groups: Mapping[str, Sequence[str]]) -> dict[str, int]:
@@ -252,17 +259,6 @@ def places_of(entries: Sequence[RunEntry], groups: Mapping[str, Sequence[str]]) 
         own = {named[name] for name in groups[label]}
         methods[label] = own.pop() if len(own) == 1 else label
     return places(methods)
-
-
-def _telling(settings: Mapping[str, Mapping[str, str]], keys: Sequence[str]) -> list[str]:
-    """The fewest of the keys, from the left, that make as many groups as all of them."""
-    wanted = len(grouped(settings, keys))
-    chosen: list[str] = []
-    for key in keys:
-        so_far = len(grouped(settings, chosen)) if chosen else 0
-        if so_far < wanted and len(grouped(settings, [*chosen, key])) > so_far:
-            chosen.append(key)
-    return chosen
 
 
 def _entries(watcher: Watcher, names: Iterable[str]) -> Iterable[RunEntry]:

@@ -33,11 +33,18 @@ def _asked(
     at: str = "last",
     benchmark: Names = [],  # noqa: B006
     effect: Annotated[float, Query(gt=0.0, le=1.0)] = 0.02,
+    picked: bool = False,
 ) -> ComparisonRequest:
     from atrium.compare.dashboard.compare_queries import ComparisonRequest  # SciPy
 
     return ComparisonRequest(
-        runs=tuple(run), by=tuple(by), baseline=base, at=at, benchmarks=tuple(benchmark), effect=effect
+        runs=tuple(run),
+        by=tuple(by),
+        baseline=base,
+        at=at,
+        benchmarks=tuple(benchmark),
+        effect=effect,
+        is_chosen=picked,
     )
 
 
@@ -50,6 +57,7 @@ def _asked_curves(
     smooth: Annotated[int, Query(ge=1, le=10_000)] = 1,
     points: Annotated[int, Query(ge=0, le=5_000)] = 400,
     even: bool = False,
+    picked: bool = False,
 ) -> CurveRequest:
     return CurveRequest(
         runs=tuple(run),
@@ -60,6 +68,7 @@ def _asked_curves(
         smoothing=smooth,
         num_points=points,
         is_even=even,
+        is_chosen=picked,
     )
 
 

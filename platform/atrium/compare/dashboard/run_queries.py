@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from atrium.compare.dashboard.curve_queries import METHODS, groups_of
+from atrium.compare.arm_names import NamedArm
+from atrium.compare.dashboard.curve_queries import WITHOUT_SETTINGS, method_arms
 from atrium.compare.dashboard.runs_scan import RunEntry, Signature
+from atrium.compare.dashboard.sweep_queries import sweeps_answer
 from atrium.compare.dashboard.watcher import Watcher
+from atrium.compare.default_choice import default_experiment
 from atrium.compare.run_settings import differing, method_keys
 from atrium.metrics import REWARD
 from atrium.nested import setting
@@ -39,13 +42,14 @@ def _table(watcher: Watcher, _version: int) -> Answer:
     entries = list(watcher.scan.entries.values())
     settings = [entry.settings for entry in entries if entry.settings]
     keys = differing(settings)
-    method = {name: label for label, names in groups_of(entries, METHODS).items() for name in names}
+    method = {name: arm for arms in arms_by_experiment(entries) for arm in arms for name in arm.runs}
     shared = {key: value for key, value in (settings[0] if settings else {}).items() if key not in set(keys)}
     return {
         "runs": [
-            {**_row(entry, keys), "method": method[entry.name]}
+            {**_row(entry, keys), **_method(method.get(entry.name))}
             for entry in sorted(entries, key=lambda entry: (-entry.started, entry.name))
         ],
+        "experiment": default_of(trainings_by_experiment(watcher)),
         "keys": keys,
         "method_keys": method_keys(settings),
         "shared": shared,
@@ -53,6 +57,42 @@ def _table(watcher: Watcher, _version: int) -> Answer:
         "runs_dir": str(watcher.scan.runs_dir.absolute()),
         "problem": watcher.scan.problem,
     }
+
+
+def _method(arm: NamedArm | None) -> Answer:
+    return {"method": arm.name if arm else WITHOUT_SETTINGS, "is_other": arm is not None and arm.is_other}
+
+
+def arms_by_experiment(entries: Iterable[RunEntry]) -> list[tuple[NamedArm, ...]]:
+    """The arms of each experiment; evaluations and archived runs are apart from trainings."""
+    found: dict[tuple[str, bool, bool], list[RunEntry]] = {}
+    for entry in entries:
+        key = (entry.experiment, entry.is_evaluation, entry.annotations.is_archived)
+        found.setdefault(key, []).append(entry)
+    return [method_arms(own) for own in found.values()]
+
+
+def trainings_by_experiment(watcher: Watcher) -> dict[str, list[RunEntry]]:
+    """Trainings, the oldest first, the latest experiment first.
+
+    Runs of sweeps, archived runs and failed starts are left out.
+    """
+    sweeps = {sweep["name"] for sweep in sweeps_answer(watcher)["sweeps"]}
+    found: dict[str, list[RunEntry]] = {}
+    for entry in sorted(watcher.scan.entries.values(), key=lambda entry: (entry.started, entry.name)):
+        is_hidden = entry.annotations.is_archived or entry.overview.state is RunState.FAILED_START
+        if not (entry.is_evaluation or is_hidden or entry.experiment in sweeps):
+            found.setdefault(entry.experiment, []).append(entry)
+    return dict(sorted(found.items(), key=lambda one: (-one[1][-1].started, one[0])))
+
+
+def default_of(experiments: Mapping[str, Sequence[RunEntry]]) -> str | None:
+    """The experiment that views open with."""
+    settings = {
+        name: {entry.name: entry.settings for entry in own if entry.settings}
+        for name, own in experiments.items()
+    }
+    return default_experiment(settings)
 
 
 def state_answer(watcher: Watcher) -> Answer:
@@ -119,7 +159,7 @@ def _row(entry: RunEntry, keys: Iterable[str]) -> Answer:
     status, annotations = entry.overview.status, entry.annotations
     return {
         "name": entry.name,
-        "experiment": entry.name.partition("/")[0],
+        "experiment": entry.experiment,
         "algorithm": entry.settings.get("algorithm.name"),
         "seed": entry.settings.get("seed"),
         "state": str(entry.overview.state),

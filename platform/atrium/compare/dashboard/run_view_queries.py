@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atrium.compare.dashboard.curve_queries import METHODS, groups_of, places_of
+from atrium.compare.dashboard.curve_queries import METHODS, groups_of, method_arms, places_of
 from atrium.compare.dashboard.samples import (
     TRAINING,
     Filter,
@@ -88,16 +88,23 @@ def trust_region_answer(watcher: Watcher, name: str, step: int | None) -> Answer
     }
 
 
-def arms_answer(watcher: Watcher, names: Sequence[str]) -> Answer:
-    """The ratios of the runs' methods side by side: seeds pooled, and up to the last step that all runs made.
+def arms_answer(watcher: Watcher, names: Sequence[str], *, is_chosen: bool = False) -> Answer:
+    """The ratios of the runs' methods side by side: seeds pooled, up to the last step that all methods made.
 
-    Shares are of the tokens with that sign of the advantage. Raises `RunFolderError` for an unknown run.
+    Other runs and runs that ended early shorten no method. Shares are of the tokens with that sign of the
+    advantage. Raises `RunFolderError` for an unknown run.
     """
     entries = [watcher.scan.entry(name) for name in dict.fromkeys(names)]
+    arms = method_arms(entries, is_chosen=is_chosen)
+    others = [arm for arm in arms if arm.is_other]
     trained = [entry for entry in entries if entry.overview.status.step > 0]
-    until = min((entry.overview.status.step for entry in trained), default=0)
-    groups = groups_of(trained, METHODS)
-    place, by_name = places_of(trained, groups), {entry.name: entry for entry in trained}
+    by_name = {entry.name: entry for entry in trained}
+    groups = groups_of(entries, METHODS, [arm for arm in arms if not arm.is_other])
+    groups = {label: own for label, names in groups.items() if (own := [n for n in names if n in by_name])}
+    until = min(
+        (max(by_name[name].overview.status.step for name in own) for own in groups.values()), default=0
+    )
+    place = places_of(trained, groups)
     counted, windows = {}, {}
     for label, members in groups.items():
         found = [ratios_of(by_name[name].folder.ratios_file, until=until) for name in members]
@@ -121,6 +128,7 @@ def arms_answer(watcher: Watcher, names: Sequence[str]) -> Answer:
             for label, members in groups.items()
             for window, reason in [windows[label]]
         ],
+        "others": [{"name": arm.name, "runs": list(arm.runs)} for arm in others],
         "left_out": [entry.name for entry in entries if entry.overview.status.step <= 0],
     }
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from atrium.compare.arms import as_trained
 from atrium.compare.dashboard.annotations import FILE_NAME, Annotations, read_annotations
 from atrium.compare.run_settings import Settings
 from atrium.errors import RunFolderError
@@ -47,9 +48,19 @@ class RunEntry:
         return self.overview.folder.name
 
     @property
+    def experiment(self) -> str:
+        """The folder that the run is filed in."""
+        return self.name.partition("/")[0]
+
+    @property
     def is_evaluation(self) -> bool:
         """Whether a model was evaluated here, and none trained."""
         return self.overview.config.get("kind") == "evaluation"
+
+    @property
+    def trained_settings(self) -> Settings:
+        """The settings of the run; of an evaluated checkpoint, those that it was trained with."""
+        return flattened_text(as_trained(self.overview.config)) if self.is_evaluation else self.settings
 
     @property
     def left_s(self) -> float | None:

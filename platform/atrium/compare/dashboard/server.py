@@ -175,10 +175,10 @@ def _add_run_views(app: FastAPI, watcher: Watcher) -> None:
         return _json(trust_region_answer(watcher, run, step))
 
     @app.get("/api/trust-region/arms")
-    def arms(run: Names = []) -> Response:  # noqa: B006 - FastAPI copies it
+    def arms(run: Names = [], picked: bool = False) -> Response:  # noqa: B006 - FastAPI copies it
         from atrium.compare.dashboard.run_view_queries import arms_answer
 
-        return _json(arms_answer(watcher, run))
+        return _json(arms_answer(watcher, run, is_chosen=picked))
 
     @app.get("/api/samples")
     def samples(

@@ -1,24 +1,40 @@
 // Which runs a view is about: those picked by name, else those that pass the filter, the latest first.
 
-import { debounced, el, empty, fill } from "./dom.js";
+import { debounced, el, empty, field, fill, select } from "./dom.js";
 import { fetchMetrics, passing, term } from "./filter.js";
 import { shortName } from "./format.js";
 import { get, getAll, set } from "./url.js";
 
-const MOST = 60;
+const MOST = 2000;
+const EVERY = "*";
+
+/** The experiment that the view is about: that of the address, or the default one; none where a filter chooses, or all do. */
+export function experimentOf(table) {
+  const wanted = get("exp");
+  if (wanted === EVERY) return "";
+  return wanted || (get("q") ? "" : table.experiment ?? "");
+}
 
 /** The runs chosen by the address, at most `MOST`, and how many there would be. */
 export function selected(table) {
   const picked = new Set(getAll("run"));
+  const experiment = experimentOf(table);
   const found = picked.size
     ? table.runs.filter((run) => picked.has(run.name))
-    : passing(table, get("q")).filter((run) => get("q") || !run.evaluated);
+    : passing(table, get("q")).filter((run) => (!experiment || run.experiment === experiment) && (get("q") || !run.evaluated));
   return { runs: found.slice(0, MOST), num: found.length, isPicked: picked.size > 0 };
+}
+
+/** A select of the experiment that the view is about; another one drops the pick and the baseline. */
+export function experimentField(table, onchange) {
+  const names = [...new Set(table.runs.filter(({ evaluated, is_archived: isArchived }) => !evaluated && !isArchived).map(({ experiment }) => experiment))];
+  return field("experiment", select("Experiment", [[EVERY, "all experiments"], ...names.map((name) => [name, name])],
+    experimentOf(table) || EVERY, (value) => { set({ exp: value, run: null, base: null }); onchange(); }));
 }
 
 /** Says that of `num` runs only the latest are here; nothing where all are. */
 export function latestOnly(num) {
-  return num > MOST && el("p", { class: "banner" }, `These are the latest ${MOST} of ${num} runs; narrow the filter to choose others.`);
+  return num > MOST && el("p", { class: "banner" }, `These are the latest ${MOST} of ${num} runs; choose an experiment or narrow the filter to see others.`);
 }
 
 /** Why a view has no run to show: there is none, the filter fits none, or those that were picked are gone. */

@@ -30,7 +30,7 @@ export function set(changes, { push = false } = {}) {
   history[push ? "pushState" : "replaceState"](null, "", address);
 }
 
-const KEPT = ["q", "run"];
+const KEPT = ["q", "run", "exp", "base"];
 
 /** The address of another view on the same runs, with more parameters. */
 export function addressOf(view, more = {}) {

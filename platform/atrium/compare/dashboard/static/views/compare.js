@@ -6,7 +6,7 @@ import { Figure, axis, bandSeries, tip } from "../figure.js";
 import { count, duration, number, percent, shortName } from "../format.js";
 import { seriesStyle, swatch } from "../palette.js";
 import { reportButtons } from "../report.js";
-import { differingKeys, filterMenu, latestOnly, noRuns, searchBox, selected } from "../selection.js";
+import { differingKeys, experimentField, filterMenu, latestOnly, noRuns, searchBox, selected } from "../selection.js";
 import { addressOf, get, set } from "../url.js";
 
 const AT = [["last", "Last", "each run's last evaluation"], ["steps", "Equal steps", "the last step that all runs evaluated"], ["tokens", "Equal tokens", "equal numbers of generated tokens"], ["wall_clock", "Equal time", "equal wall-clock time"]];
@@ -35,6 +35,7 @@ export async function show(root, context) {
     const benchmarks = table.benchmarks.filter((name) => runs.some((run) => run.scores[name]));
     const focused = document.activeElement?.getAttribute?.("aria-label");
     fill(bar,
+      experimentField(table, () => void redraw()),
       choice("Compare at", AT, get("point", "last"), (value) => change({ point: value === "last" ? null : value })),
       field("groups", select("Group by", [["", "method (all but seed)"], ...keys.map((key) => [key, key])], get("by"), (value) => change({ by: value, base: null }))),
       arms.length > 1 && field("baseline", select("Baseline", arms, arms[0], (value) => change({ base: value }))),
@@ -54,7 +55,7 @@ export async function show(root, context) {
     if (!runs.length) { drawBar(); drawn = ""; dispose(); fill(list); fill(body, noRuns(table)); return; }
     try {
       const query = {
-        run: runs.map((run) => run.name).reverse(), by: get("by"), base: get("base"), at: get("point", "last"), benchmark: get("bench"),
+        run: runs.map((run) => run.name).reverse(), picked: isPicked || null, by: get("by"), base: get("base"), at: get("point", "last"), benchmark: get("bench"),
         effect: String((Number(get("effect", "2")) || 2) / 100),
       };
       const answer = await ask("compare", query);
@@ -85,11 +86,12 @@ export async function show(root, context) {
     const pairs = answer.pairs.filter((pair) => pair.measure === measure && pair.benchmark === answer.headline);
     dispose();
     fill(body,
+      confoundsBox(answer),
       answer.same_methods.map((names) => el("section", { class: "card verdict-box same_method" }, el("p", { class: "lead" }, `${names.join(" and ")} are the same method`),
         el("p", { class: "muted" }, "Their windows [l, u] are equal and so is everything else: what differs between them is chance."))),
       pairs.map((pair) => verdictBox(pair, answer, pairs.length < 3)),
-      answer.notes.length + answer.left_out.length > 0 && el("section", { class: "card pad" }, el("h3", {}, "To keep in mind"),
-        el("ul", { style: { margin: "6px 0 0", paddingLeft: "18px" } }, [...answer.notes, ...answer.left_out.map(({ name, reason }) => `left out: ${shortName(name)} (${reason})`)].map((note) => el("li", {}, note)))),
+      answer.notes.length + answer.left_out.length + answer.environment.length > 0 && el("section", { class: "card pad" }, el("h3", {}, "To keep in mind"),
+        el("ul", { style: { margin: "6px 0 0", paddingLeft: "18px" } }, [...answer.notes, ...answer.left_out.map(({ name, reason }) => `left out: ${shortName(name)} (${reason})`), ...answer.environment].map((note) => el("li", {}, note)))),
       scoreTable(answer));
     const grid = el("div", { class: "figures two" });
     body.append(grid);
@@ -137,6 +139,12 @@ export async function show(root, context) {
 export const signed = (value) => (value === null || value === undefined ? "–" : `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(100 * value).toFixed(1)}`);
 const points = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} points`);
 const between = (known, show = signed) => (known ? `[${show(known.interval[0])}, ${show(known.interval[1])}]` : "not estimable");
+
+/** What else differs between the arms besides their methods; nothing where nothing does. */
+export function confoundsBox({ confounds }) {
+  return confounds.length > 0 && el("section", { class: "card pad problem", role: "alert", "aria-label": "Confounds" },
+    el("b", {}, "The arms differ in more than their methods"), el("ul", { style: { margin: "6px 0 0", paddingLeft: "18px" } }, confounds.map((line) => el("li", {}, line.replace(/^confound: /, "")))));
+}
 
 function verdictBox(pair, answer, isOpen) {
   const { difference } = pair;

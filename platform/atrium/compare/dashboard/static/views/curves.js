@@ -5,7 +5,7 @@ import { choice, el, empty, field, fill, select } from "../dom.js";
 import { Figure, axis, bandSeries, tip, zoomable } from "../figure.js";
 import { duration, number, percent } from "../format.js";
 import { seriesStyle, swatch } from "../palette.js";
-import { closeOutside, differingKeys, filterMenu, latestOnly, noRuns, searchBox, selected } from "../selection.js";
+import { closeOutside, differingKeys, experimentField, filterMenu, latestOnly, noRuns, searchBox, selected } from "../selection.js";
 import { get, getAll, set } from "../url.js";
 
 const USUAL = [
@@ -21,6 +21,8 @@ export async function show(root, context) {
   let quantities = [];
   let figures = new Map();
   let asked = null;
+  /** Groups of other runs: listed apart, and drawn where the address says so. */
+  let others = [];
   const side = el("aside", { class: "side", "aria-label": "Runs and groups" });
   const bar = el("div", { class: "toolbar" });
   const banner = el("div", {});
@@ -33,7 +35,7 @@ export async function show(root, context) {
 
   const state = () => ({
     axis: get("x", "step"), group: get("group", "method"), band: get("band", "range"),
-    smooth: Number(get("smooth", "1")) || 1, log: get("log") === "1", hidden: new Set(getAll("hide")),
+    smooth: Number(get("smooth", "1")) || 1, log: get("log") === "1", hidden: new Set([...getAll("hide"), ...others.filter((label) => !getAll("show").includes(label))]),
   });
 
   function metricNames() {
@@ -52,6 +54,7 @@ export async function show(root, context) {
     const keys = differingKeys(table, runs).filter((key) => key !== "seed");
     const focused = document.activeElement?.getAttribute?.("aria-label");
     fill(bar,
+      experimentField(table, () => { set({ hide: null, show: null }); drawBar(); void redraw(); }),
       choice("X axis", AXES, now.axis, (value) => change({ x: value === "step" ? null : value })),
       field("group by", select("Group by", [["method", "method (all but seed)"], ["run", "each run"], ["seed", "seed"], ...keys.map((key) => [key, key])],
         now.group, (value) => change({ group: value === "method" ? null : value, hide: null }))),
@@ -115,14 +118,15 @@ export async function show(root, context) {
       const found = await ask("quantities", { run: names }, signal);
       quantities = found.quantities;
       const metrics = metricNames();
-      const answer = await ask("curves", { run: names, metric: metrics, x: now.axis, group: now.group, band: now.band, smooth: now.smooth, points: pointsFor(runs.length, grid.clientWidth) }, signal);
-      draw(answer, names, now);
+      const answer = await ask("curves", { run: names, picked: isPicked || null, metric: metrics, x: now.axis, group: now.group, band: now.band, smooth: now.smooth, points: pointsFor(runs.length, grid.clientWidth) }, signal);
+      others = answer.others;
+      draw(answer, { run: names, picked: isPicked || null }, state());
     } catch (error) {
       if (error.name !== "AbortError") fill(banner, el("p", { class: "banner" }, error.message));
     }
   }
 
-  function draw(answer, names, now) {
+  function draw(answer, chosen, now) {
     drawGroups(answer, now);
     if (answer.pending.length) fill(banner, el("p", { class: "banner" }, `Curves of ${answer.pending.length} runs are being read into the index; they appear as they come.`));
     const wanted = new Map(answer.panels.map((panel) => [panel.name, panel]));
@@ -141,11 +145,11 @@ export async function show(root, context) {
       }
       // Only what is not in its place moves: moving loses the focus.
       if (grid.children[place] !== figure.element) grid.insertBefore(figure.element, grid.children[place] ?? null);
-      drawPanel(figure, panel, names, now);
+      drawPanel(figure, panel, chosen, now);
     }
   }
 
-  function drawPanel(figure, panel, names, now) {
+  function drawPanel(figure, panel, chosen, now) {
     const series = panel.series.filter(({ label }) => !now.hidden.has(label));
     const unit = panel.is_share ? "%" : panel.unit;
     const title = titleOf(panel.name);
@@ -155,12 +159,12 @@ export async function show(root, context) {
       figure.drawNothing("None of the shown runs has recorded it.");
       return;
     }
-    figure.savedFrom("figure/curves", { run: names, metric: panel.name, x: now.axis, group: now.group, band: now.band, smooth: now.smooth, log: now.log, hide: [...now.hidden] });
+    figure.savedFrom("figure/curves", { ...chosen, metric: panel.name, x: now.axis, group: now.group, band: now.band, smooth: now.smooth, log: now.log, hide: [...now.hidden] });
     figure.draw({
       title, subtitle,
       option: (colours) => curveOption(series, { ...now, isShare: panel.is_share, colours }),
       table: async () => {
-        const full = await ask("curves", { run: names, metric: panel.name, x: now.axis, group: now.group, band: now.band, smooth: now.smooth, points: 0 });
+        const full = await ask("curves", { ...chosen, metric: panel.name, x: now.axis, group: now.group, band: now.band, smooth: now.smooth, points: 0 });
         return curveTable(full.panels[0].series, now.axis);
       },
     });
@@ -168,21 +172,27 @@ export async function show(root, context) {
 
   function drawGroups({ groups, places }, now) {
     const byName = new Map(table.runs.map((run) => [run.name, run]));
-    fill(list, el("h3", {}, now.group === "run" ? "Runs" : "Groups"), Object.entries(groups).map(([label, members]) => {
-      const shown = now.group === "run" ? label.slice(label.indexOf("/") + 1).replace(/^\d{8}-\d{6}-/, "") : label;
-      const live = members.some((name) => byName.get(name)?.state === "running" || byName.get(name)?.state === "starting");
-      return el("button", {
-        class: "series", type: "button", title: members.join("\n"), "aria-pressed": String(!now.hidden.has(label)),
-        onclick: () => {
-          const hidden = state().hidden;
-          hidden[hidden.has(label) ? "delete" : "add"](label);
-          set({ hide: [...hidden] });
-          void redraw();
-        },
-        onmouseenter: () => highlight(label, true), onmouseleave: () => highlight(label, false),
-      }, swatch(places[label]), el("span", {}, shown),
-        el("small", {}, live && el("span", { class: "state running", title: "training" }), now.group === "run" ? "" : `${members.length} ${members.length === 1 ? "run" : "runs"}`));
-    }));
+    const entries = Object.entries(groups);
+    const shown = ([label, members]) => groupButton(label, members, { byName, place: places[label], now });
+    fill(list, el("h3", {}, now.group === "run" ? "Runs" : "Groups"), entries.filter(([label]) => !others.includes(label)).map(shown),
+      others.length > 0 && [el("h3", { title: "Single runs with other settings than their method's other runs" }, "Other runs"), entries.filter(([label]) => others.includes(label)).map(shown)]);
+  }
+
+  function groupButton(label, members, { byName, place, now }) {
+    const shown = now.group === "run" ? label.slice(label.indexOf("/") + 1).replace(/^\d{8}-\d{6}-/, "") : label;
+    const live = members.some((name) => ["running", "starting"].includes(byName.get(name)?.state));
+    const name = others.includes(label) ? "show" : "hide";
+    return el("button", {
+      class: "series", type: "button", title: members.join("\n"), "aria-pressed": String(!now.hidden.has(label)),
+      onclick: () => {
+        const chosen = new Set(getAll(name));
+        chosen[chosen.has(label) ? "delete" : "add"](label);
+        set({ [name]: [...chosen] });
+        void redraw();
+      },
+      onmouseenter: () => highlight(label, true), onmouseleave: () => highlight(label, false),
+    }, swatch(place), el("span", {}, shown),
+      el("small", {}, live && el("span", { class: "state running", title: "training" }), now.group === "run" ? "" : `${members.length} ${members.length === 1 ? "run" : "runs"}`));
   }
 
   function highlight(label, on) {

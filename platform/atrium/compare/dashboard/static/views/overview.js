@@ -7,7 +7,7 @@ import { duration, number, percent, shortName } from "../format.js";
 import { swatch } from "../palette.js";
 import { reportButtons } from "../report.js";
 import { addressOf, get, set } from "../url.js";
-import { drawDifferences, signed } from "./compare.js";
+import { confoundsBox, drawDifferences, signed } from "./compare.js";
 import { curveOption, titleOf } from "./curves.js";
 import { openDrawer } from "./run_drawer.js";
 
@@ -27,19 +27,13 @@ export async function show(root, context) {
   let drawn = "";
   let known = "";
 
-  const pinned = (experiment) => { try { return localStorage.getItem(`atrium-baseline:${experiment}`) ?? ""; } catch { return ""; } };
-
-  function pin(experiment, run) {
-    try { localStorage.setItem(`atrium-baseline:${experiment}`, run); } catch { /* it holds in the address */ }
-    set({ base: run });
+  function pin(baseline) {
+    set({ base: baseline });
     void refresh();
   }
 
   const refresh = oneAtATime(async () => {
-    let answer = await ask("overview", { experiment: get("exp"), base: get("base") });
-    if (answer.experiment && !get("base") && pinned(answer.experiment)) {
-      answer = await ask("overview", { experiment: answer.experiment, base: pinned(answer.experiment) });
-    }
+    const answer = await ask("overview", { experiment: get("exp") === "*" ? null : get("exp"), base: get("base") });
     const content = JSON.stringify(answer);
     if (content === known) return drawer?.refresh();
     known = content;
@@ -75,17 +69,19 @@ export async function show(root, context) {
     const elsewhere = answer.experiments.find((one) => one.num_running && one.name !== answer.experiment);
     fill(bar,
       field("experiment", select("Experiment", answer.experiments.map((one) => [one.name, label(one)]), answer.experiment, (value) => { set({ exp: value, base: null }); void refresh(); })),
-      answer.baseline && field("baseline", select("Baseline", arms.map((row) => [row.runs.find((run) => run.is_counted).name, row.name]), arms.find((row) => row.name === answer.baseline)?.runs.find((run) => run.is_counted).name, (value) => pin(answer.experiment, value))),
+      answer.baseline && field("baseline", select("Baseline", arms.map(({ name }) => [name, name]), answer.baseline, pin)),
       elsewhere && el("button", { type: "button", class: "link", onclick: () => { set({ exp: elsewhere.name, base: null }); void refresh(); } }, `${elsewhere.num_running} training in ${elsewhere.name}`),
       el("span", { class: "grow" }),
-      el("a", { href: addressOf("compare", { run: names, q: null }) }, "Whole comparison"), el("a", { href: addressOf("curves", { run: names, q: null }) }, "All curves"),
-      answer.baseline && reportButtons({ run: [...names].sort(), base: get("base") || pinned(answer.experiment) }));
+      el("a", { href: addressOf("compare", here(answer)) }, "Whole comparison"), el("a", { href: addressOf("curves", here(answer)) }, "All curves"),
+      answer.baseline && reportButtons({ run: [...names].sort(), base: answer.baseline }));
   }
 
   function drawAnswer(answer) {
     const pairs = answer.rows.map(({ pair }) => pair).filter(Boolean);
+    const notes = [...(answer.notes ?? []), ...(answer.environment ?? [])];
     const on = `${answer.title} on ${answer.benchmark}${answer.num_problems ? `, ${answer.num_problems} problems` : ""}`;
     fill(said,
+      confoundsBox(answer),
       el("p", { class: "muted" }, pairs.length ? `${answer.experiment}: ${on}; points with 95 % intervals for new seeds and new problems` : answer.experiment),
       pairs.map((pair) => {
         const { kind, sign, label, lead, words } = pair.verdict;
@@ -97,7 +93,7 @@ export async function show(root, context) {
       collapsesOf(answer.rows).map((line) => el("p", { class: "alert", role: "alert" }, "⚠ ", line)),
       answer.left_out.length > 0 && el("details", {}, el("summary", {}, `${answer.left_out.length} ${answer.left_out.length === 1 ? "run is" : "runs are"} left out`),
         el("ul", {}, answer.left_out.map(({ name, reason }) => el("li", {}, `${shortName(name)}: ${reason}`)))),
-      answer.notes.length > 0 && el("details", {}, el("summary", {}, `${answer.notes.length} ${answer.notes.length === 1 ? "note" : "notes"}`), el("ul", {}, answer.notes.map((note) => el("li", {}, note)))));
+      notes.length > 0 && el("details", {}, el("summary", {}, `${notes.length} ${notes.length === 1 ? "note" : "notes"}`), el("ul", {}, notes.map((note) => el("li", {}, note)))));
   }
 
   function drawForest(answer) {
@@ -113,7 +109,7 @@ export async function show(root, context) {
     forest.retitle(`Difference to ${answer.baseline}, ${answer.title}`);
     const places = new Map(answer.rows.map(({ name, place }) => [name, place]));
     drawDifferences(forest, { pairs, benchmarks: [answer.benchmark], titles: { mean: answer.title } }, "mean", places);
-    forest.savedFrom("figure/comparison", { run: runsOf(answer).sort(), base: get("base") || pinned(answer.experiment), figure: "difference", measure: "mean" });
+    forest.savedFrom("figure/comparison", { run: runsOf(answer).sort(), base: answer.baseline, figure: "difference", measure: "mean" });
   }
 
   function drawRows(answer) {
@@ -122,7 +118,9 @@ export async function show(root, context) {
     const focused = document.activeElement?.getAttribute?.("data-toggle");
     fill(rows, el("table", { class: "methods" },
       el("thead", {}, el("tr", {}, head.map((title, at) => el("th", { class: at === 2 || at === 3 ? "num" : null }, title)))),
-      el("tbody", {}, answer.rows.map((row) => [methodRow(row, answer, toggle), opened.has(row.name) && runRow(row)]))));
+      el("tbody", {}, answer.rows.map((row, at) => [
+        row.is_other && !answer.rows[at - 1]?.is_other && el("tr", { class: "group" }, el("td", { colspan: "6", class: "muted" }, "Other runs: single runs with other settings than their method's other runs")),
+        methodRow(row, answer, toggle), opened.has(row.name) && runRow(row)]))));
     if (focused) rows.querySelector(`[data-toggle="${CSS.escape(focused)}"]`)?.focus();
   }
 
@@ -138,21 +136,22 @@ export async function show(root, context) {
       el("td", { class: "num" }, outcome ? [el("span", { class: "value" }, percent(outcome.value)), outcome.low !== null && el("div", { class: "sub" }, `${percent(outcome.low)} – ${percent(outcome.high)}`)] : "–"),
       el("td", { class: "num" }, difference ? [el("span", { class: "value" }, signed(difference.value)), difference.another && el("div", { class: "sub" }, `${signed(difference.another.interval[0])} to ${signed(difference.another.interval[1])}`)] : "–"),
       el("td", {}, isBaseline ? "baseline" : pair ? el("span", { class: `kind ${pair.verdict.kind}` }, `${pair.verdict.sign} ${pair.verdict.label}`) : el("span", { class: "muted" }, answer.baseline ? "not counted" : "–"),
-        !isBaseline && counted && el("div", {}, el("button", { type: "button", class: "link sub", onclick: () => pin(answer.experiment, counted.name) }, "make it the baseline"))),
+        !isBaseline && counted && el("div", {}, el("button", { type: "button", class: "link sub", onclick: () => pin(row.name) }, "make it the baseline"))),
       el("td", {}, el("button", { type: "button", class: "link", "data-toggle": row.name, "aria-expanded": String(opened.has(row.name)), onclick: () => toggle(row.name) },
         `${opened.has(row.name) ? "▾" : "▸"} ${statesOf(row.runs)}`)));
   }
 
   function runRow(row) {
     return el("tr", { class: "inside" }, el("td", { colspan: "6" }, el("table", {}, el("tbody", {}, row.runs.map((run) => el("tr", {},
-      el("td", {}, el("a", { href: addressOf("overview", { ...here(), open: run.name }), onclick: (event) => { event.preventDefault(); void open(run.name); } }, shortName(run.name))),
+      el("td", {}, el("a", { href: addressOf("overview", { open: run.name }), onclick: (event) => { event.preventDefault(); void open(run.name); } }, shortName(run.name))),
       el("td", {}, `seed ${run.seed ?? "–"}`),
       el("td", {}, el("span", { class: `state ${run.state}` }, run.state), ` ${number(run.step)}/${number(run.num_steps)}`, run.left_s && el("span", { class: "muted" }, `, ${duration(run.left_s)} left`)),
       el("td", { class: "num" }, run.score === null ? "–" : `${percent(run.score)} %`),
       el("td", { class: "words muted" }, run.error ?? (run.is_counted ? "" : "not counted"))))))));
   }
 
-  const here = () => ({ exp: get("exp"), base: get("base") });
+  /** The experiment and the baseline for a link: no pick and no filter of other views. */
+  const here = ({ experiment, baseline }) => ({ exp: experiment, base: baseline, run: null, q: null });
 
   async function open(name) {
     drawer?.close({ silent: true });
@@ -163,14 +162,14 @@ export async function show(root, context) {
   async function drawCurves(answer) {
     const names = runsOf(answer);
     const scores = answer.benchmark === "macro average" ? null : answer.benchmark && `evaluation/${answer.benchmark}/mean_at_k`;
-    const shown = new Map(answer.rows.map(({ group, name }) => [group, name]));
+    const hide = answer.rows.filter((row) => row.is_other).map(({ name }) => name);
     const found = await ask("curves", { run: names, metric: [REWARD, scores], group: "method", points: 300 });
     for (const [at, figure] of curves.entries()) {
       const panel = found.panels[at];
       figure.element.hidden = !panel?.series.length;
       if (!panel?.series.length) continue;
-      const series = panel.series.map((one) => ({ ...one, label: shown.get(one.label) ?? one.label }));
-      figure.savedFrom("figure/curves", { run: names, metric: panel.name, group: "method" });
+      const series = panel.series.filter(({ label }) => !hide.includes(label));
+      figure.savedFrom("figure/curves", { run: names, metric: panel.name, group: "method", hide });
       figure.draw({
         title: panel.name === REWARD ? "Training reward" : titleOf(panel.name), subtitle: "mean over seeds by step; band: least to greatest seed",
         option: (colours) => curveOption(series, { axis: "step", log: false, isShare: panel.is_share, colours }),

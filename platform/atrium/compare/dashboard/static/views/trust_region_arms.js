@@ -5,8 +5,8 @@ import { debounced, el, fill, oneAtATime } from "../dom.js";
 import { Figure, axis, figureGrid, tip } from "../figure.js";
 import { number, percent } from "../format.js";
 import { seriesStyle, swatch } from "../palette.js";
-import { filterMenu, latestOnly, noRuns, searchBox, selected } from "../selection.js";
-import { get, getAll } from "../url.js";
+import { experimentField, filterMenu, latestOnly, noRuns, searchBox, selected } from "../selection.js";
+import { get } from "../url.js";
 import { curveOption } from "./curves.js";
 import { ratioTicks } from "./trust_region.js";
 
@@ -34,35 +34,28 @@ export async function showArms(root, context, modes) {
   grid.classList.add("two");
   const search = searchBox(() => void refresh());
   const redraw = debounced(() => void refresh(), 50);
-  fill(bar, modes, el("div", { class: "search" }, search), filterMenu(() => table, () => { search.value = get("q"); redraw(); }));
+  const experiment = el("span", {});
+  fill(bar, modes, experiment, el("div", { class: "search" }, search), filterMenu(() => table, () => { search.value = get("q"); redraw(); }));
   root.append(bar, banner, el("div", { class: "page" }, legend, grid));
-
-  /** The names of the runs, and how many would be here if all were. */
-  async function chosenRuns() {
-    if (get("q") || getAll("run").length) {
-      const { runs, num } = selected(table);
-      return { names: runs.map(({ name }) => name), num };
-    }
-    const { rows } = await ask("overview");
-    const names = (rows ?? []).flatMap((row) => row.runs.map(({ name }) => name));
-    return { names, num: names.length };
-  }
 
   const refresh = oneAtATime(async () => {
     table = await context.runs();
-    const { names, num } = await chosenRuns();
+    const { runs, num, isPicked } = selected(table);
+    const names = runs.map(({ name }) => name);
+    const picked = isPicked || null;
+    fill(experiment, experimentField(table, redraw));
     grid.hidden = !names.length;
     if (!names.length) { fill(legend); fill(banner, noRuns(table)); return; }
     try {
-      const answer = await ask("trust-region/arms", { run: names });
+      const answer = await ask("trust-region/arms", { run: names, picked });
       const trained = answer.arms.flatMap(({ runs }) => runs);
-      const curves = await ask("curves", { run: trained, group: "method", metric: [...CURVES.map(([name]) => name), AGE], points: 400 });
+      const curves = await ask("curves", { run: trained, picked, group: "method", metric: [...CURVES.map(([name]) => name), AGE], points: 400 });
       const hasLag = curves.panels.at(-1).series.some(({ y }) => y.some((age) => age > 0));
       const byRun = hasLag ? await ask("curves", { run: trained, group: "run", metric: [AGE, ...AGED.map(([name]) => name)], points: 200, even: true }) : null;
       fill(banner,
         latestOnly(num),
         answer.left_out.length > 0 && el("p", { class: "banner" }, `${answer.left_out.length} ${answer.left_out.length === 1 ? "run has" : "runs have"} made no step and ${answer.left_out.length === 1 ? "is" : "are"} not here.`));
-      fill(legend, answer.arms.map((arm) => el("span", { class: "series" }, swatch(arm.place), arm.name, el("small", {}, `${arm.runs.length} ${arm.runs.length === 1 ? "seed" : "seeds"}`))), el("span", { class: "muted" }, `all at steps 1 to ${number(answer.until)}`));
+      fill(legend, answer.arms.map((arm) => el("span", { class: "series" }, swatch(arm.place), arm.name, el("small", {}, `${arm.runs.length} ${arm.runs.length === 1 ? "seed" : "seeds"}`))), answer.others.map((arm) => el("span", { class: "series muted", title: arm.runs.join("\n") }, `other runs: ${arm.name}`)), el("span", { class: "muted" }, `all at steps 1 to ${number(answer.until)}`));
       drawWindows(figures.windows, answer.arms);
       for (const [sign] of SIGNS) drawRatios(figures[sign], answer, sign);
       for (const [at, [name]] of CURVES.entries()) drawCurve(figures[name], curves.panels[at], answer);
