@@ -1,4 +1,4 @@
-"""Runs grouped into arms, arms that are one method, and seeds in pairs."""
+"""Runs grouped into arms, and arms that are one method."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from atrium.compare.arms import are_same_method, group_runs, pair_seeds
+from atrium.compare.arms import are_same_method, group_runs
 from atrium.errors import ConfigError
 
 COUNTS = {("exam", 4): [1, 2]}
@@ -75,19 +75,6 @@ def test_trust_regions_that_are_idle_are_one_method(make_run):
 
     assert are_same_method(arm("atr", 1), arm("grpo", 1))
     assert not are_same_method(arm("atr", 2), arm("grpo", 2))
-
-
-def test_seeds_are_paired_by_number_or_else_in_order(make_run):
-    def arm(name, *seeds):
-        return group_runs([make_run(name, seed, COUNTS) for seed in seeds]).arms[0]
-
-    pairs, note = pair_seeds(arm("atr", 0, 1, 2), arm("grpo", 1, 2, 3))
-    assert pairs == [(1, 1), (2, 2)]
-    assert note.startswith("left out: 2 seeds of only one of")
-    assert "left out: 1 seed of" in pair_seeds(arm("atr", 0, 1), arm("grpo", 1))[1]
-    pairs, note = pair_seeds(arm("atr", 0, 1), arm("grpo", 7, 8, 9))
-    assert pairs == [(0, 7), (1, 8)]
-    assert "in order" in note
 
 
 def test_of_two_runs_with_one_seed_the_latest_counts_and_this_is_said(make_run):

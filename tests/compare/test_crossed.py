@@ -7,8 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import expit, stdtrit
 
-from atrium.compare.crossed import SHARES, crossed_mean, noise_of_sum, sampling_noise
-from atrium.evaluation.estimates import interval_over_problems, sampling_interval
+from atrium.compare.crossed import SHARES, crossed_mean
+from atrium.evaluation.estimates import interval_over_problems
 
 DRIFT_SHARE = 5.6
 """Variance of a seeds' mean over that of the problems' mean, where ignoring seeds covers about 60 %."""
@@ -53,34 +53,28 @@ def test_benchmarks_count_equally_and_share_their_seeds():
     assert both.another_exam.standard_error > 0.05
 
 
-def test_one_seed_speaks_of_its_checkpoint_as_an_evaluation_does():
+def test_one_seed_has_an_interval_for_new_problems_and_none_for_new_seeds():
     share_SP = np.array([[0.0, 0.25, 0.5, 1.0, 0.75, 0.25]])
-    noise = sampling_noise([4 * share_SP], [4])
-    mean = crossed_mean([share_SP], limits=SHARES, sampling=noise)
-    assert mean.is_about_checkpoints_only
+    mean = crossed_mean([share_SP], limits=SHARES)
+    assert mean.another_exam is None
+    assert mean.this_exam is None
     assert mean.components is None
-    assert_allclose(mean.another_exam.interval, interval_over_problems(share_SP[0]))
-    assert_allclose(noise.variance, (share_SP * (1 - share_SP) / 3).sum() / 36)
-    assert_allclose(mean.this_exam.interval, sampling_interval((4 * share_SP[0]).astype(int), 4))
+    assert_allclose(mean.new_problems.interval, interval_over_problems(share_SP[0]))
 
 
 def test_what_cannot_be_estimated_is_none_instead_of_certain():
     assert crossed_mean([np.full((3, 8), 0.1)]).this_exam is None
-    assert crossed_mean([[[0.2]]]).another_exam is None
+    assert crossed_mean([[[0.2]]]).new_problems is None
     assert crossed_mean([[[0.2], [0.3]]]).another_exam is None
-    assert sampling_noise([np.ones((1, 3))], [1]) is None
 
 
 def test_checkpoints_that_are_always_wrong_have_intervals_too():
-    """As if one more problem, or one more sample, had told them apart."""
-    wrong = np.zeros((1, 30), dtype=int)
-    noise = sampling_noise([wrong], [8])
-    difference = crossed_mean([wrong * 0.0], sampling=noise_of_sum([noise, noise]))
-    for known, num_outcomes in ((difference.another_exam, 30), (difference.this_exam, 240)):
-        reach = (1 - stdtrit(known.degrees_of_freedom, 0.025)) / (num_outcomes + 1)
-        assert_allclose(known.interval, (-reach, reach))
-        assert known.p_value == 1.0
-    assert_allclose(crossed_mean([np.zeros((3, 30))]).another_exam.interval, difference.another_exam.interval)
+    """As if one more problem had told them apart."""
+    known = crossed_mean([np.zeros((1, 30))]).new_problems
+    reach = (1 - stdtrit(known.degrees_of_freedom, 0.025)) / 31
+    assert_allclose(known.interval, (-reach, reach))
+    assert known.p_value == 1.0
+    assert_allclose(crossed_mean([np.zeros((3, 30))]).another_exam.interval, known.interval)
     opposite = crossed_mean([np.ones((3, 30))])
     assert 0.7 < opposite.another_exam.interval.low < opposite.another_exam.interval.high == 1.0
     assert opposite.another_exam.p_value < 1e-6

@@ -7,7 +7,15 @@ import pytest
 from numpy.testing import assert_allclose
 
 from atrium.compare.curve_index import index_of
-from atrium.compare.outcomes import At, evaluations_at, outcome_table, read_answers, read_evaluated_run
+from atrium.compare.outcomes import (
+    At,
+    OutcomeTable,
+    common_answers,
+    evaluations_at,
+    outcome_table,
+    read_answers,
+    read_evaluated_run,
+)
 from atrium.errors import RunFolderError
 
 
@@ -91,3 +99,23 @@ def test_runs_that_share_no_problem_cannot_be_lined_up(make_run):
     with pytest.raises(RunFolderError, match="share no problem"):
         outcome_table([one, other])
     assert np.array_equal(outcome_table([one, one]).num_correct_SP, [[1, 2], [1, 2]])
+
+
+def test_arms_are_counted_by_as_many_answers_each():
+    """More answers per problem make "every answer correct" rarer for the same policy."""
+    generator = np.random.default_rng(0)
+    names = tuple(f"p{number}" for number in range(400))
+
+    def table(num_seeds):
+        counts = generator.binomial(4, 0.9, (num_seeds, 400))
+        return OutcomeTable(
+            benchmark="exam", problem_ids=names, num_correct_SP=counts, num_samples_S=(4,) * num_seeds
+        )
+
+    tables = {"few": table(3), "many": table(8)}
+    num_answers, correct = common_answers(tables)
+    assert num_answers == 12
+    shares = [np.mean(correct_P == num_answers) for correct_P in correct.values()]
+    assert abs(shares[0] - shares[1]) < 0.08
+    assert np.mean(tables["many"].num_correct_SP.sum(axis=0) == 32) < 0.08
+    assert all((common_answers(tables)[1][name] == correct_P).all() for name, correct_P in correct.items())

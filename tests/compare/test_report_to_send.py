@@ -10,8 +10,8 @@ import pytest
 from atrium.cli.app import main
 from atrium.compare.paper_sentences import paper_sentences
 from atrium.compare.report_files import report_files, report_name
-from atrium.compare.report_markup import label_of, results_latex
-from atrium.compare.report_tables import headline_pair
+from atrium.compare.report_markup import document_markdown, label_of, results_latex
+from atrium.compare.report_tables import headline_pair, report_tables
 from atrium.compare.report_training import read_training
 from atrium.compare.run_comparison import compare_runs
 
@@ -32,7 +32,7 @@ def test_the_sentence_says_no_more_than_the_interval(study):
     )
     low, high = headline_pair(study, study.arms[2]).comparison.difference.another_exam.interval
     assert excluded / 100 >= max(-low, high) > excluded / 100 - 0.0011
-    assert "jointly for 2 candidates, Dunnett" in alike
+    assert "jointly for 2 candidates, Bonferroni" in alike
 
 
 def test_nothing_about_methods_may_be_written_from_one_seed_or_of_equal_windows(make_run):
@@ -63,6 +63,26 @@ def test_the_table_for_a_paper_has_caption_label_and_the_best_score_bold(study):
     assert rows["grpo"].endswith(r"& -- \\")
     assert len({line.count("&") for line in rows.values()}) == 1, "every row has all columns"
     assert not re.search(r"(?<!\\)[%#_]", text.replace("95 \\%", "")), "all that TeX reads is escaped"
+
+
+def test_no_arm_is_bold_or_called_best_unless_it_is_better_than_every_other(make_study):
+    found = compare_runs(make_study({"grpo": 0.0, "atr": 0.2, "clip_higher": 0.2}))
+    assert set(found.best.values()) == {None}
+    assert r"\textbf" not in results_latex(found)
+    assert "no arm is shown to be the best by Mean@4 on exam" in document_markdown(
+        found, report_tables(found)
+    )
+
+
+def test_one_seed_shows_no_interval_in_any_medium(make_study):
+    found = compare_runs(make_study({"grpo": 0.0, "atr": 0.3}, num_seeds=1))
+    files = report_files(found, made="now")
+    for suffix, text in files.items():
+        assert "one seed: not judged" in text or suffix == "tex", suffix
+        assert "intervals for new seeds" not in text
+        assert "Intervals are 95" not in text
+        assert not re.search(r"\[([-+]\d|\d\d)", text), suffix
+    assert "is better than" not in "".join(files.values())
 
 
 def test_the_files_hold_sentences_curves_claims_and_all_tables(study):

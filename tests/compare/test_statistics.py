@@ -124,6 +124,8 @@ def test_what_few_seeds_cannot_support_appears_with_enough_of_them():
     assert compare_arms(*arms(3, 30, 0.03)).iqm_candidate is None
     assert some.iqm_difference_interval is None
     assert many.iqm_difference_interval.low < 0.03 < many.iqm_difference_interval.high
+    assert few.improvement is None
+    assert some.improvement is None
     assert many.improvement_interval.low <= many.improvement <= many.improvement_interval.high
 
 

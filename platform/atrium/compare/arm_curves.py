@@ -1,4 +1,4 @@
-"""Arms compared by an outcome of their learning curves: each against the first one, paired by seed."""
+"""Arms compared by an outcome of their learning curves: each against the first one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atrium.compare.arms import Arm, pair_seeds
+from atrium.compare.arms import Arm
 from atrium.compare.ceilings import CeilingFit, fit_ceiling
 from atrium.compare.curve_contrasts import CurveContrast, curve_contrast, curve_value
 from atrium.compare.curve_index import recorded_curves
 from atrium.compare.curves import Axis, axis_values
+from atrium.compare.pairing import SeedPairing, pair_seeds
 from atrium.errors import ConfigError
 from atrium.tracking.curve_outcomes import CurveOutcome
 from atrium.tracking.run_folder import RunFolder
@@ -25,6 +26,7 @@ class ArmCurves:
     outcome: CurveOutcome
     values: Mapping[str, Mapping[int, float]]
     contrasts: Mapping[str, CurveContrast]
+    pairings: Mapping[str, SeedPairing]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,32 +34,42 @@ class ArmCeilings:
     """Each arm's fits by seed (None where a curve cannot be fitted), and what can be said of candidates.
 
     The contrasts are of ceilings, and of the logarithm of the tokens at half way; they exist where every
-    paired curve of both arms shows its ceiling.
+    curve that they use shows its ceiling.
     """
 
     metric: str
     fits: Mapping[str, Mapping[int, CeilingFit | None]]
     ceilings: Mapping[str, CurveContrast]
     log_midpoints: Mapping[str, CurveContrast]
+    pairings: Mapping[str, SeedPairing]
 
 
 def compare_ceilings(arms: Sequence[Arm], metric: str) -> ArmCeilings:
     """Fit every run's curve of a metric against the tokens generated, and compare with the first arm."""
     fits = {arm.name: {seed: _fit(arm.runs[seed], metric) for seed in arm.seeds} for arm in arms}
     baseline, *candidates = arms
+    pairings = _pairings(arms)
     ceilings, log_midpoints = {}, {}
     for arm in candidates:
-        pairs, _ = pair_seeds(baseline, arm)
-        sides = [[fits[one.name][pair[side]] for pair in pairs] for side, one in enumerate((baseline, arm))]
-        known = [[fit for fit in side if fit is not None and fit.is_known] for side in sides]
-        if any(len(side) < len(pairs) for side in known):
+        pairing = pairings[arm.name]
+        own = [fits[arm.name][seed] for seed in pairing.candidate]
+        other = [fits[baseline.name][seed] for seed in pairing.baseline]
+        known = [[fit for fit in side if fit is not None and fit.is_known] for side in (own, other)]
+        if len(known[0]) < len(own) or len(known[1]) < len(other):
             continue
-        num = len(candidates)
+        num, is_paired = len(candidates), pairing.is_paired
         of_ceilings = [[fit.ceiling for fit in side] for side in known]
         of_midpoints = [[math.log(fit.midpoint) for fit in side] for side in known]
-        ceilings[arm.name] = curve_contrast(*of_ceilings[::-1], num_together=num)
-        log_midpoints[arm.name] = curve_contrast(*of_midpoints[::-1], num_together=num)
-    return ArmCeilings(metric=metric, fits=fits, ceilings=ceilings, log_midpoints=log_midpoints)
+        ceilings[arm.name] = curve_contrast(*of_ceilings, num_together=num, is_paired=is_paired)
+        log_midpoints[arm.name] = curve_contrast(*of_midpoints, num_together=num, is_paired=is_paired)
+    return ArmCeilings(
+        metric=metric, fits=fits, ceilings=ceilings, log_midpoints=log_midpoints, pairings=pairings
+    )
+
+
+def _pairings(arms: Sequence[Arm]) -> dict[str, SeedPairing]:
+    """The seeds that each candidate's contrast with the first arm uses, by the candidate's name."""
+    return {arm.name: pair_seeds(arms[0].runs, arm.runs) for arm in arms[1:]}
 
 
 def _fit(run: RunFolder, metric: str) -> CeilingFit | None:
@@ -77,14 +89,16 @@ def compare_curves(arms: Sequence[Arm], outcome: CurveOutcome) -> ArmCurves:
     values = {arm.name: _values(arm, outcome) for arm in arms}
     baseline, *candidates = arms
     contrasts = {}
+    pairings = _pairings(arms)
     for arm in candidates:
-        pairs, _ = pair_seeds(baseline, arm)
+        pairing = pairings[arm.name]
         contrasts[arm.name] = curve_contrast(
-            [values[arm.name][seed] for _, seed in pairs],
-            [values[baseline.name][seed] for seed, _ in pairs],
+            [values[arm.name][seed] for seed in pairing.candidate],
+            [values[baseline.name][seed] for seed in pairing.baseline],
             num_together=len(candidates),
+            is_paired=pairing.is_paired,
         )
-    return ArmCurves(outcome=outcome, values=values, contrasts=contrasts)
+    return ArmCurves(outcome=outcome, values=values, contrasts=contrasts, pairings=pairings)
 
 
 def _values(arm: Arm, outcome: CurveOutcome) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""Candidates against the baseline arm: seeds paired, outcomes compared, verdicts that hold together.
+"""Candidates against the baseline arm, outcomes compared, verdicts that hold together; and the best arm.
 
 Axes: A arms, S seeds, P problems.
 """
@@ -9,23 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from atrium.compare.arms import Arm, are_same_method, pair_seeds
-from atrium.compare.crossed import (
-    SHARES,
-    CrossedMean,
-    SamplingNoise,
-    Values,
-    crossed_mean,
-    noise_of_sum,
-    sampling_noise,
-)
+from atrium.compare.arms import Arm, are_same_method
+from atrium.compare.crossed import SHARES, CrossedMean, Values, crossed_mean
 from atrium.compare.outcomes import OutcomeTable
+from atrium.compare.pairing import SeedPairing, pair_seeds
 from atrium.compare.robust import mean_scores
-from atrium.compare.simultaneous import family_of
-from atrium.compare.statistics import Comparison, compare_arms, verdict
+from atrium.compare.simultaneous import Family, SeedSpread, moderated_spreads, shown_best
+from atrium.compare.statistics import Comparison, arms_difference, compare_arms, verdict, verdict_on
 from atrium.compare.verdicts import Verdict
+from atrium.tracking.formatting import counted
 
 MACRO = "macro average"
 MEAN = "mean"
@@ -41,7 +34,30 @@ class Pair:
     measure: str
     benchmark: str
     comparison: Comparison
+    pairing: SeedPairing
     verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """What every arm did by one measure on some benchmarks: `value_SP` by arm, seeds ascending."""
+
+    values: Mapping[str, Sequence[Values]]
+    family: Family
+
+    def of(self, arm: Arm, seeds: Sequence[int]) -> list[Values]:
+        """An arm's values of these seeds, by benchmark."""
+        rows = [arm.seeds.index(seed) for seed in seeds]
+        return [value_SP[rows] for value_SP in self.values[arm.name]]
+
+    def spreads(self, arms: Sequence[Arm], pairings: Sequence[SeedPairing]) -> Sequence[SeedSpread | None]:
+        """The moderated spread over seeds of every difference from the first arm; None where not shared."""
+        first = pairings[0]
+        found = None
+        if first.is_paired and all(one == first for one in pairings):
+            scores = [mean_scores(self.of(arm, first.baseline)).mean(axis=1) for arm in arms]
+            found = moderated_spreads(np.stack(scores))
+        return found or [None] * len(pairings)
 
 
 def compare_pairs(
@@ -51,114 +67,116 @@ def compare_pairs(
     *,
     k: int,
     seed: int,
-    notes: list[str],
 ) -> list[Pair]:
     """All candidates against the first arm: the macro average is one family, all single benchmarks another.
 
-    `tables` holds outcomes by benchmark and arm, seeds ascending; what is noticed is added to `notes`.
+    `tables` holds outcomes by benchmark and arm, seeds ascending.
     """
     baseline, candidates = arms[0], arms[1:]
-    paired = {candidate.name: pair_seeds(baseline, candidate) for candidate in candidates}
-    notes += [note for _, note in paired.values() if note]
+    pairings = [pair_seeds(baseline.runs, candidate.runs) for candidate in candidates]
     found = []
-    for members_by_name in _families(list(tables)):
-        for name, members in members_by_name.items():
-            chosen = [tables[member] for member in members]
-            scores_AS = _shared_scores(arms, chosen, [pairs for pairs, _ in paired.values()], measure, k)
-            family = family_of(scores_AS, len(candidates), len(members_by_name))
-            for candidate in candidates:
-                comparison = compare_arms(
-                    *_sides((baseline, candidate), chosen, paired[candidate.name][0], measure, k),
-                    family=family,
-                    seed=seed,
+    for name, scores in scores_by_benchmark(arms, tables, measure, k=k).items():
+        spreads = scores.spreads(arms, pairings)
+        for candidate, pairing, spread in zip(candidates, pairings, spreads, strict=True):
+            comparison = compare_arms(
+                scores.of(baseline, pairing.baseline),
+                scores.of(candidate, pairing.candidate),
+                is_paired=pairing.is_paired,
+                family=scores.family,
+                spread=spread,
+                seed=seed,
+            )
+            judged = verdict(
+                comparison,
+                baseline_name=baseline.name,
+                candidate_name=candidate.name,
+                same_method=are_same_method(baseline, candidate),
+            )
+            found.append(
+                Pair(
+                    baseline=baseline.name,
+                    candidate=candidate.name,
+                    measure=measure,
+                    benchmark=name,
+                    comparison=comparison,
+                    pairing=pairing,
+                    verdict=judged,
                 )
-                judged = verdict(
-                    comparison,
-                    baseline_name=baseline.name,
-                    candidate_name=candidate.name,
-                    same_method=are_same_method(baseline, candidate),
-                )
-                found.append(
-                    Pair(
-                        baseline=baseline.name,
-                        candidate=candidate.name,
-                        measure=measure,
-                        benchmark=name,
-                        comparison=comparison,
-                        verdict=judged,
-                    )
-                )
+            )
     return found
 
 
-def _sides(
-    arms: tuple[Arm, Arm],
-    tables: Sequence[Mapping[str, OutcomeTable]],
-    pairs: Sequence[tuple[int, int]],
-    measure: str,
+def best_arms(
+    arms: Sequence[Arm],
+    tables: Mapping[str, Mapping[str, OutcomeTable]],
+    pairs: Sequence[Pair],
+    *,
     k: int,
-) -> tuple[list[Values], list[Values], SamplingNoise | None]:
-    """What both arms did on the seeds that are paired, and the sampling noise of their difference."""
-    sides = [
-        [_selected(by_arm[arm.name], [arm.seeds.index(pair[side]) for pair in pairs]) for by_arm in tables]
-        for side, arm in enumerate(arms)
+) -> dict[tuple[str, str], str | None]:
+    """The arm shown to be the best by measure and benchmark; None while any verdict there is withheld."""
+    withheld = {(pair.measure, pair.benchmark) for pair in pairs if pair.verdict.withheld}
+    return {
+        (measure, name): None if (measure, name) in withheld else best_arm(arms, scores)
+        for measure in dict.fromkeys(pair.measure for pair in pairs)
+        for name, scores in scores_by_benchmark(arms, tables, measure, k=k).items()
+    }
+
+
+def left_out_of_pairs(pairs: Sequence[Pair]) -> list[str]:
+    """Notes on seeds of only one arm that a paired difference does not use."""
+    numbers = {(pair.candidate, pair.baseline): pair.pairing.num_left_out for pair in pairs}
+    return [
+        f"left out of the difference: {counted(num, 'seed')} of only one of {candidate} and {baseline}"
+        for (candidate, baseline), num in numbers.items()
+        if num
     ]
-    baseline, candidate = ([values_of(table, measure, k) for table in side] for side in sides)
-    return baseline, candidate, _noise_of_both(sides) if measure == MEAN else None
+
+
+def best_arm(arms: Sequence[Arm], scores: Scores) -> str | None:
+    """The arm that is shown to be the best: better than every other one, in intervals that hold together."""
+    means = [float(np.mean([value_SP.mean() for value_SP in scores.values[arm.name]])) for arm in arms]
+
+    def is_better(one: int, other: int) -> bool:
+        ordered = [arms[one], *(arm for arm in arms if arm is not arms[one])]
+        pairings = [pair_seeds(arms[one].runs, arm.runs) for arm in ordered[1:]]
+        place = ordered.index(arms[other]) - 1
+        pairing = pairings[place]
+        difference = arms_difference(
+            scores.of(arms[one], pairing.baseline),
+            scores.of(arms[other], pairing.candidate),
+            is_paired=pairing.is_paired,
+            family=scores.family,
+            spread=scores.spreads(ordered, pairings)[place],
+        )
+        judged = verdict_on(difference, pairing.num_seeds, names=(arms[one].name, arms[other].name))
+        return judged.kind == "worse" and not are_same_method(arms[one], arms[other])
+
+    best = shown_best(means, is_better)
+    return None if best is None else arms[best].name
+
+
+def scores_by_benchmark(
+    arms: Sequence[Arm], tables: Mapping[str, Mapping[str, OutcomeTable]], measure: str, *, k: int
+) -> dict[str, Scores]:
+    """The scores of all arms on the macro average and on every benchmark, with the family of each."""
+    single: dict[str, tuple[str, ...]] = {name: (name,) for name in tables}
+    families = [{MACRO: tuple(tables)}, single] if len(tables) > 1 else [single]
+    return {
+        name: Scores(
+            values={
+                arm.name: [values_of(tables[member][arm.name], measure, k) for member in members]
+                for arm in arms
+            },
+            family=Family(num_candidates=len(arms) - 1, num_benchmarks=len(family)),
+        )
+        for family in families
+        for name, members in family.items()
+    }
 
 
 def score_of(tables: Sequence[OutcomeTable], measure: str, k: int) -> CrossedMean:
-    """One arm's mean over benchmarks, seeds and problems; with one seed, sampling noise is this exam's."""
-    noise = None
-    if measure == MEAN and all(len(table.num_samples_S) == 1 for table in tables):
-        noise = sampling_noise([t.num_correct_SP for t in tables], [t.num_samples_S[0] for t in tables])
-    return crossed_mean([values_of(table, measure, k) for table in tables], limits=SHARES, sampling=noise)
-
-
-def _shared_scores(
-    arms: Sequence[Arm],
-    tables: Sequence[Mapping[str, OutcomeTable]],
-    paired: Sequence[Sequence[tuple[int, int]]],
-    measure: str,
-    k: int,
-) -> NDArray[np.float64] | None:
-    """The seeds' means of every arm [A, S], over benchmarks; None where seeds differ by pair."""
-    if any(pairs != paired[0] for pairs in paired):
-        return None
-    rows = [[arm.seeds.index(pair[arm is not arms[0]]) for pair in paired[0]] for arm in arms]
-    return np.stack(
-        [
-            mean_scores(
-                [values_of(_selected(by_arm[arm.name], seeds), measure, k) for by_arm in tables]
-            ).mean(axis=1)
-            for arm, seeds in zip(arms, rows, strict=True)
-        ]
-    )
-
-
-def _families(benchmarks: Sequence[str]) -> list[dict[str, tuple[str, ...]]]:
-    single: dict[str, tuple[str, ...]] = {name: (name,) for name in benchmarks}
-    return [{MACRO: tuple(benchmarks)}, single] if len(benchmarks) > 1 else [single]
-
-
-def _noise_of_both(sides: Sequence[Sequence[OutcomeTable]]) -> SamplingNoise | None:
-    """The sampling noise of a difference of Mean@K: both arms' variances add up."""
-    found = [
-        sampling_noise([t.num_correct_SP for t in side], [min(t.num_samples_S) for t in side])
-        for side in sides
-        if all(len(table.num_samples_S) == 1 for table in side)
-    ]
-    known = [noise for noise in found if noise is not None]
-    return noise_of_sum(known) if len(known) == len(sides) else None
-
-
-def _selected(table: OutcomeTable, rows: Sequence[int]) -> OutcomeTable:
-    return OutcomeTable(
-        benchmark=table.benchmark,
-        problem_ids=table.problem_ids,
-        num_correct_SP=table.num_correct_SP[list(rows)],
-        num_samples_S=tuple(table.num_samples_S[row] for row in rows),
-    )
+    """One arm's mean over benchmarks, seeds and problems."""
+    return crossed_mean([values_of(table, measure, k) for table in tables], limits=SHARES)
 
 
 def values_of(table: OutcomeTable, measure: str, k: int) -> Values:

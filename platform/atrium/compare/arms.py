@@ -135,22 +135,6 @@ def are_same_method(one: Arm, other: Arm) -> bool:
     return not outside and one.method.same_as(other.method, one.use)
 
 
-def pair_seeds(one: Arm, other: Arm) -> tuple[list[tuple[int, int]], str | None]:
-    """The seeds of two arms in pairs, and a note where they could not all be paired by number.
-
-    Without a common seed they are paired in their order: what is said then still holds, but pairing gains
-    nothing from seeds.
-    """
-    common = sorted(set(one.runs) & set(other.runs))
-    if common:
-        left = len(one.runs) + len(other.runs) - 2 * len(common)
-        seeds = "1 seed" if left == 1 else f"{left} seeds"
-        note = f"left out: {seeds} of only one of {one.name} and {other.name}" if left else None
-        return [(seed, seed) for seed in common], note
-    pairs = list(zip(one.seeds, other.seeds, strict=False))
-    return pairs, f"{one.name} and {other.name} have no seed in common; their seeds are paired in order"
-
-
 def as_trained(config: Mapping[str, object]) -> Mapping[str, object]:
     """The settings of a run; of an evaluated checkpoint, those it was trained with.
 

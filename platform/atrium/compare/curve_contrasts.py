@@ -1,7 +1,8 @@
-"""Outcomes of curves compared: the mean difference of two arms, paired by seed, with its interval over seeds.
+"""Outcomes of curves compared: the difference of two arms' means, with its interval over seeds.
 
-Equal seeds of two arms share problems, start and draws, so that much of what a seed does cancels. Several
-planned contrasts have intervals that hold together, by Bonferroni: they share no one baseline.
+Equal seeds of two arms share problems, start and draws, so that much of what a seed does cancels if they are
+paired. Seeds that are not paired are compared as in `unpaired`. Several planned contrasts have intervals that
+hold together, by Bonferroni: they share no one baseline.
 
 Axes: S seeds.
 """
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from atrium.compare.curve_index import recorded_curves
-from atrium.compare.simultaneous import Family
+from atrium.compare.simultaneous import Family, SeedSpread
+from atrium.compare.unpaired import unpaired_spread
 from atrium.evaluation.estimates import Interval
 from atrium.tracking.curve_outcomes import CurveOutcome
 from atrium.tracking.run_folder import RunFolder
@@ -22,7 +24,7 @@ from atrium.tracking.run_folder import RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveContrast:
-    """A candidate's outcome less the baseline's: each seed's, and their mean.
+    """A candidate's outcome less the baseline's: each paired seed's (empty if unpaired), and of the means.
 
     The interval is of 95 % over the contrasts that are judged together, None where it cannot be estimated:
     with one seed, or where seeds do not differ, from which t would claim certainty.
@@ -41,19 +43,29 @@ class CurveContrast:
 
 
 def curve_contrast(
-    candidate_S: Sequence[float], baseline_S: Sequence[float], *, num_together: int = 1
+    candidate_S: Sequence[float],
+    baseline_S: Sequence[float],
+    *,
+    num_together: int = 1,
+    is_paired: bool = True,
 ) -> CurveContrast:
-    """The contrast of two arms' outcomes, seeds in the same order, as one of `num_together`.
+    """The contrast of two arms' outcomes, paired seeds in the same order, as one of `num_together`.
 
-    Raises `ValueError` where the arms differ in their number of seeds.
+    Raises `ValueError` where paired arms differ in their number of seeds.
     """
-    difference_S = np.subtract(candidate_S, baseline_S, dtype=np.float64)
-    if len(candidate_S) != len(baseline_S) or not len(difference_S):
+    if (is_paired and len(candidate_S) != len(baseline_S)) or not min(len(candidate_S), len(baseline_S)):
         raise ValueError("both arms need outcomes of the same seeds, at least one")
-    mean, interval = float(difference_S.mean()), None
-    error = float(difference_S.std(ddof=1)) / len(difference_S) ** 0.5 if len(difference_S) > 1 else 0.0
-    if error > 0.0:
-        half = Family(num_candidates=num_together).quantile(len(difference_S) - 1) * error
+    difference_S, interval = np.zeros(0), None
+    if is_paired:
+        difference_S = np.subtract(candidate_S, baseline_S, dtype=np.float64)
+        df_S = len(difference_S) - 1.0
+        spread = SeedSpread(float(difference_S.var(ddof=1)) / (df_S + 1.0), df_S) if df_S else None
+    else:
+        spread = unpaired_spread(baseline_S, candidate_S)
+    mean = float(np.mean(candidate_S) - np.mean(baseline_S))
+    if spread and spread.variance > 0.0:
+        quantile = Family(num_candidates=num_together).quantile(spread.degrees_of_freedom)
+        half = quantile * spread.variance**0.5
         interval = Interval(mean - half, mean + half)
     return CurveContrast(difference=mean, difference_S=tuple(difference_S.tolist()), interval=interval)
 

@@ -20,13 +20,14 @@ def outcome_table(found: ArmCurves) -> ReportTable:
             str(len(value_by_seed)),
             f"{np.mean(list(value_by_seed.values())):.4g}",
             *_contrast_cells(found.contrasts.get(name), "{:+.4g}".format),
+            _compared_seeds(found, name),
         )
         for name, value_by_seed in found.values.items()
     ]
     return ReportTable(
         title=f"Training: {found.outcome.words}, against {next(iter(found.values))}"
         + _together(len(found.contrasts)),
-        columns=("arm", "seeds", "mean", "difference", "interval over seeds"),
+        columns=("arm", "seeds", "mean", "difference", "interval over seeds", "compared seeds"),
         rows=tuple(rows),
     )
 
@@ -45,6 +46,7 @@ def ceiling_table(found: ArmCeilings) -> ReportTable:
                 *_contrast_cells(found.ceilings.get(name), "{:+.3f}".format),
                 "not known" if midpoint is None else f"{midpoint:,.0f}",
                 *_contrast_cells(found.log_midpoints.get(name), lambda log: f"x {math.exp(log):.2f}"),
+                _compared_seeds(found, name),
             )
         )
     return ReportTable(
@@ -59,6 +61,7 @@ def ceiling_table(found: ArmCeilings) -> ReportTable:
             "tokens at half way",
             "ratio",
             "its interval",
+            "compared seeds",
         ),
         rows=tuple(rows),
     )
@@ -71,6 +74,10 @@ def _contrast_cells(contrast: CurveContrast | None, text: Callable[[float], str]
     interval = contrast.interval
     ends = NOTHING if interval is None else f"[{text(interval.low)}, {text(interval.high)}]"
     return text(contrast.difference), ends
+
+
+def _compared_seeds(found: ArmCurves | ArmCeilings, name: str) -> str:
+    return found.pairings[name].words if name in found.pairings else NOTHING
 
 
 def _together(num_candidates: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from atrium.compare.arms import Arm, pair_seeds
+from atrium.compare.arms import Arm
 from atrium.compare.outcomes import EvaluatedRun
 from atrium.nested import setting
 
@@ -52,9 +52,9 @@ def draws_notes(
             if len(set(map(str, own))) < len(own):
                 notes[_shared(arm)] = None
         for candidate in arms[1:]:
-            for seed, other in pair_seeds(arms[0], candidate)[0]:
-                one, two = draws[arms[0].runs[seed].name], draws[candidate.runs[other].name]
-                if seed == other and one != two:
+            for seed in sorted(set(arms[0].runs) & set(candidate.runs)):
+                one, two = draws[arms[0].runs[seed].name], draws[candidate.runs[seed].name]
+                if one != two:
                     notes[_unpaired(arms[0], candidate, seed, one, two)] = None
                     break
     return list(notes)

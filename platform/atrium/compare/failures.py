@@ -55,5 +55,5 @@ def fell_below_start(before: Sequence[ArrayLike], after: Sequence[ArrayLike]) ->
     problems, at 95 %; from a single problem nothing follows.
     """
     gaps = [np.subtract(end_P, start_P)[None, :] for start_P, end_P in zip(before, after, strict=True)]
-    known = crossed_mean(gaps).another_exam if gaps else None
+    known = crossed_mean(gaps).new_problems if gaps else None
     return known is not None and known.interval.high < 0.0

@@ -23,6 +23,7 @@ from atrium.compare.curve_index import recorded_curves
 from atrium.compare.curves import Axis, at_steps
 from atrium.errors import RunFolderError
 from atrium.evaluation.estimates import pass_at_k
+from atrium.seeding import derive_seed
 from atrium.tracking.reader import EvaluationPoint, read_evaluations
 from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
@@ -177,6 +178,29 @@ def outcome_table(answers: Sequence[Answers]) -> OutcomeTable:
         num_correct_SP=np.array([[one.num_correct[name] for name in problem_ids] for one in answers]),
         num_samples_S=tuple(one.num_samples for one in answers),
     )
+
+
+def common_answers(tables: Mapping[str, OutcomeTable]) -> tuple[int, dict[str, NDArray[np.int64]]]:
+    """How many answers per problem all arms have, and how many of so many each arm has correct [P].
+
+    An arm with more seeds or samples has more chances to be wrong once. Of its answers as many are drawn as
+    the smallest number of any arm, by a key of benchmark and problem, so that a draw never changes.
+    """
+    num_answers = min(sum(table.num_samples_S) for table in tables.values())
+    return num_answers, {name: _drawn(table, num_answers) for name, table in tables.items()}
+
+
+def _drawn(table: OutcomeTable, num_answers: int) -> NDArray[np.int64]:
+    total = sum(table.num_samples_S)
+    correct_P: NDArray[np.int64] = table.num_correct_SP.sum(axis=0)
+    if total == num_answers:
+        return correct_P
+    keys = (derive_seed(0, "common_answers", table.benchmark, name) for name in table.problem_ids)
+    drawn = [
+        np.random.default_rng(key).hypergeometric(num_correct, total - num_correct, num_answers)
+        for key, num_correct in zip(keys, correct_P.tolist(), strict=True)
+    ]
+    return np.array(drawn, dtype=np.int64)
 
 
 @lru_cache(maxsize=512)

@@ -20,8 +20,8 @@ def _sentence(comparison: RunsComparison, pair: Pair) -> str:
     known = pair.comparison.difference.another_exam
     if pair.verdict.kind == "same_method":
         return f"{one} and {other} are one method under two names (their windows [l, u] are equal)."
-    if known is None or pair.verdict.withheld:
-        why = pair.verdict.withheld
+    why = pair.verdict.withheld
+    if known is None or why:
         return f"Nothing can be written about {one} and {other} as methods: {why}."
     if withheld := withheld_words(comparison.confounds, one, other):
         return withheld
@@ -29,9 +29,9 @@ def _sentence(comparison: RunsComparison, pair: Pair) -> str:
     settings = with_words(comparison.confounds, one, other)
     num_problems = comparison.num_problems.get(pair.benchmark, sum(comparison.num_problems.values()))
     where = "" if pair.benchmark == MACRO else f" on {pair.benchmark}"
-    seeds = counted(len(pair.comparison.difference.value_S), "seed")
-    design = f"over {seeds} per method and {counted(num_problems, 'problem')}"
+    design = f"over {_seeds(pair)} and {counted(num_problems, 'problem')}"
     together = f", {family_words(pair)}" if family_words(pair) else ""
+    together += f"; {pair.pairing.words}"
     measure = comparison.title(MEAN) + where
     if low <= 0.0 <= high:
         excluded = rounded_up(max(-low, high))
@@ -49,7 +49,14 @@ def _sentence(comparison: RunsComparison, pair: Pair) -> str:
     )
 
 
+def _seeds(pair: Pair) -> str:
+    num_baseline, num_candidate = pair.pairing.num_seeds
+    if num_baseline == num_candidate:
+        return f"{counted(num_candidate, 'seed')} per method"
+    return f"{num_candidate} and {num_baseline} seeds"
+
+
 def family_words(pair: Pair) -> str:
-    """`jointly for 5 candidates, Dunnett`; empty for a single difference."""
+    """`jointly for 5 candidates, Bonferroni`; empty for a single difference."""
     words = pair.comparison.family.words.replace(" (", ", ").replace(")", "")
     return f"jointly for {words}" if words else ""

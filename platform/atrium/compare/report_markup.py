@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from atrium.compare.arm_pairs import MACRO, MEAN
 from atrium.compare.paper_sentences import family_words, paper_sentences
 from atrium.compare.report_tables import (
-    READING,
     ReportTable,
     headline_pair,
     interval_text,
     note_lines,
+    reading_lines,
     top_lines,
     verdict_lines,
 )
@@ -33,7 +33,7 @@ def document_markdown(
     parts += ["May be written:\n", *(f"> {_markdown_text(line)}\n" for line in paper_sentences(comparison))]
     parts += [f"- {_markdown_text(line)}" for line in said]
     parts += [markdown(table) for table in tables]
-    parts += [f"- {_markdown_text(line)}" for line in (*note_lines(comparison), *READING)]
+    parts += [f"- {_markdown_text(line)}" for line in (*note_lines(comparison), *reading_lines(comparison))]
     return "\n".join(parts) + "\n"
 
 
@@ -53,18 +53,18 @@ def document_latex(
 
 
 def results_latex(comparison: RunsComparison) -> str:
-    """The arms' scores and differences as a table environment; the highest score of a column is bold."""
+    """The arms' scores and differences as a table environment; bold is the arm shown to be the best."""
     names = [(m, b) for b in _benchmarks(comparison) for m in MEASURES if m == MEAN or comparison.k > 1]
     columns = [[100.0 * arm.scores[m][b].value for arm in comparison.arms] for m, b in names]
-    best = [f"{max(column):.1f}" for column in columns]
     rows = []
     for place, arm in enumerate(comparison.arms):
         cells = [_latex_text(arm.arm.name), str(len(arm.arm.runs))]
-        for (measure, benchmark), column, highest in zip(names, columns, best, strict=True):
+        for (measure, benchmark), column in zip(names, columns, strict=True):
             known = arm.scores[measure][benchmark].another_exam
             value = f"{column[place]:.1f}"
             span = f" {{\\small {interval_text(known, is_signed=False)}}}" if known else ""
-            cells.append((f"\\textbf{{{value}}}" if value == highest else value) + span)
+            is_best = comparison.best[measure, benchmark] == arm.arm.name
+            cells.append((f"\\textbf{{{value}}}" if is_best else value) + span)
         rows.append(" & ".join([*cells, _difference_latex(comparison, place)]) + r" \\")
     baseline = _latex_text(comparison.arms[0].arm.name)
     many = len(_benchmarks(comparison)) > 1
@@ -99,11 +99,13 @@ def _caption(comparison: RunsComparison) -> str:
     title, problems = comparison.title(MEAN), sum(comparison.num_problems.values())
     pairs = [headline_pair(comparison, arm) for arm in comparison.arms[1:]]
     together = family_words(pairs[0])
+    intervals = ", with 95 % intervals for new seeds and new problems" if comparison.has_intervals else ""
     text = (
-        f"{title} in percent on {' and '.join(comparison.benchmarks)} ({counted(problems, 'problem')}), with "
-        f"95 % intervals for new seeds and new problems; differences are in points of {title}"
-        + (f", their intervals hold {together}" if together else "")
-        + ". Bold: the highest of a column."
+        f"{title} in percent on {' and '.join(comparison.benchmarks)} ({counted(problems, 'problem')})"
+        f"{intervals}; differences are in points of {title}"
+        + (f", their intervals hold {together}" if together and intervals else "")
+        + (". Bold: shown to be the best of its column" if any(comparison.best.values()) else "")
+        + "."
     )
     said = paper_sentences(comparison) if len(pairs) <= _MOST_SAID else []
     return _latex_text(" ".join([text, *said]))
@@ -112,9 +114,11 @@ def _caption(comparison: RunsComparison) -> str:
 def _difference_latex(comparison: RunsComparison, place: int) -> str:
     if place == 0:
         return "--"
-    difference = headline_pair(comparison, comparison.arms[place]).comparison.difference
-    span = interval_text(difference.another_exam, is_signed=True)
-    return f"${signed(difference.value)}$ {{\\small {_latex_text(span)}}}"
+    pair = headline_pair(comparison, comparison.arms[place])
+    difference = pair.comparison.difference
+    interval = interval_text(difference.another_exam, is_signed=True) if difference.another_exam else ""
+    beside = f"{interval} {pair.pairing.words}".strip()
+    return f"${signed(difference.value)}$ {{\\small {_latex_text(beside)}}}"
 
 
 def _benchmarks(comparison: RunsComparison) -> list[str]:

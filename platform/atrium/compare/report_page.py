@@ -19,10 +19,11 @@ from atrium.compare.paper_sentences import paper_sentences
 from atrium.compare.report_markup import results_latex
 from atrium.compare.report_tables import (
     EQUAL_WINDOWS,
-    READING,
     ReportTable,
+    best_line,
     headline_pair,
     note_lines,
+    reading_lines,
 )
 from atrium.compare.report_training import Training
 from atrium.compare.run_comparison import RunsComparison
@@ -81,15 +82,16 @@ def html_page(
         *_top(comparison),
         *(_same_method(names) for names in comparison.same_methods),
         *(_verdict(comparison, index) for index in range(1, len(comparison.arms))),
+        *([f'<div class="verdict">{escape(line)}.</div>'] if (line := best_line(comparison)) else []),
         *_to_write(comparison),
         *(f'<div class="verdict">{escape(line)}</div>' for line in said),
         "<h2>Differences</h2>",
         differences_svg(comparison),
-        '<p class="caption">Thin: interval for another exam. Thick: for this exam, over seeds.</p>',
+        *_caption(comparison, "Thin: interval for another exam. Thick: for this exam, over seeds."),
         "<h2>Scores</h2>",
         scores_svg(comparison),
-        '<p class="caption">Every dot is a seed (Mean@K filled, Pass@K open); the line is the interval for '
-        "another exam.</p>",
+        '<p class="caption">Every dot is a seed (Mean@K filled, Pass@K open).</p>',
+        *_caption(comparison, "Lines: intervals for another exam."),
         *_rewards(comparison, training),
         *_pass_at_k(comparison),
         *_plane(comparison),
@@ -97,7 +99,7 @@ def html_page(
         *(_table(table) for table in (*tables, *(training.tables if training else ()))),
         "<h2>Notes</h2>",
         '<ul class="notes">',
-        *(f"<li>{escape(line)}</li>" for line in (*note_lines(comparison), *READING)),
+        *(f"<li>{escape(line)}</li>" for line in (*note_lines(comparison), *reading_lines(comparison))),
         "</ul>",
     ]
     return (
@@ -118,6 +120,11 @@ def _top(comparison: RunsComparison) -> list[str]:
     )
     small = "".join(f"<li>{escape(line)}</li>" for line in environment_lines(comparison.environment))
     return [boxes, f'<ul class="notes">{small}</ul>' if small else ""]
+
+
+def _caption(comparison: RunsComparison, text: str) -> list[str]:
+    """What lines mean; nothing where no interval is drawn."""
+    return [f'<p class="caption">{text}</p>'] if comparison.has_intervals else []
 
 
 def _to_write(comparison: RunsComparison) -> list[str]:
@@ -186,8 +193,9 @@ def _same_method(names: Sequence[str]) -> str:
 
 def _verdict(comparison: RunsComparison, index: int) -> str:
     arm = comparison.arms[index]
-    judged = headline_pair(comparison, arm).verdict
-    where = f"{comparison.title('mean')}, {comparison.headline}"
+    pair = headline_pair(comparison, arm)
+    judged = pair.verdict
+    where = f"{comparison.title('mean')}, {comparison.headline}; {pair.pairing.words}"
     return (
         f'<div class="verdict {judged.kind}"><strong>{escape(arm.arm.name)}</strong> against '
         f"{escape(comparison.arms[0].arm.name)} ({escape(where)}): {escape(judged.words)}.</div>"

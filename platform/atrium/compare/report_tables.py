@@ -6,7 +6,6 @@ The terminal, the HTML page, Markdown and LaTeX show the same cells. Scores and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +14,8 @@ from atrium.compare.arm_pairs import MACRO, MEAN, Pair
 from atrium.compare.confounds import confound_lines, environment_lines, shared_lines
 from atrium.compare.counted_runs import left_out_words
 from atrium.compare.crossed import CrossedMean, Uncertainty
-from atrium.compare.outcomes import AT_WORDS
+from atrium.compare.outcomes import AT_WORDS, common_answers
+from atrium.compare.pairing import ranges_text
 from atrium.compare.power import PLANNED_SEEDS
 from atrium.compare.robust import interquartile_of
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
@@ -26,13 +26,18 @@ from atrium.windows import Window
 
 NOTHING = "–"
 EQUAL_WINDOWS = "their windows [l, u] are equal"
-READING = (
+INTERVALS = (
     "Intervals are 95 %. Another exam: new seeds and new problems of the same kind; seeds are a random "
     "factor crossed with problems. This exam: new seeds, the same problems.",
-    "A verdict is what the interval for another exam says: it names a difference where 0 lies outside. Where "
-    "several arms or benchmarks are compared, intervals hold together; how is said above each table.",
+)
+READING = (
+    "A verdict is read off the interval for another exam: it names a difference where 0 lies outside. "
+    "Arms with one or two seeds are not judged. If several arms or benchmarks are compared, intervals hold "
+    "together; the method is stated above each table.",
+    "Seeds are paired by number if at least three, and two thirds of each arm, are common; otherwise all "
+    "runs of one arm are compared with all runs of the other.",
     "rho: what pairing by seed and problem makes use of; it multiplies the standard error by sqrt(1 - rho).",
-    "P(better): the probability that a run of the arm scores higher than one of the baseline, over seeds.",
+    "P(better): the probability that a run of the arm scores higher than one of the baseline; from 10 seeds.",
     "Over seeds alone: interquartile means (IQM) need 4 seeds, sign permutations 6, bootstraps 10. Of 4 to 7 "
     "seeds an IQM leaves out the best and the worst, and so a single collapse.",
     "p: the least alpha at which the interval for another exam leaves out 0.",
@@ -71,12 +76,23 @@ def report_tables(comparison: RunsComparison) -> tuple[ReportTable, ...]:
 
 
 def verdict_lines(comparison: RunsComparison) -> list[str]:
-    """One sentence per candidate, on Mean@K of the macro average (or the only benchmark)."""
-    baseline = comparison.arms[0].arm.name
-    return [
-        f"{arm.arm.name} against {baseline}: {headline_pair(comparison, arm).verdict.words}"
-        for arm in comparison.arms[1:]
+    """A sentence per candidate, on Mean@K of the macro average or the only benchmark; and the best arm."""
+    lines = [
+        f"{pair.candidate} against {pair.baseline}: {pair.verdict.words} ({pair.pairing.words})"
+        for pair in (headline_pair(comparison, arm) for arm in comparison.arms[1:])
     ]
+    return [*lines, *([line] if (line := best_line(comparison)) else [])]
+
+
+def best_line(comparison: RunsComparison) -> str:
+    """Which of several arms is shown to be the best by what verdicts rest on; empty for two arms."""
+    if len(comparison.arms) < 3:
+        return ""
+    best = comparison.best[MEAN, comparison.headline]
+    where = f"{comparison.title(MEAN)} on {comparison.headline}"
+    if best is None:
+        return f"no arm is shown to be the best by {where}"
+    return f"{best} is shown to be the best by {where}: its intervals against all other arms lie above 0"
 
 
 def top_lines(comparison: RunsComparison) -> list[str]:
@@ -96,9 +112,7 @@ def note_lines(comparison: RunsComparison) -> list[str]:
     ]
     single = [arm.arm.name for arm in comparison.arms if len(arm.arm.runs) == 1]
     if single:
-        lines.append(
-            f"one seed ({', '.join(single)}): the comparison is about these checkpoints, not about methods"
-        )
+        lines.append(f"one seed ({', '.join(single)}): not judged, and no interval for new seeds is known")
     left_out = left_out_words(comparison.left_out)
     return [
         *([left_out] if left_out else []),
@@ -106,6 +120,11 @@ def note_lines(comparison: RunsComparison) -> list[str]:
         *comparison.notes,
         *shared_lines(comparison.environment),
     ]
+
+
+def reading_lines(comparison: RunsComparison) -> tuple[str, ...]:
+    """How to read the tables."""
+    return (*(INTERVALS if comparison.has_intervals else ()), *READING)
 
 
 def interval_text(known: Uncertainty | None, *, is_signed: bool) -> str:
@@ -123,17 +142,6 @@ def window_text(window: Window | None) -> str:
     if window is None:
         return NOTHING
     return "none" if window.is_unbounded else f"[{window.lower:.3f}, {window.upper:.3f}]"
-
-
-def ranges_text(numbers: Sequence[int]) -> str:
-    """Ascending numbers, three or more that follow each other by their ends: `0, 4–7`."""
-    runs: list[list[int]] = []
-    for one in numbers:
-        if runs and one == runs[-1][-1] + 1:
-            runs[-1].append(one)
-        else:
-            runs.append([one])
-    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 def _columns(comparison: RunsComparison) -> list[str]:
@@ -194,6 +202,7 @@ def _differences(comparison: RunsComparison, measure: str, benchmark: str) -> Re
         columns=(
             "arm",
             "difference",
+            "seeds",
             "another exam",
             "this exam",
             "p",
@@ -214,6 +223,7 @@ def _difference_row(pair: Pair) -> tuple[str, ...]:
     return (
         pair.candidate,
         signed(difference.value),
+        pair.pairing.words,
         interval_text(difference.another_exam, is_signed=True),
         interval_text(difference.this_exam, is_signed=True),
         NOTHING if p_value is None else "<0.001" if p_value < 0.001 else f"{p_value:.3f}",
@@ -317,23 +327,25 @@ def _over_k(comparison: RunsComparison) -> list[ReportTable]:
 
 
 def _solved(comparison: RunsComparison, benchmark: str) -> ReportTable:
-    """How many problems each arm solves, by any answer of any seed, and which no other arm does."""
+    """How many problems each arm solves, by as many answers for every arm, and which no other arm does."""
     by_arm = comparison.outcomes[benchmark]
-    share_AP = np.stack([table.mean_at_k().mean(axis=0) for table in by_arm.values()])
-    is_solved_AP = share_AP > 0.0
-    num_solving_P = is_solved_AP.sum(axis=0)
+    num_answers, correct = common_answers(by_arm)
+    correct_AP = np.stack(list(correct.values()))
+    num_solving_P = (correct_AP > 0).sum(axis=0)
+    is_drawn = any(sum(table.num_samples_S) > num_answers for table in by_arm.values())
+    of_so_many = f", {counted(num_answers, 'answer')} of each arm, drawn by key" if is_drawn else ""
     return ReportTable(
-        title=f"Who solves what, {benchmark} ({counted(share_AP.shape[1], 'problem')})",
+        title=f"Who solves what, {benchmark} ({counted(correct_AP.shape[1], 'problem')}{of_so_many})",
         columns=("arm", "every answer correct", "some correct", "none correct", "solved by no other arm"),
         rows=tuple(
             (
                 name,
-                str(int((share_P == 1.0).sum())),
-                str(int(((share_P > 0.0) & (share_P < 1.0)).sum())),
-                str(int((share_P == 0.0).sum())),
-                str(int((is_solved_P & (num_solving_P == 1)).sum())),
+                str(int((correct_P == num_answers).sum())),
+                str(int(((correct_P > 0) & (correct_P < num_answers)).sum())),
+                str(int((correct_P == 0).sum())),
+                str(int(((correct_P > 0) & (num_solving_P == 1)).sum())),
             )
-            for name, share_P, is_solved_P in zip(by_arm, share_AP, is_solved_AP, strict=True)
+            for name, correct_P in correct.items()
         ),
     )
 

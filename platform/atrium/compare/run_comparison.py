@@ -13,7 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atrium.compare.arm_pairs import MACRO, MEAN, PASS, Pair, compare_pairs, score_of
+from atrium.compare.arm_pairs import (
+    MACRO,
+    MEAN,
+    PASS,
+    Pair,
+    best_arms,
+    compare_pairs,
+    left_out_of_pairs,
+    score_of,
+)
 from atrium.compare.arms import Arm, Arms, are_same_method
 from atrium.compare.compared_arms import compared_arms
 from atrium.compare.confounds import Recorded, read_confounds, read_environment
@@ -63,13 +72,15 @@ class RunsComparison:
     """Everything that `atrium compare` shows. `k` is that of Pass@k; `mean_k` None where runs differ in K.
 
     `benchmarks` lists those compared, without the macro average, which exists for two or more. `outcomes` by
-    benchmark and arm are on the problems that all runs answered, seeds ascending. `confounds` are what else
-    differs between arms, `environment` versions and machines; `left_out` are the runs that do not count.
+    benchmark and arm are on the problems that all runs answered, seeds ascending. `best` is the arm shown to
+    be the best by measure and benchmark, or None. `confounds` are what else differs between arms,
+    `environment` versions and machines; `left_out` are the runs that do not count.
     """
 
     arms: tuple[ArmScores, ...]
     benchmarks: tuple[str, ...]
     pairs: tuple[Pair, ...]
+    best: Mapping[tuple[str, str], str | None]
     same_methods: tuple[tuple[str, ...], ...]
     at: At
     k: int
@@ -86,6 +97,12 @@ class RunsComparison:
     def headline(self) -> str:
         """The benchmark that verdicts rest on: the macro average, or the only one."""
         return MACRO if len(self.benchmarks) > 1 else self.benchmarks[0]
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether any score has an interval for new seeds; one seed has none."""
+        scores = (score for arm in self.arms for one in arm.scores.values() for score in one.values())
+        return any(score.another_exam is not None for score in scores)
 
     @property
     def places(self) -> dict[str, int]:
@@ -143,12 +160,14 @@ def compare_runs(
     pairs = [
         pair
         for measure in (MEASURES if k > 1 else (MEAN,))
-        for pair in compare_pairs(grouped.arms, tables, measure, k=k, seed=seed, notes=notes)
+        for pair in compare_pairs(grouped.arms, tables, measure, k=k, seed=seed)
     ]
+    notes += left_out_of_pairs(pairs)
     return RunsComparison(
         arms=tuple(_arm_scores(arm, tables, k, runs, steps) for arm in grouped.arms),
         benchmarks=names,
         pairs=tuple(pairs),
+        best=best_arms(grouped.arms, tables, pairs, k=k),
         same_methods=_same_methods(grouped.arms),
         at=at,
         k=k,

@@ -1,12 +1,11 @@
-"""Two arms compared, and what may be said about them: `compare_arms` and `verdict`.
+"""Two arms compared: `compare_arms`, and the verdict on what it finds.
 
 An arm is a list of arrays `value_SP`, one per benchmark: what each seed's checkpoint did on each problem, a
-share in [0, 1] (Mean@K or Pass@k of the problem). Both arms have the same seeds and problems in the same
-order; values are subtracted cell by cell before anything is averaged, so that what makes a problem hard, and
-what a seed shares between arms, cancels. See `crossed` for the two intervals, `simultaneous` for those of
-several candidates, `robust` for what needs many seeds. A verdict is read off the interval that is shown for
-another exam: it names a difference where the interval leaves out 0, and elsewhere says which differences the
-interval excludes. Differences are candidate minus baseline; one point is 0.01.
+share in [0, 1] (Mean@K or Pass@k of the problem). Both arms answer the same problems in the same order.
+Paired arms also have the same seeds in the same order; their values are subtracted cell by cell before
+anything is averaged, so that what a seed shares between arms cancels. See `crossed` for the two intervals,
+`unpaired` for arms whose seeds are not paired, `simultaneous` for several candidates, `robust` for what
+needs many seeds, and `verdicts` for words. Differences are candidate minus baseline; one point is 0.01.
 
 Axes: S seeds, P problems, B benchmarks.
 """
@@ -20,9 +19,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from atrium.compare import verdicts
-from atrium.compare.crossed import SHARES, CrossedMean, SamplingNoise, crossed_mean
+from atrium.compare.crossed import SHARES, CrossedMean, crossed_mean
 from atrium.compare.power import Exam
 from atrium.compare.robust import (
+    MIN_SEEDS_BOOTSTRAP,
     MIN_SEEDS_IQM,
     bootstrap_interval,
     interquartile_mean,
@@ -30,7 +30,8 @@ from atrium.compare.robust import (
     permutation_p_value,
     probability_of_improvement,
 )
-from atrium.compare.simultaneous import SINGLE, Family
+from atrium.compare.simultaneous import SINGLE, Family, SeedSpread
+from atrium.compare.unpaired import unpaired_difference
 from atrium.compare.verdicts import Verdict, judged
 from atrium.evaluation.estimates import Interval
 
@@ -42,14 +43,15 @@ class Comparison:
     `difference` holds both intervals. `rho_another_exam` is the correlation that pairing makes use of,
     1 - SE_paired^2 / (SE_baseline^2 + SE_candidate^2): pairing multiplies the standard error by
     sqrt(1 - rho), and a negative one says that it did harm; `rho_this_exam` likewise over seeds.
-    `improvement` is the probability that a seed of the candidate scores higher (two seeds or more); IQMs need
-    4 seeds, `permutation_p` 6, the intervals of an improvement and of an IQM 10. `family` is what the two
-    intervals hold together with.
+    `improvement` is the probability that a seed of the candidate scores higher. It needs 10 seeds per arm, as
+    do its interval and that of a difference of IQMs; an IQM needs 4 seeds, `permutation_p` 6 paired ones.
+    `family` is what the two intervals hold together with.
     """
 
     difference: CrossedMean
     baseline: CrossedMean
     candidate: CrossedMean
+    is_paired: bool
     rho_another_exam: float | None
     rho_this_exam: float | None
     improvement: float | None
@@ -60,51 +62,78 @@ class Comparison:
     permutation_p: float | None
     family: Family
 
+    @property
+    def num_seeds(self) -> tuple[int, int]:
+        """How many runs of the baseline and of the candidate the difference is over."""
+        return self.baseline.num_seeds, self.candidate.num_seeds
+
+
+def arms_difference(
+    baseline: Sequence[ArrayLike],
+    candidate: Sequence[ArrayLike],
+    *,
+    is_paired: bool = True,
+    clusters: Sequence[ArrayLike | None] | None = None,
+    family: Family = SINGLE,
+    spread: SeedSpread | None = None,
+) -> CrossedMean:
+    """The difference of two arms with its intervals; the arguments are those of `compare_arms`."""
+    arms = [[np.asarray(value_SP, dtype=np.float64) for value_SP in arm] for arm in (baseline, candidate)]
+    shapes = [[value.shape[0 if is_paired else 1 :] for value in arm] for arm in arms]
+    if shapes[0] != shapes[1]:
+        seeds = ", seeds" if is_paired else ""
+        raise ValueError(f"both arms need the same benchmarks{seeds} and problems")
+    if any(np.any((value < 0.0) | (value > 1.0)) for arm in arms for value in arm):
+        raise ValueError("values are shares and lie in [0, 1]")
+    if not is_paired:
+        return unpaired_difference(*arms, clusters=clusters, family=family)
+    gaps = [after - before for before, after in zip(*arms, strict=True)]
+    return crossed_mean(gaps, clusters=clusters, family=family, spread=spread)
+
 
 def compare_arms(
     baseline: Sequence[ArrayLike],
     candidate: Sequence[ArrayLike],
-    sampling: SamplingNoise | None = None,
     *,
+    is_paired: bool = True,
+    clusters: Sequence[ArrayLike | None] | None = None,
     family: Family = SINGLE,
+    spread: SeedSpread | None = None,
     seed: int = 0,
 ) -> Comparison:
-    """Compare two arms, lists of `value_SP` by benchmark with the same seeds and problems in the same order.
+    """Compare two arms, lists of `value_SP` by benchmark with the same problems in the same order.
 
-    `sampling` is the noise of the difference, for one seed (see `crossed.sampling_noise`); `family` holds the
-    differences that are judged together with this one; `seed` starts the bootstrap. Raises `ValueError` where
-    shapes differ or values are not shares.
+    Paired arms have the same seeds in the same order. `clusters` names the cluster of every problem [P], or
+    None, by benchmark. `family` holds the differences that are judged together with this one; `spread` is the
+    moderated variance over seeds, if there are several candidates; `seed` starts the bootstrap. Raises
+    `ValueError` where shapes differ or values are not shares.
     """
-    arms = [[np.asarray(value_SP, dtype=np.float64) for value_SP in arm] for arm in (baseline, candidate)]
-    if [value.shape for value in arms[0]] != [value.shape for value in arms[1]]:
-        raise ValueError("both arms need the same benchmarks, seeds and problems")
-    if any(np.any((value < 0.0) | (value > 1.0)) for arm in arms for value in arm):
-        raise ValueError("values are shares and lie in [0, 1]")
-    means = [crossed_mean(arm, limits=SHARES) for arm in arms]
-    gaps = [after - before for before, after in zip(*arms, strict=True)]
-    difference = crossed_mean(gaps, sampling=sampling, family=family)
-    scores = [mean_scores(arm) for arm in arms]
-    improvement_interval = bootstrap_interval(
-        scores, lambda s: probability_of_improvement(s[1], s[0]), seed=seed
+    difference = arms_difference(
+        baseline, candidate, is_paired=is_paired, clusters=clusters, family=family, spread=spread
     )
-    iqm_interval = bootstrap_interval(
-        scores,
-        lambda s: interquartile_mean(s[1]) - interquartile_mean(s[0]),
-        seed=seed,
-        paired=True,
-    )
-    has_seeds, has_iqm = difference.num_seeds > 1, difference.num_seeds >= MIN_SEEDS_IQM
+    means = [crossed_mean(arm, clusters=clusters, limits=SHARES) for arm in (baseline, candidate)]
+    scores = [mean_scores([np.asarray(value) for value in arm]) for arm in (baseline, candidate)]
+    is_known = min(map(len, scores)) >= MIN_SEEDS_BOOTSTRAP
+    has_iqm = min(map(len, scores)) >= MIN_SEEDS_IQM
     return Comparison(
         difference=difference,
         baseline=means[0],
         candidate=means[1],
-        rho_another_exam=_rho(difference, means, "another"),
-        rho_this_exam=_rho(difference, means, "this") if has_seeds else None,
-        improvement=float(probability_of_improvement(scores[1], scores[0])) if has_seeds else None,
-        improvement_interval=improvement_interval,
+        is_paired=is_paired,
+        rho_another_exam=_rho(difference, means, "another") if is_paired else None,
+        rho_this_exam=_rho(difference, means, "this") if is_paired else None,
+        improvement=float(probability_of_improvement(scores[1], scores[0])) if is_known else None,
+        improvement_interval=bootstrap_interval(
+            scores, lambda s: probability_of_improvement(s[1], s[0]), seed=seed
+        ),
         iqm_baseline=float(interquartile_mean(scores[0])) if has_iqm else None,
         iqm_candidate=float(interquartile_mean(scores[1])) if has_iqm else None,
-        iqm_difference_interval=iqm_interval,
+        iqm_difference_interval=bootstrap_interval(
+            scores,
+            lambda s: interquartile_mean(s[1]) - interquartile_mean(s[0]),
+            seed=seed,
+            paired=is_paired,
+        ),
         permutation_p=permutation_p_value(difference.value_S, seed=seed),
         family=family,
     )
@@ -114,16 +143,21 @@ def verdict(
     comparison: Comparison, *, baseline_name: str, candidate_name: str, same_method: bool = False
 ) -> Verdict:
     """What may be claimed about new seeds and new problems."""
-    difference = comparison.difference
+    names = baseline_name, candidate_name
+    found = verdict_on(comparison.difference, comparison.num_seeds, names=names)
+    return verdicts.same_method(found) if same_method else found
+
+
+def verdict_on(difference: CrossedMean, num_seeds: tuple[int, int], *, names: tuple[str, str]) -> Verdict:
+    """The verdict on a difference of arms with so many seeds each; names and numbers baseline first."""
     another, this = difference.another_exam, difference.this_exam
-    found = judged(
+    return judged(
         difference.value,
-        names=(baseline_name, candidate_name),
-        num_seeds=(comparison.baseline.num_seeds, comparison.candidate.num_seeds),
+        names=names,
+        num_seeds=num_seeds,
         interval=None if another is None else another.interval,
         is_more_than_noise_here=this is not None and not this.interval.low <= 0.0 <= this.interval.high,
     )
-    return verdicts.same_method(found) if same_method else found
 
 
 def _rho(difference: CrossedMean, arms: Sequence[CrossedMean], exam: Exam) -> float | None:

@@ -270,7 +270,7 @@ def _compared(runs: Sequence[FinalRun], *, diverged_are_wrong: bool = False) -> 
     import numpy as np
 
     from atrium.compare.robust import mean_scores
-    from atrium.compare.simultaneous import family_of
+    from atrium.compare.simultaneous import Family, moderated_spreads
     from atrium.compare.statistics import compare_arms
 
     def shares(run: FinalRun, benchmark: str) -> Sequence[float]:
@@ -288,9 +288,14 @@ def _compared(runs: Sequence[FinalRun], *, diverged_are_wrong: bool = False) -> 
         for role in roles
     }
     score_AS = np.stack([mean_scores(arm).mean(axis=1) for arm in arms.values()])
-    family = family_of(score_AS, len(roles) - 1)
+    family = Family(num_candidates=len(roles) - 1)
+    found = moderated_spreads(score_AS)
+    spreads = found if found is not None else [None] * family.num_candidates
     baseline = arms.pop(BASELINE)
-    return {role: compare_arms(baseline, arm, family=family) for role, arm in arms.items()}
+    return {
+        role: compare_arms(baseline, arm, family=family, spread=spread)
+        for (role, arm), spread in zip(arms.items(), spreads, strict=True)
+    }
 
 
 def _benchmarks(runs: Sequence[FinalRun]) -> list[str]:

@@ -15,6 +15,7 @@ from atrium.compare.crossed import SHARES, CrossedMean, Uncertainty, crossed_mea
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.outcomes import At, OutcomeTable
 from atrium.compare.power import Plan
+from atrium.compare.report_tables import best_line
 from atrium.compare.run_comparison import ArmScores, RunsComparison, compare_runs
 from atrium.compare.verdicts import headline
 from atrium.errors import ConfigError, RunFolderError
@@ -100,6 +101,7 @@ def _about(compared: RunsComparison) -> Answer:
         "confounds": confound_lines(compared.confounds),
         "environment": [*environment_lines(compared.environment), *shared_lines(compared.environment)],
         "notes": list(compared.notes),
+        "best": best_line(compared),
         "same_methods": [list(names) for names in compared.same_methods],
     }
 
@@ -137,6 +139,7 @@ def _pair(pair: Pair) -> Answer:
         "difference": _mean(comparison.difference),
         "together": comparison.family.words,
         "verdict": _verdict(pair),
+        "seeds": {"words": pair.pairing.words, "analysis": pair.pairing.analysis},
         "rho": {"another": comparison.rho_another_exam, "this": comparison.rho_this_exam},
         "improvement": comparison.improvement,
         "improvement_interval": comparison.improvement_interval,

@@ -71,6 +71,7 @@ def _methods(watcher: Watcher, entries: Sequence[RunEntry], baseline: str | None
         "num_problems": compared["num_problems"].get(benchmark) if compared else None,
         "confounds": compared["confounds"] if compared else [],
         "environment": compared["environment"] if compared else [],
+        "best": compared["best"] if compared else "",
         "notes": compared["notes"] if compared else [],
         "left_out": compared["left_out"] if compared else [],
         "reason": reason,

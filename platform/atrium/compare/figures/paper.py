@@ -144,7 +144,8 @@ def comparison_picture(
     )
     draw_rewards(left, rewards, comparison.places)
     draw_scores(right, comparison, [(one, MEAN) for one in comparison.arms])
-    title = f"{comparison.title(MEAN)}, {comparison.headline} (%)\ndots: seeds; line: 95 %, new problems too"
+    lines_mean = "; line: 95 %, new problems too" if comparison.has_intervals else ""
+    title = f"{comparison.title(MEAN)}, {comparison.headline} (%)\ndots: seeds{lines_mean}"
     for axes, above, x, y in (
         (left, "Training reward\nmean and range over seeds", "training step", "mean reward"),
         (right, title, "", ""),
@@ -172,8 +173,9 @@ def _differences(comparison: RunsComparison, measure: str, columns: int) -> Figu
     names = [arm.arm.name for arm in comparison.arms[1:]]
     title = comparison.title(measure)
     where = MACRO if len(comparison.benchmarks) > 1 else comparison.headline
+    meaning = "\n(thick: 95 % over seeds; thin: and over problems)" if comparison.has_intervals else ""
     figure, axes = _figure(
-        f"Difference in {title}, {where}\n(thick: 95 % over seeds; thin: and over problems)",
+        f"Difference in {title}, {where}{meaning}",
         x=f"points of {title} against {comparison.arms[0].arm.name}",
         columns=columns,
         inches=1.1 + _row_inches(names, columns),

@@ -90,6 +90,7 @@ export async function show(root, context) {
       answer.same_methods.map((names) => el("section", { class: "card verdict-box same_method" }, el("p", { class: "lead" }, `${names.join(" and ")} are the same method`),
         el("p", { class: "muted" }, "Their windows [l, u] are equal and so is everything else: what differs between them is chance."))),
       pairs.map((pair) => verdictBox(pair, answer, pairs.length < 3)),
+      answer.best && el("section", { class: "card pad" }, answer.best),
       answer.notes.length + answer.left_out.length + answer.environment.length > 0 && el("section", { class: "card pad" }, el("h3", {}, "To keep in mind"),
         el("ul", { style: { margin: "6px 0 0", paddingLeft: "18px" } }, [...answer.notes, ...answer.left_out.map(({ name, reason }) => `left out: ${shortName(name)} (${reason})`), ...answer.environment].map((note) => el("li", {}, note)))),
       scoreTable(answer));
@@ -150,10 +151,10 @@ function verdictBox(pair, answer, isOpen) {
   const { difference } = pair;
   const { plan } = answer;
   const facts = [
-    ["difference", `${signed(difference.value)} points`, ""],
+    ["difference", `${signed(difference.value)} points`, pair.seeds.words],
     ["another exam, 95 %", between(difference.another), "new seeds and new problems"],
     ["this exam, 95 %", between(difference.this), "new seeds, these problems"],
-    ["probability of improvement", pair.improvement === null ? "needs 2 seeds" : `${percent(pair.improvement)} %`, pair.improvement_interval ? `[${percent(pair.improvement_interval[0])}, ${percent(pair.improvement_interval[1])}]` : pair.improvement === null ? "" : "interval from 10 seeds on"],
+    ["probability of improvement", pair.improvement === null ? "needs 10 seeds per arm" : `${percent(pair.improvement)} %`, pair.improvement_interval ? `[${percent(pair.improvement_interval[0])}, ${percent(pair.improvement_interval[1])}]` : ""],
     ["IQM over seeds", pair.iqm[0] === null ? "needs 4 seeds" : `${percent(pair.iqm[0])} → ${percent(pair.iqm[1])}`, ""],
     ["intervals hold together over", pair.together || "this difference alone", ""],
     ["pairing multiplies the error by", pair.rho.another === null ? "–" : Math.sqrt(Math.max(1 - pair.rho.another, 0)).toFixed(2), ""],
@@ -163,7 +164,7 @@ function verdictBox(pair, answer, isOpen) {
     ] : []),
   ];
   return el("section", { class: `card verdict-box ${pair.verdict.kind}`, "aria-label": `Verdict on ${pair.candidate}` },
-    el("p", { class: "muted" }, `${pair.candidate} against ${pair.baseline}, ${answer.titles[pair.measure]}, ${pair.benchmark}`),
+    el("p", { class: "muted" }, `${pair.candidate} against ${pair.baseline}, ${answer.titles[pair.measure]}, ${pair.benchmark}; ${pair.seeds.words}`),
     el("p", { class: "lead" }, pair.verdict.words),
     el("details", { open: isOpen }, el("summary", {}, `${signed(difference.value)} points, another exam ${between(difference.another)}`),
       el("dl", { class: "stats" }, facts.map(([name, value, more]) => el("div", {}, el("dt", {}, name), el("dd", {}, value, " ", el("small", {}, more)))))));
@@ -182,7 +183,7 @@ function scoreTable(answer) {
       el("td", { class: "muted" }, arm.seeds.join(", ")),
       names.map((name) => [cell(arm.scores.mean[name]), cell(arm.scores.pass[name])]),
       el("td", { class: "num" }, span(arm.steps, number)), el("td", { class: "num" }, span(arm.num_tokens, count)), el("td", { class: "num" }, span(arm.wall_s, duration)))))),
-    el("p", { class: "muted", style: { padding: "8px 12px", fontSize: "12px" } }, "In percent, with 95 % intervals for another exam: new seeds and new problems of the same kind."));
+    el("p", { class: "muted", style: { padding: "8px 12px", fontSize: "12px" } }, answer.arms.some(({ scores }) => scores.mean[answer.headline].another) ? "In percent, with 95 % intervals for another exam: new seeds and new problems of the same kind." : "In percent."));
 }
 
 /** The forest plot: each candidate's difference to the baseline by a measure. */
@@ -191,14 +192,14 @@ export function drawDifferences(figure, answer, measure, colour) {
   if (!rows.length) { figure.draw({ option: () => ({}), table: () => ({ columns: [], rows: [] }) }); figure.drawNothing("Nothing was compared."); return; }
   const label = (pair) => (answer.benchmarks.length > 1 ? `${pair.candidate}, ${pair.benchmark}` : pair.candidate);
   figure.draw({
-    subtitle: "points; thick: this exam, thin: another exam; both 95 %",
+    subtitle: rows.some(({ difference }) => difference.another) ? "points; thick: this exam, thin: another exam; both 95 %" : "points",
     option: (colours) => ({
       grid: { left: 8, right: 20, top: 12, bottom: 24, containLabel: true },
       xAxis: axis(colours, { scale: false, axisLabel: { color: colours.muted, formatter: (value) => signed(value / 100) }, name: "points", nameLocation: "middle", nameGap: 26 }),
       yAxis: { type: "category", data: rows.map(label), axisLine: { show: false }, axisTick: { show: false }, axisLabel: { color: colours.text, fontSize: 12, width: 180, overflow: "break" } },
       tooltip: { trigger: "item", formatter: ({ dataIndex }) => {
         const pair = rows[dataIndex];
-        return tip(label(pair), [[null, "difference", `${signed(pair.difference.value)} points`], [null, "another exam", between(pair.difference.another)], [null, "this exam", between(pair.difference.this)]]);
+        return tip(label(pair), [[null, "difference", `${signed(pair.difference.value)} points`], [null, "seeds", pair.seeds.words], [null, "another exam", between(pair.difference.another)], [null, "this exam", between(pair.difference.this)]]);
       } },
       series: [
         { type: "custom", z: 2, encode: { x: [1, 2, 3, 4, 5], y: 0 }, data: rows.map((pair, i) => [i, 100 * pair.difference.value, ...["another", "this"].flatMap((exam) => (pair.difference[exam] ? pair.difference[exam].interval.map((bound) => 100 * bound) : [NaN, NaN]))]),
@@ -213,8 +214,8 @@ export function drawDifferences(figure, answer, measure, colour) {
       ],
     }),
     table: () => ({
-      columns: ["candidate", "baseline", "measure", "benchmark", "difference", "another_exam_low", "another_exam_high", "this_exam_low", "this_exam_high", "verdict"],
-      rows: [...rows].reverse().map((pair) => [pair.candidate, pair.baseline, answer.titles[measure], pair.benchmark, pair.difference.value, ...["another", "this"].flatMap((exam) => pair.difference[exam]?.interval ?? ["", ""]), pair.verdict.words]),
+      columns: ["candidate", "baseline", "seeds", "measure", "benchmark", "difference", "another_exam_low", "another_exam_high", "this_exam_low", "this_exam_high", "verdict"],
+      rows: [...rows].reverse().map((pair) => [pair.candidate, pair.baseline, pair.seeds.words, answer.titles[measure], pair.benchmark, pair.difference.value, ...["another", "this"].flatMap((exam) => pair.difference[exam]?.interval ?? ["", ""]), pair.verdict.words]),
     }),
   });
 }

@@ -82,13 +82,13 @@ export async function show(root, context) {
     const on = `${answer.title} on ${answer.benchmark}${answer.num_problems ? `, ${answer.num_problems} problems` : ""}`;
     fill(said,
       confoundsBox(answer),
-      el("p", { class: "muted" }, pairs.length ? `${answer.experiment}: ${on}; points with 95 % intervals for new seeds and new problems` : answer.experiment),
+      el("p", { class: "muted" }, pairs.length ? `${answer.experiment}: ${on}; points${pairs.some(({ difference }) => difference.another) ? " with 95 % intervals for new seeds and new problems" : ""}` : answer.experiment),
       pairs.map((pair) => {
         const { kind, sign, label, lead, words } = pair.verdict;
-        const seeds = pair.difference.by_seed.length;
         return el("div", { class: `lead ${kind}` }, el("span", { class: "sign", role: "img", "aria-label": label }, sign),
-          el("div", {}, el("p", {}, lead), el("p", { class: "sub" }, `${seeds} ${seeds === 1 ? "seed" : "seeds"} each: ${words}`)));
+          el("div", {}, el("p", {}, lead), el("p", { class: "sub" }, `${pair.seeds.words}: ${words}`)));
       }),
+      answer.best && el("p", { class: "sub" }, answer.best),
       !pairs.length && el("p", { class: "lead none" }, answer.reason),
       collapsesOf(answer.rows).map((line) => el("p", { class: "alert", role: "alert" }, "⚠ ", line)),
       answer.left_out.length > 0 && el("details", {}, el("summary", {}, `${answer.left_out.length} ${answer.left_out.length === 1 ? "run is" : "runs are"} left out`),
@@ -134,7 +134,7 @@ export async function show(root, context) {
         row.collapsed && el("div", { class: "sub warn" }, `ended below their start: ${row.collapsed}`)),
       el("td", { class: "num" }, row.num_seeds),
       el("td", { class: "num" }, outcome ? [el("span", { class: "value" }, percent(outcome.value)), outcome.low !== null && el("div", { class: "sub" }, `${percent(outcome.low)} – ${percent(outcome.high)}`)] : "–"),
-      el("td", { class: "num" }, difference ? [el("span", { class: "value" }, signed(difference.value)), difference.another && el("div", { class: "sub" }, `${signed(difference.another.interval[0])} to ${signed(difference.another.interval[1])}`)] : "–"),
+      el("td", { class: "num" }, difference ? [el("span", { class: "value" }, signed(difference.value)), difference.another && el("div", { class: "sub" }, `${signed(difference.another.interval[0])} to ${signed(difference.another.interval[1])}`), el("div", { class: "sub" }, pair.seeds.words)] : "–"),
       el("td", {}, isBaseline ? "baseline" : pair ? el("span", { class: `kind ${pair.verdict.kind}` }, `${pair.verdict.sign} ${pair.verdict.label}`) : el("span", { class: "muted" }, answer.baseline ? "not counted" : "–"),
         !isBaseline && counted && el("div", {}, el("button", { type: "button", class: "link sub", onclick: () => pin(row.name) }, "make it the baseline"))),
       el("td", {}, el("button", { type: "button", class: "link", "data-toggle": row.name, "aria-expanded": String(opened.has(row.name)), onclick: () => toggle(row.name) },

@@ -1,0 +1,65 @@
+"""Which seeds of two arms are compared, and how: chosen from the seed numbers alone, never from outcomes.
+
+Equal seeds share problems, initialization and random draws. They are paired if at least three seeds are
+common and these are at least two thirds of each arm. Otherwise all runs of both arms count and seeds are not
+paired: renumbering the seeds of an arm then changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+MIN_COMMON_SEEDS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedPairing:
+    """The seeds of both arms that a difference uses, ascending; equal lists of common seeds if paired."""
+
+    is_paired: bool
+    baseline: tuple[int, ...]
+    candidate: tuple[int, ...]
+    num_left_out: int = 0
+
+    @property
+    def num_seeds(self) -> tuple[int, int]:
+        """How many runs of the baseline and of the candidate are used."""
+        return len(self.baseline), len(self.candidate)
+
+    @property
+    def words(self) -> str:
+        """`paired seeds 0–4`, or `unpaired: seeds 10–12 against 0–7` (the candidate first)."""
+        if self.is_paired:
+            return f"paired seeds {ranges_text(self.baseline)}"
+        return f"unpaired: seeds {ranges_text(self.candidate)} against {ranges_text(self.baseline)}"
+
+    @property
+    def analysis(self) -> str:
+        """`paired by 5 common seeds`, or `unpaired over 3 and 8 runs` (the candidate first)."""
+        if self.is_paired:
+            return f"paired by {len(self.baseline)} common seeds"
+        return f"unpaired over {len(self.candidate)} and {len(self.baseline)} runs"
+
+
+def pair_seeds(baseline: Collection[int], candidate: Collection[int]) -> SeedPairing:
+    """The seeds that the difference of two arms uses, from their seed numbers."""
+    common = tuple(sorted(set(baseline) & set(candidate)))
+    sizes = len(set(baseline)), len(set(candidate))
+    if len(common) >= MIN_COMMON_SEEDS and 3 * len(common) >= 2 * max(sizes):
+        num_left_out = sum(sizes) - 2 * len(common)
+        return SeedPairing(is_paired=True, baseline=common, candidate=common, num_left_out=num_left_out)
+    return SeedPairing(
+        is_paired=False, baseline=tuple(sorted(set(baseline))), candidate=tuple(sorted(set(candidate)))
+    )
+
+
+def ranges_text(numbers: Sequence[int]) -> str:
+    """Ascending numbers, three or more that follow each other by their ends: `0, 4–7`."""
+    runs: list[list[int]] = []
+    for one in numbers:
+        if runs and one == runs[-1][-1] + 1:
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)

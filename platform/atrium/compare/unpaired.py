@@ -1,0 +1,89 @@
+"""The difference of two arms whose seeds are not paired: the runs of one arm against those of the other.
+
+Both arms answer the same P problems. v_X is the variance over seeds of arm X's mean, r_X its residual mean
+square over S_X P, and v_P the variance over problems of the mean difference per problem, over P:
+SE^2 = max(v_A + v_B + v_P - r_A - r_B, v_A + v_B, v_P), with Satterthwaite's degrees of freedom over the
+terms used. The variance over seeds in v_X is the larger of the arm's own and the one pooled over both arms,
+with the arm's own S_X - 1 degrees of freedom. Welch's test, which takes the arm's own, makes 9.5 to 23 %
+false verdicts where one arm has 2 or 3 seeds and seeds take two values: the few seeds often do not vary.
+
+Axes: S seeds, P problems, B benchmarks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from atrium.compare.crossed import (
+    CrossedMean,
+    Squares,
+    Values,
+    VarianceComponents,
+    checked,
+    mean_from_squares,
+    pooled_degrees,
+    squares_of,
+)
+from atrium.compare.simultaneous import SINGLE, Family, SeedSpread
+
+
+def unpaired_difference(
+    baseline: Sequence[ArrayLike],
+    candidate: Sequence[ArrayLike],
+    *,
+    clusters: Sequence[ArrayLike | None] | None = None,
+    family: Family = SINGLE,
+) -> CrossedMean:
+    """Candidate minus baseline, from `value_SP` arrays by benchmark with the same problems in the same order.
+
+    No interval for new seeds exists where an arm has one seed; `new_problems` is about these checkpoints.
+    """
+    arms = [checked(baseline), checked(candidate)]
+    before, after = ([value_SP.mean(axis=0) for value_SP in arm] for arm in arms)
+    gap_P_B = [two - one for one, two in zip(before, after, strict=True)]
+    score_S_A = [np.mean([value_SP.mean(axis=1) for value_SP in arm], axis=0) for arm in arms]
+    squares = squares_of(arms, gap_P_B, clusters)._replace(by_seed=unpaired_spread(*score_S_A))
+    return mean_from_squares(
+        float(np.mean([gap_P.mean() for gap_P in gap_P_B])),
+        squares,
+        components=_components(squares, arms, score_S_A, clusters),
+        family=family,
+    )
+
+
+def unpaired_spread(baseline_S: ArrayLike, candidate_S: ArrayLike) -> SeedSpread | None:
+    """The variance over seeds of a difference of unpaired means; None where an arm has one seed."""
+    arms = [np.asarray(score_S, dtype=np.float64) for score_S in (baseline_S, candidate_S)]
+    degrees = np.array([len(score_S) - 1.0 for score_S in arms])
+    if degrees.min() < 1.0:
+        return None
+    own = np.array([score_S.var(ddof=1) for score_S in arms])
+    pooled = float((degrees * own).sum() / degrees.sum())
+    by_arm = np.maximum(own, pooled) / (degrees + 1.0)
+    return SeedSpread(float(by_arm.sum()), pooled_degrees(by_arm, degrees))
+
+
+def _components(
+    squares: Squares,
+    arms: Sequence[list[Values]],
+    score_S_A: Sequence[Values],
+    clusters: Sequence[ArrayLike | None] | None,
+) -> VarianceComponents | None:
+    """The sums over both arms of what a seed of each contributes, as for arms of as many seeds."""
+    if squares.by_seed is None or squares.num_problems_B.min() < 2:
+        return None
+    seed = residual = 0.0
+    for arm, score_S in zip(arms, score_S_A, strict=True):
+        by_residual = squares_of([arm], [value_SP.mean(axis=0) for value_SP in arm], clusters).by_residual
+        residual += len(score_S) * by_residual
+        seed += max(float(score_S.var(ddof=1)) - len(score_S) * by_residual, 0.0)
+    return VarianceComponents(
+        seed=seed,
+        problem=max(float(squares.by_problem_B.sum()) - squares.by_residual, 0.0),
+        residual=residual,
+        seed_degrees_of_freedom=squares.by_seed.degrees_of_freedom,
+        problem_degrees_of_freedom=pooled_degrees(squares.by_problem_B, squares.problem_degrees_of_freedom_B),
+    )
