@@ -63,7 +63,7 @@ class Scores:
 def compare_pairs(
     arms: Sequence[Arm],
     tables: Mapping[str, Mapping[str, OutcomeTable]],
-    measure: str,
+    measures: Sequence[str],
     *,
     k: int,
     seed: int,
@@ -72,38 +72,47 @@ def compare_pairs(
 
     `tables` holds outcomes by benchmark and arm, seeds ascending.
     """
-    baseline, candidates = arms[0], arms[1:]
-    pairings = [pair_seeds(baseline.runs, candidate.runs) for candidate in candidates]
+    pairings = [pair_seeds(arms[0].runs, candidate.runs) for candidate in arms[1:]]
     found = []
-    for name, scores in scores_by_benchmark(arms, tables, measure, k=k).items():
-        spreads = scores.spreads(arms, pairings)
-        for candidate, pairing, spread in zip(candidates, pairings, spreads, strict=True):
-            comparison = compare_arms(
-                scores.of(baseline, pairing.baseline),
-                scores.of(candidate, pairing.candidate),
-                is_paired=pairing.is_paired,
-                family=scores.family,
-                spread=spread,
-                seed=seed,
-            )
-            judged = verdict(
-                comparison,
-                baseline_name=baseline.name,
-                candidate_name=candidate.name,
-                same_method=are_same_method(baseline, candidate),
-            )
-            found.append(
-                Pair(
-                    baseline=baseline.name,
-                    candidate=candidate.name,
-                    measure=measure,
-                    benchmark=name,
-                    comparison=comparison,
-                    pairing=pairing,
-                    verdict=judged,
+    for measure in measures:
+        for name, scores in scores_by_benchmark(arms, tables, measure, k=k).items():
+            comparisons = _compared(arms, pairings, scores, seed)
+            for candidate, pairing, comparison in zip(arms[1:], pairings, comparisons, strict=True):
+                judged = verdict(
+                    comparison,
+                    baseline_name=arms[0].name,
+                    candidate_name=candidate.name,
+                    same_method=are_same_method(arms[0], candidate),
                 )
-            )
+                found.append(
+                    Pair(
+                        baseline=arms[0].name,
+                        candidate=candidate.name,
+                        measure=measure,
+                        benchmark=name,
+                        comparison=comparison,
+                        pairing=pairing,
+                        verdict=judged,
+                    )
+                )
     return found
+
+
+def _compared(
+    arms: Sequence[Arm], pairings: Sequence[SeedPairing], scores: Scores, seed: int
+) -> list[Comparison]:
+    """Every other arm compared with the first one."""
+    return [
+        compare_arms(
+            scores.of(arms[0], pairing.baseline),
+            scores.of(candidate, pairing.candidate),
+            is_paired=pairing.is_paired,
+            family=scores.family,
+            spread=spread,
+            seed=seed,
+        )
+        for candidate, pairing, spread in zip(arms[1:], pairings, scores.spreads(arms, pairings), strict=True)
+    ]
 
 
 def best_arms(

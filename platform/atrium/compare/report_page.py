@@ -90,8 +90,7 @@ def html_page(
         *_caption(comparison, "Thin: interval for another exam. Thick: for this exam, over seeds."),
         "<h2>Scores</h2>",
         scores_svg(comparison),
-        '<p class="caption">Every dot is a seed (Mean@K filled, Pass@K open).</p>',
-        *_caption(comparison, "Lines: intervals for another exam."),
+        _scores_caption(comparison),
         *_rewards(comparison, training),
         *_pass_at_k(comparison),
         *_plane(comparison),
@@ -120,6 +119,11 @@ def _top(comparison: RunsComparison) -> list[str]:
     )
     small = "".join(f"<li>{escape(line)}</li>" for line in environment_lines(comparison.environment))
     return [boxes, f'<ul class="notes">{small}</ul>' if small else ""]
+
+
+def _scores_caption(comparison: RunsComparison) -> str:
+    lines = "; the line is the interval for another exam" if comparison.has_intervals else ""
+    return f'<p class="caption">Every dot is a seed (Mean@K filled, Pass@K open){lines}.</p>'
 
 
 def _caption(comparison: RunsComparison, text: str) -> list[str]:

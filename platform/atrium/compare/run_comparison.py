@@ -157,11 +157,7 @@ def compare_runs(
     _note_problems(names, all_k, notes)
     _note_costs(list(runs.values()), steps, at, notes)
     notes += draws_notes(grouped.arms, runs, steps)
-    pairs = [
-        pair
-        for measure in (MEASURES if k > 1 else (MEAN,))
-        for pair in compare_pairs(grouped.arms, tables, measure, k=k, seed=seed)
-    ]
+    pairs = compare_pairs(grouped.arms, tables, MEASURES if k > 1 else (MEAN,), k=k, seed=seed)
     notes += left_out_of_pairs(pairs)
     return RunsComparison(
         arms=tuple(_arm_scores(arm, tables, k, runs, steps) for arm in grouped.arms),
