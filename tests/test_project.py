@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,16 @@ def test_every_target_is_documented_and_none_is_a_file():
 @pytest.mark.parametrize("target", [t for t in TARGETS if t != "help"])
 def test_each_target_installs_before_it_runs_anything(target):
     planned = [words for words in commands(target) if words]
-    assert planned[0] == ["sh", ".ci/install", ".venv", "pyproject.toml"]
+    assert planned[0][:4] == ["sh", ".ci/install", ".venv", "pyproject.toml"]
+    assert planned[0][4:] == (["dev"] if target in FOR_DEVELOPERS else [])
+
+
+FOR_DEVELOPERS = {
+    *("install-dev", "test", "test-full", "test-peers", "test-gpu", "check", "ci", "lint", "format", "types"),
+    *("hooks", "docs", "same", "attack", "gpu-report"),
+    *(target for target in TARGETS if target.startswith("bench")),
+}
+"""The targets that need pytest, mypy, ruff and what tests import; the others install what training needs."""
 
 
 BY_MAKE = [
@@ -333,9 +343,9 @@ def test_both_environments_allow_the_same_torch():
     assert wanted in peers.splitlines()
 
 
-def install(folder, requirements="requirements.txt", **environment):
+def install(folder, requirements="requirements.txt", *extra, **environment):
     return subprocess.run(
-        ["sh", ".ci/install", ".venv", requirements],
+        ["sh", ".ci/install", ".venv", requirements, *extra],
         cwd=folder,
         env=CLEAN | environment,
         capture_output=True,
@@ -351,6 +361,77 @@ def bare_project(tmp_path):
     shutil.copy(REPOSITORY / ".ci" / "install", tmp_path / ".ci")
     (tmp_path / "requirements.txt").write_text("# nothing\n")
     return tmp_path
+
+
+BACKEND = """
+import base64, hashlib, zipfile
+def build_editable(folder, config_settings=None, metadata_directory=None):
+    name = "bare-1-py3-none-any.whl"
+    with zipfile.ZipFile(f"{folder}/{name}", "w") as wheel:
+        wheel.writestr("bare-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\n")
+        wheel.writestr("bare-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: bare\\nVersion: 1\\n"
+                       "Provides-Extra: train\\nProvides-Extra: dev\\n")
+        wheel.writestr("bare-1.dist-info/RECORD", "")
+    return name
+"""
+
+
+def wheel(folder, name, version):
+    """Write a wheel that holds nothing."""
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("offered", "taken", "said"),
+    [
+        (("2.13.0", "2.12.1+cpu"), "torch-2.12.1+cpu", ""),
+        (("2.13.0",), "torch-2.13.0", "offers a CPU build of torch"),
+    ],
+)
+def test_machine_without_driver_gets_a_cpu_build_or_is_told_what_it_gets(bare_project, offered, taken, said):
+    for version in (*offered, "2.14.0+cpu"):
+        wheel(bare_project, "torch", version)
+    (bare_project / "requirements.txt").write_text("torch>=2.11,<=2.13.0\n")
+    (bare_project / "bin").mkdir()
+    (bare_project / "bin" / "nvidia-smi").write_text("#!/bin/sh\nexit 1\n")
+    (bare_project / "bin" / "nvidia-smi").chmod(0o755)
+    own_index = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(bare_project)}
+    path = f"{bare_project / 'bin'}:{os.environ['PATH']}"
+    done = install(bare_project, PYTHON=sys.executable, PATH=path, **own_index)
+    assert done.returncode == 0, done.stderr
+    assert [path.stem for path in bare_project.glob(".venv/lib/*/site-packages/torch-*")] == [taken]
+    assert said in done.stderr
+    assert ("TORCH_INDEX=<index of CPU wheels>" in done.stderr) == bool(said)
+    assert re.search(r"done in \d\.\d minutes: 1 packages taken, 0\.\d GB in \.venv", done.stderr)
+
+
+@pytest.mark.full
+def test_development_tools_are_added_once_and_stay(bare_project):
+    (bare_project / "backend.py").write_text(BACKEND)
+    (bare_project / "pyproject.toml").write_text(
+        "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+    )
+    record = bare_project / ".venv" / "installed"
+
+    def level(*extra):
+        done = install(bare_project, "pyproject.toml", *extra, PYTHON=sys.executable, EXTRAS="")
+        assert done.returncode == 0, done.stderr
+        return re.search("^needs=(.*)$", record.read_text(), re.MULTILINE)[1], bool(done.stderr)
+
+    assert level() == ("", True)
+    (bare_project / ".venv" / "left").touch()
+    assert level() == ("", False)
+    assert level("dev") == ("dev", True)
+    assert level() == ("dev", False), "training needs nothing more"
+    assert level("dev") == ("dev", False)
+    record.write_text(re.sub("^needs=.*\n", "", record.read_text(), flags=re.MULTILINE))
+    assert level() == ("dev", True), "a record of an older installer stands for the development tools"
+    assert (bare_project / ".venv" / "left").exists(), "all of this happens in one environment"
 
 
 def test_an_unusable_python_is_named_before_anything_is_made(bare_project):

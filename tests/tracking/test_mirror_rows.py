@@ -44,6 +44,15 @@ def test_a_step_is_held_back_until_a_later_one_or_the_end(tmp_path):
     assert last.time == 102.0
 
 
+def test_rows_count_the_tokens_of_all_steps_and_each_step_once(tmp_path):
+    folder = RunFolder(tmp_path)
+    append(folder.metrics_file, *({**row, "rollout/num_tokens": 100.0} for row in metrics(1, 2, 3, 2, 3, 4)))
+    rows = RowReader(folder).read(is_over=True)
+    assert [(row.step, row.num_tokens) for row in rows] == [(1, 100), (2, 200), (3, 300), (4, 400)]
+    [later] = RowReader(folder, delivered_step=3).read(is_over=True)
+    assert (later.step, later.num_tokens) == (4, 400)
+
+
 def test_a_half_written_line_waits_and_numbers_that_are_not_finite_arrive(tmp_path):
     folder = RunFolder(tmp_path)
     line = encode_line({"step": 1, "time": 1.0, "a": math.nan, "b": math.inf, "c": "text", "d": True})

@@ -46,6 +46,7 @@ def recorded(tmp_path, samples, results):
                 "seed": seed,
                 "algorithm": {"name": "atr", "advantage": {"ddof": 1}},
                 "divergence": {"kind": "kl3", "delta": 0.02},
+                "optimizer": {"betas": [0.9, 0.95], "clip": None, "fused": False},
                 "tracking": tracking or {},
             }
         )
@@ -59,6 +60,7 @@ def recorded(tmp_path, samples, results):
         )
         for step in range(1, num_steps + 1):
             values = {"rollout/reward": step / 100, "mean@k": float("nan") if step == 2 else 0.5}
+            values["rollout/num_tokens"] = 10.0 * step
             tracker.step(step, values)
         if state is not RunState.RUNNING:
             tracker.evaluation(
@@ -180,7 +182,7 @@ def test_wandb_has_a_complete_and_readable_offline_run(recorded, tmp_path):
     arguments = ["sync", folder.path.name, "--to", "wandb", "--offline", "--runs-dir", str(tmp_path / "runs")]
     assert main(arguments) == 0
     [copy] = (folder.path / ".mirrors" / "wandb").glob("offline-run-*")
-    history, run, exit_code = read_offline_run(next(copy.glob("*.wandb")))
+    history, run, exit_code, axes = read_offline_run(next(copy.glob("*.wandb")))
     assert [row["_step"] for row in history] == list(range(31))
     assert [row["rollout/reward"] for row in history[1:]] == [step / 100 for step in range(1, 31)]
     assert history[0]["evaluation/exam/mean_at_8"] == 0.25
@@ -188,8 +190,16 @@ def test_wandb_has_a_complete_and_readable_offline_run(recorded, tmp_path):
     assert {"mean@k", "rollout/reward"} <= history[1].keys()
     assert run.display_name == folder.path.name
     assert run.run_group.startswith("atr kl3 ")
+    assert [row["step"] for row in history] == list(range(31))
+    assert [row["tokens"] for row in history[:4]] == [0, 10, 30, 60]
+    assert axes == {"step": "", "tokens": "", "*": "step"}
     config = {update.key: json.loads(update.value_json) for update in run.config.update}
-    assert config["divergence.delta"] == "0.02"
+    assert not {key for key in config if "." in key}, "settings are nested"
+    assert config["divergence"] == {"kind": "kl3", "delta": 0.02}
+    assert config["algorithm"]["advantage"] == {"ddof": 1}
+    assert config["optimizer"] == {"betas": [0.9, 0.95], "clip": None, "fused": False}
+    assert type(config["seed"]) is int
+    assert config["atrium"]["run"] == folder.name
     assert exit_code == 0
     assert (copy / "files" / "summary.json").exists()
     assert main(arguments) == 0
@@ -230,12 +240,15 @@ def wait_until(holds, timeout_s=90.0):
 
 
 def read_offline_run(path):
-    """History rows, the run's record and its exit code from W&B's own file: a LevelDB log of protobuf."""
+    """History rows, the run's record, its exit code and the axes of its metrics from W&B's own file.
+
+    The file is a LevelDB log of protobuf records. wandb publishes no reader since 0.31.
+    """
     from wandb.proto import wandb_internal_pb2
 
     data = path.read_bytes()
     assert data[:4] == b":W&B"
-    place, parts, history, run, exit_code = 7, b"", [], None, None
+    place, parts, history, run, exit_code, axes = 7, b"", [], None, None, {}
     while place + 7 <= len(data):
         room = 32768 - place % 32768
         if room < 7:
@@ -255,6 +268,8 @@ def read_offline_run(path):
                 history.append(items)
             case "run":
                 run = record.run
+            case "metric":
+                axes[record.metric.name or record.metric.glob_name] = record.metric.step_metric
             case "exit":
                 exit_code = record.exit.exit_code
-    return history, run, exit_code
+    return history, run, exit_code, axes

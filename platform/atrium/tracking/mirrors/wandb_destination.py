@@ -25,6 +25,8 @@ from atrium.tracking.status import RunState
 Mode = Literal["online", "offline"]
 _EXIT_CODE = {RunState.FINISHED: 0, RunState.INTERRUPTED: 130}
 _CONNECT_TIMEOUT_S = 60.0
+_STEP, _TOKENS = "step", "tokens"
+"""The axes of charts: training steps, by default, and completion tokens sampled so far."""
 
 
 class WandbDestination:
@@ -59,6 +61,9 @@ class WandbDestination:
         session = self._started(place)
         if session.resumed:
             delivered = replace(delivered, step=max(delivered.step, session.step - 1))
+        for axis in (_STEP, _TOKENS):
+            session.define_metric(axis)
+        session.define_metric("*", step_metric=_STEP)
         self._session = session
         is_offline = self._mode == "offline"
         where = f"wandb sync {session.settings.sync_dir}" if is_offline else str(session.url)
@@ -70,7 +75,8 @@ class WandbDestination:
             if row.is_late:
                 self._session.summary.update(dict(row.values))
             else:
-                self._session.log(dict(row.values), step=row.step)
+                axes = {_STEP: row.step, _TOKENS: row.num_tokens}
+                self._session.log({**axes, **row.values}, step=row.step)
 
     def finish(self, state: RunState, ended: float, findings: str) -> None:
         """Hand over the small files and end the run, with an exit code that says how it ended."""
@@ -117,7 +123,7 @@ class WandbDestination:
             group=self._run.group,
             job_type=self._run.experiment,
             tags=sorted(set(tags)),
-            config={**self._run.parameters, "atrium": dict(self._run.tags)},
+            config={**self._run.config, "atrium": dict(self._run.tags)},
             mode=self._mode,
             dir=str(place),
             resume="allow" if self._mode == "online" else None,
