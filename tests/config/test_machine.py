@@ -25,6 +25,7 @@ def test_the_built_in_model_runs_on_one_cpu_thread_wherever_it_is():
         "num_threads": 1,
         "micro_batch_tokens": 16384,
         "recompute_activations": False,
+        "packing": True,
     }
     assert _resolved("tiny", CPU) == _resolved("tiny", GPU) == expected
 
@@ -37,6 +38,7 @@ def test_other_models_use_what_the_machine_has():
         "num_threads": 6,
         "micro_batch_tokens": 4096,
         "recompute_activations": False,
+        "packing": "auto",
     }
     assert _resolved("hub", GPU) == {
         "device": "cuda",
@@ -45,6 +47,7 @@ def test_other_models_use_what_the_machine_has():
         "num_threads": 16,
         "micro_batch_tokens": "auto",  # measured once the model is there
         "recompute_activations": "auto",
+        "packing": "auto",
     }
 
 
@@ -61,6 +64,7 @@ def test_what_is_given_stays():
         "num_threads": 3,
         "micro_batch_tokens": 7,
         "recompute_activations": True,
+        "packing": False,
     }
     assert _resolved("tiny", CPU, **given) == given
 

@@ -12,6 +12,7 @@ from atrium.errors import ConfigError
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import build_tokenizer
 from atrium.train.update.forward import PolicyForward
+from atrium.train.update.forward_check import check_model
 from atrium.train.update.token_logprobs import selected_logprobs
 
 LONGER = ((1, 0, 0, 1), (0, 1), (1,))
@@ -121,9 +122,9 @@ def test_a_model_that_changes_its_logits_behind_the_head_is_refused(make):
         seed=0,
     )
     with pytest.raises(ConfigError, match="changes its logits behind the LM head"):
-        make.forward(scaled.model).check([0, 1, 2])
+        check_model(make.forward(scaled.model), 16)
     for model in (make.tiny_policy().model, make.exact_model()):
-        make.forward(model).check([0, 1, 2])
+        check_model(make.forward(model), 16)
 
 
 def test_a_short_completion_of_a_long_prompt_fits_beside_a_long_one_of_a_short_prompt(make):

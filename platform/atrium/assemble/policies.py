@@ -153,13 +153,6 @@ def _is_base_reference(config: RunConfig, policy: Policy) -> bool:
     return config.algorithm.reference.kind == "frozen" and has_lora(policy.model)
 
 
-def _different_tokens(policy: Policy) -> list[int]:
-    """Some 32 tokens from all over the vocabulary."""
-    vocabulary_size = policy.model.config.get_text_config().vocab_size
-    num = min(32, policy.context_length, vocabulary_size)
-    return [number * vocabulary_size // num for number in range(num)]
-
-
 def build_updater(
     config: RunConfig,
     policy: Policy,
@@ -175,8 +168,7 @@ def build_updater(
     """
     settings, compute = config.optimizer, config.compute
     objective = Objective(config.method)
-    forward = _forward(config, policy.model, meter_of(config.divergence), sharded=shards.policy)
-    forward.check(_different_tokens(policy))
+    forward = build_forward(config, policy.model, meter_of(config.divergence), sharded=shards.policy)
     optimizer = PolicyOptimizer(
         policy.model,
         settings,
@@ -221,8 +213,8 @@ def _reference_forward(
     config: RunConfig, policy: Policy, reference: MovingReference | None, shards: Shards
 ) -> PolicyForward | None:
     if _is_base_reference(config, policy):
-        return _forward(config, policy.model, kind=UnadaptedForward)
-    return None if reference is None else _forward(config, reference.model, sharded=shards.reference)
+        return build_forward(config, policy.model, kind=UnadaptedForward)
+    return None if reference is None else build_forward(config, reference.model, sharded=shards.reference)
 
 
 def _peak_flops(device: str, dtype: str, num_devices: int) -> float | None:
@@ -231,13 +223,14 @@ def _peak_flops(device: str, dtype: str, num_devices: int) -> float | None:
     return None if peak is None else peak * num_devices
 
 
-def _forward(
+def build_forward(
     config: RunConfig,
     model: nn.Module,
     meter: DivergenceMeter | None = None,
     kind: type[PolicyForward] = PolicyForward,
     sharded: ShardedModel | None = None,
 ) -> PolicyForward:
+    """The forward pass of training, packed unless `compute.packing` is false."""
     is_half = config.compute.dtype == "bfloat16" and sharded is None  # shards are put together in that dtype
     return kind(
         model,
@@ -245,7 +238,7 @@ def _forward(
         temperature=config.rollout.temperature,
         sharded=sharded,
         autocast_dtype=torch.bfloat16 if is_half else None,
-        packing=config.compute.packing,
+        packing=config.compute.packing is not False,
         recomputes=config.compute.recompute_activations is True,
         float32_logits=config.compute.head_dtype == "float32",
         compiled=CompiledBlocks(model) if config.compute.compile else None,

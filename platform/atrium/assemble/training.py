@@ -18,8 +18,10 @@ from atrium.assemble.evaluation_plan import (
     shared_first_evaluation,
 )
 from atrium.assemble.graders import BenchmarkGraders
+from atrium.assemble.packing import Rows, settle_packing
 from atrium.assemble.placement import build_placed_engine
 from atrium.assemble.policies import (
+    build_forward,
     build_policy,
     build_reference,
     build_updater,
@@ -240,7 +242,15 @@ def _beside(config: RunConfig, policy: Policy, engine: Engine) -> SamplingBeside
 
 def _updater(run: Run, policy: Policy, models: _Models, longest: int) -> PolicyUpdater:
     """The updater of the policy, with micro-batches that fit; `longest` is the longest prompt in tokens."""
-    config, ranks = run.config, run.ranks
+    ranks, longest_row = run.ranks, min(policy.context_length, longest + run.config.rollout.max_new_tokens)
+    config = settle_packing(
+        run.config,
+        build_forward(run.config, policy.model, sharded=models.shards.policy),
+        Rows(longest_prompt=longest, longest=longest_row, group_size=run.config.rollout.group_size),
+        run.folder,
+        log=run.log,
+        ranks=ranks,
+    )
     faults = FaultHandling(
         max_skipped=config.optimizer.max_skipped_updates,
         folder=run.folder.faults_dir if ranks.is_first else None,
@@ -252,7 +262,6 @@ def _updater(run: Run, policy: Policy, models: _Models, longest: int) -> PolicyU
     models.engine.release_memory()  # as it is in updates
     if (limit_mb := config.compute.memory_limit_mb) is not None:
         updater = replace(updater, memory_limit=MemoryLimit(config.compute.device, limit_mb))
-    longest_row = min(policy.context_length, longest + config.rollout.max_new_tokens)
     return tune_micro_batches(config, updater, run.folder, longest=longest_row, log=run.log, ranks=ranks)
 
 

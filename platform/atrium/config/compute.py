@@ -30,8 +30,9 @@ class ComputeConfig(NodeSettings):
     """The most tokens, each row's prompt counted, in one pass of an update; auto until memory was tried."""
     memory_limit_mb: Annotated[int, Field(ge=64, le=10**9)] | None = None
     """Megabytes for the run on a GPU, or on a CPU for one pass of an update; null for all there are."""
-    packing: bool = True
-    """Whether an update computes rows without padding and shared prompts once; off pads whole rows."""
+    packing: bool | Literal["auto"] = "auto"
+    """Whether an update computes rows without padding and shared prompts once; false pads whole rows. auto
+    packs where a check at the start finds that the model's packed states are its own."""
     recompute_activations: bool | Literal["auto"] = "auto"
     """Whether updates keep states between blocks only (gradient checkpointing); auto where memory lacks."""
     compile: bool = False

@@ -220,7 +220,7 @@ def _check_compute(config: RunConfig) -> None:
             f"compute.head_dtype={config.compute.head_dtype} has no effect: compute.dtype is that already; "
             "allowed is model"
         )
-    if config.compute.compile and not config.compute.packing:
+    if config.compute.compile and config.compute.packing is False:
         raise ConfigError(
             "compute.compile=true is for packed updates; allowed is compute.packing=true, or "
             "compute.compile=false"

@@ -135,6 +135,10 @@ def _recompute_activations(is_tiny: bool, compute: _Resolved, _machine: Machine)
     return "auto" if has_limit or (compute.get("device") == "cuda" and not is_tiny) else False
 
 
+def _packing(is_tiny: bool, _compute: _Resolved, _machine: Machine) -> str | bool:
+    return is_tiny or "auto"  # until the run has compared the model's packed states with its own
+
+
 def _requested_threads() -> int | None:
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return int(first) if first.isascii() and first.isdigit() and int(first) >= 1 else None
@@ -215,6 +219,7 @@ AUTO_RULES: Mapping[str, Callable[[bool, _Resolved, Machine], str | int]] = {
     "num_threads": _num_threads,
     "micro_batch_tokens": _micro_batch_tokens,
     "recompute_activations": _recompute_activations,
+    "packing": _packing,
 }
 AUTO_KEYS = frozenset(f"compute.{key}" for key in AUTO_RULES)
 """Settings that may be given as `auto` although the validated configuration holds a value."""

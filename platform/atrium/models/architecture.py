@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
+from atrium.models.blocks import decoder_of
 from atrium.models.context import Context
 from atrium.models.shape import ModelShape
 from atrium.models.sources import buildable, locate, quiet, readable
@@ -49,7 +50,7 @@ def _shape(config: PreTrainedConfig) -> ModelShape:
         context_length=Context.of(text.to_dict()).length,
         linear_maps=tuple(
             (name.rpartition(".")[2], module.in_features, module.out_features)
-            for name, module in model.base_model.named_modules()
+            for name, module in decoder_of(model).named_modules()
             if isinstance(module, nn.Linear)
         ),
     )

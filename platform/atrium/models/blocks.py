@@ -1,9 +1,17 @@
-"""The decoder blocks of a model: the units that are compiled, computed again, or spread over ranks."""
+"""The decoder of a model, and its blocks: the units that are compiled, recomputed, or spread over ranks."""
 
 from __future__ import annotations
 
 from torch import nn
 from transformers import PreTrainedModel
+
+
+def decoder_of(model: PreTrainedModel) -> nn.Module:
+    """The part of a causal language model that computes the last states, without the LM head."""
+    decoder: nn.Module = model.base_model
+    if decoder is model:  # Llama4ForCausalLM names its base as the model with images does
+        decoder = next((child for child in model.children() if isinstance(child, PreTrainedModel)), model)
+    return decoder
 
 
 def decoder_blocks(model: PreTrainedModel) -> list[nn.Module]:

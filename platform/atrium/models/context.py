@@ -6,6 +6,7 @@ original length, the log-probabilities of a short row depend on the rows beside 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -14,6 +15,7 @@ _LENGTH_KEYS = (
     *("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length"),
     *("seq_length", "context_length"),
 )
+_WINDOW_KEY = re.compile(r"^(?!.*(pattern|layer)).*(window|chunk)")
 _ORIGINAL = "original_max_position_embeddings"
 
 
@@ -44,6 +46,15 @@ class Context:
             f" (its {self.rope_type} rotary embedding computes longer rows with other factors, which then "
             "also apply to the short rows of their batch)"
         )
+
+
+def windows(keys: Mapping[str, object]) -> dict[str, int]:
+    """The windows and chunks of attention, in tokens, that a config.json names anywhere."""
+    found = {
+        name: size for name, value in keys.items() if _WINDOW_KEY.search(str(name)) and (size := _size(value))
+    }
+    nested = (windows(value) for value in keys.values() if isinstance(value, Mapping))
+    return found | {name: size for one in nested for name, size in one.items()}
 
 
 def _rope_limits(

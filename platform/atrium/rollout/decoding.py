@@ -19,10 +19,13 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
 
 from atrium.errors import EngineError
+from atrium.models.blocks import decoder_of
+from atrium.models.sources import one_line
 from atrium.records import TokenIds
 
 # A cache layer first reserves room for this many new tokens; the room doubles when it is full.
 _FIRST_ROOM = 64
+_OTHERS = "use a model whose layers are all attention, or another engine"
 
 
 class Decoder:
@@ -172,12 +175,25 @@ def new_cache(model: PreTrainedModel, max_new_tokens: int) -> DynamicCache:
     if any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers):
         raise EngineError(
             f"{type(model).__name__} keeps a recurrent state that cannot be shared by the completions "
-            "of a prompt: use a model whose layers are all attention, or another engine"
+            f"of a prompt; {_OTHERS}"
         )
     cache.layers = [
         PreallocatedLayer(max_new_tokens) if type(layer) is DynamicLayer else layer for layer in cache.layers
     ]
     return cache
+
+
+def check_decoding(model: PreTrainedModel) -> None:
+    """Raise `EngineError` for a model that does not decode with a cache that its completions can share."""
+    cache, name = new_cache(model, max_new_tokens=1), type(model).__name__
+    try:
+        with inference_mode(model):
+            token_12 = torch.zeros((1, 2), dtype=torch.int64, device=model.device)
+            decoder_of(model)(input_ids=token_12, past_key_values=cache, use_cache=True)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise EngineError(f"{name} cannot be sampled by this engine: {one_line(error)}; {_OTHERS}") from error
+    if cache.get_seq_length() != 2:
+        raise EngineError(f"{name} keeps no key-value cache of transformers; {_OTHERS}")
 
 
 @contextmanager

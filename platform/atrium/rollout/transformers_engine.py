@@ -24,7 +24,7 @@ from atrium.errors import EngineError, PolicyDivergedError
 from atrium.models.qwen3 import has_fused_form
 from atrium.models.texts import TextDecoder
 from atrium.records import Completion, FinishReason, Logprobs, TokenIds
-from atrium.rollout.decoding import Decoder, inference_mode, new_cache
+from atrium.rollout.decoding import Decoder, check_decoding, inference_mode
 from atrium.rollout.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
 from atrium.rollout.qwen3_decoder import Qwen3Decoder
 from atrium.rollout.sampling import Occurrences, check_requests, sample_keys, sample_tokens, uniforms
@@ -71,7 +71,7 @@ class TransformersEngine:
         max_batch_tokens: int | None = None,
         unit_samples: int | None = None,
     ) -> None:
-        new_cache(model, max_new_tokens=1)  # raises for a model whose cache cannot be shared
+        check_decoding(model)
         self._model = model
         self._tokenizer = tokenizer
         self._decode = TextDecoder(tokenizer)

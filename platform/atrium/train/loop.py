@@ -30,7 +30,13 @@ from atrium.train.guard.memory import PeakMemory
 from atrium.train.guard.out_of_memory import memory_explained
 from atrium.train.guard.profile import StepProfiler
 from atrium.train.measure.measurements import Measurements
-from atrium.train.measure.mismatch import check_mismatch, measure_mismatch, mismatch_sums, staleness
+from atrium.train.measure.mismatch import (
+    check_mismatch,
+    measure_mismatch,
+    mismatch_cause,
+    mismatch_sums,
+    staleness,
+)
 from atrium.train.measure.traces import token_traces
 from atrium.train.ranks.rank_report import RankReport
 from atrium.train.ranks.ranks import Ranks
@@ -277,7 +283,9 @@ def _updated(
             carried=carried,
         )
         num_updates, carried = output.num_updates, output.carried
-        check_mismatch(_named(measurements.values()), settings.max_mismatch, step)
+        max_tokens = carried.micro_batch_tokens or run.updater.settings.micro_batch_tokens
+        cause = partial(mismatch_cause, run.updater.forward, rows, max_tokens)
+        check_mismatch(_named(measurements.values()), settings.max_mismatch, step, cause)
         if trace and output.traces is not None:
             run.listener.rollouts(step, collected.groups, token_traces(collected.groups, rows, output.traces))
     measured = _named(measurements.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -40,17 +40,56 @@ def measure_mismatch(
     measurements.add_sums(mismatch_sums(logprob_BT, some.batch.rollout_logprob_BT, some.batch.mask_BT))
 
 
-def check_mismatch(measured: Mapping[str, float], bound: float | None, step: int) -> None:
-    """Raise `EngineError` where engine and trainer differ by more than `bound` nats on average."""
+def check_mismatch(
+    measured: Mapping[str, float], bound: float | None, step: int, find_cause: Callable[[float], str]
+) -> None:
+    """Raise `EngineError` where engine and trainer differ by more than `bound` nats on average.
+
+    `find_cause` says which of the two disagrees with the whole model, by more than that bound.
+    """
     mean = measured.get(metrics.MISMATCH_MEAN.name)
     if bound is None or mean is None or mean <= bound:
         return
     raise EngineError(
         f"step {step}: on the engine's own samples its log-probabilities differ from the trainer's by "
         f"{mean:.3g} nats on average (at most {measured[metrics.MISMATCH_MAX.name]:.3g}), more than "
-        f"rollout.max_mismatch={bound:g}: it samples from other weights or in another precision than is "
-        "trained; compare compute.dtype and rollout.kv_cache_dtype, or raise the bound; the last checkpoint "
-        "is intact"
+        f"rollout.max_mismatch={bound:g}; {find_cause(bound)}; the last checkpoint is intact"
+    )
+
+
+def mismatch_cause(forward: PolicyForward, rows: RolloutRows, micro_batch_tokens: int, bound: float) -> str:
+    """Which side disagrees with the whole model on one row alone, and what to do about it.
+
+    The weights may have been updated since the row was sampled. So the trainer's pass is judged, which runs
+    by the weights of now as the whole model does; where it agrees, the engine does not.
+    """
+    some = rows.select(forward.split(rows, np.arange(len(rows.num_tokens_B)), micro_batch_tokens)[0])
+    with torch.no_grad():
+        trainer_BT = forward(some, entropy="none").logprob_BT
+        mask_BT, engine_BT = some.batch.mask_BT, some.batch.rollout_logprob_BT
+        gap_BT = neutral(trainer_BT - engine_BT, mask_BT).abs()
+        worst = int((gap_BT.sum(dim=1) / mask_BT.sum(dim=1).clamp(min=1)).argmax())
+        whole_T = forward.whole_logprobs(some.select(np.array([worst])))
+    mask_T = mask_BT[worst, : len(whole_T)]
+    trainer, engine = (
+        float((side_BT[worst, : len(whole_T)] - whole_T)[mask_T].abs().mean())
+        for side_BT in (trainer_BT, engine_BT)
+    )
+    found = (
+        f"one row alone through the whole model differs by {trainer:.3g} nats from the trainer and by "
+        f"{engine:.3g} from the engine"
+    )
+    if trainer <= bound:
+        return (
+            f"{found}, so the engine disagrees: it samples from other weights, in another precision or with "
+            "another mask; compare compute.dtype and rollout.kv_cache_dtype, or try "
+            "rollout.engine=transformers"
+        )
+    if forward.packing:
+        return f"{found}, so the trainer's packed rows disagree: begin a new run with compute.packing=false"
+    return (
+        f"{found}, so the trainer disagrees: a row's numbers depend on the rows beside it; choose another "
+        "model or shorter rows"
     )
 
 

@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
-from atrium.errors import ConfigError
+from atrium.models.blocks import decoder_of
 from atrium.models.qwen3 import has_fused_form
 from atrium.objective.batch import PolicyTokens
 from atrium.rollout.collate import RolloutRows, on_device
@@ -38,12 +39,6 @@ if TYPE_CHECKING:  # a run on one process loads nothing of torch.distributed
     from atrium.train.ranks.sharding import ShardedModel
 
 _Tensors = tuple[Tensor | None, ...]
-
-_PACKED_ERROR, _HALF_PACKED_ERROR = 1e-3, 0.05
-"""What a packed state may differ by, relative to its norm, in single and in half precision.
-
-Rounding was 1e-6 and 0.01 in 28 random and 30 pretrained layers; wrong masks and positions give .06 to 1.
-"""
 
 
 class PolicyForward:
@@ -95,8 +90,8 @@ class PolicyForward:
         self._sharded = sharded
         self._compiled = compiled
         self._recomputed = RecomputedBlocks(model) if recomputes else None
-        self._base: nn.Module = model.base_model  # type: ignore[assignment]
-        self._head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
+        self.decoder = decoder_of(model)
+        self.head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
         embeddings = model.get_input_embeddings()  # type: ignore[operator]
         if isinstance(embeddings, nn.Embedding):
             # torch drops the gradient of the padding token's embedding, but one that was sampled is a token
@@ -109,7 +104,7 @@ class PolicyForward:
         The divergence is measured where the rows hold proximal states; see `DivergenceMeter`.
         """
         places = _Places(rows)
-        logprob_M, entropy_M, divergence_M = self._run(lambda: self._tokens(rows, places, entropy))
+        logprob_M, entropy_M, divergence_M = self.run(lambda: self._tokens(rows, places, entropy))
         assert logprob_M is not None
         return PolicyTokens(
             logprob_BT=places.spread(logprob_M),
@@ -122,9 +117,9 @@ class PolicyForward:
         state_MD = self._states(rows)
         token_M = rows.token_BL.flatten().index_select(0, places.column_M)
         divergence_M = None
-        with self._autocast():
+        with self.autocast():
             logprob_M, entropy_M = token_logprobs(
-                self._head,
+                self.head,
                 state_MD,
                 token_M,
                 temperature=self.temperature,
@@ -134,15 +129,26 @@ class PolicyForward:
             if self._meter is not None and rows.proximal_state_BTD is not None:
                 proximal_MD = rows.proximal_state_BTD.flatten(0, 1).index_select(0, places.place_M)
                 divergence_M = self._meter.measure(
-                    proximal_MD, state_MD.detach(), token_M, self._head, self.temperature
+                    proximal_MD, state_MD.detach(), token_M, self.head, self.temperature
                 )
         return logprob_M, entropy_M, divergence_M
 
     def states(self, rows: RolloutRows) -> Tensor:
         """The model's last states [B, T, D] at the positions that predict the completion tokens, else 0."""
-        (state_MD,) = self._run(lambda: (self._states(rows),))
+        (state_MD,) = self.run(lambda: (self._states(rows),))
         assert state_MD is not None
         return _Places(rows).spread(state_MD)
+
+    @property
+    def text_config(self) -> PreTrainedConfig:
+        """The configuration of the language model."""
+        config: PreTrainedConfig = self.model.config.get_text_config()  # type: ignore[union-attr, operator]
+        return config
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the model is spread over ranks."""
+        return self._sharded is not None
 
     @property
     def recomputes(self) -> bool:
@@ -158,11 +164,11 @@ class PolicyForward:
     def freeze_proximal_head(self) -> None:
         """Keep the LM head as it is now, for the proximal states of this step."""
         if self._meter is not None:
-            self._run(self._freeze)
+            self.run(self._freeze)
 
     def _freeze(self) -> _Tensors:
         assert self._meter is not None
-        self._meter.freeze(self._head)
+        self._meter.freeze(self.head)
         return ()
 
     def num_positions(self, rows: RolloutRows) -> int:
@@ -181,67 +187,52 @@ class PolicyForward:
             return [subset[part] for part in split_by_tokens(length_B, max_tokens=max_tokens)]
         return [subset[part] for part in split_by_length(length_B, max_tokens=max_tokens)]
 
-    def _run(self, compute: Callable[[], _Tensors]) -> _Tensors:
+    def run(self, compute: Callable[[], _Tensors]) -> _Tensors:
+        """The result of `compute`, called where the model's parameters are whole."""
         return compute() if self._sharded is None else self._sharded.run(compute)
 
-    def check(self, token_ids: list[int]) -> None:
-        """Raise `ConfigError` unless this pass computes what the whole model does on some different tokens.
+    def whole_states(self, token_BL: Tensor) -> Tensor:
+        """The last states [B, L, D] of whole rows, as the model itself computes them."""
+        state_BLD: Tensor = self.decoder(input_ids=token_BL, use_cache=False).last_hidden_state
+        return state_BLD
 
-        Some architectures scale or cap logits behind the head, or attend in ways of their own; training
-        on other log-probabilities than the engine's would be silent.
-        """
-        name = type(self.model).__name__
-        num_prompt = len(token_ids) // 2
-        again = token_ids[:num_prompt] + token_ids[: num_prompt - 1 : -1]
-        token_BL = torch.tensor([token_ids, again], device=self.device)
-        with torch.no_grad():
-            logits, headed, state_BTD, packed_BTD = self._run(lambda: self._both_ways(token_BL, num_prompt))
-        assert logits is not None
-        assert headed is not None
-        assert state_BTD is not None
-        if not torch.allclose(logits.float(), headed.float(), atol=1e-4, rtol=1e-4):
-            raise ConfigError(
-                f"model of type {name} changes its logits behind the LM head, which training does not "
-                "support; choose another model"
-            )
-        if packed_BTD is None:
-            return
-        error = _typical_error(packed_BTD, state_BTD)
-        allowed = _HALF_PACKED_ERROR if self._dtype.itemsize == 2 else _PACKED_ERROR
-        if not error <= allowed:  # which NaN is not either
-            raise ConfigError(
-                f"model of type {name} computes something else on packed tokens: its states differ by "
-                f"{error:.1%}, allowed is {allowed:.1%}; set compute.packing=false"
-            )
+    def whole_logprobs(self, row: RolloutRows) -> Tensor:
+        """The log-probabilities [T] of one row's completion tokens, by the whole model on this row alone."""
 
-    def _both_ways(self, token_BL: Tensor, num_prompt: int) -> _Tensors:
-        """Logits of the whole model, those of its head on its last states, and these states, also packed."""
-        whole = self.model(input_ids=token_BL, use_cache=False)
-        headed = self._head(self._base(input_ids=token_BL, use_cache=False).last_hidden_state)
-        lengths = np.full(2, num_prompt), np.full(2, token_BL.shape[1]), np.zeros(2, dtype=np.int64)
-        packed_BTD = None
-        with self._autocast():
-            state_BLD: Tensor = self._base(input_ids=token_BL, use_cache=False).last_hidden_state
-            if self.packing:
-                packing = pack(token_BL, *lengths, padded=self._pads)
-                packed_MD = gathered(self._packed(packing), packing.predicting)
-                packed_BTD = packed_MD.unflatten(0, (2, -1))
-        return whole.logits, headed, state_BLD[:, num_prompt - 1 : -1], packed_BTD
+        def compute() -> _Tensors:
+            with self.autocast():
+                logits = self.model(input_ids=row.token_BL, use_cache=False).logits[0]
+            num_prompt, num_tokens = int(row.num_prompt_tokens_B[0]), int(row.num_tokens_B[0])
+            logit_TV = logits[num_prompt - 1 : num_tokens - 1].float() / self.temperature
+            token_T1 = row.token_BL[0, num_prompt:num_tokens, None]
+            return (logit_TV.log_softmax(-1).gather(-1, token_T1)[:, 0],)
+
+        (logprob_T,) = self.run(compute)
+        assert logprob_T is not None
+        return logprob_T
+
+    def packed_states(self, token_BL: Tensor, num_prompt: int, *, pads: bool) -> Tensor:
+        """The states [B, L - num_prompt, D] of packed rows that share a prompt, where they predict."""
+        num_rows, length = token_BL.shape
+        sizes = np.full(num_rows, num_prompt), np.full(num_rows, length), np.zeros(num_rows, dtype=np.int64)
+        packing = pack(token_BL, *sizes, padded=pads)
+        packed_BTD: Tensor = gathered(self._packed(packing), packing.predicting).unflatten(0, (num_rows, -1))
+        return packed_BTD
 
     def _states(self, rows: RolloutRows) -> Tensor:
         """The last states that predict the completion tokens [M, D]."""
-        with self._autocast():
+        with self.autocast():
             if self.packing:
                 packing = pack(
                     rows.token_BL,
                     rows.num_prompt_tokens_B,
                     rows.num_tokens_B,
                     rows.prompt_index_B,
-                    padded=self._pads,
+                    padded=self.pads,
                 )
                 return gathered(self._packed(packing), packing.predicting)
             with self._recomputed.used() if self._recomputed else nullcontext():
-                state_BLD: Tensor = self._base(input_ids=rows.token_BL, use_cache=False).last_hidden_state
+                state_BLD = self.whole_states(rows.token_BL)
         return state_BLD.flatten(0, 1).index_select(0, _Places(rows).column_M - 1)
 
     def _packed(self, packing: Packing) -> Tensor:
@@ -258,9 +249,9 @@ class PolicyForward:
         return self.autocast_dtype is None and self._sharded is None and has_fused_form(self.model)
 
     @property
-    def _pads(self) -> bool:
+    def pads(self) -> bool:
         """Whether attention pads: torch's kernel for rows of any length is for GPUs in half precision."""
-        return not (self.device.type == "cuda" and self._dtype.itemsize == 2)
+        return not (self.device.type == "cuda" and self.dtype.itemsize == 2)
 
     @property
     def device(self) -> torch.device:
@@ -268,13 +259,14 @@ class PolicyForward:
         return next(self.model.parameters()).device if self._sharded is None else self._sharded.device
 
     @property
-    def _dtype(self) -> torch.dtype:
+    def dtype(self) -> torch.dtype:
         """The dtype that the model computes in."""
         if self._sharded is not None:
             return self._sharded.dtype
         return self.autocast_dtype or next(self.model.parameters()).dtype
 
-    def _autocast(self) -> AbstractContextManager[object]:
+    def autocast(self) -> AbstractContextManager[object]:
+        """Compute in the dtype of the run."""
         if self.autocast_dtype is None:
             return nullcontext()
         device_type = next(self.model.parameters()).device.type
@@ -299,15 +291,3 @@ class _Places:
         flat = value_M.new_zeros((self._shape.numel(), *value_M.shape[1:]))
         spread: Tensor = flat.index_copy(0, self.place_M, value_M).unflatten(0, self._shape)
         return spread
-
-
-def _typical_error(found_BTD: Tensor, expected_BTD: Tensor) -> float:
-    """How far a row's states are off, relative to each one's norm: the median over tokens, of the worse row.
-
-    No single token decides: pretrained models let activations of a few grow a thousand times and fall again,
-    which leaves of these tokens little but rounding.
-    """
-    expected_BTD = expected_BTD.float()
-    difference_BT = (found_BTD.float() - expected_BTD).norm(dim=-1)
-    error_BT = difference_BT / expected_BTD.norm(dim=-1).clamp(min=torch.finfo(torch.float32).tiny)
-    return float(error_BT.median(dim=1).values.max())

@@ -1,4 +1,4 @@
-"""Causal attention among packed tokens, for any transformers model that asks an attention interface.
+"""Causal attention among packed tokens, for transformers models that call an attention interface.
 
 States of packed tokens are put together to rows, attended to by torch's own kernels, and taken apart again;
 the gradient of a prompt's states is the sum over the rows that share it. On a GPU in half precision rows
@@ -12,7 +12,7 @@ D head size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
 from typing import Any
@@ -25,6 +25,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
 from atrium.errors import ConfigError
+from atrium.models.blocks import decoder_of
 from atrium.train.update.packing import Gathering, Packing
 
 _NAME = "atrium_packed"
@@ -82,9 +83,10 @@ def packed_states(model: PreTrainedModel, packing: Packing) -> Tensor:
     """The last states [N, D] at the packed tokens, of any transformers model with an attention interface.
 
     Raises `ConfigError` when the model's attention is more than causal attention (sinks, soft caps, windows).
+    Masks are not computed here: `packing_probe` finds out whether they are causal.
     """
     with attention_of(model, _NAME):
-        output = model.base_model(
+        output = decoder_of(model)(
             input_ids=packing.token_N[None],
             position_ids=packing.position_N[None],
             use_cache=False,
@@ -112,17 +114,14 @@ def _interface(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    packing: Packing,
+    packing: Packing | None = None,
     scaling: float | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
     """The function that transformers calls: states [1, heads, N, D] in, mixed values [1, N, H, D] out."""
-    more = sorted(name for name, value in others.items() if value is not None and name not in _UNDERSTOOD)
-    if more:
-        raise ConfigError(
-            f"{type(module).__name__} asks for {', '.join(more)}, which packed attention does not have; "
-            "set compute.packing=false"
-        )
+    obstacle = attention_obstacle(module, query, value, attention_mask, packing, others)
+    if obstacle is not None or packing is None:
+        raise ConfigError(f"{obstacle}; set compute.packing=false")
     state_1HND = torch.cat([query, key, value], dim=1)
     if torch.is_autocast_enabled(query.device.type):
         state_1HND = state_1HND.to(torch.get_autocast_dtype(query.device.type))
@@ -134,6 +133,30 @@ def _interface(
         scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
     )
     return mixed_NHD[None], None
+
+
+def attention_obstacle(
+    module: nn.Module,
+    query: Tensor,
+    value: Tensor,
+    attention_mask: object,
+    packing: object,
+    others: Mapping[str, object],
+) -> str | None:
+    """Why a layer that calls its attention with these arguments cannot compute packed tokens, or None."""
+    name = type(module).__name__
+    more = sorted(key for key, given in others.items() if given is not None and key not in _UNDERSTOOD)
+    if more:
+        return f"{name} passes {', '.join(more)}, which packed attention does not have"
+    if packing is None:
+        return f"{name} does not pass keyword arguments on to its attention"
+    if attention_mask is not None:
+        return f"{name} masks more than later tokens"
+    if others.get("is_causal") is False or getattr(module, "is_causal", True) is False:
+        return f"{name} sees later tokens"
+    if value.shape[-1] != query.shape[-1] or value.shape[-2] != query.shape[-2]:
+        return f"{name} has values of another shape than queries"
+    return None
 
 
 def _groups_flag(has_groups: bool) -> dict[str, Any]:

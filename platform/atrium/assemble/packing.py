@@ -1,0 +1,118 @@
+"""Whether updates compute packed or padded rows, where `compute.packing` is auto: decided once per run.
+
+The decision becomes a value in the run's config.json, which a continued or repeated run reuses. It is also
+kept in the cache of the runs folder, so that all runs of a sweep or comparison compute alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+
+import atrium
+from atrium.assemble.fitting import changed
+from atrium.config.own_files import override_text
+from atrium.config.schema import RunConfig
+from atrium.errors import ConfigError
+from atrium.tracking.atomic import write_text
+from atrium.tracking.recorded import read_object
+from atrium.tracking.run_folder import RunFolder
+from atrium.train.ranks.ranks import Ranks
+from atrium.train.update.forward import PolicyForward
+from atrium.train.update.forward_check import PackingFinding, check_model, find_packing
+
+_CACHE = "packing.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The rows of a run: tokens of its longest prompt and of its longest row, and completions per prompt."""
+
+    longest_prompt: int
+    longest: int
+    group_size: int
+
+    @property
+    def cost(self) -> str:
+        """What padded rows cost beside packed ones, in a few words."""
+        packed = self.longest_prompt + self.group_size * (self.longest - self.longest_prompt)
+        ratio = self.group_size * self.longest / packed
+        return (
+            f"each prompt is computed {self.group_size} times instead of once, which is up to {ratio:.2g} "
+            "times as many tokens, and short answers are padded (optimizer/padding_frac says by how much)"
+        )
+
+
+def settle_packing(
+    config: RunConfig,
+    forward: PolicyForward,
+    rows: Rows,
+    folder: RunFolder,
+    *,
+    log: Callable[[str], None],
+    ranks: Ranks,
+) -> RunConfig:
+    """The settings with `compute.packing` decided and recorded, after a check of the model's own states.
+
+    Raises `ConfigError` for a model that cannot be trained, or not on packed tokens where they are required.
+    """
+    check_model(forward, rows.longest)
+    if (wanted := config.compute.packing) is False:
+        return config
+    path, key = folder.cache_dir / _CACHE, _key(forward)
+    earlier = ranks.from_first(_read(path).get(key)) if wanted == "auto" else None
+    finding = PackingFinding(earlier) if earlier else find_packing(forward, rows.longest)
+    if finding.fault and (wanted is True or earlier == ""):
+        raise ConfigError(
+            f"compute.packing={override_text(wanted)}: {finding.fault}"
+            + ("; an earlier run of this model packs its rows" if earlier == "" else "")
+            + "; allowed is compute.packing=false"
+        )
+    if wanted is True:
+        return config
+    if finding.fault and config.compute.compile:
+        raise ConfigError(
+            f"compute.compile=true is for packed updates, and {finding.fault}; allowed is "
+            "compute.compile=false"
+        )
+    settled = changed(config, compute={"packing": finding.fault is None})
+    log(_words(finding, rows))
+    if ranks.is_first:
+        folder.write_config(settled.as_record())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps({**_read(path), key: finding.fault or ""}, indent=1) + "\n")
+    return settled
+
+
+def _words(finding: PackingFinding, rows: Rows) -> str:
+    if finding.fault is None:
+        return (
+            "updates compute packed rows (compute.packing=auto): the model's layers are plain causal "
+            f"attention, and {finding.evidence}; no padding, and each prompt is computed once"
+        )
+    return f"updates compute padded rows (compute.packing=auto): {finding.fault}; cost: {rows.cost}"
+
+
+def _key(forward: PolicyForward) -> str:
+    """A hash of what the decision follows from."""
+    facts = [
+        forward.text_config.to_dict(),
+        str(forward.dtype),
+        forward.device.type,
+        forward.is_sharded,
+        torch.__version__,
+        transformers.__version__,
+        atrium.__version__,
+    ]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _read(path: Path) -> dict[str, str]:
+    cache, _ = read_object(path)
+    return {key: value for key, value in cache.items() if isinstance(value, str)}

@@ -1,0 +1,109 @@
+"""Whether a model can compute packed tokens: every layer has to be plain causal attention over whole rows.
+
+One short pass asks each layer what it passes to its attention. Masks are judged by their functions, at
+distances of up to 2^30 tokens, so a window or chunk is found however long it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface
+
+from atrium.errors import ConfigError
+from atrium.models.blocks import decoder_of
+from atrium.models.context import windows
+from atrium.models.sources import one_line
+from atrium.train.update.packed_attention import attention_obstacle, attention_of
+
+_NAME = "atrium_packing_probe"
+_NUM_TOKENS = 8
+_MODEL_ERRORS = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError)
+"""What a model's own code raises where it cannot do without a mask, or without its own attention."""
+
+
+@dataclass
+class _Calls:
+    """What the layers of a model passed to their attention in one pass."""
+
+    num_calls: int = 0
+    obstacles: list[str] = field(default_factory=list)
+
+
+def packing_obstacle(model: PreTrainedModel, device: torch.device) -> str | None:
+    """Why the model cannot compute packed tokens, in a few words, or None where it can."""
+    calls = _Calls()
+    position_1N = torch.arange(_NUM_TOKENS, device=device)[None]
+    config = model.config.get_text_config()
+    token_1N = position_1N % config.vocab_size
+    try:
+        with torch.no_grad(), attention_of(model, _NAME):
+            decoder_of(model)(input_ids=token_1N, position_ids=position_1N, use_cache=False, packing=calls)
+    except torch.OutOfMemoryError:
+        raise
+    except ConfigError as error:
+        calls.obstacles.append(str(error))
+    except _MODEL_ERRORS as error:
+        calls.obstacles.append(f"{type(model).__name__} needs a mask of its own ({one_line(error)})")
+    if calls.obstacles:
+        named = ", ".join(f"{name}={size}" for name, size in windows(config.to_dict()).items())
+        return calls.obstacles[0] + (f" ({named})" if named else "")
+    if calls.num_calls < config.num_hidden_layers:
+        return (
+            f"only {calls.num_calls} of the {config.num_hidden_layers} layers of {type(model).__name__} call "
+            "the attention interface of transformers"
+        )
+    return None
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: object,
+    *,
+    packing: _Calls | None = None,
+    scaling: float | None = None,
+    **others: object,
+) -> tuple[Tensor, None]:
+    """Note what a layer passes; its values in place of attention's result."""
+    obstacle = attention_obstacle(module, query, value, attention_mask, packing, others)
+    if packing is None:
+        raise ConfigError(obstacle)
+    packing.num_calls += 1
+    packing.obstacles += [] if obstacle is None else [obstacle]
+    return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2).contiguous(), None
+
+
+def _mask(
+    *,
+    mask_function: Callable[..., Any],
+    q_length: int,
+    kv_length: int,
+    device: Any = "cpu",  # noqa: ANN401 - as torch takes it
+    **_: object,
+) -> Tensor | None:
+    """No mask for a plain causal one, as in packed passes; else a mask, which a layer then passes on."""
+    if _is_causal(mask_function, device):
+        return None
+    return torch.ones(1, 1, q_length, kv_length, dtype=torch.bool, device=device).tril()
+
+
+def _is_causal(mask_function: Callable[..., Any], device: Any) -> bool:  # noqa: ANN401 - as torch takes it
+    """Whether the function lets a query see its own and all earlier positions, and no others."""
+    near = {0, *(2**power + offset for power in range(31) for offset in (-1, 0, 1))}
+    position = torch.tensor(sorted(near), device=device)
+    query, key = position[:, None], position[None]
+    first = torch.zeros((), dtype=torch.int64, device=device)
+    seen = mask_function(first, first, query, key)
+    return bool((torch.as_tensor(seen, device=device) == (key <= query)).all())
+
+
+AttentionInterface.register(_NAME, _attention)
+AttentionMaskInterface.register(_NAME, _mask)
