@@ -24,6 +24,17 @@ def printed(capsys, *argv):
     return capsys.readouterr().out
 
 
+def test_a_method_of_ones_own_is_shown_as_train_takes_it(capsys, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("# My method.\ndefaults: [dr_grpo, override /rollout: bank_and_live]\nname: mine\n")
+    shown = json.loads(printed(capsys, str(file), "dr_grpo", "--json"))
+    mine = shown["methods"]["mine"]
+    assert (mine["header"], mine["builds_on"]) == ("My method.", "dr_grpo")
+    assert shown["differing"] == ["rollout"]
+    assert main(["objectives", str(tmp_path / "none.yaml")]) == 2
+    assert "there is no such file" in capsys.readouterr().err
+
+
 def test_the_table_has_a_row_for_every_method(capsys):
     lines = printed(capsys).splitlines()
     first_words = {line.split(" ")[0] for line in lines}

@@ -40,6 +40,18 @@ def test_one_budget_for_all_and_budgets_of_their_own(capsys):
     assert [arm["name"] for arm in named] == ["kl3 0.01", "kl3 0.02", "k2 0.1"]
 
 
+def test_files_of_ones_own_are_shown_as_train_takes_them(capsys, tmp_path):
+    divergence, method = tmp_path / "wide.yaml", tmp_path / "mine.yaml"
+    divergence.write_text("defaults: [kl3]\ndelta: 0.05\n")
+    method.write_text("defaults: [grpo, override /divergence: chi2]\nname: mine\nlabel: Mine\n")
+    arms = described(capsys, str(divergence), f"{divergence}=0.01", str(method))["arms"]
+    assert [arm["name"] for arm in arms] == ["wide", "wide 0.01", "mine"]
+    assert arms[0]["window"][1] == pytest.approx(window("kl3", 0.05).upper)
+    assert arms[2]["window"] == pytest.approx([0.8, 1.2])
+    assert main(["windows", str(tmp_path / "none.yaml")]) == 2
+    assert "there is no such file" in capsys.readouterr().err
+
+
 def test_matched_budgets_are_those_of_the_windows_module(capsys):
     found = described(capsys, "kl3", "--clip", "0.2", "0.28")
     kl3 = found["matches"]["kl3"]

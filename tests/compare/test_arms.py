@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -60,6 +61,20 @@ def test_arms_of_unknown_kinds_are_compared_by_their_text(make_run):
     assert not are_same_method(near, far)
     known = group_runs([make_run("grpo", 0, COUNTS)]).arms[0]
     assert not are_same_method(near, known)
+
+
+def test_a_plugins_method_is_known_from_what_its_runs_recorded(make_run):
+    def arm(name, lower, upper):
+        run = make_run(name, 0, COUNTS, divergence={"kind": "of_a_plugin", "delta": 0.1})
+        key = {"algorithm": {}, "divergence": [f"{lower:.10g}", str(upper)], "regularizer": {}}
+        run.write_method({"window": [lower, upper], "description": {}, "key": key})
+        return group_runs([run]).arms[0]
+
+    near, renamed, open_above = arm("mine", 0.8, 1.2), arm("theirs", 0.8, 1.2), arm("mine", 0.8, None)
+    assert (near.window.lower, near.window.upper) == (0.8, 1.2)
+    assert open_above.window.upper == math.inf
+    assert are_same_method(near, renamed)
+    assert not are_same_method(near, open_above)
 
 
 def test_trust_regions_that_are_idle_are_one_method(make_run):

@@ -149,6 +149,7 @@ def opened(
             checkpoint = restore_and_truncate(config, folder, ranks, Listeners(shown).message)
             if ranks.is_first:
                 folder.write_config(request.record)
+                folder.write_method(config.method.as_record(config.use))
                 shown = _listeners(request, folder, shown, watchers, summary)
         listeners = Listeners(shown)
         run = Run(

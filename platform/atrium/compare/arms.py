@@ -6,12 +6,13 @@ arms that are equal in the rest and have equal windows are the same method under
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from atrium.compare.arm_names import NamedArm, name_arms
 from atrium.compare.run_settings import SEED, Settings, method_keys
-from atrium.compare.trust_region import window_in_use
+from atrium.compare.trust_region import window_of_run
 from atrium.errors import ConfigError
 from atrium.method.method import SECTIONS, Method
 from atrium.method.needs import Use
@@ -33,7 +34,7 @@ class Arm:
 
     `settings` are those of the first run, `all_settings` those of every run; they lack the runs' length where
     it tells no methods apart. `method` is None where a part of it is unknown here, and `use` where the
-    settings do not say what the runs did with it.
+    settings do not say what the runs did with it. `recorded_key` is what the run recorded of its method.
     """
 
     name: str
@@ -43,6 +44,14 @@ class Arm:
     all_settings: tuple[Settings, ...] = ()
     method: Method | None = None
     use: Use | None = None
+    recorded_key: object = None
+
+    @property
+    def key(self) -> object:
+        """What tells methods apart, as JSON; None where neither a plugin nor the run's record says it."""
+        if self.method is None:
+            return self.recorded_key
+        return json.loads(json.dumps(self.method.key(self.use)))
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -118,9 +127,10 @@ def group_runs(
                 runs=_by_seed(group, settings, one.name, notes),
                 settings=kept[0],
                 all_settings=tuple(kept),
-                window=window_in_use(config.get("divergence"))[0],
+                window=window_of_run(group[0], config.get("divergence"))[0],
                 method=Method.read(config),
                 use=use_of(config),
+                recorded_key=read_object(group[0].method_file)[0].get("key"),
             )
         )
     return Arms(arms=tuple(arms), notes=tuple(notes))
@@ -129,10 +139,12 @@ def group_runs(
 def are_same_method(one: Arm, other: Arm) -> bool:
     """Whether two arms are one method; by the text of their settings where a part is unknown here."""
     keys = method_keys([one.settings, other.settings], at_last_step=True)
-    if one.method is None or other.method is None:
-        return all(key.startswith(_NO_SETTING) for key in keys)
     outside = [key for key in keys if key.partition(".")[0] not in SECTIONS]
-    return not outside and one.method.same_as(other.method, one.use)
+    if one.method is not None and other.method is not None:
+        return not outside and one.method.same_as(other.method, one.use)
+    if one.key is not None and other.key is not None:
+        return not outside and one.key == other.key
+    return all(key.startswith(_NO_SETTING) for key in keys)
 
 
 def as_trained(config: Mapping[str, object]) -> Mapping[str, object]:

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from atrium.errors import RunFolderError
 from atrium.method.divergences import Divergence
 from atrium.plain_files import open_plain
+from atrium.tracking.recorded import read_object
+from atrium.tracking.run_folder import RunFolder
 from atrium.windows import Window
 
 Counts = NDArray[np.float64]
@@ -151,6 +153,19 @@ def window_in_use(divergence: object) -> tuple[Window | None, str]:
     if found is None:
         return None, f"{kind} has no constant window: its bounds differ by token or minibatch"
     return found, ""
+
+
+def window_of_run(folder: RunFolder, divergence: object) -> tuple[Window | None, str]:
+    """The constant window of a run by `window_in_use`; the recorded one where a plugin is missing."""
+    found, reason = window_in_use(divergence)
+    recorded, _ = read_object(folder.method_file) if found is None else ({}, None)
+    bounds = recorded.get("window")
+    if not isinstance(bounds, list) or len(bounds) != 2:
+        return found, reason
+    try:
+        return Window(float(bounds[0]), math.inf if bounds[1] is None else float(bounds[1])), ""
+    except (TypeError, ValueError):
+        return found, reason
 
 
 def evenly_chosen(steps: Sequence[int], num: int) -> list[int]:

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 from yaml import YAMLError
 
-from atrium.config.files import conf_folder, parse_yaml, read_groups
+from atrium.config.files import conf_folder, parse_yaml, read_groups, read_yaml
 from atrium.config.messages import config_error
 from atrium.config.nearest import shown, suggestion
 from atrium.config.new_kinds import stale_keys
 from atrium.config.own_files import expand_files
-from atrium.config.presets import read_preset, read_settings
+from atrium.config.presets import (
+    PartFile,
+    Preset,
+    header,
+    read_divergence,
+    read_part,
+    read_preset,
+    read_settings,
+)
 from atrium.errors import ConfigError
 from atrium.method.algorithm import Algorithm
 from atrium.method.divergences import Divergence
 from atrium.method.method import SECTIONS, Method
 from atrium.method.regularizers import Regularizer
-from atrium.nested import flattened, mapping_at, put
+from atrium.nested import flattened, mapping_at, put, setting
 from atrium.section import Section
 
+_ANY_METHOD = "grpo"
 MAX_NEW_TOKENS = "rollout.max_new_tokens"
 """The one setting of a run that methods refer to: the largest length of a completion."""
 
@@ -39,7 +49,9 @@ def read_method(source: str, settings: Sequence[str] = (), *, max_new_tokens: in
     `algorithm.surrogate.cap=4`. `max_new_tokens` is the largest length of a completion, which some methods
     divide by. Raises `ConfigError` in one line for whatever is wrong.
     """
-    choices, typed = _split(expand_files([f"algorithm={source}", *settings], read_groups(conf_folder())))
+    groups = read_groups(conf_folder())
+    of_file = [line for line in expand_files([f"algorithm={source}"], groups) if _is_of_method(line)]
+    choices, typed = _split([*of_file, *expand_files(settings, groups)])
     preset = read_preset(choices.pop("algorithm"))
     data: dict[str, Any] = {
         "algorithm": preset.algorithm.model_dump(exclude_unset=True),
@@ -62,6 +74,60 @@ def read_method(source: str, settings: Sequence[str] = (), *, max_new_tokens: in
     except ValidationError as error:
         raise config_error(error, _Sections, data) from error
     return Method(sections.algorithm, sections.divergence, sections.regularizer)
+
+
+def resolve_preset(source: str) -> Preset:
+    """The method that `algorithm=SOURCE` means: a file of `conf/algorithm` by its name, or one by its path.
+
+    Raises `ConfigError` in one line for whatever is wrong.
+    """
+    if not is_own_file(source):
+        return read_preset(source)
+    lines = expand_files([f"algorithm={source}"], read_groups(conf_folder()))
+    choices = dict(line.split("=", 1) for line in lines if "." not in line.partition("=")[0])
+    parent = read_preset(choices["algorithm"])
+    length = setting(parent.algorithm.model_dump(), _length_key(parent))
+    method = read_method(source, max_new_tokens=int(length) if isinstance(length, float | int) else None)
+    text = Path(source).expanduser().read_text(encoding="utf-8")
+    name, typed = method.algorithm.name, {line.partition("=")[0] for line in lines}
+    groups = {group: option for group, option in choices.items() if group not in ("algorithm", "label")}
+    return Preset(
+        file=PartFile(group="algorithm", name=name, header=header(text), settings=parse_yaml(text)),
+        parent=parent.name,
+        parts={**parent.parts, **{group: read_part(group, option) for group, option in groups.items()}},
+        algorithm=method.algorithm,
+        divergence=method.divergence,
+        regularizer=method.regularizer,
+        references={key: of for key, of in parent.references.items() if f"algorithm.{key}" not in typed},
+    )
+
+
+def resolve_divergence(source: str) -> tuple[str, Divergence]:
+    """The name and the divergence that `divergence=SOURCE` means; a method's file stands for its divergence.
+
+    Raises `ConfigError` in one line for whatever is wrong.
+    """
+    if not is_own_file(source):
+        return source, read_divergence(source)
+    path = Path(source).expanduser()
+    content = read_yaml(path, source) if path.is_file() else {}
+    if isinstance(content, dict) and "name" in content:
+        preset = resolve_preset(source)
+        return preset.name, preset.divergence
+    return path.stem, read_method(_ANY_METHOD, [f"divergence={source}"]).divergence
+
+
+def is_own_file(source: str) -> bool:
+    """Whether a name is a path to a YAML file of the user's own."""
+    return source.endswith((".yaml", ".yml"))
+
+
+def _is_of_method(line: str) -> bool:
+    return line.partition("=")[0].split(".")[0] in SECTIONS
+
+
+def _length_key(preset: Preset) -> str:
+    return next((key for key, of in preset.references.items() if of == MAX_NEW_TOKENS), "name")
 
 
 def _split(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, object]]:

@@ -141,7 +141,7 @@ def read_part(group: str, name: str) -> PartFile:
         raise ConfigError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
         raise ConfigError(f"{path}: holds no settings; allowed are lines of `key: value`")
-    return PartFile(group=group, name=name, header=_header(text), settings=settings)
+    return PartFile(group=group, name=name, header=header(text), settings=settings)
 
 
 class _AnyDivergence(BaseModel):
@@ -238,7 +238,7 @@ def _validated(model: type[_Model], data: Mapping[str, Any], where: str) -> _Mod
         raise ConfigError(f"{where}: {config_error(error, model, data)}") from error
 
 
-def _header(text: str) -> str:
+def header(text: str) -> str:
     """The comment at a file's start, line by line, without its marks."""
     lines = []
     for line in text.splitlines():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from math import log, sqrt
+from math import isfinite, log, sqrt
 from typing import Any
 
 from atrium.method.algorithm import Algorithm
@@ -153,6 +153,12 @@ class Method:
     def same_as(self, other: Method, use: Use | None = None) -> bool:
         """Whether two methods, used alike, give equal runs seed by seed."""
         return self.key(use) == other.key(use)
+
+    def as_record(self, use: Use) -> dict[str, Any]:
+        """What a run records of its method, so that readers need no plugin: JSON, see `MethodRecord`."""
+        window = self.divergence.fixed_window()
+        bounds = None if window is None else [window.lower, window.upper if isfinite(window.upper) else None]
+        return {"window": bounds, "description": self.words(), "key": self.key(use)}
 
     def words(self) -> dict[str, str]:
         """The choice on every axis in a few words; empty where it is the one that changes nothing."""

@@ -82,6 +82,11 @@ class RunLayout:
         return self.path / "config.json"
 
     @property
+    def method_file(self) -> Path:
+        """The method's window, description and key, `method.json`; runs of earlier versions have none."""
+        return self.path / "method.json"
+
+    @property
     def overrides_file(self) -> Path:
         """The settings typed on the command line, `overrides.yaml`: a list of `key=value`."""
         return self.path / "overrides.yaml"

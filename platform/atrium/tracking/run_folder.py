@@ -96,6 +96,11 @@ class RunFolder(RunLayout):
         with explained("write", self.config_file):
             write_json(self.config_file, config)
 
+    def write_method(self, record: Mapping[str, object]) -> None:
+        """Record what the run's method is, for readers that lack its plugin."""
+        with explained("write", self.method_file):
+            write_json(self.method_file, record)
+
     def write_overrides(self, overrides: Sequence[str]) -> None:
         """Record what was typed on the command line, secrets removed."""
         lines = [f"- {json.dumps(redact(override, os.environ))}\n" for override in overrides]

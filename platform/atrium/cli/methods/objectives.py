@@ -15,7 +15,8 @@ from rich.text import Text
 from atrium.cli.methods.axes import axes, settings
 from atrium.cli.methods.page import methods_page
 from atrium.cli.parser import CommandParser
-from atrium.config.presets import Preset, read_preset, read_presets
+from atrium.config.method_files import resolve_preset
+from atrium.config.presets import Preset, read_presets
 from atrium.errors import RunFolderError
 from atrium.method.method import SECTIONS
 from atrium.method.words import window_text
@@ -47,7 +48,12 @@ def main(argv: Sequence[str]) -> int:
         "Show methods as choices on the axes of an objective: all of them, or the named ones side by side.",
         _EXAMPLES,
     )
-    parser.add_argument("names", nargs="*", metavar="ALG", help="files of conf/algorithm (default: all)")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="ALG",
+        help="files of conf/algorithm by name, or of your own by path (default: all)",
+    )
     parser.add_argument("--different", action="store_true", help="side by side: only settings that differ")
     parser.add_argument("--json", action="store_true", help="one JSON object with every setting")
     parser.add_argument("--markdown", action="store_true", help="the page docs/methods.md")
@@ -58,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.different and len(arguments.names) < 2:
         parser.error("--different compares: name two methods or more")
     names = tuple(dict.fromkeys(arguments.names))
-    presets = tuple(map(read_preset, names)) if names else read_presets()
+    presets = tuple(map(resolve_preset, names)) if names else read_presets()
     if arguments.markdown:
         _write_page(methods_page(presets), arguments.out)
     elif arguments.json:

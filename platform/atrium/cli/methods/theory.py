@@ -16,7 +16,8 @@ from rich.console import Console
 from atrium.cli.parser import CommandParser, draw
 from atrium.compare.figures import methods as figures
 from atrium.compare.figures.methods import MethodWindow
-from atrium.config.presets import Preset, read_preset
+from atrium.config.method_files import resolve_preset
+from atrium.config.presets import Preset
 from atrium.method.words import interval
 from atrium.theory.results import (
     EstimatorBias,
@@ -53,14 +54,16 @@ def main(argv: Sequence[str]) -> int:
         "GVPO's Theorems 1 to 3.",
         _EXAMPLES,
     )
-    parser.add_argument("names", nargs="*", metavar="ALG", help="files of conf/algorithm")
+    parser.add_argument(
+        "names", nargs="*", metavar="ALG", help="files of conf/algorithm, or your own by path"
+    )
     parser.add_argument("--only", action="append", choices=PARTS, help="one part; may be given several times")
     parser.add_argument("--seeds", type=int, default=8, metavar="N", help="batches per method (default: 8)")
     parser.add_figures()
     arguments = parser.parse(argv)
     if arguments.seeds < 2:
         parser.error(f"argument --seeds: {arguments.seeds} leaves no spread over seeds; allowed is 2 or more")
-    presets = [read_preset(name) for name in dict.fromkeys(arguments.names or DEFAULT)]
+    presets = [resolve_preset(name) for name in dict.fromkeys(arguments.names or DEFAULT)]
     parts = tuple(part for part in PARTS if part in (arguments.only or PARTS))
 
     from atrium.cli.methods.theory_findings import find  # imports torch, after every mistake has been found

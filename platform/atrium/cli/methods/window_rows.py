@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from atrium.cli.methods.axes import axes
+from atrium.config.method_files import resolve_divergence
 from atrium.config.presets import Preset, divergence_from, names, read_divergence
 from atrium.errors import ConfigError
 from atrium.method.divergences import AlphaDivergence, BudgetDivergence, Divergence, NoDivergence
@@ -66,8 +67,8 @@ def named_arms(specs: Sequence[str], budget: float | None) -> list[Arm]:
     """The arms that `NAME` or `NAME=BUDGET[,BUDGET...]` describe; `budget` is for those without their own."""
     found = []
     for spec in specs:
-        name, has_budgets, texts = spec.partition("=")
-        shipped = read_divergence(name)
+        source, has_budgets, texts = spec.partition("=")
+        name, shipped = resolve_divergence(source)
         budgets = [parse_budget(text, spec) for text in texts.split(",")] if has_budgets else [budget]
         for value in budgets:
             changed = shipped.with_budget(value) if value is not None else None

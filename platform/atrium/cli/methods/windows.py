@@ -63,7 +63,10 @@ def _parser() -> CommandParser:
         _EXAMPLES,
     )
     parser.add_argument(
-        "names", nargs="*", metavar="DIV[=BUDGET,...]", help="files of conf/divergence (default: all)"
+        "names",
+        nargs="*",
+        metavar="DIV[=BUDGET,...]",
+        help="files of conf/divergence by name, or of your own by path (default: all)",
     )
     parser.add_argument("--budget", metavar="X", help="the budget (default: each file's own)")
     parser.add_argument(

@@ -32,7 +32,7 @@ from atrium.compare.trust_region import (
     evenly_chosen,
     histogram,
     no_counts,
-    window_in_use,
+    window_of_run,
 )
 from atrium.errors import RunFolderError
 from atrium.nested import setting
@@ -63,7 +63,7 @@ def trust_region_answer(watcher: Watcher, name: str, step: int | None) -> Answer
     if counted is None:
         counted, of_all = counts, False
     divergence = setting(entry.overview.config, "divergence")
-    window, reason = window_in_use(divergence)
+    window, reason = window_of_run(entry.folder, divergence)
     found = histogram(counted, window)
     return {
         "run": name,
@@ -108,8 +108,9 @@ def arms_answer(watcher: Watcher, names: Sequence[str], *, is_chosen: bool = Fal
     counted, windows = {}, {}
     for label, members in groups.items():
         found = [ratios_of(by_name[name].folder.ratios_file, until=until) for name in members]
+        first = by_name[members[0]]
         counted[label] = sum((one for one in found if one is not None), no_counts())
-        windows[label] = window_in_use(setting(by_name[members[0]].overview.config, "divergence"))
+        windows[label] = window_of_run(first.folder, setting(first.overview.config, "divergence"))
     bounded = [window for window, _ in windows.values() if window is not None and window.upper < math.inf]
     widest = max(bounded, key=lambda window: window.upper, default=None)
     edges = bin_edges(sum(counted.values(), no_counts()), widest)
@@ -183,7 +184,7 @@ def sample_answer(
     row = one(path, problem_id, sample_index)
     token_ids = row.get("token_ids") or []
     texts = token_texts(token_ids, entry.folder, watcher.scan.runs_dir) if token_ids else None
-    window, _ = window_in_use(setting(entry.overview.config, "divergence"))
+    window, _ = window_of_run(entry.folder, setting(entry.overview.config, "divergence"))
     return {
         **row,
         "run": name,

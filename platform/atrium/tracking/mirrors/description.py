@@ -15,7 +15,15 @@ from atrium.tracking.method_settings import method_key
 from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 
-_FILES = ("config.json", "overrides.yaml", "provenance.json", "summary.json", "log.txt", "sweep.json")
+_FILES = (
+    "config.json",
+    "method.json",
+    "overrides.yaml",
+    "provenance.json",
+    "summary.json",
+    "log.txt",
+    "sweep.json",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
