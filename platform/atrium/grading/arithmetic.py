@@ -1,48 +1,65 @@
-r"""The value of an answer that is arithmetic: exact where it is rational, a floating-point number else.
+r"""The value of an answer that is an expression: exact where it is rational, an inexact number else.
 
 A small evaluator for the unambiguous part of LaTeX: numbers, fractions, mixed numbers, roots, powers,
-products, sums, factorials, binomials, a few functions, and letters. A letter stands for a fixed number
-that depends on its name only, so two expressions with different values cannot be identical, while equal
-values prove nothing: the evaluator refutes, and only exact rationals confirm. Whatever can be read in two
-ways (`f(x)`, `1/2x`, `\sin 2x`, `\log`, a word, a set, a relation) has no value here and is left to
-math-verify. It is not a parser of answers at large.
+products, sums, factorials, binomials, functions, absolute values, degrees, the imaginary unit, and letters.
+A letter stands for a number, by default one that depends on its name only. It evaluates in a `Field`: floats
+tell most different values apart, and `identity` settles the rest with exact points and any precision.
+
+Whatever can be read in two ways (`f(x)`, `1/2x`, `\sin x/2`, a word, a set, a relation) has no value here and
+is left to math-verify. It is not a parser of answers at large.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
+from math import comb
+from typing import Any
 
-from atrium.grading.values import (
-    MAX_BITS,
-    NoValueError,
-    Number,
-    Value,
-    binomial,
-    factorial,
-    is_nan,
-    magnitude,
-    power,
-    root,
+from atrium.grading.fields import FLOATS, FUNCTIONS, Field
+from atrium.grading.notation import word_set
+from atrium.grading.tokens import content, is_text
+from atrium.grading.values import NoValueError, Value, is_nan
+
+MAX_DEPTH = 24
+"""Brackets within brackets that are read."""
+LOG = r"\log"
+"""The name under which the unknown base of a bare logarithm is listed."""
+
+GREEK = word_set(
+    r"\alpha \beta \gamma \delta \epsilon \theta \lambda \mu \nu \rho \sigma \tau \phi \psi \omega "
+    r"\varepsilon \varphi \eta \kappa \xi \chi \zeta \Delta \Omega \Gamma \Lambda \hbar \ell"
 )
-
-_MAX_DEPTH = 24
+"""Greek and other letters that are names."""
+_CONSTANTS = frozenset((r"\pi", "e", "E", "i"))
+_SHORT_WORDS = word_set(
+    "pi sin cos tan cot sec csc log ln exp mod max min gcd lcm inf deg rad and or not is no yes cm mm km ft "
+    "in kg mg ml mi hr sq lb oz mph am pm dx dy dt any all one two six ten odd"
+)
+_SIGNS = ("+", "-")
+_PRODUCTS = (r"\cdot", r"\times", "*")
+_BRACKETS = {"(": ")", "{": "}", "[": "]", "|": "|", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
+_STARTS = frozenset(
+    ("(", "{", r"\frac", r"\sqrt", r"\binom", r"\lfloor", r"\lceil", *_CONSTANTS, *GREEK, *FUNCTIONS)
+)
+_CALLED = frozenset("fghuFGHPQTU")  # letters in front of a bracket that are functions rather than factors
+_DEGREE = ["{", r"\circ", "}"]
+_DEGREE_WORDS = ("degree", "degrees", "deg")
+_INVERSES = {r"\sin": r"\arcsin", r"\cos": r"\arccos", r"\tan": r"\arctan"}
 
 
 @lru_cache(maxsize=4_096)
 def evaluate(tokens: tuple[str, ...]) -> Value | None:
-    """The value of canonical tokens, or None where they are not unambiguous arithmetic."""
-    evaluator = _Evaluator(_spelled_out(tokens))
-    try:
-        number = evaluator.expression(0)
-        if evaluator.position < len(evaluator.tokens) or is_nan(number):
-            return None
-    except (NoValueError, ZeroDivisionError, ValueError, OverflowError):
+    """The value of canonical tokens in floats, or None where they are not unambiguous arithmetic."""
+    if r"\log" in tokens:
+        return None  # to base 10 or e
+    evaluator = Evaluator(tokens, FLOATS).run()
+    number = evaluator.result
+    if number is None:
         return None
-    scale = max(evaluator.scale, magnitude(number))
+    scale = max(evaluator.scale, FLOATS.magnitude(number))
     return Value(number, scale, evaluator.is_decimal, frozenset(evaluator.names))
 
 
@@ -51,159 +68,143 @@ def _spelled_out(tokens: Sequence[str]) -> list[str]:
     spelled: list[str] = []
     for token in tokens:
         is_run = 1 < len(token) <= 3 and token.isascii() and token.isalpha()
-        if is_run and token.lower() not in _SHORT_WORDS:
+        if is_run and token.lower() not in _SHORT_WORDS and token != "cis":
             spelled.extend(token)
         else:
-            spelled.append(token)
+            spelled.append(r"\cis" if token in ("cis", r"\text{cis}") else token)
     return spelled
 
 
+@lru_cache(maxsize=4_096)
 def _stand_in(name: str) -> float:
     """A number between 0.5 and 1.5 that stands for a letter, the same in every process."""
     digest = hashlib.blake2b(name.encode(), digest_size=6).digest()
     return 0.5 + int.from_bytes(digest, "big") / 2**48
 
 
-_CONSTANTS: dict[str, Number] = {r"\pi": math.pi, "e": math.e, "E": math.e, "i": 1j}
-GREEK = frozenset(
-    (r"\alpha", r"\beta", r"\gamma", r"\delta", r"\epsilon", r"\theta", r"\lambda", r"\mu", r"\nu", r"\rho")
-) | frozenset((r"\sigma", r"\tau", r"\phi", r"\psi", r"\omega"))
-_FUNCTIONS: dict[str, Callable[[float], float]] = {
-    r"\sin": math.sin,
-    r"\cos": math.cos,
-    r"\tan": math.tan,
-    r"\ln": math.log,
-    r"\exp": math.exp,
-    r"\arcsin": math.asin,
-    r"\arccos": math.acos,
-    r"\arctan": math.atan,
-}
-_SHORT_WORDS = frozenset(
-    (
-        "pi",
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "log",
-        "ln",
-        "exp",
-        "mod",
-        "max",
-        "min",
-        "gcd",
-        "lcm",
-        "inf",
-        "deg",
-        "rad",
-        "and",
-        "or",
-        "not",
-        "is",
-        "no",
-        "yes",
-        "cm",
-        "mm",
-        "km",
-        "ft",
-        "in",
-        "kg",
-        "mg",
-        "ml",
-        "mi",
-        "hr",
-        "sq",
-        "lb",
-        "oz",
-        "mph",
-        "am",
-        "pm",
-        "dx",
-        "dy",
-        "dt",
-        "any",
-        "all",
-        "one",
-        "two",
-        "six",
-        "ten",
-        "odd",
-    )
-)
-_SIGNS = ("+", "-")
-_PRODUCTS = (r"\cdot", r"\times", "*")
-_STARTS = frozenset(("(", "{", r"\frac", r"\sqrt", r"\binom", *_CONSTANTS, *GREEK, *_FUNCTIONS))
+class Evaluator:
+    """Recursive descent over one answer's tokens; the nesting is bounded by `MAX_DEPTH`.
 
+    After `run`: the `result`, the `names` in it, the names under a root, whether there was a decimal fraction, the
+    largest magnitude on the way, and how many bits (`num_bits`) and roots (`degree`) went into the value.
+    """
 
-class _Evaluator:
-    """Recursive descent over one answer's tokens; the nesting is bounded by `_MAX_DEPTH`."""
-
-    def __init__(self, tokens: Sequence[str]) -> None:
-        self.tokens = tokens
+    def __init__(
+        self, tokens: tuple[str, ...], field: Field, points: Mapping[str, Fraction] | None = None
+    ) -> None:
+        self.tokens = _spelled_out(tokens)
+        self.field = field
+        self.points = points
         self.position = 0
-        self.scale = 0.0
+        self.scale: Any = 0.0
         self.is_decimal = False
         self.names: set[str] = set()
+        self.rooted: set[str] = set()
+        self.num_bits = 0
+        self.degree = 1
+        self.is_algebraic = True
+        self.result: Any = None
+        self._bars = 0
+        self._in_function = 0
 
-    def expression(self, depth: int) -> Number:
+    def run(self) -> Evaluator:
+        """Evaluate; `result` stays None where there is no value."""
+        try:
+            number = self.expression(0)
+        except (NoValueError, ZeroDivisionError, ValueError, OverflowError, RecursionError):
+            return self
+        if self.position == len(self.tokens) and not is_nan(number):
+            self.result = number
+        return self
+
+    def expression(self, depth: int) -> Any:
         """A sum with an optional sign in front."""
-        if depth > _MAX_DEPTH:
+        if depth > MAX_DEPTH:
             raise NoValueError
         sign = self._take_sign()
         total = self._noted(sign * self._term(depth))
         while self._peek() in _SIGNS:
-            total = self._noted(total + self._take_sign() * self._term(depth))
+            total = self._noted(self.field.add(total, self._take_sign() * self._term(depth)))
         return total
 
-    def _term(self, depth: int) -> Number:
+    def _term(self, depth: int) -> Any:
         product = self._factor(depth, is_first=True)
         while True:
             token = self._peek()
             if token in _PRODUCTS:
                 self.position += 1
-                product = self._noted(product * self._factor(depth, is_first=True))
+                product = self._noted(self.field.multiply(product, self._factor(depth, is_first=True)))
             elif token in ("/", r"\div"):
                 self.position += 1
-                product = self._noted(product / self._factor(depth, is_first=True))
+                product = self._noted(self.field.divide(product, self._factor(depth, is_first=True)))
                 if self._starts_factor():
                     raise NoValueError  # 1/2x is read in two ways
             elif self._starts_factor():
-                product = self._noted(product * self._factor(depth, is_first=False))
+                product = self._noted(self.field.multiply(product, self._factor(depth, is_first=False)))
             else:
                 return product
 
-    def _factor(self, depth: int, *, is_first: bool) -> Number:
+    def _factor(self, depth: int, *, is_first: bool) -> Any:
+        before = set(self.names)
         base = self._base(depth, is_first=is_first)
-        while (token := self._peek()) in ("^", "!"):
-            self.position += 1
-            base = self._noted(factorial(base) if token == "!" else power(base, self._group(depth)))
-        return base
+        while True:
+            token = self._peek()
+            if token == "!":
+                self.position += 1
+                base = self._noted(self.field.factorial(base))
+            elif token == "^" and self.tokens[self.position + 1 : self.position + 4] == _DEGREE:
+                self.position += 4
+                base = self._degrees(base)
+            elif token == "^":
+                self.position += 1
+                exponent = self._group(depth, is_exponent=True)
+                if not isinstance(exponent, Fraction) or exponent.denominator > 1:
+                    self._note_root(exponent, before)
+                base = self._noted(self.field.power(base, exponent))
+            elif self._in_function and is_text(token) and content(token) in _DEGREE_WORDS:
+                self.position += 1
+                base = self._degrees(base)
+            else:
+                return base
 
-    def _base(self, depth: int, *, is_first: bool) -> Number:
+    def _degrees(self, number: Any) -> Any:
+        """An angle: in radians within a function, and its number of degrees elsewhere."""
+        if not self._in_function:
+            return number
+        self.is_algebraic = False
+        return self.field.divide(self.field.multiply(number, self.field.pi), Fraction(180))
+
+    def _note_root(self, exponent: Any, before: set[str]) -> None:
+        self.rooted |= self.names - before
+        if isinstance(exponent, Fraction) and exponent.denominator <= 10_000:
+            self.degree *= exponent.denominator
+        else:
+            self.is_algebraic = False
+
+    def _base(self, depth: int, *, is_first: bool) -> Any:
         token = self._take()
         if token[0] in ".0123456789":
             return self._number(token, depth, is_first=is_first)
         if token in _CONSTANTS or token in GREEK or (len(token) == 1 and token.isascii() and token.isalpha()):
             return self._letter(token, depth)
-        if token in ("(", "{"):
+        if token in _BRACKETS and token != "[":
             self.position -= 1
             number = self._bracketed(depth, token)
             if token == "{" and (not is_first or self._starts_factor()):
                 raise NoValueError  # {4}{2} shows as 42
             return number
         if token == r"\frac":
-            return self._group(depth) / self._group(depth)
+            upper = self._group(depth)
+            return self._noted(self.field.divide(upper, self._group(depth)))
         if token == r"\binom":
-            return binomial(self._group(depth), self._group(depth))
+            return self._binomial(self._group(depth), self._group(depth))
         if token == r"\sqrt":
             return self._root(depth)
-        if token in _FUNCTIONS:
-            return self._function(_FUNCTIONS[token], depth)
+        if token in FUNCTIONS:
+            return self._function(token, depth)
         raise NoValueError
 
-    def _number(self, token: str, depth: int, *, is_first: bool) -> Number:
+    def _number(self, token: str, depth: int, *, is_first: bool) -> Any:
         if not is_first or len(token) > 1_000:
             raise NoValueError
         self.is_decimal |= "." in token
@@ -218,7 +219,7 @@ class _Evaluator:
             number += part
         return self._noted(number)
 
-    def _letter(self, token: str, depth: int) -> Number:
+    def _letter(self, token: str, depth: int) -> Any:
         name = token
         if self._peek() == "_":
             start = self.position
@@ -229,41 +230,110 @@ class _Evaluator:
                 self._take()
             self.position += 1
             name += "".join(self.tokens[start : self.position])
-        if self._peek() == "(" or depth > _MAX_DEPTH:
+        if depth > MAX_DEPTH or (self._peek() == "(" and name not in _CONSTANTS and not self._is_factor(name)):
             raise NoValueError  # f(x) may be a product or a call
         if name in _CONSTANTS:
-            return _CONSTANTS[name]
+            self.is_algebraic &= name == "i"
+            return {r"\pi": self.field.pi, "i": self.field.i}.get(name, self.field.e)
         self.names.add(name)
-        return _stand_in(name)
+        return _stand_in(name) if self.points is None else self.points[name]
 
-    def _function(self, function: Callable[[float], float], depth: int) -> Number:
-        argument = self._base(depth + 1, is_first=True)
-        if self._starts_factor() or self._peek() in ("^", "!"):
-            raise NoValueError  # \sin 2x and \sin x^2 are read in two ways
-        if isinstance(argument, complex):
-            raise NoValueError
-        return function(float(argument))
+    def _is_factor(self, name: str) -> bool:
+        """Whether a letter in front of a bracket multiplies a sum in it, as in `n(n+1)`."""
+        rest = self.tokens[self.position : self.position + 8]
+        inner = rest[1 : rest.index(")")] if ")" in rest else rest[1:]
+        return name not in _CALLED and not {"+", "-"}.isdisjoint(inner[1:])
 
-    def _root(self, depth: int) -> Number:
-        index: Number = Fraction(2)
+    def _function(self, name: str, depth: int) -> Any:
+        self.is_algebraic = False
+        exponent: Any = None
+        base: Any = None
+        if self._peek() == "_" and name == r"\log":
+            self.position += 1
+            base = self._group(depth)
+        if self._peek() == "^":
+            self.position += 1
+            exponent = self._group(depth)
+            if exponent == -1 and name in _INVERSES:
+                name, exponent = _INVERSES[name], None
+            elif not isinstance(exponent, Fraction) or exponent <= 0:
+                raise NoValueError
+        before = set(self.names)
+        self._in_function += 1
+        argument = self._argument(depth + 1)
+        self._in_function -= 1
+        if name in (r"\log", r"\lg", r"\ln"):
+            self.rooted |= self.names - before
+        if name == r"\log" and base is None:
+            self.names.add(LOG)
+            base = Fraction(10) if self.points is None else self.points[LOG]
+        if name in (r"\log", r"\lg"):
+            number = self.field.logarithm(argument, Fraction(10) if base is None else base)
+        else:
+            number = self.field.function(name, argument)
+        return self._noted(number if exponent is None else self.field.power(number, exponent))
+
+    def _argument(self, depth: int) -> Any:
+        r"""What a function is applied to: a bracket, or the factors up to the next sign or function."""
+        if self._peek() in ("(", "{"):
+            argument = self._bracketed(depth, self._peek())
+            if self._peek() in ("^", "!", "("):
+                raise NoValueError  # \sin(x)^2
+            return argument
+        argument = self._factor(depth, is_first=True)
+        while self._starts_factor() and self._peek() not in FUNCTIONS:
+            argument = self._noted(self.field.multiply(argument, self._factor(depth, is_first=False)))
+        after = "".join(self.tokens[self.position + 1 : self.position + 2])
+        if self._peek() in ("/", r"\div") or (self._peek() in _PRODUCTS and after not in FUNCTIONS):
+            raise NoValueError  # \sin x/2
+        return argument
+
+    def _root(self, depth: int) -> Any:
+        index: Any = Fraction(2)
+        before = set(self.names)
         if self._peek() == "[":
             index = self._bracketed(depth, "[")
-        return root(self._group(depth), index)
+        radicand = self._group(depth)
+        self._note_root(1 / index if isinstance(index, Fraction) and index else index, before)
+        return self._noted(self.field.root(radicand, index, is_constant=not self.names))
 
-    def _group(self, depth: int) -> Number:
-        if self._peek() != "{":
+    def _binomial(self, upper: Any, lower: Any) -> Any:
+        if not (isinstance(upper, Fraction) and isinstance(lower, Fraction)) or max(upper, lower) > 500:
             raise NoValueError
-        return self._bracketed(depth, "{")
+        if upper.denominator != 1 or lower.denominator != 1 or min(upper, lower) < 0:
+            raise NoValueError
+        return self._noted(Fraction(comb(int(upper), int(lower))))
 
-    def _bracketed(self, depth: int, opening: str) -> Number:
+    def _group(self, depth: int, *, is_exponent: bool = False) -> Any:
+        r"""An argument in braces; also in parentheses, `\sqrt(3)`, and of one token, `\frac\pi 2`."""
+        token = self._peek()
+        if token in ("{", "("):
+            return self._bracketed(depth, token)
+        if is_exponent and token in _SIGNS:
+            return self._take_sign() * self._group(depth + 1)
+        if token == "[" or token in FUNCTIONS or (token[:1].isdigit() and len(token) > 1 and not is_exponent):
+            raise NoValueError
+        return self._base(depth + 1, is_first=True)
+
+    def _bracketed(self, depth: int, opening: str) -> Any:
         self.position += 1
+        outer, self._bars = self._bars, int(opening == "|")
         number = self.expression(depth + 1)
-        if self._take() != {"(": ")", "{": "}", "[": "]"}[opening]:
+        self._bars = outer
+        if self._take() != _BRACKETS[opening]:
             raise NoValueError
+        if opening == "|":
+            return self._noted(abs(number))
+        if opening in (r"\lfloor", r"\lceil"):
+            if not isinstance(number, Fraction):
+                raise NoValueError
+            return Fraction(-(-number // 1) if opening == r"\lceil" else number // 1)
         return number
 
     def _starts_factor(self) -> bool:
         token = self._peek()
+        if token == "|":
+            return not self._bars
         return token in _STARTS or token[:1].isalnum() or token[:1] == "."
 
     def _take_sign(self) -> int:
@@ -281,11 +351,8 @@ class _Evaluator:
         self.position += 1
         return token
 
-    def _noted(self, number: Number) -> Number:
-        if (
-            isinstance(number, Fraction)
-            and max(number.numerator.bit_length(), number.denominator.bit_length()) > MAX_BITS
-        ):
-            number = float(number)
-        self.scale = max(self.scale, magnitude(number))
+    def _noted(self, number: Any) -> Any:
+        number = self.field.reduced(number)
+        self.num_bits += self.field.size(number)
+        self.scale = max(self.scale, self.field.magnitude(number))
         return number

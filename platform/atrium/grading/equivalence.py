@@ -22,6 +22,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from atrium.grading.arithmetic import GREEK, evaluate
+from atrium.grading.identity import same
 from atrium.grading.normalization import MAX_ANSWER_CHARS, Form, read
 from atrium.grading.structure import (
     Elements,
@@ -89,6 +90,10 @@ def verify(gold: str, answer: str) -> Finding:
     """Decide with math-verify, without any limit on time and memory: only for a worker process."""
     wanted, given = read(gold), read(answer)
     wanted_tokens, given_tokens = without_labels(main_value(wanted.tokens), main_value(given.tokens))
+    if not elements(wanted_tokens):
+        is_equal = _compare(wanted_tokens, given_tokens, _compare_values_precisely)
+        if is_equal is not None:
+            return _SAME_VALUE if is_equal else _OTHER_VALUE
     plain = _plainly_named(wanted_tokens, given_tokens)
     if not _parsed(join(plain[0])):
         return Finding(False, "the gold answer cannot be read as mathematics, and the texts differ")
@@ -229,8 +234,18 @@ def _compare_values(wanted: Tokens, given: Tokens, *, tolerance: Tolerance = EXA
     return False if is_equal is None and differ(a, b) else is_equal
 
 
-def _compare_all_ways(wanted: Tokens, given: Tokens) -> bool | None:
+def _compare_values_precisely(wanted: Tokens, given: Tokens) -> bool | None:
+    """As `_compare_values`, and then by `identity`."""
     is_equal = _compare_values(wanted, given)
+    wanted_percent, given_percent = wanted[-1:] == _PERCENT, given[-1:] == _PERCENT
+    if is_equal is not None or wanted_percent != given_percent:
+        return is_equal
+    end = -1 if wanted_percent else None
+    return same(without_base(wanted)[:end], without_base(given)[:end])
+
+
+def _compare_all_ways(wanted: Tokens, given: Tokens) -> bool | None:
+    is_equal = _compare_values_precisely(wanted, given)
     return _verify_tokens(wanted, given) if is_equal is None else is_equal
 
 

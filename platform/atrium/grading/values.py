@@ -14,7 +14,7 @@ from fractions import Fraction
 Number = Fraction | float | complex
 
 MAX_BITS = 4_096
-"""Rationals with more than these bits become floats, and powers and factorials are bounded by it."""
+"""Rationals with more than these bits become floats in the first pass."""
 
 _RELATIVE_NOISE = 2e-6
 """Floats further apart than this, relative to the largest number on the way, are different."""
@@ -108,61 +108,10 @@ def is_infinite(number: Number) -> bool:
     return not isinstance(number, Fraction) and cmath.isinf(number)
 
 
-def is_nan(number: Number) -> bool:
+def is_nan(number: object) -> bool:
     """Whether it is no number, as infinity times zero."""
-    return not isinstance(number, Fraction) and cmath.isnan(number)
+    return number != number
 
 
 def _finite_scale(value: Value) -> float:
     return 0.0 if is_infinite(value.number) else value.scale
-
-
-def power(base: Number, exponent: Number) -> Number:
-    """The power, exact where it is a rational of moderate size, and infinite beyond the floats.
-
-    Raises `NoValueError` for roots of numbers that are not positive, where conventions differ.
-    """
-    if isinstance(exponent, Fraction) and exponent.denominator == 1 and abs(exponent) <= MAX_BITS:
-        if not isinstance(base, Fraction):
-            result: Number = base ** int(exponent)
-            return result
-        num_bits = max(base.numerator.bit_length(), base.denominator.bit_length())
-        if abs(exponent) * num_bits <= MAX_BITS:
-            return Fraction(base ** int(exponent))
-    if isinstance(base, complex) or isinstance(exponent, complex) or base <= 0:
-        raise NoValueError
-    try:
-        return float(float(base) ** float(exponent))
-    except OverflowError:
-        if base > 1 and exponent > 0:
-            return math.inf
-        raise
-
-
-def root(radicand: Number, index: Number) -> Number:
-    """The positive root of a number that is not negative; square roots of squares are exact."""
-    if not isinstance(index, Fraction) or index.denominator != 1 or index < 2:
-        raise NoValueError
-    if isinstance(radicand, complex) or radicand < 0:
-        raise NoValueError
-    if index == 2 and isinstance(radicand, Fraction):
-        exact = Fraction(math.isqrt(radicand.numerator), math.isqrt(radicand.denominator))
-        if exact * exact == radicand:
-            return exact
-    return float(float(radicand) ** (1 / int(index)))
-
-
-def factorial(number: Number) -> Number:
-    """The factorial of a natural number, infinite above 170."""
-    if not isinstance(number, Fraction) or number.denominator != 1 or number < 0:
-        raise NoValueError
-    return Fraction(math.factorial(int(number))) if number <= 170 else math.inf
-
-
-def binomial(upper: Number, lower: Number) -> Number:
-    """The binomial coefficient of natural numbers up to 500."""
-    if not (isinstance(upper, Fraction) and isinstance(lower, Fraction)) or max(upper, lower) > 500:
-        raise NoValueError
-    if upper.denominator != 1 or lower.denominator != 1 or min(upper, lower) < 0:
-        raise NoValueError
-    return Fraction(math.comb(int(upper), int(lower)))

@@ -1,0 +1,298 @@
+r"""The numbers that expressions are evaluated in: exact rationals, and what takes over where they end.
+
+`Floats` turns a number that is not a rational of moderate size into a float: fast, and good for telling two
+numbers apart. `Precise` turns it into an mpmath number of any precision: the second opinion on numbers that
+floats cannot tell apart. Both read real powers and roots in the same way:
+
+- an odd root of a negative number is negative; a fractional power of one has no value;
+- an even root of a negative constant is imaginary; where a letter takes part, it has no value.
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+from abc import ABC, abstractmethod
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from atrium.grading.values import MAX_BITS, NoValueError, Number
+
+_MAX_EXPONENT = 10**12
+_MAX_EXACT_FACTORIAL = 20_000
+_REAL_FUNCTIONS = {
+    **{name: name[1:] for name in (r"\sin", r"\cos", r"\tan", r"\sinh", r"\cosh", r"\tanh")},
+    r"\ln": "log",
+    r"\arcsin": "asin",
+    r"\arccos": "acos",
+    r"\arctan": "atan",
+}
+_RECIPROCALS = {r"\cot": r"\tan", r"\sec": r"\cos", r"\csc": r"\sin"}
+FUNCTIONS = frozenset((*_REAL_FUNCTIONS, *_RECIPROCALS, r"\exp", r"\cis", r"\log", r"\lg"))
+"""Functions of one argument."""
+
+
+class Field(ABC):
+    """Exact rationals up to `max_bits`, and inexact numbers beyond."""
+
+    max_bits: int
+    pi: Any
+    e: Any
+    i: Any
+    library: Any
+    """Where the functions of inexact real numbers are: `math`, or mpmath's context."""
+
+    @abstractmethod
+    def inexact(self, number: Number) -> Any:
+        """The number without a fraction."""
+
+    @abstractmethod
+    def exp(self, number: Any) -> Any:
+        """The exponential of a real or complex number."""
+
+    @abstractmethod
+    def magnitude(self, number: Any) -> Any:
+        """The absolute value, in a form that compares."""
+
+    @abstractmethod
+    def size(self, number: Any) -> int:
+        """How many bits the number is written with; 0 where nobody needs to know."""
+
+    @abstractmethod
+    def huge_factorial(self, number: int) -> Any:
+        """The factorial of a natural number that is too large for an exact one."""
+
+    @abstractmethod
+    def is_complex(self, number: Any) -> bool:
+        """Whether it has an imaginary part."""
+
+    def reduced(self, number: Number) -> Any:
+        """The number, made inexact where it is an unwieldy rational."""
+        if isinstance(number, Fraction):
+            bits = max(number.numerator.bit_length(), number.denominator.bit_length())
+            if bits > self.max_bits:
+                return self.inexact(number)
+        return number
+
+    def add(self, first: Any, second: Any) -> Any:
+        """The sum."""
+        return first + second
+
+    def multiply(self, first: Any, second: Any) -> Any:
+        """The product."""
+        return first * second
+
+    def divide(self, first: Any, second: Any) -> Any:
+        """The quotient."""
+        return first / second
+
+    def power(self, base: Any, exponent: Any) -> Any:
+        """The power, exact where it is a rational of moderate size."""
+        is_whole = isinstance(exponent, Fraction) and exponent.denominator == 1
+        if is_whole and isinstance(base, Fraction):
+            num_bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+            if base in (0, 1, -1) or abs(exponent) * num_bits <= self.max_bits:
+                small = exponent if abs(exponent) <= self.max_bits else 2 + exponent % 2
+                return Fraction(base ** int(small))
+        if is_whole and abs(exponent) <= _MAX_EXPONENT:
+            return self.whole_power(self.inexact(base), int(exponent))
+        if self.is_complex(base):
+            raise NoValueError
+        if self.is_complex(exponent):
+            return self.exp(self.inexact(exponent) * self.library.log(self.inexact(base)))
+        if base <= 0 or self.magnitude(exponent) > _MAX_EXPONENT:
+            if base == 0 and exponent > 0:
+                return Fraction(0)
+            return self.overflow(base, exponent)
+        return self.real_power(self.inexact(base), self.inexact(exponent))
+
+    def whole_power(self, base: Any, exponent: int) -> Any:
+        """A power of an inexact number."""
+        return base**exponent
+
+    def real_power(self, base: Any, exponent: Any) -> Any:
+        """A power of a positive inexact number."""
+        return base**exponent
+
+    def overflow(self, base: Any, exponent: Any) -> Any:
+        """A power that cannot be computed; without a value unless the field has an infinity."""
+        raise NoValueError
+
+    def root(self, radicand: Any, index: Any, *, is_constant: bool) -> Any:
+        """The real root, imaginary for an even root of a negative constant; exact for squares."""
+        if not isinstance(index, Fraction) or index.denominator != 1 or not 2 <= index <= 10_000:
+            raise NoValueError
+        if self.is_complex(radicand):
+            raise NoValueError
+        if radicand < 0:
+            positive = self.root(-radicand, index, is_constant=is_constant)
+            if index % 2 == 1:
+                return -positive
+            if index == 2 and is_constant:
+                return self.i * self.inexact(positive)
+            raise NoValueError
+        if index == 2 and isinstance(radicand, Fraction):
+            exact = Fraction(math.isqrt(radicand.numerator), math.isqrt(radicand.denominator))
+            if exact * exact == radicand:
+                return exact
+        return self.positive_root(self.inexact(radicand), int(index))
+
+    @abstractmethod
+    def positive_root(self, radicand: Any, index: int) -> Any:
+        """The root of an inexact number that is not negative."""
+
+    def factorial(self, number: Any) -> Any:
+        """The factorial of a natural number."""
+        if not isinstance(number, Fraction) or number.denominator != 1 or number < 0:
+            raise NoValueError
+        if number <= min(_MAX_EXACT_FACTORIAL, self.max_bits // 8):
+            return Fraction(math.factorial(int(number)))
+        return self.huge_factorial(int(number))
+
+    def function(self, name: str, argument: Any) -> Any:
+        """The value of a function; without a value outside of the real numbers, but for the exponential."""
+        if name == r"\cis":
+            return self.exp(self.i * self.inexact(argument))
+        if name == r"\exp":
+            return self.exp(self.inexact(argument))
+        if self.is_complex(argument):
+            raise NoValueError
+        if name in _RECIPROCALS:
+            return self.inexact(Fraction(1)) / self.function(_RECIPROCALS[name], argument)
+        if self.magnitude(argument) > _MAX_EXPONENT or (name == r"\ln" and argument <= 0):
+            raise NoValueError
+        if name in (r"\arcsin", r"\arccos") and abs(argument) > 1:
+            raise NoValueError
+        return getattr(self.library, _REAL_FUNCTIONS[name])(self.inexact(argument))
+
+    def logarithm(self, argument: Any, base: Any) -> Any:
+        """The logarithm of a positive number to a positive base."""
+        return self.function(r"\ln", argument) / self.function(r"\ln", base)
+
+
+class Floats(Field):
+    """Double precision, with infinity for what is beyond it."""
+
+    max_bits = MAX_BITS
+    pi, e, i = math.pi, math.e, 1j
+    library = math
+
+    def inexact(self, number: Number) -> Any:
+        """A float; a number that is none already stays."""
+        return float(number) if isinstance(number, Fraction) else number
+
+    def exp(self, number: Any) -> Any:
+        """The exponential."""
+        return cmath.exp(number) if isinstance(number, complex) else math.exp(number)
+
+    def magnitude(self, number: Any) -> float:
+        """The absolute value, infinite beyond the floats."""
+        try:
+            return abs(complex(number))
+        except OverflowError:
+            return math.inf
+
+    def size(self, number: Any) -> int:
+        """Not counted."""
+        return 0
+
+    def is_complex(self, number: Any) -> bool:
+        """Whether it is a complex number."""
+        return isinstance(number, complex)
+
+    def real_power(self, base: Any, exponent: Any) -> Any:
+        """The power, infinite beyond the floats."""
+        try:
+            return base**exponent
+        except OverflowError:
+            return self.overflow(base, exponent)
+
+    def whole_power(self, base: Any, exponent: int) -> Any:
+        """The power, infinite beyond the floats."""
+        return base**exponent if isinstance(base, complex) else self.real_power(base, exponent)
+
+    def overflow(self, base: Any, exponent: Any) -> Any:
+        """Infinity, where that is what it tends to."""
+        if base > 1 and exponent > 0:
+            return math.inf
+        raise NoValueError
+
+    def positive_root(self, radicand: Any, index: int) -> Any:
+        """The root."""
+        return radicand ** (1 / index)
+
+    def huge_factorial(self, number: int) -> Any:
+        """Infinity."""
+        return math.inf
+
+
+class Precise(Field):
+    """Numbers of mpmath with `bits` bits, whose exponents have no limit of consequence."""
+
+    max_bits = 2**18
+
+    def __init__(self, bits: int) -> None:
+        from mpmath import MPContext
+
+        self.library = MPContext()
+        self.library.prec = bits
+        self.pi, self.e = +self.library.pi, +self.library.e
+        self.i = self.library.mpc(0, 1)
+
+    def inexact(self, number: Any) -> Any:
+        """A number of mpmath."""
+        if isinstance(number, Fraction):
+            return self.library.mpf(number.numerator) / number.denominator
+        return number
+
+    def add(self, first: Any, second: Any) -> Any:
+        """The sum; mpmath does not know fractions."""
+        return first + second if type(first) is type(second) else self.inexact(first) + self.inexact(second)
+
+    def multiply(self, first: Any, second: Any) -> Any:
+        """The product."""
+        return first * second if type(first) is type(second) else self.inexact(first) * self.inexact(second)
+
+    def divide(self, first: Any, second: Any) -> Any:
+        """The quotient."""
+        return first / second if type(first) is type(second) else self.inexact(first) / self.inexact(second)
+
+    def exp(self, number: Any) -> Any:
+        """The exponential."""
+        if self.magnitude(number) > _MAX_EXPONENT:
+            raise NoValueError
+        return self.library.exp(number)
+
+    def magnitude(self, number: Any) -> Any:
+        """The absolute value."""
+        return abs(self.inexact(number))
+
+    def size(self, number: Any) -> int:
+        """The bits of a fraction, and the exponent of an inexact number."""
+        if isinstance(number, Fraction):
+            return number.numerator.bit_length() + number.denominator.bit_length()
+        return abs(int(self.library.mag(number))) if number and self.library.isfinite(number) else 1
+
+    def is_complex(self, number: Any) -> bool:
+        """Whether it has an imaginary part."""
+        return isinstance(number, self.library.mpc)
+
+    def positive_root(self, radicand: Any, index: int) -> Any:
+        """The root."""
+        return self.library.root(radicand, index)
+
+    def huge_factorial(self, number: int) -> Any:
+        """By the gamma function."""
+        if number > _MAX_EXPONENT:
+            raise NoValueError
+        return self.library.gamma(self.library.mpf(number) + 1)
+
+
+FLOATS = Floats()
+
+
+@lru_cache(maxsize=32)
+def precise(bits: int) -> Precise:
+    """The field with that precision; a context is slow to make."""
+    return Precise(bits)

@@ -1,0 +1,147 @@
+r"""Whether two expressions are equal, decided with exact points and as much precision as it takes.
+
+**Constants.** Rationals are compared exactly. Of other constants the difference is computed with a precision
+that doubles until its sign is known. Two algebraic numbers that agree to the bits of a root separation bound
+(roughly, the bits that they are written with times the degrees of their roots) are equal; with functions,
+powers of e or pi, for which no such bound is known, agreement to `_ENOUGH_BITS` counts. Decimals keep the rule of
+`values.rationally_equal`: six places, and five significant digits.
+
+**Letters.** Two expressions in letters are equal where they agree at random rational points, exactly where
+they are rational functions. A point where one has no real value is no evidence. Letters under a root, or in a
+logarithm, on both sides are taken as positive, so `\sqrt{ab}` is `\sqrt{a}\sqrt{b}`; with a root on one side only
+they are not, so `\sqrt{x^2}` is `|x|` and not `x`. Where real points give no values, as for `n!` and
+`(-1)^n`, natural numbers are tried.
+
+It may compute for long, and is called in a worker process only.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Any
+
+from atrium.grading.arithmetic import LOG, Evaluator
+from atrium.grading.fields import precise
+from atrium.grading.tokens import Tokens
+
+_FIRST_BITS = 160
+_ENOUGH_BITS = 4_096
+_MAX_BITS = 2**17
+_MAX_DEGREE = 16
+_NUM_POINTS = 6
+_MAX_TRIES = 40
+_LOG_BASES = (Fraction(10), Fraction(27, 10))
+
+
+def same(first: Tokens, second: Tokens) -> bool | None:
+    """Whether two expressions are equal; None where one cannot be read, or has no value to compare."""
+    names: set[str] = set()
+    rooted: list[set[str]] = []
+    for tokens in (first, second):
+        read = _evaluated(tokens, _FIRST_BITS, _Anywhere())
+        names |= read.names
+        rooted.append(read.rooted)
+        if read.position < len(read.tokens) and not read.names:
+            return None
+    if names - {LOG} == set() and LOG not in names:
+        return _agree(first, second, {})
+    positive = rooted[0] | rooted[1] if rooted[0] and rooted[1] else set[str]()
+    if LOG in names and not all(_has_bare_log(tokens) for tokens in (first, second)):
+        return None
+    for points in (_real_points(names, positive), _natural_points(names)):
+        is_equal = _agree_at(first, second, points)
+        if is_equal is not None:
+            return is_equal
+    return None
+
+
+class _Anywhere(dict[str, Fraction]):
+    """One for any letter: to find out which there are."""
+
+    def __missing__(self, name: str) -> Fraction:
+        return Fraction(7, 3) + Fraction(sum(map(ord, name)) % 97, 89)
+
+
+def _evaluated(tokens: Tokens, bits: int, points: Mapping[str, Fraction]) -> Evaluator:
+    return Evaluator(tokens, precise(bits), points).run()
+
+
+def _has_bare_log(tokens: Tokens) -> bool:
+    return any(a == r"\log" and b != "_" for a, b in zip(tokens, (*tokens[1:], ""), strict=True))
+
+
+def _agree_at(first: Tokens, second: Tokens, points: Iterator[dict[str, Fraction]]) -> bool | None:
+    """Whether the two agree at points where both have values; None where too few such points are found."""
+    num_agreed = 0
+    for point in points:
+        is_equal = _agree(first, second, point)
+        if is_equal is False:
+            return False
+        num_agreed += is_equal is True
+        if num_agreed == _NUM_POINTS:
+            return True
+    return None
+
+
+def _agree(first: Tokens, second: Tokens, point: Mapping[str, Fraction]) -> bool | None:
+    """Whether two expressions have the same value at a point; None where one has none, or none is known."""
+    bits, before = _FIRST_BITS, None
+    while True:
+        a, b = _evaluated(first, bits, point), _evaluated(second, bits, point)
+        if a.result is None or b.result is None:
+            return None
+        if a.is_decimal or b.is_decimal:
+            if point:
+                return True if a.result == b.result else None
+            return _agree_in_decimals(a, b)
+        if isinstance(a.result, Fraction) and isinstance(b.result, Fraction):
+            return a.result == b.result
+        difference = a.field.add(a.result, -b.result)
+        # Noise changes with the precision, a difference of the two does not.
+        if before is not None and difference != 0 and abs(before - difference) < abs(difference) / 4:
+            return False
+        wanted = _wanted_bits(a, b)
+        if before is not None and (bits >= wanted or wanted > _MAX_BITS):
+            return bits >= wanted  # what cannot be told apart with the bits that there are is not equal
+        bits, before = max(2 * bits, min(wanted, 8 * bits)), difference
+
+
+def _wanted_bits(a: Evaluator, b: Evaluator) -> int:
+    """With how many bits two different values would differ."""
+    wanted = 2 * (a.num_bits + b.num_bits) * min(a.degree * b.degree, _MAX_DEGREE) + _FIRST_BITS
+    is_algebraic = a.is_algebraic and b.is_algebraic
+    return wanted if is_algebraic else min(max(wanted, _ENOUGH_BITS // 4), _ENOUGH_BITS)
+
+
+def _agree_in_decimals(a: Evaluator, b: Evaluator) -> bool:
+    """The rule of `rationally_equal`, for the real and the imaginary part."""
+    field = a.field
+    x, y = field.inexact(a.result), field.inexact(b.result)
+    if abs(x - y) > max(abs(x), abs(y)) / 100_000:
+        return False
+    parts: tuple[Any, ...] = (field.library.re, field.library.im)
+    return all(field.library.nint(part(x) * 10**6) == field.library.nint(part(y) * 10**6) for part in parts)
+
+
+def _real_points(names: set[str], positive: set[str]) -> Iterator[dict[str, Fraction]]:
+    """Random points, the same in every process; only letters outside of `positive` are also negative."""
+    generator = random.Random(0)
+    for index in range(_MAX_TRIES):
+        point = {}
+        for name in sorted(names):
+            value = Fraction(generator.randrange(200, 5_000), generator.randrange(701, 997))
+            point[name] = -value if name not in positive and generator.random() < 0.4 else value
+        yield _with_log_base(point, index)
+
+
+def _natural_points(names: set[str]) -> Iterator[dict[str, Fraction]]:
+    generator = random.Random(1)
+    for index in range(_MAX_TRIES):
+        point = {name: Fraction(generator.randrange(2, 12 + index)) for name in sorted(names)}
+        yield _with_log_base(point, index)
+
+
+def _with_log_base(point: dict[str, Fraction], index: int) -> dict[str, Fraction]:
+    return {**point, LOG: _LOG_BASES[index % 2]} if LOG in point else point
