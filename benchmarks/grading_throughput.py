@@ -98,14 +98,14 @@ def time_start(num_workers: int) -> dict[str, float]:
     """Time to the first verdict of a worker."""
     started = time.perf_counter()
     with GraderPool(MathVerifier(num_workers=num_workers, timeout_s=5.0, memory_limit_mb=1024)) as pool:
-        pool.grade(r"\boxed{\cot x + 1}", r"\cot x")
+        pool.grade(r"\boxed{\log x + 1}", r"\log x")
         return {"wall_s": round(time.perf_counter() - started, 3)}
 
 
 def time_workload(work: list[tuple[str, str]], num_workers: int) -> dict[str, float]:
     """Time from the first submission to the last verdict, the workers being ready."""
     with GraderPool(MathVerifier(num_workers=num_workers, timeout_s=5.0, memory_limit_mb=1024)) as pool:
-        pool.grade(r"\boxed{\cot x + 1}", r"\cot x")
+        pool.grade(r"\boxed{\log x + 1}", r"\log x")
         cpu, started = processor_s(pool), time.perf_counter()
         futures = [pool.submit(text, gold) for text, gold in work]
         num_settled = sum(future.done() for future in futures)

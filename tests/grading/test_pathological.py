@@ -153,7 +153,7 @@ def grade_each(answers: list[str], gold: str, num_workers: int) -> Counter[Verdi
     with GraderPool(
         MathVerifier(num_workers=num_workers, timeout_s=TIMEOUT_S, memory_limit_mb=MEMORY_LIMIT_MB)
     ) as grader:
-        grader.grade(r"\boxed{\cot x}", "x")  # the processes' own start does not count
+        grader.grade(r"\boxed{\log x}", "x")  # the processes' own start does not count
         for answer in answers:
             start = time.process_time()  # which what other processes do does not change
             verdict = grader.grade(rf"So $\boxed{{{answer}}}$.", gold)

@@ -30,7 +30,7 @@ from atrium.grading.verifiers import MathVerifier
 from atrium.records import Verdict, VerdictKind
 
 ENDLESS = r"\boxed{\sin(9^{9^{9^{9}}})+x}"
-SLOW_ENOUGH = r"\boxed{\cot x + %d}"  # needs a worker, which takes some milliseconds
+SLOW_ENOUGH = r"\boxed{\log x + %d}"  # needs a worker, which takes some milliseconds
 PLATFORM = Path(__file__).parents[2] / "platform"
 
 
@@ -69,7 +69,7 @@ def patient() -> Iterator[GraderPool]:
 
 
 def the_worker(grader: GraderPool) -> int:
-    grader.grade(rf"\boxed{{\cot x + {next(fresh)}}}", "x")
+    grader.grade(rf"\boxed{{\log x + {next(fresh)}}}", "x")
     (pid,) = grader.worker_process_ids()
     return pid
 
@@ -140,7 +140,7 @@ def test_an_endless_comparison_ends_at_the_deadline_and_the_pool_goes_on():
         assert time.monotonic() - start > 1.9
         assert verdict.kind is VerdictKind.TIMED_OUT
         assert "2 s" in verdict.reason
-        assert grader.grade(r"\boxed{x\cot x+x}", r"x(1+\cot x)").is_correct
+        assert grader.grade(r"\boxed{x\log x+x}", r"x(1+\log x)").is_correct
         assert first not in grader.worker_process_ids()
         assert eventually(lambda: not is_alive(first))
 
@@ -158,13 +158,13 @@ def test_a_job_whose_processes_are_all_killed_in_the_middle_is_done_by_others():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         assert doomed.result(timeout=PATIENCE_S).kind is VerdictKind.TIMED_OUT  # as without the kills
-        assert grader.grade(r"\boxed{x\cot x+99x}", r"x(99+\cot x)").is_correct
+        assert grader.grade(r"\boxed{x\log x+99x}", r"x(99+\log x)").is_correct
 
 
 def test_a_job_at_which_two_workers_are_killed_fails_alone(patient: GraderPool):
     the_worker(patient)
     doomed = patient.submit(ENDLESS, "x+1")
-    waiting = patient.submit(r"\boxed{x\cot x+x}", r"x(1+\cot x)")
+    waiting = patient.submit(r"\boxed{x\log x+x}", r"x(1+\log x)")
     while not doomed.done():
         time.sleep(0.1)
         for pid in patient.worker_process_ids():
@@ -179,8 +179,8 @@ def test_a_job_at_which_two_workers_are_killed_fails_alone(patient: GraderPool):
 def test_an_idle_worker_that_was_killed_is_replaced_unnoticed(patient: GraderPool):
     for number in range(8):
         os.kill(the_worker(patient), signal.SIGKILL)
-        answer = rf"\boxed{{x\cot x+{number}x}}"
-        assert patient.grade(answer, rf"x({number}+\cot x)").is_correct
+        answer = rf"\boxed{{x\log x+{number}x}}"
+        assert patient.grade(answer, rf"x({number}+\log x)").is_correct
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what only Linux tells of a process")
@@ -207,7 +207,7 @@ def test_workers_have_a_memory_limit_and_no_torch(patient: GraderPool):
 @pytest.mark.full
 def test_an_answer_that_wants_all_memory_gets_no_more_than_its_share():
     with GraderPool(MathVerifier(num_workers=1, timeout_s=20.0, memory_limit_mb=300)) as grader:
-        hungry = grader.submit(r"\boxed{2^{2^{34}}+\cot x}", r"\frac{x+\cot x}{2}")
+        hungry = grader.submit(r"\boxed{2^{2^{34}}+\log x}", r"\frac{x+\log x}{2}")
         while not hungry.done():
             for pid in grader.worker_process_ids():
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -217,8 +217,8 @@ def test_an_answer_that_wants_all_memory_gets_no_more_than_its_share():
 
 
 def test_verdicts_do_not_depend_on_the_order_of_submission(patient: GraderPool):
-    answers = {a: rf"\boxed{{x\cot x + {a}x}}" for a in range(4)}
-    golds = {b: rf"x({b}+\cot x)" for b in range(4)}
+    answers = {a: rf"\boxed{{x\log x + {a}x}}" for a in range(4)}
+    golds = {b: rf"x({b}+\log x)" for b in range(4)}
     pairs = [(a, b) for a in answers for b in golds]
     random.Random(0).shuffle(pairs)
     futures = {(a, b): patient.submit(answers[a], golds[b]) for a, b in pairs}
@@ -228,9 +228,9 @@ def test_verdicts_do_not_depend_on_the_order_of_submission(patient: GraderPool):
 
 
 def test_equal_questions_are_asked_once(patient: GraderPool):
-    futures = [patient.submit(r"\boxed{y\cot y+y}", r"y(1+\cot y)") for _ in range(200)]
+    futures = [patient.submit(r"\boxed{y\log y+y}", r"y(1+\log y)") for _ in range(200)]
     assert all(future.result().is_correct for future in futures)
-    assert patient.submit(r"\boxed{y\cot y+y}", r"y(1+\cot y)").done()
+    assert patient.submit(r"\boxed{y\log y+y}", r"y(1+\log y)").done()
 
 
 def test_a_cancelled_future_and_a_callback_that_submits_do_no_harm(patient: GraderPool):
@@ -275,7 +275,7 @@ def test_no_job_is_lost_or_done_twice_while_workers_are_killed_at_random():
     supervisor = Supervisor(num_workers=2, timeout_s=20.0, memory_limit_mb=512)
     origin = {"module": "atrium.grading.verifiers", "name": "MathVerifier", "file": None, "settings": {}}
     for number, received in enumerate(outcomes):
-        job = {"verifier": origin, "gold": "x", "answer": rf"\cot x + {number}"}
+        job = {"verifier": origin, "gold": "x", "answer": rf"\log x + {number}"}
         supervisor.submit(json.dumps(job).encode() + b"\n", received.append)
     rng = random.Random(0)
     while not all(outcomes):
@@ -301,7 +301,7 @@ SCRIPT = textwrap.dedent(
     assert "torch" not in sys.modules and "sympy" not in sys.modules
     if __name__ == "__main__":
         with GraderPool(MathVerifier(num_workers=2, timeout_s=60.0, memory_limit_mb=512)) as grader:
-            grader.grade(r"\boxed{\cot x}", "x")
+            grader.grade(r"\boxed{\log x}", "x")
             futures = [grader.submit(r"\boxed{\sin(9^{9^{9^{%d}}})+x}" % n, "x") for n in (8, 9)]
             while len(grader.worker_process_ids()) < 2:
                 time.sleep(0.01)

@@ -24,7 +24,7 @@ from atrium.grading.verifiers import (
         ("numeric", "7e35", r"7.05 \times 10^{35}", True),
         ("numeric", "7e35", r"7.1 \cdot 10^{35}", False),
         ("numeric", "1/3", "0.333", True),
-        ("numeric", r"\cos^{10}(\pi/10)", "0.6054", None),
+        ("numeric", r"\cos^{10}(\pi/10)", "0.6054", True),
         ("numeric", "1,234.5", r"\$1234.5", True),
         ("numeric", "0.3", r"30\%", True),
         ("numeric", "0", "0", True),
@@ -42,7 +42,7 @@ from atrium.grading.verifiers import (
         ("multiple_choice", "C", "42", False),
         ("multiple_choice", "C", "Cat", False),
         ("math", "1/2", "0.5", True),
-        ("math", "x+1", r"\cot x", None),
+        ("math", "x+1", r"\log x", None),
     ],
 )
 def test_each_kind_compares_as_its_name_says(kind: str, gold: str, answer: str, is_equal: bool | None):

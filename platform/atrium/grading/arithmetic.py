@@ -16,9 +16,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from math import comb
-from typing import Any
 
-from atrium.grading.fields import FLOATS, FUNCTIONS, Field
+from atrium.grading.fields import FLOATS, FUNCTIONS, Amount, Field
 from atrium.grading.notation import word_set
 from atrium.grading.tokens import content, is_text
 from atrium.grading.values import NoValueError, Value, is_nan
@@ -85,8 +84,8 @@ def _stand_in(name: str) -> float:
 class Evaluator:
     """Recursive descent over one answer's tokens; the nesting is bounded by `MAX_DEPTH`.
 
-    After `run`: the `result`, the `names` in it, the names under a root, whether there was a decimal fraction, the
-    largest magnitude on the way, and how many bits (`num_bits`) and roots (`degree`) went into the value.
+    After `run`: the `result`, the `names` in it, those under a root, whether there was a decimal fraction,
+    the largest magnitude on the way, and how many bits (`num_bits`) and roots (`degree`) went into the value.
     """
 
     def __init__(
@@ -96,14 +95,14 @@ class Evaluator:
         self.field = field
         self.points = points
         self.position = 0
-        self.scale: Any = 0.0
+        self.scale: Amount = 0.0
         self.is_decimal = False
         self.names: set[str] = set()
         self.rooted: set[str] = set()
         self.num_bits = 0
         self.degree = 1
         self.is_algebraic = True
-        self.result: Any = None
+        self.result: Amount = None
         self._bars = 0
         self._in_function = 0
 
@@ -117,7 +116,7 @@ class Evaluator:
             self.result = number
         return self
 
-    def expression(self, depth: int) -> Any:
+    def expression(self, depth: int) -> Amount:
         """A sum with an optional sign in front."""
         if depth > MAX_DEPTH:
             raise NoValueError
@@ -127,7 +126,7 @@ class Evaluator:
             total = self._noted(self.field.add(total, self._take_sign() * self._term(depth)))
         return total
 
-    def _term(self, depth: int) -> Any:
+    def _term(self, depth: int) -> Amount:
         product = self._factor(depth, is_first=True)
         while True:
             token = self._peek()
@@ -144,7 +143,7 @@ class Evaluator:
             else:
                 return product
 
-    def _factor(self, depth: int, *, is_first: bool) -> Any:
+    def _factor(self, depth: int, *, is_first: bool) -> Amount:
         before = set(self.names)
         base = self._base(depth, is_first=is_first)
         while True:
@@ -157,7 +156,7 @@ class Evaluator:
                 base = self._degrees(base)
             elif token == "^":
                 self.position += 1
-                exponent = self._group(depth, is_exponent=True)
+                exponent = self._group(depth, is_exponent=True, takes_numbers=True)
                 if not isinstance(exponent, Fraction) or exponent.denominator > 1:
                     self._note_root(exponent, before)
                 base = self._noted(self.field.power(base, exponent))
@@ -167,21 +166,21 @@ class Evaluator:
             else:
                 return base
 
-    def _degrees(self, number: Any) -> Any:
+    def _degrees(self, number: Amount) -> Amount:
         """An angle: in radians within a function, and its number of degrees elsewhere."""
         if not self._in_function:
             return number
         self.is_algebraic = False
         return self.field.divide(self.field.multiply(number, self.field.pi), Fraction(180))
 
-    def _note_root(self, exponent: Any, before: set[str]) -> None:
+    def _note_root(self, exponent: Amount, before: set[str]) -> None:
         self.rooted |= self.names - before
         if isinstance(exponent, Fraction) and exponent.denominator <= 10_000:
             self.degree *= exponent.denominator
         else:
             self.is_algebraic = False
 
-    def _base(self, depth: int, *, is_first: bool) -> Any:
+    def _base(self, depth: int, *, is_first: bool) -> Amount:
         token = self._take()
         if token[0] in ".0123456789":
             return self._number(token, depth, is_first=is_first)
@@ -204,7 +203,7 @@ class Evaluator:
             return self._function(token, depth)
         raise NoValueError
 
-    def _number(self, token: str, depth: int, *, is_first: bool) -> Any:
+    def _number(self, token: str, depth: int, *, is_first: bool) -> Amount:
         if not is_first or len(token) > 1_000:
             raise NoValueError
         self.is_decimal |= "." in token
@@ -219,7 +218,7 @@ class Evaluator:
             number += part
         return self._noted(number)
 
-    def _letter(self, token: str, depth: int) -> Any:
+    def _letter(self, token: str, depth: int) -> Amount:
         name = token
         if self._peek() == "_":
             start = self.position
@@ -230,7 +229,9 @@ class Evaluator:
                 self._take()
             self.position += 1
             name += "".join(self.tokens[start : self.position])
-        if depth > MAX_DEPTH or (self._peek() == "(" and name not in _CONSTANTS and not self._is_factor(name)):
+        if depth > MAX_DEPTH or (
+            self._peek() == "(" and name not in _CONSTANTS and not self._is_factor(name)
+        ):
             raise NoValueError  # f(x) may be a product or a call
         if name in _CONSTANTS:
             self.is_algebraic &= name == "i"
@@ -244,10 +245,10 @@ class Evaluator:
         inner = rest[1 : rest.index(")")] if ")" in rest else rest[1:]
         return name not in _CALLED and not {"+", "-"}.isdisjoint(inner[1:])
 
-    def _function(self, name: str, depth: int) -> Any:
+    def _function(self, name: str, depth: int) -> Amount:
         self.is_algebraic = False
-        exponent: Any = None
-        base: Any = None
+        exponent: Amount = None
+        base: Amount = None
         if self._peek() == "_" and name == r"\log":
             self.position += 1
             base = self._group(depth)
@@ -273,7 +274,7 @@ class Evaluator:
             number = self.field.function(name, argument)
         return self._noted(number if exponent is None else self.field.power(number, exponent))
 
-    def _argument(self, depth: int) -> Any:
+    def _argument(self, depth: int) -> Amount:
         r"""What a function is applied to: a bracket, or the factors up to the next sign or function."""
         if self._peek() in ("(", "{"):
             argument = self._bracketed(depth, self._peek())
@@ -288,34 +289,35 @@ class Evaluator:
             raise NoValueError  # \sin x/2
         return argument
 
-    def _root(self, depth: int) -> Any:
-        index: Any = Fraction(2)
+    def _root(self, depth: int) -> Amount:
+        index: Amount = Fraction(2)
         before = set(self.names)
         if self._peek() == "[":
             index = self._bracketed(depth, "[")
-        radicand = self._group(depth)
+        radicand = self._group(depth, takes_numbers=True)
         self._note_root(1 / index if isinstance(index, Fraction) and index else index, before)
         return self._noted(self.field.root(radicand, index, is_constant=not self.names))
 
-    def _binomial(self, upper: Any, lower: Any) -> Any:
+    def _binomial(self, upper: Amount, lower: Amount) -> Amount:
         if not (isinstance(upper, Fraction) and isinstance(lower, Fraction)) or max(upper, lower) > 500:
             raise NoValueError
         if upper.denominator != 1 or lower.denominator != 1 or min(upper, lower) < 0:
             raise NoValueError
         return self._noted(Fraction(comb(int(upper), int(lower))))
 
-    def _group(self, depth: int, *, is_exponent: bool = False) -> Any:
+    def _group(self, depth: int, *, is_exponent: bool = False, takes_numbers: bool = False) -> Amount:
         r"""An argument in braces; also in parentheses, `\sqrt(3)`, and of one token, `\frac\pi 2`."""
         token = self._peek()
         if token in ("{", "("):
             return self._bracketed(depth, token)
         if is_exponent and token in _SIGNS:
             return self._take_sign() * self._group(depth + 1)
-        if token == "[" or token in FUNCTIONS or (token[:1].isdigit() and len(token) > 1 and not is_exponent):
+        is_ambiguous = token[:1].isdigit() and len(token) > 1 and not takes_numbers
+        if token == "[" or token in FUNCTIONS or is_ambiguous:
             raise NoValueError
         return self._base(depth + 1, is_first=True)
 
-    def _bracketed(self, depth: int, opening: str) -> Any:
+    def _bracketed(self, depth: int, opening: str) -> Amount:
         self.position += 1
         outer, self._bars = self._bars, int(opening == "|")
         number = self.expression(depth + 1)
@@ -351,7 +353,7 @@ class Evaluator:
         self.position += 1
         return token
 
-    def _noted(self, number: Any) -> Any:
+    def _noted(self, number: Amount) -> Amount:
         number = self.field.reduced(number)
         self.num_bits += self.field.size(number)
         self.scale = max(self.scale, self.field.magnitude(number))

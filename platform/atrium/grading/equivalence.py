@@ -1,48 +1,50 @@
 r"""Whether an answer equals the gold answer, decided from the two texts.
 
-Two stages. `settle` decides without math-verify where it can do so with certainty: equal canonical texts,
-words, rational numbers, values that differ, lists of such things; and it refuses answers that name more
-than one value (`41=42`, `42 \approx 41`, `x=41, x=42`), some of which math-verify accepts. `verify` is the
-second stage, math-verify with both sides in a box, LaTeX extraction only and no fallback. It can run for
-ever and is called in a worker process only. Nothing is extracted from completions here.
+Two stages. `settle` decides what needs little computation: equal canonical texts, words, rational numbers,
+values that differ, sets of numbers, lists of such things; and it refuses answers that name more than one
+value (`41=42`, `42 \approx 41`, `x=41, x=42`), some of which math-verify accepts. `verify` is the second stage: it
+decides expressions by `identity`, and leaves only what cannot be read there to math-verify (`symbolic`). It
+can run forever and is called in a worker process only. Nothing is extracted from completions here.
 
 Percentages: `50\%` equals 0.5, and also 50, because problems that ask "what percent" have bare golds; not
 so between -1 and 1, where a bare number may be a share: `1\%` is not 1.
 
-Source: math-verify 0.9.0, https://github.com/huggingface/Math-Verify. Differs: the first stage; lists are
-matched element by element before they are matched as a whole; units are dropped here (`units`), not there,
-where a word list drops variables and changed values too.
+Differs from math-verify: the first stage and `identity`; lists are matched element by element before they are
+matched as a whole; units are dropped here (`units`), not there, where a word list drops variables and changed
+values too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import Any
+from functools import partial
 
-from atrium.grading.arithmetic import GREEK, evaluate
+from atrium.grading.arithmetic import evaluate
+from atrium.grading.domains import NUMBER_SETS, Leaf, domain, same_domain
 from atrium.grading.identity import same
-from atrium.grading.normalization import MAX_ANSWER_CHARS, Form, read
+from atrium.grading.labels import CHOICES, choice, compare_by_convention
+from atrium.grading.normalization import MAX_ANSWER_CHARS, Form, read, with_tokens
+from atrium.grading.notation import CONJUNCTIONS
+from atrium.grading.qualifiers import Condition, agree, qualified, same_family
 from atrium.grading.structure import (
     Elements,
-    as_interval,
     elements,
     main_value,
     objection,
-    unlabelled,
     without_base,
     without_labels,
 )
-from atrium.grading.tokens import Tokens, join
+from atrium.grading.symbolic import PERCENT, equal_by_math_verify, parsed, plainly_named
+from atrium.grading.tokens import Tokens, content, enclosed, is_text, join, split
 from atrium.grading.units import without_symbols, without_unit
 from atrium.grading.values import EXACT, Tolerance, close, differ, rationally_equal
 
-_PERCENT = ("%",)
 _MAX_PAIRS = 400
-_NAMES = frozenset("abcfghjkmnopqrstuvwyzABFGHJKMPQRTUVWYZ")  # letters without a meaning of their own
 
-Leaf = Callable[[Tokens, Tokens], bool | None]
+Conditions = tuple[tuple[Condition, ...], tuple[Condition, ...]]
+
+_DIFFERENT = ({"{}", "()"}, {"{}", "(]"}, {"{}", "[)"})  # a set is no point and no interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,51 +75,110 @@ def settle(gold: str, answer: str, *, tolerance: Tolerance = EXACT) -> Finding |
         return _SAME_VALUE if int(wanted.text) == int(given.text) else _OTHER_VALUE
     if not given.tokens:
         return Finding(False, "nothing but spacing and punctuation")
+    chosen = _compare_choices(wanted, given)
+    if chosen is not None:
+        return chosen
+    wanted, given = _without_choices(wanted, given)
     finding = _compare_words(wanted, given)
     if finding is not None:
         return finding
+    wanted, given, conditions = _without_conditions(wanted, given)
     refusal = objection(wanted, given)
     if refusal is not None:
         return Finding(False, refusal)
     leaf = partial(_compare_values, tolerance=tolerance)
+    if conditions is not None and not agree(*conditions, leaf):
+        return Finding(False, "other conditions")
     is_equal = _compare(main_value(wanted.tokens), main_value(given.tokens), leaf)
-    if is_equal is None:
+    if is_equal is None or (
+        conditions is not None and not is_equal
+    ):  # a family may be written in another way
         return None
     return _SAME_VALUE if is_equal else _OTHER_VALUE
 
 
 def verify(gold: str, answer: str) -> Finding:
     """Decide with math-verify, without any limit on time and memory: only for a worker process."""
-    wanted, given = read(gold), read(answer)
-    wanted_tokens, given_tokens = without_labels(main_value(wanted.tokens), main_value(given.tokens))
-    if not elements(wanted_tokens):
-        is_equal = _compare(wanted_tokens, given_tokens, _compare_values_precisely)
+    wanted, given = _without_choices(read(gold), read(answer))
+    wanted, given, conditions = _without_conditions(wanted, given)
+    tokens = without_labels(main_value(wanted.tokens), main_value(given.tokens))
+    if conditions is not None:
+        is_equal = _compare_families(*tokens, conditions)
         if is_equal is not None:
             return _SAME_VALUE if is_equal else _OTHER_VALUE
-    plain = _plainly_named(wanted_tokens, given_tokens)
-    if not _parsed(join(plain[0])):
+    return _verify(*tokens)
+
+
+def _verify(wanted: Tokens, given: Tokens) -> Finding:
+    is_equal = _compare(wanted, given, _compare_values_precisely)
+    if is_equal is not None:
+        return _SAME_VALUE if is_equal else _OTHER_VALUE
+    plain = plainly_named(wanted, given)
+    if not parsed(join(plain[0])):
         return Finding(False, "the gold answer cannot be read as mathematics, and the texts differ")
-    if not _parsed(join(plain[1])):
+    if not parsed(join(plain[1])):
         return Finding(False, "cannot be read as mathematics")
-    if elements(wanted_tokens):  # each once: as a whole, math-verify tries every entry in several ways
-        is_equal = _compare(wanted_tokens, given_tokens, _compare_all_ways)
+    if elements(wanted):  # each once: as a whole, math-verify tries every entry in several ways
+        is_equal = _compare(wanted, given, _compare_all_ways)
         if is_equal is not None:
             return Finding(
                 is_equal, f"math-verify: {'equal' if is_equal else 'not equal'} element by element"
             )
-    is_equal = _verify_tokens(wanted_tokens, given_tokens)
+    is_equal = equal_by_math_verify(wanted, given)
     return Finding(is_equal, "math-verify: equal" if is_equal else "math-verify: not equal")
 
 
-def numeric_value(text: str) -> complex | None:
-    """The number that math-verify reads, or None where there is none: only for a worker process."""
-    tokens = unlabelled(read(text).tokens)
-    is_percent = tokens[-1:] == _PERCENT
-    parsed = _parsed(join(tokens[:-1] if is_percent else tokens))
-    try:
-        return complex(parsed[0].evalf()) / (100 if is_percent else 1) if parsed else None
-    except (TypeError, ValueError, AttributeError):  # it has letters in it, or is no number at all
+def _compare_choices(wanted: Form, given: Form) -> Finding | None:
+    """Compare the letters of two choices, where the gold answer is one."""
+    if wanted.words is not None and wanted.words in CHOICES:
+        chosen = choice(given.tokens)
+        return Finding(chosen[0] == wanted.words, "the letter of the choice") if chosen else None
+    by_gold = choice(wanted.tokens)
+    if by_gold is None:
         return None
+    letter = given.words if given.words in CHOICES else None
+    by_answer = choice(given.tokens)
+    letter = by_answer[0] if by_answer else letter
+    is_alone = by_answer is None or not by_answer[1] or not by_gold[1]
+    if letter is not None and (letter != by_gold[0] or is_alone):
+        return Finding(letter == by_gold[0], "the letter of the choice")
+    return None
+
+
+def _without_choices(wanted: Form, given: Form) -> tuple[Form, Form]:
+    """The values of choices."""
+    chosen = choice(given.tokens)
+    by_gold = choice(wanted.tokens)
+    if chosen and chosen[1] and (by_gold or not any(chosen[0] in token for token in wanted.tokens)):
+        given = with_tokens(given, chosen[1])
+    if by_gold and by_gold[1]:
+        wanted = with_tokens(wanted, by_gold[1])
+    return wanted, given
+
+
+def _without_conditions(wanted: Form, given: Form) -> tuple[Form, Form, Conditions | None]:
+    """The values that conditions are about, and the conditions; None where neither answer has one."""
+    if wanted.words is not None or given.words is not None:
+        return wanted, given, None
+    by_gold, by_answer = qualified(wanted.tokens), qualified(given.tokens)
+    if not by_gold[1] and not by_answer[1]:
+        return wanted, given, None
+    return with_tokens(wanted, by_gold[0]), with_tokens(given, by_answer[0]), (by_gold[1], by_answer[1])
+
+
+def _compare_families(wanted: Tokens, given: Tokens, conditions: Conditions) -> bool | None:
+    """Compare values with a letter that stands for all integers; None where there is no such letter."""
+    if _compare(wanted, given, _compare_values_precisely):
+        return True
+    letters = [
+        next((min(c.names) for c in side if c.is_family and len(c.names) == 1), "") for side in conditions
+    ]
+    first, second = letters[0] or letters[1], letters[1] or letters[0]
+    if not first or not all(
+        any(a in token for token in side) for a, side in ((first, wanted), (second, given))
+    ):
+        return None
+    return same_family(wanted, given, (first, second), _compare_values_precisely)
 
 
 def _same_assignments(wanted: Form, given: Form) -> bool:
@@ -128,6 +189,8 @@ def _same_assignments(wanted: Form, given: Form) -> bool:
 
 
 def _compare_words(wanted: Form, given: Form) -> Finding | None:
+    if (wanted.has_text or given.has_text) and _spelled(wanted) == _spelled(given):
+        return Finding(True, "same words")
     if wanted.words is not None and wanted.words == given.words:
         return Finding(True, "same words")
     if wanted.words is not None and given.words is not None:
@@ -139,17 +202,24 @@ def _compare_words(wanted: Form, given: Form) -> Finding | None:
     return None
 
 
+def _spelled(form: Form) -> str:
+    r"""The text in lower case, whatever is set as words in it; `\text{May 3}` is `May 3`."""
+    return (
+        "".join(content(token) if is_text(token) else token for token in form.tokens).replace(" ", "").lower()
+    )
+
+
 def _compare(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | None:
-    """Compare lists, sets, tuples and intervals element by element, anything else by `leaf`.
+    """Compare sets of numbers, lists, sets and tuples by their parts, anything else by `leaf`.
 
     True and False are as certain as `leaf` is; None means that the structure decides nothing.
     """
+    is_equal = _compare_domains(wanted, given, leaf)
+    if is_equal is not None:
+        return is_equal
     if elements(wanted) is None or elements(given) is None:
         wanted, given = without_labels(wanted, given)
-        if elements(wanted) is None:
-            wanted = as_interval(wanted) if elements(given) else wanted
-        elif elements(given) is None:
-            given = as_interval(given)
+    wanted, given = _without_braces_of_one(wanted, given)
     wanted_list, given_list = elements(wanted), elements(given)
     if wanted_list is not None and given_list is not None:
         return _compare_lists(wanted_list, given_list, leaf)
@@ -160,7 +230,32 @@ def _compare(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | None:
     if _is_union(wanted) != _is_union(given):
         return False if evaluate(wanted) is not None or evaluate(given) is not None else None
     wanted, given = _without_units(wanted, given)
-    return True if wanted == given else leaf(wanted, given)
+    if wanted == given:
+        return True
+    is_equal = compare_by_convention(wanted, given, leaf)
+    return leaf(wanted, given) if is_equal is None else is_equal
+
+
+def _without_braces_of_one(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
+    """Both without the braces of a set of one element, which is that element, where the other is no set."""
+    sides = (wanted, given)
+    is_set = [side[:1] == (r"\{",) and enclosed(side) for side in sides]
+    if is_set[0] == is_set[1]:
+        return sides
+    is_one = [
+        one and len(split(side[1:-1], CONJUNCTIONS | {";"})) == 1
+        for one, side in zip(is_set, sides, strict=True)
+    ]
+    return (wanted[1:-1] if is_one[0] else wanted), (given[1:-1] if is_one[1] else given)
+
+
+def _compare_domains(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | None:
+    if NUMBER_SETS.isdisjoint(wanted) and NUMBER_SETS.isdisjoint(given):
+        return None
+    first, second = domain(wanted), domain(given)
+    if first is None or second is None or not (first.is_shown or second.is_shown):
+        return None
+    return same_domain(first, second, leaf)
 
 
 def _without_units(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
@@ -180,6 +275,9 @@ def _compare_list_and_single(several: Elements, single: Tokens) -> bool | None:
 
 
 def _compare_lists(wanted: Elements, given: Elements, leaf: Leaf) -> bool | None:
+    kinds = {wanted.brackets, given.brackets}
+    if kinds in _DIFFERENT or (kinds == {"{}", "[]"} and len(wanted.parts) == len(given.parts) == 2):
+        return False
     has_labels = any("=" in part for part in (*wanted.parts, *given.parts))
     if wanted.is_bare and given.is_bare and not has_labels:
         return _compare_unordered(wanted.parts, given.parts, leaf)
@@ -191,7 +289,10 @@ def _compare_lists(wanted: Elements, given: Elements, leaf: Leaf) -> bool | None
     if False in results:
         return False
     # Other brackets mean other things: an open and a closed interval, a point and a row.
-    return True if all(results) and wanted.brackets == given.brackets else None
+    is_same_kind = wanted.brackets == given.brackets or (
+        wanted.is_vector and given.is_vector and "()" in (wanted.brackets, given.brackets)
+    )
+    return True if all(results) and is_same_kind else None
 
 
 def _compare_unordered(wanted: Sequence[Tokens], given: Sequence[Tokens], leaf: Leaf) -> bool | None:
@@ -218,7 +319,7 @@ def _compare_unordered(wanted: Sequence[Tokens], given: Sequence[Tokens], leaf: 
 def _compare_values(wanted: Tokens, given: Tokens, *, tolerance: Tolerance = EXACT) -> bool | None:
     """Compare two single values by arithmetic; None where that leaves a doubt."""
     wanted, given = without_base(wanted), without_base(given)
-    wanted_percent, given_percent = wanted[-1:] == _PERCENT, given[-1:] == _PERCENT
+    wanted_percent, given_percent = wanted[-1:] == PERCENT, given[-1:] == PERCENT
     a = evaluate(wanted[:-1] if wanted_percent else wanted)
     b = evaluate(given[:-1] if given_percent else given)
     if a is None or b is None:
@@ -237,7 +338,7 @@ def _compare_values(wanted: Tokens, given: Tokens, *, tolerance: Tolerance = EXA
 def _compare_values_precisely(wanted: Tokens, given: Tokens) -> bool | None:
     """As `_compare_values`, and then by `identity`."""
     is_equal = _compare_values(wanted, given)
-    wanted_percent, given_percent = wanted[-1:] == _PERCENT, given[-1:] == _PERCENT
+    wanted_percent, given_percent = wanted[-1:] == PERCENT, given[-1:] == PERCENT
     if is_equal is not None or wanted_percent != given_percent:
         return is_equal
     end = -1 if wanted_percent else None
@@ -246,64 +347,4 @@ def _compare_values_precisely(wanted: Tokens, given: Tokens) -> bool | None:
 
 def _compare_all_ways(wanted: Tokens, given: Tokens) -> bool | None:
     is_equal = _compare_values_precisely(wanted, given)
-    return _verify_tokens(wanted, given) if is_equal is None else is_equal
-
-
-def _verify_tokens(wanted: Tokens, given: Tokens) -> bool:
-    from math_verify import verify as math_verify  # takes half a second, so only where it is used
-
-    is_percent = wanted[-1:] == _PERCENT
-    if is_percent != (given[-1:] == _PERCENT):
-        return False  # what could be said of a number and a percentage has been said by `settle`
-    end = -1 if is_percent else None  # its grammar for antlr 4.9 cannot read a percent sign
-    gold, answer = map(_parsed, map(join, _plainly_named(wanted[:end], given[:end])))
-    try:
-        return bool(math_verify(gold, answer, timeout_seconds=None, raise_on_error=True))
-    except (MemoryError, RecursionError):
-        raise
-    except Exception:
-        # SymPy has no common error for what it cannot compare, such as a set with a matrix: TypeError,
-        # KeyError, AttributeError, NotImplementedError and others all mean that the two are not equal.
-        return False
-
-
-def _plainly_named(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
-    r"""Both with a letter for each name with a subscript: math-verify cannot read `E_{1}` or `L_{\odot}`."""
-    letters = iter(sorted(_NAMES - {letter for token in (*wanted, *given) for letter in token}))
-    names: dict[Tokens, str] = {}
-    try:
-        return _renamed(wanted, names, letters), _renamed(given, names, letters)
-    except StopIteration:  # more names than letters
-        return wanted, given
-
-
-def _renamed(tokens: Tokens, names: dict[Tokens, str], letters: Iterator[str]) -> Tokens:
-    renamed: list[str] = []
-    index = 0
-    while index < len(tokens):
-        end = index + 1
-        is_name = (len(tokens[index]) == 1 and tokens[index].isalpha()) or tokens[index] in GREEK
-        if is_name and tokens[end : end + 2] == ("_", "{") and "}" in tokens[end:]:
-            end = tokens.index("}", end) + 1
-            names[tokens[index:end]] = names.get(tokens[index:end]) or next(letters)
-            renamed.append(names[tokens[index:end]])
-        else:
-            renamed.append(tokens[index])
-        index = end
-    return tuple(renamed)
-
-
-@lru_cache(maxsize=4_096)
-def _parsed(latex: str) -> list[Any]:
-    """What math-verify reads, an empty list where it reads nothing; golds are so parsed once."""
-    from latex2sympy2_extended import NormalizationConfig
-    from math_verify import LatexExtractionConfig, parse
-
-    spelling = NormalizationConfig(units=False, malformed_operators=True, nits=True)
-    parsed: list[Any] = parse(
-        rf"\boxed{{{latex}}}",
-        extraction_config=[LatexExtractionConfig(boxed_match_priority=0, normalization_config=spelling)],
-        fallback_mode="no_fallback",
-        parsing_timeout=None,
-    )
-    return parsed
+    return equal_by_math_verify(wanted, given) if is_equal is None else is_equal

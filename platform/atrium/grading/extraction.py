@@ -12,10 +12,12 @@ all the same still mark thought as thought, so that an answer inside them never 
 
 - only spacing, math delimiters and punctuation: `\boxed{1}, \boxed{2}`;
 - a few words that end in "and" or "or" and hold no end of a sentence: `\boxed{1} for part (a) and \boxed{2}`;
-- either of them with a label before the next box: `x = \boxed{1}, y = \boxed{2}`.
+- either of them with a label before the next box: `x = \boxed{1}, y = \boxed{2}`;
+- a sign or words for an approximation before a box with a decimal: `\boxed{\frac13} \approx \boxed{0.333}`.
 
 Contradicting neighbours therefore are a list of two, which equals no single number; boxes further apart
-are separate attempts, of which the last counts.
+are separate attempts, of which the last counts. A last box that is never closed was cut off, and then there
+is no answer. A box may lack its braces around a number, a letter or a command: `\boxed 5`.
 
 Without a box an answer is the last number of the text, or what stands behind words such as `Answer:`.
 """
@@ -23,6 +25,7 @@ Without a box an answer is the last number of the text, or what stands behind wo
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from atrium.records import REASONING_MARKERS
 
@@ -32,9 +35,16 @@ _MAX_JOINT_CHARS = 50
 
 # A box command (its backslash possibly doubled by escaping) with its opening brace; any other escaped
 # character, so that `\{` and `\}` do not count; a brace.
-_BRACES = re.compile(r"\\{1,4}(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
-_ALL_BRACES = re.compile(r"\\{1,4}(?:boxed|fbox)\s*\{|[{}]")  # `\boxed{185\}` is a slip
-_FIRST_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BOX = r"\\{1,4}(?:boxed|fbox|framebox)(?![a-zA-Z])(?:\s*\[[^\[\]{}]{0,20}\])*\s*"
+_BRACES = re.compile(rf"{_BOX}\{{|\\.|[{{}}]", re.DOTALL)
+_ALL_BRACES = re.compile(rf"{_BOX}\{{|[{{}}]")  # `\boxed{185\}` is a slip
+_FIRST_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![a-zA-Z])")
+_ARGUMENT = r"(?:\{[^{}]*\}|[0-9])"
+_UNBRACED = re.compile(
+    rf"{_BOX}(?P<content>[-+]?[0-9][0-9,]*(?:\.[0-9]+)?(?:/[0-9]+)?(?:\\?%)?|[-+]?[a-zA-Z](?![a-zA-Z])|"
+    rf"[-+]?\\[dt]?frac\s*{_ARGUMENT}\s*{_ARGUMENT}|\\(?:sqrt|text|textbf|mathrm|mathbf)\s*{_ARGUMENT}|"
+    r"\([^()${}]*\)|\\(?:pi|infty|emptyset)(?![a-zA-Z]))(?=\s*(?:[$.,;:!?]|\\[)\]]|\Z|\n))"
+)
 
 _NUMBER = re.compile(r"(?:(?<![\w)}\]])-\s?)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|-?\.\d+")
 
@@ -44,6 +54,12 @@ _DELIMITERS = re.compile(
 _BLANK = re.compile(r"(?:[\s$~{}]|\\[,;:! ]|\\q?quad|\\text(?=\s*\{))*\\?")
 _LABEL = r"(?:[A-Za-z\\][A-Za-z0-9\\_^(), ]{0,12}=\s*)"
 _PUNCTUATION_JOINT = re.compile(rf"[\s,;.:/|]*|\s*[,;]\s*{_LABEL}")
+_APPROXIMATION_JOINT = re.compile(
+    r"(?!.*\b(?:not|wait|wrong|correct|instead|actually)\b)[^!?\n]*"
+    r"(?:\\approx|\\simeq|≈|\b(?:approximately|approx|about|roughly|numerically)\b)[\s,:.=]*",
+    re.IGNORECASE,
+)
+_DECIMAL = re.compile(r"\s*(?:\\approx|≈)?\s*[-+]?[0-9,]*\.[0-9]+(?![0-9.]).*", re.DOTALL)
 _CONJUNCTION_JOINT = re.compile(rf"[^.!?\n]*\b(?:and|or)\b[\s,:]*{_LABEL}?", re.IGNORECASE)
 
 
@@ -71,17 +87,19 @@ def last_box(visible: str) -> str | None:
     boxes = _outermost_boxes(visible, _BRACES) or _outermost_boxes(visible, _ALL_BRACES)
     if not boxes:
         return None
-    cluster = [boxes[-1]]
+    cluster, joints = [boxes[-1]], [""]
     for box in reversed(boxes[:-1]):
-        if not _is_joint(visible, box[2], cluster[-1][0]):
+        joint = _joint(visible, box, cluster[-1])
+        if joint is None:
             break
+        joints[-1:] = [joint, ""]
         cluster.append(box)
-    contents: list[str] = []
-    for _, opening, closing in reversed(cluster):
-        content = visible[opening : closing - 1].strip()
-        if not _BLANK.fullmatch(content) and content not in contents[-1:]:
-            contents.append(content)
-    return ", ".join(contents) or None
+    answer = last = ""
+    for box, joint in zip(reversed(cluster), reversed(joints), strict=True):
+        if not _BLANK.fullmatch(box.content) and box.content != last:
+            answer += (joint if answer else "") + box.content
+            last = box.content
+    return answer or None
 
 
 def last_number(visible: str) -> str | None:
@@ -106,30 +124,63 @@ def answer_after(visible: str, place: str) -> str | None:
     return answer.strip(" \t\r*") or None if end else None
 
 
-def _outermost_boxes(text: str, braces: re.Pattern[str]) -> list[tuple[int, int, int]]:
-    """Start of the command, start of the content and end of each balanced box, inner ones left out."""
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A box in a text: where its command starts, what it holds, and where it ends."""
+
+    start: int
+    content: str
+    end: int
+
+
+def _outermost_boxes(text: str, braces: re.Pattern[str]) -> list[_Box]:
+    """The boxes, inner ones left out; none where the last one is never closed."""
     first = _FIRST_BOX.search(text)
     if first is None:
         return []
-    boxes: list[tuple[int, int, int]] = []
+    boxes: list[_Box] = []
     open_braces: list[tuple[int, int] | None] = []  # a box's start and content start, None: other
     for match in braces.finditer(text, first.start()):
         token = match.group()
         if token == "}":
             opened = open_braces.pop() if open_braces else None
             if opened is not None:
-                while boxes and boxes[-1][0] > opened[0]:
+                while boxes and boxes[-1].start > opened[0]:
                     boxes.pop()
-                boxes.append((*opened, match.end()))
+                boxes.append(_Box(opened[0], text[opened[1] : match.start()].strip(), match.end()))
         elif token == "{":
             open_braces.append(None)
         elif token.endswith("{") and len(token) > 2:
             open_braces.append((match.start(), match.end()))
-    return boxes
+    boxes = _with_unbraced(text, first.start(), boxes)
+    last_open = next((opened[0] for opened in reversed(open_braces) if opened is not None), -1)
+    return boxes if boxes and boxes[-1].end > last_open else []
 
 
-def _is_joint(text: str, start: int, end: int) -> bool:
-    if end - start > _MAX_JOINT_CHARS:
-        return False
-    between = _DELIMITERS.sub(" ", text[start:end])
-    return bool(_PUNCTUATION_JOINT.fullmatch(between) or _CONJUNCTION_JOINT.fullmatch(between))
+def _with_unbraced(text: str, start: int, boxes: list[_Box]) -> list[_Box]:
+    """The boxes and those without braces between them, in order."""
+    merged: list[_Box] = []
+    rest = iter([*boxes, _Box(len(text) + 1, "", len(text) + 1)])
+    following = next(rest)
+    for match in _UNBRACED.finditer(text, start):
+        while following.end <= match.start():
+            merged.append(following)
+            following = next(rest)
+        if match.start() < following.start:
+            merged.append(_Box(match.start(), match["content"], match.end()))
+    return [*merged, *(box for box in (following, *rest) if box.start <= len(text))]
+
+
+def _joint(text: str, first: _Box, second: _Box) -> str | None:
+    """What joins two neighbours of one cluster, or None where they are separate attempts."""
+    between = text[first.end : second.start]
+    if len(between) > 2 * _MAX_JOINT_CHARS:
+        return None
+    between = _DELIMITERS.sub(" ", between)
+    is_decimal = _DECIMAL.fullmatch(second.content) is not None
+    if is_decimal and (_APPROXIMATION_JOINT.fullmatch(between) or r"\approx" in second.content):
+        return r" \approx "
+    if len(between) > _MAX_JOINT_CHARS:
+        return None
+    is_list = _PUNCTUATION_JOINT.fullmatch(between) or _CONJUNCTION_JOINT.fullmatch(between)
+    return ", " if is_list else None

@@ -19,6 +19,9 @@ from typing import Any
 
 from atrium.grading.values import MAX_BITS, NoValueError, Number
 
+Amount = Any
+"""What a field computes with: a fraction, a float, a complex number, or a number of mpmath."""
+
 _MAX_EXPONENT = 10**12
 _MAX_EXACT_FACTORIAL = 20_000
 _REAL_FUNCTIONS = {
@@ -37,37 +40,37 @@ class Field(ABC):
     """Exact rationals up to `max_bits`, and inexact numbers beyond."""
 
     max_bits: int
-    pi: Any
-    e: Any
-    i: Any
+    pi: Amount
+    e: Amount
+    i: Amount
     library: Any
     """Where the functions of inexact real numbers are: `math`, or mpmath's context."""
 
     @abstractmethod
-    def inexact(self, number: Number) -> Any:
+    def inexact(self, number: Number) -> Amount:
         """The number without a fraction."""
 
     @abstractmethod
-    def exp(self, number: Any) -> Any:
+    def exp(self, number: Amount) -> Amount:
         """The exponential of a real or complex number."""
 
     @abstractmethod
-    def magnitude(self, number: Any) -> Any:
+    def magnitude(self, number: Amount) -> Amount:
         """The absolute value, in a form that compares."""
 
     @abstractmethod
-    def size(self, number: Any) -> int:
+    def size(self, number: Amount) -> int:
         """How many bits the number is written with; 0 where nobody needs to know."""
 
     @abstractmethod
-    def huge_factorial(self, number: int) -> Any:
+    def huge_factorial(self, number: int) -> Amount:
         """The factorial of a natural number that is too large for an exact one."""
 
     @abstractmethod
-    def is_complex(self, number: Any) -> bool:
+    def is_complex(self, number: Amount) -> bool:
         """Whether it has an imaginary part."""
 
-    def reduced(self, number: Number) -> Any:
+    def reduced(self, number: Number) -> Amount:
         """The number, made inexact where it is an unwieldy rational."""
         if isinstance(number, Fraction):
             bits = max(number.numerator.bit_length(), number.denominator.bit_length())
@@ -75,19 +78,19 @@ class Field(ABC):
                 return self.inexact(number)
         return number
 
-    def add(self, first: Any, second: Any) -> Any:
+    def add(self, first: Amount, second: Amount) -> Amount:
         """The sum."""
         return first + second
 
-    def multiply(self, first: Any, second: Any) -> Any:
+    def multiply(self, first: Amount, second: Amount) -> Amount:
         """The product."""
         return first * second
 
-    def divide(self, first: Any, second: Any) -> Any:
+    def divide(self, first: Amount, second: Amount) -> Amount:
         """The quotient."""
         return first / second
 
-    def power(self, base: Any, exponent: Any) -> Any:
+    def power(self, base: Amount, exponent: Amount) -> Amount:
         """The power, exact where it is a rational of moderate size."""
         is_whole = isinstance(exponent, Fraction) and exponent.denominator == 1
         if is_whole and isinstance(base, Fraction):
@@ -107,19 +110,19 @@ class Field(ABC):
             return self.overflow(base, exponent)
         return self.real_power(self.inexact(base), self.inexact(exponent))
 
-    def whole_power(self, base: Any, exponent: int) -> Any:
+    def whole_power(self, base: Amount, exponent: int) -> Amount:
         """A power of an inexact number."""
         return base**exponent
 
-    def real_power(self, base: Any, exponent: Any) -> Any:
+    def real_power(self, base: Amount, exponent: Amount) -> Amount:
         """A power of a positive inexact number."""
         return base**exponent
 
-    def overflow(self, base: Any, exponent: Any) -> Any:
+    def overflow(self, base: Amount, exponent: Amount) -> Amount:
         """A power that cannot be computed; without a value unless the field has an infinity."""
         raise NoValueError
 
-    def root(self, radicand: Any, index: Any, *, is_constant: bool) -> Any:
+    def root(self, radicand: Amount, index: Amount, *, is_constant: bool) -> Amount:
         """The real root, imaginary for an even root of a negative constant; exact for squares."""
         if not isinstance(index, Fraction) or index.denominator != 1 or not 2 <= index <= 10_000:
             raise NoValueError
@@ -139,10 +142,10 @@ class Field(ABC):
         return self.positive_root(self.inexact(radicand), int(index))
 
     @abstractmethod
-    def positive_root(self, radicand: Any, index: int) -> Any:
+    def positive_root(self, radicand: Amount, index: int) -> Amount:
         """The root of an inexact number that is not negative."""
 
-    def factorial(self, number: Any) -> Any:
+    def factorial(self, number: Amount) -> Amount:
         """The factorial of a natural number."""
         if not isinstance(number, Fraction) or number.denominator != 1 or number < 0:
             raise NoValueError
@@ -150,7 +153,7 @@ class Field(ABC):
             return Fraction(math.factorial(int(number)))
         return self.huge_factorial(int(number))
 
-    def function(self, name: str, argument: Any) -> Any:
+    def function(self, name: str, argument: Amount) -> Amount:
         """The value of a function; without a value outside of the real numbers, but for the exponential."""
         if name == r"\cis":
             return self.exp(self.i * self.inexact(argument))
@@ -166,7 +169,7 @@ class Field(ABC):
             raise NoValueError
         return getattr(self.library, _REAL_FUNCTIONS[name])(self.inexact(argument))
 
-    def logarithm(self, argument: Any, base: Any) -> Any:
+    def logarithm(self, argument: Amount, base: Amount) -> Amount:
         """The logarithm of a positive number to a positive base."""
         return self.function(r"\ln", argument) / self.function(r"\ln", base)
 
@@ -178,51 +181,51 @@ class Floats(Field):
     pi, e, i = math.pi, math.e, 1j
     library = math
 
-    def inexact(self, number: Number) -> Any:
+    def inexact(self, number: Number) -> Amount:
         """A float; a number that is none already stays."""
         return float(number) if isinstance(number, Fraction) else number
 
-    def exp(self, number: Any) -> Any:
+    def exp(self, number: Amount) -> Amount:
         """The exponential."""
         return cmath.exp(number) if isinstance(number, complex) else math.exp(number)
 
-    def magnitude(self, number: Any) -> float:
+    def magnitude(self, number: Amount) -> float:
         """The absolute value, infinite beyond the floats."""
         try:
             return abs(complex(number))
         except OverflowError:
             return math.inf
 
-    def size(self, number: Any) -> int:
+    def size(self, number: Amount) -> int:
         """Not counted."""
         return 0
 
-    def is_complex(self, number: Any) -> bool:
+    def is_complex(self, number: Amount) -> bool:
         """Whether it is a complex number."""
         return isinstance(number, complex)
 
-    def real_power(self, base: Any, exponent: Any) -> Any:
+    def real_power(self, base: Amount, exponent: Amount) -> Amount:
         """The power, infinite beyond the floats."""
         try:
             return base**exponent
         except OverflowError:
             return self.overflow(base, exponent)
 
-    def whole_power(self, base: Any, exponent: int) -> Any:
+    def whole_power(self, base: Amount, exponent: int) -> Amount:
         """The power, infinite beyond the floats."""
         return base**exponent if isinstance(base, complex) else self.real_power(base, exponent)
 
-    def overflow(self, base: Any, exponent: Any) -> Any:
+    def overflow(self, base: Amount, exponent: Amount) -> Amount:
         """Infinity, where that is what it tends to."""
         if base > 1 and exponent > 0:
             return math.inf
         raise NoValueError
 
-    def positive_root(self, radicand: Any, index: int) -> Any:
+    def positive_root(self, radicand: Amount, index: int) -> Amount:
         """The root."""
         return radicand ** (1 / index)
 
-    def huge_factorial(self, number: int) -> Any:
+    def huge_factorial(self, number: int) -> Amount:
         """Infinity."""
         return math.inf
 
@@ -240,49 +243,49 @@ class Precise(Field):
         self.pi, self.e = +self.library.pi, +self.library.e
         self.i = self.library.mpc(0, 1)
 
-    def inexact(self, number: Any) -> Any:
+    def inexact(self, number: Amount) -> Amount:
         """A number of mpmath."""
         if isinstance(number, Fraction):
             return self.library.mpf(number.numerator) / number.denominator
         return number
 
-    def add(self, first: Any, second: Any) -> Any:
+    def add(self, first: Amount, second: Amount) -> Amount:
         """The sum; mpmath does not know fractions."""
         return first + second if type(first) is type(second) else self.inexact(first) + self.inexact(second)
 
-    def multiply(self, first: Any, second: Any) -> Any:
+    def multiply(self, first: Amount, second: Amount) -> Amount:
         """The product."""
         return first * second if type(first) is type(second) else self.inexact(first) * self.inexact(second)
 
-    def divide(self, first: Any, second: Any) -> Any:
+    def divide(self, first: Amount, second: Amount) -> Amount:
         """The quotient."""
         return first / second if type(first) is type(second) else self.inexact(first) / self.inexact(second)
 
-    def exp(self, number: Any) -> Any:
+    def exp(self, number: Amount) -> Amount:
         """The exponential."""
         if self.magnitude(number) > _MAX_EXPONENT:
             raise NoValueError
         return self.library.exp(number)
 
-    def magnitude(self, number: Any) -> Any:
+    def magnitude(self, number: Amount) -> Amount:
         """The absolute value."""
         return abs(self.inexact(number))
 
-    def size(self, number: Any) -> int:
+    def size(self, number: Amount) -> int:
         """The bits of a fraction, and the exponent of an inexact number."""
         if isinstance(number, Fraction):
             return number.numerator.bit_length() + number.denominator.bit_length()
         return abs(int(self.library.mag(number))) if number and self.library.isfinite(number) else 1
 
-    def is_complex(self, number: Any) -> bool:
+    def is_complex(self, number: Amount) -> bool:
         """Whether it has an imaginary part."""
         return isinstance(number, self.library.mpc)
 
-    def positive_root(self, radicand: Any, index: int) -> Any:
+    def positive_root(self, radicand: Amount, index: int) -> Amount:
         """The root."""
         return self.library.root(radicand, index)
 
-    def huge_factorial(self, number: int) -> Any:
+    def huge_factorial(self, number: int) -> Amount:
         """By the gamma function."""
         if number > _MAX_EXPONENT:
             raise NoValueError

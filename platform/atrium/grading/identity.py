@@ -3,13 +3,13 @@ r"""Whether two expressions are equal, decided with exact points and as much pre
 **Constants.** Rationals are compared exactly. Of other constants the difference is computed with a precision
 that doubles until its sign is known. Two algebraic numbers that agree to the bits of a root separation bound
 (roughly, the bits that they are written with times the degrees of their roots) are equal; with functions,
-powers of e or pi, for which no such bound is known, agreement to `_ENOUGH_BITS` counts. Decimals keep the rule of
-`values.rationally_equal`: six places, and five significant digits.
+powers of e or pi, for which no such bound is known, agreement to `_ENOUGH_BITS` counts. Decimals keep the
+rule of `values.rationally_equal`: six places, and five significant digits.
 
 **Letters.** Two expressions in letters are equal where they agree at random rational points, exactly where
 they are rational functions. A point where one has no real value is no evidence. Letters under a root, or in a
-logarithm, on both sides are taken as positive, so `\sqrt{ab}` is `\sqrt{a}\sqrt{b}`; with a root on one side only
-they are not, so `\sqrt{x^2}` is `|x|` and not `x`. Where real points give no values, as for `n!` and
+logarithm, on both sides are taken as positive, so `\sqrt{ab}` is `\sqrt{a}\sqrt{b}`; with a root on one side
+only they are not, so `\sqrt{x^2}` is `|x|` and not `x`. Where real points give no values, as for `n!` and
 `(-1)^n`, natural numbers are tried.
 
 It may compute for long, and is called in a worker process only.

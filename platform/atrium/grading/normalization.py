@@ -12,22 +12,27 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 from atrium.grading.extraction import extract_answer
 from atrium.grading.notation import (
+    CONJUNCTIONS,
     DROPPED,
     MATH_FONTS,
+    RELATIONS,
     REWRITES,
     SPACES,
     SYNONYMS,
     TEXT_FONTS,
     UNICODE,
     WORD_SYNONYMS,
+    word_set,
 )
 from atrium.grading.numerals import spell_numbers, spell_unicode
-from atrium.grading.tokens import Tokens, content, enclosed, is_text, join, split
+from atrium.grading.prose import is_lead_in, unwrapped
+from atrium.grading.tokens import NESTING, Tokens, content, enclosed, is_text, join, split
 from atrium.grading.units import LETTERS, bare_words, changes_value, without_unit
 
 MAX_ANSWER_CHARS = 2_000
@@ -46,7 +51,9 @@ _ONLY_MATH = re.compile(r"(?s)(?!.*\b(?:and|or|but|percent|pct)\b)[A-Za-z\s.:]*\
 _DENIAL = re.compile(
     r"(?<!\\)\b(?:not|never|wrong|incorrect|false|neither|nor|cannot|isn't)\b", re.IGNORECASE
 )
-_LEAD_IN = re.compile(r"\s*[A-Za-z][A-Za-z ,.'\n]*(?:\b(?:is|are)\b|:(?=\s))\s*(?=[-+0-9$\\(])")
+_LEAD_IN = re.compile(
+    r"(?!(?:.* )?\(?[A-J]\)?\s*:)\s*[A-Za-z][A-Za-z ,.'\n]*(?:\b(?:is|are)\b|:(?=\s))\s*(?=[-+0-9$\\(])"
+)
 
 _TRAILING = frozenset((".", ",", ";", ":", r"\\", " ", "?"))
 _LEADING = frozenset(("=", ":", ",", ";", ".", r"\\", " ", r"\approx", r"\simeq", r"\sim"))
@@ -56,6 +63,9 @@ _MULTIPLES = {  # words behind a number that multiply it
     for word, exponent in (("hundred", 2), ("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
 } | {"dozen": (r"\times", "12")}
 _MAX_TRIMS = 32
+_OF_NUMBER_SETS = RELATIONS | {r"\infty"}
+_PLURAL = re.compile(r"(?<=[a-z]{3}[a-rt-z])s$")
+_FILLERS = word_set("a an the there is are exist exists")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +91,7 @@ def read(answer: str) -> Form:
     """The canonical form of an answer without its box, or of a gold answer with or without one."""
     if r"\boxed" in answer:
         answer = extract_answer(answer, thinking=False) or answer
-    tokens = tuple(_trimmed(_tokens(_prepared(answer))))
+    tokens = tuple(_without_lead_in(_trimmed(_collapsed(_tokens(_prepared(answer))))))
     texts = [content(token) for token in tokens if is_text(token)]
     has_stray_digits = any(_has_digit(bare_words(words)) for words in texts) and any(
         _has_digit(token) for token in tokens if not is_text(token)
@@ -97,6 +107,14 @@ def read(answer: str) -> Form:
     return Form(tokens, join(tokens), words, any(map(is_text, tokens)), has_stray_digits, has_change)
 
 
+def with_tokens(form: Form, tokens: Tokens) -> Form:
+    """The form of a part of an answer."""
+    tokens = without_unit(tokens)
+    return replace(
+        form, tokens=tokens, text=join(tokens), words=_words(tokens), has_text=any(map(is_text, tokens))
+    )
+
+
 def _is_changed(tokens: Tokens) -> bool:
     r"""Whether words behind a value change it: `5\text{ or six}`."""
     if not any(map(is_text, tokens)):
@@ -108,8 +126,9 @@ def _is_changed(tokens: Tokens) -> bool:
 def _prepared(text: str) -> str:
     if not text.isascii():
         text = "".join(map(_ascii_digit, spell_unicode(text).translate(UNICODE)))
-    if r"\begin" not in text:  # there a doubled backslash ends a row; elsewhere it is an escaping slip
-        text = re.sub(r"\\\\(?=[a-zA-Z{}])", r"\\", text)
+    if text.isdecimal():
+        return text
+    text = unwrapped(text)
     text = _DELIMITER.sub("$", text)
     only_math = _ONLY_MATH.fullmatch(text)
     lead_in = _LEAD_IN.match(text)
@@ -162,13 +181,46 @@ def _tokens(text: str) -> list[str]:
         tokens += multiple
         token = SYNONYMS.get(token, token)
         token = WORD_SYNONYMS.get(token.lower(), token)
-        if token == "" or (token == "," and tokens[-1:] == [","]):
+        if token == "" or (token in CONJUNCTIONS and tokens[-1:] == [token]):
             continue
+        if token in CONJUNCTIONS and tokens[-1:] == [","]:  # `1, 2, and 3`
+            tokens.pop()
         if space and tokens and tokens[-1][-1].isdigit() and token[0] in ".0123456789":
             tokens.append(" ")
         tokens.append(token)
         space = False
-    return tokens
+    if {r"\land", r"\lor"}.isdisjoint(tokens) or not _OF_NUMBER_SETS.isdisjoint(tokens):
+        return tokens
+    return ["," if token in CONJUNCTIONS else token for token in tokens]  # a list of values
+
+
+def _collapsed(tokens: list[str]) -> list[str]:
+    """The tokens without brackets that enclose nothing but brackets of the same kind."""
+    if not any(a == b and a in ("{", "(") for a, b in pairwise(tokens)):
+        return tokens
+    closings, opened = {}, []
+    for index, token in enumerate(tokens):
+        if NESTING.get(token) == 1:
+            opened.append(index)
+        elif NESTING.get(token) == -1 and opened:
+            closings[opened.pop()] = index
+    dropped = set()
+    for start, end in closings.items():
+        is_double = tokens[start] in ("{", "(") and tokens[start + 1] == tokens[start]
+        if is_double and closings.get(start + 1) == end - 1:
+            dropped |= {start, end}
+    return [token for index, token in enumerate(tokens) if index not in dropped]
+
+
+def _without_lead_in(tokens: list[str]) -> list[str]:
+    """The tokens without set words that introduce the value."""
+    start = 0
+    while start + 1 < len(tokens) and is_text(tokens[start]) and tokens[start + 1] not in ("=", r"\in"):
+        if not is_lead_in(content(tokens[start])):
+            break
+        start += 1
+        start += tokens[start] == ":" and start + 1 < len(tokens)
+    return tokens[start:]
 
 
 def _multiple(word: str, tokens: list[str]) -> Tokens:
@@ -222,9 +274,17 @@ def _words(tokens: Tokens) -> str | None:
         word = content(token).removeprefix("(").removesuffix(")") if is_text(token) else token
         if not _PLAIN_WORDS.fullmatch(word):
             return None
-        words.append(word.rstrip(".").replace(" ", ""))
-    text = "".join(words)
+        words.append(word.rstrip("."))
+    text = _phrase(" ".join(words))
     return (text if len(text) == 1 else text.lower()) or None
+
+
+def _phrase(words: str) -> str:
+    """Words run together; in several, articles and plurals do not count."""
+    found = words.split()
+    if len(found) < 2:
+        return "".join(found)
+    return "".join(_PLURAL.sub("", word) for word in found if word.lower() not in _FILLERS)
 
 
 def _has_digit(token: str) -> bool:

@@ -23,7 +23,12 @@ REWRITES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"<\|[^<>|]{1,40}\|>", ""),  # special tokens that a decoder left in
-        (r"\\(?:boxed|fbox)\s*\{([^{}]*)\}", r"\1"),  # a box within the box
+        (r"\\(?:boxed|fbox|framebox)\s*\{([^{}]*)\}", r"\1"),  # a box within the box
+        (r"\\(?:text)?color\s*\{[^{}]*\}", ""),
+        (r"^\s*<([^<>]*,[^<>]*)>\s*$", r"(\1)"),  # a vector
+        (r"(?<!\\)\b([dt]?frac|sqrt)(?=\s*\{)", r"\\\1"),  # a lost backslash
+        (r"(?<=[0-9)}])\s*\^\s*(?:\{\s*o\s*\}|o(?![a-zA-Z]))", r"^{\\circ}"),
+        (r"(?<=[0-9])\s*\\?:\\?\s*(?=[0-9])", ":"),
         (r"<=", r"\\leq "),
         (r">=", r"\\geq "),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
@@ -59,7 +64,8 @@ UNICODE = str.maketrans(
 SYNONYMS = _pairs(
     r"""\dbinom \binom \tbinom \binom \lt < \gt > \ne \neq \le \leq \leqslant \leq \ge \geq
     \geqslant \geq \% % \lbrace \{ \rbrace \} \lbrack [ \rbrack ] \infin \infty
-    \varnothing \emptyset \thickapprox \approx \ast *"""
+    \varnothing \emptyset \langle ( \rangle ) \lvert | \rvert | \vert | \colon : \wedge \land \vee \lor
+    \thickapprox \approx \ast *"""
 )
 """Tokens and the one token that stands for them."""
 
@@ -68,7 +74,8 @@ SPACES = word_set(r"\, \; \: \! \> ~ \quad \qquad \thinspace \enspace") | {r"\ "
 
 DROPPED = word_set(
     r"""\left \right \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \displaystyle \textstyle \limits
-    \nolimits \boxed \fbox \rm \bf $ \$ \( \) \[ \] € £ \ """
+    \nolimits \boxed \fbox \framebox \rm \bf \underline \large \Large \LARGE \huge \Huge \small
+    $ \$ \( \) \[ \] € £ ¥ ₹ \pounds \euro \yen \ """
 )
 """Tokens that change how something looks, or how it is delimited, and currencies."""
 
@@ -76,8 +83,15 @@ TEXT_FONTS = word_set(r"\text \textbf \textit \textrm \textnormal \mbox \hbox \e
 MATH_FONTS = word_set(r"\mathrm \mathbf \mathit \mathsf \mathnormal \bm")
 
 WORD_SYNONYMS = (
-    dict.fromkeys(("and", "or", ",and", ",or", "and/or", ","), ",")
+    dict.fromkeys(("and", ",and"), r"\land")
+    | dict.fromkeys(("or", ",or", "and/or"), r"\lor")
+    | {",": ","}
     | dict.fromkeys(("percent", "percentage", "pct", "%"), "%")
-    | {"dividedby": "/", "plus": "+", "minus": "-"}
+    | {"dividedby": "/", "plus": "+", "minus": "-", "to": ":", "isto": ":"}
 )
 """Words and the token that stands for them."""
+
+CONJUNCTIONS = frozenset((",", r"\land", r"\lor"))
+"""Tokens between the members of a list, and between conditions."""
+RELATIONS = frozenset(("<", ">", r"\leq", r"\geq", r"\neq", r"\in", r"\notin"))
+"""Tokens between a name and its bound, or the set that it is from."""

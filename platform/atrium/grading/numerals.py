@@ -11,7 +11,7 @@ import unicodedata
 from atrium.grading.notation import word_set
 
 _FUNCTIONS = {
-    name: name for name in word_set("arcsin arccos arctan sinh cosh tanh sin cos tan cot sec csc")
+    name: name for name in word_set("arcsin arccos arctan sinh cosh tanh sin cos tan cot sec csc cis lg")
 } | {
     **{name: name for name in ("ln", "log", "exp")},
     "asin": "arcsin",

@@ -11,11 +11,12 @@ from fractions import Fraction
 
 from atrium.grading.arithmetic import evaluate
 from atrium.grading.normalization import read
-from atrium.grading.structure import as_interval, elements, unlabelled, without_base
+from atrium.grading.structure import elements, unlabelled, without_base
 from atrium.grading.tokens import Tokens, join, split
 
 _EXPONENT = re.compile(r"\s*\$?\s*([-+]?[0-9]*\.?[0-9]+|[0-9]+\.)[eE]([-+]?[0-9]+)\s*\$?\s*")
 _MAX_DIGITS = 60
+_MIRRORED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq", r"\neq": r"\neq"}
 
 
 def restated(gold: str) -> str:
@@ -45,16 +46,29 @@ def _restated(tokens: Tokens) -> str:
     if several is not None:
         parts = [_restated(part) for part in several.parts]
         listed = ", ".join(reversed(parts) if several.is_bare else parts)
-        return several.brackets[:1] + listed + several.brackets[1:]
+        brackets = several.brackets.replace("{", r"\{").replace("}", r"\}")
+        middle = len(brackets) // 2
+        return brackets[:middle] + listed + brackets[middle:]
     union = split(tokens, frozenset((r"\cup",)))
     if len(union) > 1:
         return r" \cup ".join(map(join, reversed(union)))
-    interval, sides = as_interval(tokens), split(tokens, frozenset(("=",)))
-    if interval != tokens:
-        return join(interval)
+    sides = split(tokens, frozenset(("=",)))
+    reversed_relation = _read_backwards(tokens)
+    if reversed_relation:
+        return reversed_relation
     if len(sides) == 2:
         return f"{join(sides[1])} = {join(sides[0])}"
     return _restated_value(tokens)
+
+
+def _read_backwards(tokens: Tokens) -> str:
+    """The same inequalities from right to left, such as `7 > x > 2`; empty where there are none."""
+    signs = [token for token in tokens if token in _MIRRORED]
+    parts = split(tokens, frozenset(_MIRRORED))
+    if not signs or len(parts) != len(signs) + 1 or any("," in part for part in parts):
+        return ""
+    pairs = zip(reversed(parts), [*map(_MIRRORED.__getitem__, reversed(signs)), ""], strict=True)
+    return " ".join(f"{join(part)} {sign}" for part, sign in pairs).strip()
 
 
 def _restated_value(tokens: Tokens) -> str:

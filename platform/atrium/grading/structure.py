@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from atrium.grading.arithmetic import evaluate
 from atrium.grading.normalization import Form
+from atrium.grading.notation import CONJUNCTIONS
 from atrium.grading.tokens import Tokens, enclosed, is_text, split
 from atrium.grading.values import Value, differ, is_integer
 
@@ -19,11 +20,10 @@ _APPROXIMATIONS = frozenset((r"\approx",))
 _LABEL_ENDS = frozenset(("=", r"\in"))
 _RELATIONS = _EQUALITIES | frozenset((r"\in", "<", ">", r"\leq", r"\geq", r"\neq"))
 _CONGRUENCES = frozenset((r"\pmod", r"\bmod", r"\mod", "mod"))
-_BOUNDS = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq"}  # with the same read from right to left
-_COMMA, _SEMICOLON = frozenset((",",)), frozenset((";",))
+_COMMA, _SEMICOLON = CONJUNCTIONS, frozenset((";",))
 _SEPARATORS = _COMMA | _SEMICOLON
 _ROW_END, _ENTRY_END = frozenset((r"\\",)), frozenset(("&",))
-_MATRICES = (("{", "pmatrix", "}"), ("{", "bmatrix", "}"))
+_MATRICES = (("{", "pmatrix", "}"), ("{", "bmatrix", "}"), ("{", "matrix", "}"))
 _OPERATORS = frozenset(("+", "-", "*", "/", "^", "!", r"\frac", r"\sqrt", r"\cdot", r"\times", "%"))
 _SEVERAL = (  # a gold answer with one of these may name more than one number
     _SEPARATORS
@@ -34,7 +34,7 @@ _SEVERAL = (  # a gold answer with one of these may name more than one number
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """The elements of a list, and the brackets around it; a bare list and a set have none.
+    """The elements of a list, and the brackets around it, `{}` for a set; a bare list has none.
 
     A matrix has the shape as its brackets, as in `2x3`, and its entries as elements.
     """
@@ -45,7 +45,12 @@ class Elements:
     @property
     def is_bare(self) -> bool:
         """Whether it is a list without brackets or a set, whose order does not count."""
-        return self.brackets == ""
+        return self.brackets in ("", "{}")
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it is a tuple, or a matrix of one row or column."""
+        return self.brackets == "()" or self.brackets in (f"{len(self.parts)}x1", f"1x{len(self.parts)}")
 
 
 def elements(tokens: Tokens) -> Elements | None:
@@ -58,13 +63,13 @@ def elements(tokens: Tokens) -> Elements | None:
     if tokens[:1] == (r"\begin",):
         return _entries(tokens)
     if enclosed(tokens) and tokens[0] in ("(", "[", r"\{"):
-        brackets = "" if tokens[0] == r"\{" else tokens[0] + tokens[-1]
+        brackets = "{}" if tokens[0] == r"\{" else tokens[0] + tokens[-1]
         tokens = tokens[1:-1]
     by_comma, by_semicolon = split(tokens, _COMMA), split(tokens, _SEMICOLON)
     if len(by_comma) > 1 and len(by_semicolon) > 1:
-        return None if brackets else Elements("", by_semicolon)
+        return None if brackets not in ("", "{}") else Elements(brackets, by_semicolon)
     parts = by_comma if len(by_comma) > 1 else by_semicolon
-    if len(parts) > 1:
+    if len(parts) > 1 or (brackets == "{}" and parts):
         return Elements(brackets, parts)
     if brackets == "" and tokens.count(r"\pm") == 1 and r"\mp" not in tokens:
         at = tokens.index(r"\pm")
@@ -126,29 +131,6 @@ def objection(wanted: Form, given: Form) -> str | None:
     return "another number base" if is_other_base and evaluate(without_base(wanted.tokens)) else None
 
 
-def as_interval(tokens: Tokens) -> Tokens:
-    r"""The interval that an inequality for a variable says: `(-\infty,2)` for `x<2`, `(1,2]` for `1<x\leq2`.
-
-    Anything else as it is.
-    """
-    signs = [token for token in tokens if token in _BOUNDS]
-    parts = split(tokens, frozenset(_BOUNDS))
-    if not 1 <= len(signs) <= 2 or len(parts) != len(signs) + 1 or not _SEPARATORS.isdisjoint(tokens):
-        return tokens
-    if signs[0] in (">", r"\geq"):
-        signs, parts = [_BOUNDS[sign] for sign in reversed(signs)], parts[::-1]
-    if any(sign in (">", r"\geq") for sign in signs):
-        return tokens
-    variables = [index for index, part in enumerate(parts) if _is_label(part)]
-    if len(variables) != 1 or (len(signs) == 2 and variables != [1]):
-        return tokens
-    opening = "[" if variables[0] == 1 and signs[0] == r"\leq" else "("
-    closing = "]" if variables[0] + 1 < len(parts) and signs[-1] == r"\leq" else ")"
-    lower = parts[0] if variables[0] == 1 else ("-", r"\infty")
-    upper = parts[-1] if variables[0] + 1 < len(parts) else (r"\infty",)
-    return (opening, *lower, ",", *upper, closing)
-
-
 def _labelled(tokens: Tokens) -> tuple[Tokens | None, Tokens]:
     parts = split(tokens, _LABEL_ENDS)
     if len(parts) == 2 and _is_label(parts[0]):
@@ -194,23 +176,28 @@ def _contradicts_itself(tokens: Tokens) -> bool:
     for part in split(tokens, _SEPARATORS):
         if not _CONGRUENCES.isdisjoint(part):
             continue
-        rounded: list[Value] = []
+        rounded: list[tuple[Value, Tokens]] = []
         for exact in split(part, _APPROXIMATIONS):
             values = [evaluate(member) for member in split(exact, _EQUALITIES)]
             constants = [value for value in values if value is not None and not value.names]
             if any(differ(constants[0], other) for other in constants[1:]):
                 return True
-            rounded += constants[-1:]
-        if any(not _may_be_rounded(first, second) for first, second in pairwise(rounded)):
+            rounded += [(value, exact) for value in constants[-1:]]
+        if any(
+            not _may_be_rounded(first, second, tokens) for (first, _), (second, tokens) in pairwise(rounded)
+        ):
             return True
     return False
 
 
-def _may_be_rounded(first: Value, second: Value) -> bool:
-    r"""Whether `first \approx second` can be true: not of two integers, nor of what is far apart."""
+def _may_be_rounded(first: Value, second: Value, numeral: Tokens) -> bool:
+    r"""Whether `first \approx second` can be true: not of two integers, nor beyond any rounding."""
     if not differ(first, second):
         return True
     if is_integer(first.number) and is_integer(second.number):
         return False
+    places = [len(token.partition(".")[2]) for token in numeral if token[0] in ".0123456789"]
+    is_numeral = len(places) == 1 and len(numeral) <= 2 and places[0] > 0
+    rounding = 1.01 * 0.1 ** places[0] if is_numeral else 0.5
     a, b = complex(first.number), complex(second.number)
-    return abs(a - b) <= max(0.5, 0.01 * max(abs(a), abs(b)))
+    return abs(a - b) <= max(rounding, 0.01 * max(abs(a), abs(b)))

@@ -35,6 +35,11 @@ _JOINERS = frozenset(("/", r"\cdot", r"\times", "*", "per"))
 _MICRO = r"\mu"
 _DEGREE = ("^", "{", r"\circ", "}")
 _OF_ANGLES = frozenset((r"\sin", r"\cos", r"\tan", r"\cot", r"\sec", r"\csc"))  # of 20 degrees, not of 20
+_OF_DAY = frozenset(
+    form
+    for mark in ("am", "a.m.", "a.m", "AM", "A.M.", "A.M", "PM", "P.M.", "p.m.", "p.m", "P.M")
+    for form in (mark, rf"\text{{{mark}}}")
+)
 _NOT_A_UNIT = frozenset(("sqrt", "infinity", "infty", "choose"))
 # What a value cannot end with, so that the words behind it are no unit of it.
 _NO_VALUE = frozenset("+-=/*^_<>,;:|([{&") | frozenset(
@@ -63,10 +68,11 @@ _TEXT_POWER = re.compile(
 _UNIT_TEXT = re.compile(r"[A-Za-z\s/.'()*·%-]*")
 
 
-def changes_value(words: str) -> bool:
+def changes_value(words: str, *, by_numerals: bool = True) -> bool:
     r"""Whether set words say how much, as `or six`, `million` and `is wrong` do, or a bare `squared`."""
     found = _WORD.findall(words.lower())
-    return not _CHANGES.isdisjoint(found) or found[:1] in (["squared"], ["cubed"])
+    changes = _CHANGES if by_numerals else _CHANGES - _NUMERALS
+    return not changes.isdisjoint(found) or found[:1] in (["squared"], ["cubed"])
 
 
 def bare_words(words: str) -> str:
@@ -129,9 +135,13 @@ def _factor_start(tokens: Tokens, end: int) -> tuple[int, bool]:
             return end, False
         base = opening - 1
     token = tokens[base - 1]
+    if token in _OF_DAY or (":" in tokens and token in (r"\text{pm}", "pm")):
+        return end, False
     start = base - 2 if base > 1 and tokens[base - 2] == _MICRO else base - 1
     if is_text(token):
         words = bare_words(content(token))
+        if words.startswith("degree") and not _OF_ANGLES.isdisjoint(tokens):
+            return end, False
         is_unit = _UNIT_TEXT.fullmatch(words) is not None and not changes_value(words)
         return (start, True) if is_unit else (end, False)
     if len(token) > 3 and token.isalpha() and token not in _NOT_A_UNIT and not changes_value(token):

@@ -31,6 +31,7 @@ from atrium.grading.extraction import ANSWER, answer_after, last_box, last_numbe
 from atrium.grading.normalization import MAX_ANSWER_CHARS, read
 from atrium.grading.soundness import restated
 from atrium.grading.structure import unlabelled
+from atrium.grading.symbolic import numeric_value
 from atrium.grading.values import Tolerance, Value, close
 from atrium.section import Axis, NonNegative, Parallel, Positive, Text, Wait
 
@@ -247,7 +248,7 @@ class MultipleChoiceVerifier(PlacedVerifier):
 
 def _as_numbers(gold: str, answer: str, tolerance: Tolerance, otherwise: Finding) -> Finding:
     """Compare two expressions by the numbers that math-verify reads: only for a worker process."""
-    numbers = [equivalence.numeric_value(text) for text in (gold, answer)]
+    numbers = [numeric_value(text) for text in (gold, answer)]
     values = [None if n is None else Value(n, abs(n), True, frozenset()) for n in numbers]
     if values[0] is None or values[1] is None:
         return otherwise

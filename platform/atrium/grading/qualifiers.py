@@ -1,0 +1,260 @@
+r"""Conditions behind an answer, such as `3k, k \in \mathbb{Z}` and `2^{n-1} \text{ for all } n \geq 2`.
+
+A condition says which values a letter of the answer takes. It is harmless where the gold answer has none,
+unless it narrows the answer to single values (`3k, k = 2`, `k \in \{1,2\}`); where both have conditions on a
+letter, these must say the same. A letter that stands for all integers may have another name, and a family of
+numbers `a + bk` another representative: see `same_family`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from atrium.grading.arithmetic import GREEK
+from atrium.grading.domains import Leaf, domain, same_domain
+from atrium.grading.notation import RELATIONS, word_set
+from atrium.grading.tokens import Tokens, content, enclosed, is_text, split
+
+_SEPARATORS = frozenset((",", ";", r"\land"))
+_SUCH_THAT = frozenset((r"\mid", ":", "|"))
+_DOTS = frozenset((r"\ldots", r"\dots", r"\cdots", "..."))
+_QUANTIFIERS = word_set("for where with when if whenever provided given as all any every each some")
+_KINDS = {
+    **dict.fromkeys(("Z", "integer", "integers"), "integer"),
+    **dict.fromkeys(("N", "natural"), "natural"),
+    **dict.fromkeys(("R", "real", "reals", "constant", "arbitrary"), "real"),
+    **dict.fromkeys(("Q", "rational", "rationals"), "rational"),
+    **dict.fromkeys(("C", "complex"), "complex"),
+}
+_WORDS = (
+    _QUANTIFIERS
+    | _KINDS.keys()
+    | word_set(
+        "is are be an a the that such and positive nonnegative non-negative nonzero non-zero number numbers "
+        "value values of x real-valued holds fixed which"
+    )
+)
+_FONTS = frozenset((r"\mathbb", r"\mathbf"))
+_WHOLE = frozenset("ijklmnpqrst")  # letters that count where a condition bounds them from both sides
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What one condition says: of which letters, which kind of numbers they are, and their bounds."""
+
+    names: frozenset[str]
+    kind: str
+    bounds: Tokens
+    is_narrow: bool
+
+    @property
+    def is_family(self) -> bool:
+        """Whether its letters run over all integers."""
+        return self.kind == "integer" and not self.bounds
+
+
+def qualified(tokens: Tokens) -> tuple[Tokens, tuple[Condition, ...]]:
+    """The value of an answer, and the conditions behind it."""
+    if tokens[:1] == (r"\{",) and enclosed(tokens):
+        inner = _of_builder(tokens[1:-1])
+        if inner is not None:
+            return inner
+    signs = RELATIONS | _DOTS | {r"\forall"}
+    if signs.isdisjoint(tokens) and not any(map(_is_quantifier, tokens)):
+        return tokens, ()
+    start = _start(tokens)
+    if start == 0:
+        return tokens, ()
+    value, rest = tokens[:start], tokens[start:]
+    is_quantified = any(token == r"\forall" or _is_quantifier(token) for token in rest)
+    while value[-1:] and value[-1] in (*_SEPARATORS, "(", ":"):
+        value = value[:-1]
+    conditions = _conditions(rest)
+    letters = _letters(value)
+    is_relation = not RELATIONS.isdisjoint(value) and not is_quantified
+    if not value or conditions is None or is_relation:
+        return tokens, ()
+    behind_label = split(value, frozenset(("=",)))
+    named = _letters(behind_label[-1]) if "(" not in behind_label[0] else letters
+    if not is_quantified and not all(condition.names <= named for condition in conditions):
+        return tokens, ()
+    return value, conditions
+
+
+def agree(wanted: tuple[Condition, ...], given: tuple[Condition, ...], leaf: Leaf) -> bool:
+    """Whether the conditions of an answer fit those of the gold answer."""
+    if any(condition.is_narrow for condition in given) != any(condition.is_narrow for condition in wanted):
+        return False
+    for name in {name for condition in (*wanted, *given) for name in condition.names}:
+        both = [[c for c in side if name in c.names] for side in (wanted, given)]
+        if not (both[0] and both[1]):
+            continue
+        kinds = [{c.kind for c in side} - {""} for side in both]
+        if kinds[0] and kinds[1] and kinds[0] != kinds[1]:
+            return False
+        bounds = [[c.bounds for c in side if c.bounds] for side in both]
+        if len(bounds[0]) == len(bounds[1]) and not all(map(_same_bounds(leaf), *bounds)):
+            return False
+    return True
+
+
+def same_family(wanted: Tokens, given: Tokens, letters: tuple[str, str], leaf: Leaf) -> bool | None:
+    """Whether `a + bk` and `c + dm` are one set for integers k and m; None where that is unknown."""
+    first, second = (
+        [_at(tokens, letter, number) for number in ("0", "1", "2")]
+        for tokens, letter in zip((wanted, given), letters, strict=True)
+    )
+    steps = [("(", *family[1], ")", "-", "(", *family[0], ")") for family in (first, second)]
+    for family, step in zip((first, second), steps, strict=True):
+        if leaf(family[2], (*family[1], "+", *step)) is not True:
+            return None
+    if leaf(steps[0], steps[1]) is not True and leaf(("-", "(", *steps[0], ")"), steps[1]) is not True:
+        return None
+    shift = ("(", *second[0], ")", "-", "(", *first[0], ")")
+    for count in range(-12, 13):
+        if leaf(
+            shift,
+            (str(count), r"\cdot", "(", *steps[0], ")")
+            if count >= 0
+            else ("-", str(-count), r"\cdot", "(", *steps[0], ")"),
+        ):
+            return True
+    return False
+
+
+def _at(tokens: Tokens, letter: str, number: str) -> Tokens:
+    spelled: list[str] = []
+    for token in tokens:
+        for part in token if token.isalpha() and len(token) <= 3 else (token,):
+            if part != letter:
+                spelled.append(part)
+                continue
+            is_behind = spelled and (spelled[-1][-1].isalnum() or spelled[-1] in (")", "}"))
+            spelled += [*([r"\cdot"] if is_behind else []), "(", number, ")"]
+    return tuple(spelled)
+
+
+def _of_builder(inner: Tokens) -> tuple[Tokens, tuple[Condition, ...]] | None:
+    r"""`3k` and its condition, of `3k : k \in \mathbb{Z}`."""
+    parts = split(inner, _SUCH_THAT)
+    if len(parts) < 2 or len(parts[0]) < 2 or not RELATIONS.isdisjoint(parts[0]):
+        return None
+    conditions = _conditions(inner[len(parts[0]) + 1 :])
+    if not conditions or not all(condition.names <= _letters(parts[0]) for condition in conditions):
+        return None
+    return parts[0], conditions
+
+
+def _start(tokens: Tokens) -> int:
+    """Where the conditions begin, or 0 where there are none."""
+    depth = 0
+    for index, token in enumerate(tokens):
+        if index and depth == 0 and (token == r"\forall" or _is_quantifier(token)):
+            return index
+        if index and depth == 0 and (token in _SEPARATORS or token == "("):
+            rest = tokens[index + (token != "(") :]
+            is_condition = (token != "(" or enclosed(rest)) and (
+                not RELATIONS.isdisjoint(rest) or not _DOTS.isdisjoint(rest) or any(map(_is_quantifier, rest))
+            )
+            if is_condition and _conditions(rest):
+                return index
+        depth += {"(": 1, "[": 1, "{": 1, r"\{": 1, ")": -1, "]": -1, "}": -1, r"\}": -1}.get(token, 0)
+    return 0
+
+
+def _is_quantifier(token: str) -> bool:
+    if not is_text(token):
+        return False
+    words = content(token).strip("( ,").lower().split()
+    return bool(words) and words[0] in _QUANTIFIERS and set(words) <= _WORDS
+
+
+def _conditions(tokens: Tokens) -> tuple[Condition, ...] | None:
+    """The conditions that tokens consist of, or None where they say something else."""
+    if tokens[:1] == ("(",) and enclosed(tokens):
+        tokens = tokens[1:-1]
+    if tokens.count("(") < tokens.count(")") and tokens[-1:] == (")",):
+        tokens = tokens[:-1]  # `\text{(for } n \ge 2)`
+    found: list[Condition] = []
+    parts = split(tokens, _SEPARATORS)
+    index = 0
+    while index < len(parts):
+        part = parts[index]
+        index += 1
+        if "=" in part or r"\in" in part:  # `k = 0, 1, 2, \ldots`
+            while index < len(parts) and RELATIONS.isdisjoint(parts[index]) and "=" not in parts[index]:
+                part = (*part, ",", *parts[index])
+                index += 1
+        condition = _condition(part)
+        if condition is None:
+            return None
+        found.append(condition)
+    return tuple(found) or None
+
+
+def _condition(tokens: Tokens) -> Condition | None:
+    words: list[str] = []
+    rest: list[str] = []
+    for token in tokens:
+        if is_text(token) or token == r"\forall":
+            words += ["for", "all"] if token == r"\forall" else content(token).strip("()., ").lower().split()
+        else:
+            rest.append(token)
+    if not set(words) <= _WORDS:
+        return None
+    kinds = {_KINDS[word] for word in words if word in _KINDS}
+    positive = {"positive", "nonnegative", "non-negative"} & set(words)
+    kind = " ".join(sorted(kinds | positive))
+    if not rest:
+        return Condition(frozenset(), kind, (), is_narrow=False)
+    return _of_letters(tuple(rest), kind)
+
+
+def _of_letters(rest: Tokens, kind: str) -> Condition | None:
+    members = split(rest, frozenset((r"\in",)))
+    if len(members) == 2 and not _DOTS.isdisjoint(members[1]):
+        return Condition(_letters(members[0]), _sequence(members[1]), (), is_narrow=False)
+    if len(members) == 2 and (members[1][0] in _FONTS or members[1] in (("Z",), ("N",), ("R",))):
+        name = members[1][2] if members[1][0] in _FONTS else members[1][0]
+        known = _KINDS.get(name)
+        suffix = "".join(members[1][4:] if members[1][0] in _FONTS else ())
+        return None if known is None else Condition(_letters(members[0]), known + suffix, (), is_narrow=False)
+    if len(members) == 2 and members[1] == (r"\{",):
+        return None
+    sides = split(rest, frozenset(("=",)))
+    if len(sides) == 2 and RELATIONS.isdisjoint(rest):
+        is_endless = not _DOTS.isdisjoint(sides[1]) and len(sides[0]) == 1
+        kind = _sequence(sides[1]) if is_endless else kind
+        return Condition(_letters(sides[0]), kind, () if is_endless else rest, is_narrow=not is_endless)
+    if RELATIONS.isdisjoint(rest):  # `for all x`
+        return Condition(_letters(rest), kind, (), is_narrow=False) if _is_list_of_names(rest) else None
+    names = _letters(rest)
+    signs = [token for token in rest if token in RELATIONS]
+    is_finite = len(members) == 2 and members[1][0] == r"\{"
+    is_bounded = len(signs) == 2 and not names.isdisjoint(_WHOLE)
+    return Condition(names, kind, rest, is_narrow=is_finite or is_bounded)
+
+
+def _sequence(tokens: Tokens) -> str:
+    """The kind of numbers that `0, 1, 2, ...` are."""
+    return "integer" if {"-", r"\pm"} & set(tokens) else "natural" + "".join(tokens[:1])
+
+
+def _letters(tokens: Tokens) -> frozenset[str]:
+    runs = [token for token in tokens if token.isalpha() and len(token) <= 3]
+    return frozenset(letter for run in runs for letter in run) | (GREEK & set(tokens))
+
+
+def _is_list_of_names(tokens: Tokens) -> bool:
+    return all((len(token) == 1 and token.isalpha()) or token in GREEK for token in tokens)
+
+
+def _same_bounds(leaf: Leaf) -> Callable[[Tokens, Tokens], bool]:
+    def compare(wanted: Tokens, given: Tokens) -> bool:
+        first, second = domain(wanted), domain(given)
+        if first is None or second is None:
+            return wanted == given
+        return same_domain(first, second, leaf) is True
+
+    return compare

@@ -1,0 +1,92 @@
+r"""Math-verify, for expressions that `arithmetic` does not read: integrals, sums, calls, equations.
+
+Both sides are read from a box, with LaTeX extraction only and no fallback. It can run forever and is called
+in a worker process only. Source: math-verify 0.9.0, https://github.com/huggingface/Math-Verify.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from atrium.grading.arithmetic import GREEK
+from atrium.grading.normalization import read
+from atrium.grading.structure import unlabelled
+from atrium.grading.tokens import Tokens, join
+
+PERCENT = ("%",)
+"""How a percentage ends."""
+_NAMES = frozenset("abcfghjkmnopqrstuvwyzABFGHJKMPQRTUVWYZ")  # letters without a meaning of their own
+
+
+def numeric_value(text: str) -> complex | None:
+    """The number that math-verify reads, or None where there is none: only for a worker process."""
+    tokens = unlabelled(read(text).tokens)
+    is_percent = tokens[-1:] == PERCENT
+    found = parsed(join(tokens[:-1] if is_percent else tokens))
+    try:
+        return complex(found[0].evalf()) / (100 if is_percent else 1) if found else None
+    except (TypeError, ValueError, AttributeError):  # it has letters in it, or is no number at all
+        return None
+
+
+def equal_by_math_verify(wanted: Tokens, given: Tokens) -> bool:
+    """Whether math-verify finds two expressions equal."""
+    from math_verify import verify as math_verify  # takes half a second, so only where it is used
+
+    is_percent = wanted[-1:] == PERCENT
+    if is_percent != (given[-1:] == PERCENT):
+        return False  # what could be said of a number and a percentage has been said by `settle`
+    end = -1 if is_percent else None  # its grammar for antlr 4.9 cannot read a percent sign
+    gold, answer = map(parsed, map(join, plainly_named(wanted[:end], given[:end])))
+    try:
+        return bool(math_verify(gold, answer, timeout_seconds=None, raise_on_error=True))
+    except (MemoryError, RecursionError):
+        raise
+    except Exception:
+        # SymPy has no common error for what it cannot compare, such as a set with a matrix: TypeError,
+        # KeyError, AttributeError, NotImplementedError and others all mean that the two are not equal.
+        return False
+
+
+def plainly_named(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:
+    r"""Both with a letter for each name with a subscript: math-verify cannot read `E_{1}` or `L_{\odot}`."""
+    letters = iter(sorted(_NAMES - {letter for token in (*wanted, *given) for letter in token}))
+    names: dict[Tokens, str] = {}
+    try:
+        return _renamed(wanted, names, letters), _renamed(given, names, letters)
+    except StopIteration:  # more names than letters
+        return wanted, given
+
+
+def _renamed(tokens: Tokens, names: dict[Tokens, str], letters: Iterator[str]) -> Tokens:
+    renamed: list[str] = []
+    index = 0
+    while index < len(tokens):
+        end = index + 1
+        is_name = (len(tokens[index]) == 1 and tokens[index].isalpha()) or tokens[index] in GREEK
+        if is_name and tokens[end : end + 2] == ("_", "{") and "}" in tokens[end:]:
+            end = tokens.index("}", end) + 1
+            names[tokens[index:end]] = names.get(tokens[index:end]) or next(letters)
+            renamed.append(names[tokens[index:end]])
+        else:
+            renamed.append(tokens[index])
+        index = end
+    return tuple(renamed)
+
+
+@lru_cache(maxsize=4_096)
+def parsed(latex: str) -> list[Any]:
+    """What math-verify reads, an empty list where it reads nothing; golds are so parsed once."""
+    from latex2sympy2_extended import NormalizationConfig
+    from math_verify import LatexExtractionConfig, parse
+
+    spelling = NormalizationConfig(units=False, malformed_operators=True, nits=True)
+    parsed: list[Any] = parse(
+        rf"\boxed{{{latex}}}",
+        extraction_config=[LatexExtractionConfig(boxed_match_priority=0, normalization_config=spelling)],
+        fallback_mode="no_fallback",
+        parsing_timeout=None,
+    )
+    return parsed
