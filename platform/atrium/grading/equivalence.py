@@ -2,9 +2,10 @@ r"""Whether an answer equals the gold answer, decided from the two texts.
 
 Two stages. `settle` decides what needs little computation: equal canonical texts, words, rational numbers,
 values that differ, sets of numbers, lists of such things; and it refuses answers that name more than one
-value (`41=42`, `42 \approx 41`, `x=41, x=42`), some of which math-verify accepts. `verify` is the second stage: it
-decides expressions by `identity`, and leaves only what cannot be read there to math-verify (`symbolic`). It
-can run forever and is called in a worker process only. Nothing is extracted from completions here.
+value (`41=42`, `42 \approx 41`, `x=41, x=42`), some of which math-verify accepts. `verify` is the second
+stage: it decides expressions by `identity`, and leaves only what cannot be read there to math-verify
+(`symbolic`). It can run forever and is called in a worker process only. Nothing is extracted from
+completions here.
 
 Percentages: `50\%` equals 0.5, and also 50, because problems that ask "what percent" have bare golds; not
 so between -1 and 1, where a bare number may be a share: `1\%` is not 1.

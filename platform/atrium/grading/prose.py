@@ -24,8 +24,8 @@ _SENTENCE = re.compile(r"\s*([A-Z][a-z]+(?: [a-z]+)+) (?=[-+$\\0-9(])")
 _ORDINAL = re.compile(r"(?<=[0-9])(?:st|nd|rd|th)(?![a-z])")
 _CURRENCY = re.compile(r"\\?[$€£¥₹]|(?:USD|EUR|GBP|INR|Rs\.?|US)(?=\s*[0-9]|\s*$)")
 _FONT = r"\\(?:text|mathrm|textrm|textbf)\s*"
-_BASE_WORDS = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"  # from 2 on
-_BASES = {word: str(base) for base, word in enumerate(_BASE_WORDS.split(), start=2)}
+_FROM_TWO = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+_BASES = {word: str(base) for base, word in enumerate(_FROM_TWO.split(), start=2)}
 _BASE = rf"(?:base[\s-]*)?({'|'.join(_BASES)}|[0-9]{{1,2}})\s*"
 _SPELLED_BASES = tuple(
     re.compile(rf"(?<=[0-9)])\s*{pattern}", re.IGNORECASE)
