@@ -1,177 +1,301 @@
-"""How often equal methods are told apart: false verdicts of `atrium compare` and of a sweep's last stage.
+"""How often verdicts are wrong: false verdicts between equal methods, and wrong exclusions.
 
-A run's answers are drawn from a model of seeds, problems and sampling: a seed shifts all problems, each
-problem is its own, and some runs collapse. All arms are drawn alike, so that every verdict that names a
-difference is false. A study is what is judged: several candidates count as one error (the intervals hold
-together). With `--runs FOLDER` there is no model: the runs of one method that lie there are split at random
-into arms, and go through the same functions.
+A run's answers are drawn from a model of seeds, problems and sampling, and go through the functions behind
+`atrium compare`. Where all arms are drawn alike, every verdict that names a difference is false; a study of
+several candidates counts as one error. Where a candidate differs by 5 or 20 points, a verdict that excludes
+differences of this size is wrong; the larger of the two rates is shown. The intervals beside the rates are
+exact 95 % intervals of the simulation. With `--runs FOLDER` there is no model: the runs of one method in that
+folder are split at random into arms.
 
-    python benchmarks/null_verdicts.py --studies 5000
+    python benchmarks/null_verdicts.py --studies 2000
+    python benchmarks/null_verdicts.py --only "two-valued" --studies 5000
     python benchmarks/null_verdicts.py --runs runs/nullseeds --studies 2000
+
+Axes: A arms, S seeds, P problems.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
-from atrium.cli.sweep.report import verdict_on
-from atrium.compare.arm_pairs import MEAN, compare_pairs
-from atrium.compare.arms import Arm
-from atrium.compare.outcomes import OutcomeTable, outcome_table, read_answers
-from atrium.sweep.final import BASELINE, WINNER, FinalRun
-from atrium.sweep.results import FINISHED, SeedResult
+from atrium.compare.failures import exact_interval
+from atrium.compare.outcomes import outcome_table, read_answers
+from atrium.compare.readings import as_always_wrong
+from atrium.compare.scored_arms import ScoredArms
+from atrium.compare.simultaneous import Family
+from atrium.compare.verdicts import Verdict, under_both_readings
 from atrium.tracking.reader import read_evaluations
 from atrium.tracking.run_folder import RunFolder
 
 Counts = NDArray[np.int64]
-NUM_SAMPLES = 8
-FALSE = ("better", "worse", "depends_on_diverged")
+Values = NDArray[np.float64]
+NUM_SAMPLES, NUM_PROBLEMS = 8, 60
+MAX_FALSE, MAX_WRONG = 0.07, 0.05
+EFFECTS = (0.05, 0.2)
+_DIFFICULTY = 0.3, 0.6
+_COLLAPSED, _DIVERGED = 0.02, 0.15
+"""Shares of correct answers of a run that collapsed, and of the policy that a run diverged to."""
 
 
 class Cell(NamedTuple):
-    """A design: seeds per arm, problems, candidates beside the baseline, and how many runs collapse."""
+    """A design: the seed numbers of every arm, the baseline first, and how runs vary.
 
-    num_seeds: int
-    num_problems: int
-    num_candidates: int
-    collapse: float
+    `noise` is the distribution over seeds, `collapse` the share of runs that collapse, `noisy` an arm whose
+    seeds vary three times as much, `diverged` the share of runs that diverge by arm, `clusters` the number of
+    clusters of problems in which effects vary, `looks` the planned numbers of seeds.
+    """
+
+    name: str
+    seeds: tuple[range, ...]
+    noise: str = "normal"
+    collapse: float = 0.0
+    noisy: int | None = None
+    diverged: tuple[float, ...] = ()
+    clusters: int = 0
+    looks: tuple[int, ...] = ()
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the bounds apply: from three seeds on, if arms fail alike.
+
+        A failure of one method that none of its few seeds shows cannot be known.
+        """
+        return min(map(len, self.seeds)) > 2 and len(set(self.diverged)) < 2
+
+    def difference(self, effect: float) -> float:
+        """The true difference of the last arm and the baseline, diverged runs with their scores."""
+        means = [0.0, 0.0]
+        for side, arm in enumerate((0, -1)):
+            healthy = _DIFFICULTY[0] + (_DIFFICULTY[1] - _DIFFICULTY[0]) / 2 + side * effect
+            kept = self.collapse * _COLLAPSED + (1.0 - self.collapse) * healthy
+            diverged = self.diverged[arm] if self.diverged else 0.0
+            means[side] = diverged * _DIVERGED + (1.0 - diverged) * kept
+        return means[1] - means[0]
+
+
+class Rates(NamedTuple):
+    """Numbers of wrong studies of a cell, out of `num_studies` each."""
+
+    num_false: int
+    num_wrong: int
+    num_studies: int
 
 
 def cells() -> Iterator[Cell]:
-    """3, 5 and 10 seeds; 30 and 200 problems; one and three candidates; no collapse, and three in ten."""
-    for values in product((3, 5, 10), (30, 200), (1, 3), (0.0, 0.3)):
-        yield Cell(*values)
-
-
-def drawn_arms(cell: Cell, rng: np.random.Generator) -> Counts:
-    """Correct answers of every arm, seed and problem [A, S, P], of 8 samples each."""
-    shape = (cell.num_candidates + 1, cell.num_seeds, cell.num_problems)
-    difficulty_P = rng.normal(0.0, 2.0, cell.num_problems)
-    # What an arm does with a problem differs from what another does, though neither is better on the whole.
-    logit_ASP = difficulty_P + rng.normal(0.0, 0.45, (shape[0], 1, shape[2])) + rng.normal(0.0, 0.3, shape)
-    logit_ASP += rng.normal(0.0, 0.25, (*shape[:2], 1))
-    share_ASP = np.where(rng.random((*shape[:2], 1)) < cell.collapse, 0.02, expit(logit_ASP))
-    return rng.binomial(NUM_SAMPLES, share_ASP)
-
-
-def compared(count_ASP: Counts) -> bool:
-    """Whether `atrium compare` names a difference between any candidate and the baseline."""
-    num_arms, num_seeds, num_problems = count_ASP.shape
-    runs = {seed: RunFolder(Path(str(seed))) for seed in range(num_seeds)}
-    arms = [Arm(name=str(arm), runs=runs, settings={"arm": str(arm)}, window=None) for arm in range(num_arms)]
-    tables = {
-        str(arm): OutcomeTable(
-            benchmark="exam",
-            problem_ids=tuple(map(str, range(num_problems))),
-            num_correct_SP=count_SP,
-            num_samples_S=(NUM_SAMPLES,) * num_seeds,
+    """All designs."""
+    for num in (2, 3, 5, 10):
+        yield Cell(f"{num} paired seeds", (range(num),) * 2)
+    for one, other, collapse in ((8, 3, 0.0), (5, 2, 0.0), (10, 3, 0.3), (10, 2, 0.3), (8, 3, 0.3)):
+        name = f"{one} against {other} seeds" + (", 30% collapse" if collapse else "")
+        yield Cell(name, (range(other), range(100, 100 + one)), collapse=collapse)
+    for num, common in ((5, 0), (5, 1), (5, 3), (4, 3)):
+        yield Cell(
+            f"{num} and {num} seeds, {common} common", (range(num), range(num - common, 2 * num - common))
         )
-        for arm, count_SP in enumerate(count_ASP)
-    }
-    pairs = compare_pairs(arms, {"exam": tables}, MEAN, k=1, seed=0, notes=[])
-    return any(pair.verdict.kind in FALSE for pair in pairs)
+    for num, share in product((2, 3, 5, 10), (0.3, 0.5)):
+        yield Cell(f"{num} two-valued seeds, {share:.0%} collapse", (range(num),) * 2, collapse=share)
+    yield Cell("5 and 5 unpaired two-valued seeds, 30% collapse", (range(5), range(5, 10)), collapse=0.3)
+    yield Cell("3 and 3 unpaired two-valued seeds, 50% collapse", (range(3), range(3, 6)), collapse=0.5)
+    for num in (3, 5, 10):
+        yield Cell(f"{num} heavy-tailed seeds", (range(num),) * 2, noise="heavy")
+    yield from _cells_of_several_arms()
+    for num, share in product((3, 5), (0.0, 0.2, 0.4)):
+        yield Cell(f"{num} seeds, {share:.0%} diverged", (range(num),) * 2, diverged=(share, share))
+    yield Cell("8 against 3 seeds, 20% diverged", (range(3), range(100, 108)), diverged=(0.2, 0.2))
+    for num, share in product((3, 5, 10), (0.2, 0.4)):
+        name = f"{num} seeds, {share:.0%} of one arm diverged (no bound)"
+        yield Cell(name, (range(num),) * 2, diverged=(0.0, share))
+    for num, clusters in product((3, 5), (6, 10, 30)):
+        yield Cell(f"{num} seeds, {clusters} clusters", (range(num),) * 2, clusters=clusters)
+    yield Cell("planned looks at 3 and 5 seeds", (range(5),) * 2, looks=(3, 5))
+    yield Cell("planned looks at 3, 5 and 10 seeds", (range(10),) * 2, looks=(3, 5, 10))
 
 
-def swept(count_ASP: Counts) -> bool:
-    """Whether a sweep's last stage names a difference between any setting and the baseline."""
-    roles = [BASELINE, WINNER, *(f"setting {arm}" for arm in range(2, len(count_ASP)))]
-    runs = [
-        FinalRun(
-            role=role,
-            seed=seed,
-            result=SeedResult(seed=seed, state=FINISHED, step=1, collapse="", test={"exam": exam(count_P)}),
-            reason=None,
+def _cells_of_several_arms() -> Iterator[Cell]:
+    for num_arms, num in product((3, 5), (2, 3, 5, 10)):
+        name, seeds = f"{num_arms} arms, {num} seeds", (range(num),) * num_arms
+        yield Cell(name, seeds)
+        if num > 2:
+            yield Cell(f"{name}, the baseline 3 times as noisy", seeds, noisy=0)
+            yield Cell(f"{name}, a candidate 3 times as noisy", seeds, noisy=1)
+            yield Cell(f"{name}, 30% collapse", seeds, collapse=0.3)
+            yield Cell(f"{name}, 50% collapse", seeds, collapse=0.5)
+    yield Cell("3 arms, 8, 3 and 5 seeds", (range(3), range(10, 18), range(20, 25)))
+
+
+def drawn(
+    cell: Cell, effect: float, rng: np.random.Generator
+) -> tuple[list[Values], list[NDArray[np.bool_]]]:
+    """Shares of correct answers of every arm [S, P], and which of its runs diverged [S].
+
+    The last arm is better by `effect` where its runs neither collapse nor diverge.
+    """
+    difficulty_P = rng.uniform(*_DIFFICULTY, NUM_PROBLEMS)
+    shared = dict.fromkeys({seed for seeds in cell.seeds for seed in seeds}, 0.0)
+    shared = {seed: rng.normal(0.0, 0.02) for seed in sorted(shared)}
+    values, diverged = [], []
+    for arm, seeds in enumerate(cell.seeds):
+        num = len(seeds)
+        spread = rng.standard_t(3, num) / 3**0.5 if cell.noise == "heavy" else rng.normal(size=num)
+        level_S = spread * (0.09 if arm == cell.noisy else 0.03) + [shared[seed] for seed in seeds]
+        own_P = rng.normal(0.0, 0.06, NUM_PROBLEMS)
+        if cell.clusters:
+            own_P = own_P / 2 + rng.normal(0.0, 0.08, cell.clusters)[cluster_numbers(cell.clusters)]
+        share_SP = difficulty_P + own_P + level_S[:, None] + rng.normal(0.0, 0.05, (num, NUM_PROBLEMS))
+        share_SP += effect * (arm == len(cell.seeds) - 1)
+        has_collapsed_S = rng.random(num) < cell.collapse
+        has_diverged_S = rng.random(num) < (cell.diverged[arm] if cell.diverged else 0.0)
+        share_SP[has_collapsed_S] = _COLLAPSED
+        share_SP[has_diverged_S] = _DIVERGED
+        values.append(rng.binomial(NUM_SAMPLES, share_SP.clip(0.0, 1.0)) / NUM_SAMPLES)
+        diverged.append(has_diverged_S)
+    return values, diverged
+
+
+def cluster_numbers(num_clusters: int) -> Counts:
+    """Clusters of unequal sizes: the first half has twice as many problems each as the second."""
+    weights = np.where(np.arange(num_clusters) < num_clusters // 2, 2.0, 1.0)
+    ends = np.cumsum(weights) / weights.sum() * NUM_PROBLEMS
+    return np.searchsorted(ends, np.arange(NUM_PROBLEMS), side="right")
+
+
+def verdicts_on(
+    cell: Cell, values: Sequence[Values], diverged: Sequence[NDArray[np.bool_]]
+) -> list[list[Verdict]]:
+    """The verdicts on every candidate at each look; one look without a plan."""
+    looks = cell.looks or (max(map(len, cell.seeds)),)
+    family = Family(num_candidates=len(values) - 1, num_looks=len(looks))
+    clusters = [cluster_numbers(cell.clusters)] if cell.clusters else None
+    found = []
+    for look in looks:
+        by_reading = []
+        for reading in (values, [as_always_wrong([v], d)[0] for v, d in zip(values, diverged, strict=True)]):
+            arms = ScoredArms(
+                values={str(arm): [value_SP[:look]] for arm, value_SP in enumerate(reading)},
+                seeds={str(arm): list(seeds)[:look] for arm, seeds in enumerate(cell.seeds)},
+                family=family,
+                clusters=clusters,
+            )
+            by_reading.append(list(arms.verdicts("0").values()))
+            if not any(flags.any() for flags in diverged):
+                by_reading.append(by_reading[0])
+                break
+        found.append(
+            [
+                under_both_readings(one, two, ["a run"] if diverged[0].any() or diverged[arm].any() else [])
+                for arm, (one, two) in enumerate(zip(*by_reading, strict=True), start=1)
+            ]
         )
-        for seed in range(count_ASP.shape[1])
-        for role, count_P in zip(roles, count_ASP[:, seed], strict=True)
-    ]
-    return any(one["kind"] in FALSE for one in verdict_on(runs, {role: role for role in roles})["contrasts"])
+    return found
 
 
-def exam(count_P: Counts) -> dict[str, object]:
-    """A test result as a sweep records it."""
-    shares = (count_P / NUM_SAMPLES).tolist()
-    return {"step": 1, "mean_at_k": float(np.mean(shares)), "problem_means": shares}
+def measure(cell: Cell, num_studies: int, effects: Sequence[float] = EFFECTS) -> Rates:
+    """Wrong studies of a cell: with a false verdict, and with a wrong exclusion at the worst effect.
+
+    If the arms diverge at unequal rates, a verdict is false that calls the worse one better.
+    """
+    key = sum(ord(character) * (place + 1) for place, character in enumerate(cell.name))
+    num_false = num_wrong = 0
+    for place, effect in enumerate((0.0, *effects)):
+        rng, true = np.random.default_rng([key, place]), cell.difference(effect)
+        right = {0: "", 1: "better", -1: "worse"}[int(np.sign(round(true, 9)))]
+        studies = [verdicts_on(cell, *drawn(cell, effect, rng)) for _ in range(num_studies)]
+        if effect == 0.0:
+            wrong = [one.names_difference and one.kind != right for study in studies for one in _all(study)]
+            num_false = sum(np.array(wrong).reshape(num_studies, -1).any(axis=1).tolist())
+        excluding = (any(excludes(looked[-1], abs(true)) for looked in study) for study in studies)
+        num_wrong = max(num_wrong, sum(excluding))
+    return Rates(num_false, num_wrong, num_studies)
 
 
-def measure(cell: Cell, num_studies: int) -> dict[str, float]:
-    """The share of studies with a false verdict, by either way to one."""
-    rng = np.random.default_rng(
-        [cell.num_seeds, cell.num_problems, cell.num_candidates, int(10 * cell.collapse)]
-    )
-    studies = [drawn_arms(cell, rng) for _ in range(num_studies)]
-    return {
-        "compare": float(np.mean([compared(count_ASP) for count_ASP in studies])),
-        "sweep": float(np.mean([swept(count_ASP) for count_ASP in studies])),
-    }
+def _all(study: Sequence[Sequence[Verdict]]) -> list[Verdict]:
+    return [verdict for looked in study for verdict in looked]
 
 
-def read_counts(folder: Path) -> Counts:
-    """Correct answers of every run on the test problems after its last step [S, P], of 8 samples each."""
+def excludes(verdict: Verdict, true: float) -> bool:
+    """Whether a verdict excludes the true difference."""
+    return verdict.excluded is not None and verdict.excluded < true
+
+
+def read_values(folder: Path) -> Values:
+    """Mean@K of every run on the test problems after its last step [S, P]."""
     answers = []
     for path in sorted(folder.iterdir()):
         run = RunFolder(path)
         for benchmark, points in read_evaluations(run).items():
             if "test" in benchmark:
                 answers.append(read_answers(run, benchmark, points[-1].step))
-    table = outcome_table(answers)
-    if set(table.num_samples_S) != {NUM_SAMPLES}:
-        raise SystemExit(f"{folder}: evaluate with {NUM_SAMPLES} samples per problem")
-    return table.num_correct_SP
+    return outcome_table(answers).mean_at_k()
 
 
-def split(count_SP: Counts, num_seeds: int, num_candidates: int, num_studies: int) -> float:
-    """The share of random splits of runs of one method in which a candidate is told from the baseline."""
+def split(value_SP: Values, num_seeds: int, num_candidates: int, num_studies: int) -> int:
+    """In how many random splits of runs of one method a candidate is told from the baseline."""
     rng = np.random.default_rng([num_seeds, num_candidates])
     num_arms = num_candidates + 1
-    found = [
-        compared(
-            count_SP[rng.permutation(len(count_SP))[: num_seeds * num_arms]].reshape(num_arms, num_seeds, -1)
-        )
-        for _ in range(num_studies)
-    ]
-    return float(np.mean(found))
+    cell = Cell("split", (range(num_seeds),) * num_arms)
+    num_false = 0
+    for _ in range(num_studies):
+        chosen = value_SP[rng.permutation(len(value_SP))[: num_seeds * num_arms]]
+        values = list(chosen.reshape(num_arms, num_seeds, -1))
+        [looked] = verdicts_on(cell, values, [np.zeros(num_seeds, dtype=bool)] * num_arms)
+        num_false += any(one.names_difference for one in looked)
+    return num_false
 
 
-def main() -> None:
-    """Print false verdicts by design."""
+def rate_text(count: int, num: int, bound: float | None) -> str:
+    """`3.1 (2.4 to 3.9)` in percent, marked where it is over its bound."""
+    low, high = exact_interval(count, num)
+    mark = " **over**" if bound is not None and count / num > bound else ""
+    return f"{100 * count / num:.1f} ({100 * low:.1f} to {100 * high:.1f}){mark}"
+
+
+def main() -> int:
+    """Print wrong verdicts by design as a Markdown table; 1 if a cell is over a bound."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("--studies", type=int, default=1000, help="per design (default %(default)s)")
+    options.add_argument("--studies", type=int, default=2000, help="per cell (default %(default)s)")
+    options.add_argument("--only", default="", metavar="TEXT", help="only cells whose name holds this text")
     options.add_argument("--runs", type=Path, help="a folder of runs of one method, split at random")
     args = options.parse_args()
-    error = 2 * (0.07 * 0.93 / args.studies) ** 0.5
-    print(f"{args.studies} studies per design; at most 7 % false, and two standard errors {error:.1%}")
     if args.runs is not None:
-        _print_splits(read_counts(args.runs), args.studies)
-        return
-    print("seeds  problems  candidates  collapse   compare   sweep")
+        _print_splits(read_values(args.runs), args.studies)
+        return 0
+    print(f"{args.studies} studies per cell; at most {MAX_FALSE:.0%} false, {MAX_WRONG:.0%} wrong exclusions")
+    print("\n| cell | false verdicts, % | wrong exclusions, % |\n| --- | ---: | ---: |")
+    started, num_over = time.process_time(), 0
     for cell in cells():
+        if args.only not in cell.name:
+            continue
         found = measure(cell, args.studies)
-        print(
-            f"{cell.num_seeds:5d}  {cell.num_problems:8d}  {cell.num_candidates:10d}  {cell.collapse:8.1f}"
-            f"   {found['compare']:7.1%}  {found['sweep']:6.1%}",
-            flush=True,
-        )
+        bounds = (MAX_FALSE, MAX_WRONG) if cell.is_bounded else (None, None)
+        counts = found.num_false, found.num_wrong
+        texts = [
+            rate_text(count, found.num_studies, bound) for count, bound in zip(counts, bounds, strict=True)
+        ]
+        num_over += any("over" in text for text in texts)
+        print(f"| {cell.name} | {' | '.join(texts)} |", flush=True)
+    print(f"\n{num_over} cells over a bound; {(time.process_time() - started) / 60:.1f} CPU minutes")
+    return 1 if num_over else 0
 
 
-def _print_splits(count_SP: Counts, num_studies: int) -> None:
-    score_S = 100 * count_SP.mean(axis=1) / NUM_SAMPLES
+def _print_splits(value_SP: Values, num_studies: int) -> None:
+    score_S = 100 * value_SP.mean(axis=1)
     print(f"{len(score_S)} runs, mean {score_S.mean():.1f} %, deviation {score_S.std(ddof=1):.1f} points")
     for num_seeds, num_candidates in product((3, 5, 10), (1, 3)):
         if num_seeds * (num_candidates + 1) <= len(score_S):
-            found = split(count_SP, num_seeds, num_candidates, num_studies)
-            print(f"{num_seeds:2d} seeds, {num_candidates} candidates: {found:.1%}", flush=True)
+            found = split(value_SP, num_seeds, num_candidates, num_studies)
+            print(f"{num_seeds} seeds, {num_candidates} candidates: {rate_text(found, num_studies, None)}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -57,11 +57,16 @@ PHRASES: Mapping[VerdictKind, Phrase] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What may be claimed. `words` is the whole statement, `label` a few words for a table's cell."""
+    """What may be claimed. `words` is the whole statement, `label` a few words for a table's cell.
+
+    `excluded` is the size beyond which a verdict of no distinguishable difference excludes differences; None
+    for other verdicts, or if nothing is excluded.
+    """
 
     kind: VerdictKind
     words: str
     label: str
+    excluded: float | None = None
 
     @property
     def names_difference(self) -> bool:
@@ -114,7 +119,7 @@ def judged(
     words += f"differences beyond {points(excluded)} are excluded" if excluded < 1.0 else "none is excluded"
     if is_more_than_noise_here:
         words += "; on these very problems alone the difference is more than noise"
-    return worded("not_distinguishable", words)
+    return replace(worded("not_distinguishable", words), excluded=excluded if excluded < 1.0 else None)
 
 
 def same_method(verdict: Verdict) -> Verdict:
