@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -12,6 +13,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from atrium.grading.rewards import GradedGroup
+from atrium.records import Completion, Problem, Verdict
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
 FILES = ["triangular", "exponential_gate", "shortest_first", "last_line"]
@@ -216,3 +220,13 @@ def test_processes_that_a_command_starts_have_its_plugins(own: Path):
     (own / "my_parts.py").write_text((own / "my_parts.py").read_text() + CHANGED)
     refused = atrium(own, "sweep", "worker", "gate", *plugin, code=2).stderr
     assert "a sweep keeps the code that it began with" in refused
+
+
+@pytest.mark.parametrize("record", [GradedGroup, Problem, Completion, Verdict])
+def test_page_lists_every_field_of_the_records_that_a_reward_gets(record):
+    rows = re.findall(r"^\|(.*?)\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
+    listed, name = {}, ""
+    for first, field in rows:
+        name = first.strip(" `") or name
+        listed.setdefault(name, []).append(field)
+    assert listed[record.__name__] == [field.name for field in dataclasses.fields(record)]

@@ -22,6 +22,13 @@ class ConfigError(AtriumError):
     cause = "settings"
 
 
+class PluginError(AtriumError):
+    """Code of a plugin raised an error, or returned what it must not."""
+
+    exit_code = 2
+    cause = "plugin"
+
+
 class MissingDependencyError(AtriumError):
     """A package or program that the chosen settings need is not installed."""
 

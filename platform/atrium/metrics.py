@@ -82,7 +82,13 @@ NUM_GROUPS_SAMPLED = Quantity(
     "rollout/num_groups_sampled", _SUM, "groups", "groups sampled, those filtered out included"
 )
 NO_SIGNAL_FRAC = Quantity(
-    "rollout/no_signal_frac", _MEAN, "", "share of sampled groups whose rewards are all equal"
+    "rollout/no_signal_frac",
+    _MEAN,
+    "",
+    "share of sampled groups whose rewards are all equal, or of which abstentions leave fewer than two",
+)
+ABSTAINED_FRAC = Quantity(
+    "rollout/abstained_frac", _MEAN, "", "share of completions for which the reward abstained (None)"
 )
 TOKENS_PER_S = Quantity("rollout/tokens_per_s", _MEAN, "tokens/s", "completion tokens sampled per s")
 STALENESS = Quantity(

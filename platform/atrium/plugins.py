@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
+from types import TracebackType
 
-from atrium.errors import ConfigError
+from atrium.errors import AtriumError, ConfigError, PluginError
 
 GROUP = "atrium.plugins"
 FLAG = "--plugin"
@@ -47,6 +50,7 @@ class Plugin:
 
 
 _loaded: dict[str, Plugin] = {}
+_installed_folders: list[str] = []
 
 
 def loaded() -> tuple[Plugin, ...]:
@@ -179,8 +183,10 @@ def _load_installed(name: str, modules: Sequence[str]) -> Plugin:
             raise _failed(f"the installed plugin {name}", error, "") from error
         folders = [Path(folder) for folder in getattr(top, "__path__", [])]
         files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
-        for file in files or [Path(str(module.__file__))]:
+        files = files or [Path(str(module.__file__))]
+        for file in files:
             digest.update(hashlib.sha256(file.read_bytes()).digest())
+        _installed_folders.extend(map(str, folders or files))
     return Plugin(name=name, sha256=digest.hexdigest(), version=metadata.version(name))
 
 
@@ -190,6 +196,37 @@ def _check_in_time(name: str) -> None:
             f"the plugin {name} is loaded after {_SETTINGS}, which would not know it; call "
             "atrium.plugins.load before anything that reads settings"
         )
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Re-raise an error that a plugin's code raised as a `PluginError` that names file, line and function."""
+    try:
+        yield
+    except AtriumError:
+        raise
+    except Exception as error:
+        frames = [tb for tb in _frames(error) if _is_plugins(tb.tb_frame.f_code.co_filename)]
+        if not frames or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            raise
+        code = frames[-1].tb_frame.f_code
+        raise PluginError(
+            f"{code.co_filename}, line {frames[-1].tb_lineno}, in "
+            f"{code.co_qualname.partition('.<locals>')[0]}: "
+            f"{type(error).__name__}: {error}; correct the plugin"
+        ) from error
+
+
+def _frames(error: BaseException) -> Iterator[TracebackType]:
+    frame = error.__traceback__
+    while frame is not None:
+        yield frame
+        frame = frame.tb_next
+
+
+def _is_plugins(file: str) -> bool:
+    own = [str(plugin.path) for plugin in loaded() if plugin.path] + _installed_folders
+    return any(file == one or file.startswith(f"{one}{os.sep}") for one in own)
 
 
 def _failed(said: str, error: BaseException, path: str) -> ConfigError:

@@ -110,6 +110,7 @@ class Completion:
 class Rollout:
     """A completion with its verdict and its reward. `sample_index` is its place in the group.
 
+    `reward` is None where the reward abstained; groups that train hold no such rollout.
     `behavior_logprobs` [T] are those of the weights that sampled it, by the trainer's numerics; None where
     they were not computed when it was sampled.
     """
@@ -117,7 +118,7 @@ class Rollout:
     sample_index: int
     completion: Completion
     verdict: Verdict
-    reward: float
+    reward: float | None
     behavior_logprobs: Logprobs | None = None
 
 

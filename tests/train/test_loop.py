@@ -13,7 +13,7 @@ from tests.scripted_engine import ScriptedCompletion, ScriptedEngine
 
 from atrium.config.presets import read_preset
 from atrium.data.problems import ProblemStream
-from atrium.errors import Interrupted, TrainingDivergedError
+from atrium.errors import Interrupted, PluginError, TrainingDivergedError
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
 from atrium.method.groups import GroupFilter
@@ -25,6 +25,7 @@ from atrium.rollout.engine import SamplingParams
 from atrium.seeding import derive_seed
 from atrium.tracking.listener import Listener
 from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState, latest_checkpoint
+from atrium.train.checkpoint.group_records import bytes_of_groups, groups_of_bytes
 from atrium.train.collect import RolloutCollector
 from atrium.train.guard.faults import FaultHandling, UpdateState
 from atrium.train.loop import LoopSettings, Training, train
@@ -363,6 +364,83 @@ def test_an_answer_that_was_cut_off_is_not_correct_to_the_filter_where_it_is_not
     assert not collector.keeps(both)
     assert replace(collector, require_stop=True).keeps(both)
     assert not replace(collector, require_stop=True).keeps(replace(group, rollouts=(cut, cut)))
+
+
+def _abstaining(*places):
+    """Correctness, and no reward for the completions at these places of a group."""
+
+    def reward(group):
+        return [None if place in places else one for place, one in enumerate(_correct(group))]
+
+    return reward
+
+
+def test_completion_without_a_reward_takes_no_part_in_the_update(scene):
+    played = scene(num_steps=1, reward=_abstaining(0, 3), rollouts_at=(1,))
+    played.play()
+    (groups, traces), metrics = played.diary.groups_at[1], played.diary.metrics[1]
+    assert metrics["rollout/abstained_frac"] == pytest.approx(2 / GROUP_SIZE)
+    rewards = [rollout.reward for group in groups for rollout in group.rollouts]
+    assert len(rewards) == len(traces) == NUM_PROMPTS * (GROUP_SIZE - 2)
+    assert metrics["rollout/reward"] == pytest.approx(sum(rewards) / len(rewards))
+    for group in groups:
+        own = np.array([rollout.reward for rollout in group.rollouts])
+        expected = (own - own.mean()) / (own.std(ddof=1) + 1e-6)
+        for rollout, value in zip(group.rollouts, expected, strict=True):
+            trace = traces[group.problem.problem_id, rollout.sample_index]
+            assert trace.advantage[0] == pytest.approx(value, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["keep", "skip", "drop"])
+def test_group_that_abstentions_leave_one_reward_is_dropped_and_counted(scene, kind):
+    played = scene(
+        num_steps=1, reward=_abstaining(*range(1, GROUP_SIZE)), group_filter=GroupFilter(kind=kind)
+    )
+    start = played.weights()
+    played.play()
+    metrics = played.diary.metrics[1]
+    assert metrics["rollout/no_signal_frac"] == 1.0
+    assert metrics["rollout/abstained_frac"] == pytest.approx(1 - 1 / GROUP_SIZE)
+    assert all(value.equal(start[name]) for name, value in played.weights().items())
+
+
+def test_reward_that_always_abstains_has_no_mean(scene):
+    played = scene(num_steps=1, reward=_abstaining(*range(GROUP_SIZE)))
+    played.play()
+    assert "rollout/reward" not in played.diary.metrics[1]
+    assert played.diary.metrics[1]["rollout/abstained_frac"] == 1.0
+
+
+def test_abstentions_count_for_no_filter(make):
+    (group,) = make.groups(rewards=((1, 1, 0),))
+    right, other, abstaining = group.rollouts
+    group = replace(group, rollouts=(right, other, replace(abstaining, reward=None)))
+    assert groups_of_bytes(bytes_of_groups([group]))[0].rollouts[2].reward is None
+    collector = RolloutCollector(
+        stream=ProblemStream(PROBLEMS, seed=0),
+        encode=None,
+        engine=None,
+        grader=None,
+        reward=_correct,
+        group_filter=GroupFilter(kind="drop"),
+        sampling=SamplingParams(max_new_tokens=20),
+        num_prompts=1,
+        group_size=3,
+        seed=0,
+    )
+    assert not collector.keeps(group), "the other two are equal"
+    assert collector.keeps(replace(group, rollouts=(right, replace(other, reward=0.0), group.rollouts[2])))
+
+
+@pytest.mark.parametrize("given", ["good", None, [1.0], [float("nan")] * GROUP_SIZE, ["a"] * GROUP_SIZE])
+def test_reward_that_is_no_number_for_each_names_its_place(scene, given):
+    def wrong_reward(group):
+        return given
+
+    with pytest.raises(
+        PluginError, match=r"test_loop.py, line \d+, in .*wrong_reward: returned .* for the 6 "
+    ):
+        scene(num_steps=1, reward=wrong_reward).play()
 
 
 def test_rollouts_are_traced_only_where_the_tracker_wants_them(scene):

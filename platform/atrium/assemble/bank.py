@@ -30,7 +30,7 @@ class StoredReward:
 
     sampled: RewardFunction
 
-    def __call__(self, group: GradedGroup) -> list[float]:
+    def __call__(self, group: GradedGroup) -> list[float | None]:
         """The stored reward of each completion that has one, and the sampled ones' of the others."""
         pairs = zip(group.completions, self.sampled(group), strict=True)
         return [reward if one.stored_reward is None else one.stored_reward for one, reward in pairs]

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
+from atrium import plugins
 from atrium.assemble.bank import read_bank
+from atrium.assemble.dry_run import try_reward
 from atrium.assemble.ranks import explained_by
 from atrium.assemble.task import Task, build_task, evaluated_benchmark, require_room
 from atrium.config.compose import from_json, to_json
@@ -45,6 +47,8 @@ def prepare(config: RunConfig, ranks: Ranks = SINGLE) -> Prepared:
     with explained_by(ranks), ranks.first_alone("loading the data"):
         task = build_task(config, Path(config.runs_dir) / CACHE_DIR, lines.append)
         stored = read_bank(config, task.train.problems, lines.append)
+        with plugins.explained():
+            try_reward(config, task.train.problems[0])
         if config.resume is None:
             _check_prompts(config, task)
     return Prepared(task=task, stored=stored, lines=tuple(lines))

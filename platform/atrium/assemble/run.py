@@ -162,7 +162,7 @@ def opened(
             summary=summary,
         )
         try:
-            with on_hang(partial(listeners.end, RunState.FAILED)), explained_by(ranks):
+            with on_hang(partial(listeners.end, RunState.FAILED)), explained_by(ranks), plugins.explained():
                 yield run
         except BaseException as failure:
             listeners.end(*end_by(failure))

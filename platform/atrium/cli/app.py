@@ -133,7 +133,8 @@ def _run(given: Sequence[str]) -> int:
     try:
         with loading():
             function = getattr(importlib.import_module(command.module), command.function)
-        return int(function(list(rest)))
+        with plugins.explained():
+            return int(function(list(rest)))
     except ModuleNotFoundError as error:
         raise _missing_package(name, error) from error
 

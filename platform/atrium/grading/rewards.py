@@ -13,14 +13,16 @@ Axes: G completions per problem.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atrium.errors import ConfigError
+from atrium.errors import ConfigError, PluginError
 from atrium.records import Completion, FinishReason, Problem, Verdict, VerdictKind
 from atrium.section import Axis, Count, Number, Positive, Section
 from atrium.seeding import derive_seed
@@ -41,12 +43,36 @@ class GradedGroup:
     max_new_tokens: int
 
 
-RewardFunction = Callable[[GradedGroup], Sequence[float]]
-"""What a `Reward` is when it is called: a group to the reward of each of its completions [G]."""
+RewardFunction = Callable[[GradedGroup], Sequence[float | None]]
+"""A `Reward` as a function: a group to the reward of each of its completions [G], None where it abstains."""
+
+
+def checked_rewards(reward: RewardFunction, group: GradedGroup) -> list[float | None]:
+    """The rewards of a group; `PluginError` names the class where they are not one number or None each."""
+    given = reward(group)
+    try:
+        rewards = [None if one is None else float(one) for one in given]
+    except (TypeError, ValueError):
+        rewards = [math.nan]
+    if len(rewards) != len(group.completions) or not all(
+        one is None or math.isfinite(one) for one in rewards
+    ):
+        function = reward if hasattr(reward, "__code__") else type(reward).__call__
+        code: CodeType = function.__code__
+        raise PluginError(
+            f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_qualname}: returned "
+            f"{str(given)[:200]} for the {len(group.completions)} completions of problem "
+            f"{group.problem.problem_id}; return a finite number, or None to abstain, for each"
+        )
+    return rewards
 
 
 class Reward(Axis, axis=True):
-    """What a verdict is worth: a number for each completion of a group."""
+    """The value of a verdict: for each completion of a group a number, or None where the reward abstains.
+
+    A completion without a reward takes no part in the update: it is in no mean, deviation, size or filter of
+    its group, and in no reward metric. A group with abstentions and fewer than two rewards is dropped.
+    """
 
     @property
     def counts_cut_off_as_wrong(self) -> bool:
@@ -57,8 +83,8 @@ class Reward(Axis, axis=True):
         """Raise `ConfigError` for settings that cannot work with completions of that length."""
 
     @abstractmethod
-    def __call__(self, group: GradedGroup) -> Sequence[float]:
-        """The rewards [G], finite, in the order of the group's completions."""
+    def __call__(self, group: GradedGroup) -> Sequence[float | None]:
+        """The rewards [G], finite or None, in the order of the group's completions."""
 
 
 class OverlongPenalty(Section):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atrium import metrics
 from atrium.data.problems import ProblemStream
-from atrium.errors import ConfigError
 from atrium.grading.grader import Grader
-from atrium.grading.rewards import GradedGroup, RewardFunction
+from atrium.grading.rewards import GradedGroup, RewardFunction, checked_rewards
 from atrium.method.groups import GroupFilter
 from atrium.metrics import Quantity
 from atrium.records import (
@@ -80,15 +78,18 @@ class RolloutCollector:
         replaces = self.group_filter.kind == "resample"
         limit = self.num_prompts * (self.group_filter.max_num_rounds if replaces else 1)
         groups = self._sample(step, cursor, limit, measurements)
-        kept = tuple(group for group in groups if self.keeps(group))
+        kept = tuple(_rewarded(group) for group in groups if self.keeps(group))
         trains = tuple(self.group_filter.computes(self._judged(group)) for group in kept)
         return Collected(groups=kept, trains=trains, cursor=cursor + len(groups))
 
     def keeps(self, group: RolloutGroup) -> bool:
-        """Whether the group filter lets a group train."""
-        return self.group_filter.keeps(self._judged(group))
+        """Whether the group filter lets a group train; abstentions have to leave two rewards."""
+        rewarded = _rewarded(group)
+        if rewarded is not group and len(rewarded.rollouts) < 2:
+            return False
+        return self.group_filter.keeps(self._judged(rewarded))
 
-    def _judged(self, group: RolloutGroup) -> tuple[float, ...]:
+    def _judged(self, group: RolloutGroup) -> Sequence[float]:
         if self.group_filter.judge == "reward":
             return _rewards(group)
         return tuple(float(self._is_correct(rollout)) for rollout in group.rollouts)
@@ -243,7 +244,7 @@ class _Round:
 
     def _rewards(
         self, problem: Problem, completions: tuple[Completion, ...], verdicts: tuple[Verdict, ...]
-    ) -> list[float]:
+    ) -> list[float | None]:
         collector = self._collector
         group = GradedGroup(
             problem=problem,
@@ -253,17 +254,17 @@ class _Round:
             seed=collector.seed,
             max_new_tokens=collector.sampling.max_new_tokens,
         )
-        rewards = list(map(float, collector.reward(group)))
-        if len(rewards) != len(completions) or not all(map(math.isfinite, rewards)):
-            raise ConfigError(
-                f"the reward {type(collector.reward).__name__} gave {rewards} for {len(completions)} "
-                f"completions of problem {problem.problem_id}; a finite number for each is due"
-            )
-        return rewards
+        return checked_rewards(collector.reward, group)
 
 
-def _rewards(group: RolloutGroup) -> tuple[float, ...]:
-    return tuple(rollout.reward for rollout in group.rollouts)
+def _rewards(group: RolloutGroup) -> list[float]:
+    return [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
+
+
+def _rewarded(group: RolloutGroup) -> RolloutGroup:
+    """The group without the completions for which the reward abstained; itself where there are none."""
+    rollouts = tuple(rollout for rollout in group.rollouts if rollout.reward is not None)
+    return group if len(rollouts) == len(group.rollouts) else replace(group, rollouts=rollouts)
 
 
 def _num_tokens(groups: Sequence[RolloutGroup]) -> int:
@@ -275,7 +276,10 @@ def _measure(groups: Sequence[RolloutGroup], sample_s: float, measurements: Meas
     lengths = [rollout.completion.num_tokens for rollout in rollouts]
     finishes = [rollout.completion.finish_reason for rollout in rollouts]
     verdicts = [rollout.verdict.kind for rollout in rollouts]
-    measurements.add(metrics.REWARD, sum(rollout.reward for rollout in rollouts), len(rollouts))
+    rewards = [reward for group in groups for reward in _rewards(group)]
+    if rewards:
+        measurements.add(metrics.REWARD, sum(rewards), len(rewards))
+    measurements.add(metrics.ABSTAINED_FRAC, len(rollouts) - len(rewards), len(rollouts))
     measurements.add(metrics.LENGTH_MEAN, sum(lengths), len(lengths))
     measurements.add(metrics.LENGTH_MAX, max(lengths))
     measurements.add(metrics.TRUNCATED_FRAC, finishes.count(FinishReason.LENGTH), len(finishes))
@@ -284,5 +288,5 @@ def _measure(groups: Sequence[RolloutGroup], sample_s: float, measurements: Meas
     measurements.add(metrics.NUM_TOKENS, sum(lengths))
     measurements.add(metrics.TOKENS_PER_S, sum(lengths), sample_s)
     measurements.add(metrics.NUM_GROUPS_SAMPLED, len(groups))
-    num_silent = sum(len(set(_rewards(group))) == 1 for group in groups)
+    num_silent = sum(len(set(_rewards(group))) <= 1 for group in groups)
     measurements.add(metrics.NO_SIGNAL_FRAC, num_silent, len(groups))

@@ -1,0 +1,51 @@
+"""A run's reward and grader on a synthetic group, before anything is sampled: errors in them show at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from atrium.config.schema import RunConfig
+from atrium.errors import PluginError
+from atrium.grading.rewards import GradedGroup, checked_rewards
+from atrium.records import Completion, FinishReason, Problem, Verdict, VerdictKind
+
+_NUM_TOKENS = 4
+
+
+def try_reward(config: RunConfig, problem: Problem) -> None:
+    """Call the reward with groups of right, wrong, missing and truncated answers to the problem.
+
+    Raises `PluginError` for what it must not return; what it raises leaves as it is.
+    """
+    right = Verdict(kind=VerdictKind.CORRECT, reason="a dry run", extracted=problem.answer)
+    wrong = Verdict(kind=VerdictKind.INCORRECT, reason="a dry run", extracted="")
+    missing = Verdict(kind=VerdictKind.NO_ANSWER, reason="a dry run")
+    for verdicts in ([right], [wrong, missing], [right, wrong, missing]):
+        num = config.rollout.group_size
+        given = tuple(verdicts[place % len(verdicts)] for place in range(num))
+        group = GradedGroup(
+            problem=problem,
+            completions=tuple(_completion(config, place, one) for place, one in enumerate(given)),
+            verdicts=given,
+            step=1,
+            seed=config.seed,
+            max_new_tokens=config.rollout.max_new_tokens,
+        )
+        if checked_rewards(config.reward, group) != checked_rewards(config.reward, group):
+            raise PluginError(
+                f"the reward {type(config.reward).__name__} returned other rewards for the same group, so a "
+                "resumed run would not repeat; key its draws by group.seed, group.step and the problem"
+            )
+
+
+def _completion(config: RunConfig, place: int, verdict: Verdict) -> Completion:
+    """A completion of a few tokens, every second one truncated."""
+    num = min(_NUM_TOKENS + place, config.rollout.max_new_tokens)
+    text = "" if verdict.extracted is None else config.grader.write(verdict.extracted)
+    return Completion(
+        token_ids=np.zeros(num, dtype=np.int32),
+        logprobs=np.zeros(num, dtype=np.float32),
+        text=text,
+        finish_reason=FinishReason.LENGTH if place % 2 else FinishReason.STOP,
+        weight_version=0,
+    )
