@@ -43,6 +43,25 @@ def test_it_says_what_was_learned_with_intervals_test_problems_first(finished):
     assert "what another exam of such problems would say" in text
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_summary_in_a_terminal_breaks_between_words_only(finished, width):
+    screen = io.StringIO()
+    print_summary(finished, Console(file=screen, width=width, force_terminal=True, color_system=None))
+    lines = screen.getvalue().splitlines()
+    assert "…" not in screen.getvalue()
+    assert any("80.0 % [70.0, 90.0]" in line for line in lines)
+    to_copy = str(finished.path)
+    assert not [line for line in lines if len(line) > width and to_copy not in line]
+
+
+def test_interrupted_run_is_no_error_in_its_summary(folder, record):
+    record(folder).end(RunState.INTERRUPTED, "stopped after step 6 of 8; its checkpoint is saved")
+    text = printed(folder)
+    assert "interrupted" in text
+    assert "stopped after" not in text
+    assert "error" not in text
+
+
 def test_it_shows_the_curves_with_their_first_and_last_values(finished):
     [reward] = lines_with(printed(finished), "reward")
     assert reward.split() == ["reward", "0.409", "▁▃▅▆▇█", "0.719"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 
@@ -211,3 +212,24 @@ def test_a_closed_pipe_does_not_stop_training():
     process.stdout.close()
     _, errors = process.communicate(b"go\n", timeout=60)
     assert process.returncode == 0, errors
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+def test_progress_is_one_line_of_whole_words_in_narrow_terminals(columns, metrics, results):
+    screen, clock = io.StringIO(), Clock()
+    console = Console(file=screen, width=columns, force_terminal=True, color_system=None)
+    display = TerminalDisplay(console, clock)
+    display.begin(step=0, num_steps=100_000, title="atr, kl3 0.0231, seed 0")
+    for step in range(1, 4):
+        clock.now += 12_345.6
+        display.step(step, metrics(step))
+    display.end(RunState.INTERRUPTED)
+    lines = [line.rstrip() for line in screen.getvalue().replace("\r", "\n").split("\n")]
+    progress = [line for line in lines if "step 3/100000" in line]
+    assert progress
+    for line in progress:
+        shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line)
+        assert len(shown) <= columns
+        assert re.search(
+            r"step 3/100000 .* 0 %(  [\d:hd ]+ elapsed)?(  [\d:hd ]+ left)?(  \S+ s/step)?$", shown
+        ), shown

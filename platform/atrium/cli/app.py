@@ -52,8 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except SystemExit:
         return 0  # argparse's way to end after `--help`; mistakes raise errors
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+    except KeyboardInterrupt as error:
+        cause = error.__cause__
+        sys.stderr.write(f"{one_line(cause) if isinstance(cause, Interrupted) else 'interrupted'}\n")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of a pipe went away, as in `atrium runs | head`; there is no one left to tell.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
+from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -16,7 +17,7 @@ from atrium.metrics import CATALOGUE, ENTROPY, LENGTH_MEAN, NUM_TOKENS, REWARD
 from atrium.tracking.diagnosis import Finding
 from atrium.tracking.find import short_name
 from atrium.tracking.formatting import counted, duration, number, printable, share, span, sparkline
-from atrium.tracking.printing import cell, say, tell
+from atrium.tracking.printing import cell, print_table, say, tell
 from atrium.tracking.reader import (
     MetricTable,
     RunOverview,
@@ -30,6 +31,9 @@ from atrium.tracking.reader import (
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState
 
+_SCORE_TITLES = ("  held-out problems", "", "before", "after")
+_MARGINS = 8
+"""The columns left of a table of curves, and between those of the table."""
 INTERVAL_NOTE = "95 % intervals over problems: what another exam of such problems would say"
 
 
@@ -43,20 +47,18 @@ def print_summary(folder: RunFolder, console: Console | None = None) -> None:
     console = console or Console()
     run, metrics = read_overview(folder), read_metrics(folder)
     console.print()
-    console.print(heading(run, metrics), soft_wrap=True)
-    if run.status.error:
+    print_heading(run, metrics, console)
+    if run.status.error and run.state is not RunState.INTERRUPTED:  # the command itself says that it stopped
         say(console, f"error: {run.status.error}", "red")
     if scores := {name: scores_of(points) for name, points in read_evaluations(folder).items()}:
-        console.print(Padding(scores_table(scores), (1, 0, 0, 2), expand=False))
+        console.print()
+        print_table(console, _SCORE_TITLES, _score_rows(scores), is_text=True)
         tell(console, INTERVAL_NOTE, "dim", indent=2)
     if len(metrics.steps):
-        console.print(Padding(curves_table(metrics), (1, 0, 0, 2), expand=False))
-    # Paths and commands are lines of their own and never wrapped, so that they can be copied.
+        console.print(Padding(curves_table(metrics, console.width), (1, 0, 0, 2), expand=False))
     console.print()
     for label, text, meaning in [*_places(run), ("", "", ""), *_next_commands(run)]:
-        line = Text.assemble((f"  {label:<12}", "cyan"), printable(text), (f"   {meaning}", "dim"))
-        line.rstrip()
-        console.print(line, soft_wrap=True)
+        _print_to_copy(console, label, printable(text), meaning)
     print_findings(read_findings(folder), console)  # the last lines, which are read first
 
 
@@ -66,8 +68,21 @@ def print_findings(findings: Iterable[Finding], console: Console) -> None:
         tell(console, finding.text, "yellow")
 
 
-def heading(run: RunOverview, metrics: MetricTable) -> Text:
-    """The run's name, how it ended, and how much it did, in one line."""
+def _print_to_copy(console: Console, label: str, text: str, meaning: str) -> None:
+    """Print a path or command, which is never broken, and its meaning: below it where the line is full."""
+    line = Text.assemble((f"  {label:<12}", "cyan"), text)
+    comment = Text(f"   {meaning}" if meaning else "", "dim")
+    is_beside = not console.is_terminal or cell_len(line.plain + comment.plain) <= console.width
+    if is_beside:
+        line.append_text(comment)
+    line.rstrip()
+    console.print(line, soft_wrap=True)
+    if not is_beside:
+        tell(console, meaning, "dim", indent=16)
+
+
+def print_heading(run: RunOverview, metrics: MetricTable, console: Console) -> None:
+    """Print the run's name, how it ended, and how much it did; a terminal breaks the line between words."""
     status = run.status
     num_tokens = np.nansum(metrics.columns.get(NUM_TOKENS.name, np.zeros(0)))
     style = "bold green" if run.state is RunState.FINISHED else "bold yellow"
@@ -77,14 +92,13 @@ def heading(run: RunOverview, metrics: MetricTable) -> Text:
         duration(status.wall_s),
         f"{num_tokens:,.0f} tokens sampled",
     ]
-    return Text.assemble((str(run.state), style), "  ", "  ".join(parts))
+    line = Text.assemble((str(run.state), style), "  ", "  ".join(parts))
+    console.print(line, soft_wrap=not console.is_terminal)
 
 
-def scores_table(scores: Mapping[str, Scores]) -> Table:
+def _score_rows(scores: Mapping[str, Scores]) -> list[tuple[str, ...]]:
     """First and last evaluation of each benchmark, test problems before validation problems."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("held-out problems", "", "before", "after"):
-        table.add_column(title, no_wrap=True)
+    rows: list[tuple[str, ...]] = []
     for benchmark in sorted(scores, key=lambda name: ("validation" in name, name)):
         first, last = scores[benchmark].first, scores[benchmark].last
         k = "k" if last.k is None else last.k
@@ -95,18 +109,23 @@ def scores_table(scores: Mapping[str, Scores]) -> Table:
         num = "" if last.num_problems is None else counted(last.num_problems, "problem")
         if is_one:
             mean[1] = passed[1] = "–"
-        table.add_row(*map(cell, (benchmark, f"Mean@{k}", *mean)))
-        table.add_row(*map(cell, (num, f"Pass@{k}", *passed)))
-        table.add_row(*(Text(text, style="dim") for text in ("", "", *steps)))
-    return table
+        rows.append((f"  {benchmark}", f"Mean@{k}", *mean))
+        rows.append((f"  {num}", f"Pass@{k}", *passed))
+        rows.append(("", "", *steps))
+    return rows
 
 
-def curves_table(metrics: MetricTable, names: tuple[str, ...] | None = None) -> Table:
-    """One sparkline per quantity with its first and last value; reward, entropy and length by default."""
+def curves_table(metrics: MetricTable, width: int, names: tuple[str, ...] | None = None) -> Table:
+    """One sparkline per quantity with its first and last value; reward, entropy and length by default.
+
+    Sparklines are as long as `width` columns allow.
+    """
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan")
     table.add_column(justify="right")
     table.add_column(style="cyan")
+    rows: list[tuple[str, str, str]] = []
+    courses: list[list[float]] = []
     for name in names or (REWARD.name, ENTROPY.name, LENGTH_MEAN.name):
         values = metrics.columns.get(name)
         if values is None or not np.isfinite(values).any():
@@ -115,8 +134,12 @@ def curves_table(metrics: MetricTable, names: tuple[str, ...] | None = None) -> 
         shown = share if name.endswith("_frac") else number
         unit = CATALOGUE[name].unit if name in CATALOGUE else ""
         label = name.rpartition("/")[2].removesuffix("_frac").replace("_", " ")
-        course = sparkline(list(values), width=32)
-        table.add_row(*map(cell, (label, shown(finite[0]), course, f"{shown(finite[-1])} {unit}".rstrip())))
+        rows.append((label, shown(finite[0]), f"{shown(finite[-1])} {unit}".rstrip()))
+        courses.append(list(values))
+    taken = sum(max((cell_len(row[place]) for row in rows), default=0) for place in range(3))
+    room = min(32, max(4, width - taken - _MARGINS))
+    for (label, first, last), course in zip(rows, courses, strict=True):
+        table.add_row(*map(cell, (label, first, sparkline(course, width=room), last)))
     return table
 
 
@@ -141,9 +164,9 @@ def _next_commands(run: RunOverview) -> list[tuple[str, str, str]]:
     commands = []
     if run.state not in (RunState.FINISHED, RunState.FAILED_START):
         commands.append((f"atrium train --resume {name}", "continue where it stopped"))
-    commands.append((f"atrium show {name}", "settings, curves, rollouts before and after"))
+    commands.append((f"atrium show {name}", "settings, curves, rollouts"))
     if folder.checkpoint_steps():
-        commands.append((f"atrium export {name}", "the policy as a plain transformers folder"))
+        commands.append((f"atrium export {name}", "the policy as a transformers folder"))
         if run.state is RunState.FINISHED:
             more = max(2 * run.status.num_steps, 1)
             commands.append((f"atrium train --resume {name} num_steps={more}", "train on"))

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -21,6 +22,7 @@ from atrium.tracking.status import RunState
 
 _CURVES = (("reward", REWARD), ("entropy", ENTROPY), ("length", LENGTH_MEAN))
 _SHORTEST_REFRESH_S = 0.1
+_GAP, _SHORTEST_BAR, _LONGEST_BAR = 2, 4, 36
 
 
 def displays(mode: str, log: Callable[[str], object]) -> tuple[Listener, ...]:
@@ -124,7 +126,8 @@ class TerminalDisplay(Listener):
         if left_s is not None and self._step < self._num_steps:
             times.append(f"{duration(left_s)} left")
         times.append(f"{number(pace.step_s)} s/step")
-        return _bar_line(f"step {self._step}/{self._num_steps}", self._step, self._num_steps, times)
+        label = f"step {self._step}/{self._num_steps}"
+        return _bar_line(label, self._step, self._num_steps, times, self._console.width)
 
     def _phase_line(self) -> RenderableType:
         if not self._phase:
@@ -133,7 +136,7 @@ class TerminalDisplay(Listener):
         notes = [note for note in (self._detail, spent) if note]
         label = f"{self._phase} {self._done}/{self._total}" if self._total else self._phase
         if self._pace is None and self._total:
-            return _bar_line(label, self._done, self._total, notes)
+            return _bar_line(label, self._done, self._total, notes, self._console.width)
         return Text(f"{printable(label)}  {printable('  '.join(notes))}", style="dim")
 
     def _quantities(self) -> Table:
@@ -160,9 +163,15 @@ class TerminalDisplay(Listener):
             self._live.refresh()
 
 
-def _bar_line(label: str, done: int, total: int, notes: list[str]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    bar = ProgressBar(total=max(total, 1), completed=min(done, total), width=36)
+def _bar_line(label: str, done: int, total: int, notes: list[str], room: int) -> Table:
+    """A bar between its label and notes, in one line: the bar shrinks first, then the first notes go."""
     percent = f"{100 * min(done, total) // max(total, 1)} %"
-    table.add_row(Text(printable(label)), bar, percent, Text("  ".join(notes), style="dim"))
+    fixed = cell_len(label) + cell_len(percent) + 3 * _GAP
+    while notes and fixed + _SHORTEST_BAR + cell_len("  ".join(notes)) > room:
+        notes = notes[1:]
+    told = Text("  ".join(notes), style="dim")
+    width = max(_SHORTEST_BAR, min(_LONGEST_BAR, room - fixed - told.cell_len))
+    bar = ProgressBar(total=max(total, 1), completed=min(done, total), width=width)
+    table = Table.grid(padding=(0, _GAP))
+    table.add_row(Text(printable(label)), bar, percent, told)
     return table

@@ -30,7 +30,7 @@ from atrium.metrics import (
 )
 from atrium.nested import flattened, mapping_at, setting
 from atrium.plain_files import read_plain
-from atrium.tracking.end_summary import INTERVAL_NOTE, curves_table, heading, print_findings
+from atrium.tracking.end_summary import INTERVAL_NOTE, curves_table, print_findings, print_heading
 from atrium.tracking.find import find_run
 from atrium.tracking.formatting import age, counted, printable, share, shortened, span
 from atrium.tracking.layout import steps_in
@@ -94,7 +94,9 @@ def main_show(argv: list[str]) -> int:
         metrics = read_metrics(folder)
         if len(metrics.steps):
             _print_title("curves (first value, course, last value)", console)
-            console.print(Padding(curves_table(metrics, _SHOWN_CURVES), (0, 0, 0, 2), expand=False))
+            console.print(
+                Padding(curves_table(metrics, console.width, _SHOWN_CURVES), (0, 0, 0, 2), expand=False)
+            )
         if lines := sides_lines(run):
             _print_title(lines[0], console)
             for line in lines[1:]:
@@ -108,7 +110,7 @@ def main_show(argv: list[str]) -> int:
 
 def _print_heading(run: RunOverview, console: Console) -> None:
     status = run.status
-    console.print(heading(run, read_metrics(run.folder)), soft_wrap=True)
+    print_heading(run, read_metrics(run.folder), console)
     if status.started:
         passed = age(time.time() - status.started)
         ago = passed if passed == "just now" else f"{passed} ago"
