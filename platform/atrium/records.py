@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,12 +49,26 @@ class Problem:
 
     `problem_id` is unique within its dataset and stable between loads. `answer` is the gold answer as
     text, without a box. `metadata` holds what breakdowns use, such as `level` and `subject`.
+    `turns` are the turns of a conversation before the question, each a role (system, user, assistant) and
+    a text. `verifier` holds values for the verifier alone, as JSON has them.
     """
 
     problem_id: str
     question: str
     answer: str
     metadata: Mapping[str, str] = field(default_factory=dict)
+    turns: tuple[tuple[str, str], ...] = ()
+    verifier: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> str:
+        """The text of the earlier turns and of the question."""
+        return "\n".join((*(text for _, text in self.turns), self.question))
+
+    @property
+    def judged_by(self) -> Mapping[str, Any]:
+        """What a verifier may judge by: the metadata and the values for the verifier."""
+        return {**self.metadata, **self.verifier}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +76,13 @@ class Verdict:
     """What the grader says about one completion, and why.
 
     A verdict ignores truncation; whether a truncated completion may count is the reward's decision.
+    `score` is between 0 and 1 where the verifier gives partial scores, and None elsewhere.
     """
 
     kind: VerdictKind
     reason: str
     extracted: str | None = None
+    score: float | None = None
 
     @property
     def is_correct(self) -> bool:

@@ -11,6 +11,7 @@ import torch
 
 from atrium import plugins
 from atrium.assemble import evaluation_key as keys
+from atrium.assemble.problem_sets import Loading
 from atrium.assemble.task import build_task, evaluated_benchmark
 from atrium.config.compose import compose
 from atrium.data.prompts import prompt_encoder
@@ -44,7 +45,7 @@ def folder(saved, tmp_path):
 def _key(folder, *overrides, change=lambda benchmark: benchmark):
     config = compose([*BASE, *overrides])
     policy = load_policy(folder, dtype=torch.float32, device="cpu")
-    validation = build_task(config, folder, lambda line: None).validation
+    validation = build_task(config, Loading(cache_dir=folder, log=lambda line: None)).validation
     return keys.evaluation_key(
         keys.policy_key(config, policy, weights_digest(policy.weights())),
         change(evaluated_benchmark(validation, config)),

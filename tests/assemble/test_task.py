@@ -11,7 +11,8 @@ from tests.benchmark_files import BENCHMARK_FILES, needs_benchmark_files
 from atrium.assemble.benchmarks import load_benchmarks
 from atrium.assemble.datasets import load_dataset
 from atrium.assemble.graders import BenchmarkGraders, grader_version
-from atrium.assemble.problem_sets import unreadable_golds
+from atrium.assemble.problem_sets import Loading, recorded_unreadable
+from atrium.assemble.references import check_references
 from atrium.assemble.task import Task, build_task, evaluated_benchmark, require_room
 from atrium.cli.train.checks import check_before_run
 from atrium.config.compose import compose, from_json, to_json
@@ -20,6 +21,7 @@ from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
 from atrium.models.context import Context
 from atrium.records import Problem
+from atrium.tracking.listener import Listener
 
 UNREADABLE_GOLDS: dict[str, set[str]] = {
     "aime2024": set(),
@@ -53,7 +55,7 @@ def load(tmp_path):
 
     def load_task(*overrides) -> tuple[Task, list[str]]:
         said: list[str] = []
-        return build_task(compose(overrides), tmp_path / "cache", said.append), said
+        return build_task(compose(overrides), Loading(cache_dir=tmp_path / "cache", log=said.append)), said
 
     return load_task
 
@@ -88,7 +90,10 @@ def test_a_benchmark_loads_the_same_without_a_run(load, sums, tmp_path):
     for overrides in ([], [*_file(sums, "num_test=6"), "benchmark=held_out"]):
         config = compose(overrides)
         (loaded,) = load_benchmarks(
-            config.benchmark, config.dataset, verifier=config.grader, cache_dir=tmp_path, log=pytest.fail
+            config.benchmark,
+            config.dataset,
+            verifier=config.grader,
+            loading=Loading(cache_dir=tmp_path, log=pytest.fail),
         )
         task, _ = load(*overrides)
         assert loaded == task.benchmarks[0]
@@ -118,10 +123,70 @@ def test_golds_that_the_grader_cannot_read_are_listed_and_dropped_or_kept(load, 
     sums.write_text("\n".join([*lines[:59], json.dumps({"problem": "?", "answer": "{\\frac{1}{2}"})]))
     task, (said,) = load(*_file(sums, f"unreadable={unreadable}", "num_test=1"), "benchmark=held_out")
     assert len(task.train) == num_left - 9
-    assert "1 golds cannot be read, so that the same answer in another form is wrong: file-" in said
+    assert "1 references cannot be read, so that the same answer in another form is wrong: file-" in said
     assert task.origin.num_unreadable == 1
     with pytest.raises(DataError, match="set unreadable=drop or keep"):
         load(*_file(sums, "unreadable=error", "num_test=1"), "benchmark=held_out")
+
+
+class _Heard(Listener):
+    def __init__(self):
+        self.phases = []
+        self.num_done = 0
+
+    def phase(self, name, total=None):
+        self.phases.append((name, total))
+
+    def advance(self, num=1, detail=""):
+        self.num_done += num
+
+
+def _checked(path, tmp_path, timeout_s=30.0, unreadable=None, name="hard"):
+    said, heard = [], _Heard()
+    verifier = MathVerifier(num_workers=1, timeout_s=timeout_s)
+    config = compose(_file(path, f"name={name}", "unreadable=drop", group="benchmark"))
+    loading = Loading(cache_dir=tmp_path, log=said.append, listener=heard, unreadable=unreadable or {})
+    loaded = load_benchmarks(config.benchmark, config.dataset, verifier=verifier, loading=loading)
+    return loaded[0], said, heard
+
+
+def test_a_reference_whose_check_times_out_is_kept_and_told(tmp_path):
+    file = _write(tmp_path / "hard.jsonl", [{"problem": "Sum?", "answer": r"\sqrt{x+\sin(y)}"}])
+    loaded, said, _ = _checked(file, tmp_path, timeout_s=0.001)
+    assert len(loaded.problems) == loaded.origin.num_unchecked == 1
+    assert loaded.origin.unreadable == ()
+    assert "hard: 1 references were not checked within 0.001 s, the problems are kept; " in said[0]
+    later, said, _ = _checked(file, tmp_path)
+    assert (later.origin.num_unchecked, said) == (0, [])
+
+
+def test_checks_are_cached_by_reference_and_show_a_progress_bar_where_they_are_many(tmp_path):
+    rows = [{"problem": f"Root {n}?", "answer": rf"\sqrt{{x^{{{n}}}+\sin(y)}}"} for n in range(1, 22)]
+    file = _write(tmp_path / "hard.jsonl", [*rows, {"problem": "?", "answer": "{\\frac{1}{2}"}])
+    loaded, said, heard = _checked(file, tmp_path)
+    assert heard.phases == [("reading hard", None), ("checking references of hard", heard.num_done)]
+    assert heard.num_done >= 20
+    assert len(loaded.problems) == 21
+    again, said_again, heard = _checked(file, tmp_path, timeout_s=0.001)
+    assert (again, said_again) == (loaded, said)
+    assert heard.phases == [("reading hard", None)]
+
+
+def test_what_a_run_dropped_when_it_began_is_dropped_again_without_a_check(tmp_path):
+    rows = [
+        {"problem": f"Root {n}?", "answer": rf"\sqrt{{x^{{{n}}}+\sin(y)}}", "id": f"r{n}"} for n in (2, 3)
+    ]
+    file = _write(tmp_path / "hard.jsonl", rows)
+    record = tmp_path / "provenance.json"
+    record.write_text(json.dumps({"origins": {"benchmarks": {"hard": {"unreadable": ["r2"]}}}}))
+    recorded = recorded_unreadable(record)
+    loaded, (said,), _ = _checked(file, tmp_path, timeout_s=0.001, unreadable=recorded)
+    assert [problem.problem_id for problem in loaded.problems] == ["r3"]
+    assert said == "hard: 1 references could not be read when this run began; dropped"
+    assert loaded.origin.unreadable == ("r2",)
+    assert recorded_unreadable(tmp_path / "none.json") == {}
+    record.write_text(json.dumps({"origins": {"dataset": {"num_rows": 2}}}))
+    assert recorded_unreadable(record) == {}
 
 
 def test_a_grader_that_does_not_fit_the_golds_is_found_at_load(load, sums):
@@ -147,10 +212,10 @@ def test_a_benchmark_has_a_grader_of_its_own(load, sums, tmp_path):
     config = compose([])
     with GraderPool(MathVerifier(num_workers=1, timeout_s=10.0, memory_limit_mb=512)) as pool:
         graders = BenchmarkGraders(config.grader, config.model, own=pool)
-        numeric = graders.of(benchmark)
-        assert graders.of(task.validation) is pool
+        numeric = graders.of(benchmark.verifier)
+        assert graders.of(task.validation.verifier) is pool
         assert numeric is not pool
-        assert graders.of(benchmark) is numeric
+        assert graders.of(benchmark.verifier) is numeric
         assert numeric.submit(r"\boxed{3.15}", "3.14").result().is_correct
         assert not pool.submit(r"\boxed{3.15}", "3.14").result().is_correct
         graders.close()
@@ -178,7 +243,10 @@ def test_a_suite_is_its_members_each_by_its_own_name(tmp_path, sums):
     )
     said: list[str] = []
     loaded = load_benchmarks(
-        config.benchmark, config.dataset, verifier=config.grader, cache_dir=tmp_path, log=said.append
+        config.benchmark,
+        config.dataset,
+        verifier=config.grader,
+        loading=Loading(cache_dir=tmp_path, log=said.append),
     )
     assert [(part.name, len(part.problems)) for part in loaded] == [
         ("aime24", 1),
@@ -230,13 +298,14 @@ def test_a_file_that_is_not_there_is_found_before_anything_is_loaded(tmp_path, o
 
 @needs_benchmark_files
 @pytest.mark.parametrize("name", UNREADABLE_GOLDS)
-def test_the_golds_of_the_real_files_grade_correct_against_themselves(name):
+def test_the_golds_of_the_real_files_grade_correct_against_themselves(name, tmp_path):
     lines = (BENCHMARK_FILES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     problems = [Problem(problem_id=r["id"], question=r["problem"], answer=str(r["answer"])) for r in rows]
-    with GraderPool(MathVerifier(num_workers=1, timeout_s=120.0, memory_limit_mb=1024)) as pool:
-        found = unreadable_golds(problems, pool)
-    assert {problem.problem_id for problem, _ in found} == UNREADABLE_GOLDS[name]
+    verifier = MathVerifier(num_workers=1, timeout_s=120.0, memory_limit_mb=1024)
+    found = check_references(problems, verifier, cache_dir=tmp_path, listener=Listener(), name=name)
+    assert {problem.problem_id for problem, _ in found.unreadable} == UNREADABLE_GOLDS[name]
+    assert found.unknown == ()
 
 
 @needs_benchmark_files
@@ -251,8 +320,7 @@ def test_a_benchmark_of_the_hub_reads_a_local_copy(tmp_path, benchmark, file, nu
         config.benchmark,
         config.dataset,
         verifier=config.grader,
-        cache_dir=tmp_path,
-        log=lambda line: None,
+        loading=Loading(cache_dir=tmp_path, log=lambda line: None),
     )
     assert (loaded.name, len(loaded.problems)) == (benchmark, num_problems)
     assert loaded.origin.num_unreadable == loaded.origin.num_instructions == 0
@@ -276,8 +344,7 @@ def test_math_is_trained_on_without_what_is_in_math500(tmp_path):
     loaded = load_dataset(
         config.dataset,
         verifier=config.grader,
-        cache_dir=tmp_path,
-        log=lambda line: None,
+        loading=Loading(cache_dir=tmp_path, log=lambda line: None),
         benchmarks={"math500": held},
     )
     # No question is the same, but some are with other numbers, and one with other spacing alone.

@@ -129,6 +129,14 @@ def test_a_setting_that_no_file_lists_can_be_given_without_a_plus():
     assert compose(["algorithm=dr_grpo", "algorithm.advantage.offset=0.1"]).algorithm.advantage.offset == 0.1
 
 
+@pytest.mark.parametrize(
+    "value", ["messages[1].content", "[a, messages[1].content]", '"messages[1].content"']
+)
+def test_a_path_with_an_index_needs_no_quotes_on_the_command_line(value):
+    config = compose(["benchmark=file", "benchmark.source=a.jsonl", f"benchmark.fields.question={value}"])
+    assert config.benchmark.fields.question[-1] == "messages[1].content"
+
+
 def test_evaluation_is_as_long_as_rollouts_unless_said_otherwise():
     assert compose(["rollout.max_new_tokens=48"]).evaluation.max_new_tokens == 48
     assert compose(["evaluation.max_new_tokens=32"]).evaluation.max_new_tokens == 32

@@ -13,7 +13,6 @@ from atrium.data.fields import (
     answer_text,
     first_of,
     look_up,
-    question_text,
     solution_answer,
 )
 from atrium.grading.extraction import extract_answer
@@ -58,20 +57,6 @@ def test_the_first_field_that_is_filled_counts():
     assert first_of(ROW, ["Problem"]) is MISSING
 
 
-def test_a_question_is_a_text_or_what_the_user_asked_last():
-    conversation = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "First?"},
-        {"role": "assistant", "content": "Yes."},
-        {"role": "user", "content": " Then? "},
-    ]
-    assert question_text(" What? \n") == "What?"
-    assert question_text(conversation) == "Then?"
-    for value in ("", "  ", None, 3, [], [{"role": "assistant", "content": "No."}], ["text"]):
-        with pytest.raises(UnreadableValueError):
-            question_text(value)
-
-
 @pytest.mark.parametrize(
     ("value", "answer"),
     [
@@ -113,6 +98,8 @@ def test_an_answer_is_read_whatever_its_shape(value, answer):
         ("####", "no answer"),
         (r"\boxed{}", "no answer"),
         (True, "no answer"),
+        ("proof", r"no answer \(proof\)"),
+        ("notfound", "no answer"),
         (float("nan"), "no answer"),
         (["1", "2"], "a list of 2 answers"),
         ({"value": 1, "unit": "m"}, "an object with the fields value, unit; map one"),
@@ -123,12 +110,24 @@ def test_what_is_not_one_answer_says_why(value, reason):
         answer_text(value, read_box)
 
 
-def test_a_solution_gives_its_last_box_or_what_follows_the_mark():
-    assert (
-        solution_answer(r"We get \boxed{1}. Checking that again more carefully: \boxed{2}", read_box) == "2"
-    )
-    assert solution_answer(r"\fbox{5}", read_box) == "5"
-    assert solution_answer("so 3\n#### 3", read_box) == "3"
-    for text in ("It is 3.", None, 3):
-        with pytest.raises(UnreadableValueError):
-            solution_answer(text, read_box)
+@pytest.mark.parametrize(
+    ("value", "answer"),
+    [
+        (r"We get \boxed{1}. Checking that again more carefully: \boxed{2}", "2"),
+        (r"\fbox{5}", "5"),
+        ("so 3\n#### 3", "3"),
+        ("$0$", "0"),
+        (r"\frac{1}{2}", r"\frac{1}{2}"),
+        (r"\text{even function}", r"\text{even function}"),
+        (" x = 3 ", "x = 3"),
+        (7, "7"),
+    ],
+)
+def test_a_solution_gives_its_box_what_follows_the_mark_or_a_bare_expression(value, answer):
+    assert solution_answer(value, read_box) == answer
+
+
+@pytest.mark.parametrize("value", ["It is 3.", "Then $x = 3$.", "3\n4", None, "", "1 + " * 40])
+def test_a_solution_in_sentences_without_a_box_has_no_answer(value):
+    with pytest.raises(UnreadableValueError):
+        solution_answer(value, read_box)

@@ -79,6 +79,28 @@ def test_instruction_and_system_turn_stand_where_the_named_templates_put_them():
     assert _read(PROMPT_TEMPLATES["matharena_aime"]) == f"[user]{arena}\n{aime}\n\n7+8=[assistant]"
 
 
+def test_a_problems_system_turn_precedes_the_templates_and_earlier_turns_precede_the_question():
+    boxed = "Please reason step by step, and put your final answer within \\boxed{}."
+    earlier = (("user", "1+1="), ("assistant", "2"))
+    for turns, template, expected in (
+        ((("system", "Be brief."),), "question", "[system]Be brief.[user]7+8=[assistant]"),
+        ((("system", "Be brief."),), "qwen_boxed", f"[system]Be brief.\n\n{boxed}[user]7+8=[assistant]"),
+        ((("system", boxed),), "qwen_boxed", f"[system]{boxed}[user]7+8=[assistant]"),
+        (earlier, "user_boxed", f"[user]1+1=[assistant]2[user]7+8=\n\n{boxed}[assistant]"),
+    ):
+        problem = replace(PROBLEM, turns=turns)
+        prompt = encode_prompt(SpellingTokenizer(SPELLED), problem, PROMPT_TEMPLATES[template])
+        assert "".join(map(chr, prompt)) == expected
+    encode = prompt_encoder(SpellingTokenizer(SPELLED), PROMPT_TEMPLATES["question"])
+    assert len(encode(replace(PROBLEM, turns=earlier))) > len(encode(PROBLEM))
+
+
+def test_turns_before_a_plain_text_prompt_are_refused_with_the_way_out():
+    problem = replace(PROBLEM, turns=(("system", "Be brief."),))
+    with pytest.raises(ConfigError, match=r"'bare' is plain text, and problem 'p' has a system turn .*drop"):
+        encode_prompt(SpellingTokenizer(SPELLED), problem, PROMPT_TEMPLATES["bare"])
+
+
 def test_every_template_that_asks_for_an_answer_asks_for_the_box_that_the_grader_reads():
     without = {name for name, template in PROMPT_TEMPLATES.items() if "\\boxed{" not in _asked(template)}
     assert without == {"question", "bare"}

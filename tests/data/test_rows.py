@@ -47,6 +47,24 @@ def test_json_may_be_lines_one_list_in_an_object_or_one_row(tmp_path):
     assert list(read_rows(tmp_path / "rows.json", COLUMNS)) == ROWS[:1]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'problem;answer\n1,5+1?;"2;5"\n',
+        'sep=;\nproblem;answer\n1,5+1?;"2;5"\n',
+        "problem\tanswer\n1,5+1?\t2;5\n",
+        "problem|answer\n1,5+1?|2;5\n",
+        'problem,answer\n"1,5+1?",2;5\n',
+        '"problem";"answer"\n"1,5+1?";"2;5"\n',
+        '"a, b";problem;answer\n;"1,5+1?";"2;5"\n',
+    ],
+)
+def test_the_delimiter_of_a_csv_is_what_divides_its_header(tmp_path, text):
+    (tmp_path / "rows.csv").write_text(text)
+    (row,) = read_rows(tmp_path / "rows.csv", COLUMNS)
+    assert (row["problem"], row["answer"]) == ("1,5+1?", "2;5")
+
+
 def test_parquet_is_read_in_the_wanted_columns_and_names_the_others(tmp_path):
     path = _write(tmp_path / "rows.parquet", [{**row, "generations": ["long"] * 3} for row in ROWS])
     assert list(read_rows(path, {"answer", "gold"})) == [

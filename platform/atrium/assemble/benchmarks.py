@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from atrium.assemble.datasets import load_dataset
-from atrium.assemble.problem_sets import load_problem_set
+from atrium.assemble.problem_sets import Loading, load_problem_set
 from atrium.config.tasks import (
     ArithmeticBenchmarkConfig,
     ArithmeticDatasetConfig,
@@ -18,7 +17,6 @@ from atrium.config.tasks import (
 )
 from atrium.data.problem_sets import Origin
 from atrium.data.problems import Dataset
-from atrium.data.sources import Log
 from atrium.errors import ConfigError
 from atrium.grading.verifiers import Verifier
 from atrium.records import Problem
@@ -52,8 +50,7 @@ def load_benchmarks(
     dataset: DatasetConfig,
     *,
     verifier: Verifier,
-    cache_dir: Path,
-    log: Log,
+    loading: Loading,
 ) -> tuple[LoadedBenchmark, ...]:
     """The benchmarks that the group names, in its order; `dataset` is read only for its own test problems.
 
@@ -61,9 +58,9 @@ def load_benchmarks(
     test problems.
     """
     if isinstance(benchmark, ArithmeticBenchmarkConfig | HeldOutBenchmarkConfig):
-        return (_held_out(benchmark, dataset, verifier=verifier, cache_dir=cache_dir, log=log),)
+        return (_held_out(benchmark, dataset, verifier=verifier, loading=loading),)
     members = benchmark.members.values() if isinstance(benchmark, SuiteBenchmarkConfig) else (benchmark,)
-    return tuple(_load(member, verifier=verifier, cache_dir=cache_dir, log=log) for member in members)
+    return tuple(_load(member, verifier=verifier, loading=loading) for member in members)
 
 
 def is_held_out(benchmark: BenchmarkConfig) -> bool:
@@ -82,10 +79,9 @@ def _held_out(
     dataset: DatasetConfig,
     *,
     verifier: Verifier,
-    cache_dir: Path,
-    log: Log,
+    loading: Loading,
 ) -> LoadedBenchmark:
-    loaded = load_dataset(dataset, verifier=verifier, cache_dir=cache_dir, log=log)
+    loaded = load_dataset(dataset, verifier=verifier, loading=loading)
     if loaded.splits.test is None:
         raise ConfigError(
             f"benchmark.kind={benchmark.kind}: the dataset holds out no test problems; set dataset.num_test, "
@@ -94,23 +90,21 @@ def _held_out(
     return own_benchmark(loaded.splits.test, dataset, loaded.origin)
 
 
-def _load(
-    settings: ProblemsBenchmarkConfig, *, verifier: Verifier, cache_dir: Path, log: Log
-) -> LoadedBenchmark:
+def _load(settings: ProblemsBenchmarkConfig, *, verifier: Verifier, loading: Loading) -> LoadedBenchmark:
     loaded = load_problem_set(
         settings,
-        verifier=settings.grader or verifier,
-        cache_dir=cache_dir,
-        log=log,
+        verifier=settings.verifier or verifier,
+        loading=loading,
+        record_name=settings.name,
     )
     problems, origin = loaded.problems[: settings.num_problems], loaded.origin
     if len(problems) < len(loaded.problems):
         text = f"only the first {len(problems)} of {len(loaded.problems)} problems are taken"
-        log(f"{settings.name}: {text}")
+        loading.log(f"{settings.name}: {text}")
         origin = replace(origin, num_problems=len(problems), warnings=(*origin.warnings, text))
     return LoadedBenchmark(
         dataset=Dataset(name=settings.name, problems=problems),
-        verifier=settings.grader,
+        verifier=settings.verifier,
         require_stop=settings.require_stop,
         origin=origin,
     )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from atrium.assemble.problem_sets import load_problem_set
+from atrium.assemble.problem_sets import Loading, load_problem_set
 from atrium.config.tasks import ArithmeticDatasetConfig, DatasetConfig
 from atrium.data.arithmetic import arithmetic_splits
 from atrium.data.contamination import Overlap, find_overlaps
 from atrium.data.problem_sets import Origin
 from atrium.data.settings import ArithmeticSettings
-from atrium.data.sources import Log
 from atrium.data.splits import Splits, split_problems
 from atrium.errors import DataError
 from atrium.grading.verifiers import Verifier
@@ -34,8 +32,7 @@ def load_dataset(
     dataset: DatasetConfig,
     *,
     verifier: Verifier,
-    cache_dir: Path,
-    log: Log,
+    loading: Loading,
     benchmarks: Mapping[str, Sequence[Problem]] | None = None,
 ) -> LoadedDataset:
     """The dataset's parts; problems that one of `benchmarks` has too are in none of them.
@@ -47,7 +44,7 @@ def load_dataset(
         return LoadedDataset(
             splits=splits, origin=Origin(source="arithmetic", num_problems=len(splits.train))
         )
-    loaded = load_problem_set(dataset, verifier=verifier, cache_dir=cache_dir, log=log)
+    loaded = load_problem_set(dataset, verifier=verifier, loading=loading, record_name="dataset")
     problems, origin = loaded.problems, loaded.origin
     overlaps = find_overlaps(problems, benchmarks or {}, dataset.contamination)
     if overlaps:
@@ -57,7 +54,7 @@ def load_dataset(
             _overlap_text(name, overlaps) for name in dict.fromkeys(one.benchmark for one in overlaps)
         ]
         for warning in warnings:
-            log(f"{dataset.name}: {warning}")
+            loading.log(f"{dataset.name}: {warning}")
         pairs = [(one.problem_id, f"{one.benchmark}/{one.held_id}", one.shared) for one in overlaps]
         origin = replace(
             origin,

@@ -21,7 +21,7 @@ from atrium.assemble.fitting import changed
 from atrium.assemble.graders import BenchmarkGraders, build_grader, grader_version
 from atrium.assemble.placement import build_placed_engine
 from atrium.assemble.policies import build_policy, copy_out_of_mmap
-from atrium.assemble.prepared import tokenizer_of
+from atrium.assemble.prepared import loading_for, tokenizer_of
 from atrium.assemble.prompts import checked_encoder, prompt_hashes
 from atrium.assemble.run import Run, RunRequest, opened, start_of
 from atrium.assemble.task import evaluated_benchmark, require_same_data
@@ -30,12 +30,13 @@ from atrium.config.dates import dated
 from atrium.config.evaluation import EvaluationSettings
 from atrium.config.schema import RunConfig
 from atrium.data.prompt_checks import check_prompt
-from atrium.data.prompts import PromptTemplate
+from atrium.data.prompts import PromptTemplate, prompt_encoder
 from atrium.errors import ConfigError, Interrupted
 from atrium.evaluation.collection import Progress, Watch
 from atrium.evaluation.evaluator import Benchmark, Evaluation, evaluate
 from atrium.evaluation.results import summarize_all
 from atrium.grading.grader import Grader
+from atrium.models.context import Context
 from atrium.models.digests import source_digests, weights_digest
 from atrium.models.policy import Policy, load_policy
 from atrium.models.settings import HubModelSettings, TinyModelSettings
@@ -45,7 +46,6 @@ from atrium.rollout.engine import Engine
 from atrium.tracking.end_summary import name_to_type
 from atrium.tracking.evaluation_parts import EvaluationParts
 from atrium.tracking.formatting import number, share
-from atrium.tracking.layout import CACHE_DIR
 from atrium.tracking.listener import Listener
 from atrium.tracking.provenance import DataProvenance
 
@@ -73,16 +73,10 @@ def run_evaluation(
         conclude=lambda folder: None,  # the command prints the scores
     )
     lines: list[str] = []
-    loaded = load_benchmarks(
-        config.benchmark,
-        config.dataset,
-        verifier=config.grader,
-        cache_dir=Path(config.runs_dir) / CACHE_DIR,
-        log=lines.append,
-    )
+    with loading_for(config, resume, lines.append) as loading:
+        loaded = load_benchmarks(config.benchmark, config.dataset, verifier=config.grader, loading=loading)
     if resume is None:
-        tokenizer, _ = tokenizer_of(config)
-        check_prompt(tokenizer, config.model.prompt, loaded[0].problems[0], config.model.date)
+        _check_prompts(config, loaded)
     with opened(request, overrides) as run, _stopped_at_once(run):
         for line in lines:
             run.log(line)
@@ -101,6 +95,15 @@ def evaluation_label(settings: EvaluationSettings) -> str:
     else:
         name = "tiny" if isinstance(model, TinyModelSettings) else Path(model.source).name
     return (_NOT_IN_NAMES.sub("_", name).strip("._+=-") or "model")[:60]
+
+
+def _check_prompts(config: RunConfig, loaded: Sequence[LoadedBenchmark]) -> None:
+    """Raise `ConfigError` for a prompt that the model cannot take, before its weights are made or loaded."""
+    tokenizer, context = tokenizer_of(config)
+    check_prompt(tokenizer, config.model.prompt, loaded[0].problems[0], config.model.date)
+    encode = prompt_encoder(tokenizer, config.model.prompt, config.model.date)
+    for one in loaded if context.length else ():
+        fitted_benchmark(evaluated_benchmark(one, config), context, encode, lambda line: None)
 
 
 @contextmanager
@@ -159,7 +162,7 @@ def _evaluate_all(
         encode=encode,
     )
     count = _Count(run.listener, sum(len(one.problems) for one in loaded))
-    return [_evaluate_one(parts, one, graders.of(one), count) for one in loaded]
+    return [_evaluate_one(parts, one, graders.of(one.verifier), count) for one in loaded]
 
 
 def _engine(run: Run, policy: Policy) -> Engine:
@@ -177,7 +180,7 @@ def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count:
     """Evaluate and record one benchmark; what an earlier process finished is read, not sampled."""
     settings, run = parts.settings, parts.run
     benchmark = fitted_benchmark(
-        evaluated_benchmark(loaded, settings.config), parts.policy, parts.encode, run.log
+        evaluated_benchmark(loaded, settings.config), parts.policy.context, parts.encode, run.log
     )
     num_problems, num_samples = len(benchmark.problems), benchmark.num_samples
     whole = run.folder.evaluation_path(benchmark.name, settings.step)
@@ -303,7 +306,7 @@ def load_evaluated_policy(config: RunConfig, cache_dir: Path, listener: Listener
 
 def fitted_benchmark(
     benchmark: Benchmark,
-    policy: Policy,
+    context: Context,
     encode: Callable[[Problem], TokenIds],
     log: Callable[[str], None],
 ) -> Benchmark:
@@ -311,26 +314,26 @@ def fitted_benchmark(
 
     Raises `ConfigError` for a prompt that leaves no room, and where the rotary embedding sets the context.
     """
-    wanted, context = benchmark.sampling.max_new_tokens, policy.context_length
+    wanted, length = benchmark.sampling.max_new_tokens, context.length
     last = max(benchmark.problems, key=lambda problem: len(encode(problem)))
-    room = context - len(encode(last))
+    room = length - len(encode(last))
     if room < 1:
         raise ConfigError(
             f"benchmark {benchmark.name!r}: the prompt of problem {last.problem_id!r} has "
-            f"{len(encode(last))} tokens and the model's context holds {context}, so it could not be "
+            f"{len(encode(last))} tokens and the model's context holds {length}, so it could not be "
             "answered; leave the problem out, or choose another model or benchmark"
         )
-    if wanted > room and policy.context.reason:
+    if wanted > room and context.reason:
         raise ConfigError(
             f"benchmark {benchmark.name!r}: the prompt of problem {last.problem_id!r} has "
             f"{len(encode(last))} tokens, which with evaluation.max_new_tokens={wanted} exceed the model's "
-            f"context of {context} tokens{policy.context.reason}; lower evaluation.max_new_tokens to at most "
+            f"context of {length} tokens{context.reason}; lower evaluation.max_new_tokens to at most "
             f"{room}"
         )
     if wanted > room:
         log(
             f"{benchmark.name}: answers may have {room} tokens, not evaluation.max_new_tokens={wanted}: "
-            f"the model's context of {context} leaves no more after the longest prompt"
+            f"the model's context of {length} leaves no more after the longest prompt"
         )
         return replace(benchmark, sampling=benchmark.sampling.model_copy(update={"max_new_tokens": room}))
     return benchmark

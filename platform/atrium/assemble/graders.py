@@ -8,7 +8,6 @@ from __future__ import annotations
 from importlib import metadata
 
 import atrium
-from atrium.assemble.benchmarks import LoadedBenchmark
 from atrium.grading.grader import Grader
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import Verifier
@@ -35,15 +34,15 @@ class BenchmarkGraders:
         self.own = own
         self._graders: list[tuple[Verifier, Grader]] = [(verifier, own)]
 
-    def of(self, benchmark: LoadedBenchmark) -> Grader:
-        """The grader that judges as the benchmark asks."""
-        if benchmark.verifier is None:
+    def of(self, verifier: Verifier | None) -> Grader:
+        """The grader of a benchmark with this verifier; None stands for the run's own."""
+        if verifier is None:
             return self.own
         for known, grader in self._graders:
-            if known == benchmark.verifier:
+            if known == verifier:
                 return grader
-        grader = build_grader(benchmark.verifier, self._model)
-        self._graders.append((benchmark.verifier, grader))
+        grader = build_grader(verifier, self._model)
+        self._graders.append((verifier, grader))
         return grader
 
     def close(self) -> None:

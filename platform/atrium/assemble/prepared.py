@@ -5,6 +5,8 @@ A mistake in any of them ends the command and leaves no run behind.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,18 +16,24 @@ from transformers import PreTrainedTokenizerBase
 from atrium import plugins
 from atrium.assemble.bank import read_bank
 from atrium.assemble.dry_run import try_reward
+from atrium.assemble.problem_sets import Loading, recorded_unreadable
 from atrium.assemble.ranks import explained_by
 from atrium.assemble.task import Task, build_task, evaluated_benchmark, require_room
 from atrium.config.compose import from_json, to_json
 from atrium.config.schema import RunConfig
 from atrium.data.prompt_checks import check_prompt
 from atrium.data.prompts import prompt_encoder
+from atrium.data.sources import Log
 from atrium.models.context import Context
 from atrium.models.policy import load_tokenizer
 from atrium.models.settings import TinyModelSettings
 from atrium.models.tiny import build_tokenizer
 from atrium.rollout.stored_rollouts import StoredCompletion
 from atrium.tracking.layout import CACHE_DIR
+from atrium.tracking.listener import Listeners
+from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.status import RunState
+from atrium.tracking.terminal_display import displays
 from atrium.train.ranks.ranks import SINGLE, Ranks
 
 
@@ -45,13 +53,33 @@ def prepare(config: RunConfig, ranks: Ranks = SINGLE) -> Prepared:
     """
     lines: list[str] = []
     with explained_by(ranks), ranks.first_alone("loading the data"):
-        task = build_task(config, Path(config.runs_dir) / CACHE_DIR, lines.append)
+        with loading_for(config, config.resume, lines.append, is_shown=ranks.is_first) as loading:
+            task = build_task(config, loading)
         stored = read_bank(config, task.train.problems, lines.append)
         with plugins.explained():
             try_reward(config, task.train.problems[0])
         if config.resume is None:
             _check_prompts(config, task)
     return Prepared(task=task, stored=stored, lines=tuple(lines))
+
+
+@contextmanager
+def loading_for(
+    config: RunConfig, resume: Path | str | None, log: Log, *, is_shown: bool = True
+) -> Iterator[Loading]:
+    """What loading problems needs; a resumed run keeps to the references that it could read when it began."""
+    provenance = None if resume is None else RunFolder(Path(resume)).provenance_file
+    shown = displays(config.tracking.progress, lambda line: None) if is_shown else ()
+    listener = Listeners(shown)
+    try:
+        yield Loading(
+            cache_dir=Path(config.runs_dir) / CACHE_DIR,
+            log=log,
+            listener=listener,
+            unreadable={} if provenance is None else recorded_unreadable(provenance),
+        )
+    finally:
+        listener.end(RunState.FINISHED)
 
 
 def check_start(config: RunConfig) -> None:

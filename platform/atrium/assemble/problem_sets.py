@@ -1,4 +1,4 @@
-"""From the settings of a problem set to its problems, each gold graded against itself in another form.
+"""From the settings of a problem set to its problems, each reference graded against itself in another form.
 
 No torch: what a run trains on and is judged by is known, and known to be sound, before anything heavy is
 loaded.
@@ -6,98 +6,138 @@ loaded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future
-from dataclasses import replace
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from atrium.assemble.references import check_references
 from atrium.config.tasks import ProblemSetConfig
 from atrium.data.problem_sets import ProblemSet, read_problem_set
 from atrium.data.sources import Log
 from atrium.errors import DataError
 from atrium.grading.extraction import extract_answer
-from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import Verifier
-from atrium.records import Problem, Verdict
+from atrium.nested import mapping_at
+from atrium.plain_files import read_plain
+from atrium.records import Problem
+from atrium.tracking.listener import Listener
 
 _MAX_LISTED = 5
-_MAX_WORKED = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """What loading problems takes from a run: its cache folder, and who hears about the progress.
+
+    `unreadable` holds the ids of problems whose reference could not be read when the run began, by the name
+    of the problem set; such sets are not checked again.
+    """
+
+    cache_dir: Path
+    log: Log
+    listener: Listener = field(default_factory=Listener)
+    unreadable: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def recorded_unreadable(provenance: Path) -> dict[str, tuple[str, ...]]:
+    """The ids of unreadable references by problem set, from a run's `provenance.json`; empty without one."""
+    try:
+        record = json.loads(read_plain(provenance))
+        origins = record.get("origins", record)
+        sets = {"dataset": origins.get("dataset"), **mapping_at(origins, "benchmarks")}
+    except (OSError, ValueError, AttributeError):
+        return {}
+    found = {name: one.get("unreadable") for name, one in sets.items() if isinstance(one, dict)}
+    return {name: tuple(map(str, ids)) for name, ids in found.items() if isinstance(ids, list)}
 
 
 def load_problem_set(
-    settings: ProblemSetConfig, *, verifier: Verifier, cache_dir: Path, log: Log
+    settings: ProblemSetConfig, *, verifier: Verifier, loading: Loading, record_name: str
 ) -> ProblemSet:
-    """The problems of the settings' files, without those whose gold cannot be graded where so set.
+    """The problems of the settings' files, without those whose reference cannot be graded where so set.
 
-    `log` gets every warning, too. Raises `DataError` where the data are missing or not what is declared.
+    Every warning is logged, too. `record_name` is what the run's record calls the set. Raises `DataError`
+    where the data are missing or not what is declared.
     """
+    loading.listener.phase(f"reading {settings.name}")
     loaded = read_problem_set(
         settings,
-        cache_dir=cache_dir,
+        cache_dir=loading.cache_dir,
         read_box=partial(extract_answer, thinking=False),
-        log=log,
+        log=loading.log,
     )
-    graded = _with_sound_golds(loaded, settings, verifier)
-    for warning in graded.origin.warnings:
-        log(f"{settings.name}: {warning}")
-    return graded
-
-
-def unreadable_golds(problems: Sequence[Problem], pool: GraderPool) -> list[tuple[Problem, Verdict]]:
-    """The problems for which their own gold, written otherwise, is not graded correct, each with the verdict.
-
-    Of the golds that only worker processes can judge, the first `_MAX_WORKED` different ones are tried: in a
-    large training set all of them would take longer than the start of a run should.
-    """
-    settled: dict[str, Verdict] = {}
-    worked: dict[str, Future[Verdict]] = {}
-    for gold in dict.fromkeys(problem.answer for problem in problems):
-        text = pool.verifier.write(pool.verifier.restate(gold))
-        verdict = pool.settle(text, gold)
-        if verdict is not None:
-            settled[gold] = verdict
-        elif len(worked) < _MAX_WORKED:
-            worked[gold] = pool.submit(text, gold)
-    settled |= {gold: future.result() for gold, future in worked.items()}
-    unreadable = {gold: verdict for gold, verdict in settled.items() if not verdict.is_correct}
-    return [(problem, unreadable[problem.answer]) for problem in problems if problem.answer in unreadable]
-
-
-def _with_sound_golds(loaded: ProblemSet, settings: ProblemSetConfig, verifier: Verifier) -> ProblemSet:
     for problem in loaded.problems:
         try:
-            verifier.of_problem(problem.metadata)
+            verifier.of_problem(problem.judged_by)
         except DataError as error:
             raise DataError(f"{settings.name}: {problem.problem_id}: {error}") from error
-    with GraderPool(verifier) as grader:
-        unreadable = unreadable_golds(loaded.problems, grader)
-    if not unreadable:
-        return loaded
-    listed = "; ".join(
-        f"{problem.problem_id} {problem.answer[:40]!r} ({verdict.reason})"
-        for problem, verdict in unreadable[:_MAX_LISTED]
-    )
-    more = f" and {len(unreadable) - _MAX_LISTED} more" if len(unreadable) > _MAX_LISTED else ""
-    text = (
-        f"{len(unreadable)} golds cannot be read, so that the same answer in another form is wrong: "
-        f"{listed}{more}"
-    )
-    if settings.unreadable == "error":
-        raise DataError(f"'{settings.name}': {text}; set unreadable=drop or keep to go on with this")
-    origin = loaded.origin
-    dropped = {problem.problem_id for problem, _ in unreadable} if settings.unreadable == "drop" else set()
+    checked = _checked(loaded, settings, verifier, loading, loading.unreadable.get(record_name))
+    for warning in checked.origin.warnings:
+        loading.log(f"{settings.name}: {warning}")
+    return checked
+
+
+def _checked(
+    loaded: ProblemSet,
+    settings: ProblemSetConfig,
+    verifier: Verifier,
+    loading: Loading,
+    recorded: Sequence[str] | None,
+) -> ProblemSet:
+    """The set after the check of its references, or after what an earlier check recorded."""
+    unreadable, what, num_unchecked = _found(loaded, settings.name, verifier, loading, recorded)
+    if unreadable and settings.unreadable == "error":
+        raise DataError(f"'{settings.name}': {what}; set unreadable=drop or keep to go on with this")
+    is_dropping = settings.unreadable == "drop"
+    dropped = {problem.problem_id for problem, _ in unreadable} if is_dropping else set()
     kept = tuple(problem for problem in loaded.problems if problem.problem_id not in dropped)
     if not kept:
-        raise DataError(f"'{settings.name}': {text}; none is left, so the grader does not fit these data")
-    done = "dropped" if dropped else "kept, and an answer to them hardly counts"
+        raise DataError(f"'{settings.name}': {what}; none is left, so the grader does not fit these data")
+    warnings = []
+    if num_unchecked:
+        warnings.append(
+            f"{num_unchecked} references were not checked within {verifier.timeout_s:g} s, the problems are "
+            "kept; another run may find them unreadable, so this one is not exactly repeatable"
+        )
+    if unreadable:
+        done = "dropped" if dropped else "kept, and an answer to them hardly counts"
+        warnings.append(f"{what}; {done}")
     return replace(
         loaded,
         problems=kept,
         origin=replace(
-            origin,
+            loaded.origin,
             num_problems=len(kept),
             num_unreadable=len(unreadable),
-            warnings=(*origin.warnings, f"{text}; {done}"),
+            num_unchecked=num_unchecked,
+            unreadable=tuple(problem.problem_id for problem, _ in unreadable),
+            warnings=(*loaded.origin.warnings, *warnings),
         ),
+    )
+
+
+def _found(
+    loaded: ProblemSet, name: str, verifier: Verifier, loading: Loading, recorded: Sequence[str] | None
+) -> tuple[list[tuple[Problem, str]], str, int]:
+    """The problems whose reference cannot be read with the reasons, a sentence, and the number unchecked."""
+    if recorded is not None:
+        unreadable = [(problem, "") for problem in loaded.problems if problem.problem_id in set(recorded)]
+        return unreadable, f"{len(unreadable)} references could not be read when this run began", 0
+    check = check_references(
+        loaded.problems, verifier, cache_dir=loading.cache_dir, listener=loading.listener, name=name
+    )
+    return list(check.unreadable), _unreadable_text(check.unreadable), len(check.unknown)
+
+
+def _unreadable_text(unreadable: Sequence[tuple[Problem, str]]) -> str:
+    listed = "; ".join(
+        f"{problem.problem_id} {problem.answer[:40]!r} ({reason})"
+        for problem, reason in unreadable[:_MAX_LISTED]
+    )
+    more = f" and {len(unreadable) - _MAX_LISTED} more" if len(unreadable) > _MAX_LISTED else ""
+    return (
+        f"{len(unreadable)} references cannot be read, so that the same answer in another form is wrong: "
+        f"{listed}{more}"
     )

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from atrium.data.rows import parse_json
 from atrium.errors import DataError
@@ -34,7 +35,7 @@ class StoredAnswer:
     text: str
     was_correct: bool | None
     extracted: str | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    judged_by: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ class Regraded:
 def regrade(answers: Sequence[StoredAnswer], verifier: Verifier, *, thinking: bool) -> list[Regraded]:
     """Grade each answer with the verifier, in their order."""
     with GraderPool(verifier, thinking=thinking) as pool:
-        futures = [pool.submit(answer.text, answer.gold, answer.metadata) for answer in answers]
+        futures = [pool.submit(answer.text, answer.gold, answer.judged_by) for answer in answers]
         verdicts = [future.result() for future in futures]
     return [
         Regraded(stored=answer, verdict=verdict.kind, extracted=verdict.extracted, reason=verdict.reason)
@@ -77,7 +78,7 @@ def answers_of_rows(rows: Sequence[Mapping[str, object]]) -> list[StoredAnswer]:
             text=str(row["text"]),
             was_correct=row["verdict"] == VerdictKind.CORRECT.value,
             extracted=None if row["extracted"] is None else str(row["extracted"]),
-            metadata=json.loads(str(row["metadata"])),
+            judged_by=json.loads(str(row["metadata"])) | json.loads(str(row.get("verifier") or "{}")),
         )
         for row in rows
     ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from atrium.assemble.benchmarks import LoadedBenchmark, is_held_out, load_benchmarks, own_benchmark
 from atrium.assemble.datasets import load_dataset
 from atrium.assemble.graders import grader_version
+from atrium.assemble.problem_sets import Loading
 from atrium.assemble.prompts import prompt_hashes
 from atrium.config.schema import RunConfig
 from atrium.data.problem_sets import Origin
@@ -98,13 +99,13 @@ def _fits(
     problems: Sequence[Problem], encode: Callable[[Problem], TokenIds], room: int
 ) -> Callable[[Problem], bool]:
     """Whether a problem's prompt has at most `room` tokens; only long texts are encoded to find out."""
-    shortest = min(problems, key=lambda problem: len(problem.question))
+    shortest = min(problems, key=lambda problem: len(problem.asked))
     # A token is at least a byte, so no prompt is longer than this one and its own text together.
     num_safe_bytes = room - len(encode(shortest))
-    return lambda problem: len(problem.question.encode()) <= num_safe_bytes or len(encode(problem)) <= room
+    return lambda problem: len(problem.asked.encode()) <= num_safe_bytes or len(encode(problem)) <= room
 
 
-def build_task(config: RunConfig, cache_dir: Path, log: Callable[[str], None]) -> Task:
+def build_task(config: RunConfig, loading: Loading) -> Task:
     """The task that the configuration describes, its problems fetched and checked."""
     benchmarks: tuple[LoadedBenchmark, ...] = ()
     if not is_held_out(config.benchmark):
@@ -112,15 +113,13 @@ def build_task(config: RunConfig, cache_dir: Path, log: Callable[[str], None]) -
             config.benchmark,
             config.dataset,
             verifier=config.grader,
-            cache_dir=cache_dir,
-            log=log,
+            loading=loading,
         )
     loaded = load_dataset(
         config.dataset,
         verifier=config.grader,
         benchmarks={benchmark.name: benchmark.problems for benchmark in benchmarks},
-        cache_dir=cache_dir,
-        log=log,
+        loading=loading,
     )
     splits = loaded.splits
     if splits.test is not None and is_held_out(config.benchmark):

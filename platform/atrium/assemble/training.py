@@ -185,7 +185,7 @@ def _assembled(
     collector = _collector(run, task, problems, encode, models.engine, graders.own, ranks)
     if stored is not None:
         collector = collected_from_bank(collector, stored, config, policy, problems)
-    longest = len(encode(max(problems, key=lambda problem: len(problem.question))))
+    longest = len(encode(max(problems, key=lambda problem: len(problem.asked))))
     plan = _evaluation_plan(run, task, policy, graders, models.engine, encode)
     return Training(
         settings=_loop_settings(config, policy),
@@ -292,7 +292,7 @@ def _evaluation_plan(
     validation, *tests = (
         JudgedBenchmark(
             require_room(evaluated_benchmark(loaded, config), encode, policy.context),
-            graders.of(loaded),
+            graders.of(loaded.verifier),
             loaded.verifier or config.grader,
         )
         for loaded in (task.validation, *task.benchmarks)

@@ -15,7 +15,7 @@ from atrium.config.compose import check_overrides, compose
 from atrium.config.nearest import shown
 from atrium.errors import ConfigError
 from atrium.grading.verifiers import Verifier
-from atrium.nested import setting
+from atrium.nested import mapping_at, setting
 from atrium.tracking.find import EVALUATED, find_run
 from atrium.tracking.formatting import share
 from atrium.tracking.printing import print_cells, say, standard_output
@@ -68,11 +68,14 @@ def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str], csv: Pa
 
 def _verifier_of(config: Mapping[str, object], name: str) -> Verifier | None:
     """The grader that judged a benchmark of a record."""
-    own = setting(config, "benchmark.grader")
+    benchmark = mapping_at(config, "benchmark")
     members = setting(config, "benchmark.members")
     for member in members.values() if isinstance(members, Mapping) else ():
         if isinstance(member, Mapping) and member.get("name") == name:
-            own = member.get("grader")
+            benchmark = member
+    own = benchmark.get("grader")
+    if own is None and setting(benchmark, "fields.choices"):
+        own = {"kind": "multiple_choice"}
     section = own or config.get("grader")
     if not isinstance(section, Mapping) or section.get("kind") not in Verifier.kinds:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -123,6 +124,8 @@ def _print_answers(name: str, rows: Sequence[Row], problem_id: str, console: Con
     if not samples:
         raise RunFolderError(f"{name} has no problem {problem_id!r}; `atrium samples` lists them")
     say(console, f"{name} {problem_id}", "bold")
+    for role, text in json.loads(samples[0].get("turns") or "[]"):
+        say(console, f"  {role}: {text}", "dim")
     say(console, f"  {samples[0]['question']}\n  gold: {samples[0]['gold']}")
     table = [
         (

@@ -18,6 +18,7 @@ from atrium.config.tasks import (
     SuiteBenchmarkConfig,
 )
 from atrium.errors import ConfigError
+from atrium.grading.verifiers import MultipleChoiceVerifier
 from atrium.models.settings import HubModelSettings, TinyModelSettings
 
 
@@ -116,12 +117,19 @@ def _check_lengths(config: RunConfig) -> None:
 def _check_dataset(config: RunConfig) -> None:
     dataset = config.dataset
     if isinstance(dataset, ProblemsDatasetConfig):
-        _check_published(dataset)
+        _check_published(dataset, config.grader)
     else:
         dataset.check()
 
 
-def _check_published(dataset: ProblemsDatasetConfig) -> None:
+def _check_published(dataset: ProblemsDatasetConfig, grader: object) -> None:
+    if dataset.fields.choices and not isinstance(grader, MultipleChoiceVerifier):
+        raise ConfigError(
+            f"dataset.fields.choices={list(dataset.fields.choices)}: references become letters, which "
+            "the grader does not compare; set grader=multiple_choice"
+        )
+    if dataset.fields.verifier:
+        return
     if not dataset.fields.answer and not dataset.fields.solution:
         raise ConfigError(
             "dataset.fields.answer=[]: gold answers are nowhere; allowed is a field for the answer, or "

@@ -23,6 +23,7 @@ from atrium.errors import ConfigError
 
 _MAX_DEPTH = 32
 _PLAIN_INTERPOLATION = re.compile(r"\$\{[\w.]+\}")
+_FIELD_PATH = re.compile(r"(?<![\w.])[A-Za-z_][\w.]*\[\d+\][\w.\[\]]*?(?=[,\s\]}]|$)")
 FORBIDDEN_KEY = "_target_"
 
 NO_CALLS = (
@@ -44,7 +45,7 @@ def parse_overrides(lines: Sequence[str], groups: Groups, *, allow_sweeps: bool 
         _refuse_code(line)
         if line.lstrip("+~").startswith((f"{LOCAL}=", f"{LOCAL}@")):
             raise ConfigError(f"{line}: conf/{LOCAL}/default.yaml applies by itself; change the file instead")
-    overrides = [_parse(line, groups) for line in lines]
+    overrides = [_parse(_with_quoted_paths(line), groups) for line in lines]
     for override in overrides:
         _check_shape(override, groups, allow_sweeps=allow_sweeps)
         if override.key_or_group in groups:
@@ -88,6 +89,13 @@ def _refuse_code(line: str) -> None:
             f"{shown(line)}: Hydra's own settings are fixed; allowed are the flags --multirun, --cfg, "
             "--info and --help"
         )
+
+
+def _with_quoted_paths(line: str) -> str:
+    """The line with quotes around paths such as messages[1].content, which Hydra's grammar asks for."""
+    key, equals, value = line.partition("=")
+    is_quoted = "'" in value or '"' in value
+    return line if is_quoted else key + equals + _FIELD_PATH.sub(r'"\g<0>"', value)
 
 
 def _parse(line: str, groups: Groups) -> Override:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from atrium.data.contamination import Contamination
 from atrium.data.settings import ArithmeticSettings, ProblemFiles
-from atrium.grading.verifiers import Verifier
+from atrium.grading.verifiers import MultipleChoiceVerifier, Verifier
 from atrium.section import Count, CountOrZero, FolderName, Section, Seed
 
 
@@ -71,6 +71,13 @@ class ProblemsBenchmarkConfig(ProblemSetConfig):
     """How answers are compared with golds here; null for the run's grader."""
     require_stop: bool
     """Whether an answer that was cut off at the length limit counts as wrong whatever it says."""
+
+    @property
+    def verifier(self) -> Verifier | None:
+        """The grader, which is multiple_choice where choices are shown; None for the run's grader."""
+        if self.grader is None and self.fields.choices:
+            return MultipleChoiceVerifier()
+        return self.grader
 
 
 class SuiteBenchmarkConfig(Section):

@@ -1,9 +1,9 @@
-r"""Field mapping: where a row holds its question and its gold answer, and what text each of them is.
+r"""Field mapping: where a row holds its values, and the text of its reference answer.
 
-The shapes in which published datasets hold the same thing are told apart by the value, not by the dataset:
-an answer is text, a number, a list of one, an object of one, `... #### 1,234`, or has a box; a question is
-text or a conversation. What a box holds is the caller's to say, so that golds and completions are read by
-the same code.
+The shapes in which published datasets hold an answer are told apart by the value, not by the dataset: an
+answer is text, a number, a list of one, an object of one, `... #### 1,234`, or has a box. The caller says how
+a box is read, so that references and completions are read by the same code. Questions are read in
+`conversations`, choices in `choices`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 _MARK = "####"
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _BOX = re.compile(r"\\(?:boxed|fbox)\b")
+_SENTENCE = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{2,}[\s,]+[A-Za-z$]")  # a word before a word or a formula
+_MAX_BARE_CHARS = 100
+_NOT_FOUND = frozenset(("proof", "notfound"))
+"""What NuminaMath 1.5 has in place of an answer."""
 
 
 class UnreadableValueError(ValueError):
@@ -44,7 +48,7 @@ def look_up(row: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401 - any val
     value: Any = row
     for step in steps_of(path):
         if isinstance(value, str):
-            value = _opened(value)
+            value = opened(value)
         is_there = step in value if isinstance(value, Mapping) else _has_index(value, step)
         if not is_there:
             return MISSING
@@ -69,21 +73,6 @@ def first_of(row: Mapping[str, Any], paths: Sequence[str]) -> Any:  # noqa: ANN4
     return found
 
 
-def question_text(value: object) -> str:
-    """The question of a text, or of a conversation's last turn of the user.
-
-    Raises `UnreadableValueError` where there is none.
-    """
-    if isinstance(value, str) and value.strip():
-        return value.strip()
-    if isinstance(value, list):
-        turns = [turn for turn in value if isinstance(turn, Mapping) and isinstance(turn.get("content"), str)]
-        asked = [turn["content"].strip() for turn in turns if turn.get("role", "user") == "user"]
-        if asked and asked[-1]:
-            return str(asked[-1])
-    raise UnreadableValueError("no question")
-
-
 def answer_text(value: object, read_box: BoxReader) -> str:
     """The gold answer of a field's value, without a box and without the way to it.
 
@@ -105,21 +94,24 @@ def answer_text(value: object, read_box: BoxReader) -> str:
 
 
 def solution_answer(value: object, read_box: BoxReader) -> str:
-    """The gold answer that a worked solution ends with: its last box, or what follows `####`.
+    """The reference answer of a solution: its last box, what follows `####`, or all of a bare expression.
 
-    Raises `UnreadableValueError` where it has neither.
+    Raises `UnreadableValueError` where it has none of them.
     """
-    text = value if isinstance(value, str) else ""
-    if _BOX.search(text) or _MARK in text:
+    if isinstance(value, int | float):
+        return answer_text(value, read_box)
+    text = value.strip() if isinstance(value, str) else ""
+    is_bare = len(text) <= _MAX_BARE_CHARS and "\n" not in text and not _SENTENCE.search(text)
+    if _BOX.search(text) or _MARK in text or (text and is_bare):
         return _plain_answer(text, read_box)
     raise UnreadableValueError("no answer, and no box in the solution")
 
 
 def _plain_answer(text: str, read_box: BoxReader) -> str:
     text = text.strip()
-    opened = _opened(text) if text.startswith(('["', '{"')) else text
-    if not isinstance(opened, str):
-        return answer_text(opened, read_box)
+    value = opened(text) if text.startswith(('["', '{"')) else text
+    if not isinstance(value, str):
+        return answer_text(value, read_box)
     if _MARK in text:
         text = text.rpartition(_MARK)[2].strip()
         if _THOUSANDS.fullmatch(text):
@@ -128,8 +120,8 @@ def _plain_answer(text: str, read_box: BoxReader) -> str:
         text = read_box(text) or ""
     if len(text) > 2 and text[0] == text[-1] == "$" and "$" not in text[1:-1]:
         text = text[1:-1].strip()
-    if not text:
-        raise UnreadableValueError("no answer")
+    if not text or text.lower() in _NOT_FOUND:
+        raise UnreadableValueError(f"no answer ({text})" if text else "no answer")
     return text
 
 
@@ -139,7 +131,8 @@ def _number_text(value: int | float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
-def _opened(text: str) -> Any:  # noqa: ANN401 - any JSON
+def opened(text: str) -> Any:  # noqa: ANN401 - any JSON
+    """What a text of JSON holds; other text as it is."""
     if not text.lstrip().startswith(("{", "[")):
         return text
     try:

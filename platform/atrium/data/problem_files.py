@@ -2,7 +2,7 @@
 
 Rows are chosen by `where`, questions and answers found by field mapping, instructions taken off, repeats
 dropped. What differs from what is declared (a field that no row has, another number of rows or of problems)
-is an error: the same name must not stand for other data. Whether golds can be graded is not known here.
+is an error: the same name must not stand for other data. Whether references can be graded is not known here.
 """
 
 from __future__ import annotations
@@ -12,17 +12,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from atrium.data.fields import (
-    MISSING,
-    BoxReader,
-    UnreadableValueError,
-    answer_text,
-    first_of,
-    look_up,
-    question_text,
-    solution_answer,
-)
-from atrium.data.instructions import without_instruction
+from atrium.data.choices import COLUMNS
+from atrium.data.fields import BoxReader, UnreadableValueError, look_up
+from atrium.data.row_problems import RowProblem, RowReader
 from atrium.data.rows import Row
 from atrium.data.settings import ProblemFiles
 from atrium.data.splits import question_key
@@ -31,16 +23,16 @@ from atrium.records import Problem
 
 _MAX_LISTED = 5
 _MAX_SHOWN_CHARS = 90
+_MAX_REPEATED_FRAC = 0.9
 
 
 @dataclass(slots=True)
 class _Found:
-    """A problem in the making."""
+    """A distinct problem, how many rows have it, and whether their answers differ."""
 
-    question: str
-    answer: str
-    problem_id: str | None
-    metadata: dict[str, str]
+    problem: RowProblem
+    num_rows: int = 1
+    is_conflicting: bool = False
 
 
 class Reading:
@@ -48,15 +40,15 @@ class Reading:
 
     def __init__(self, wanted: ProblemFiles, read_box: BoxReader) -> None:
         self._wanted = wanted
-        self._read_box = read_box
+        self._reader = RowReader(wanted, read_box)
         self.found: dict[str, _Found] = {}
         self.num_rows = self.num_chosen = self.num_repeated = self.num_instructions = 0
         self.num_conflicting = 0
         self.incomplete: Counter[str] = Counter()
         self._first_incomplete: dict[str, int] = {}
-        self._num_without: Counter[str] = Counter()
         self._raw_seen: dict[object, str] = {}
         self._instruction: str | None = None
+        self._notes: Counter[str] = Counter()
         self._last_row: Row = {}
 
     def add(self, row: Row) -> None:
@@ -67,63 +59,31 @@ class Reading:
             return
         self.num_chosen += 1
         try:
-            raw = self._value(row, "question")
-            text = question_text(raw)
-            # Rows that repeat a question 100 times are many; a look at the text is enough for those.
-            key = self._raw_seen.get(text)
-            answer = self._answer(row)
-            if key is None:
-                question = self._question(text)
-                key = self._raw_seen[text] = question_key(question)
-                if key not in self.found:
-                    self.found[key] = _Found(question, answer, self._problem_id(row), self._metadata(row))
-                    return
-            self.num_repeated += 1
-            self.num_conflicting += self.found[key].answer != answer
+            self._take(self._reader.read(row))
         except UnreadableValueError as error:
             self.incomplete[str(error)] += 1
             self._first_incomplete.setdefault(str(error), self.num_rows)
 
-    def _value(self, row: Row, name: str) -> object:
-        value = first_of(row, getattr(self._wanted.fields, name))
-        if value is MISSING:
-            self._num_without[name] += 1
-            raise UnreadableValueError(f"no field for the {name}")
-        return value
+    def _take(self, problem: RowProblem) -> None:
+        # Rows that repeat a question 100 times are many; a look at the text is enough for those.
+        key = self._raw_seen.get(problem.raw)
+        if key is None:
+            key = self._raw_seen[problem.raw] = _key(problem)
+            self._count(problem)
+            if key not in self.found:
+                self.found[key] = _Found(problem)
+                return
+        found = self.found[key]
+        found.num_rows += 1
+        found.is_conflicting |= found.problem.answer != problem.answer
+        self.num_repeated += 1
+        self.num_conflicting += found.problem.answer != problem.answer
 
-    def _answer(self, row: Row) -> str:
-        fields = self._wanted.fields
-        value = first_of(row, fields.answer)
-        if value is not MISSING and value is not None:
-            return answer_text(value, self._read_box)
-        solution = first_of(row, fields.solution)
-        if solution is not MISSING:
-            return solution_answer(solution, self._read_box)
-        if value is MISSING:
-            self._num_without["answer"] += 1
-        raise UnreadableValueError("no answer")
-
-    def _question(self, text: str) -> str:
-        question, instruction = without_instruction(text)
-        if instruction is None:
-            return text
-        self.num_instructions += 1
-        self._instruction = self._instruction or instruction
-        return question if self._wanted.strips else text
-
-    def _problem_id(self, row: Row) -> str | None:
-        value = first_of(row, self._wanted.fields.problem_id)
-        return str(value) if isinstance(value, str | int) else None
-
-    def _metadata(self, row: Row) -> dict[str, str]:
-        values = {}
-        for name, path in self._wanted.fields.metadata.items():
-            value = look_up(row, path)
-            if value is MISSING:
-                self._num_without[f"metadata.{name}"] += 1
-            elif value is not None:
-                values[name] = str(value)
-        return values
+    def _count(self, problem: RowProblem) -> None:
+        if problem.instruction is not None:
+            self.num_instructions += 1
+            self._instruction = self._instruction or problem.instruction
+        self._notes.update(problem.notes)
 
     def check(self, names: Sequence[str]) -> None:
         """Raise `DataError` where the data are not what is declared."""
@@ -136,8 +96,8 @@ class Reading:
         _check_count(place, "rows", self.num_rows, wanted.expected_num_rows)
         if not self.num_chosen:
             raise DataError(f"{place}: none of {self.num_rows} rows has {_shown_where(wanted.allowed)}")
-        for name in ("question", "answer"):
-            if self._num_without[name] == self.num_chosen:
+        for name in ("question", "answer", "choices"):
+            if self._reader.num_without[name] == self.num_chosen:
                 paths = ", ".join(
                     (*getattr(wanted.fields, name), *(wanted.fields.solution if name == "answer" else ()))
                 )
@@ -147,20 +107,39 @@ class Reading:
                 )
         if not self.found:
             raise DataError(f"{place}: no row gives a problem: {self._incomplete_text()}")
+        self._check_questions(place)
         _check_count(place, "distinct problems", len(self.found), wanted.expected_num_problems)
+
+    def _check_questions(self, place: str) -> None:
+        """Raise `DataError` where rows have one question, or few, and different answers to it."""
+        conflicting = [found for found in self.found.values() if found.is_conflicting]
+        most = max(conflicting, key=lambda found: found.num_rows, default=None)
+        if most is None:
+            return
+        num_shared = sum(found.num_rows for found in conflicting)
+        is_few = len(self.found) < (1 - _MAX_REPEATED_FRAC) * self.num_chosen
+        if 2 * most.num_rows > self.num_chosen > 2 or (is_few and 2 * num_shared > self.num_chosen):
+            raise DataError(
+                f"{place}: {most.num_rows} of {self.num_chosen} rows ask the same question "
+                f"({most.problem.question[:_MAX_SHOWN_CHARS]!r}) and have different answers, so the field "
+                f"that is read is not the problem; a row has {', '.join(map(str, self._last_row))}; set "
+                "fields.question=FIELD"
+            )
 
     def problems(self) -> tuple[Problem, ...]:
         """The problems; one without a name of its own is named by its question."""
-        names = [found.problem_id for found in self.found.values()]
+        names = [found.problem.problem_id for found in self.found.values()]
         has_names = len(set(names)) == len(names) and None not in names
         return tuple(
             Problem(
-                problem_id=found.problem_id
-                if has_names and found.problem_id
+                problem_id=found.problem.problem_id
+                if has_names and found.problem.problem_id
                 else f"{self._wanted.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}",
-                question=found.question,
-                answer=found.answer,
-                metadata=found.metadata,
+                question=found.problem.question,
+                answer=found.problem.answer,
+                metadata=found.problem.metadata,
+                turns=found.problem.turns,
+                verifier=found.problem.verifier,
             )
             for key, found in self.found.items()
         )
@@ -178,17 +157,31 @@ class Reading:
             done = "taken off" if self._wanted.strips else "kept, so choose a prompt without one"
             shown = (self._instruction or "")[:_MAX_SHOWN_CHARS]
             yield f"{self.num_instructions} questions carry an instruction ({shown!r}), {done}"
+        for note, count in self._notes.items():
+            yield f"{count} {note}"
         if self.incomplete:
             yield f"{sum(self.incomplete.values())} rows give no problem: {self._incomplete_text()}"
-        for name, count in self._num_without.items():
-            if name.startswith("metadata."):
+        for name, count in self._reader.num_without.items():
+            if "." in name:
                 yield f"{count} rows have no field for {name}"
+        unused = [name for name in COLUMNS if self._last_row.get(name)]
+        if unused and not self._wanted.fields.choices:
+            yield (
+                f"the column {unused[0]} holds choices that no question shows; fields.choices=[{unused[0]}] "
+                "shows them with letters, which the grader multiple_choice compares"
+            )
 
     def _incomplete_text(self) -> str:
         return "; ".join(
             f"{reason} (row {self._first_incomplete[reason]}{f' and {count - 1} more' if count > 1 else ''})"
             for reason, count in self.incomplete.most_common(_MAX_LISTED)
         )
+
+
+def _key(problem: RowProblem) -> str:
+    """Equal for rows that ask the same after the same conversation, whatever their system turns say."""
+    earlier = [text for role, text in problem.turns if role != "system"]
+    return "\n".join(question_key(text) for text in (*earlier, problem.question))
 
 
 def _is_among(value: object, allowed: tuple[object, ...]) -> bool:

@@ -21,9 +21,10 @@ from atrium.records import Problem
 class Origin:
     """Where problems came from and what became of the rows; part of a run's provenance.
 
-    `num_unreadable` counts golds that the grader did not find equal to the same answer in another form, and
-    `num_overlapping` training problems that a benchmark has too; `overlaps` names them, the benchmark's
-    problem and the words that both have (the first 1,000).
+    `num_unreadable` counts references that the grader did not find equal to the same answer in another form;
+    `unreadable` are the ids of their problems, None where nothing was checked. `num_unchecked` counts those
+    whose check timed out, and `num_overlapping` training problems that a benchmark has too; `overlaps` names
+    them, the benchmark's problem and the words that both have (the first 1,000).
     """
 
     source: str
@@ -36,6 +37,8 @@ class Origin:
     num_instructions: int = 0
     num_problems: int = 0
     num_unreadable: int = 0
+    num_unchecked: int = 0
+    unreadable: tuple[str, ...] | None = None
     num_overlapping: int = 0
     overlaps: tuple[tuple[str, str, str], ...] = ()
     warnings: tuple[str, ...] = ()

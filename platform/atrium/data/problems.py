@@ -22,7 +22,9 @@ def content_hash(problems: Sequence[Problem]) -> str:
     """SHA-256 (hex) over every field of the problems, in their order; equal data has an equal hash."""
     digest = hashlib.sha256()
     for problem in problems:
-        row = [problem.problem_id, problem.question, problem.answer, dict(problem.metadata)]
+        row: list[object] = [problem.problem_id, problem.question, problem.answer, dict(problem.metadata)]
+        if problem.turns or problem.verifier:  # hashes of problems without them stay what they were
+            row += [problem.turns, dict(problem.verifier)]
         digest.update(json.dumps(row, sort_keys=True, ensure_ascii=True).encode())
         digest.update(b"\n")
     return digest.hexdigest()

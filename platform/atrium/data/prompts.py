@@ -107,11 +107,19 @@ def encode_prompt(
 ) -> TokenIds:
     """The prompt's token ids [T], up to where the model's answer begins, on a `date` (see `chat_templates`).
 
-    Raises `ConfigError` when the template needs a chat template and the tokenizer has none.
+    The problem's own system turn precedes that of the template, and its earlier turns stand between the
+    worked examples and the question, as they are. Raises `ConfigError` when the template needs a chat
+    template and the tokenizer has none, or when plain text cannot hold the problem's turns.
     """
     questions = [*(one.question for one in template.examples), problem.question]
     asked = [template.user.replace(_PLACEHOLDER, question) for question in questions]
     if not template.use_chat_template:
+        if problem.turns:
+            raise ConfigError(
+                f"prompt template '{template.name}' is plain text, and problem {problem.problem_id!r} has a "
+                f"{problem.turns[0][0]} turn before its question; choose a template with a chat template"
+                + (", or system=drop for the data" if problem.turns[0][0] == "system" else "")
+            )
         shown = [user + one.answer for user, one in zip(asked, template.examples, strict=False)]
         text = template.separator.join([*shown, asked[-1]])
         return np.asarray(tokenizer.encode(text), dtype=np.int32)
@@ -120,9 +128,13 @@ def encode_prompt(
             f"prompt template '{template.name}' needs a tokenizer with a chat template and this "
             f"one has none; choose one of {', '.join(_without_chat())}"
         )
-    turns = [] if template.system is None else [{"role": "system", "content": template.system}]
+    systems = [text for role, text in problem.turns if role == "system"]
+    if template.system is not None and not any(template.system in text for text in systems):
+        systems.append(template.system)
+    turns = [{"role": "system", "content": "\n\n".join(systems)}] if systems else []
     for user, one in zip(asked, template.examples, strict=False):
         turns += [{"role": "user", "content": user}, {"role": "assistant", "content": one.answer}]
+    turns += [{"role": role, "content": text} for role, text in problem.turns if role != "system"]
     turns.append({"role": "user", "content": asked[-1]})
     try:
         token_ids = conversation_tokens(
@@ -140,13 +152,14 @@ def prompt_encoder(
 
     Encode one before other threads work: the memory that a chat template may take is bounded then.
     """
-    known: dict[str, TokenIds] = {}
+    known: dict[tuple[object, str], TokenIds] = {}
 
     def encode(problem: Problem) -> TokenIds:
-        if problem.question not in known:
+        key = problem.turns, problem.question
+        if key not in known:
             with nullcontext() if known else bounded_memory(FIRST_PROMPT_BYTES):
-                known[problem.question] = encode_prompt(tokenizer, problem, template, date)
-        return known[problem.question]
+                known[key] = encode_prompt(tokenizer, problem, template, date)
+        return known[key]
 
     return encode
 

@@ -22,6 +22,8 @@ Row = Mapping[str, Any]
 
 _BATCH_ROWS = 2048
 _ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # most stand beside their other half
+_SEPARATOR = re.compile(r"sep=(.)\s*", re.IGNORECASE)
+_DELIMITERS = (",", ";", "\t", "|")
 _POINTER = "version https://git-lfs.github.com"
 _MAX_CHARS = 1 << 26  # of one line and one cell; a row of this size is none that a model could read
 
@@ -103,8 +105,12 @@ def _csv(path: Path, columns: Collection[str]) -> Iterator[Row]:
     del columns
     before = csv.field_size_limit(_MAX_CHARS)
     try:
-        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-        reader = csv.DictReader(_lines(path), delimiter=delimiter, strict=True)
+        lines = _lines(path)
+        first = next(lines, "")
+        said = _SEPARATOR.fullmatch(first)  # Excel's way to name it
+        header = next(lines, "") if said else first
+        delimiter = said[1] if said else _delimiter(path, header)
+        reader = csv.DictReader(itertools.chain((header,), lines), delimiter=delimiter, strict=True)
         for row in reader:
             if None in row or None in row.values():
                 raise DataError(f"{path}: line {reader.line_num} has another number of cells")
@@ -113,6 +119,13 @@ def _csv(path: Path, columns: Collection[str]) -> Iterator[Row]:
         raise DataError(f"{path}: is no CSV ({error})") from error
     finally:
         csv.field_size_limit(before)
+
+
+def _delimiter(path: Path, header: str) -> str:
+    """What divides a header into the most columns; a comma where several do."""
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    return max(_DELIMITERS, key=lambda mark: len(next(csv.reader([header], delimiter=mark), ())))
 
 
 def _parquet(path: Path, columns: Collection[str]) -> Iterator[Row]:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from atrium.data.choices import COLUMNS
 from atrium.data.fields import steps_of
 from atrium.errors import ConfigError
 from atrium.section import Count, FolderName, Section, Seed, Text
@@ -50,8 +51,17 @@ def _as_paths(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _as_named_paths(value: object) -> object:
+    # A path by itself, or a list of paths, is named by what it says.
+    if isinstance(value, str):
+        return {value: value}
+    return {str(path): path for path in value} if isinstance(value, list) else value
+
+
 FieldPaths = Annotated[tuple[Text, ...], BeforeValidator(_as_paths)]
-"""Where a value stands in a row, such as `problem` or `prompt[0].content`; of several the first there is."""
+"""Where a value stands in a row, such as `problem` or `extra_info.index`; of several the first there is."""
+NamedPaths = Annotated[dict[str, Text], BeforeValidator(_as_named_paths)]
+"""Paths by the name that their value has here."""
 
 Scalar = str | int | float | bool
 
@@ -60,20 +70,29 @@ class Fields(Section):
     """Which fields of a row hold what. An answer or a solution is needed."""
 
     question: Annotated[FieldPaths, Field(min_length=1)]
-    """The problem's text."""
+    """The problem's text, or a message list whose last turn of the user it is."""
     answer: FieldPaths = ()
-    """The gold answer: text, a number, a list of one, or text with `####` or a box; may be empty."""
+    """The reference answer: text, a number, a list of one, or text with `####` or a box; may be empty."""
     solution: FieldPaths = ()
-    """A worked solution; its last box is the gold answer where no answer field is given or filled."""
+    """A solution; its last box, or a bare expression, is the reference where no answer field is filled."""
+    system: FieldPaths = ()
+    """The text of the system turn, where it is not part of a message list."""
+    choices: FieldPaths = ()
+    """The choices of a multiple-choice question (or several fields with one choice each), which the question
+    then shows with letters; the reference becomes a letter. Empty: choices are not shown."""
     problem_id: FieldPaths = ()
     """The problem's own name; where there is none, it is made from the question."""
     metadata: dict[str, Text] = Field(default_factory=dict)
     """What results are broken down by, such as level and subject, each with its field."""
+    verifier: NamedPaths = Field(default_factory=dict)
+    """Values that the grader alone gets, unchanged, by name: a tolerance, the tests of a puzzle. With them a
+    reference that is JSON stays text, and a row may do without a reference."""
 
     @property
     def columns(self) -> frozenset[str]:
         """The fields at the top of a row that the paths begin with, and the paths themselves."""
-        paths = {*self.question, *self.answer, *self.solution, *self.problem_id, *self.metadata.values()}
+        named = (*self.metadata.values(), *self.verifier.values(), *self.system, *self.choices, *COLUMNS)
+        paths = {*self.question, *self.answer, *self.solution, *self.problem_id, *named}
         return frozenset(paths | {str(steps_of(path)[0]) for path in paths if steps_of(path)})
 
 
@@ -98,6 +117,11 @@ class ProblemFiles(Section):
     """Problems that must be left once rows are chosen and repeats dropped; null where it is not known."""
     instruction: Literal["strip", "keep"] = "strip"
     """What happens to an instruction such as `put your answer in a box` that a question ends with."""
+    system: Literal["keep", "drop"] = "keep"
+    """What happens to a system turn of a row: it precedes that of model.prompt, or it is left out."""
+    choice_order: Literal["given", "shuffled"] = "given"
+    """The order of choices: as the file has them, or shuffled by a hash of each question, for files that have
+    the correct one first."""
 
     @property
     def strips(self) -> bool:

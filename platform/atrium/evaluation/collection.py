@@ -87,7 +87,7 @@ class Collection:
     def add(self, index: int, sample_index: int, completion: Completion) -> bool:
         """Take in one sample and tell of it; whether it was the last of its problem."""
         problem = self._problems[index]
-        verdict = self._grader.submit(completion.text, problem.answer, problem.metadata)
+        verdict = self._grader.submit(completion.text, problem.answer, problem.judged_by)
         outcome = _Outcome(completion, verdict)
         of_problem = self._outcomes.setdefault(index, {})
         of_problem[sample_index] = outcome

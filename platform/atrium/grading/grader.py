@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Any, Protocol
 
 from atrium.records import Verdict
 
@@ -12,8 +12,8 @@ from atrium.records import Verdict
 class Grader(Protocol):
     """Grades texts against gold answers without ever blocking, crashing or hanging its caller."""
 
-    def submit(self, text: str, gold: str, metadata: Mapping[str, str]) -> Future[Verdict]:
-        """Start grading the text for a problem with this gold answer and these metadata.
+    def submit(self, text: str, gold: str, judged_by: Mapping[str, Any]) -> Future[Verdict]:
+        """Start grading the text for a problem with this reference and these values for the verifier.
 
         The future always ends in a verdict within the grader's deadline, or in `GraderError` once the
         grader can grade nothing any more: that is no answer's fault, and ends the run.

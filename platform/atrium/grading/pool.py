@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from types import MappingProxyType, TracebackType
+from typing import Any
 
 from atrium import plugins
 from atrium.errors import ConfigError, GraderError
@@ -65,16 +66,16 @@ class GraderPool:
         )
 
     def submit(
-        self, text: str, gold: str, metadata: Mapping[str, str] = MappingProxyType({})
+        self, text: str, gold: str, judged_by: Mapping[str, Any] = MappingProxyType({})
     ) -> Future[Verdict]:
         """Start grading a completion; the future ends in a verdict, or in `GraderError` once none can be had.
 
-        The metadata are those of its problem: a verifier may judge by them. Waits only while 10,000 jobs are
-        queued for the workers. After `close` what needs a worker ends in the verdict `crashed`.
+        `judged_by` holds the metadata and the verifier values of its problem. Waits only while 10,000 jobs
+        are queued for the workers. After `close` what needs a worker ends in the verdict `crashed`.
         """
         visible = answer_text(text, thinking=self._thinking)
         answer = None if visible is None or self._placed is None else self._placed.extract(visible)
-        verifier = self.verifier.of_problem(metadata)
+        verifier = self.verifier.of_problem(judged_by)
         if answer is not None:
             return self._compare(verifier, gold, answer)
         future: Future[Verdict] = Future()
@@ -97,7 +98,9 @@ class GraderPool:
         future.set_result(verdict)
         return future
 
-    def settle(self, text: str, gold: str) -> Verdict | None:
+    def settle(
+        self, text: str, gold: str, judged_by: Mapping[str, Any] = MappingProxyType({})
+    ) -> Verdict | None:
         """The verdict on a completion, or None where only a worker process can tell."""
         visible = answer_text(text, thinking=self._thinking)
         if visible is None:
@@ -105,7 +108,7 @@ class GraderPool:
         if self._placed is None:
             return None
         answer = self._placed.extract(visible)
-        return _NO_ANSWER if answer is None else _settled(self._placed, gold, answer)
+        return _NO_ANSWER if answer is None else _settled(self.verifier.of_problem(judged_by), gold, answer)
 
     def grade(self, text: str, gold: str) -> Verdict:
         """Grade one completion and wait for the verdict."""

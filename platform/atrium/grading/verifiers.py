@@ -4,7 +4,7 @@ A verifier is one class: its settings are the section `grader` of a configuratio
 
 - `extract`: which answer a text gives, or None where it gives none;
 - `compare`: whether an answer equals the gold answer, and why;
-- `of_problem`: whether a problem's metadata change any of this;
+- `of_problem`: whether a problem's metadata or verifier values change any of this;
 - `write` and `restate`: how an answer stands in a completion, and the gold answer in another form. Together
   they say what a readable gold is: one for which its own answer in another form counts.
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -59,9 +59,13 @@ class Verifier(Axis, axis=True):
     def compare(self, gold: str, answer: str) -> Finding:
         """Whether an extracted answer equals the gold answer."""
 
-    def of_problem(self, metadata: Mapping[str, str]) -> Verifier:
-        """The verifier that judges a problem with this metadata; by default this one."""
-        del metadata
+    def of_problem(self, judged_by: Mapping[str, Any]) -> Verifier:
+        """The verifier of a problem, from its metadata and its values of `fields.verifier`; by default this.
+
+        A value of `fields.verifier` is what the file holds, unchanged. Raises `DataError` for a value that it
+        cannot use, which is raised before training.
+        """
+        del judged_by
         return self
 
     @abstractmethod
@@ -151,18 +155,19 @@ class ToleranceVerifier(ExpressionVerifier):
     absolute_tolerance: Annotated[NonNegative, Field(le=1e9)] = 0.0
     """A difference of two numbers that is allowed however small they are."""
     tolerance_from: Text | None = None
-    """The metadata where a problem has an absolute tolerance of its own, such as error; null for nowhere."""
+    """The name in fields.verifier (or fields.metadata) of a problem's own absolute tolerance, such as error;
+    null for none."""
 
-    def of_problem(self, metadata: Mapping[str, str]) -> ToleranceVerifier:
+    def of_problem(self, judged_by: Mapping[str, Any]) -> ToleranceVerifier:
         """With the problem's own tolerance; of several, for several answers, the smallest.
 
         Raises `DataError` where it is no number.
         """
-        own = metadata.get(self.tolerance_from) if self.tolerance_from else None
+        own = judged_by.get(self.tolerance_from) if self.tolerance_from else None
         if own is None:
             return self
         try:
-            tolerance = min(float(part) for part in own.split(","))
+            tolerance = min(float(part) for part in str(own).split(","))
         except ValueError:
             tolerance = -1.0
         if not 0.0 <= tolerance <= 1e9:

@@ -29,6 +29,8 @@ _PROBLEM_FIELDS = [
     ("question", pa.string()),
     ("gold", pa.string()),
     ("metadata", pa.string()),  # the problem's metadata as a JSON object
+    ("turns", pa.string()),  # the turns before the question, JSON of pairs of role and text; null for none
+    ("verifier", pa.string()),  # the values for the verifier as a JSON object; null for none
     ("sample_index", pa.int32()),
     ("text", pa.string()),
     ("verdict", pa.string()),
@@ -140,6 +142,8 @@ def _problem_columns(step: int, problem: Problem) -> Row:
         "question": _encodable(problem.question),
         "gold": _encodable(problem.answer),
         "metadata": json.dumps(dict(problem.metadata)),
+        "turns": json.dumps(problem.turns) if problem.turns else None,
+        "verifier": json.dumps(dict(problem.verifier)) if problem.verifier else None,
     }
 
 

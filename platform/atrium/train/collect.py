@@ -183,7 +183,7 @@ class _Round:
             return  # the group comes from the rank that does
         problem, submit = self._problems[place], self._collector.grader.submit
         self._graded[place] = [
-            (completion, submit(completion.text, problem.answer, problem.metadata))
+            (completion, submit(completion.text, problem.answer, problem.judged_by))
             for completion in completions
         ]
 

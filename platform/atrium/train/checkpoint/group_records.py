@@ -61,7 +61,7 @@ def groups_of_record(
         last_prompt = first_prompt + group["num_prompt_tokens"]
         groups.append(
             RolloutGroup(
-                problem=Problem(**group["problem"]),
+                problem=_problem(group["problem"]),
                 prompt_token_ids=arrays["prompt_ids"][first_prompt:last_prompt],
                 rollouts=tuple(rollouts),
             )
@@ -83,6 +83,11 @@ def groups_of_bytes(content: bytes) -> tuple[RolloutGroup, ...]:
     return groups_of_record(json.loads(arrays.pop("records").tobytes()), arrays)
 
 
+def _problem(record: Mapping[str, Any]) -> Problem:
+    turns = tuple((role, text) for role, text in record.get("turns", ()))
+    return Problem(**{**record, "turns": turns})
+
+
 def _group_record(group: RolloutGroup) -> dict[str, Any]:
     problem = group.problem
     return {
@@ -91,6 +96,8 @@ def _group_record(group: RolloutGroup) -> dict[str, Any]:
             "question": problem.question,
             "answer": problem.answer,
             "metadata": dict(problem.metadata),
+            "turns": problem.turns,
+            "verifier": dict(problem.verifier),
         },
         "num_prompt_tokens": len(group.prompt_token_ids),
         "rollouts": [

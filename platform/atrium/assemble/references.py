@@ -1,0 +1,133 @@
+"""The check of reference answers: each is graded against itself in another form before anything is trained.
+
+What was found is cached below `references/` in the cache folder, by the grader with its version and settings
+and by the reference's text. A check that timed out says nothing about the reference, and is not cached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from atrium.assemble.graders import grader_version
+from atrium.grading.pool import GraderPool
+from atrium.grading.verifiers import Verifier
+from atrium.plain_files import MAX_LINES_BYTES, append_plain, read_plain
+from atrium.records import Problem, Verdict, VerdictKind
+from atrium.tracking.listener import Listener
+
+_MAX_WORKED = 500
+_MIN_SHOWN = 20
+"""Checks in worker processes from which on a progress bar is shown."""
+_NO_FORM = ("num_workers", "timeout_s", "memory_limit_mb")
+"""Settings of a grader that do not change what equals what."""
+
+_Checked = tuple[bool, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceCheck:
+    """The problems whose reference cannot be read, each with the reason, and those whose check timed out."""
+
+    unreadable: tuple[tuple[Problem, str], ...]
+    unknown: tuple[Problem, ...]
+
+
+def check_references(
+    problems: Sequence[Problem],
+    verifier: Verifier,
+    *,
+    cache_dir: Path,
+    listener: Listener,
+    name: str,
+) -> ReferenceCheck:
+    """Grade each problem's reference, written in another form, against itself.
+
+    Of the references that only worker processes can judge, the first 500 different ones are checked: in a
+    large training set all of them would take longer than the start of a run should.
+    """
+    cache = _Cache(verifier, cache_dir)
+    found: dict[str, _Checked | None] = {}
+    keys = []
+    with GraderPool(verifier) as pool:
+        worked: dict[str, Future[Verdict]] = {}
+        for problem in problems:
+            own = verifier.of_problem(problem.judged_by)
+            key = _key(problem, own, is_own=own is not verifier)
+            keys.append(key)
+            if key in found or key in worked:
+                continue
+            if key in cache.known:
+                found[key] = cache.known[key]
+                continue
+            text = own.write(own.restate(problem.answer))
+            verdict = pool.settle(text, problem.answer, problem.judged_by)
+            if verdict is not None:
+                found[key] = verdict.is_correct, verdict.reason
+            elif len(worked) < _MAX_WORKED:
+                worked[key] = pool.submit(text, problem.answer, problem.judged_by)
+        found |= cache.kept(_results(worked, listener, name))
+    judged = [(problem, found.get(key, (True, ""))) for problem, key in zip(problems, keys, strict=True)]
+    return ReferenceCheck(
+        unreadable=tuple((problem, one[1]) for problem, one in judged if one is not None and not one[0]),
+        unknown=tuple(problem for problem, one in judged if one is None),
+    )
+
+
+def _key(problem: Problem, own: Verifier, *, is_own: bool) -> str:
+    """Equal for problems whose reference is checked alike; a verifier of the problem's own is part of it."""
+    if not is_own:
+        return problem.answer
+    settings = hashlib.sha256(own.model_dump_json().encode()).hexdigest()[:16]
+    return f"{settings} {problem.answer}"
+
+
+def _results(
+    worked: dict[str, Future[Verdict]], listener: Listener, name: str
+) -> Iterator[tuple[str, _Checked | None]]:
+    """What the workers find, one after the other, with a progress bar where they are many."""
+    is_shown = len(worked) >= _MIN_SHOWN
+    if is_shown:
+        listener.phase(f"checking references of {name}", len(worked))
+    for key, future in worked.items():
+        verdict = future.result()
+        is_unknown = verdict.kind is VerdictKind.TIMED_OUT
+        yield key, None if is_unknown else (verdict.is_correct, verdict.reason)
+        if is_shown:
+            listener.advance(1)
+
+
+class _Cache:
+    """What earlier checks by the same grader found; shipped graders only, whose version tells them apart."""
+
+    def __init__(self, verifier: Verifier, cache_dir: Path) -> None:
+        self.known: dict[str, _Checked] = {}
+        self._path: Path | None = None
+        if type(verifier).__module__.startswith("atrium."):
+            settings = json.dumps(verifier.model_dump(mode="json", exclude=set(_NO_FORM)), sort_keys=True)
+            digest = hashlib.sha256(f"{grader_version(verifier)}\n{settings}".encode()).hexdigest()[:16]
+            self._path = cache_dir / "references" / f"{digest}.jsonl"
+            self._read(self._path)
+
+    def _read(self, path: Path) -> None:
+        with contextlib.suppress(OSError):
+            for line in read_plain(path, MAX_LINES_BYTES).splitlines():
+                with contextlib.suppress(ValueError, TypeError):  # cut off by a kill: it is checked again
+                    key, is_readable, reason = json.loads(line)
+                    self.known[str(key)] = bool(is_readable), str(reason)
+
+    def kept(self, results: Iterator[tuple[str, _Checked | None]]) -> dict[str, _Checked | None]:
+        """The results, once they are written to the cache."""
+        found = dict(results)
+        lines = [json.dumps([key, *one]) for key, one in found.items() if one is not None]
+        if lines and self._path is not None:
+            with contextlib.suppress(OSError):  # a cache that cannot be written costs time only
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                with append_plain(self._path) as file:
+                    file.write("".join(f"{line}\n" for line in lines).encode())
+        return found

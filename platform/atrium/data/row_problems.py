@@ -1,0 +1,173 @@
+"""One row to one problem: its question, reference answer, choices, and what the verifier gets."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from atrium.data.choices import Choices, choices_of
+from atrium.data.conversations import Asked, asked
+from atrium.data.fields import (
+    MISSING,
+    BoxReader,
+    UnreadableValueError,
+    answer_text,
+    first_of,
+    look_up,
+    solution_answer,
+)
+from atrium.data.instructions import without_instruction
+from atrium.data.rows import Row
+from atrium.data.settings import ProblemFiles
+
+_SYSTEM = {
+    "keep": "prompts have a system turn, which precedes that of model.prompt",
+    "drop": "prompts have a system turn, left out",
+}
+_EARLIER = "questions follow earlier turns, which stay in front of them"
+_SOLUTION = "message lists end with a turn of the assistant, which no prompt shows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowProblem:
+    """What a row says. `raw` is equal for rows whose prompt has the same text; `notes` are worth counting."""
+
+    raw: object
+    question: str
+    answer: str
+    turns: tuple[tuple[str, str], ...]
+    problem_id: str | None
+    metadata: dict[str, str]
+    verifier: dict[str, Any]
+    instruction: str | None
+    notes: tuple[str, ...] = field(default=())
+
+
+class RowReader:
+    """Reads rows by a field mapping; `num_without` counts rows that lack a field."""
+
+    def __init__(self, wanted: ProblemFiles, read_box: BoxReader) -> None:
+        self._wanted = wanted
+        self._read_box = read_box
+        self.num_without: Counter[str] = Counter()
+        self._instructions: dict[str, tuple[str, str | None]] = {}
+
+    def read(self, row: Row) -> RowProblem:
+        """The problem of a row. Raises `UnreadableValueError` where it has none."""
+        wanted = self._wanted
+        prompt = self._prompt(row)
+        question, instruction = self._without_instruction(prompt.question)
+        shown = question if wanted.strips and instruction else prompt.question
+        choices = self._choices(row)
+        if choices is None:
+            answer = self._answer(row, prompt)
+        else:
+            answer = choices.text_of(self._answer_value(row, prompt))
+            choices = choices.shuffled(shown) if wanted.choice_order == "shuffled" else choices
+            answer, shown = choices.letter_of(answer), f"{shown}\n\n{choices.shown()}"
+        notes = (
+            (_SYSTEM[wanted.system], prompt.system is not None),
+            (_EARLIER, bool(prompt.earlier)),
+            (_SOLUTION, prompt.solution is not None),
+        )
+        return RowProblem(
+            raw=(shown, prompt.earlier),
+            question=shown,
+            answer=answer,
+            turns=prompt.turns if wanted.system == "keep" else prompt.earlier,
+            problem_id=self._problem_id(row),
+            metadata=self._metadata(row),
+            verifier=self._verifier(row),
+            instruction=instruction,
+            notes=tuple(note for note, holds in notes if holds),
+        )
+
+    def _prompt(self, row: Row) -> Asked:
+        prompt = asked(self._value(row, "question"))
+        system = first_of(row, self._wanted.fields.system)
+        if prompt.system is None and isinstance(system, str) and system.strip():
+            prompt = replace(prompt, turns=(("system", system.strip()), *prompt.turns))
+        return prompt
+
+    def _without_instruction(self, text: str) -> tuple[str, str | None]:
+        if text not in self._instructions:
+            if len(self._instructions) >= 100_000:
+                self._instructions.clear()
+            self._instructions[text] = without_instruction(text)
+        return self._instructions[text]
+
+    def _value(self, row: Row, name: str) -> object:
+        value = first_of(row, getattr(self._wanted.fields, name))
+        if value is MISSING:
+            self.num_without[name] += 1
+            raise UnreadableValueError(f"no field for the {name}")
+        return value
+
+    def _choices(self, row: Row) -> Choices | None:
+        paths = self._wanted.fields.choices
+        if not paths:
+            return None
+        found = [value for value in (look_up(row, path) for path in paths) if value is not MISSING]
+        if not found:
+            self.num_without["choices"] += 1
+            raise UnreadableValueError("no field for the choices")
+        whole = [value for value in found if isinstance(value, list | Mapping)]
+        return choices_of(whole[:1] or found)
+
+    def _answer_value(self, row: Row, prompt: Asked) -> object:
+        """The value of the answer field; without one, the answer that a solution ends with."""
+        fields = self._wanted.fields
+        value = first_of(row, fields.answer)
+        if value is not MISSING and value is not None:
+            return value
+        solution = first_of(row, fields.solution)
+        if solution is MISSING or solution is None:
+            solution = prompt.solution if prompt.solution is not None else solution
+        if solution is not MISSING:
+            return solution_answer(solution, self._read_box)
+        if value is MISSING:
+            self.num_without["answer"] += 1
+        raise UnreadableValueError("no answer")
+
+    def _answer(self, row: Row, prompt: Asked) -> str:
+        if not self._wanted.fields.verifier:
+            return answer_text(self._answer_value(row, prompt), self._read_box)
+        # The verifier knows what the reference is: it may be JSON, and it may be missing.
+        value = first_of(row, self._wanted.fields.answer)
+        if isinstance(value, list | Mapping):
+            return json.dumps(value, ensure_ascii=False)
+        if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
+            return value
+        return "" if value is MISSING or value is None else answer_text(value, self._read_box)
+
+    def _problem_id(self, row: Row) -> str | None:
+        value = first_of(row, self._wanted.fields.problem_id)
+        return str(value) if isinstance(value, str | int) else None
+
+    def _metadata(self, row: Row) -> dict[str, str]:
+        found = self._named(row, "metadata")
+        return {name: str(value) for name, value in found.items() if value is not None}
+
+    def _verifier(self, row: Row) -> dict[str, Any]:
+        found = self._named(row, "verifier")
+        for name, value in found.items():
+            try:
+                json.dumps(value)
+            except (TypeError, ValueError) as error:
+                kind = type(value).__name__
+                raise UnreadableValueError(f"verifier.{name} is a {kind}, which JSON cannot hold") from error
+        return found
+
+    def _named(self, row: Row, group: str) -> dict[str, Any]:
+        """The values of a group of fields by name, those that the row has."""
+        values = {}
+        for name, path in getattr(self._wanted.fields, group).items():
+            value = look_up(row, path)
+            if value is MISSING:
+                self.num_without[f"{group}.{name}"] += 1
+            else:
+                values[name] = value
+        return values
