@@ -219,7 +219,7 @@ bench-grading: install-dev ## Time the grader on AIME-like and MATH-like answers
 bench-coverage: install-dev ## Measure how often intervals hold the true value, and how wide they are
 	@$(RUN_PYTHON) benchmarks/interval_coverage.py $(ARGS)
 
-bench-verdicts: install-dev ## Measure how often equal methods are told apart: ARGS="--studies 5000"
+bench-verdicts: install-dev ## Measure how often verdicts are wrong: ARGS="--studies 5000"
 	@$(RUN_PYTHON) benchmarks/null_verdicts.py $(ARGS)
 
 bench-graders: install-dev ## Compare graders on labelled cases: make bench-graders CASES=FILE.jsonl
