@@ -224,7 +224,7 @@ def test_a_benchmark_has_a_grader_of_its_own(load, sums, tmp_path):
 def test_a_run_with_the_numeric_grader_takes_what_is_near():
     config = compose(["grader=numeric", "grader.relative_tolerance=0.05"])
     assert from_json(to_json(config)).grader.relative_tolerance == 0.05
-    assert grader_version(config.grader).startswith("numeric, atrium ")
+    assert grader_version(config.grader).startswith("numeric, grader ")
 
 
 def test_a_suite_is_its_members_each_by_its_own_name(tmp_path, sums):
@@ -379,7 +379,7 @@ def test_a_run_trains_on_a_file_and_is_judged_on_two_benchmarks(runs, sums, tmp_
     assert (summary["status"], summary["num_steps"]) == ("finished", 2)
     provenance = json.loads(folder.provenance_file.read_text())
     assert provenance["data"]["benchmark_content_hashes"].keys() == summary["evaluations"].keys()
-    assert provenance["data"]["grader_version"].startswith("math, atrium ")
+    assert provenance["data"]["grader_version"].startswith("math, grader ")
     assert provenance["origins"]["dataset"]["source"] == str(sums)
     assert provenance["origins"]["benchmarks"]["aime25"]["num_problems"] == 3
     assert provenance["origins"]["dataset"]["num_overlapping"] == 3

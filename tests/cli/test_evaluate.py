@@ -10,6 +10,7 @@ import pytest
 from tests.benchmark_files import small_suite
 
 from atrium.cli.app import main
+from atrium.cli.evaluate import print_evaluation
 from atrium.tracking.evaluation_parts import EvaluationParts
 from atrium.tracking.find import TRAINED, find_run, list_runs
 from atrium.tracking.json_lines import read_json_lines
@@ -272,3 +273,19 @@ def test_a_policy_that_was_exported_or_copied_is_asked_as_it_was_trained(
     (target / "atrium.json").write_text("{")
     assert main(["evaluate", "--runs-dir", str(runs_dir), "model=hub", source]) != 0
     assert "is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("num", "cut", "words"), [(2, 0.0, "check model.thinking"), (2, 0.5, "max_new_tokens")]
+)
+def test_reasoning_that_did_not_end_is_named_once_beside_the_score(runs_dir, capsys, num, cut, words):
+    run = find_run(runs_dir, "last", last=TRAINED)
+    record = read_json_lines(run.evaluations_file).records[-1]
+    record["results"] |= {"num_endless_thoughts": num, "num_samples": 16, "truncated_frac": cut}
+    copy = RunFolder(runs_dir / f"endless-{cut}")
+    copy.path.mkdir()
+    copy.evaluations_file.write_text(json.dumps(record) + "\n")
+    print_evaluation(copy)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.count("in 2 of 16 answers the reasoning did not end: check model.thinking") == 1
+    assert words in printed

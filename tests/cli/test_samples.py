@@ -73,6 +73,7 @@ def test_the_same_grader_changes_nothing(run, runs_dir):
     assert code == 0
     assert "16 answers graded by math" in printed
     assert "0 changed" in printed
+    assert "graded by math, grader 2, math-verify" in " ".join(printed.split())
     assert find_run(runs_dir, "last").summary_file.read_bytes() == before
 
 
@@ -89,7 +90,22 @@ def test_completions_from_elsewhere_are_graded_and_what_changed_is_told(run, tmp
     assert "3 answers graded by math_tolerance: correct 66.7 % -> 66.7 %, 2 changed" in printed
     assert "third" in printed
     with table.open(newline="") as opened:
-        assert [row["is_correct"] for row in csv.DictReader(opened)] == ["True", "True", "False"]
+        written = list(csv.DictReader(opened))
+    assert [row["is_correct"] for row in written] == ["True", "True", "False"]
+    assert {row["was_grader"] for row in written} == {"unknown"}
+    assert all(row["grader"].startswith("math_tolerance, grader ") for row in written)
+
+
+def test_regrading_a_run_of_an_older_grader_shows_both_versions_and_keeps_its_record(run, runs_dir):
+    folder = find_run(runs_dir, "last")
+    recorded = json.loads(folder.provenance_file.read_text())
+    old = "math, atrium 0.1.0, math-verify 0.9.0"
+    recorded["data"]["grader_version"] = old
+    folder.provenance_file.write_text(json.dumps(recorded))
+    code, printed = run("evaluate", "--regrade", "last")
+    assert code == 0
+    assert f"recorded: {old}" in " ".join(printed.split())
+    assert json.loads(folder.provenance_file.read_text()) == recorded
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from atrium.evaluation.estimates import macro_average, pass_hat_k, sampling_interval
 from atrium.evaluation.results import summarize, summarize_all
+from atrium.grading.grader import ENDLESS_THOUGHT
 from atrium.records import EvaluatedSample, FinishReason, Problem, VerdictKind
 
 NUM_SAMPLES = 4
@@ -81,6 +83,12 @@ def test_the_majority_is_there_where_it_was_counted():
     assert results["maj_at_intervals"]["4"] == results["maj_interval_over_problems"]
     low, high = results["maj_interval_over_problems"]
     assert low < 0.5 < high
+
+
+def test_answers_whose_reasoning_did_not_end_are_counted():
+    samples = [sample(0, index, is_correct=False) for index in range(3)]
+    samples[1] = replace(samples[1], reason=ENDLESS_THOUGHT)
+    assert summarize(samples, num_samples=3, pass_at=(1,))["num_endless_thoughts"] == 1
 
 
 def test_lengths_and_truncated_shares_stand_beside_every_score():

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from importlib import metadata
 
-import atrium
-from atrium.grading.grader import Grader
+from atrium.grading.grader import GRADER_VERSION, Grader
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import Verifier
 from atrium.models.settings import ModelSettings
@@ -22,8 +21,8 @@ def build_grader(verifier: Verifier, model: ModelSettings) -> GraderPool:
 
 
 def grader_version(verifier: Verifier) -> str:
-    """The kind of verifier that judged the answers, and the versions of the code behind it."""
-    return f"{verifier.kind}, atrium {atrium.__version__}, math-verify {metadata.version('math-verify')}"
+    """The kind of verifier that judged the answers, and the versions of the rules behind it."""
+    return f"{verifier.kind}, grader {GRADER_VERSION}, math-verify {metadata.version('math-verify')}"
 
 
 class BenchmarkGraders:

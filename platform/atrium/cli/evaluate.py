@@ -36,7 +36,7 @@ from atrium.tracking.formatting import counted, number, printable, share, span
 from atrium.tracking.policy_origin import read_origin
 from atrium.tracking.printing import print_cells, print_json, say, tell
 from atrium.tracking.reader import EvaluationPoint, read_evaluations
-from atrium.tracking.recorded import as_finite, as_interval, read_object
+from atrium.tracking.recorded import as_finite, as_integer, as_interval, read_object
 from atrium.tracking.run_folder import RunFolder
 
 _DESCRIPTION = """\
@@ -255,6 +255,12 @@ def _print_scores(point: EvaluationPoint, console: Console) -> None:
         if value
     )
     say(console, line.rstrip())
+    if endless := as_integer(results.get("num_endless_thoughts")):
+        cause = "check model.thinking" + (", and rollout.max_new_tokens" if cut else "")
+        say(
+            console,
+            f"  in {endless} of {results.get('num_samples')} answers the reasoning did not end: {cause}",
+        )
 
 
 def _score_rows(point: EvaluationPoint) -> list[tuple[str, str, str, str]]:

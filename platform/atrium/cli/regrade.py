@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from atrium.assemble.graders import grader_version
 from atrium.assemble.regrading import Regraded, answers_of_file, answers_of_rows, regrade
 from atrium.cli.parser import ask_for_plugins, files_explained
 from atrium.cli.samples import read_rows
@@ -23,7 +24,10 @@ from atrium.tracking.recorded import read_object
 from atrium.tracking.sample_exports import write_csv
 
 _MAX_LISTED = 20
-_FIELDS = ("benchmark", "name", "gold", "was_correct", "is_correct", "was_extracted", "extracted", "reason")
+_FIELDS = (
+    *("benchmark", "name", "gold", "was_correct", "is_correct", "was_extracted", "extracted", "reason"),
+    *("was_grader", "grader"),
+)
 _READ = ("grader", "model.thinking")
 
 
@@ -41,6 +45,7 @@ def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str], csv: Pa
             )
     is_chosen = any(key.startswith("grader") for key in typed)
     config: Mapping[str, object] = {}
+    was_grader = "unknown"
     path = Path(wanted).expanduser()
     with files_explained():
         if path.suffix == ".jsonl":
@@ -50,20 +55,25 @@ def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str], csv: Pa
             if not is_chosen:
                 ask_for_plugins(folder)
             config, _ = read_object(folder.config_file)
+            recorded = setting(read_object(folder.provenance_file)[0], "data.grader_version")
+            was_grader = recorded if isinstance(recorded, str) else was_grader
             answers = {name: answers_of_rows(own) for name, own in read_rows(folder).items()}
     composed = compose(overrides)
     thinking = (
         composed.model.thinking if "model.thinking" in typed else setting(config, "model.thinking") is True
     )
     console = standard_output()
-    found: dict[str, list[Regraded]] = {}
+    rows: list[dict[str, object]] = []
     for name, own in answers.items():
         verifier = composed.grader if is_chosen else _verifier_of(config, name) or composed.grader
-        found[name] = regrade(own, verifier, thinking=thinking)
-        _print(name, found[name], verifier, console)
+        found = regrade(own, verifier, thinking=thinking)
+        _print(name, found, verifier, console)
+        say(console, f"  graded by {grader_version(verifier)}; recorded: {was_grader}", "dim")
+        versions = {"was_grader": was_grader, "grader": grader_version(verifier)}
+        rows += [{**_row(name, one), **versions} for one in found]
     if csv is not None:
         with files_explained():
-            write_csv(csv, [_row(name, one) for name, several in found.items() for one in several], _FIELDS)
+            write_csv(csv, rows, _FIELDS)
 
 
 def _verifier_of(config: Mapping[str, object], name: str) -> Verifier | None:

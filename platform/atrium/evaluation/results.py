@@ -26,6 +26,7 @@ from atrium.evaluation.estimates import (
     pass_hat_k,
     sampling_interval,
 )
+from atrium.grading.grader import ENDLESS_THOUGHT
 from atrium.records import EvaluatedSample, FinishReason, VerdictKind
 
 Results = dict[str, Any]
@@ -48,8 +49,8 @@ def summarize(
     `maj_interval_over_problems`, and `maj_at` and `maj_at_intervals` (over problems) by k, where Maj@k of
     each problem is given, K among the k; `pass_at`, `pass_at_intervals`,
     `pass_hat` (Pass^k) and `pass_hat_intervals` by k; `curve`, for every k from 1 to K, Pass@k, Pass^k and
-    the Mean@k of the first k samples; `num_samples`, `num_tokens`; `verdicts`, the share of each kind,
-    which ignores truncation as verdicts do; `breakdown`, the scores by metadata key and value, for
+    the Mean@k of the first k samples; `num_samples`, `num_tokens`, `num_endless_thoughts`; `verdicts`, the
+    share of each kind, which ignores truncation as verdicts do; `breakdown`, the scores by metadata key and value, for
     problems that have it.
     """
     samples_PK = [samples[start : start + num_samples] for start in range(0, len(samples), num_samples)]
@@ -65,6 +66,7 @@ def summarize(
         "curve": _curve(is_correct_PK),
         "num_samples": len(samples),
         "num_tokens": sum(sample.num_tokens for sample in samples),
+        "num_endless_thoughts": sum(sample.reason == ENDLESS_THOUGHT for sample in samples),
         "verdicts": {kind.value: counted[kind] / len(samples) for kind in VerdictKind},
         "breakdown": {key: groups for key, groups in breakdown.items() if groups},
     }

@@ -8,6 +8,12 @@ from typing import Any, Protocol
 
 from atrium.records import Verdict
 
+GRADER_VERSION = 2
+"""Counts the changes of verdicts: raised whenever an answer may get another verdict than before."""
+
+ENDLESS_THOUGHT = "the thinking never ended"
+"""The reason of a verdict on a completion whose reasoning was never closed."""
+
 
 class Grader(Protocol):
     """Grades texts against gold answers without ever blocking, crashing or hanging its caller."""

@@ -20,6 +20,7 @@ from atrium import plugins
 from atrium.errors import ConfigError, GraderError
 from atrium.grading.equivalence import Finding
 from atrium.grading.extraction import answer_text
+from atrium.grading.grader import ENDLESS_THOUGHT
 from atrium.grading.normalization import MAX_ANSWER_CHARS
 from atrium.grading.supervisor import Defect, Failure, Outcome, Reply, Supervisor
 from atrium.grading.verifiers import PlacedVerifier, Verifier
@@ -27,7 +28,7 @@ from atrium.records import Verdict, VerdictKind
 
 _MAX_KNOWN = 16_384
 
-_UNFINISHED = Verdict(kind=VerdictKind.NO_ANSWER, reason="the thinking never ended")
+_UNFINISHED = Verdict(kind=VerdictKind.NO_ANSWER, reason=ENDLESS_THOUGHT)
 _NO_ANSWER = Verdict(kind=VerdictKind.NO_ANSWER, reason="no answer was found")
 
 _Key = tuple[str, str, str]
