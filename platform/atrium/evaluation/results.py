@@ -49,8 +49,9 @@ def summarize(
     `maj_interval_over_problems`, and `maj_at` and `maj_at_intervals` (over problems) by k, where Maj@k of
     each problem is given, K among the k; `pass_at`, `pass_at_intervals`,
     `pass_hat` (Pass^k) and `pass_hat_intervals` by k; `curve`, for every k from 1 to K, Pass@k, Pass^k and
-    the Mean@k of the first k samples; `num_samples`, `num_tokens`, `num_endless_thoughts`; `verdicts`, the
-    share of each kind, which ignores truncation as verdicts do; `breakdown`, the scores by metadata key and value, for
+    the Mean@k of the first k samples; `num_samples`, `num_tokens`; `num_endless_thoughts`, the answers whose
+    reasoning did not end; `verdicts`, the share of each kind, which ignores truncation as verdicts do;
+    `breakdown`, the scores by metadata key and value, for
     problems that have it.
     """
     samples_PK = [samples[start : start + num_samples] for start in range(0, len(samples), num_samples)]

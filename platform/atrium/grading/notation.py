@@ -26,7 +26,7 @@ REWRITES = tuple(
         (r"\\(?:boxed|fbox|framebox)\s*\{([^{}]*)\}", r"\1"),  # a box within the box
         (r"\\(?:text)?color\s*\{[^{}]*\}", ""),
         (r"^\s*<([^<>]*,[^<>]*)>\s*$", r"(\1)"),  # a vector
-        (r"(?<!\\)\b([dt]?frac|sqrt)(?=\s*\{)", r"\\\1"),  # a lost backslash
+        (r"(?<![\\a-zA-Z])([dt]?frac|sqrt)(?=\s*\{)", r"\\\1"),  # a lost backslash
         (r"(?<=[0-9)}])\s*\^\s*(?:\{\s*o\s*\}|o(?![a-zA-Z]))", r"^{\\circ}"),
         (r"(?<=[0-9])\s*\\?:\\?\s*(?=[0-9])", ":"),
         (r"<=", r"\\leq "),

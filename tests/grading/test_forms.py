@@ -1,0 +1,279 @@
+r"""The forms of answers that count, each with near misses that must not: other numbers, signs, bounds, letters.
+
+A form is a template. Filled with the same numbers, gold and answer are equal; an answer filled with other numbers,
+or made by one of the form's near misses, is another answer. Numbers are drawn by a seed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.benchmark_files import BENCHMARK_FILES
+
+from atrium.grading.pool import GraderPool
+from atrium.grading.verifiers import MathVerifier
+
+REPORTED = Path(__file__).parent / "reported_cases.jsonl"
+PEERS = BENCHMARK_FILES.parent / "reports" / "peer_cases.jsonl"
+CONVENTIONS = {(r"$x \in [-2,7]$", r"\boxed{-2 \\le x \\le 7}")}
+"""A peer's label that another label of the same peer contradicts."""
+
+
+@pytest.fixture(scope="module")
+def grader() -> Iterator[GraderPool]:
+    with GraderPool(MathVerifier(num_workers=1, timeout_s=20.0, memory_limit_mb=1024)) as pool:
+        yield pool
+
+
+@dataclass(frozen=True)
+class Form:
+    """A gold answer, answers that are equal to it, and near misses; `<a>`, `<b>` and `<c>` are numbers a < b < c."""
+
+    gold: str
+    answers: tuple[str, ...]
+    near_misses: tuple[str, ...] = ()
+
+
+def filled(template: str, numbers: dict[str, int]) -> str:
+    for name, number in numbers.items():
+        template = template.replace(f"<{name}>", str(number))
+    return template if "box" in template else rf"\boxed{{{template}}}"
+
+
+FORMS = {
+    "imaginary unit": [
+        Form(
+            r"\frac{<a>}{<b>}+\frac{<c>}{<b>}i",
+            (r"\frac{<a>+<c>i}{<b>}", r"\frac{<c>i+<a>}{<b>}", r"\frac{i(<c>-<a>i)}{<b>}"),
+            (r"\frac{<a>-<c>i}{<b>}", r"\frac{<c>+<a>i}{<b>}", r"\frac{<a>+<c>j}{<b>}", r"\frac{<a>+<c>}{<b>}"),
+        ),
+        Form(
+            r"(<a>+<b>i)^2",
+            (r"<a>^2-<b>^2+2\cdot<a>\cdot<b>i",),
+            (r"<a>^2+<b>^2", r"<a>^2-<b>^2-2\cdot<a>\cdot<b>i"),
+        ),
+        Form(
+            r"\frac{<a>}{2}+\frac{<a>\sqrt{3}}{2}i",
+            (r"<a>e^{i\pi/3}", r"<a>(\cos 60^\circ+i\sin 60^\circ)", r"<a>\operatorname{cis}(\frac{\pi}{3})"),
+            (r"<a>e^{-i\pi/3}", r"<a>e^{i\pi/6}"),
+        ),
+        Form(r"i\sqrt{<a>}", (r"\sqrt{-<a>}", r"\sqrt{<a>}i"), (r"-\sqrt{-<a>}", r"\sqrt{<a>}")),
+    ],
+    "degrees in functions": [
+        Form(
+            r"<a>\cos 5<c>^\circ",
+            (r"<a>\sin(90^\circ-5<c>^\circ)", r"<a>\cos\left(5<c>^{\circ}\right)", r"<a>\cos\frac{5<c>\pi}{180}"),
+            (r"<a>\cos 5<c>", r"<a>\sin 5<c>^\circ", r"-<a>\cos 5<c>^\circ", r"<b>\cos 5<c>^\circ"),
+        ),
+        Form(r"\frac{<a>}{2}", (r"<a>\sin 30^\circ",), (r"<a>\sin 30", r"<a>\cos 30^\circ")),
+    ],
+    "tiny and huge numbers": [
+        Form(r"\frac{<a>}{20<b>!}", (r"\frac{2\cdot<a>}{2\cdot 20<b>!}",), (r"\frac{<a>}{20<c>!}", r"\frac{<b>}{20<b>!}")),
+        Form(r"1-\frac{1}{<b><c>!}", (r"\frac{<b><c>!-1}{<b><c>!}",), ("1", r"1+\frac{1}{<b><c>!}")),
+        Form(r"<a>e^{-4<b>}", (r"\frac{<a>}{e^{4<b>}}",), (r"<a>e^{-4<c>}", "0")),
+        Form(
+            r"\frac{<b>\pi}{10^{2<a>}}",
+            (r"<b>\pi\cdot 10^{-2<a>}",),
+            (r"\frac{<b>\pi}{10^{3<a>}}", r"\frac{<c>\pi}{10^{2<a>}}"),
+        ),
+        Form(r"\sqrt{10^{6<a>}+<b>}", (r"\sqrt{<b>+10\cdot 10^{6<a>-1}}",), (r"10^{3<a>}", r"\sqrt{10^{6<a>}-<b>}")),
+    ],
+    "sets, points and intervals": [
+        Form("(<a>,<b>)", (r"\langle <a>,<b>\rangle",), (r"\{<a>,<b>\}", "[<a>,<b>]", "(<b>,<a>)")),
+        Form(r"\{<a>,<b>,<c>\}", (r"\{<c>,<a>,<b>\}", "<b>, <a>, <c>"), ("(<a>,<b>,<c>)", r"\{<a>,<b>\}")),
+        Form(r"(-\infty,<a>)", ("x<<a>",), (r"\{-\infty,<a>\}", r"(<a>,-\infty)", r"(-\infty,<a>]")),
+    ],
+    "vectors": [
+        Form(
+            r"\langle <a>,-<b>,<c> \rangle",
+            ("(<a>,-<b>,<c>)", r"\begin{pmatrix}<a>\\-<b>\\<c>\end{pmatrix}", "<<a>,-<b>,<c>>"),
+            (r"(<a>,<b>,<c>)", r"(<a>,<c>,-<b>)", r"\{<a>,-<b>,<c>\}"),
+        )
+    ],
+    "sets of numbers": [
+        Form(
+            r"(-\infty,<a>)\cup(<b>,\infty)",
+            (
+                r"x<<a> \text{ or } x><b>",
+                "x<<a>, x><b>",
+                r"x \in (-\infty,<a>) \text{ or } x \in (<b>,\infty)",
+                r"\{x \mid x<<a> \text{ or } x><b>\}",
+                r"\mathbb{R}\setminus[<a>,<b>]",
+            ),
+            (r"x<<a> \text{ and } x><b>", r"x\le <a> \text{ or } x><b>", r"x><a> \text{ or } x<<b>"),
+        ),
+        Form(
+            r"x\in[-<a>,<b>]",
+            (r"-<a>\le x\le <b>", r"<b>\ge x\ge -<a>", r"\{x\in\mathbb{R}:-<a>\le x\le <b>\}", r"[-<a>,<b>]"),
+            (r"-<a><x\le <b>", r"-<a>\le x\le <c>", r"<a>\le x\le <b>", r"-<a>\le y\le <b>"),
+        ),
+        Form(
+            r"(<a>,<b>)\cup(<b>,<c>)",
+            (r"<a><x<<c>, x\ne <b>", r"<a><x<<c> \text{ and } x\neq <b>", r"(<a>,<c>)\setminus\{<b>\}"),
+            (r"<a><x<<c>", r"<a><x<<c>, x\ne <a>", r"<a><x\le <c>, x\ne <b>"),
+        ),
+        Form(
+            r"(-\infty,<a>)\cup(<a>,\infty)",
+            (r"x\ne <a>", r"\mathbb{R}\setminus\{<a>\}", r"x\in\mathbb{R}, x\neq <a>"),
+            (r"x\ne -<a>", r"x=<a>", r"\mathbb{R}"),
+        ),
+        Form(r"[-<a>,<a>]", (r"|x|\le <a>",), (r"|x|<<a>", r"|x|\ge <a>")),
+    ],
+    "conditions": [
+        Form(
+            r"<a>k",
+            (
+                r"<a>k, k\in\mathbb{Z}",
+                r"<a>k \text{ for any integer } k",
+                r"<a>k\ (k\in\mathbb{Z})",
+                r"\{<a>k : k\in\mathbb{Z}\}",
+                r"<a>k, k=0,\pm 1,\pm 2,\ldots",
+            ),
+            (r"<b>k, k\in\mathbb{Z}", r"<a>k, k=2", r"<a>k, k\in\{1,2\}", r"<a>m", r"-<a>k+1, k\in\mathbb{Z}"),
+        ),
+        Form(
+            r"<a>^{n-1}",
+            (r"<a>^{n-1} \text{ for all } n\ge 1", r"<a>^{n-1} \text{ (for } n\geq 2)", r"<a>^{n-1}\ \forall n"),
+            (r"<b>^{n-1} \text{ for all } n\ge 1", r"<a>^{n} \text{ for all } n\ge 1", r"<a>^{n-1} \text{ for } n=3"),
+        ),
+        Form(
+            "f(x)=<a>x",
+            (r"f(x)=<a>x \text{ for all real } x", r"f(x) = <a>x\ \forall x\in\mathbb{R}"),
+            (r"f(x)=<b>x \text{ for all real } x", r"f(x)=-<a>x\ \forall x"),
+        ),
+        Form(
+            r"\frac{\pi}{<b>}+k\pi, k\in\mathbb{Z}",
+            (r"\frac{\pi}{<b>}+n\pi, n\in\mathbb{Z}", r"\frac{\pi}{<b>}-k\pi, k\in\mathbb{Z}"),
+            (r"\frac{\pi}{<b>}+k\pi, k\in\mathbb{N}", r"\frac{\pi}{<c>}+k\pi, k\in\mathbb{Z}", r"\frac{\pi}{<b>}+2k\pi, k\in\mathbb{Z}"),
+        ),
+        Form(r"<a>^n, n\ge <b>", (r"<a>^n \text{ for } n\ge <b>",), (r"<a>^n, n\ge <c>", r"<a>^n, n\le <b>")),
+    ],
+    "roots of positive names": [
+        Form(
+            r"\sqrt{\frac{<a>h}{g}}",
+            (r"\frac{\sqrt{<a>h}}{\sqrt{g}}", r"\frac{\sqrt{<a>hg}}{g}", r"\sqrt{<a>}\,h^{1/2}g^{-1/2}"),
+            (r"\frac{\sqrt{<b>h}}{\sqrt{g}}", r"\frac{\sqrt{<a>g}}{\sqrt{h}}", r"-\frac{\sqrt{<a>h}}{\sqrt{g}}"),
+        ),
+        Form(r"\sqrt{<a>x+<b>}", (r"(<b>+<a>x)^{1/2}",), (r"\sqrt{<a>x}+\sqrt{<b>}", r"\sqrt{<a>y+<b>}")),
+        Form(r"<a>\sqrt{x^2}", ("<a>|x|",), ("<a>x", "-<a>x")),
+    ],
+    "choices": [
+        Form(
+            "C",
+            (r"\textbf{(C)}\ <a>", r"\text{(C) }\frac{<a>}{<b>}", "C: <a>", r"(C)\ <a>", r"\text{Option C}"),
+            (r"\textbf{(D)}\ <a>", "C=<a>", "<a>C", r"\text{(C) or (D)}", "(C)(D)"),
+        ),
+        Form(r"\textbf{(C)}\ <a>", ("C", "<a>", r"(C)\ <a>"), ("D", "<b>", r"(C)\ <b>", r"(D)\ <a>")),
+        Form("<a>", (r"\textbf{(C)}\ <a>",), (r"\textbf{(C)}\ <b>", r"\textbf{(C)}\ -<a>")),
+    ],
+    "words": [
+        Form(
+            "1<a>",
+            (
+                "**1<a>**",
+                "*1<a>*",
+                r"\text{The answer is } 1<a>",
+                r"\text{The answer is 1<a>}",
+                r"\text{Alice has } 1<a> \text{ apples}",
+                r"\text{1<a> apples}",
+                "Alice has 1<a> apples",
+            ),
+            (
+                "**1<b>**",
+                r"\text{The answer is not } 1<a>",
+                r"\text{Alice has more than } 1<a> \text{ apples}",
+                r"\text{multiples of } 1<a>",
+                r"\text{Alice has } -1<a>",
+                r"\text{1<a> or 1<b> apples}",
+                r"\text{Alice has 1<a> million}",
+            ),
+        ),
+        Form(r"\text{no solution}", (r"\text{No solutions}", "There are no solutions"), (r"\text{one solution}", "<a>")),
+        Form(r"\text{May <a>}", ("May <a>", r"\text{may <a>}"), ("May <b>", "June <a>")),
+    ],
+    "boxes": [
+        Form(
+            "2<a>",
+            (r"so $\boxed 2<a>$.", r"\framebox{2<a>}", r"\boxed{2<b>}. No: \boxed{2<a>}"),
+            (r"\boxed{2<a>}. Wait: \boxed{2<b>", r"so $\boxed 2<b>$.", r"\boxed{2<a>}. Wait: \boxed{"),
+        ),
+        Form(
+            r"\frac{1<a>}{3}",
+            (r"\boxed{\frac{1<a>}{3}}, which is about \boxed{<q>.33}",),
+            (r"\boxed{\frac{1<a>}{3}}, which is about \boxed{<q>.63}", r"\boxed{\frac{1<b>}{3}} \approx \boxed{<q>.33}"),
+        ),
+    ],
+    "formats": [
+        Form("10<a>_{<c>}", (r"10<a>_{\text{<word>}}", r"10<a> \text{ base } <c>", "(10<a>)_<c>"), (r"10<a>_{\text{two}}", "10<b>_{<c>}")),
+        Form("<a>.5", (r"\text{€}<a>.5", r"\$<a>.50", r"\pounds <a>.50", r"\text{USD } <a>.50"), (r"\text{€}<b>.5", r"\$-<a>.50")),
+        Form(r"<a>\sqrt{<b>}", (r"<a>\sqrt(<b>)", "<a>sqrt{<b>}"), (r"<a>\sqrt(<c>)", r"<b>\sqrt(<b>)")),
+        Form(
+            r"\begin{pmatrix}<a>\\<b>\end{pmatrix}",
+            (r"\\boxed{\\begin{pmatrix}<a>\\\\<b>\\end{pmatrix}}", r"\\boxed{\\begin{pmatrix}<a>\\<b>\\end{pmatrix}}"),
+            (r"\\boxed{\\begin{pmatrix}<b>\\\\<a>\\end{pmatrix}}", r"\\boxed{\\begin{pmatrix}<a>\\\\-<b>\\end{pmatrix}}"),
+        ),
+        Form("<a>:1<b>", (r"<a> \text{ to } 1<b>", r"\frac{<a>}{1<b>}"), ("1<b>:<a>", "<a>:1<c>", "-<a>:1<b>")),
+        Form(
+            r"<a>:2<b> \text{ p.m.}",
+            (r"<a>:2<b> \text{ PM}", "<a>:2<b>"),
+            (r"<a>:2<b> \text{ a.m.}", r"<a>:2<c> \text{ p.m.}", r"<b>:2<b> \text{ p.m.}"),
+        ),
+    ],
+}  # fmt: skip
+WORDS = {6: "six", 7: "seven", 8: "eight", 9: "nine"}
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_a_form_counts_and_its_near_misses_do_not(grader: GraderPool, kind: str):
+    rng = random.Random(kind)
+    wrong = []
+    for form in FORMS[kind]:
+        a, b, c = sorted(rng.sample([2, 3, 4, 5], 2)) + [rng.choice([6, 7, 8, 9])]
+        numbers: dict[str, int | str] = {"a": a, "b": b, "c": c, "q": (10 + a) // 3, "word": WORDS[c]}
+        if kind == "boxes":
+            numbers["a"] = a = 3  # whose third of thirteen is 4.33
+            numbers["b"], numbers["q"] = 5, 4
+        gold = filled(form.gold, numbers)[len(r"\boxed{") : -1]
+        swapped = {**numbers, "a": a + 10, "b": b + 10}
+        cases = [(filled(answer, numbers), True) for answer in form.answers]
+        cases += [(filled(answer, numbers), False) for answer in form.near_misses]
+        cases += [
+            (filled(answer, swapped), False)
+            for answer in form.answers
+            if ("<a>" in answer or "<b>" in answer) and kind != "choices"
+        ]
+        assert len([None for _, expected in cases if not expected]) >= 2
+        for completion, expected in cases:
+            verdict = grader.grade(completion, gold)
+            if verdict.is_correct is not expected:
+                wrong.append((gold, completion, verdict.kind.value, verdict.reason))
+    assert wrong == []
+
+
+def test_reported_cases_get_the_verdicts_that_their_reporters_expect(grader: GraderPool):
+    cases = [json.loads(line) for line in REPORTED.read_text(encoding="utf-8").splitlines()]
+    futures = [(case, grader.submit(case["answer"], case["gold"])) for case in cases]
+    assert [case for case, future in futures if future.result().is_correct != case["expected"]] == []
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not PEERS.is_file(), reason="the peers' cases are not here")
+def test_cases_of_other_graders_that_agreed_with_their_labels_still_do(grader: GraderPool):
+    cases = [json.loads(line) for line in PEERS.read_text(encoding="utf-8").splitlines()]
+    agreed = [case for case in cases if case["today"] == case["expected"]]
+    futures = [(case, grader.submit(case["answer"], case["gold"])) for case in agreed]
+    wrong = {(c["gold"], c["answer"]) for c, future in futures if future.result().is_correct != c["expected"]}
+    assert wrong <= CONVENTIONS
+
+
+def test_a_hundred_nested_brackets_get_a_verdict_without_a_worker(grader: GraderPool):
+    for opening, closing in (("{", "}"), ("(", ")")):
+        for answer, expected in (("42", True), ("41", False)):
+            verdict = grader.settle(rf"\boxed{{{opening * 100}{answer}{closing * 100}}}", "42")
+            assert verdict is not None
+            assert verdict.is_correct is expected
