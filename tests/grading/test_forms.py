@@ -1,7 +1,7 @@
-r"""The forms of answers that count, each with near misses that must not: other numbers, signs, bounds, letters.
+r"""Forms of answers that count, each with near misses that must not: other numbers, signs, bounds, letters.
 
-A form is a template. Filled with the same numbers, gold and answer are equal; an answer filled with other numbers,
-or made by one of the form's near misses, is another answer. Numbers are drawn by a seed.
+A form is a template. Filled with the same numbers, gold and answer are equal; an answer filled with other
+numbers, or made by one of the form's near misses, is another answer. Numbers are drawn by a seed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def grader() -> Iterator[GraderPool]:
 
 @dataclass(frozen=True)
 class Form:
-    """A gold answer, answers that are equal to it, and near misses; `<a>`, `<b>` and `<c>` are numbers a < b < c."""
+    """A gold answer, answers equal to it, and near misses; `<a>`, `<b>` and `<c>` are numbers, a < b < c."""
 
     gold: str
     answers: tuple[str, ...]
@@ -50,7 +50,12 @@ FORMS = {
         Form(
             r"\frac{<a>}{<b>}+\frac{<c>}{<b>}i",
             (r"\frac{<a>+<c>i}{<b>}", r"\frac{<c>i+<a>}{<b>}", r"\frac{i(<c>-<a>i)}{<b>}"),
-            (r"\frac{<a>-<c>i}{<b>}", r"\frac{<c>+<a>i}{<b>}", r"\frac{<a>+<c>j}{<b>}", r"\frac{<a>+<c>}{<b>}"),
+            (
+                r"\frac{<a>-<c>i}{<b>}",
+                r"\frac{<c>+<a>i}{<b>}",
+                r"\frac{<a>+<c>j}{<b>}",
+                r"\frac{<a>+<c>}{<b>}",
+            ),
         ),
         Form(
             r"(<a>+<b>i)^2",
@@ -67,13 +72,21 @@ FORMS = {
     "degrees in functions": [
         Form(
             r"<a>\cos 5<c>^\circ",
-            (r"<a>\sin(90^\circ-5<c>^\circ)", r"<a>\cos\left(5<c>^{\circ}\right)", r"<a>\cos\frac{5<c>\pi}{180}"),
+            (
+                r"<a>\sin(90^\circ-5<c>^\circ)",
+                r"<a>\cos\left(5<c>^{\circ}\right)",
+                r"<a>\cos\frac{5<c>\pi}{180}",
+            ),
             (r"<a>\cos 5<c>", r"<a>\sin 5<c>^\circ", r"-<a>\cos 5<c>^\circ", r"<b>\cos 5<c>^\circ"),
         ),
         Form(r"\frac{<a>}{2}", (r"<a>\sin 30^\circ",), (r"<a>\sin 30", r"<a>\cos 30^\circ")),
     ],
     "tiny and huge numbers": [
-        Form(r"\frac{<a>}{20<b>!}", (r"\frac{2\cdot<a>}{2\cdot 20<b>!}",), (r"\frac{<a>}{20<c>!}", r"\frac{<b>}{20<b>!}")),
+        Form(
+            r"\frac{<a>}{20<b>!}",
+            (r"\frac{2\cdot<a>}{2\cdot 20<b>!}",),
+            (r"\frac{<a>}{20<c>!}", r"\frac{<b>}{20<b>!}"),
+        ),
         Form(r"1-\frac{1}{<b><c>!}", (r"\frac{<b><c>!-1}{<b><c>!}",), ("1", r"1+\frac{1}{<b><c>!}")),
         Form(r"<a>e^{-4<b>}", (r"\frac{<a>}{e^{4<b>}}",), (r"<a>e^{-4<c>}", "0")),
         Form(
@@ -81,7 +94,11 @@ FORMS = {
             (r"<b>\pi\cdot 10^{-2<a>}",),
             (r"\frac{<b>\pi}{10^{3<a>}}", r"\frac{<c>\pi}{10^{2<a>}}"),
         ),
-        Form(r"\sqrt{10^{6<a>}+<b>}", (r"\sqrt{<b>+10\cdot 10^{6<a>-1}}",), (r"10^{3<a>}", r"\sqrt{10^{6<a>}-<b>}")),
+        Form(
+            r"\sqrt{10^{6<a>}+<b>}",
+            (r"\sqrt{<b>+10\cdot 10^{6<a>-1}}",),
+            (r"10^{3<a>}", r"\sqrt{10^{6<a>}-<b>}"),
+        ),
     ],
     "sets, points and intervals": [
         Form("(<a>,<b>)", (r"\langle <a>,<b>\rangle",), (r"\{<a>,<b>\}", "[<a>,<b>]", "(<b>,<a>)")),
@@ -134,12 +151,26 @@ FORMS = {
                 r"\{<a>k : k\in\mathbb{Z}\}",
                 r"<a>k, k=0,\pm 1,\pm 2,\ldots",
             ),
-            (r"<b>k, k\in\mathbb{Z}", r"<a>k, k=2", r"<a>k, k\in\{1,2\}", r"<a>m", r"-<a>k+1, k\in\mathbb{Z}"),
+            (
+                r"<b>k, k\in\mathbb{Z}",
+                r"<a>k, k=2",
+                r"<a>k, k\in\{1,2\}",
+                r"<a>m",
+                r"-<a>k+1, k\in\mathbb{Z}",
+            ),
         ),
         Form(
             r"<a>^{n-1}",
-            (r"<a>^{n-1} \text{ for all } n\ge 1", r"<a>^{n-1} \text{ (for } n\geq 2)", r"<a>^{n-1}\ \forall n"),
-            (r"<b>^{n-1} \text{ for all } n\ge 1", r"<a>^{n} \text{ for all } n\ge 1", r"<a>^{n-1} \text{ for } n=3"),
+            (
+                r"<a>^{n-1} \text{ for all } n\ge 1",
+                r"<a>^{n-1} \text{ (for } n\geq 2)",
+                r"<a>^{n-1}\ \forall n",
+            ),
+            (
+                r"<b>^{n-1} \text{ for all } n\ge 1",
+                r"<a>^{n} \text{ for all } n\ge 1",
+                r"<a>^{n-1} \text{ for } n=3",
+            ),
         ),
         Form(
             "f(x)=<a>x",
@@ -149,7 +180,11 @@ FORMS = {
         Form(
             r"\frac{\pi}{<b>}+k\pi, k\in\mathbb{Z}",
             (r"\frac{\pi}{<b>}+n\pi, n\in\mathbb{Z}", r"\frac{\pi}{<b>}-k\pi, k\in\mathbb{Z}"),
-            (r"\frac{\pi}{<b>}+k\pi, k\in\mathbb{N}", r"\frac{\pi}{<c>}+k\pi, k\in\mathbb{Z}", r"\frac{\pi}{<b>}+2k\pi, k\in\mathbb{Z}"),
+            (
+                r"\frac{\pi}{<b>}+k\pi, k\in\mathbb{N}",
+                r"\frac{\pi}{<c>}+k\pi, k\in\mathbb{Z}",
+                r"\frac{\pi}{<b>}+2k\pi, k\in\mathbb{Z}",
+            ),
         ),
         Form(r"<a>^n, n\ge <b>", (r"<a>^n \text{ for } n\ge <b>",), (r"<a>^n, n\ge <c>", r"<a>^n, n\le <b>")),
     ],
@@ -157,7 +192,11 @@ FORMS = {
         Form(
             r"\sqrt{\frac{<a>h}{g}}",
             (r"\frac{\sqrt{<a>h}}{\sqrt{g}}", r"\frac{\sqrt{<a>hg}}{g}", r"\sqrt{<a>}\,h^{1/2}g^{-1/2}"),
-            (r"\frac{\sqrt{<b>h}}{\sqrt{g}}", r"\frac{\sqrt{<a>g}}{\sqrt{h}}", r"-\frac{\sqrt{<a>h}}{\sqrt{g}}"),
+            (
+                r"\frac{\sqrt{<b>h}}{\sqrt{g}}",
+                r"\frac{\sqrt{<a>g}}{\sqrt{h}}",
+                r"-\frac{\sqrt{<a>h}}{\sqrt{g}}",
+            ),
         ),
         Form(r"\sqrt{<a>x+<b>}", (r"(<b>+<a>x)^{1/2}",), (r"\sqrt{<a>x}+\sqrt{<b>}", r"\sqrt{<a>y+<b>}")),
         Form(r"<a>\sqrt{x^2}", ("<a>|x|",), ("<a>x", "-<a>x")),
@@ -193,7 +232,11 @@ FORMS = {
                 r"\text{Alice has 1<a> million}",
             ),
         ),
-        Form(r"\text{no solution}", (r"\text{No solutions}", "There are no solutions"), (r"\text{one solution}", "<a>")),
+        Form(
+            r"\text{no solution}",
+            (r"\text{No solutions}", "There are no solutions"),
+            (r"\text{one solution}", "<a>"),
+        ),
         Form(r"\text{May <a>}", ("May <a>", r"\text{may <a>}"), ("May <b>", "June <a>")),
     ],
     "boxes": [
@@ -205,26 +248,45 @@ FORMS = {
         Form(
             r"\frac{1<a>}{3}",
             (r"\boxed{\frac{1<a>}{3}}, which is about \boxed{<q>.33}",),
-            (r"\boxed{\frac{1<a>}{3}}, which is about \boxed{<q>.63}", r"\boxed{\frac{1<b>}{3}} \approx \boxed{<q>.33}"),
+            (
+                r"\boxed{\frac{1<a>}{3}}, which is about \boxed{<q>.63}",
+                r"\boxed{\frac{1<b>}{3}} \approx \boxed{<q>.33}",
+            ),
         ),
     ],
     "formats": [
-        Form("10<a>_{<c>}", (r"10<a>_{\text{<word>}}", r"10<a> \text{ base } <c>", "(10<a>)_<c>"), (r"10<a>_{\text{two}}", "10<b>_{<c>}")),
-        Form("<a>.5", (r"\text{€}<a>.5", r"\$<a>.50", r"\pounds <a>.50", r"\text{USD } <a>.50"), (r"\text{€}<b>.5", r"\$-<a>.50")),
+        Form(
+            "10<a>_{<c>}",
+            (r"10<a>_{\text{<word>}}", r"10<a> \text{ base } <c>", "(10<a>)_<c>"),
+            (r"10<a>_{\text{two}}", "10<b>_{<c>}"),
+        ),
+        Form(
+            "<a>.5",
+            (r"\text{€}<a>.5", r"\$<a>.50", r"\pounds <a>.50", r"\text{USD } <a>.50"),
+            (r"\text{€}<b>.5", r"\$-<a>.50"),
+        ),
         Form(r"<a>\sqrt{<b>}", (r"<a>\sqrt(<b>)", "<a>sqrt{<b>}"), (r"<a>\sqrt(<c>)", r"<b>\sqrt(<b>)")),
         Form(
             r"\begin{pmatrix}<a>\\<b>\end{pmatrix}",
-            (r"\\boxed{\\begin{pmatrix}<a>\\\\<b>\\end{pmatrix}}", r"\\boxed{\\begin{pmatrix}<a>\\<b>\\end{pmatrix}}"),
-            (r"\\boxed{\\begin{pmatrix}<b>\\\\<a>\\end{pmatrix}}", r"\\boxed{\\begin{pmatrix}<a>\\\\-<b>\\end{pmatrix}}"),
+            (
+                r"\\boxed{\\begin{pmatrix}<a>\\\\<b>\\end{pmatrix}}",
+                r"\\boxed{\\begin{pmatrix}<a>\\<b>\\end{pmatrix}}",
+            ),
+            (
+                r"\\boxed{\\begin{pmatrix}<b>\\\\<a>\\end{pmatrix}}",
+                r"\\boxed{\\begin{pmatrix}<a>\\\\-<b>\\end{pmatrix}}",
+            ),
         ),
-        Form("<a>:1<b>", (r"<a> \text{ to } 1<b>", r"\frac{<a>}{1<b>}"), ("1<b>:<a>", "<a>:1<c>", "-<a>:1<b>")),
+        Form(
+            "<a>:1<b>", (r"<a> \text{ to } 1<b>", r"\frac{<a>}{1<b>}"), ("1<b>:<a>", "<a>:1<c>", "-<a>:1<b>")
+        ),
         Form(
             r"<a>:2<b> \text{ p.m.}",
             (r"<a>:2<b> \text{ PM}", "<a>:2<b>"),
             (r"<a>:2<b> \text{ a.m.}", r"<a>:2<c> \text{ p.m.}", r"<b>:2<b> \text{ p.m.}"),
         ),
     ],
-}  # fmt: skip
+}
 WORDS = {6: "six", 7: "seven", 8: "eight", 9: "nine"}
 
 
@@ -233,7 +295,7 @@ def test_a_form_counts_and_its_near_misses_do_not(grader: GraderPool, kind: str)
     rng = random.Random(kind)
     wrong = []
     for form in FORMS[kind]:
-        a, b, c = sorted(rng.sample([2, 3, 4, 5], 2)) + [rng.choice([6, 7, 8, 9])]
+        a, b, c = *sorted(rng.sample([2, 3, 4, 5], 2)), rng.choice([6, 7, 8, 9])
         numbers: dict[str, int | str] = {"a": a, "b": b, "c": c, "q": (10 + a) // 3, "word": WORDS[c]}
         if kind == "boxes":
             numbers["a"] = a = 3  # whose third of thirteen is 4.33

@@ -25,7 +25,7 @@ Without a box an answer is the last number of the text, or what stands behind wo
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from atrium.records import REASONING_MARKERS
 
@@ -124,8 +124,7 @@ def answer_after(visible: str, place: str) -> str | None:
     return answer.strip(" \t\r*") or None if end else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Box:
+class _Box(NamedTuple):
     """A box in a text: where its command starts, what it holds, and where it ends."""
 
     start: int
@@ -152,7 +151,8 @@ def _outermost_boxes(text: str, braces: re.Pattern[str]) -> list[_Box]:
             open_braces.append(None)
         elif token.endswith("{") and len(token) > 2:
             open_braces.append((match.start(), match.end()))
-    boxes = _with_unbraced(text, first.start(), boxes)
+    if text.count("box", first.start()) > len(boxes):
+        boxes = _with_unbraced(text, first.start(), boxes)
     last_open = next((opened[0] for opened in reversed(open_braces) if opened is not None), -1)
     return boxes if boxes and boxes[-1].end > last_open else []
 
