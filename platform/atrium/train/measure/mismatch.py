@@ -17,6 +17,9 @@ from atrium.rollout.collate import RolloutRows
 from atrium.train.measure.measurements import Measurements
 from atrium.train.update.forward import PolicyForward
 
+_ROUNDING, _HALF_ROUNDING = 1e-3, 0.1
+"""Nats by which a row's mean may differ from the whole model by rounding, in single and in half precision."""
+
 
 def mismatch_sums(logprob_BT: Tensor, rollout_logprob_BT: Tensor, mask_BT: Tensor) -> Sums:
     """The differences of the trainer's and the engine's log-probabilities over the unmasked tokens."""
@@ -79,6 +82,9 @@ def mismatch_cause(forward: PolicyForward, rows: RolloutRows, micro_batch_tokens
         f"one row alone through the whole model differs by {trainer:.3g} nats from the trainer and by "
         f"{engine:.3g} from the engine"
     )
+    rounding = _HALF_ROUNDING if forward.dtype.itemsize == 2 else _ROUNDING
+    if bound < trainer < rounding and engine < rounding:
+        return f"{found}, which is rounding: compute in float32, or raise rollout.max_mismatch above it"
     if trainer <= bound:
         return (
             f"{found}, so the engine disagrees: it samples from other weights, in another precision or with "
