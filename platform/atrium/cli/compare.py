@@ -104,6 +104,7 @@ def _compared(
         effect=_share(arguments.effect),
         chosen=named_runs(runs_dir, wanted),
         renamed=_new_names(arguments.label),
+        leave_out=_left_out(arguments.leave_out),
     )
     return folders, comparison, _curve_tables(comparison, outcomes, arguments.ceiling)
 
@@ -184,6 +185,13 @@ def _parser(command: str, purpose: str) -> CommandParser:
     parser.add_argument(
         "--benchmark", action="append", default=[], metavar="NAME", help="only this benchmark (repeatable)"
     )
+    parser.add_argument(
+        "--leave-out",
+        action="append",
+        default=[],
+        metavar="RUN=REASON",
+        help="do not count this run, for this reason, which is printed with the result (repeatable)",
+    )
     _add_curves(parser)
     parser.add_argument(
         "--effect",
@@ -196,6 +204,20 @@ def _parser(command: str, purpose: str) -> CommandParser:
     parser.add_argument("--no-files", action="store_true", help="print only")
     parser.add_runs_dir()
     return parser
+
+
+def _left_out(given: Sequence[str]) -> dict[str, str]:
+    """The reasons by the runs that are not to count."""
+    found = {}
+    for text in given:
+        run, _, reason = text.partition("=")
+        if not run or not reason.strip():
+            raise ConfigError(
+                f"--leave-out {text}: write RUN=REASON, such as 1a2b=its node lost power; the reason is "
+                "printed with the result"
+            )
+        found[run] = reason.strip()
+    return found
 
 
 def _add_curves(parser: CommandParser) -> None:

@@ -25,7 +25,10 @@ PASS = "pass"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A candidate against the baseline by one measure on one benchmark or the macro average."""
+    """A candidate against the baseline by one measure on one benchmark or the macro average.
+
+    `if_wrong` is the comparison in which runs that diverged count as always wrong; None where none did.
+    """
 
     baseline: str
     candidate: str
@@ -34,6 +37,7 @@ class Pair:
     comparison: Comparison
     pairing: SeedPairing
     verdict: Verdict
+    if_wrong: Comparison | None = None
 
 
 def compare_pairs(

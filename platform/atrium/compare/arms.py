@@ -180,7 +180,7 @@ def _by_seed(
     notes: list[str],
 ) -> dict[int, RunFolder]:
     runs: dict[int, RunFolder] = {}
-    for folder in sorted(group, key=lambda folder: (_is_finished(folder), started(folder))):
+    for folder in sorted(group, key=lambda folder: (is_finished(folder), started(folder))):
         text = settings[folder.name].get(SEED, "")
         seed = int(text) if text.lstrip("-").isdecimal() else 0
         if seed in runs:
@@ -189,7 +189,8 @@ def _by_seed(
     return runs
 
 
-def _is_finished(folder: RunFolder) -> bool:
+def is_finished(folder: RunFolder) -> bool:
+    """Whether the run reached its last step."""
     try:
         return read_status(folder.status_file).state == RunState.FINISHED
     except StatusUnreadableError:

@@ -7,11 +7,20 @@ from dataclasses import replace
 from functools import partial
 
 from atrium.compare.arm_names import NamedArm, find_arm
-from atrium.compare.arms import Arms, group_runs, named_arms
-from atrium.compare.counted_runs import MOST_NAMED, CountedRuns, LeftOut, counted_runs, left_out_words
+from atrium.compare.arms import Arm, Arms, group_runs, is_finished, named_arms
+from atrium.compare.counted_runs import (
+    MOST_NAMED,
+    CountedRuns,
+    LeftOut,
+    MissingRun,
+    counted_runs,
+    left_out_words,
+    set_aside_run,
+)
 from atrium.compare.default_choice import default_baseline
 from atrium.compare.outcomes import At
 from atrium.errors import ConfigError
+from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 
 
@@ -24,11 +33,18 @@ def compared_arms(
     *,
     chosen: Collection[str] = (),
     renamed: Mapping[str, str] | None = None,
-) -> tuple[CountedRuns, Arms]:
-    """The runs that count, and their arms with the baseline first.
+    leave_out: Mapping[str, str] | None = None,
+) -> tuple[CountedRuns, Arms, dict[str, tuple[MissingRun, ...]]]:
+    """The runs that count, their arms with the baseline first, and the missing runs of each arm.
 
-    All runs given name the arms, counted or not, so that an arm keeps its name while runs train.
+    All runs given name the arms, counted or not, so that an arm keeps its name while runs train. A run that a
+    finished one of the same arm and seed supersedes is not missing. Raises `ConfigError` where `leave_out`
+    names none of the runs, or several.
     """
+    requested = _requested(folders, leave_out or {})
+    set_aside = [run for folder in folders if (run := set_aside_run(folder, requested)) is not None]
+    out = {run.name for run in set_aside}
+    folders = [folder for folder in folders if folder.name not in out]
     at_last_step = at is At.LAST
     naming = partial(named_arms, folders, by, at_last_step=at_last_step, renamed=renamed)
     named = naming(chosen={*chosen, *_runs_named(naming(chosen=chosen), baseline)})
@@ -41,9 +57,37 @@ def compared_arms(
         can_compare=lambda some: len(group(some).arms) > 1,
     )
     set_apart = [LeftOut(name=run, reason=_reason(arm)) for run, arm in others.items()]
-    counted = replace(counted, left_out=(*counted.left_out, *set_apart))
-    arms = group([run.folder for run in counted.runs])
-    return counted, _with_baseline(arms, named, baseline, counted.left_out)
+    counted = replace(counted, left_out=(*set_aside, *counted.left_out, *set_apart))
+    arms = _with_baseline(group([run.folder for run in counted.runs]), named, baseline, counted.left_out)
+    missing = {
+        arm.name: tuple(
+            run for run in counted.missing if run.folder.name in own and not _is_superseded(run.folder, arm)
+        )
+        for arm in arms.arms
+        for own in [next((one.runs for one in named if one.name == arm.name), ())]
+    }
+    return counted, arms, missing
+
+
+def _is_superseded(folder: RunFolder, arm: Arm) -> bool:
+    """Whether a finished run of the arm has the same seed."""
+    seed = read_object(folder.config_file)[0].get("seed")
+    run = arm.runs.get(seed) if isinstance(seed, int) else None
+    return run is not None and is_finished(run)
+
+
+def _requested(folders: Sequence[RunFolder], leave_out: Mapping[str, str]) -> dict[str, str]:
+    """The reasons by the runs' whole names; a run may be named by its end."""
+    found = {}
+    for wanted, reason in leave_out.items():
+        fitting = [folder.name for folder in folders if folder.name.endswith(wanted)]
+        if len(fitting) != 1:
+            raise ConfigError(
+                f"--leave-out {wanted}: it fits {len(fitting)} of the runs that are compared; give the whole "
+                "name of one"
+            )
+        found[fitting[0]] = reason
+    return found
 
 
 def _reason(arm: NamedArm) -> str:

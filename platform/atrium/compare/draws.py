@@ -46,15 +46,15 @@ def draws_notes(
     """
     notes: dict[str, None] = {}
     for benchmark, used in steps.items():
-        draws = {name: draws_of(run, benchmark, used[name]) for name, run in runs.items()}
+        draws = {name: draws_of(run, benchmark, used[name]) for name, run in runs.items() if name in used}
         for arm in arms:
-            own = [draws[folder.name] for folder in arm.runs.values()]
+            own = [draws[folder.name] for folder in arm.runs.values() if folder.name in draws]
             if len(set(map(str, own))) < len(own):
                 notes[_shared(arm)] = None
         for candidate in arms[1:]:
             for seed in sorted(set(arms[0].runs) & set(candidate.runs)):
-                one, two = draws[arms[0].runs[seed].name], draws[candidate.runs[seed].name]
-                if one != two:
+                one, two = (draws.get(arm.runs[seed].name) for arm in (arms[0], candidate))
+                if one and two and one != two:
                     notes[_unpaired(arms[0], candidate, seed, one, two)] = None
                     break
     return list(notes)

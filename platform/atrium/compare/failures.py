@@ -34,8 +34,13 @@ class FailureRate:
     def words(self) -> str:
         """`2 of 5 (5.3 to 85.3 %, seeds 1, 3)`."""
         named = f", seeds {', '.join(map(str, self.seeds))}" if self.seeds else ""
+        return f"{self.short.removesuffix(')')}{named})"
+
+    @property
+    def short(self) -> str:
+        """`2 of 5 (5.3 to 85.3 %)`."""
         low, high = self.interval
-        return f"{len(self.seeds)} of {self.num_runs} ({100 * low:.1f} to {100 * high:.1f} %{named})"
+        return f"{len(self.seeds)} of {self.num_runs} ({100 * low:.1f} to {100 * high:.1f} %)"
 
 
 def exact_interval(count: int, num: int, *, confidence: float = 0.95) -> Interval:

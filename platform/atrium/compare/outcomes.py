@@ -89,13 +89,15 @@ class EvaluatedRun:
     """A run's evaluations by benchmark, and what training had cost at each: tokens generated, seconds.
 
     `evaluations` of a run that trained leaves out step 0, which is no outcome of training. `cost` holds, for
-    each axis that the run recorded, the value at each evaluated step.
+    each axis that the run recorded, the value at each evaluated step. The evaluations of a run that
+    `has_diverged` are those of the policy that it diverged to.
     """
 
     folder: RunFolder
     config: Mapping[str, object]
     evaluations: Mapping[str, tuple[EvaluationPoint, ...]]
     cost: Mapping[At, Mapping[int, float]]
+    has_diverged: bool = False
 
 
 def read_evaluated_run(folder: RunFolder) -> EvaluatedRun:

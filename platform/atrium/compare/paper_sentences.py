@@ -4,15 +4,43 @@ from __future__ import annotations
 
 from atrium.compare.arm_pairs import MACRO, MEAN, Pair
 from atrium.compare.confounds import with_words, withheld_words
+from atrium.compare.counted_runs import left_out_words
+from atrium.compare.judged_pairs import interval_under_readings
 from atrium.compare.report_tables import headline_pair
-from atrium.compare.run_comparison import RunsComparison
+from atrium.compare.run_comparison import ArmScores, RunsComparison
 from atrium.compare.verdicts import points, rounded_up
 from atrium.tracking.formatting import counted
 
 
 def paper_sentences(comparison: RunsComparison) -> list[str]:
     """One sentence per candidate, for another exam: new seeds and new problems of the same kind."""
-    return [_sentence(comparison, headline_pair(comparison, arm)) for arm in comparison.arms[1:]]
+    found = []
+    for arm in comparison.arms[1:]:
+        pair = headline_pair(comparison, arm)
+        sentence = _sentence(comparison, pair)
+        if not pair.verdict.withheld and pair.verdict.kind != "same_method":
+            sentence += _rates(arm, comparison.arms[0], has_readings=pair.if_wrong is not None)
+            sentence += _requested(comparison)
+        found.append(sentence)
+    return found
+
+
+def _rates(one: ArmScores, other: ArmScores, *, has_readings: bool) -> str:
+    """How many runs of both arms diverged and collapsed, and which readings the bounds hold under."""
+    rates = ", ".join(f"{one.rates[what]} and {other.rates[what]} {what}" for what in one.rates)
+    both = (
+        " The bounds hold whether runs that diverged count with their scores or as always wrong."
+        if has_readings
+        else ""
+    )
+    return f" Of the runs of {one.arm.name} and {other.arm.name}, {rates}.{both}"
+
+
+def _requested(comparison: RunsComparison) -> str:
+    """The runs that the user left out, with the reasons."""
+    left_out = [one for one in comparison.left_out if one.is_by_request]
+    words = left_out_words(left_out)
+    return f" {words[:1].upper()}{words[1:]}." if words else ""
 
 
 def _sentence(comparison: RunsComparison, pair: Pair) -> str:
@@ -25,7 +53,7 @@ def _sentence(comparison: RunsComparison, pair: Pair) -> str:
         return f"Nothing can be written about {one} and {other} as methods: {why}."
     if withheld := withheld_words(comparison.confounds, one, other):
         return withheld
-    low, high = known.interval
+    low, high = interval_under_readings(pair.comparison, pair.if_wrong) or known.interval
     settings = with_words(comparison.confounds, one, other)
     num_problems = comparison.num_problems.get(pair.benchmark, sum(comparison.num_problems.values()))
     where = "" if pair.benchmark == MACRO else f" on {pair.benchmark}"

@@ -156,9 +156,20 @@ def _scores(comparison: RunsComparison) -> ReportTable:
     names = [(measure, benchmark) for benchmark in _columns(comparison) for measure in _measures(comparison)]
     return ReportTable(
         title=f"Scores in percent, {AT_WORDS[comparison.at]}",
-        columns=("arm", "seeds", *(f"{name} {comparison.title(measure)}" for measure, name in names)),
+        columns=(
+            "arm",
+            "seeds",
+            *(f"{name} {comparison.title(measure)}" for measure, name in names),
+            "diverged",
+            "collapsed",
+        ),
         rows=tuple(
-            (arm.arm.name, str(len(arm.arm.runs)), *(_score(arm.scores[m][name]) for m, name in names))
+            (
+                arm.arm.name,
+                str(len(arm.arm.runs)),
+                *(_score(arm.scores[m][name]) for m, name in names),
+                *arm.rates.values(),
+            )
             for arm in comparison.arms
         ),
     )

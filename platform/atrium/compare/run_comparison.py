@@ -9,7 +9,7 @@ are shown with intervals that hold together in families of their own.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from atrium.compare.arm_pairs import (
     MEAN,
     PASS,
     Pair,
-    best_arms,
     compare_pairs,
     left_out_of_pairs,
     score_of,
@@ -26,16 +25,17 @@ from atrium.compare.arm_pairs import (
 from atrium.compare.arms import Arm, Arms, are_same_method
 from atrium.compare.compared_arms import compared_arms
 from atrium.compare.confounds import Recorded, read_confounds, read_environment
-from atrium.compare.counted_runs import VALIDATION, LeftOut
+from atrium.compare.counted_runs import VALIDATION, LeftOut, old_runs_note
 from atrium.compare.crossed import CrossedMean
+from atrium.compare.diverged_runs import answers_used, as_wrong_tables, diverged_seeds, steps_used
 from atrium.compare.draws import draws_notes
 from atrium.compare.failures import FailureRate, fell_below_start
+from atrium.compare.judged_pairs import best_under_readings, judged_pairs
 from atrium.compare.method_colours import places
 from atrium.compare.outcomes import (
     At,
     EvaluatedRun,
     OutcomeTable,
-    evaluations_at,
     outcome_table,
     read_answers,
 )
@@ -54,17 +54,24 @@ class ArmScores:
 
     `pass_at` is Pass@k for k = 1 to the comparison's k, over seeds, on the benchmark that verdicts rest on.
     `steps`, `num_tokens` and `wall_s` are the least and most over the runs, at the evaluations used; None
-    where that was not recorded. `collapsed` are the runs that end below their own start; None where the
-    score before training is not known.
+    where that was not recorded. `diverged` are the runs that diverged, `collapsed` those that end below their
+    own start; None where the score before training is not known.
     """
 
     arm: Arm
     scores: Mapping[str, Mapping[str, CrossedMean]]
     pass_at: tuple[float, ...]
+    diverged: FailureRate
     collapsed: FailureRate | None
     steps: tuple[float, float]
     num_tokens: tuple[float, float] | None
     wall_s: tuple[float, float] | None
+
+    @property
+    def rates(self) -> dict[str, str]:
+        """How many runs diverged and collapsed, in words, with exact intervals."""
+        collapsed = "not known" if self.collapsed is None else self.collapsed.short
+        return {"diverged": self.diverged.short, "collapsed": collapsed}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,34 +143,43 @@ def compare_runs(
     seed: int = 0,
     chosen: Collection[str] = (),
     renamed: Mapping[str, str] | None = None,
+    leave_out: Mapping[str, str] | None = None,
 ) -> RunsComparison:
     """Compare runs, grouped into arms; those that do not count or lack the common benchmark are left out.
 
     Other runs (`arm_names`) are left out too, except those that are `chosen` by name. `renamed` maps names of
-    arms to the names that the user wants.
+    arms to the names that the user wants. `leave_out` gives the reasons why runs are not to count, by name.
 
     Raises `ConfigError` where there are fewer than two arms or a name fits nothing, `RunFolderError` where
     runs lack what a comparison needs.
     """
-    counted, grouped = compared_arms(folders, by, baseline, at, benchmarks, chosen=chosen, renamed=renamed)
+    counted, grouped, missing = compared_arms(
+        folders, by, baseline, at, benchmarks, chosen=chosen, renamed=renamed, leave_out=leave_out
+    )
     names = counted.benchmarks
     used = {folder.name for arm in grouped.arms for folder in arm.runs.values()}
     runs = {run.folder.name: run for run in counted.runs if run.folder.name in used}
     notes = list(grouped.notes)
-    steps = {name: evaluations_at(list(runs.values()), name, at) for name in names}
+    steps = {name: steps_used(list(runs.values()), name, at) for name in names}
     tables = {name: _tables(grouped, steps[name], name, notes) for name in names}
     all_k = {num for by_arm in tables.values() for table in by_arm.values() for num in table.num_samples_S}
     k = min(all_k)
     _note_problems(names, all_k, notes)
     _note_costs(list(runs.values()), steps, at, notes)
     notes += draws_notes(grouped.arms, runs, steps)
-    pairs = compare_pairs(grouped.arms, tables, MEASURES if k > 1 else (MEAN,), k=k, seed=seed)
-    notes += left_out_of_pairs(pairs)
+    diverged = diverged_seeds(grouped.arms, runs)
+    readings = (tables, as_wrong_tables(grouped.arms, tables, diverged))
+    by_score, as_wrong = (
+        compare_pairs(grouped.arms, reading, MEASURES if k > 1 else (MEAN,), k=k, seed=seed)
+        for reading in readings
+    )
+    pairs = judged_pairs(by_score, as_wrong, diverged, missing)
+    notes += [*left_out_of_pairs(pairs), *old_runs_note(counted.num_old)]
     return RunsComparison(
-        arms=tuple(_arm_scores(arm, tables, k, runs, steps) for arm in grouped.arms),
+        arms=tuple(_arm_scores(arm, tables, k, runs, steps, diverged) for arm in grouped.arms),
         benchmarks=names,
         pairs=tuple(pairs),
-        best=best_arms(grouped.arms, tables, pairs, k=k),
+        best=best_under_readings(grouped.arms, readings, pairs, k=k),
         same_methods=_same_methods(grouped.arms),
         at=at,
         k=k,
@@ -183,7 +199,7 @@ def _tables(
 ) -> dict[str, OutcomeTable]:
     """The outcomes of every arm, all on the same problems, seeds ascending."""
     order = [(arm.name, arm.runs[seed]) for arm in grouped.arms for seed in arm.seeds]
-    answers = [read_answers(run, benchmark, steps[run.name]) for _, run in order]
+    answers = answers_used([run for _, run in order], benchmark, steps)
     whole = outcome_table(answers)
     most = max(len(one.num_correct) for one in answers)
     if len(whole.problem_ids) < most:
@@ -206,6 +222,7 @@ def _arm_scores(
     k: int,
     runs: Mapping[str, EvaluatedRun],
     steps: Mapping[str, Mapping[str, int]],
+    diverged: Mapping[str, tuple[int, ...]],
 ) -> ArmScores:
     own = {name: by_arm[arm.name] for name, by_arm in tables.items()}
     families = {name: [table] for name, table in own.items()}
@@ -216,7 +233,13 @@ def _arm_scores(
         for measure in MEASURES
     }
     spans = {
-        at: _span([runs[run.name].cost.get(at, {}).get(used[run.name]) for run in arm.runs.values()])
+        at: _span(
+            [
+                runs[run.name].cost.get(at, {}).get(used[run.name])
+                for run in arm.runs.values()
+                if run.name in used
+            ]
+        )
         for at in (At.STEPS, At.TOKENS, At.WALL_CLOCK)
         for used in [steps[next(iter(steps))]]
     }
@@ -226,6 +249,7 @@ def _arm_scores(
         pass_at=tuple(
             np.mean([table.pass_up_to(k).mean(axis=(0, 1)) for table in own.values()], axis=0).tolist()
         ),
+        diverged=FailureRate(seeds=diverged[arm.name], num_runs=len(arm.runs)),
         collapsed=_collapsed(arm, steps),
         steps=spans[At.STEPS] or (0.0, 0.0),
         num_tokens=spans[At.TOKENS],
@@ -239,10 +263,12 @@ def _collapsed(arm: Arm, steps: Mapping[str, Mapping[str, int]]) -> FailureRate 
     for seed, folder in sorted(arm.runs.items()):
         before, after = [], []
         for benchmark, used in steps.items():
-            step = used[folder.name]
+            step = used.get(folder.name)
             if step == 0 or not folder.evaluation_path(benchmark, 0).exists():
                 return None
-            pair = [read_answers(folder, benchmark, at) for at in (0, step)]
+            start = read_answers(folder, benchmark, 0)
+            nothing = replace(start, num_correct=dict.fromkeys(start.num_correct, 0))
+            pair = [start, nothing if step is None else read_answers(folder, benchmark, step)]
             shares = [outcome_table([one]).mean_at_k()[0] for one in pair]
             if list(pair[0].num_correct) != list(pair[1].num_correct):
                 return None
@@ -266,7 +292,7 @@ def _plan(pairs: Sequence[Pair], effect: float) -> Plan | None:
 
 def _span(values: Sequence[float | None]) -> tuple[float, float] | None:
     known = [value for value in values if value is not None]
-    return (min(known), max(known)) if len(known) == len(values) else None
+    return (min(known), max(known)) if known and len(known) == len(values) else None
 
 
 def _note_problems(benchmarks: Sequence[str], all_k: Set[int], notes: list[str]) -> None:
@@ -285,14 +311,14 @@ def _note_costs(
     """Say where runs are compared at unequal points, by more than they have to be."""
     for benchmark, used in steps.items():
         if at is At.LAST:
-            span = _span([float(step) for step in used.values()])
+            span = _span([float(used[run.folder.name]) for run in runs if not run.has_diverged])
             if span and span[0] != span[1]:
                 notes.append(
                     f"{benchmark}: runs are compared at steps {span[0]:.0f} to {span[1]:.0f}, each at its "
                     "last; a comparison at equal steps avoids that"
                 )
             continue
-        span = _span([run.cost[at][used[run.folder.name]] for run in runs])
+        span = _span([run.cost[at][used[run.folder.name]] for run in runs if not run.has_diverged])
         if span and span[1] > (1.0 + _UNEQUAL) * span[0]:
             notes.append(
                 f"{benchmark}: the nearest evaluations differ in {at.value.replace('_', '-')} "

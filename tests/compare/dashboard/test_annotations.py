@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from atrium.compare.dashboard.annotations import (
+from atrium.errors import RunFolderError
+from atrium.tracking.annotations import (
     FILE_NAME,
     Annotations,
     annotate,
@@ -14,7 +15,6 @@ from atrium.compare.dashboard.annotations import (
     read_annotations,
     write_annotations,
 )
-from atrium.errors import RunFolderError
 
 
 def test_what_is_written_is_read(tmp_path):

@@ -113,6 +113,7 @@ def _arm(one: ArmScores) -> Answer:
         "runs": [folder.name for folder in one.arm.runs.values()],
         "seeds": list(one.arm.seeds),
         "window": None if window is None else [window.lower, window.upper],
+        "rates": one.rates,
         "collapsed": one.collapsed.words if one.collapsed and one.collapsed.seeds else None,
         "scores": {
             measure: {name: _mean(mean) for name, mean in by_benchmark.items()}

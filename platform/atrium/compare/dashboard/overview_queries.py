@@ -85,7 +85,7 @@ def _place(row: Answer) -> tuple[bool, float]:
 def _compared(
     watcher: Watcher, entries: Sequence[RunEntry], named: Sequence[NamedArm], baseline: str | None
 ) -> tuple[Answer | None, str | None]:
-    """The comparison of the experiment's runs, or None and why there is none."""
+    """The comparison, which runs that still train leave preliminary; or None and why there is none."""
     if num_methods(named) < 2:
         return None, "One method was run so far. A comparison begins with a second one, on the same seeds."
     names = tuple(entry.name for entry in entries)
@@ -131,6 +131,7 @@ def _row(
         "num_seeds": len(arm["seeds"]) if arm else len({run["seed"] for run in runs}),
         "outcome": outcome,
         "collapsed": arm["collapsed"] if arm else None,
+        "rates": arm["rates"] if arm else None,
         "window": arm["window"] if arm else None,
     }
 

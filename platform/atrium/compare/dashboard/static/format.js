@@ -14,6 +14,9 @@ export function number(value) {
   return String(Number(value.toPrecision(3)));
 }
 
+/** How many runs of an arm diverged and collapsed, with exact intervals. */
+export const ratesText = (rates) => Object.entries(rates).map(([what, words]) => `${what} ${words}`).join(", ");
+
 /** A share in percent with one decimal. */
 export function percent(value) {
   return value === null || value === undefined || Number.isNaN(value) ? DASH : (100 * value).toFixed(1);

@@ -3,7 +3,7 @@
 import { ask } from "../api.js";
 import { choice, el, empty, field, fill, select } from "../dom.js";
 import { Figure, axis, bandSeries, tip } from "../figure.js";
-import { count, duration, number, percent, shortName } from "../format.js";
+import { count, duration, number, percent, ratesText, shortName } from "../format.js";
 import { seriesStyle, swatch } from "../palette.js";
 import { reportButtons } from "../report.js";
 import { differingKeys, experimentField, filterMenu, latestOnly, noRuns, searchBox, selected } from "../selection.js";
@@ -179,7 +179,7 @@ function scoreTable(answer) {
       el("tr", {}, el("th", {}, ""), el("th", {}, ""), names.map((name) => el("th", { class: "num", colspan: "2" }, name, answer.num_problems[name] ? ` (${answer.num_problems[name]})` : "")), el("th", { colspan: "3" }, "")),
       el("tr", {}, el("th", {}, "Arm"), el("th", {}, "Seeds"), names.map(() => [el("th", { class: "num" }, answer.titles.mean), el("th", { class: "num" }, answer.titles.pass)]), el("th", { class: "num" }, "Steps"), el("th", { class: "num" }, "Tokens"), el("th", { class: "num" }, "Time"))),
     el("tbody", {}, answer.arms.map((arm) => el("tr", {},
-      el("td", {}, swatch(arm.place), " ", el("b", {}, arm.name), arm.collapsed && el("div", { class: "sub" }, `ended below their start: ${arm.collapsed}`)),
+      el("td", {}, swatch(arm.place), " ", el("b", {}, arm.name), el("div", { class: "sub" }, ratesText(arm.rates)), arm.collapsed && el("div", { class: "sub" }, `ended below their start: ${arm.collapsed}`)),
       el("td", { class: "muted" }, arm.seeds.join(", ")),
       names.map((name) => [cell(arm.scores.mean[name]), cell(arm.scores.pass[name])]),
       el("td", { class: "num" }, span(arm.steps, number)), el("td", { class: "num" }, span(arm.num_tokens, count)), el("td", { class: "num" }, span(arm.wall_s, duration)))))),

@@ -3,7 +3,7 @@
 import { ask } from "../api.js";
 import { el, empty, field, fill, oneAtATime, select } from "../dom.js";
 import { Figure } from "../figure.js";
-import { duration, number, percent, shortName } from "../format.js";
+import { duration, number, percent, ratesText, shortName } from "../format.js";
 import { swatch } from "../palette.js";
 import { reportButtons } from "../report.js";
 import { addressOf, get, set } from "../url.js";
@@ -133,7 +133,7 @@ export async function show(root, context) {
       el("td", { class: "method" }, swatch(row.place), " ", el("b", {}, row.name), row.window && el("div", { class: "sub" }, `window [${number(row.window[0])}, ${row.window[1] === null ? "∞" : number(row.window[1])}]`),
         row.collapsed && el("div", { class: "sub warn" }, `ended below their start: ${row.collapsed}`)),
       el("td", { class: "num" }, row.num_seeds),
-      el("td", { class: "num" }, outcome ? [el("span", { class: "value" }, percent(outcome.value)), outcome.low !== null && el("div", { class: "sub" }, `${percent(outcome.low)} – ${percent(outcome.high)}`)] : "–"),
+      el("td", { class: "num" }, outcome ? [el("span", { class: "value" }, percent(outcome.value)), row.rates && el("div", { class: "sub" }, ratesText(row.rates)), outcome.low !== null && el("div", { class: "sub" }, `${percent(outcome.low)} – ${percent(outcome.high)}`)] : "–"),
       el("td", { class: "num" }, difference ? [el("span", { class: "value" }, signed(difference.value)), difference.another && el("div", { class: "sub" }, `${signed(difference.another.interval[0])} to ${signed(difference.another.interval[1])}`), el("div", { class: "sub" }, pair.seeds.words)] : "–"),
       el("td", {}, isBaseline ? "baseline" : pair ? el("span", { class: `kind ${pair.verdict.kind}` }, `${pair.verdict.sign} ${pair.verdict.label}`) : el("span", { class: "muted" }, answer.baseline ? "not counted" : "–"),
         !isBaseline && counted && el("div", {}, el("button", { type: "button", class: "link sub", onclick: () => pin(row.name) }, "make it the baseline"))),

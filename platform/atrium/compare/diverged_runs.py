@@ -1,0 +1,69 @@
+"""Outcomes of runs that diverged: which evaluation counts, and the second reading of all tables.
+
+Axes: S seeds, P problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from atrium.compare.arms import Arm
+from atrium.compare.outcomes import Answers, At, EvaluatedRun, OutcomeTable, evaluations_at, read_answers
+from atrium.tracking.run_folder import RunFolder
+
+Tables = Mapping[str, Mapping[str, OutcomeTable]]
+"""Outcomes by benchmark and arm."""
+
+
+def steps_used(runs: Sequence[EvaluatedRun], benchmark: str, at: At) -> dict[str, int]:
+    """The evaluated step of each run that a comparison uses, by the run's name.
+
+    Diverged runs do not decide at which steps the others are compared. A diverged run is used at the same
+    step where it was evaluated there, else at its last evaluation. One without an evaluation has no entry: it
+    counts as always wrong.
+    """
+    used = evaluations_at([run for run in runs if not run.has_diverged], benchmark, at)
+    shared = next(iter(used.values())) if at is At.STEPS else None
+    for run in runs:
+        if run.has_diverged and (points := run.evaluations.get(benchmark)):
+            steps = [point.step for point in points]
+            used[run.folder.name] = shared if shared in steps else steps[-1]
+    return used
+
+
+def answers_used(folders: Sequence[RunFolder], benchmark: str, used: Mapping[str, int]) -> list[Answers]:
+    """The answers of each run; a run without an entry in `used` gave none that is right."""
+    read = {run.name: read_answers(run, benchmark, used[run.name]) for run in folders if run.name in used}
+    asked = next(iter(read.values()))
+    always_wrong = Answers(
+        benchmark=benchmark,
+        step=0,
+        num_samples=min(answers.num_samples for answers in read.values()),
+        num_correct=dict.fromkeys(asked.num_correct, 0),
+    )
+    return [read.get(run.name, always_wrong) for run in folders]
+
+
+def diverged_seeds(arms: Sequence[Arm], runs: Mapping[str, EvaluatedRun]) -> dict[str, tuple[int, ...]]:
+    """The seeds of each arm whose runs diverged, ascending; arms without any have none."""
+    return {
+        arm.name: tuple(seed for seed in arm.seeds if runs[arm.runs[seed].name].has_diverged) for arm in arms
+    }
+
+
+def as_wrong_tables(arms: Sequence[Arm], tables: Tables, diverged: Mapping[str, Sequence[int]]) -> Tables:
+    """The second reading of all tables: no answer of a seed that diverged is right."""
+    is_kept = {
+        arm.name: np.array([seed not in diverged[arm.name] for seed in arm.seeds], dtype=np.int64)
+        for arm in arms
+    }
+    return {
+        benchmark: {
+            name: replace(table, num_correct_SP=table.num_correct_SP * is_kept[name][:, None])
+            for name, table in by_arm.items()
+        }
+        for benchmark, by_arm in tables.items()
+    }

@@ -1,0 +1,88 @@
+"""Verdicts that count every run: both readings of diverged runs, and runs that are still missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from atrium.compare import verdicts
+from atrium.compare.arm_pairs import Pair, best_arms
+from atrium.compare.arms import Arm
+from atrium.compare.counted_runs import MissingRun
+from atrium.compare.diverged_runs import Tables
+from atrium.compare.statistics import Comparison, verdict
+from atrium.compare.verdicts import Verdict, under_both_readings, unfinished
+from atrium.evaluation.estimates import Interval
+
+
+def judged_pairs(
+    by_score: Sequence[Pair],
+    as_wrong: Sequence[Pair],
+    diverged: Mapping[str, Sequence[int]],
+    missing: Mapping[str, Sequence[MissingRun]],
+) -> list[Pair]:
+    """The pairs with the verdicts that hold under both readings and that missing runs leave.
+
+    `as_wrong` are the same pairs in the second reading; `diverged` and `missing` are by arm.
+    """
+    found = []
+    for pair, other in zip(by_score, as_wrong, strict=True):
+        arms = (pair.baseline, pair.candidate)
+        used = (pair.pairing.baseline, pair.pairing.candidate)
+        seeds = [
+            f"{seed} of {arm}"
+            for arm, own in zip(arms, used, strict=True)
+            for seed in diverged[arm]
+            if seed in own
+        ]
+        judged = pair.verdict
+        if seeds:
+            pair = replace(pair, if_wrong=other.comparison)
+            if judged.kind != "same_method":
+                judged = verdict_under_readings(pair.comparison, other.comparison, arms, seeds)
+        lacking = [run for arm in arms for run in missing[arm]]
+        if lacking and judged.kind != "same_method":
+            kinds = {run.kind for run in lacking}
+            named = [f"{run.folder.name} {run.stands}" for run in lacking]
+            value = pair.comparison.difference.value
+            judged = unfinished("incomplete" if "incomplete" in kinds else "preliminary", value, named)
+        found.append(replace(pair, verdict=judged))
+    return found
+
+
+def verdict_under_readings(
+    by_score: Comparison, as_wrong: Comparison, names: tuple[str, str], diverged: Sequence[str]
+) -> Verdict:
+    """The verdict that holds under both readings, `names` baseline first; `diverged` as `3 of atr`."""
+    first, second = (
+        verdict(one, baseline_name=names[0], candidate_name=names[1]) for one in (by_score, as_wrong)
+    )
+    interval = interval_under_readings(by_score, as_wrong)
+    if not diverged or interval is None or {first.kind, second.kind} != {"not_distinguishable"}:
+        return under_both_readings(first, second, diverged)
+    joint = verdicts.judged(
+        by_score.difference.value,
+        names=names,
+        num_seeds=by_score.num_seeds,
+        interval=interval,
+    )
+    listed = ", ".join(diverged)
+    more = f"whether the seeds that diverged ({listed}) count with their scores or as always wrong"
+    return replace(joint, words=f"{joint.words}, {more}")
+
+
+def best_under_readings(
+    arms: Sequence[Arm], readings: Sequence[Tables], pairs: Sequence[Pair], *, k: int
+) -> dict[tuple[str, str], str | None]:
+    """The arm that is shown to be the best in every reading, by measure and benchmark; else None."""
+    first, *others = (best_arms(arms, tables, pairs, k=k) for tables in readings)
+    return {key: name if all(other[key] == name for other in others) else None for key, name in first.items()}
+
+
+def interval_under_readings(by_score: Comparison, as_wrong: Comparison | None) -> Interval | None:
+    """The interval for new seeds and new problems; with two readings, the one that contains both."""
+    found = [one.difference.another_exam for one in (by_score, as_wrong) if one is not None]
+    known = [one.interval for one in found if one is not None]
+    if len(known) < len(found):
+        return None
+    return Interval(min(low for low, _ in known), max(high for _, high in known))

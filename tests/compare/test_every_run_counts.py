@@ -1,0 +1,228 @@
+"""Runs that diverged count, and missing runs withhold the verdict: new run folders, and recorded ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.run_records import leave
+
+from atrium.cli.app import main
+from atrium.compare.paper_sentences import paper_sentences
+from atrium.compare.report_tables import headline_pair, note_lines, report_tables
+from atrium.compare.run_comparison import compare_runs
+from atrium.compare.verdicts import points, rounded_up
+from atrium.errors import ConfigError
+from atrium.tracking.run_folder_writer import RunFolderWriter
+from atrium.tracking.status import RunState
+
+EXAM, NUM_PROBLEMS = "exam", 20
+RECORDED = Path(__file__).parents[1] / "recorded" / "6991847"
+
+
+@pytest.fixture
+def study(make_run):
+    """Runs by algorithm and seed: `add` makes one with a score, or in another state, or diverged."""
+    folders = []
+
+    def add(algorithm, seed, correct=2, *, state=RunState.FINISHED, cause=None, diverged_to=None, **settings):
+        until = None if state is RunState.FINISHED else 2
+        counts = {(EXAM, 0): [2] * NUM_PROBLEMS, (EXAM, 4): _answers(correct, seed)}
+        folder = make_run(algorithm, seed, counts, until=until, state=state, **settings)
+        if cause is not None:
+            status = json.loads(folder.status_file.read_text())
+            folder.status_file.write_text(json.dumps({**status, "cause": cause}))
+        if diverged_to is not None:
+            _evaluate(folder, 3, _answers(diverged_to, seed))
+        folders.append(folder)
+        return folder
+
+    def compare(**options):
+        return compare_runs(folders, baseline="grpo", **options)
+
+    add.compare = compare
+    return add
+
+
+def _answers(correct, seed):
+    return [min(4, correct + (index + seed) % 2) for index in range(NUM_PROBLEMS)]
+
+
+def _evaluate(folder, step, counts):
+    """Add the evaluation of the policy that a run diverged to, as the loop does, to a run that has ended."""
+    from tests.compare.conftest import _samples
+
+    from atrium.evaluation.results import summarize
+    from atrium.records import BenchmarkResult
+
+    status = folder.status_file.read_text()
+    answers = _samples(counts, 4)
+    writer = RunFolderWriter(folder)
+    results = summarize(answers, num_samples=4, pass_at=[1, 4])
+    results["draws"] = {"evaluation_seed": 0, "run_seed": int(folder.path.name.split("-s")[-1].split("-")[0])}
+    writer.evaluation(BenchmarkResult(step=step, benchmark=EXAM, samples=answers, results=results))
+    writer.close()
+    folder.status_file.write_text(status)
+
+
+def _verdict(comparison, arm="atr"):
+    [scores] = [one for one in comparison.arms if one.arm.name == arm]
+    return headline_pair(comparison, scores).verdict
+
+
+def test_diverged_runs_count_with_their_score_and_as_always_wrong(study):
+    for seed in range(5):
+        study("grpo", seed, 3)
+        diverges = {"state": RunState.FAILED, "cause": "diverged", "diverged_to": 2} if seed > 2 else {}
+        study("atr", seed, 3, **diverges)
+    comparison = study.compare()
+    pair = headline_pair(comparison, comparison.arms[1])
+    assert pair.comparison.difference.num_seeds == 5
+    assert pair.comparison.difference.value == pytest.approx(-0.1)
+    assert pair.if_wrong.difference.value == pytest.approx(-0.35)
+    assert pair.verdict.kind == "not_distinguishable"
+    assert "whether the seeds that diverged (3 of atr, 4 of atr) count" in pair.verdict.words
+    assert comparison.arms[1].diverged.words == "2 of 5 (5.3 to 85.3 %, seeds 3, 4)"
+    [sentence] = paper_sentences(comparison)
+    wide = -pair.if_wrong.difference.another_exam.interval.low
+    assert f"no difference of more than {points(rounded_up(wide))}" in sentence
+    assert "2 of 5 (5.3 to 85.3 %) and 0 of 5 (0.0 to 52.2 %) diverged" in sentence
+    scores = report_tables(comparison)[0]
+    assert scores.rows[1][-2:] == ("2 of 5 (5.3 to 85.3 %)", "0 of 5 (0.0 to 52.2 %)")
+
+
+def test_a_verdict_that_holds_in_one_reading_only_depends_on_the_diverged_runs(study):
+    for seed in range(5):
+        study("grpo", seed, 1)
+        diverges = {"state": RunState.FAILED, "cause": "diverged", "diverged_to": 3} if seed == 4 else {}
+        study("atr", seed, 3, **diverges)
+    comparison = study.compare()
+    assert _verdict(comparison).kind == "depends_on_diverged"
+    assert paper_sentences(comparison)[0].startswith("Nothing can be written")
+
+
+def test_a_run_that_diverged_without_an_evaluation_is_always_wrong(study):
+    for seed in range(3):
+        study("grpo", seed, 2)
+        study("atr", seed, 2)
+    study("grpo", 3, 2)
+    study("atr", 3, 2, state=RunState.FAILED, cause="diverged")
+    comparison = study.compare()
+    assert comparison.outcomes[EXAM]["atr"].num_correct_SP[3].sum() == 0
+    assert comparison.arms[1].diverged.seeds == comparison.arms[1].collapsed.seeds == (3,)
+
+
+@pytest.mark.parametrize("at", ["steps", "tokens", "wall_clock"])
+def test_a_diverged_run_counts_at_equal_cost_and_decides_no_budget(study, at):
+    for seed in range(3):
+        study("grpo", seed, 2)
+        study("atr", seed, 2)
+    study("grpo", 3, 2)
+    study("atr", 3, 2, state=RunState.FAILED, cause="diverged", diverged_to=1)
+    comparison = study.compare(at=at)
+    assert comparison.arms[1].arm.seeds == (0, 1, 2, 3)
+    assert comparison.arms[0].steps == (4.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "said"),
+    [
+        (RunState.RUNNING, "preliminary", "still runs at step 2 of 4"),
+        (RunState.INTERRUPTED, "preliminary", "was interrupted at step 2 of 4"),
+        (RunState.FAILED, "incomplete", "failed at step 2 of 4"),
+        (RunState.KILLED, "incomplete", "was killed at step 2 of 4"),
+        (RunState.PRUNED, "incomplete", "was pruned at step 2 of 4"),
+    ],
+)
+def test_a_missing_run_withholds_the_verdict_until_it_is_left_out_with_a_reason(study, state, kind, said):
+    for seed in range(4):
+        study("grpo", seed, 1)
+        study("atr", seed, 3)
+        study("clip_higher", seed, 3)
+    missing = study("atr", 4, state=state, cause="error")
+    comparison = study.compare()
+    assert _verdict(comparison).kind == kind
+    assert f"{missing.name} {said}" in _verdict(comparison).words
+    assert "excluded" not in _verdict(comparison).words
+    assert _verdict(comparison, "clip_higher").kind == "better", "only the arm of the run is concerned"
+    assert paper_sentences(comparison)[0].startswith("Nothing can be written about")
+    named = study.compare(leave_out={missing.path.name[-4:]: "its node lost power"})
+    assert _verdict(named).kind == "better"
+    assert f"{missing.name} (by request: its node lost power)" in paper_sentences(named)[0]
+
+
+def test_a_missing_run_is_superseded_by_a_finished_one_of_its_arm_and_seed(study):
+    for seed in range(4):
+        study("grpo", seed, 1)
+        study("atr", seed, 3, state=RunState.INTERRUPTED)
+        study("atr", seed, 3)
+    assert _verdict(study.compare()).kind == "better"
+
+
+def test_failed_starts_and_archived_runs_are_not_missing(study):
+    for seed in range(4):
+        study("grpo", seed, 1)
+        study("atr", seed, 3)
+    archived = study("atr", 4, state=RunState.INTERRUPTED)
+    (archived.path / "annotations.json").write_text(json.dumps({"is_archived": True}))
+    failed = study("ppo", 5, state=RunState.FAILED)
+    status = json.loads(failed.status_file.read_text())
+    failed.status_file.write_text(json.dumps({**status, "state": "failed_start", "error": "no such model"}))
+    comparison = study.compare()
+    assert _verdict(comparison).kind == "better"
+    assert [one.arm.name for one in comparison.arms] == ["grpo", "atr"]
+    reasons = {one.name: one.reason for one in comparison.left_out}
+    assert reasons == {archived.name: "is archived", failed.name: "failed to start: no such model"}
+
+
+def test_leaving_out_names_one_of_the_runs_and_a_reason(study, capsys):
+    run = study("grpo", 0, 1)
+    study("atr", 0, 1)
+    with pytest.raises(ConfigError, match="--leave-out nothing: it fits 0 of the runs"):
+        study.compare(leave_out={"nothing": "why"})
+    assert main(["compare", "study", "--runs-dir", str(run.path.parents[1]), "--leave-out", "x="]) == 2
+    assert "--leave-out x=: write RUN=REASON" in capsys.readouterr().err
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """The runs that commit 6991847 recorded, by algorithm and seed."""
+    shutil.copytree(RECORDED / "recorded", tmp_path / "recorded")
+    return {tuple(path.name.split("-")[2:4]): path for path in (tmp_path / "recorded").iterdir()}
+
+
+def test_runs_recorded_by_an_earlier_version_are_read_by_the_rules_for_them(recorded, capsys):
+    runs_dir = str(recorded["atr", "s2"].parents[1])
+    assert main(["compare", "recorded", "--runs-dir", runs_dir, "--no-files"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "atr against grpo: incomplete: " in said
+    for run in (("grpo", "s4"), ("grpo", "s6"), ("atr", "s3"), ("atr", "s4")):
+        assert f"recorded/{recorded[run].name} " in said.partition("estimated")[0]
+    assert "1 of 3 (0.8 to 90.6 %)" in said, "seed 2 of atr diverged and was evaluated after its last step"
+    assert f"{recorded['grpo', 's8'].name} (failed to start: the warm-up's loss is nan" in said
+    assert said.count("recorded by an earlier Atrium") == 1
+
+
+def test_a_diverged_run_of_an_earlier_version_needs_an_evaluation_after_its_last_step(recorded):
+    from atrium.compare.counted_runs import counted_runs
+    from atrium.compare.outcomes import At
+    from atrium.tracking.run_folder import RunFolder
+
+    folders = [RunFolder(path) for path in sorted(recorded.values())]
+    found = counted_runs(folders, [], At.LAST, can_compare=lambda some: True)
+    assert [run.folder.path for run in found.runs if run.has_diverged] == [recorded["atr", "s2"]]
+    kinds = {run.folder.path: run.kind for run in found.missing}
+    assert kinds[recorded["atr", "s3"]] == "incomplete"
+    assert kinds[recorded["atr", "s4"]] == "preliminary"
+
+
+def test_one_seed_of_an_arm_that_runs_is_no_verdict_about_others(study):
+    for seed in range(4):
+        study("grpo", seed, 1)
+        study("atr", seed, 3)
+    leave(RunFolderWriter(study("reinforce", 0, state=RunState.RUNNING)), RunState.RUNNING)
+    comparison = study.compare()
+    assert _verdict(comparison).kind == "better"
+    assert any("reinforce" in line and "still runs" in line for line in note_lines(comparison))
