@@ -187,7 +187,7 @@ COMMANDS: Mapping[str, Command] = {
     "dashboard": Command("atrium.cli.dashboard", "main", "See and compare runs in a browser, live"),
     "sync": Command("atrium.cli.runs.sync", "main", "Bring runs to MLflow or W&B, whatever they missed"),
     "diff": Command(
-        "atrium.cli.compare", "main_diff", "List where two runs differ: settings, code, environment"
+        "atrium.cli.diff", "main_diff", "List where two runs differ: settings, code, environment"
     ),
     "rerun": Command("atrium.cli.train.command", "main_rerun", "Repeat a run with its own settings"),
     "export": Command(

@@ -1,11 +1,10 @@
-"""`atrium compare`, `report` and `diff`: which differences are real, and where two runs differ."""
+"""`atrium compare` and `report`: which differences between arms are real."""
 
 from __future__ import annotations
 
 import argparse
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from atrium.cli.parser import CommandParser, files_explained
 from atrium.errors import ConfigError
 from atrium.tracking.find import find_run, list_runs
 from atrium.tracking.formatting import printable
-from atrium.tracking.printing import print_json, print_table, say, standard_output, tell
+from atrium.tracking.printing import print_table, standard_output, tell
 from atrium.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from atrium.compare.figures.style import FileKind
     from atrium.compare.report_tables import ReportTable
     from atrium.compare.run_comparison import RunsComparison
-    from atrium.compare.run_differences import RunDifferences
     from atrium.tracking.curve_outcomes import CurveOutcome
 
 _AT = ("last", "steps", "tokens", "wall_clock")
@@ -38,9 +36,7 @@ all of its runs.
   atrium compare my_experiment --label atr="ATR (ours)"
   atrium compare my_experiment --area rollout/reward --steps-to rollout/reward=0.5 --until 40
 """
-_MAX_LINES = 60
 _PICTURES: Mapping[str, FileKind] = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
-_LINE_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def main(argv: list[str]) -> int:
@@ -172,9 +168,7 @@ def _parser(command: str, purpose: str) -> CommandParser:
         help="an arm by its name, its algorithm or the end of a run's name (default: grpo, else reinforce, "
         "else the arm whose first run started first)",
     )
-    parser.add_argument(
-        "--label", action="append", default=[], metavar="OLD=NEW", help="rename an arm (repeatable)"
-    )
+    _add_exceptions(parser)
     parser.add_argument(
         "--at",
         choices=_AT,
@@ -184,13 +178,6 @@ def _parser(command: str, purpose: str) -> CommandParser:
     )
     parser.add_argument(
         "--benchmark", action="append", default=[], metavar="NAME", help="only this benchmark (repeatable)"
-    )
-    parser.add_argument(
-        "--leave-out",
-        action="append",
-        default=[],
-        metavar="RUN=REASON",
-        help="do not count this run, for this reason, which is printed with the result (repeatable)",
     )
     _add_curves(parser)
     parser.add_argument(
@@ -204,6 +191,20 @@ def _parser(command: str, purpose: str) -> CommandParser:
     parser.add_argument("--no-files", action="store_true", help="print only")
     parser.add_runs_dir()
     return parser
+
+
+def _add_exceptions(parser: CommandParser) -> None:
+    """The options that name single arms and runs."""
+    parser.add_argument(
+        "--label", action="append", default=[], metavar="OLD=NEW", help="rename an arm (repeatable)"
+    )
+    parser.add_argument(
+        "--leave-out",
+        action="append",
+        default=[],
+        metavar="RUN=REASON",
+        help="do not count this run, for this reason, which is printed with the result (repeatable)",
+    )
 
 
 def _left_out(given: Sequence[str]) -> dict[str, str]:
@@ -353,63 +354,3 @@ def _draw(comparison: RunsComparison, path: Path, runs_dir: Path) -> Path:
     with replacing(path) as temporary:
         temporary.write_bytes(saved(figure, _PICTURES[path.suffix]))
     return path
-
-
-def main_diff(argv: list[str]) -> int:
-    """Print where two runs differ; always 0, as a difference is no failure."""
-    parser = CommandParser(
-        "diff", "List where two runs differ: settings, code (commit and uncommitted changes), environment."
-    )
-    for place in ("first", "second"):
-        parser.add_argument(place, metavar="RUN", help="a run's name as `atrium runs` prints it, or its end")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--all", action="store_true", help="all lines of a long difference in code")
-    parser.add_runs_dir()
-    arguments = parser.parse(argv)
-    from atrium.compare.run_differences import run_differences  # numpy, for the dashboard's settings
-
-    with files_explained():
-        one, other = (find_run(arguments.runs_dir, name) for name in (arguments.first, arguments.second))
-        found = run_differences(one, other)
-    if arguments.json:
-        print_json(asdict(found))
-    else:
-        _print_differences(found, (one.name, other.name), standard_output(), show_all=arguments.all)
-    return 0
-
-
-def _print_differences(
-    found: RunDifferences, names: tuple[str, str], console: Console, *, show_all: bool
-) -> None:
-    from rich.text import Text
-
-    sections = {"settings": found.settings, "code": found.code, "environment": found.environment}
-    for title, differences in sections.items():
-        if differences:
-            _print_differing(title, differences, names, console)
-    if found.code_diff:
-        console.print(Text("uncommitted changes", "bold cyan"))
-        shown = found.code_diff if show_all else found.code_diff[:_MAX_LINES]
-        for line in shown:
-            say(console, line, _LINE_STYLES.get(line[:1], ""))
-        if more := len(found.code_diff) - len(shown):
-            console.print(f"… {more} more lines; --all shows them")
-    if found.is_empty:
-        console.print("nothing that was recorded differs")
-    for problem in found.problems:
-        say(console, problem, "yellow")
-
-
-def _print_differing(
-    title: str, differences: Mapping[str, tuple[str, str]], names: tuple[str, str], console: Console
-) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in (title, *names):
-        table.add_column(Text(printable(name)), overflow="fold", max_width=60)
-    for key, values in differences.items():
-        table.add_row(*(Text(printable(cell)) for cell in (key, *values)))
-    console.print(table)
-    console.print()

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from atrium.compare.default_choice import is_archived
 from atrium.compare.outcomes import AT_WORDS, At, EvaluatedRun, read_evaluated_run
 from atrium.compare.readings import is_diverged_outcome
 from atrium.errors import ConfigError, RunFolderError
-from atrium.tracking.annotations import read_annotations
 from atrium.tracking.find import is_failed_start
 from atrium.tracking.formatting import counted
 from atrium.tracking.reader import RunOverview, read_overview
@@ -173,7 +173,7 @@ def set_aside_run(folder: RunFolder, requested: Mapping[str, str]) -> LeftOut | 
     """
     if folder.name in requested:
         return LeftOut(name=folder.name, reason=f"by request: {requested[folder.name]}", is_by_request=True)
-    if read_annotations(folder.path)[0].is_archived:
+    if is_archived(folder):
         return LeftOut(name=folder.name, reason="is archived")
     if is_failed_start(folder):
         error = read_status(folder.status_file).error or "its process was killed"

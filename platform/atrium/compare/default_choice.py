@@ -12,7 +12,7 @@ from atrium.nested import flattened_text
 from atrium.tracking.find import list_runs, started
 from atrium.tracking.layout import SWEEPS_DIR
 from atrium.tracking.recorded import read_object
-from atrium.tracking.status import RunState
+from atrium.tracking.run_folder import RunFolder
 
 ANNOTATIONS = "annotations.json"
 """The file of a run's folder that holds what people noted about it."""
@@ -30,16 +30,20 @@ def default_experiment(experiments: Mapping[str, Mapping[str, Settings]]) -> str
     return next(several, next(iter(experiments), None))
 
 
+def is_archived(folder: RunFolder) -> bool:
+    """Whether a person archived the run."""
+    return read_object(folder.path / ANNOTATIONS)[0].get("is_archived") is True
+
+
 def trainings_by_experiment(runs_dir: Path) -> dict[str, dict[str, Settings]]:
     """The settings of a folder's trainings by experiment and run, as `default_experiment` takes them."""
     found: dict[str, dict[str, Settings]] = {}
     for folder in reversed(list_runs(runs_dir)):
         experiment = folder.name.partition("/")[0]
         config, _ = read_object(folder.config_file)
-        is_archived = read_object(folder.path / ANNOTATIONS)[0].get("is_archived") is True
         is_sweep = (runs_dir / SWEEPS_DIR / experiment).is_dir()
-        has_started = read_object(folder.status_file)[0].get("state") != RunState.FAILED_START
-        if config and has_started and config.get("kind") != "evaluation" and not (is_archived or is_sweep):
+        is_hidden = is_sweep or is_archived(folder) or is_failed_start(folder)
+        if config and config.get("kind") != "evaluation" and not is_hidden:
             found.setdefault(experiment, {})[folder.name] = flattened_text(config)
     return found
 

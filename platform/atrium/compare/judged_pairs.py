@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from atrium.compare import verdicts
-from atrium.compare.arm_pairs import Pair, best_arms
+from atrium.compare.arm_pairs import MEAN, PASS, Pair, best_arms, compare_pairs
 from atrium.compare.arms import Arm
 from atrium.compare.counted_runs import MissingRun
-from atrium.compare.diverged_runs import Tables
+from atrium.compare.diverged_runs import Tables, as_wrong_tables, diverged_seeds
+from atrium.compare.outcomes import EvaluatedRun
 from atrium.compare.statistics import Comparison, verdict
 from atrium.compare.verdicts import Verdict, under_both_readings, unfinished
 from atrium.evaluation.estimates import Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedPairs:
+    """All pairs with their verdicts, the arms shown to be the best, and each arm's seeds that diverged."""
+
+    pairs: tuple[Pair, ...]
+    best: Mapping[tuple[str, str], str | None]
+    diverged: Mapping[str, tuple[int, ...]]
+
+
+def judge_pairs(
+    arms: Sequence[Arm],
+    tables: Tables,
+    runs: Mapping[str, EvaluatedRun],
+    missing: Mapping[str, Sequence[MissingRun]],
+    *,
+    k: int,
+    seed: int,
+) -> JudgedPairs:
+    """Compare all arms with the first one in both readings, by Mean@K and Pass@k."""
+    diverged = diverged_seeds(arms, runs)
+    readings = (tables, as_wrong_tables(arms, tables, diverged))
+    measures = (MEAN, PASS) if k > 1 else (MEAN,)
+    by_score, as_wrong = (compare_pairs(arms, one, measures, k=k, seed=seed) for one in readings)
+    pairs = judged_pairs(by_score, as_wrong, diverged, missing)
+    best = best_under_readings(arms, readings, pairs, k=k)
+    return JudgedPairs(pairs=tuple(pairs), best=best, diverged=diverged)
 
 
 def judged_pairs(

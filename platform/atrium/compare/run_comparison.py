@@ -18,7 +18,6 @@ from atrium.compare.arm_pairs import (
     MEAN,
     PASS,
     Pair,
-    compare_pairs,
     left_out_of_pairs,
     score_of,
 )
@@ -27,10 +26,10 @@ from atrium.compare.compared_arms import compared_arms
 from atrium.compare.confounds import Recorded, read_confounds, read_environment
 from atrium.compare.counted_runs import VALIDATION, LeftOut, old_runs_note
 from atrium.compare.crossed import CrossedMean
-from atrium.compare.diverged_runs import answers_used, as_wrong_tables, diverged_seeds, steps_used
+from atrium.compare.diverged_runs import answers_used, steps_used
 from atrium.compare.draws import draws_notes
 from atrium.compare.failures import FailureRate, fell_below_start
-from atrium.compare.judged_pairs import best_under_readings, judged_pairs
+from atrium.compare.judged_pairs import judge_pairs
 from atrium.compare.method_colours import places
 from atrium.compare.outcomes import (
     At,
@@ -164,33 +163,26 @@ def compare_runs(
     tables = {name: _tables(grouped, steps[name], name, notes) for name in names}
     all_k = {num for by_arm in tables.values() for table in by_arm.values() for num in table.num_samples_S}
     k = min(all_k)
+    judged = judge_pairs(grouped.arms, tables, runs, missing, k=k, seed=seed)
     _note_problems(names, all_k, notes)
     _note_costs(list(runs.values()), steps, at, notes)
-    notes += draws_notes(grouped.arms, runs, steps)
-    diverged = diverged_seeds(grouped.arms, runs)
-    readings = (tables, as_wrong_tables(grouped.arms, tables, diverged))
-    by_score, as_wrong = (
-        compare_pairs(grouped.arms, reading, MEASURES if k > 1 else (MEAN,), k=k, seed=seed)
-        for reading in readings
-    )
-    pairs = judged_pairs(by_score, as_wrong, diverged, missing)
-    notes += [*left_out_of_pairs(pairs), *old_runs_note(counted.num_old)]
+    notes += draws_notes(grouped.arms, runs, steps) + left_out_of_pairs(judged.pairs)
     return RunsComparison(
-        arms=tuple(_arm_scores(arm, tables, k, runs, steps, diverged) for arm in grouped.arms),
+        arms=tuple(_arm_scores(arm, tables, k, runs, steps, judged.diverged) for arm in grouped.arms),
         benchmarks=names,
-        pairs=tuple(pairs),
-        best=best_under_readings(grouped.arms, readings, pairs, k=k),
+        pairs=judged.pairs,
+        best=judged.best,
         same_methods=_same_methods(grouped.arms),
         at=at,
         k=k,
         mean_k=k if len(all_k) == 1 else None,
         num_problems={name: len(next(iter(tables[name].values())).problem_ids) for name in names},
         outcomes=tables,
-        plan=_plan(pairs, effect),
+        plan=_plan(judged.pairs, effect),
         confounds=read_confounds(grouped.arms, by),
         environment=read_environment(grouped.arms),
         left_out=counted.left_out,
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys([*notes, *old_runs_note(counted.num_old)])),
     )
 
 

@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from atrium.errors import RunFolderError
-from atrium.tracking.annotations import (
+from atrium.compare.dashboard.annotations import (
     FILE_NAME,
     Annotations,
     annotate,
@@ -15,6 +14,7 @@ from atrium.tracking.annotations import (
     read_annotations,
     write_annotations,
 )
+from atrium.errors import RunFolderError
 
 
 def test_what_is_written_is_read(tmp_path):

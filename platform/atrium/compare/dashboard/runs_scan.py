@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from atrium.compare.arms import as_trained
+from atrium.compare.dashboard.annotations import FILE_NAME, Annotations, read_annotations
 from atrium.compare.run_settings import Settings
 from atrium.errors import RunFolderError
 from atrium.nested import flattened_text
-from atrium.tracking.annotations import FILE_NAME, Annotations, read_annotations
 from atrium.tracking.find import list_runs, started
 from atrium.tracking.reader import EvaluationPoint, RunOverview, read_evaluations, read_overview
 from atrium.tracking.recorded import read_object

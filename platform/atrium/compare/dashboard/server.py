@@ -19,6 +19,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingRes
 from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
 
+from atrium.compare.dashboard.annotations import annotate
 from atrium.compare.dashboard.curve_queries import curves_answer, quantities_answer
 from atrium.compare.dashboard.export_routes import AskedComparison, AskedCurves, add_exports
 from atrium.compare.dashboard.guard import Guard, host_names
@@ -33,7 +34,6 @@ from atrium.compare.dashboard.samples import TRAINING, Filter
 from atrium.compare.dashboard.sweep_queries import sweep_answer, sweeps_answer
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.errors import AtriumError
-from atrium.tracking.annotations import annotate
 from atrium.tracking.run_folder import RunFolder
 
 STATIC = Path(__file__).with_name("static")
