@@ -9,7 +9,7 @@ from atrium.compare.arm_names import NamedArm, name_arms
 from atrium.compare.arms import Arm
 from atrium.compare.run_settings import Settings
 from atrium.nested import flattened_text
-from atrium.tracking.find import list_runs, started
+from atrium.tracking.find import is_failed_start, list_runs, started
 from atrium.tracking.layout import SWEEPS_DIR
 from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
