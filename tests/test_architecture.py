@@ -64,6 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "data.prompts",
         "grading.rewards",
         "grading.verifiers",
+        "grading.procedural",
     }
     | SETTINGS,
     "objective": {"method"},

@@ -29,6 +29,7 @@ NEEDS = {
     "rollout=bank_and_live": "rollout.source=x",
     "algorithm=gvpo_offpolicy": "rollout.source=x",
     "dataset=file": "dataset.source=problems.jsonl",
+    "dataset=reasoning_gym": "dataset.task=gcd",
     "benchmark=file": "benchmark.source=problems.jsonl",
     "benchmark=held_out": "dataset.num_test=10",
 }
@@ -85,6 +86,8 @@ def test_the_options_of_all_other_parts_compose(index):
     chosen = {group: _nth(group, index) for group in INDEPENDENT}
     if chosen["benchmark"] == "arithmetic":  # the test problems of that dataset
         chosen["dataset"] = "arithmetic"
+    if chosen["dataset"] == "reasoning_gym":
+        chosen["grader"] = "reasoning_gym"  # its tasks have their own scorers
     chosen["recipe"] = chosen["model"]  # another one's scale may be refused
     # Other optimisers are for all weights of one process.
     if chosen["compute"] == "multi_node" or chosen["model"].endswith("_lora"):

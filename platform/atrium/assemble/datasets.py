@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from atrium.assemble.problem_sets import Loading, load_problem_set
-from atrium.config.tasks import ArithmeticDatasetConfig, DatasetConfig
+from atrium.assemble.procedural import procedural_problems
+from atrium.config.tasks import ArithmeticDatasetConfig, DatasetConfig, ReasoningGymDatasetConfig
 from atrium.data.arithmetic import arithmetic_splits
 from atrium.data.contamination import Overlap, find_overlaps
 from atrium.data.problem_sets import Origin
@@ -44,6 +45,9 @@ def load_dataset(
         return LoadedDataset(
             splits=splits, origin=Origin(source="arithmetic", num_problems=len(splits.train))
         )
+    if isinstance(dataset, ReasoningGymDatasetConfig):
+        splits, origin = procedural_problems(dataset, verifier, loading)
+        return LoadedDataset(splits=splits, origin=origin)
     loaded = load_problem_set(dataset, verifier=verifier, loading=loading, record_name="dataset")
     problems, origin = loaded.problems, loaded.origin
     overlaps = find_overlaps(problems, benchmarks or {}, dataset.contamination)

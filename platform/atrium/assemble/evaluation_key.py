@@ -71,7 +71,7 @@ def evaluation_key(
 ) -> str:
     """The key of one benchmark, answered by the policy that `policy_key` hashed; 20 hex digits."""
     problems = [
-        [one.problem_id, one.question, one.answer, dict(one.metadata), encode(one).tolist()]
+        [one.problem_id, one.question, one.answer, dict(one.judged_by), encode(one).tolist()]
         for one in benchmark.problems
     ]
     content = {

@@ -18,6 +18,7 @@ from atrium.data.problems import Dataset
 from atrium.data.prompts import PromptTemplate
 from atrium.errors import DataError
 from atrium.evaluation.evaluator import Benchmark
+from atrium.grading.procedural import PACKAGE
 from atrium.models.context import Context
 from atrium.plain_files import read_plain
 from atrium.records import Problem, TokenIds
@@ -165,7 +166,8 @@ def require_same_data(recorded: Path, data: DataProvenance) -> list[str]:
         hashes = {_TRAINING_SET: before["dataset_content_hash"], **before["benchmark_content_hashes"]}
         prompts, source = before.get("prompt_hashes") or {}, before.get("model_source") or {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        hashes, prompts, source = {}, {}, {}  # from before this was recorded, or cut off
+        before, hashes, prompts, source = {}, {}, {}, {}  # from before this was recorded, or cut off
+    _require_same_generator(before.get("dataset_revision"), data.dataset_revision)
     now = {_TRAINING_SET: data.dataset_content_hash, **(data.benchmark_content_hashes or {})}
     comparisons = (
         ("", hashes, now, "the data"),
@@ -193,6 +195,16 @@ def require_same_data(recorded: Path, data: DataProvenance) -> list[str]:
         if missing
         else []
     )
+
+
+def _require_same_generator(before: str | None, now: str | None) -> None:
+    """Raise `DataError` where another version of a package generates the problems than when the run began."""
+    package = f"{PACKAGE} "
+    if before and now and before != now and before.startswith(package) and now.startswith(package):
+        raise DataError(
+            f"this run began with {before}, and {now} is installed, whose problems and scores may differ; "
+            f"pip install {before.replace(' ', '==')}"
+        )
 
 
 def evaluated_benchmark(loaded: LoadedBenchmark, config: RunConfig) -> Benchmark:

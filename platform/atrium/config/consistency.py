@@ -118,8 +118,12 @@ def _check_dataset(config: RunConfig) -> None:
     dataset = config.dataset
     if isinstance(dataset, ProblemsDatasetConfig):
         _check_published(dataset, config.grader)
-    else:
+    elif isinstance(dataset, ArithmeticDatasetConfig):
         dataset.check()
+    elif not dataset.fits(config.grader):
+        raise ConfigError(
+            "dataset.kind=reasoning_gym: its tasks have scorers of their own; set grader=reasoning_gym"
+        )
 
 
 def _check_published(dataset: ProblemsDatasetConfig, grader: object) -> None:

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from atrium.data.contamination import Contamination
-from atrium.data.settings import ArithmeticSettings, ProblemFiles
+from atrium.data.settings import ArithmeticSettings, ProblemFiles, Scalar
+from atrium.grading.procedural import ReasoningGymVerifier
 from atrium.grading.verifiers import MultipleChoiceVerifier, Verifier
 from atrium.section import Count, CountOrZero, FolderName, Section, Seed
 
@@ -45,7 +46,42 @@ class ProblemsDatasetConfig(ProblemSetConfig):
     """Which problems are not trained on because a benchmark of the run has them too."""
 
 
-DatasetConfig = Annotated[ArithmeticDatasetConfig | ProblemsDatasetConfig, Field(discriminator="kind")]
+class ReasoningGymDatasetConfig(Section):
+    """Problems that a generator of the package reasoning-gym makes, scored by the task's own scorer."""
+
+    kind: Literal["reasoning_gym"]
+    """Which kind of dataset this is."""
+    task: FolderName
+    """The task's name in the package, such as countdown."""
+    difficulty: CountOrZero | None = None
+    """A level of the task's curriculum, from 0 on; null for the generator's default settings."""
+    options: dict[str, Scalar | tuple[Scalar, ...]] = Field(default_factory=dict)
+    """Settings of the generator, by their name in the package; they win over the difficulty."""
+    num_train: Count = 2_000
+    """Problems to train on."""
+    num_validation: Count = 100
+    """Held-out problems for choosing the best checkpoint."""
+    num_test: CountOrZero = 100
+    """Held-out problems for benchmark=held_out."""
+    seed: Seed = 0
+    """The key of the problems; all seeds of a run share them."""
+    require_stop: bool = True
+    """Whether a held-out answer that was cut off counts as wrong whatever it says."""
+
+    @property
+    def name(self) -> str:
+        """The name that results are filed under."""
+        return self.task
+
+    @staticmethod
+    def fits(grader: Verifier) -> bool:
+        """Whether a grader calls the scorers of the tasks."""
+        return isinstance(grader, ReasoningGymVerifier)
+
+
+DatasetConfig = Annotated[
+    ArithmeticDatasetConfig | ProblemsDatasetConfig | ReasoningGymDatasetConfig, Field(discriminator="kind")
+]
 
 
 class ArithmeticBenchmarkConfig(Section):

@@ -50,10 +50,11 @@ _DIFFERENT = ({"{}", "()"}, {"{}", "(]"}, {"{}", "[)"})  # a set is no point and
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Whether the answer equals the gold answer, and how that was found out."""
+    """Whether the answer equals the gold answer, how that was found out, and a partial score, if any."""
 
     is_equal: bool
     reason: str
+    score: float | None = None
 
 
 _SAME_VALUE, _OTHER_VALUE = Finding(True, "same value"), Finding(False, "other value")

@@ -64,6 +64,7 @@ class GraderPool:
             num_workers=verifier.num_workers,
             timeout_s=verifier.timeout_s,
             memory_limit_mb=verifier.memory_limit_mb,
+            modules=verifier.modules,
         )
 
     def submit(
@@ -162,7 +163,7 @@ class GraderPool:
         with self._lock:
             futures = self._waiting.pop(key)
             if isinstance(outcome, Reply) and "is_equal" in outcome.message:
-                self._known[key] = Finding(outcome.message["is_equal"], outcome.message["reason"])
+                self._known[key] = _finding(outcome.message)
                 if len(self._known) > _MAX_KNOWN:
                     self._known.popitem(last=False)
         _end(futures, outcome, key[-1])
@@ -211,16 +212,20 @@ def _end(futures: Iterable[Future[Verdict]], outcome: Outcome, answer: str | Non
     elif "is_equal" not in outcome.message:
         verdict = _NO_ANSWER
     else:
-        finding = Finding(outcome.message["is_equal"], outcome.message["reason"])
+        finding = _finding(outcome.message)
         verdict = _verdict(finding, outcome.message["extracted"])
     for future in futures:
         if future.set_running_or_notify_cancel():
             future.set_result(verdict)
 
 
+def _finding(message: Mapping[str, Any]) -> Finding:
+    return Finding(message["is_equal"], message["reason"], message["score"])
+
+
 def _verdict(finding: Finding, answer: str) -> Verdict:
     kind = VerdictKind.CORRECT if finding.is_equal else VerdictKind.INCORRECT
-    return Verdict(kind=kind, reason=finding.reason, extracted=_shortened(answer))
+    return Verdict(kind=kind, reason=finding.reason, extracted=_shortened(answer), score=finding.score)
 
 
 def _crashed(reason: str, answer: str | None) -> Verdict:

@@ -126,6 +126,8 @@ class CorrectnessReward(Reward):
     """Reward of a completion without an answer."""
     require_stop: bool = True
     """Whether a completion that was cut off counts as incorrect whatever it says."""
+    partial: bool = True
+    """Whether a partial score, which reasoning_gym gives, counts in proportion."""
     overlong: OverlongPenalty | None = None
     """The overlong penalty; null for none."""
 
@@ -161,6 +163,8 @@ class CorrectnessReward(Reward):
             value = self.correct
         else:
             value = self.incorrect
+            if self.partial and verdict.score and not (self.require_stop and is_cut_off):
+                value += verdict.score * (self.correct - self.incorrect)
         return value + (self.overlong(completion.num_tokens, max_new_tokens) if self.overlong else 0.0)
 
 

@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,7 +90,11 @@ class _Worker:
 class Supervisor:
     """Hands jobs to at most `num_workers` processes and calls back with their outcomes."""
 
-    def __init__(self, *, num_workers: int, timeout_s: float, memory_limit_mb: int) -> None:
+    def __init__(
+        self, *, num_workers: int, timeout_s: float, memory_limit_mb: int, modules: Sequence[str] = ()
+    ) -> None:
+        """Create it; `modules` are imported before the first worker, so that no job waits for them."""
+        self._modules = modules
         self._num_workers = num_workers
         self._timeout_s = timeout_s
         self._memory_limit_mb = memory_limit_mb
@@ -206,7 +210,9 @@ class Supervisor:
 
     def _start_worker(self) -> None:
         if self._template is None:
-            self._template = Template(memory_limit_mb=self._memory_limit_mb, timeout_s=self._timeout_s)
+            self._template = Template(
+                memory_limit_mb=self._memory_limit_mb, timeout_s=self._timeout_s, modules=self._modules
+            )
             self._selector.register(self._template.control, selectors.EVENT_READ, None)
         try:
             connection = self._template.fork()

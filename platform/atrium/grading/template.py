@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from atrium.grading.worker import FORK, KILL, REQUEST
 
@@ -19,16 +20,16 @@ _END_TIMEOUT_S = 5.0
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[2].split(sys.argv[1]); "
     "from atrium.grading.worker import run_template; "
-    "run_template(memory_limit_mb=int(sys.argv[3]), timeout_s=float(sys.argv[4]))"
+    "run_template(memory_limit_mb=int(sys.argv[3]), timeout_s=float(sys.argv[4]), modules=sys.argv[5:])"
 )
 
 
 class Template:
     """The process that workers are forked from, and the socket that it listens to."""
 
-    def __init__(self, *, memory_limit_mb: int, timeout_s: float) -> None:
+    def __init__(self, *, memory_limit_mb: int, timeout_s: float, modules: Sequence[str] = ()) -> None:
         self.control, theirs = socket.socketpair()
-        arguments = [os.pathsep, os.pathsep.join(sys.path), str(memory_limit_mb), str(timeout_s)]
+        arguments = [os.pathsep, os.pathsep.join(sys.path), str(memory_limit_mb), str(timeout_s), *modules]
         # One hash seed for all workers: SymPy's order of terms, and so what it finds equal, follows it.
         environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"}
         with theirs:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -44,6 +44,8 @@ _LETTER = re.compile(r"\b[A-Za-z]\b")
 class Verifier(Axis, axis=True):
     """How the answer of a completion is found and compared with the gold answer."""
 
+    modules: ClassVar[tuple[str, ...]] = ()
+    """Modules that worker processes import before the first answer, in no answer's time."""
     num_workers: Parallel = 2
     """Worker processes; they start only when an answer needs more than comparing text."""
     timeout_s: Wait = 5.0

@@ -25,6 +25,8 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,11 +45,11 @@ _WARM_UP = (  # so that the parser has built the tables that all forms need befo
 )
 
 
-def run_template(*, memory_limit_mb: int, timeout_s: float) -> None:
+def run_template(*, memory_limit_mb: int, timeout_s: float, modules: Sequence[str] = ()) -> None:
     """Serve fork and kill requests on the socket that is standard input until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which then closes us
     control = socket.socket(fileno=os.dup(0))
-    _preload()
+    _preload(modules)
     children: set[int] = set()
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, REQUEST.size, 1)
@@ -75,7 +77,7 @@ def _kill(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def _preload() -> None:
+def _preload(modules: Sequence[str]) -> None:
     import logging
 
     logging.disable(logging.CRITICAL)  # math-verify warns that its own timeouts are off
@@ -83,6 +85,9 @@ def _preload() -> None:
 
     for gold, answer in _WARM_UP:
         verify(gold, answer)
+    for name in modules:
+        with contextlib.suppress(ImportError):  # a job that needs it says so
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()  # keeps the collector from touching, and so copying, what the forks share
 
@@ -130,7 +135,7 @@ def _answer(job: dict[str, Any]) -> dict[str, Any]:
         return {"failure": str(error)}
     except Exception as error:  # any answer gets a verdict, and the reason is recorded
         return {"failure": f"{type(error).__name__} in the comparison"}
-    return {"is_equal": finding.is_equal, "reason": finding.reason, "extracted": answer}
+    return {**asdict(finding), "extracted": answer}
 
 
 @lru_cache(maxsize=64)
