@@ -6,8 +6,8 @@ its description: the last box, else the words behind "answer is", else the last 
 numbers within 1e-4 (of the gold, and of it divided or multiplied by 100), by element, or for SymPy.
 
 Cases: those of Atrium's own tests; published ones where ATRIUM_SHARED_BENCHMARKS has grading_cases.jsonl; and
-a JSONL file of one's own with `gold`, `prediction` and `expected`. Disagreements on the tests' many cases are
-listed in the file of --out only.
+a JSONL file of one's own with `gold`, `prediction` (or answer, completion) and `expected` (or label).
+Disagreements on the tests' many cases are listed in the file of --out only.
 
     python benchmarks/graders.py [--cases FILE.jsonl] [--only tests published given] [--out FILE.jsonl]
 """
@@ -33,6 +33,12 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = os.environ.get("ATRIUM_SHARED_BENCHMARKS", "../shared/benchmarks")
 LIMIT_S = 10
 SETS = ["tests", "published", "given"]
+CASE_FIELDS = {
+    "gold": ("gold", "reference", "target"),
+    "prediction": ("prediction", "answer", "completion", "response", "text"),
+    "label": ("expected", "label", "is_correct", "correct"),
+}
+"""Names of the fields of a file of one's own; the first that a row has counts."""
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
@@ -135,7 +141,15 @@ def read_cases(path: Path) -> Iterator[Case]:
     """A file of one's own."""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         row = json.loads(line)
-        yield Case(f"line {number}", str(row["gold"]), str(row["prediction"]), bool(row["expected"]))
+        values = []
+        for wanted, names in CASE_FIELDS.items():
+            name = next((name for name in names if isinstance(row, dict) and row.get(name) is not None), None)
+            if name is None:
+                sys.exit(
+                    f"error: {path}, line {number}: no field for the {wanted}; one of {', '.join(names)}"
+                )
+            values.append(row[name])
+        yield Case(f"line {number}", str(values[0]), str(values[1]), bool(values[2]))
 
 
 def atrium(kind: str, cases: list[Case]) -> list[bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -96,6 +97,45 @@ def test_completions_from_elsewhere_are_graded_and_what_changed_is_told(run, tmp
     assert all(row["grader"].startswith("math_tolerance, grader ") for row in written)
 
 
+@pytest.mark.parametrize(
+    ("name", "score"),
+    [
+        ("lm_eval_samples.jsonl", "2 answers graded by math: correct 50.0 % -> 100.0 %, 1 changed"),
+        ("lighteval_details.parquet", "3 answers graded by math: correct unknown -> 66.7 %, 1 changed"),
+    ],
+)
+def test_samples_of_other_harnesses_are_graded_again(run, name, score):
+    file = Path(__file__).parents[1] / "data/formats" / name
+    code, printed = run("evaluate", "--regrade", str(file))
+    assert code == 0, printed
+    assert score in " ".join(printed.split())
+
+
+def test_exported_samples_are_graded_as_the_evaluation_was(run, tmp_path):
+    code, _ = run("samples", "last", "--lm-eval", str(tmp_path), "--lighteval", str(tmp_path))
+    assert code == 0
+    for file in tmp_path.iterdir():
+        code, printed = run("evaluate", "--regrade", str(file))
+        assert (code, "16 answers graded by math" in " ".join(printed.split())) == (0, True), printed
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"resps": [[["-1.5", "False"]]], "target": 1}, "resps hold no texts"),
+        ({"resps": [["x"]], "target": ["1", "2"], "doc_id": 0}, ""),
+        ({"resps": [["x"]], "target": ""}, "the reference cannot be read: no answer"),
+        ({"predictions": [], "gold": "1"}, "no texts in model_response.text or predictions"),
+    ],
+)
+def test_samples_without_texts_or_references_are_refused_by_their_row(run, tmp_path, row, words):
+    file = tmp_path / "theirs.jsonl"
+    file.write_text(json.dumps(row))
+    code, printed = run("evaluate", "--regrade", str(file))
+    assert words in " ".join(printed.split())
+    assert code == (2 if words else 0)
+
+
 def test_regrading_a_run_of_an_older_grader_shows_both_versions_and_keeps_its_record(run, runs_dir):
     folder = find_run(runs_dir, "last")
     recorded = json.loads(folder.provenance_file.read_text())
@@ -110,7 +150,7 @@ def test_regrading_a_run_of_an_older_grader_shows_both_versions_and_keeps_its_re
 
 @pytest.mark.parametrize(
     ("line", "words"),
-    [("{", "line 1: not JSON"), ('{"answer": "1"}', "no field for the text"), ("", "holds no completions")],
+    [("{", "line 1 is not JSON"), ('{"answer": "1"}', "no field for the text"), ("", "holds no completions")],
 )
 def test_a_file_that_holds_no_completions_is_refused_in_a_line(run, tmp_path, line, words):
     file = tmp_path / "theirs.jsonl"

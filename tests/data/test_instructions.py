@@ -25,6 +25,7 @@ DAPO_AFTER = 'Remember to put your answer on its own line after "Answer:".'
         "Put your answer in \\boxed{}",
         "Present the answer in LaTex format: \\boxed{Your answer}",
         "Your final answer should be enclosed in \\boxed{}.",
+        "Put your final answer in $\\boxed{\\text{answer}}$.",
         "You must put your answer inside <answer> tags.",
         DAPO_AFTER,
     ],
@@ -51,6 +52,10 @@ def test_one_before_and_after_is_taken_off():
     [
         "Find $x$. Express your answer as a common fraction.",
         "Which number belongs in the box: $3+\\boxed{\\phantom{0}}=5$?",
+        "Write the digit that gives $3+\\boxed{\\phantom{0}}=5$ the right result.",
+        "Find the sum. Then put the missing digit into $4\\boxed{\\phantom{2}}7$, so that the answer is odd.",
+        r"Give the result of \(\boxed{a}+2=7\) as an integer answer.",
+        "Put digits into \\boxed{\\phantom{2}} so that the result is largest.",
         "Solve $x^2=4$. Give all solutions.",
         "Show that 2 is even. Write the answer as a decimal.",
         "Put your final answer within \\boxed{}.",

@@ -102,8 +102,8 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--regrade",
         metavar="STORED",
-        help="grade stored answers again and say what changed: an evaluation, a run, or a .jsonl file with "
-        "gold and completion",
+        help="grade stored answers again and say what changed: an evaluation, a run, or a file with gold and "
+        "completion (.jsonl, .csv, .parquet), of lm-eval's samples or of lighteval's details",
     )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="with --regrade: write every answer there")
     parser.add_argument("--cfg", action="store_true", help="show the settings instead of evaluating")

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from atrium.assemble.graders import grader_version
-from atrium.assemble.regrading import Regraded, answers_of_file, answers_of_rows, regrade
+from atrium.assemble.regrading import Regraded, answers_of_rows, regrade
+from atrium.assemble.stored_answers import answers_of_file, is_answer_file
 from atrium.cli.parser import ask_for_plugins, files_explained
 from atrium.cli.samples import read_rows
 from atrium.config.compose import check_overrides, compose
@@ -32,7 +33,7 @@ _READ = ("grader", "model.thinking")
 
 
 def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str], csv: Path | None) -> None:
-    """Grade the answers of an evaluation, a run, or a JSON Lines file, and print and write what changed.
+    """Grade the answers of an evaluation, a run, or a file, and print and write what changed.
 
     The grader is the one that the record names, or the one that `overrides` give (`grader=math_tolerance`).
     """
@@ -48,7 +49,7 @@ def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str], csv: Pa
     was_grader = "unknown"
     path = Path(wanted).expanduser()
     with files_explained():
-        if path.suffix == ".jsonl":
+        if is_answer_file(path):
             answers = {path.name: answers_of_file(path)}
         else:
             folder = find_run(runs_dir, wanted, last=EVALUATED)

@@ -26,6 +26,9 @@ _SUBJECT_START = re.compile(
 )
 _SENTENCE_START = re.compile(rf"{_POLITE}(?:{_VERB}|{_SUBJECT})\b", re.IGNORECASE)
 _FORM = re.compile(r"\\+boxed\b|####|['\"“]?Answer:|<answer>|\bboxed\b", re.IGNORECASE)
+_MATH = re.compile(r"\$\$?[^$]+\$\$?|\\\(.+?\\\)|\\\[.+?\\\]", re.DOTALL)
+_BOX = re.compile(r"\\+boxed\s*(?:\{(?:[^{}]|\{[^{}]*\})*\})?")
+_BLANK_BOX = re.compile(r"\\+boxed\s*\{\s*\\[hv]?phantom\b(?:[^{}]|\{[^{}]*\})*\}")
 _TARGET = re.compile(r"\b(?:answer|result|solution|response)\b", re.IGNORECASE)
 _STEPWISE = re.compile(r"\bstep[- ]by[- ]step\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
@@ -78,4 +81,11 @@ def _without_beginning(text: str) -> tuple[str, str]:
 def _is_instruction(text: str) -> bool:
     if _STEPWISE.search(text):
         return True
+    text = _BLANK_BOX.sub("", _MATH.sub(_without_equation, text))
     return bool(_FORM.search(text) and _TARGET.search(text))
+
+
+def _without_equation(math: re.Match[str]) -> str:
+    """Nothing in place of an equation in which a box is a missing part; other mathematics as it is."""
+    rest = _BOX.sub("", math[0])
+    return "" if rest != math[0] and re.search(r"[0-9A-Za-z=]", rest) else math[0]

@@ -1,0 +1,145 @@
+"""Stored answers in files of others: one completion a row, lm-eval's samples, and lighteval's details."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from atrium.data.fields import UnreadableValueError, answer_text
+from atrium.data.rows import READERS, read_rows
+from atrium.errors import DataError
+from atrium.grading.extraction import extract_answer
+
+_FIELDS = {
+    "gold": ("gold", "answer", "target", "gts", "expected_answer", "reference"),
+    "text": ("text", "completion", "output", "response", "prediction", "model_output", "generated_text"),
+}
+_LABELS = ("is_correct", "correct", "expected", "score")
+_COLUMNS = frozenset(
+    (
+        *(*_FIELDS["gold"], *_FIELDS["text"], *_LABELS, "problem_id", "id"),
+        *("doc", "model_response", "metric", "predictions", "metrics", "example"),
+    )
+)
+_read_box = partial(extract_answer, thinking=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAnswer:
+    """A completion, the gold answer, and the verdict that it was stored with; None where there was none."""
+
+    name: str
+    gold: str
+    text: str
+    was_correct: bool | None
+    extracted: str | None = None
+    judged_by: Mapping[str, Any] = field(default_factory=dict)
+
+
+def is_answer_file(path: Path) -> bool:
+    """Whether a path means a file of answers, by its suffix."""
+    return path.suffix.lower() in READERS
+
+
+def answers_of_file(path: Path) -> list[StoredAnswer]:
+    """The answers of a file, in whichever of the layouts above.
+
+    Raises `DataError` where the file cannot be read or a row lacks a text or a reference.
+    """
+    answers: list[StoredAnswer] = []
+    seen: set[object] = set()
+    for number, row in enumerate(read_rows(path, _COLUMNS), start=1):
+        place = f"{path}, row {number}"
+        if "resps" in row:
+            key = row.get("doc_id", number)
+            # A task with several filters has a line for each of them, with the same completions.
+            answers += [] if key in seen else _of_lm_eval(place, number, row)
+            seen.add(key)
+        elif isinstance(row.get("model_response"), Mapping) or "predictions" in row:
+            answers += _of_lighteval(place, number, row)
+        else:
+            answers.append(_of_row(place, number, row))
+    if not answers:
+        raise DataError(f"{path} holds no completions; give it a row for each")
+    return answers
+
+
+def _of_row(place: str, number: int, row: Mapping[str, Any]) -> StoredAnswer:
+    found = {}
+    for wanted, names in _FIELDS.items():
+        name = next((name for name in names if row.get(name) is not None), None)
+        if name is None:
+            raise DataError(
+                f"{place}: no field for the {wanted}; one of {', '.join(names)} is needed, and it has "
+                f"{', '.join(map(str, row)) or 'none'}"
+            )
+        found[wanted] = str(row[name])
+    label = next((row[name] for name in _LABELS if row.get(name) is not None), None)
+    problem = row.get("problem_id", row.get("id", f"row {number}"))
+    return StoredAnswer(
+        name=str(problem), gold=found["gold"], text=found["text"], was_correct=_as_bool(label)
+    )
+
+
+def _of_lm_eval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[StoredAnswer]:
+    """A problem of lm-evaluation-harness, whose `resps` hold a list of completions for each request."""
+    texts = [
+        text for request in row["resps"] for text in (request if isinstance(request, list) else [request])
+    ]
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise DataError(f"{place}: resps hold no texts, as for tasks that compare probabilities of choices")
+    doc = row["doc"] if isinstance(row.get("doc"), Mapping) else {}
+    names = row.get("metrics")
+    values = [row.get(name) for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    label = next(
+        (value for value in (*values, row.get("exact_match")) if isinstance(value, int | float)), None
+    )
+    name = doc.get("problem_id", doc.get("id", row.get("doc_id", number)))
+    return _of_samples(place, str(name), row.get("target"), texts, label)
+
+
+def _of_lighteval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[StoredAnswer]:
+    """A problem of lighteval, with `doc` and `model_response`, or `predictions` as in older releases."""
+    if isinstance(row.get("model_response"), Mapping) and isinstance(row.get("doc"), Mapping):
+        doc, texts = row["doc"], row["model_response"].get("text")
+        places = doc.get("gold_index")
+        first = places[0] if isinstance(places, list) and places else places
+        choices = doc.get("choices")
+        has_gold = isinstance(choices, list) and isinstance(first, int) and 0 <= first < len(choices)
+        gold, name, metric = choices[first] if has_gold else None, doc.get("id"), row.get("metric")
+    else:
+        gold, texts, name, metric = (
+            row.get("gold"),
+            row["predictions"],
+            row.get("example"),
+            row.get("metrics"),
+        )
+    texts = [texts] if isinstance(texts, str) else texts
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise DataError(f"{place}: no texts in model_response.text or predictions")
+    values = metric.values() if isinstance(metric, Mapping) else ()
+    label = next((value for value in values if isinstance(value, int | float)), None)
+    return _of_samples(place, str(number if name is None else name)[:80], gold, texts, label)
+
+
+def _of_samples(
+    place: str, name: str, gold: object, texts: Sequence[str], label: float | None
+) -> Iterator[StoredAnswer]:
+    """The samples of one problem; a mean over several says of each what it was where it is 0 or 1."""
+    gold = gold[0] if isinstance(gold, list) and gold else gold
+    try:
+        reference = answer_text(gold, _read_box)
+    except UnreadableValueError as error:
+        raise DataError(f"{place}: the reference cannot be read: {error}") from error
+    was_correct = None if label is None or 0 < label < 1 else label > 0
+    for index, text in enumerate(texts):
+        yield StoredAnswer(name=f"{name} #{index}", gold=reference, text=text, was_correct=was_correct)
+
+
+def _as_bool(label: object) -> bool | None:
+    if label is None:
+        return None
+    return label > 0 if isinstance(label, int | float) else str(label).lower() in ("true", "yes", "correct")
