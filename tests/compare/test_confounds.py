@@ -159,3 +159,13 @@ def test_each_fact_is_listed_once():
 def test_confounds_are_quoted_in_plain_words(key, values, words):
     recorded = Recorded(name=key, values={"a": values[:1], "b": values[1:]})
     assert recorded.quoted("a", "b") == words
+
+
+def test_arms_of_which_one_packs_its_rows_are_confounded(confounded):
+    def named(one, other):
+        slow, fast = ({"compute": {"packing": packing}} for packing in (one, other))
+        comparison = compare_runs(confounded(slow=slow, fast=fast, experiment=f"packs-{one}-{other}"))
+        return [confound.words for confound in comparison.confounds]
+
+    assert named(True, False) == ["packing is false in grpo, true in atr"]
+    assert named(True, True) == []

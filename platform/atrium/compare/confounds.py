@@ -65,6 +65,7 @@ FACTS = (
         follows="model.",
         is_long=True,
     ),
+    Fact(name="packing", key="compute.packing", file="config", is_confound=True),
     Fact(name="commit", key="code.commit"),
     Fact(name="uncommitted changes", key="code.diff", is_long=True),
     Fact(name="plugins", key="plugins", is_long=True),

@@ -113,8 +113,8 @@ def _refuse_change(override: Override, changed: Sequence[str], stored: dict[str,
     key = override.key_or_group
     fixed = [name for name in changed if not _changeable(name)]
     if key == "compute":
-        # How many threads a process takes follows from how many processes there are.
-        fixed = [name for name in fixed if name != "compute.num_threads"]
+        # Threads follow from the number of processes, and packing from the model.
+        fixed = [name for name in fixed if name not in ("compute.num_threads", "compute.packing")]
     if key in stored or "." in key:
         touched = [name for name in fixed if f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.")]
         began_with = f"it began with {touched[0]}={shown(setting(stored, touched[0]))}" if touched else ""
