@@ -1,6 +1,7 @@
 """Time the dashboard on a large folder: 200 runs of 10,000 steps and 40 metrics, 2 million rollout tokens.
 
     python benchmarks/dashboard_scale.py FOLDER [--runs 200] [--steps 10000] [--browser] [--keep-index]
+    python benchmarks/dashboard_scale.py FOLDER --growth    (CPU seconds per route, see dashboard_growth.py)
 
 makes the folder (once; about 3.5 GB), starts the dashboard over it without an index, and prints one JSON line
 per measurement in seconds. Metrics are a few distinct courses, copied; reading them costs the same as if all
@@ -40,6 +41,7 @@ from atrium.records import (
     VerdictKind,
 )
 from atrium.tracking.sample_files import write_evaluation, write_rollouts
+from dashboard_growth import measure_growth
 
 NUM_METRICS, NUM_COURSES = 40, 8
 NUM_PROBLEMS, NUM_SAMPLES = 128, 8
@@ -365,7 +367,12 @@ def main():
     parser.add_argument("--browser", action="store_true")
     parser.add_argument("--repeats", type=int, default=10, help="openings of each view, after a first one")
     parser.add_argument("--keep-index", action="store_true", help="do not fill the index anew")
+    parser.add_argument(
+        "--growth", action="store_true", help="CPU seconds of every route at 60 to 2,000 runs"
+    )
     arguments = parser.parse_args()
+    if arguments.growth:
+        return 0 if measure_growth(arguments.folder, make) else 1
     if not (arguments.folder / ".complete").exists():
         began = time.perf_counter()
         make(arguments.folder, arguments.runs, arguments.steps)
@@ -392,7 +399,8 @@ def main():
     finally:
         server.terminate()
         server.wait(timeout=30)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -159,10 +159,11 @@ def _benchmarks(
     by_number = sorted(answered, key=lambda name: (VALIDATION in name, -len(answered[name])))
     enough = (name for name in by_number if can_compare([run.folder for run in answered[name]]))
     first = next(enough, by_number[0])
+    runs_of = {name: {run.folder.name for run in having} for name, having in answered.items()}
     return [
         name
-        for name, having in answered.items()
-        if (VALIDATION in name) == (VALIDATION in first) and all(run in having for run in answered[first])
+        for name, having in runs_of.items()
+        if (VALIDATION in name) == (VALIDATION in first) and runs_of[first] <= having
     ]
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
 
 from atrium.compare.crossed import Values
 from atrium.evaluation.estimates import Interval
@@ -53,8 +54,11 @@ def probability_of_improvement(candidate_SB: ArrayLike, baseline_SB: ArrayLike) 
     arms may have different numbers of seeds.
     """
     candidate, baseline = (np.asarray(score, dtype=np.float64) for score in (candidate_SB, baseline_SB))
-    gap_SSB = candidate[..., :, None, :] - baseline[..., None, :, :]
-    better: Values = 0.5 + 0.5 * np.sign(gap_SSB).mean(axis=(-3, -2, -1))
+    num, num_others = candidate.shape[-2], baseline.shape[-2]
+    # By ranks, which takes S log S and not S^2: U is the candidate's rank sum less its least value.
+    rank_SB = rankdata(np.concatenate([candidate, baseline], axis=-2), axis=-2)
+    u_B = rank_SB[..., :num, :].sum(axis=-2) - num * (num + 1) / 2
+    better: Values = (u_B / (num * num_others)).mean(axis=-1)
     return better
 
 

@@ -7,7 +7,7 @@ Nothing here raises because of what a folder holds. What can be known is returne
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +62,7 @@ class EvaluationPoint:
 
     def as_record(self) -> dict[str, object]:
         """The point as `summary.json` holds it."""
-        found = {**self.results, **asdict(self)}
+        found = {**self.results, **{name: getattr(self, name) for name in _SCORES}}
         return {name: found[name] for name in (*_SCORES, *_BESIDE_SCORES) if name in found}
 
 

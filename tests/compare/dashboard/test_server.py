@@ -106,6 +106,14 @@ def test_the_mean_of_evaluations_is_over_the_runs_that_were_evaluated_there(clie
     assert together["y"][1:] == [short["y"][-1], long["y"][-1]]
 
 
+def test_answers_are_compressed_and_event_streams_are_not(client):
+    answer = client.get("/api/runs")
+    assert answer.headers["content-encoding"] == "gzip"
+    with client.stream("GET", "/api/events") as events:
+        assert "content-encoding" not in events.headers
+        assert next(events.iter_lines()).startswith("data: ")
+
+
 def test_curves_follow_the_axis_the_group_and_the_smoothing(client):
     runs = indexed(client)
     shown = {"run": runs, "metric": "rollout/reward"}

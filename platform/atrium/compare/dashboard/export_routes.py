@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import Depends, FastAPI, Query
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import Response
 
 from atrium.compare.curves import Axis, Band
@@ -26,8 +26,30 @@ Columns = Annotated[int, Query(ge=1, le=2)]
 Names = Annotated[list[str], Query(max_length=2000)]
 
 
-def _asked(
+def asked_runs(
+    request: Request,
     run: Names = [],  # noqa: B006 - FastAPI copies it
+    exp: str | None = None,
+) -> list[str]:
+    """The names of the runs that a query asks for: those named, or an experiment's trainings (`*`: all)."""
+    if run or exp is None:
+        return run
+    entries = sorted(
+        request.app.state.watcher.scan.entries.values(), key=lambda entry: (entry.started, entry.name)
+    )
+    return [
+        entry.name
+        for entry in entries
+        if exp in ("*", entry.experiment) and not (entry.is_evaluation or entry.annotations.is_archived)
+    ]
+
+
+AskedRuns = Annotated[list[str], Depends(asked_runs)]
+"""The names of the runs that a query asks for."""
+
+
+def _asked(
+    run: AskedRuns,
     by: Names = [],  # noqa: B006
     base: str | None = None,
     at: str = "last",
@@ -49,7 +71,7 @@ def _asked(
 
 
 def _asked_curves(
-    run: Names = [],  # noqa: B006
+    run: AskedRuns,
     metric: Names = [],  # noqa: B006
     x: Axis = Axis.STEP,
     group: str = METHODS,

@@ -16,10 +16,11 @@ from atrium.compare.dashboard.runs_scan import RunEntry, Signature
 from atrium.compare.dashboard.sweep_queries import sweeps_answer
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.default_choice import default_experiment
-from atrium.compare.run_settings import differing, method_keys
+from atrium.compare.run_settings import differing
 from atrium.metrics import REWARD
 from atrium.nested import setting
 from atrium.plain_files import open_plain
+from atrium.tracking.method_settings import tells_methods_apart
 from atrium.tracking.reader import read_findings
 from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
@@ -51,7 +52,7 @@ def _table(watcher: Watcher, _version: int) -> Answer:
         ],
         "experiment": default_of(trainings_by_experiment(watcher)),
         "keys": keys,
-        "method_keys": method_keys(settings),
+        "method_keys": [key for key in keys if tells_methods_apart(key)],
         "shared": shared,
         "benchmarks": sorted({name for entry in entries for name in entry.overview.scores}),
         "runs_dir": str(watcher.scan.runs_dir.absolute()),

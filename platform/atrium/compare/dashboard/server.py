@@ -18,10 +18,11 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
+from starlette.middleware.gzip import GZipMiddleware
 
 from atrium.compare.dashboard.annotations import annotate
 from atrium.compare.dashboard.curve_queries import curves_answer, quantities_answer
-from atrium.compare.dashboard.export_routes import AskedComparison, AskedCurves, add_exports
+from atrium.compare.dashboard.export_routes import AskedComparison, AskedCurves, AskedRuns, add_exports
 from atrium.compare.dashboard.guard import Guard, host_names
 from atrium.compare.dashboard.run_queries import (
     lasts_answer,
@@ -46,6 +47,7 @@ _DRAWING = "".join(
 _WITHOUT_FIGURES = ("runs", "rollouts", "evaluations")
 """Views that open sooner without the charting library."""
 _MAX_BODY_BYTES = 100_000
+_LEAST_COMPRESSED_BYTES = 1000
 _EVENT_INTERVAL_S = 0.25
 _HEARTBEAT_S = 15.0
 
@@ -79,6 +81,8 @@ def create_app(
     app.state.watcher, app.state.token = watcher, token
     # Whoever runs the server says here that it is about to stop: open streams of news must end first.
     app.state.is_closing = lambda: False
+    # Event streams are left as they are, so that news is not held back.
+    app.add_middleware(GZipMiddleware, minimum_size=_LEAST_COMPRESSED_BYTES, compresslevel=5)
     app.add_middleware(Guard, host_names=host_names(host, more_hosts), token=token)
     app.add_exception_handler(AtriumError, _explained)
     _add_pages(app, watcher, token)
@@ -148,7 +152,7 @@ def _add_queries(app: FastAPI, watcher: Watcher) -> None:
         return _json(run_answer(watcher, name))
 
     @app.get("/api/quantities")
-    def quantities(run: Names = []) -> Response:  # noqa: B006 - FastAPI copies it
+    def quantities(run: AskedRuns) -> Response:
         return _json(quantities_answer(watcher, run))
 
     @app.get("/api/curves")
@@ -175,7 +179,7 @@ def _add_run_views(app: FastAPI, watcher: Watcher) -> None:
         return _json(trust_region_answer(watcher, run, step))
 
     @app.get("/api/trust-region/arms")
-    def arms(run: Names = [], picked: bool = False) -> Response:  # noqa: B006 - FastAPI copies it
+    def arms(run: AskedRuns, picked: bool = False) -> Response:
         from atrium.compare.dashboard.run_view_queries import arms_answer
 
         return _json(arms_answer(watcher, run, is_chosen=picked))

@@ -15,14 +15,17 @@ export function experimentOf(table) {
   return wanted || (get("q") ? "" : table.experiment ?? "");
 }
 
-/** The runs chosen by the address, at most `MOST`, and how many there would be. */
+/** The runs chosen by the address, at most `MOST`, how many there would be, and the query that asks for them. */
 export function selected(table) {
   const picked = new Set(getAll("run"));
   const experiment = experimentOf(table);
   const found = picked.size
     ? table.runs.filter((run) => picked.has(run.name))
     : passing(table, get("q")).filter((run) => (!experiment || run.experiment === experiment) && (get("q") || !run.evaluated));
-  return { runs: found.slice(0, MOST), num: found.length, isPicked: picked.size > 0 };
+  const runs = found.slice(0, MOST);
+  // An address holds some hundred names: a whole experiment is asked for by its own.
+  const query = picked.size || get("q") ? { run: runs.map(({ name }) => name), picked: picked.size > 0 || null } : { exp: experiment || EVERY };
+  return { runs, num: found.length, isPicked: picked.size > 0, query };
 }
 
 /** A select of the experiment that the view is about; another one drops the pick and the baseline. */

@@ -25,7 +25,8 @@ export async function show(root, context) {
   const search = searchBox(() => void redraw());
   const counted = el("div", { class: "count" });
   const list = el("div", {});
-  side.append(search, el("div", { style: { marginTop: "8px" } }, filterMenu(() => table, () => { search.value = get("q"); void redraw(); })), counted, list);
+  const experiment = el("div", { style: { marginBottom: "8px" } });
+  side.append(experiment, search, el("div", { style: { marginTop: "8px" } }, filterMenu(() => table, () => { search.value = get("q"); void redraw(); })), counted, list);
 
   function drawBar(answer = null) {
     const { runs } = selected(table);
@@ -35,7 +36,6 @@ export async function show(root, context) {
     const benchmarks = table.benchmarks.filter((name) => runs.some((run) => run.scores[name]));
     const focused = document.activeElement?.getAttribute?.("aria-label");
     fill(bar,
-      experimentField(table, () => void redraw()),
       choice("Compare at", AT, get("point", "last"), (value) => change({ point: value === "last" ? null : value })),
       field("groups", select("Group by", [["", "method (all but seed)"], ...keys.map((key) => [key, key])], get("by"), (value) => change({ by: value, base: null }))),
       arms.length > 1 && field("baseline", select("Baseline", arms, arms[0], (value) => change({ base: value }))),
@@ -48,14 +48,15 @@ export async function show(root, context) {
 
   async function redraw() {
     const mine = ++turn;
-    const { runs, num, isPicked } = selected(table);
+    const { runs, num, isPicked, query: chosen } = selected(table);
+    fill(experiment, experimentField(table, () => void redraw()));
     fill(counted, el("span", {}, `${runs.length} of ${table.runs.length} runs`),
       isPicked && el("button", { class: "link", type: "button", onclick: () => { set({ run: null }); void redraw(); } }, "drop the pick"));
     fill(banner, latestOnly(num));
     if (!runs.length) { drawBar(); drawn = ""; dispose(); fill(list); fill(body, noRuns(table)); return; }
     try {
       const query = {
-        run: runs.map((run) => run.name).reverse(), picked: isPicked || null, by: get("by"), base: get("base"), at: get("point", "last"), benchmark: get("bench"),
+        ...chosen, by: get("by"), base: get("base"), at: get("point", "last"), benchmark: get("bench"),
         effect: String((Number(get("effect", "2")) || 2) / 100),
       };
       const answer = await ask("compare", query);

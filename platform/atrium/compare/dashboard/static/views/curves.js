@@ -31,7 +31,8 @@ export async function show(root, context) {
   const search = searchBox(() => void redraw());
   const list = el("div", {});
   const counted = el("div", { class: "count" });
-  side.append(search, el("div", { style: { marginTop: "8px" } }, filterMenu(() => table, () => { search.value = get("q"); void redraw(); })), counted, list);
+  const experiment = el("div", { style: { marginBottom: "8px" } });
+  side.append(experiment, search, el("div", { style: { marginTop: "8px" } }, filterMenu(() => table, () => { search.value = get("q"); void redraw(); })), counted, list);
 
   const state = () => ({
     axis: get("x", "step"), group: get("group", "method"), band: get("band", "range"),
@@ -54,7 +55,6 @@ export async function show(root, context) {
     const keys = differingKeys(table, runs).filter((key) => key !== "seed");
     const focused = document.activeElement?.getAttribute?.("aria-label");
     fill(bar,
-      experimentField(table, () => { set({ hide: null, show: null }); drawBar(); void redraw(); }),
       choice("X axis", AXES, now.axis, (value) => change({ x: value === "step" ? null : value })),
       field("group by", select("Group by", [["method", "method (all but seed)"], ["run", "each run"], ["seed", "seed"], ...keys.map((key) => [key, key])],
         now.group, (value) => change({ group: value === "method" ? null : value, hide: null }))),
@@ -102,7 +102,8 @@ export async function show(root, context) {
     asked?.abort();
     asked = new AbortController();
     const { signal } = asked;
-    const { runs, num, isPicked } = selected(table);
+    const { runs, num, isPicked, query } = selected(table);
+    fill(experiment, experimentField(table, () => { set({ hide: null, show: null }); drawBar(); void redraw(); }));
     fill(counted, el("span", {}, `${runs.length} of ${table.runs.length} runs`),
       isPicked && el("button", { class: "link", type: "button", onclick: () => { set({ run: null }); drawBar(); void redraw(); } }, "drop the pick"));
     fill(banner, latestOnly(num));
@@ -113,14 +114,13 @@ export async function show(root, context) {
       return;
     }
     const now = state();
-    const names = runs.map((run) => run.name);
     try {
-      const found = await ask("quantities", { run: names }, signal);
+      const found = await ask("quantities", query, signal);
       quantities = found.quantities;
       const metrics = metricNames();
-      const answer = await ask("curves", { run: names, picked: isPicked || null, metric: metrics, x: now.axis, group: now.group, band: now.band, smooth: now.smooth, points: pointsFor(runs.length, grid.clientWidth) }, signal);
+      const answer = await ask("curves", { ...query, metric: metrics, x: now.axis, group: now.group, band: now.band, smooth: now.smooth, points: pointsFor(runs.length, grid.clientWidth) }, signal);
       others = answer.others;
-      draw(answer, { run: names, picked: isPicked || null }, state());
+      draw(answer, query, state());
     } catch (error) {
       if (error.name !== "AbortError") fill(banner, el("p", { class: "banner" }, error.message));
     }

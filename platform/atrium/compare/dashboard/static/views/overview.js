@@ -59,13 +59,10 @@ export async function show(root, context) {
     await drawCurves(answer);
   }
 
-  const runsOf = (answer) => answer.rows.flatMap((row) => row.runs.map(({ name }) => name));
-
   function drawBar(answer) {
     if (bar.contains(document.activeElement) && document.activeElement.tagName === "SELECT") return;
     const label = (one) => `${one.name} · ${one.num_methods} ${one.num_methods === 1 ? "method" : "methods"}, ${one.num_runs} ${one.num_runs === 1 ? "run" : "runs"}${one.num_running ? `, ${one.num_running} training` : ""}`;
     const arms = answer.rows.filter((row) => row.runs.some((run) => run.is_counted));
-    const names = runsOf(answer);
     const elsewhere = answer.experiments.find((one) => one.num_running && one.name !== answer.experiment);
     fill(bar,
       field("experiment", select("Experiment", answer.experiments.map((one) => [one.name, label(one)]), answer.experiment, (value) => { set({ exp: value, base: null }); void refresh(); })),
@@ -73,7 +70,7 @@ export async function show(root, context) {
       elsewhere && el("button", { type: "button", class: "link", onclick: () => { set({ exp: elsewhere.name, base: null }); void refresh(); } }, `${elsewhere.num_running} training in ${elsewhere.name}`),
       el("span", { class: "grow" }),
       el("a", { href: addressOf("compare", here(answer)) }, "Whole comparison"), el("a", { href: addressOf("curves", here(answer)) }, "All curves"),
-      answer.baseline && reportButtons({ run: [...names].sort(), base: answer.baseline }));
+      answer.baseline && reportButtons({ exp: answer.experiment, base: answer.baseline }));
   }
 
   function drawAnswer(answer) {
@@ -109,7 +106,7 @@ export async function show(root, context) {
     forest.retitle(`Difference to ${answer.baseline}, ${answer.title}`);
     const places = new Map(answer.rows.map(({ name, place }) => [name, place]));
     drawDifferences(forest, { pairs, benchmarks: [answer.benchmark], titles: { mean: answer.title } }, "mean", places);
-    forest.savedFrom("figure/comparison", { run: runsOf(answer).sort(), base: answer.baseline, figure: "difference", measure: "mean" });
+    forest.savedFrom("figure/comparison", { exp: answer.experiment, base: answer.baseline, figure: "difference", measure: "mean" });
   }
 
   function drawRows(answer) {
@@ -160,16 +157,15 @@ export async function show(root, context) {
   }
 
   async function drawCurves(answer) {
-    const names = runsOf(answer);
     const scores = answer.benchmark === "macro average" ? null : answer.benchmark && `evaluation/${answer.benchmark}/mean_at_k`;
     const hide = answer.rows.filter((row) => row.is_other).map(({ name }) => name);
-    const found = await ask("curves", { run: names, metric: [REWARD, scores], group: "method", points: 300 });
+    const found = await ask("curves", { exp: answer.experiment, metric: [REWARD, scores], group: "method", points: 300 });
     for (const [at, figure] of curves.entries()) {
       const panel = found.panels[at];
       figure.element.hidden = !panel?.series.length;
       if (!panel?.series.length) continue;
       const series = panel.series.filter(({ label }) => !hide.includes(label));
-      figure.savedFrom("figure/curves", { run: names, metric: panel.name, group: "method", hide });
+      figure.savedFrom("figure/curves", { exp: answer.experiment, metric: panel.name, group: "method", hide });
       figure.draw({
         title: panel.name === REWARD ? "Training reward" : titleOf(panel.name), subtitle: "mean over seeds by step; band: least to greatest seed",
         option: (colours) => curveOption(series, { axis: "step", log: false, isShare: panel.is_share, colours }),

@@ -40,18 +40,17 @@ export async function showArms(root, context, modes) {
 
   const refresh = oneAtATime(async () => {
     table = await context.runs();
-    const { runs, num, isPicked } = selected(table);
-    const names = runs.map(({ name }) => name);
-    const picked = isPicked || null;
+    const { runs, num, query } = selected(table);
     fill(experiment, experimentField(table, redraw));
-    grid.hidden = !names.length;
-    if (!names.length) { fill(legend); fill(banner, noRuns(table)); return; }
+    grid.hidden = !runs.length;
+    if (!runs.length) { fill(legend); fill(banner, noRuns(table)); return; }
     try {
-      const answer = await ask("trust-region/arms", { run: names, picked });
-      const trained = answer.arms.flatMap(({ runs }) => runs);
-      const curves = await ask("curves", { run: trained, picked, group: "method", metric: [...CURVES.map(([name]) => name), AGE], points: 400 });
+      const answer = await ask("trust-region/arms", query);
+      const shown = new Set(answer.arms.map(({ name }) => name));
+      const curves = await ask("curves", { ...query, group: "method", metric: [...CURVES.map(([name]) => name), AGE], points: 400 });
+      for (const panel of curves.panels) panel.series = panel.series.filter(({ label }) => shown.has(label));
       const hasLag = curves.panels.at(-1).series.some(({ y }) => y.some((age) => age > 0));
-      const byRun = hasLag ? await ask("curves", { run: trained, group: "run", metric: [AGE, ...AGED.map(([name]) => name)], points: 200, even: true }) : null;
+      const byRun = hasLag ? await ask("curves", { ...query, group: "run", metric: [AGE, ...AGED.map(([name]) => name)], points: 200, even: true }) : null;
       fill(banner,
         latestOnly(num),
         answer.left_out.length > 0 && el("p", { class: "banner" }, `${answer.left_out.length} ${answer.left_out.length === 1 ? "run has" : "runs have"} made no step and ${answer.left_out.length === 1 ? "is" : "are"} not here.`));
