@@ -7,11 +7,12 @@ the code that executes it) reads the one class.
 
 from __future__ import annotations
 
+import datetime
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, field_validator
 
 SMALLEST = 1e-30
 """What is nearer to 0 than this is no setting: float32, in which most are computed with, ends at 1e-38."""
@@ -44,6 +45,15 @@ AboveOne = Annotated[float, Field(gt=1.0, le=1e6)]
 """A ratio that only moves away from 1 reach."""
 Text = Annotated[str, Field(min_length=1)]
 """Text that is not empty."""
+
+
+def _check_day(value: str) -> str:
+    datetime.date.fromisoformat(value)
+    return value
+
+
+Day = Annotated[Text, Field(pattern=r"^\d{4}-\d{2}-\d{2}$"), AfterValidator(_check_day)]
+"""A day as YYYY-MM-DD."""
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 """A name that can be a folder: letters, digits, dots, dashes and underscores."""
 

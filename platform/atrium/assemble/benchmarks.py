@@ -26,13 +26,15 @@ from atrium.records import Problem
 class LoadedBenchmark:
     """Problems to be judged on, how their answers are compared, and where they came from.
 
-    `verifier` None stands for the run's own grader. `require_stop` counts a truncated answer as wrong.
+    `verifier` None stands for the run's own grader. `published` is the day from which the problems were
+    public (YYYY-MM-DD), where it is known. `require_stop` counts a truncated answer as wrong.
     """
 
     dataset: Dataset
     verifier: Verifier | None
     require_stop: bool
     origin: Origin
+    published: str | None = None
 
     @property
     def name(self) -> str:
@@ -107,4 +109,5 @@ def _load(settings: ProblemsBenchmarkConfig, *, verifier: Verifier, loading: Loa
         verifier=settings.verifier,
         require_stop=settings.require_stop,
         origin=origin,
+        published=settings.published,
     )

@@ -207,7 +207,7 @@ def _evaluate_one(parts: _Parts, loaded: LoadedBenchmark, grader: Grader, count:
         wave_size=settings.config.rollout.wave_size(parts.policy.num_parameters),
         watch=Watch(on_progress=_ProgressLine(run.listener), on_finished=keep, finished=finished),
     )
-    results = {**outcome.results, "settings": _described(parts, benchmark)}
+    results = {**outcome.results, "settings": _described(parts, benchmark, loaded.published)}
     run.listener.evaluation(
         BenchmarkResult(
             step=settings.step, benchmark=benchmark.name, samples=outcome.samples, results=results
@@ -246,7 +246,7 @@ class _ProgressLine:
         self._listener.advance(1, f"{share(progress.mean)} correct so far  {speed} tokens/s")
 
 
-def _described(parts: _Parts, benchmark: Benchmark) -> dict[str, object]:
+def _described(parts: _Parts, benchmark: Benchmark, published: str | None) -> dict[str, object]:
     """How the answers came about: without it a score says little."""
     config, sampling = parts.settings.config, benchmark.sampling.model_dump()
     del sampling["ignore_stop"]  # only benchmarks of speed set it
@@ -254,6 +254,8 @@ def _described(parts: _Parts, benchmark: Benchmark) -> dict[str, object]:
         "prompt_template": parts.template.name,
         "prompt_template_hash": parts.template.content_hash,
         "thinking": config.model.thinking,
+        "published": published,
+        "released": config.model.released if isinstance(config.model, HubModelSettings) else None,
         **sampling,
         "seed": config.evaluation.seed,
         "require_stop": benchmark.require_stop,

@@ -248,6 +248,8 @@ def _print_scores(point: EvaluationPoint, console: Console) -> None:
     if described := _described(results):
         say(console, f"  {described}", "dim")
     print_cells(console, ("", "score", "over problems", "sampling"), _score_rows(point))
+    if contest := contest_note(results):
+        say(console, f"  {contest}")
     length, cut = as_finite(results.get("completion_length")), as_finite(results.get("truncated_frac"))
     line = f"  mean length {number(length)} tokens   truncated {share(cut)}   " + "   ".join(
         f"{name.replace('_', ' ')} {share(as_finite(value))}"
@@ -301,6 +303,19 @@ def _described(results: Mapping[str, object]) -> str:
         f"temperature {settings.get('temperature')}, top_p {settings.get('top_p')}, up to {limit} tokens, "
         f"engine {engine}, seed {settings.get('seed')}"
     )
+
+
+def contest_note(results: Mapping[str, object]) -> str:
+    """Whether the model is older than the problems, which is the simplest check for contamination."""
+    settings = mapping_at(results, "settings")
+    published, released = settings.get("published"), settings.get("released")
+    if not published:
+        return ""
+    if not released:
+        return f"problems published {published}; set model.released=YYYY-MM-DD to compare the model's date"
+    if str(published) > str(released):
+        return f"problems published {published}, after the model's release ({released}): it cannot know them"
+    return f"problems published {published}, before the model's release ({released}): it may have seen them"
 
 
 def _print_breakdown(point: EvaluationPoint, console: Console) -> None:

@@ -10,7 +10,7 @@ from atrium.data.contamination import Contamination
 from atrium.data.settings import ArithmeticSettings, ProblemFiles, Scalar
 from atrium.grading.procedural import ReasoningGymVerifier
 from atrium.grading.verifiers import MultipleChoiceVerifier, Verifier
-from atrium.section import Count, CountOrZero, FolderName, Section, Seed
+from atrium.section import Count, CountOrZero, Day, FolderName, Section, Seed
 
 
 class ArithmeticDatasetConfig(ArithmeticSettings):
@@ -101,6 +101,8 @@ class HeldOutBenchmarkConfig(Section):
 class ProblemsBenchmarkConfig(ProblemSetConfig):
     """A published set of problems, or a file of one's own."""
 
+    published: Day | None = None
+    """The first day on which the problems were public, YYYY-MM-DD; shown beside the model's release."""
     num_problems: Count | None
     """How many of the problems, from the first on; null for all, and for results that compare."""
     grader: Verifier | None

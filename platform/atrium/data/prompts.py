@@ -16,7 +16,6 @@ Differs: `dapo` and `r1` ask for a box around the answer besides, because that i
 
 from __future__ import annotations
 
-import datetime
 import difflib
 import hashlib
 import json
@@ -193,15 +192,6 @@ else:
         PlainSerializer(_shortened),
     ]
 """A template as settings have it: the name of a shipped one, or a mapping of its fields."""
-
-
-def _check_date(value: str) -> str:
-    datetime.date.fromisoformat(value)
-    return value
-
-
-PromptDate = Annotated[Text, Field(pattern=r"^\d{4}-\d{2}-\d{2}$"), AfterValidator(_check_date)]
-"""A day that a prompt may be of."""
 
 
 def _without_chat() -> list[str]:

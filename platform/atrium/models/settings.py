@@ -9,10 +9,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
-from atrium.data.prompts import Prompt, PromptDate
+from atrium.data.prompts import Prompt
 from atrium.models.shape import OTHER_SIZES, SIZES
 from atrium.nested import flattened
-from atrium.section import SMALLEST, Count, CountOrZero, Frac, Positive, Rate, Section, Seed, Text
+from atrium.section import SMALLEST, Count, CountOrZero, Day, Frac, Positive, Rate, Section, Seed, Text
 
 TOKENS = (
     *("<pad>", "<unk>", "<eos>", "<q>", "<a>"),
@@ -116,7 +116,7 @@ class TinyModelSettings(TinySettings):
     """How a question is put to the model: a template's name, or its own system, examples, user, stop, ..."""
     thinking: bool
     """Whether answers begin with a thought that ends in </think>, which is not graded."""
-    date: PromptDate | None = None
+    date: Day | None = None
     """The day (UTC, YYYY-MM-DD) that chat templates take for today; null for the run's start."""
 
 
@@ -132,6 +132,8 @@ class HubModelSettings(Section):
     """A Hub id such as Qwen/Qwen3-0.6B, or the path of a local folder."""
     revision: Text | None = None
     """Branch, tag or commit of the Hub repository; null for its default branch."""
+    released: Day | None = None
+    """When the model was published, YYYY-MM-DD; shown beside the date of a contest."""
     weights: Literal["pretrained", "random"] = "pretrained"
     """Whether the weights are those of the source, or random ones in `architecture`, without a download.
     Random ones come with the built-in model's character tokenizer, to measure speed and memory."""
@@ -145,7 +147,7 @@ class HubModelSettings(Section):
     """How a question is put to the model: a template's name, or its own system, examples, user, stop, ..."""
     thinking: bool
     """Whether answers begin with a thought that ends in </think>, which is not graded."""
-    date: PromptDate | None = None
+    date: Day | None = None
     """The day (UTC, YYYY-MM-DD) that chat templates take for today; null for the run's start."""
 
     @field_validator("architecture")
