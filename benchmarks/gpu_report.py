@@ -175,10 +175,10 @@ def with_wheels(folder: Path, work: Path) -> Path:
 
 def missing_packages() -> list[str]:
     """Why each package that is imported on the way cannot be, as pyproject.toml asks for it."""
-    from atrium.cli.doctor import requirement_name, requirements, unmet
+    from atrium.cli.doctor import PLATFORM, requirement_name, requirements, unmet
 
     wanted = requirements()
-    used = [one for one in wanted[""] if requirement_name(one) not in UNUSED]
+    used = [one for one in wanted[""] + wanted[PLATFORM] if requirement_name(one) not in UNUSED]
     used += [one for one in wanted.get("dev", []) if requirement_name(one) in ("pytest", "pytest-timeout")]
     return [reason for one in used if (reason := unmet(one))]
 

@@ -38,6 +38,7 @@ OPTIONAL = {
     "bitsandbytes": "optimizers",
     "optimi": "optimizers",
     "ray": "ray",
+    "reasoning_gym": "tasks",
     "submitit": "cluster",
     "tensorboard": "tensorboard",
     "vllm": "gpu",

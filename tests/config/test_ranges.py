@@ -24,6 +24,7 @@ WITHOUT_RANGE = {
     "SweepDefinition": "its values become those of settings",
     "where": "it is compared with the data, and computed with nowhere",
     "extra": "it is handed to sbatch as it is",
+    "options": "they are handed to a generator of reasoning-gym, which checks them",
 }
 """What holds numbers without a range, sections or settings, each with the reason."""
 BASES = (

@@ -122,6 +122,8 @@ def test_no_secret_of_the_environment_is_recorded(monkeypatch, tmp_path):
         "benchmark_content_hashes": None,
         "prompt_template_hash": "2",
         "grader_version": "math-verify 0.9",
+        "prompt_hashes": None,
+        "model_source": None,
     }
 
 

@@ -24,7 +24,7 @@ from atrium.models.digests import architecture, tokenizer_digest
 from atrium.models.policy import Policy
 from atrium.models.settings import TinySettings
 from atrium.records import Problem, TokenIds
-from atrium.rollout.declaration import PLACE_SETTINGS
+from atrium.rollout.declaration import PLACE_SETTINGS, EngineSettings
 from atrium.rollout.settings import BankSettings, DecoderSettings
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def policy_key(config: RunConfig, policy: Policy, weights: str) -> str:
         "ends": [policy.stop_token_ids, policy.pad_token_id, policy.context_length],
         "engine": {name: value for name, value in rollout.items() if name not in not_read},
         "compute": config.compute.model_dump(mode="json", include=_READ_OF_COMPUTE),
-        "software": [*_versions(config.rollout.engine), _code_digest()],
+        "software": [*_versions(config.rollout), _code_digest()],
         "plugins": [plugin.sha256 for plugin in plugins.loaded()],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
@@ -87,9 +87,10 @@ def evaluation_key(
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
 
 
-def _versions(engine: str) -> list[str]:
+def _versions(engine: EngineSettings) -> list[str]:
     """The versions of the libraries that compute and decode answers."""
-    return [f"{name} {metadata.version(name)}" for name in (*_PACKAGES, *(("vllm",) * (engine == "vllm")))]
+    names = (*_PACKAGES, *filter(None, [engine.package]))
+    return [f"{name} {metadata.version(name)}" for name in names]
 
 
 @cache

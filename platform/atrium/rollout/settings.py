@@ -128,6 +128,7 @@ class VllmSettings(EngineSettings):
 
     has_own_weights: ClassVar[bool] = True
     takes_sent_weights: ClassVar[bool] = True
+    package: ClassVar[str | None] = "vllm"
 
     engine: Literal["vllm"]
     """Which engine samples."""

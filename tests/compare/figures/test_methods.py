@@ -53,6 +53,7 @@ def course(name):
         mass_change=(-0.1, 0.1),
         rewarded_mass_change=(0.0, 0.1),
         final_entropy_S=(-0.2, -0.2),
+        final_mass_S=(0.1, 0.2),
     )
 
 
