@@ -112,6 +112,20 @@ FORMS = {
             (r"(<a>,<b>,<c>)", r"(<a>,<c>,-<b>)", r"\{<a>,-<b>,<c>\}"),
         )
     ],
+    "factorials": [
+        Form(
+            r"\frac{n!}{k!(n-<a>)!}",
+            (r"\frac{(n-1)!}{k!} \frac{n}{(n-<a>)!}",),
+            (r"\frac{(n-1)!}{k!} \frac{n}{(n-<b>)!}", r"\frac{(n-1)!}{m!} \frac{n}{(n-<a>)!}"),
+        )
+    ],
+    "ranges of functions": [
+        Form(
+            r"-<a>\leq g(x)\leq <b>",
+            (r"<b> \geq g(x) \geq -<a>", r"[-<a>,<b>]"),
+            (r"-<a>\leq f(x)\leq <b>", r"-<a>\leq g(x)< <b>", r"<a>\leq g(x)\leq <b>"),
+        )
+    ],
     "sets of numbers": [
         Form(
             r"(-\infty,<a>)\cup(<b>,\infty)",

@@ -43,6 +43,7 @@ READABLE = [
         r"x \in [-2,7]",
         "k>2",
         r"(-\infty,1]\cup[10,\infty)",
+        r"[1,\infty)",
         "x^2+y^2=1",
         r"\frac{1}{\sqrt{2}}c",
         r"90^\circ",

@@ -31,6 +31,7 @@ from atrium.train.ranks.ranks import Ranks
 PROBLEMS = [Problem(problem_id=str(n), question=str(n), answer=str(n)) for n in range(60)]
 GROUP_SIZE = 3
 SAMPLING = SamplingParams(max_new_tokens=40)
+VERIFIER = MathVerifier(num_workers=1, timeout_s=30.0, memory_limit_mb=512)
 KEEP, RESAMPLE = GroupFilter(), GroupFilter(kind="resample", max_num_rounds=5)
 
 
@@ -112,7 +113,7 @@ class CountingGrader:
 
 @pytest.fixture(scope="module")
 def pool():
-    with GraderPool(MathVerifier(num_workers=1, timeout_s=30.0, memory_limit_mb=512)) as pool:
+    with GraderPool(VERIFIER) as pool:
         yield pool
 
 
@@ -217,7 +218,7 @@ def evaluated(engine, grader, ranks, num_problems):
     )
     record = Record()
     plan = EvaluationPlan(
-        validation=JudgedBenchmark(benchmark, grader),
+        validation=JudgedBenchmark(benchmark, grader, VERIFIER),
         tests=(),
         engine=engine,
         encode=encode,

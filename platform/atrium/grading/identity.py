@@ -18,7 +18,7 @@ It may compute for long, and is called in a worker process only.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -40,7 +40,7 @@ def same(first: Tokens, second: Tokens) -> bool | None:
     names: set[str] = set()
     rooted: list[set[str]] = []
     for tokens in (first, second):
-        read = _evaluated(tokens, _FIRST_BITS, _Anywhere())
+        read = _evaluated(tokens, _FIRST_BITS, _Point(_anywhere))
         names |= read.names
         rooted.append(read.rooted)
         if read.position < len(read.tokens) and not read.names:
@@ -50,18 +50,31 @@ def same(first: Tokens, second: Tokens) -> bool | None:
     positive = rooted[0] | rooted[1] if rooted[0] and rooted[1] else set[str]()
     if LOG in names and not all(_has_bare_log(tokens) for tokens in (first, second)):
         return None
-    for points in (_real_points(names, positive), _natural_points(names)):
+    for points in (_real_points(positive), _natural_points()):
         is_equal = _agree_at(first, second, points)
         if is_equal is not None:
             return is_equal
     return None
 
 
-class _Anywhere(dict[str, Fraction]):
-    """One for any letter: to find out which there are."""
+class _Point(dict[str, Fraction]):
+    """A point with a value for each letter, drawn when the letter is first read.
+
+    The letters are not known beforehand: a first reading stops at the first operation without a value.
+    """
+
+    def __init__(self, draw: Callable[[str], Fraction]) -> None:
+        super().__init__()
+        self._draw = draw
 
     def __missing__(self, name: str) -> Fraction:
-        return Fraction(7, 3) + Fraction(sum(map(ord, name)) % 97, 89)
+        self[name] = self._draw(name)
+        return self[name]
+
+
+def _anywhere(name: str) -> Fraction:
+    """One value for any letter, to find out which letters there are."""
+    return Fraction(7, 3) + Fraction(sum(map(ord, name)) % 97, 89)
 
 
 def _evaluated(tokens: Tokens, bits: int, points: Mapping[str, Fraction]) -> Evaluator:
@@ -72,7 +85,7 @@ def _has_bare_log(tokens: Tokens) -> bool:
     return any(a == r"\log" and b != "_" for a, b in zip(tokens, (*tokens[1:], ""), strict=True))
 
 
-def _agree_at(first: Tokens, second: Tokens, points: Iterator[dict[str, Fraction]]) -> bool | None:
+def _agree_at(first: Tokens, second: Tokens, points: Iterator[_Point]) -> bool | None:
     """Whether the two agree at points where both have values; None where too few such points are found."""
     num_agreed = 0
     for point in points:
@@ -125,23 +138,26 @@ def _agree_in_decimals(a: Evaluator, b: Evaluator) -> bool:
     return all(field.library.nint(part(x) * 10**6) == field.library.nint(part(y) * 10**6) for part in parts)
 
 
-def _real_points(names: set[str], positive: set[str]) -> Iterator[dict[str, Fraction]]:
+def _real_points(positive: set[str]) -> Iterator[_Point]:
     """Random points, the same in every process; only letters outside of `positive` are also negative."""
-    generator = random.Random(0)
     for index in range(_MAX_TRIES):
-        point = {}
-        for name in sorted(names):
+
+        def draw(name: str, index: int = index) -> Fraction:
+            generator = random.Random(f"real {index} {name}")
             value = Fraction(generator.randrange(200, 5_000), generator.randrange(701, 997))
-            point[name] = -value if name not in positive and generator.random() < 0.4 else value
-        yield _with_log_base(point, index)
+            return -value if name not in positive and generator.random() < 0.4 else value
+
+        yield _Point(_with_log_base(draw, index))
 
 
-def _natural_points(names: set[str]) -> Iterator[dict[str, Fraction]]:
-    generator = random.Random(1)
+def _natural_points() -> Iterator[_Point]:
     for index in range(_MAX_TRIES):
-        point = {name: Fraction(generator.randrange(2, 12 + index)) for name in sorted(names)}
-        yield _with_log_base(point, index)
+
+        def draw(name: str, index: int = index) -> Fraction:
+            return Fraction(random.Random(f"natural {index} {name}").randrange(2, 12 + index))
+
+        yield _Point(_with_log_base(draw, index))
 
 
-def _with_log_base(point: dict[str, Fraction], index: int) -> dict[str, Fraction]:
-    return {**point, LOG: _LOG_BASES[index % 2]} if LOG in point else point
+def _with_log_base(draw: Callable[[str], Fraction], index: int) -> Callable[[str], Fraction]:
+    return lambda name: _LOG_BASES[index % 2] if name == LOG else draw(name)

@@ -76,7 +76,7 @@ def _restated_value(tokens: Tokens) -> str:
     value = evaluate(tokens[:-1] if is_percent else tokens)
     if without_base(tokens) != tokens:
         return "0" + join(tokens)
-    if value is not None and join(tokens) in value.names:
+    if r"\infty" in tokens or (value is not None and join(tokens) in value.names):
         return join(tokens)
     if value is not None and not value.names and isinstance(value.number, Fraction):
         upper, lower = 2 * abs(value.number.numerator), 2 * value.number.denominator

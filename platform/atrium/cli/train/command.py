@@ -290,7 +290,7 @@ def _train_many(overrides: Sequence[str]) -> int:
     for _, config in jobs:
         _check_machine(config)
     if any(config.compute.slurm is not None for _, config in jobs):
-        submit([(config, (*lines, f"model.date={config.model.date}")) for lines, config in jobs])
+        submit([(config, _with_date(lines, config)) for lines, config in jobs])
         return 0
     codes: list[int] = []
     waiting = iter(enumerate(jobs, start=1))
@@ -299,7 +299,7 @@ def _train_many(overrides: Sequence[str]) -> int:
         number, (lines, config) = next(waiting)
         sys.stdout.write(f"run {number} of {len(jobs)}: {' '.join(lines)}\n")
         # What a run records as its command: this job alone, and not Hydra's way to it.
-        sys.argv = [PROGRAM, "train", *lines, *plugins.flags()]
+        sys.argv = [PROGRAM, "train", *_with_date(lines, config), *plugins.flags()]
         try:
             print_notes(config, lines)
             if is_started_here(config):
@@ -316,6 +316,10 @@ def _train_many(overrides: Sequence[str]) -> int:
 
     run_hydra(["--multirun"], hydra_lines(overrides), task=train)
     return max(codes, default=0)
+
+
+def _with_date(lines: Sequence[str], config: RunConfig) -> list[str]:
+    return [*lines, f"model.date={config.model.date}"]
 
 
 def _check_machine(config: RunConfig, from_step: int | None = None) -> None:
