@@ -1,23 +1,17 @@
-"""Write the pages that are read off the code: docs/settings.md and docs/metrics.md (`make docs`)."""
+"""Write what is read off the code: docs/settings.md, docs/metrics.md and conf/schema.json (`make docs`)."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from atrium.cli.train.help import Schema, allowed, default_text, flat, kinds
-from atrium.config.schema import RunConfig
+from generate_schema import schema_text
+from generate_settings import SettingsPage
+
+from atrium.cli.train.help import flat
 from atrium.metrics import CATALOGUE, Quantity
 
-_SETTINGS = """\
-# Settings
-
-Generated from the classes of the settings by `make docs`; do not edit. `atrium train --help SECTION` says
-the same in a terminal. `SECTION.SETTING=VALUE` changes a setting, and `atrium train --cfg job --resolve`
-shows all values of a run.
-"""
 _METRICS = """\
 # Metrics
 
@@ -35,46 +29,6 @@ _STAGES = {
     "memory": "Memory",
     "ranks": "Processes",
 }
-
-
-def settings_page() -> str:
-    """Every setting of a run with its values, default and meaning, by section and kind."""
-    schema = RunConfig.model_json_schema()
-    own, sections = [], []
-    for name, node in schema["properties"].items():
-        (sections if kinds(node, schema) else own).append((name, node))
-    lines = [_SETTINGS, "## Of no section", "", *_table(own, schema), ""]
-    for name, node in sections:
-        lines += [f"## {name}", "", _cell(node.get("description", "")), ""]
-        for kind in kinds(node, schema):
-            lines += _kind(name, kind, schema)
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _kind(path: str, kind: Schema, schema: Schema) -> Iterator[str]:
-    """One class of a section, and then the sections within it."""
-    properties = dict(kind["properties"])
-    tag = next((key for key in ("kind", "engine") if key in properties), None)
-    if tag:
-        yield from (f"### `{path}.{tag}={allowed(properties.pop(tag), schema)}`", "")
-    yield from (_cell(kind.get("description", "")), "")
-    plain = [(f"{path}.{name}", node) for name, node in properties.items() if not kinds(node, schema)]
-    if plain:
-        yield from (*_table(plain, schema, required=kind.get("required", ())), "")
-    for name, node in properties.items():
-        for inner in kinds(node, schema):
-            yield from (f"#### `{path}.{name}`", "", _cell(node.get("description", "")), "")
-            yield from _kind(f"{path}.{name}", inner, schema)
-
-
-def _table(
-    settings: list[tuple[str, Schema]], schema: Schema, *, required: tuple[str, ...] = ()
-) -> Iterator[str]:
-    yield from ("| setting | values | default | meaning |", "|---|---|---|---|")
-    for path, node in settings:
-        default = default_text(node, is_required=path.rpartition(".")[2] in required)
-        cells = (f"`{path}`", allowed(node, schema), default, node.get("description", ""))
-        yield f"| {' | '.join(map(_cell, cells))} |"
 
 
 def metrics_page() -> str:
@@ -105,6 +59,12 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
-    for name, text in (("settings.md", settings_page()), ("metrics.md", metrics_page())):
-        (folder / name).write_text(text, encoding="utf-8")
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1]
+    texts = {
+        "docs/settings.md": SettingsPage().text(),
+        "docs/metrics.md": metrics_page(),
+        "conf/schema.json": schema_text(),
+    }
+    for name, text in texts.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")

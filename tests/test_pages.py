@@ -50,7 +50,45 @@ def test_every_page_is_reached_from_the_readme():
 
 def test_the_generated_pages_are_what_the_code_says(tmp_path):
     subprocess.run([sys.executable, REPOSITORY / "docs" / "generate.py", tmp_path], check=True, timeout=120)
-    for page in tmp_path.iterdir():
-        text = (REPOSITORY / "docs" / page.name).read_text(encoding="utf-8")
-        assert page.read_text(encoding="utf-8") == text, f"docs/{page.name} is older than the code: make docs"
-    assert {page.name for page in tmp_path.iterdir()} == {"settings.md", "metrics.md"}
+    names = {str(page.relative_to(tmp_path)) for page in tmp_path.rglob("*.*")}
+    for name in names:
+        text = (REPOSITORY / name).read_text(encoding="utf-8")
+        assert (tmp_path / name).read_text(encoding="utf-8") == text, (
+            f"{name} is older than the code: make docs"
+        )
+    assert names == {"docs/settings.md", "docs/metrics.md", "conf/schema.json"}
+
+
+def setting_tables():
+    """Every table of docs/settings.md, as its rows of cells by column."""
+    text = (REPOSITORY / "docs" / "settings.md").read_text(encoding="utf-8")
+    for block in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
+        heads, _, *rows = (re.split(r" (?<!\\)\| ?", line.strip().strip("|")) for line in block.splitlines())
+        yield [dict(zip(map(str.strip, heads), map(str.strip, row), strict=False)) for row in rows]
+
+
+def test_every_setting_has_a_default_and_a_meaning_of_at_least_four_words():
+    rows = [row for table in setting_tables() for row in table]
+    assert len(rows) > 250
+    for row in rows:
+        defaults = [
+            row[column] for column in ("default", "built-in", "below 500M", "larger") if column in row
+        ]
+        assert defaults, row
+        assert all(defaults), row
+        assert len(row["meaning"].split()) >= 4, row
+
+
+def test_settings_page_begins_with_twenty_settings_and_repeats_no_table():
+    first, *tables = setting_tables()
+    assert len(first) == 20
+    assert {"built-in", "below 500M", "larger"} <= set(first[0])
+    keys = [tuple((row["setting"].rpartition(".")[2], row["meaning"]) for row in table) for table in tables]
+    assert len(keys) == len(set(keys))
+
+
+def test_contents_of_the_settings_page_link_every_section():
+    text = (REPOSITORY / "docs" / "settings.md").read_text(encoding="utf-8")
+    contents = text.partition("## Contents")[2].partition("\n## ")[0]
+    sections = set(anchors(REPOSITORY / "docs" / "settings.md")) - {"settings", "contents"}
+    assert {anchor for _, anchor in re.findall(r"\[([^]]+)\]\(#([^)]+)\)", contents)} == sections

@@ -78,7 +78,7 @@ class TrackingConfig(Section):
     """What the run folder records, and where it is mirrored to."""
 
     kind: Literal["run_folder"]
-    """Which kind of tracking this is."""
+    """The only kind: a folder per run, with optional mirrors."""
     rollouts_every_num_steps: Count | None = 10
     """Steps between records of rollouts with their tokens; null for none."""
     rollouts_max_mb: Count = 256
@@ -136,27 +136,27 @@ class RunConfig(Section):
     benchmark: BenchmarkConfig
     """The problems it is judged on."""
     grader: Verifier
-    """How answers are judged."""
+    """How an answer is compared with the reference answer."""
     reward: Reward
-    """What a verdict is worth."""
+    """The reward of a completion, given its verdict."""
     rollout: EngineSettings
-    """How completions are sampled."""
+    """The engine that samples completions, and its settings."""
     optimizer: OptimizerSettings
     """How the policy is updated."""
     evaluation: EvaluationConfig
     """How held-out problems are answered."""
     checkpoint: CheckpointConfig
-    """What is saved."""
+    """When checkpoints are written, and which are kept."""
     tracking: TrackingConfig
-    """What is recorded."""
+    """What the run folder records, and the trackers it is mirrored to."""
     compute: ComputeConfig
-    """What it runs on."""
+    """Device, precision, processes and memory."""
     algorithm: Algorithm
-    """The method."""
+    """The method: advantage, ratio, surrogate, reduction and the other axes."""
     divergence: Divergence
-    """Its trust region."""
+    """The trust region of the method."""
     regularizer: Regularizer
-    """What else pulls on the policy."""
+    """Terms added to the objective: a KL to a reference policy, an entropy bonus."""
 
     def as_record(self) -> dict[str, object]:
         """The content of a run's `config.json`: `resume` belongs to a command, not to the run."""

@@ -124,9 +124,9 @@ class SuiteBenchmarkConfig(Section):
     kind: Literal["suite"]
     """Which kind of benchmark this is."""
     name: FolderName
-    """The suite's name."""
+    """The name of the suite in results."""
     members: Annotated[dict[str, ProblemsBenchmarkConfig], Field(min_length=1)]
-    """Its benchmarks."""
+    """The benchmarks of the suite, each with its own settings."""
 
 
 BenchmarkConfig = Annotated[

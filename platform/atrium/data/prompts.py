@@ -58,7 +58,7 @@ class PromptTemplate(Section):
     """
 
     name: Text = "own"
-    """What records call it."""
+    """The name of the prompt in records."""
     system: Text | None = None
     """The system turn; null leaves it to the chat template."""
     examples: tuple[WorkedExample, ...] = ()

@@ -189,7 +189,7 @@ class RandomReward(Reward):
     kind: Literal["random"] = "random"
     """Which kind of reward this is."""
     probability: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
-    """Probability of 1."""
+    """Probability of a reward of 1; otherwise it is 0."""
 
     def __call__(self, group: GradedGroup) -> list[float]:
         """Coins keyed by where the completions stand in the run."""

@@ -16,9 +16,9 @@ class SlurmSettings(Section):
     executor: Literal["slurm", "local"] = "slurm"
     """Who runs the job: SLURM, or a process of this machine, to try what would be submitted."""
     partition: Text | None = None
-    """The partition."""
+    """The SLURM partition that jobs are submitted to."""
     account: Text | None = None
-    """The account that pays."""
+    """The SLURM account that is charged."""
     time_minutes: Count = 240
     """Minutes after which SLURM ends the job."""
     memory_gb: Count | None = None

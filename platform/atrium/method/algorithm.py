@@ -23,7 +23,7 @@ class OnPolicy(Section):
     scale: Positive | None = None
     """The factor of a scaled gradient."""
     reason: str | None = None
-    """Why the gradient differs."""
+    """The reason why this method's gradient differs, for readers."""
 
 
 class Algorithm(Section):
@@ -38,13 +38,13 @@ class Algorithm(Section):
     surrogate: Surrogate
     """What happens at the boundary?"""
     token_weight: TokenWeight = AllTokens()
-    """Which tokens count?"""
+    """Which tokens contribute to the objective, and with which weight?"""
     correction: Correction = NoCorrection()
     """How is a mismatch of engine and trainer repaired?"""
     reduction: Reduction
     """How do tokens become one number?"""
     group_filter: GroupFilter = GroupFilter()
-    """Which groups train?"""
+    """Which groups take part in the update?"""
     reference: Reference = NoReference()
     """What is the anchor of a regularizer, and when does it move?"""
     log_ratio_limit: Exponent | None = 20.0

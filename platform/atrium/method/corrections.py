@@ -62,7 +62,7 @@ class TruncatedImportance(RatioCorrection):
 
     kind: Literal["truncated_importance"] = "truncated_importance"
     cap: Positive
-    """The largest factor."""
+    """The largest importance weight; larger ones are truncated to it."""
     level: Literal["token", "sequence"] = "token"
     """One token, or the product over the completion."""
 

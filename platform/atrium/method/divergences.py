@@ -96,7 +96,7 @@ class BudgetDivergence(Divergence):
         "total_variation",
     ]
     delta: Budget
-    """The budget."""
+    """The budget: a token is feasible while its divergence is at most delta."""
 
     @property
     def of_ratio(self) -> RatioDivergence:
@@ -115,7 +115,7 @@ class AlphaDivergence(Divergence):
 
     kind: Literal["alpha"] = "alpha"
     delta: Budget
-    """The budget."""
+    """The budget: a token is feasible while its divergence is at most delta."""
     alpha: Annotated[float, Field(ge=-10.0, le=10.0)]
     """a: 0 is KL3, 1 is w log w - w + 1, 2 is chi-squared."""
 
@@ -148,9 +148,9 @@ class ExplicitWindow(Divergence):
 
     kind: Literal["window"] = "window"
     lower: Annotated[float, Field(ge=0.0, le=1.0)]
-    """l."""
+    """The lower bound l: smaller ratios are infeasible."""
     upper: Annotated[float, Field(ge=1.0, le=1e6)]
-    """u."""
+    """The upper bound u: larger ratios are infeasible."""
 
     def window(self) -> Window:
         """The point itself."""
@@ -164,7 +164,7 @@ class BinaryTotalVariation(Divergence):
     delta_low: PositiveFrac
     """What the sampled token's probability may lose."""
     delta_high: PositiveFrac
-    """What it may gain."""
+    """What the sampled token's probability may gain."""
     of_single_tokens: ClassVar[bool] = True
 
     def _window_at(self, probability: float) -> Window:
@@ -180,7 +180,7 @@ class BinaryKL(Divergence):
 
     kind: Literal["binary_kl"] = "binary_kl"
     delta: Budget
-    """The budget."""
+    """The budget: a token is feasible while its divergence is at most delta."""
     of_single_tokens: ClassVar[bool] = True
 
     def _window_at(self, probability: float) -> Window:
@@ -213,7 +213,7 @@ class DynamicClip(Divergence):
     epsilon_high: Budget
     """How far it may rise above 1."""
     cap: AboveOne
-    """The largest upper bound."""
+    """The largest upper bound of the ratio, however unlikely the token was."""
     of_single_tokens: ClassVar[bool] = True
 
     def _window_at(self, probability: float) -> Window:
@@ -233,11 +233,13 @@ class BalancedWindow(Divergence):
 
     kind: Literal["balanced_window"] = "balanced_window"
     lower: Annotated[float, Field(ge=0.0, le=1.0)]
+    """The lower bound that the search starts with."""
     upper: Annotated[float, Field(ge=1.0, le=10.0)]
-    """Where the search starts."""
+    """The upper bound that the search starts with."""
     lower_max: Annotated[float, Field(ge=0.0, le=1.0)]
+    """The largest lower bound that is tried."""
     upper_max: Annotated[float, Field(ge=1.0, le=10.0)]
-    """Where it ends."""
+    """The largest upper bound that is tried."""
     step: Annotated[float, Field(ge=1e-3, le=10.0)]
     """What a bound moves by at a time."""
     positive_frac: Annotated[float, Field(ge=0.0, le=1.0)]
@@ -274,7 +276,7 @@ class SequenceMean(Divergence):
     estimator: Literal["k1", "k2", "k3"]
     """How a token's divergence is measured."""
     delta: Budget
-    """The budget."""
+    """The budget: a token is feasible while its divergence is at most delta."""
     has_window: ClassVar[bool] = False
 
 
@@ -286,7 +288,7 @@ class StateDivergence(Divergence):
 
     kind: Literal["state_kl", "state_total_variation"]
     delta: Budget
-    """The budget."""
+    """The budget: a token is feasible while its divergence is at most delta."""
     has_window: ClassVar[bool] = False
 
     @property
@@ -308,7 +310,7 @@ class TopKDivergence(Divergence):
 
     kind: Literal["top_k_kl", "top_k_total_variation"]
     delta: Budget
-    """The budget."""
+    """The budget: a token is feasible while its divergence is at most delta."""
     top_k: Count
     """How many tokens are told apart."""
     has_window: ClassVar[bool] = False

@@ -39,7 +39,9 @@ class Ratios(Section):
     """The ratio that the trust region looks at, and the one that multiplies the advantage."""
 
     gate: Ratio = Ratio()
+    """The ratio that the trust region judges."""
     weight: WeightRatio = WeightRatio()
+    """The ratio that multiplies the advantage."""
 
     @property
     def are_equal(self) -> bool:

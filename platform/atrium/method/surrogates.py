@@ -15,7 +15,13 @@ from atrium.method.needs import NOTHING, Needs
 from atrium.method.ratios import Level
 from atrium.section import AboveOne, Axis, NonNegative, Positive
 
+_MEANING = Field(
+    description="How the surrogate reaches the policy: through w (pathwise), or as a detached weight (score)."
+)
 Gradient = Literal["pathwise", "score"]
+GradientForm = Annotated[Gradient, _MEANING]
+OnlyPathwise = Annotated[Literal["pathwise"], _MEANING]
+OnlyScore = Annotated[Literal["score"], _MEANING]
 
 
 class Surrogate(Axis, axis=True):
@@ -84,14 +90,14 @@ class Clip(Surrogate):
     """min(w A, clip(w, l, u) A), PPO's surrogate over any trust region (arXiv 1707.06347, eq. 7)."""
 
     kind: Literal["clip"] = "clip"
-    gradient: Gradient = "pathwise"
+    gradient: GradientForm = "pathwise"
 
 
 class DualClip(Surrogate):
     """The clip surrogate, bounded below by cap x A for negative advantages (arXiv 1912.09729, eq. 5)."""
 
     kind: Literal["dual_clip"] = "dual_clip"
-    gradient: Gradient = "pathwise"
+    gradient: GradientForm = "pathwise"
     cap: AboveOne
     """The ratio above which a token with a negative advantage has no gradient."""
 
@@ -103,7 +109,7 @@ class TwoSidedClip(Surrogate):
     """
 
     kind: Literal["two_sided_clip"] = "two_sided_clip"
-    gradient: Gradient = "pathwise"
+    gradient: GradientForm = "pathwise"
     cap: AboveOne
     """The ratio above which no token has a gradient."""
 
@@ -112,14 +118,14 @@ class Mask(Surrogate):
     """w A where feasible and nothing elsewhere, whatever the sign of A (as IcePop does, 2510.18855)."""
 
     kind: Literal["mask"] = "mask"
-    gradient: Gradient = "pathwise"
+    gradient: GradientForm = "pathwise"
 
 
 class WeightClip(Surrogate):
     """sg(clip(w, l, u)) A log pi: the weight is clipped, no gradient is cut (CISPO, arXiv 2506.13585)."""
 
     kind: Literal["weight_clip"] = "weight_clip"
-    gradient: Literal["score"] = "score"
+    gradient: OnlyScore = "score"
     reads: ClassVar = "bounds"
     shapes_weight: ClassVar[bool] = True
 
@@ -131,11 +137,11 @@ class SignedWeightClip(Surrogate):
     """
 
     kind: Literal["signed_weight_clip"] = "signed_weight_clip"
-    gradient: Literal["score"] = "score"
+    gradient: OnlyScore = "score"
     lower: NonNegative
-    """The smallest weight."""
+    """The smallest importance weight; smaller ones are clipped to it."""
     upper: Positive
-    """The largest weight."""
+    """The largest importance weight; larger ones are clipped to it."""
     reads: ClassVar = "nothing"
     shapes_weight: ClassVar[bool] = True
 
@@ -153,11 +159,11 @@ class GradientPreservingClip(Surrogate):
     """
 
     kind: Literal["gradient_preserving_clip"] = "gradient_preserving_clip"
-    gradient: Literal["pathwise"] = "pathwise"
+    gradient: OnlyPathwise = "pathwise"
     scale_low: NonNegative
-    """Of the gradient of A < 0 below the window."""
+    """Scale of the gradient below the window, where A < 0."""
     scale_high: NonNegative
-    """Of the gradient of A > 0 above the window."""
+    """Scale of the gradient above the window, where A > 0."""
     cap: AboveOne
     """The ratio above which a token with a negative advantage has no gradient."""
     reads: ClassVar = "bounds"
@@ -170,7 +176,7 @@ class SoftGate(Surrogate):
     """
 
     kind: Literal["soft_gate"] = "soft_gate"
-    gradient: Gradient = "pathwise"
+    gradient: GradientForm = "pathwise"
     tau_positive: Positive
     """The gate's temperature for positive advantages."""
     tau_negative: Positive
@@ -186,7 +192,7 @@ class Quadratic(Surrogate):
     """
 
     kind: Literal["quadratic"] = "quadratic"
-    gradient: Gradient = "pathwise"
+    gradient: GradientForm = "pathwise"
     reads: ClassVar = "bounds"
 
 
@@ -197,15 +203,15 @@ class GammaWeight(Surrogate):
     """
 
     kind: Literal["gamma_weight"] = "gamma_weight"
-    gradient: Literal["score"] = "score"
+    gradient: OnlyScore = "score"
     power_positive: Annotated[float, Field(ge=0.0, le=100.0)]
-    """k for positive advantages."""
+    """The power k of the weight for positive advantages."""
     decay_positive: Annotated[float, Field(ge=0.0, le=100.0)]
-    """c for positive advantages."""
+    """The decay c of the weight for positive advantages."""
     power_negative: Annotated[float, Field(ge=0.0, le=100.0)]
-    """k for negative advantages."""
+    """The power k of the weight for negative advantages."""
     decay_negative: Annotated[float, Field(ge=0.0, le=100.0)]
-    """c for negative advantages."""
+    """The decay c of the weight for negative advantages."""
     reads: ClassVar = "nothing"
     shapes_weight: ClassVar[bool] = True
 
@@ -224,7 +230,7 @@ class ImplicitRewardRegression(Surrogate):
     """
 
     kind: Literal["implicit_reward_regression"] = "implicit_reward_regression"
-    gradient: Literal["pathwise"] = "pathwise"
+    gradient: OnlyPathwise = "pathwise"
     beta: Positive
     """The KL coefficient of the implicit reward."""
     without: Literal["nothing", "variance", "covariance"] = "nothing"
@@ -244,5 +250,5 @@ class NoSurrogate(Surrogate):
     """w A: importance sampling alone."""
 
     kind: Literal["none"] = "none"
-    gradient: Gradient = "pathwise"
+    gradient: GradientForm = "pathwise"
     reads: ClassVar = "nothing"

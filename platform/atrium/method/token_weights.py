@@ -58,8 +58,9 @@ class RandomCovarianceDrop(TokenWeight):
     frac: PositiveFrac
     """The share of all tokens that is dropped."""
     lower: Number
+    """The smallest covariance at which a token can be drawn."""
     upper: Number
-    """Bounds of the covariance between which tokens are drawn."""
+    """The largest covariance at which a token can be drawn."""
 
     @property
     def needs(self) -> Needs:
@@ -114,8 +115,9 @@ class FutureRatio(TokenWeight):
     half_life: Positive
     """Tokens after which a log-ratio counts half."""
     lower: Annotated[float, Field(ge=0.0, le=1.0)]
+    """The smallest weight of a token."""
     upper: Annotated[float, Field(ge=1.0, le=1e6)]
-    """Bounds of the weight."""
+    """The largest weight of a token."""
     safe_ratio: AboveOne | None = None
     """The ratio above which a token with a negative advantage gets no weight above 1; null for none."""
     max_ratio: AboveOne | None = None

@@ -29,9 +29,9 @@ class WarmupSettings(Section):
     num_imperfect_steps: CountOrZero = 200
     """Steps on an imperfect demonstrator's answers, which reinforcement then has to overcome."""
     batch_size: Count = 32
-    """Problems per step."""
+    """Problems in each warm-up step."""
     learning_rate: Rate = 0.008
-    """Peak learning rate."""
+    """Peak learning rate of the warm-up."""
     direct_frac: Frac = 0.65
     """Share of the demonstrator's answers that are given without steps."""
     direct_error_frac: Frac = 0.3
@@ -62,7 +62,7 @@ class TinySettings(Section):
     hidden_size: Count = 64
     """Width of the residual stream."""
     num_layers: Count = 2
-    """Transformer layers."""
+    """The number of transformer layers."""
     num_heads: Count = 4
     """Query heads per layer; a multiple of num_key_value_heads."""
     num_key_value_heads: Count = 2

@@ -162,9 +162,9 @@ class EngineSettings(Axis, axis=True, tag="engine"):
         engine: str
 
     num_prompts: Annotated[int, Field(ge=1, le=1_000_000)]
-    """Problems per step."""
+    """Problems sampled in each training step."""
     group_size: Annotated[int, Field(ge=1, le=100_000)]
-    """Completions per problem."""
+    """Completions sampled per problem: the group that advantages compare."""
     max_new_tokens: Count
     """Length limit of a completion, its stop token included."""
     temperature: Annotated[float, Field(ge=0.01, le=100.0)]

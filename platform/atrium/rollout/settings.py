@@ -120,7 +120,7 @@ class TransformersSettings(DecoderSettings):
     """Rollouts sampled by the transformers engine."""
 
     engine: Literal["transformers"]
-    """Which engine samples."""
+    """The engine that samples completions."""
 
 
 class VllmSettings(EngineSettings):
@@ -131,7 +131,7 @@ class VllmSettings(EngineSettings):
     package: ClassVar[str | None] = "vllm"
 
     engine: Literal["vllm"]
-    """Which engine samples."""
+    """The engine that samples completions."""
     context_length: Count | None
     """The most tokens that a prompt and its completion have together; null for all that the model allows."""
     max_num_seqs: Count
@@ -328,7 +328,7 @@ class BankSettings(DecoderSettings):
     reads_stored: ClassVar[bool] = True
 
     engine: Literal["bank"]
-    """Which engine samples."""
+    """The engine that samples completions."""
     source: Text
     """A run whose rollouts were recorded, a folder of Parquet files, or one such file."""
     stored_frac: Annotated[float, Field(gt=0.0, le=1.0)]

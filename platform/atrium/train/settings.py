@@ -17,7 +17,7 @@ class AdamWSettings(Section):
     kind: OptimizerKind = "adamw"
     """Float32 state; state in 8 bits; or weights and state in bfloat16 with compensated rounding."""
     learning_rate: Rate
-    """Peak learning rate."""
+    """Peak learning rate, reached after the warmup steps."""
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)]
     """Decay of the gradient's running mean."""
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)]
