@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Callable
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from atrium.models.settings import TinySettings
 from atrium.records import Problem, TokenIds
 from atrium.rollout.declaration import PLACE_SETTINGS, EngineSettings
 from atrium.rollout.settings import BankSettings, DecoderSettings
+from atrium.tracking.provenance import package_versions
 
 if TYPE_CHECKING:
     from atrium.evaluation.evaluator import Benchmark
@@ -89,8 +89,9 @@ def evaluation_key(
 
 def _versions(engine: EngineSettings) -> list[str]:
     """The versions of the libraries that compute and decode answers."""
-    names = (*_PACKAGES, *filter(None, [engine.package]))
-    return [f"{name} {metadata.version(name)}" for name in names]
+    installed = package_versions()
+    engines = [name for name in engine.packages if name in installed]
+    return [f"{name} {installed[name]}" for name in (*_PACKAGES, *engines)]
 
 
 @cache

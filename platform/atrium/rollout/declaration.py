@@ -155,8 +155,8 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     """Whether completions may have been written by anyone, at any time."""
     takes_sent_weights: ClassVar[bool] = False
     """Whether weights can be sent to it from another process's GPU."""
-    package: ClassVar[str | None] = None
-    """The distribution that computes its answers, beside torch and transformers."""
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Distributions, beside torch and transformers, of which the installed one computes the completions."""
 
     if TYPE_CHECKING:  # every engine declares it, as a literal of its own
         engine: str

@@ -23,6 +23,7 @@ from atrium.rollout.declaration import (
     WaveSize,
 )
 from atrium.rollout.vllm_environment import (
+    BUILDS,
     CPU_HEAD_SIZES,
     check_sending,
     check_speculation,
@@ -128,7 +129,7 @@ class VllmSettings(EngineSettings):
 
     has_own_weights: ClassVar[bool] = True
     takes_sent_weights: ClassVar[bool] = True
-    package: ClassVar[str | None] = "vllm"
+    packages: ClassVar[tuple[str, ...]] = BUILDS
 
     engine: Literal["vllm"]
     """The engine that samples completions."""

