@@ -6,6 +6,14 @@ raised is a defect of Atrium and keeps its traceback.
 
 from __future__ import annotations
 
+from pathlib import Path
+
+
+def install_command(extra: str) -> str:
+    """The command, in backticks, that installs an extra: by make in a checkout, else from the wheel."""
+    is_checkout = (Path(__file__).parents[2] / "Makefile").is_file()
+    return f"`make install EXTRAS={extra}`" if is_checkout else f"`pip install 'FILE.whl[{extra}]'`"
+
 
 class AtriumError(Exception):
     """Base of all errors meant for the user. The message is one line and names the fix."""

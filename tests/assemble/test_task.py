@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import pytest
 from tests.benchmark_files import BENCHMARK_FILES, needs_benchmark_files
@@ -11,6 +12,7 @@ from tests.benchmark_files import BENCHMARK_FILES, needs_benchmark_files
 from atrium.assemble.benchmarks import load_benchmarks
 from atrium.assemble.datasets import load_dataset
 from atrium.assemble.graders import BenchmarkGraders, grader_version
+from atrium.assemble.prepared import prepare
 from atrium.assemble.problem_sets import Loading, recorded_unreadable
 from atrium.assemble.references import check_references
 from atrium.assemble.task import Task, build_task, evaluated_benchmark, require_room
@@ -400,3 +402,25 @@ def test_a_validation_prompt_that_is_too_long_is_named_before_training(load, sum
         require_room(benchmark, lambda problem: encoded[problem.question], Context(13))
     assert "sums-validation" in str(refused.value)
     assert repr(long.problem_id) in str(refused.value)
+
+
+def test_a_grader_that_rejects_the_built_in_answers_is_refused(load):
+    with pytest.raises(DataError, match=r"grader\.kind=multiple_choice does not fit dataset=arithmetic"):
+        load("grader=multiple_choice")
+
+
+@pytest.mark.parametrize("grader", ["math", "math_tolerance", "exact", "numeric"])
+def test_graders_that_accept_the_built_in_answers_are_not_refused(load, grader):
+    load(f"grader={grader}")
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("grader.answer='Answer: {answer}'", "grader.answer='Answer: {answer}': the grader finds no answer"),
+        ("model.thinking=true", "model.thinking=true: the grader finds no answer"),
+    ],
+)
+def test_an_answer_place_that_the_built_in_model_never_fills_is_refused(override, named, tmp_path):
+    with pytest.raises(ConfigError, match=re.escape(named)):
+        prepare(compose([override, f"runs_dir={tmp_path}"]))

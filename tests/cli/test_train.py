@@ -230,6 +230,46 @@ def test_a_change_to_a_continued_run_is_refused_by_name(begun, stored, capsys):
     assert capsys.readouterr().err.startswith("error: seed=6: cannot change")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--resume", "RUN", "num_steps=20"],
+            "must be at least 24, the step that RUN goes on from; or go back",
+        ),
+        (["--resume", "RUN", "num_steps=9"], "or go back with --from-step 0"),
+        (["--resume", "RUN@24", "num_steps=20"], "must be at least 24, the step that RUN goes on from"),
+        (["--resume", "RUN", "--from-step", "12", "num_steps=9"], "must be at least 12"),
+    ],
+)
+def test_a_resumed_run_cannot_end_before_the_step_it_goes_on_from(
+    begun, stored, capsys, monkeypatch, arguments, said
+):
+    _, folder = stored
+    for step in (12, 24):
+        folder.checkpoint_path(step).mkdir(parents=True)
+    monkeypatch.setattr("atrium.cli.train.branching.check_files", lambda path: None)
+    assert main(["train", *(word.replace("RUN", folder.path.name) for word in arguments)]) == 2
+    assert said.replace("RUN", folder.path.name) in capsys.readouterr().err
+    assert begun[0] == []
+
+
+def test_a_resumed_run_may_end_at_the_step_it_goes_on_from(begun, stored):
+    _, folder = stored
+    folder.checkpoint_path(24).mkdir(parents=True)
+    assert main(["train", "--resume", folder.path.name, "num_steps=24"]) == 0
+
+
+def test_a_resumed_run_with_a_longer_schedule_prints_and_logs_its_learning_rate(begun, tmp_path, capsys):
+    folder = RunFolder.create(tmp_path / "runs", "quickstart", "grpo", 5)
+    folder.config_file.write_text(to_json(compose(["optimizer.schedule=cosine", "num_steps=20"])))
+    folder.checkpoint_path(20).mkdir(parents=True)
+    assert main(["train", "--resume", folder.path.name, "num_steps=40"]) == 0
+    note = "note: optimizer.schedule=cosine ends at step 40 instead of 20: the learning rate is"
+    assert note in capsys.readouterr().out
+    assert note in folder.log_file.read_text()
+
+
 def test_a_run_that_is_nearly_right_is_suggested(begun, stored, capsys):
     _, folder = stored
     wrong = folder.path.name[:-6] + "zzzz"

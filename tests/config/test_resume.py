@@ -6,7 +6,7 @@ import pytest
 
 from atrium.config.compose import compose
 from atrium.config.machine import Machine
-from atrium.config.resume import MAY_CHANGE, resumed
+from atrium.config.resume import MAY_CHANGE, resumed, schedule_note
 from atrium.errors import ConfigError
 
 BEGUN_WITH = ["experiment=stress", "algorithm=grpo", "divergence.delta=0.3", "seed=5"]
@@ -91,3 +91,39 @@ def test_a_wrong_setting_is_refused_as_ever(stored, folder):
         resumed(stored, folder, ["num_stps=3"])
     with pytest.raises(ConfigError, match="num_steps=0: allowed is at least 1"):
         resumed(stored, folder, ["num_steps=0"])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "num_steps", "step", "note"),
+    [
+        (
+            "cosine",
+            40,
+            20,
+            "ends at step 40 instead of 20: the learning rate is 0.0005 in step 21, after",
+        ),
+        (
+            "linear",
+            40,
+            10,
+            "ends at step 40 instead of 20: the learning rate is 0.00075 in step 11, after",
+        ),
+        ("linear", 15, 10, "ends at step 15 instead of 20: the learning rate is 0.000333 in step 11"),
+    ],
+)
+def test_schedule_that_ends_at_another_step_says_how_the_learning_rate_changes(
+    stored, schedule, num_steps, step, note
+):
+    settings = {"schedule": schedule, "learning_rate": 1e-3, "num_warmup_steps": 0}
+    optimizer = stored.optimizer.model_copy(update=settings)
+    before = stored.model_copy(update={"optimizer": optimizer, "num_steps": 20})
+    after = before.model_copy(update={"num_steps": num_steps})
+    assert f"optimizer.schedule={schedule} {note}" in str(schedule_note(before, after, step))
+
+
+@pytest.mark.parametrize(("num_steps", "step"), [(20, 10), (40, 0), (10, 10)])
+def test_schedule_without_a_later_step_that_changes_gives_no_note(stored, num_steps, step):
+    optimizer = stored.optimizer.model_copy(update={"schedule": "cosine"})
+    before = stored.model_copy(update={"optimizer": optimizer, "num_steps": 20})
+    assert schedule_note(before, before.model_copy(update={"num_steps": num_steps}), step) is None
+    assert schedule_note(stored, stored.model_copy(update={"num_steps": 900}), step) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import random
 import resource
@@ -23,6 +24,7 @@ import pytest
 from pydantic import ValidationError
 
 from atrium.errors import GraderError
+from atrium.grading.equivalence import Finding
 from atrium.grading.pool import GraderPool
 from atrium.grading.supervisor import Failure, Outcome, Reply, Supervisor
 from atrium.grading.template import Template
@@ -119,6 +121,17 @@ def test_verdicts_name_the_answer_and_a_reason():
         assert unfinished.kind is VerdictKind.NO_ANSWER
         assert "thinking" in unfinished.reason
         assert "no answer" in grader.grade("</think> 42", "42").reason
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -0.5, 1.5])
+def test_a_score_that_is_no_share_is_a_crashed_grade_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, score: float
+):
+    monkeypatch.setattr(MathVerifier, "settle", lambda *_: Finding(False, "scored", score))
+    with GraderPool(MathVerifier()) as pool:
+        verdict = pool.submit(r"\boxed{1}", "2").result()
+    assert verdict.kind is VerdictKind.CRASHED
+    assert f"between 0 and 1, got {score}" in verdict.reason
 
 
 def test_a_prepared_pool_has_a_worker_before_anything_is_graded():
@@ -296,7 +309,8 @@ SCRIPT = textwrap.dedent(
     r"""
     import sys, time
     sys.path.insert(0, sys.argv[1])
-    from atrium.grading.pool import GraderPool
+    from atrium.grading.equivalence import Finding
+from atrium.grading.pool import GraderPool
     from atrium.grading.verifiers import MathVerifier
     assert "torch" not in sys.modules and "sympy" not in sys.modules
     if __name__ == "__main__":

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 
 import pytest
 from rich.console import Console
@@ -99,8 +100,29 @@ def test_an_interrupted_run_is_told_how_to_go_on(folder, record, monkeypatch, tm
     text = printed(folder)
     assert "interrupted" in text
     assert "step 4 of 6" in text
-    assert "next" in lines_with(text, f"atrium train --resume {folder.path.name[-4:]}")[0]
+    [line] = lines_with(text, f"atrium train --resume {folder.path.name[-4:]}")
+    assert "next" in line
+    assert line.endswith("start again from the first step")
     assert not lines_with(text, "atrium export")
+    folder.checkpoint_path(3).mkdir(parents=True)
+    [line] = lines_with(printed(folder), f"atrium train --resume {folder.path.name[-4:]}")
+    assert line.endswith("continue after step 3")
+
+
+def test_a_diverged_run_is_not_advised_to_diverge_again(folder, record):
+    record(folder, last=4).end(RunState.FAILED, "the loss is not finite", "diverged")
+    assert "--resume" not in printed(folder)
+    for step in (2, 4):
+        folder.checkpoint_path(step).mkdir(parents=True)
+    [line] = lines_with(printed(folder, width=200), "--resume")
+    assert "@2 optimizer.learning_rate=RATE" in line
+
+
+def test_a_curve_whose_last_value_is_missing_shows_no_earlier_one(folder, record):
+    writer = record(folder, last=2)
+    writer.step(3, {"objective/entropy": math.nan})
+    writer.end(RunState.FAILED, "not finite")
+    assert lines_with(printed(folder), "entropy ")[0].rstrip().endswith("– nats")
 
 
 def test_a_failed_run_says_why(folder, record):

@@ -14,11 +14,11 @@ from atrium.tracking.diagnosis import (
     NUM_STEPS,
     Course,
     Notes,
-    RunFacts,
     diagnose,
     find_collapse,
 )
 from atrium.tracking.reader import read_findings
+from atrium.tracking.run_facts import RunFacts
 from atrium.tracking.run_folder_writer import RunFolderWriter
 from atrium.tracking.status import RunState
 
@@ -104,6 +104,67 @@ def test_advice_about_a_trust_region_is_given_only_to_methods_that_have_one(chan
     assert "trust region" in with_one.text
     assert "trust region" not in without.text
     assert find_collapse(course, facts=RunFacts.of(config)) in (without, None)
+
+
+UNREAD = {**DEAD, "rollout/no_answer_frac": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({}, r"the grader math extracted an answer from 0.0 %; it looks for \boxed{}"),
+        (
+            {"grader": {"kind": "numeric", "answer": "Answer: {answer}"}},
+            "the grader numeric extracted an answer from 0.0 %; it looks for Answer: {answer}",
+        ),
+        (
+            {"grader": {"kind": "math", "answer": "box"}, "model": {"thinking": True}},
+            "the grader math extracted an answer from 0.0 %; it reads what follows </think>",
+        ),
+        (
+            {"grader": {"kind": "mine"}},
+            "the grader mine extracted an answer from 0.0 %; check that grader.kind=mine",
+        ),
+    ],
+)
+def test_no_signal_without_answers_names_first_what_the_grader_looked_for(config, named):
+    [found] = diagnose(steps(*[UNREAD] * 12), facts=RunFacts.of(config))
+    assert found.text.replace(" of the completions", "").startswith(f"no signal, steps 1 to 12: {named}")
+    assert "choose problems" not in found.text
+    assert "max_new_tokens" not in found.text
+
+
+def test_no_signal_advises_more_tokens_only_where_completions_are_cut_off():
+    [silent] = diagnose(steps(*[DEAD] * 12))
+    assert "max_new_tokens" not in silent.text
+    [silent, _] = diagnose(steps(*[{**DEAD, **CUT}] * 12))
+    assert silent.text.endswith("larger groups, or raise rollout.max_new_tokens")
+
+
+@pytest.mark.parametrize(
+    ("change", "config", "contradiction"),
+    [
+        (CUT, {"reward": {"kind": "correctness", "require_stop": False}}, "raise rollout.max_new_tokens"),
+        (DEAD, {"reward": {"kind": "format"}}, "choose problems"),
+        ({"objective/entropy": 0.002}, {"regularizer": {"entropy": {"coefficient": 0.1}}}, "add the entropy"),
+        (
+            {"mismatch/kl": 0.02},
+            {"algorithm": {"correction": {"kind": "truncated_importance"}}},
+            "choose a correction",
+        ),
+    ],
+)
+def test_advice_does_not_contradict_the_settings(change, config, contradiction):
+    [plain] = diagnose(steps(*[change] * 12))
+    [informed] = diagnose(steps(*[change] * 12), facts=RunFacts.of(config))
+    assert contradiction in plain.text
+    assert contradiction not in informed.text
+
+
+def test_cut_off_completions_without_answers_need_more_tokens_whatever_counts():
+    facts = RunFacts.of({"reward": {"kind": "correctness", "require_stop": False}})
+    [found] = diagnose(steps(*[{**CUT, "rollout/no_answer_frac": 0.8}] * 12), facts=facts)
+    assert found.text.endswith("before they could answer; raise rollout.max_new_tokens")
 
 
 def test_a_constant_gate_ratio_is_no_evidence_for_ratios_running_away():

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from atrium.errors import CheckpointError
-from atrium.train.settings import AdamWSettings
-from atrium.train.update.optimizer import PolicyOptimizer, learning_rate_at
+from atrium.train.settings import AdamWSettings, learning_rate_at
+from atrium.train.update.optimizer import PolicyOptimizer
 
 SETTINGS = AdamWSettings(
     learning_rate=0.1,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from atrium.assemble.problem_sets import Loading, load_problem_set
 from atrium.assemble.procedural import procedural_problems
+from atrium.assemble.references import check_references
 from atrium.config.tasks import ArithmeticDatasetConfig, DatasetConfig, ReasoningGymDatasetConfig
 from atrium.data.arithmetic import arithmetic_splits
 from atrium.data.contamination import Overlap, find_overlaps
@@ -42,6 +43,7 @@ def load_dataset(
     """
     if isinstance(dataset, ArithmeticDatasetConfig):
         splits = arithmetic_splits(dataset)
+        _require_readable(splits, verifier, loading)
         return LoadedDataset(
             splits=splits, origin=Origin(source="arithmetic", num_problems=len(splits.train))
         )
@@ -77,6 +79,27 @@ def load_dataset(
         seed=dataset.seed,
     )
     return LoadedDataset(splits=splits, origin=replace(origin, num_problems=len(problems)))
+
+
+def _require_readable(splits: Splits, verifier: Verifier, loading: Loading) -> None:
+    """Raise `DataError` where the grader does not accept the built-in task's own answers.
+
+    A run that began is not checked again.
+    """
+    if "dataset" in loading.unreadable:
+        return
+    parts = (splits.train, splits.validation, *([splits.test] if splits.test else []))
+    problems = [problem for part in parts for problem in part.problems]
+    check = check_references(
+        problems, verifier, cache_dir=loading.cache_dir, listener=loading.listener, name="arithmetic"
+    )
+    if check.unreadable:
+        problem, reason = check.unreadable[0]
+        raise DataError(
+            f"grader.kind={verifier.kind} does not fit dataset=arithmetic: for {len(check.unreadable)} of "
+            f"{len(problems)} problems the reference answer does not count as correct, such as "
+            f"{problem.answer!r} ({reason}); set grader=math"
+        )
 
 
 def _overlap_text(name: str, overlaps: Sequence[Overlap]) -> str:

@@ -1,12 +1,16 @@
-"""A run's reward and grader on a synthetic group, before anything is sampled: errors in them show at once."""
+"""A run's reward and grader on synthetic completions, before anything is sampled: errors show at once."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from atrium.config.schema import RunConfig
-from atrium.errors import PluginError
+from atrium.config.tasks import ArithmeticDatasetConfig
+from atrium.data.arithmetic import solution
+from atrium.errors import ConfigError, PluginError
+from atrium.grading.extraction import answer_text
 from atrium.grading.rewards import GradedGroup, checked_rewards
+from atrium.models.settings import TinyModelSettings
 from atrium.records import Completion, FinishReason, Problem, Verdict, VerdictKind
 
 _NUM_TOKENS = 4
@@ -36,6 +40,28 @@ def try_reward(config: RunConfig, problem: Problem) -> None:
                 f"the reward {type(config.reward).__name__} returned other rewards for the same group, so a "
                 "resumed run would not repeat; key its draws by group.seed, group.step and the problem"
             )
+
+
+def try_grader(config: RunConfig, problem: Problem) -> None:
+    """Raise `ConfigError` where the grader finds no answer in what the warmed-up built-in model writes."""
+    model = config.model
+    is_warmed_up = isinstance(model, TinyModelSettings) and model.warmup.num_steps > 0
+    if not is_warmed_up or not isinstance(config.dataset, ArithmeticDatasetConfig):
+        return
+    written = solution(problem.question)
+    visible = answer_text(written, thinking=model.thinking)
+    if visible is None:
+        cause, remedy = "model.thinking=true", "set model.thinking=false, for it writes no </think>"
+    elif config.grader.extract(visible) is None:
+        place = getattr(config.grader, "answer", None)
+        cause = f"grader.kind={config.grader.kind}" if place is None else f"grader.answer={place!r}"
+        remedy = "set grader=math" if place is None else "set grader.answer=box"
+    else:
+        return
+    raise ConfigError(
+        f"{cause}: the grader finds no answer in what the built-in model writes, such as {written!r}; "
+        f"{remedy}"
+    )
 
 
 def _completion(config: RunConfig, place: int, verdict: Verdict) -> Completion:

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from atrium import plugins
 from atrium.assemble.bank import read_bank
-from atrium.assemble.dry_run import try_reward
+from atrium.assemble.dry_run import try_grader, try_reward
 from atrium.assemble.problem_sets import Loading, recorded_unreadable
 from atrium.assemble.ranks import explained_by
 from atrium.assemble.task import Task, build_task, evaluated_benchmark, require_room
@@ -57,6 +57,8 @@ def prepare(config: RunConfig, ranks: Ranks = SINGLE) -> Prepared:
             task = build_task(config, loading)
         stored = read_bank(config, task.train.problems, lines.append)
         with plugins.explained():
+            if config.resume is None:
+                try_grader(config, task.train.problems[0])
             try_reward(config, task.train.problems[0])
         if config.resume is None:
             _check_prompts(config, task)

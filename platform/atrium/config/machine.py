@@ -18,6 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from atrium.errors import install_command
+
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _CPU_TOPOLOGY = Path("/sys/devices/system/cpu")
@@ -72,7 +74,7 @@ def engine_choice(model_kind: object, device: object, machine: Machine) -> tuple
     if device != "cuda":
         return "transformers", "there is no GPU for vLLM"
     if not machine.has_vllm:
-        return "transformers", "vLLM is not installed: make install EXTRAS=gpu"
+        return "transformers", f"vLLM is not installed: {install_command('gpu')}"
     return "vllm", "there is a GPU, and vLLM is installed"
 
 

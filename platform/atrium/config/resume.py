@@ -20,7 +20,7 @@ from atrium.config.schema import BranchConfig, RunConfig
 from atrium.errors import ConfigError
 from atrium.nested import put, setting
 from atrium.rollout.declaration import PLACE_SETTINGS
-from atrium.train.settings import OptimizerSettings
+from atrium.train.settings import OptimizerSettings, learning_rate_at
 
 MAY_CHANGE = (
     "num_steps",
@@ -100,6 +100,20 @@ def resumed(stored: RunConfig, folder: Path, overrides: Sequence[str]) -> RunCon
             put(data, name, setting(wanted, name))
     # Where it lies now, which is not where it began if the runs were moved.
     return validated({**data, "resume": str(folder), "runs_dir": str(folder.parents[1])})
+
+
+def schedule_note(before: RunConfig, now: RunConfig, step: int) -> str | None:
+    """How the learning rate changes after `step` where the schedule ends at another step; None elsewhere."""
+    is_same = before.optimizer.schedule == "constant" == now.optimizer.schedule
+    if is_same or before.num_steps == now.num_steps or not 0 < step < now.num_steps:
+        return None
+    had = learning_rate_at(step, before.optimizer, before.num_steps)
+    gets = learning_rate_at(step + 1, now.optimizer, now.num_steps)
+    return (
+        f"optimizer.schedule={now.optimizer.schedule} ends at step {now.num_steps} instead of "
+        f"{before.num_steps}: the learning rate is {gets:.3g} in step {step + 1}, after {had:.3g} in step "
+        f"{step}"
+    )
 
 
 def _changeable(key: str) -> list[str]:

@@ -224,6 +224,8 @@ def _finding(message: Mapping[str, Any]) -> Finding:
 
 
 def _verdict(finding: Finding, answer: str) -> Verdict:
+    if finding.score is not None and not 0.0 <= finding.score <= 1.0:
+        return _crashed(f"the score must be between 0 and 1, got {finding.score}", answer)
     kind = VerdictKind.CORRECT if finding.is_equal else VerdictKind.INCORRECT
     return Verdict(kind=kind, reason=finding.reason, extracted=_shortened(answer), score=finding.score)
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import JsonValue
 
-from atrium.errors import DataError
+from atrium.errors import DataError, install_command
 from atrium.grading import equivalence
 from atrium.grading.equivalence import Finding
 from atrium.grading.verifiers import ExpressionVerifier
@@ -29,7 +29,7 @@ from atrium.grading.verifiers import ExpressionVerifier
 PACKAGE = "reasoning-gym"
 FIELD = "reasoning_gym"
 """The name of the verifier value that names a problem."""
-_INSTALL = "it is not installed; make install EXTRAS=tasks"
+_INSTALL = f"it is not installed; {install_command('tasks')}"
 _MAX_LISTED = 12
 
 

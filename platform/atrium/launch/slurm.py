@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from atrium import plugins
-from atrium.errors import AtriumError, ConfigError, Interrupted, MissingDependencyError
+from atrium.errors import AtriumError, ConfigError, Interrupted, MissingDependencyError, install_command
 from atrium.launch.rank_logs import last_words
 from atrium.launch.settings import SlurmSettings
 from atrium.launch.slurm_task import RunJob
@@ -212,6 +212,6 @@ def _submitit() -> Any:  # noqa: ANN401 - submitit has no types
         import submitit
     except ImportError as error:
         raise MissingDependencyError(
-            "SLURM jobs need the package submitit: make install EXTRAS=cluster"
+            f"SLURM jobs need the package submitit: {install_command('cluster')}"
         ) from error
     return submitit

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
-from atrium.errors import ConfigError, MissingDependencyError
+from atrium.errors import ConfigError, MissingDependencyError, install_command
 from atrium.models.shape import ModelShape
 from atrium.records import MemoryItem
 from atrium.section import Axis, Count, CountOrZero, Parallel, Positive, PositiveFrac, Section, Wait
@@ -303,7 +303,7 @@ class EngineSettings(Axis, axis=True, tag="engine"):
         """Raise `MissingDependencyError` or `ConfigError` where the engine cannot run here on `device`."""
         if self.placement == "cluster" and find_spec("ray") is None:
             raise MissingDependencyError(
-                "rollout.placement=cluster: Ray is not installed; run `make install EXTRAS=ray` on each "
+                f"rollout.placement=cluster: Ray is not installed; run {install_command('ray')} on each "
                 "machine of the cluster, or choose rollout.placement=beside"
             )
         if self.placement != "inside" and not hasattr(os, "memfd_create"):

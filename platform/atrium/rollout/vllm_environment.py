@@ -11,7 +11,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from atrium.errors import EngineError, MissingDependencyError
+from atrium.errors import EngineError, MissingDependencyError, install_command
 
 OLDEST, NEWEST = (0, 27), (0, 32)
 """The first and the last minor version of vLLM that the engine works with, as in pyproject.toml."""
@@ -32,7 +32,7 @@ def check_vllm(device: str) -> None:
     if not installed:
         raise MissingDependencyError(
             "rollout.engine=vllm: vLLM is not installed; on a machine with an NVIDIA GPU run "
-            "`make install EXTRAS=gpu`, or choose rollout=transformers"
+            f"{install_command('gpu')}, or choose rollout=transformers"
         )
     if len(installed) > 1:
         raise MissingDependencyError(
@@ -43,7 +43,7 @@ def check_vllm(device: str) -> None:
     if not OLDEST <= _minor(version) <= NEWEST:
         raise MissingDependencyError(
             f"rollout.engine=vllm: {name} {version} is not supported, allowed is "
-            f"{_dotted(OLDEST)} to {_dotted(NEWEST)}; run `make install EXTRAS=gpu`"
+            f"{_dotted(OLDEST)} to {_dotted(NEWEST)}; run {install_command('gpu')}"
         )
     if name == "vllm" and device == "cpu":
         raise MissingDependencyError(
@@ -63,7 +63,7 @@ def check_sending() -> None:
         if (version := _version(name)) is not None and _minor(version) < SENDS_WEIGHTS:
             raise MissingDependencyError(
                 f"rollout.weight_transfer=nccl: {name} {version} is too old for it, allowed is "
-                f"{_dotted(SENDS_WEIGHTS)}; run `make install EXTRAS=gpu`, or choose "
+                f"{_dotted(SENDS_WEIGHTS)}; run {install_command('gpu')}, or choose "
                 "rollout.weight_transfer=host"
             )
 

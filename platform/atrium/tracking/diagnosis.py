@@ -30,9 +30,9 @@ from atrium.metrics import (
     TRUNCATED_FRAC,
     Quantity,
 )
-from atrium.nested import mapping_at
 from atrium.tracking.formatting import number, share
 from atrium.tracking.listener import Listener
+from atrium.tracking.run_facts import RunFacts
 
 Metrics = Mapping[str, float]
 """One step's metrics by name."""
@@ -58,18 +58,6 @@ MIN_CORRECT_PER_REWARD = 0.2
 """Of a rise in reward, the rise in the share of correct answers below which form earned it."""
 NOISE = 5.0
 """Standard errors by which a mean has to differ from the start's."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
-    """The recorded settings that decide which advice applies to a run."""
-
-    has_trust_region: bool = True
-
-    @classmethod
-    def of(cls, config: Mapping[str, object]) -> RunFacts:
-        """The facts in a resolved configuration; the defaults where it does not say."""
-        return cls(has_trust_region=mapping_at(config, "divergence").get("kind") != "none")
 
 
 _DEFAULT = RunFacts()
@@ -260,20 +248,29 @@ def _of_divergence(now: _Span, _start: _Span) -> str | None:
 def _of_no_signal(now: _Span, _start: _Span) -> str | None:
     if not now[NO_SIGNAL_FRAC] >= ALMOST_ALL or now[CORRECT_FRAC] >= ALMOST_ALL:
         return None
-    return (
+    found = (
         f"in {share(now[NO_SIGNAL_FRAC])} of the groups all rewards were equal (mean reward "
-        f"{number(now[REWARD])}, {share(now[CORRECT_FRAC])} correct), so there was nothing to learn "
-        "from; choose problems that the model solves sometimes, larger groups, or more tokens for an answer"
+        f"{number(now[REWARD])}, {share(now[CORRECT_FRAC])} correct), so there was nothing to learn from"
     )
+    more = ", or raise rollout.max_new_tokens" if now[TRUNCATED_FRAC] > MAX_TRUNCATED else ""
+    if now[NO_ANSWER_FRAC] >= ALMOST_ALL:
+        return f"{now.facts.missing_answers(share(1.0 - now[NO_ANSWER_FRAC]))}{more}; {found}"
+    if now.facts.reward != "correctness":
+        return f"{found}; see what reward={now.facts.reward} pays for"
+    choice = "larger groups" if more else "or larger groups"
+    return f"{found}; choose problems that the model solves sometimes, {choice}{more}"
 
 
 def _of_truncation(now: _Span, _start: _Span) -> str | None:
     if not now[TRUNCATED_FRAC] > MAX_TRUNCATED:
         return None
-    return (
-        f"{share(now[TRUNCATED_FRAC])} of the completions were cut off by the length limit, before "
-        "they could answer; raise rollout.max_new_tokens"
-    )
+    cut = f"{share(now[TRUNCATED_FRAC])} of the completions were cut off by the length limit"
+    if now.facts.counts_truncated and not now[NO_ANSWER_FRAC] > MAX_TRUNCATED:
+        return (
+            f"{cut}, and their answers count (reward.require_stop=false); look at what follows the answers "
+            "(atrium samples), and check the stop tokens and model.prompt.stop"
+        )
+    return f"{cut}, before they could answer; raise rollout.max_new_tokens"
 
 
 def _of_solved(now: _Span, _start: _Span) -> str | None:
@@ -293,7 +290,8 @@ def _of_entropy(now: _Span, _start: _Span) -> str | None:
         f"a completion has {number(entropy)} nats of entropy ({number(now[ENTROPY])} a token), so nearly "
         f"all samples of a prompt are one text, and {share(now[CORRECT_FRAC])} are correct; "
         f"{'widen the upper bound of the trust region, ' * now.facts.has_trust_region}lower "
-        "optimizer.learning_rate, or add an entropy bonus"
+        f"optimizer.learning_rate, or {'raise' if now.facts.has_entropy_bonus else 'add'} the entropy bonus "
+        "(regularizer.entropy)"
     )
 
 
@@ -335,7 +333,8 @@ def _of_mismatch(now: _Span, _start: _Span) -> str | None:
         return None
     return (
         f"the engine's probabilities are {number(now[MISMATCH_KL])} nats per token away from the trainer's "
-        "at equal weights; compare compute.dtype and rollout.kv_cache_dtype, or choose a correction"
+        "at equal weights; compare compute.dtype and the engine's settings (rollout)"
+        f"{'' if now.facts.has_correction else ', or choose a correction'}"
     )
 
 
@@ -368,7 +367,12 @@ _RULES = (
         num_steps=1,
         is_collapse=True,
     ),
-    _Rule("no signal", _of_no_signal, (NO_SIGNAL_FRAC, CORRECT_FRAC, REWARD), is_collapse=True),
+    _Rule(
+        "no signal",
+        _of_no_signal,
+        (NO_SIGNAL_FRAC, CORRECT_FRAC, NO_ANSWER_FRAC, TRUNCATED_FRAC, REWARD),
+        is_collapse=True,
+    ),
     _Rule("entropy gone", _of_entropy, (ENTROPY, LENGTH_MEAN, CORRECT_FRAC), is_collapse=True),
     _Rule("reward below its start", _of_fall, (REWARD, CORRECT_FRAC), compares=True, is_collapse=True),
     _Rule("ratios running away", _of_ratios, (KL_AFTER_UPDATE, RATIO_MAX)),
@@ -376,6 +380,6 @@ _RULES = (
     _Rule("length without reward", _of_length, (LENGTH_MEAN, TRUNCATED_FRAC, REWARD), compares=True),
     _Rule("sampler and trainer apart", _of_mismatch, (MISMATCH_KL,)),
     _Rule("reward by form alone", _of_format, (REWARD, CORRECT_FRAC, NO_ANSWER_FRAC), compares=True),
-    _Rule("truncation", _of_truncation, (TRUNCATED_FRAC,)),
+    _Rule("truncation", _of_truncation, (TRUNCATED_FRAC, NO_ANSWER_FRAC)),
     _Rule("all solved", _of_solved, (NO_SIGNAL_FRAC, CORRECT_FRAC)),
 )

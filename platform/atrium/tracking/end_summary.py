@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from atrium.errors import TrainingDivergedError
 from atrium.metrics import CATALOGUE, ENTROPY, LENGTH_MEAN, NUM_TOKENS, REWARD
 from atrium.tracking.diagnosis import Finding
 from atrium.tracking.find import short_name
@@ -128,13 +129,12 @@ def curves_table(metrics: MetricTable, width: int, names: tuple[str, ...] | None
     courses: list[list[float]] = []
     for name in names or (REWARD.name, ENTROPY.name, LENGTH_MEAN.name):
         values = metrics.columns.get(name)
-        if values is None or not np.isfinite(values).any():
+        if values is None:
             continue
-        finite = values[np.isfinite(values)]
         shown = share if name.endswith("_frac") else number
         unit = CATALOGUE[name].unit if name in CATALOGUE else ""
         label = name.rpartition("/")[2].removesuffix("_frac").replace("_", " ")
-        rows.append((label, shown(finite[0]), f"{shown(finite[-1])} {unit}".rstrip()))
+        rows.append((label, shown(values[0]), f"{shown(values[-1])} {unit}".rstrip()))
         courses.append(list(values))
     taken = sum(max((cell_len(row[place]) for row in rows), default=0) for place in range(3))
     room = min(32, max(4, width - taken - _MARGINS))
@@ -162,10 +162,18 @@ def _next_commands(run: RunOverview) -> list[tuple[str, str, str]]:
     folder = run.folder
     name = shlex.quote(name_to_type(folder))
     commands = []
-    if run.state not in (RunState.FINISHED, RunState.FAILED_START):
-        commands.append((f"atrium train --resume {name}", "continue where it stopped"))
+    steps = folder.checkpoint_steps()
+    may_resume = run.state not in (RunState.FINISHED, RunState.FAILED_START)
+    if may_resume and run.status.cause == TrainingDivergedError.cause:  # it would diverge again
+        may_resume = False
+        if earlier := [step for step in steps if step < run.status.step] or steps[:-1]:
+            lower = f"atrium train --resume {name}@{earlier[-1]} optimizer.learning_rate=RATE"
+            commands.append((lower, f"a new run from step {earlier[-1]}, with a lower learning rate"))
+    if may_resume:
+        meaning = f"continue after step {steps[-1]}" if steps else "start again from the first step"
+        commands.append((f"atrium train --resume {name}", meaning))
     commands.append((f"atrium show {name}", "settings, curves, rollouts"))
-    if folder.checkpoint_steps():
+    if steps:
         commands.append((f"atrium export {name}", "the policy as a transformers folder"))
         if run.state is RunState.FINISHED:
             more = max(2 * run.status.num_steps, 1)

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atrium.nested import mapping_at, setting
-from atrium.tracking.diagnosis import Finding, RunFacts, Step, diagnose
+from atrium.tracking.diagnosis import Finding, Step, diagnose
 from atrium.tracking.json_lines import Record, read_json_lines
 from atrium.tracking.recorded import Interval, as_finite, as_integer, as_interval, number_or_nan, read_object
+from atrium.tracking.run_facts import RunFacts
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import (
     FORMAT_VERSION,

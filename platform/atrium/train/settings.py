@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -43,3 +44,21 @@ class OptimizerSettings(AdamWSettings):
     """Updates per pass over a batch of rollouts; divides num_prompts, since groups stay whole."""
     num_epochs: Count
     """Passes over a batch of rollouts."""
+
+
+def learning_rate_at(step: int, settings: AdamWSettings, num_steps: int) -> float:
+    """The learning rate of a step of `num_steps` (counted from 1): linear warm-up, then the schedule.
+
+    `linear` and `cosine` reach 0 one step after the last.
+    """
+    warmup = min(1.0, step / settings.num_warmup_steps) if settings.num_warmup_steps else 1.0
+    rest = max(1, num_steps - settings.num_warmup_steps)
+    done = min(1.0, max(0, step - 1 - settings.num_warmup_steps) / rest)
+    match settings.schedule:
+        case "constant":
+            decay = 1.0
+        case "linear":
+            decay = 1.0 - done
+        case "cosine":
+            decay = 0.5 * (1.0 + math.cos(math.pi * done))
+    return settings.learning_rate * warmup * decay

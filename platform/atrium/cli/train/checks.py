@@ -26,7 +26,13 @@ from atrium.config.schema import RunConfig
 from atrium.config.tasks import ProblemSetConfig, SuiteBenchmarkConfig
 from atrium.data.prompts import PromptTemplate
 from atrium.data.sources import is_local
-from atrium.errors import CheckpointError, ConfigError, MissingDependencyError, RunFolderError
+from atrium.errors import (
+    CheckpointError,
+    ConfigError,
+    MissingDependencyError,
+    RunFolderError,
+    install_command,
+)
 from atrium.models.settings import HubModelSettings
 from atrium.models.shape import read_shape
 from atrium.plain_files import read_plain
@@ -84,7 +90,7 @@ def check_optimizer(kind: str) -> None:
     if module and importlib.util.find_spec(module) is None:
         raise MissingDependencyError(
             f"optimizer.kind={kind} needs {package}, which is not installed; run "
-            "`make install EXTRAS=optimizers`, or choose optimizer=adamw"
+            f"{install_command('optimizers')}, or choose optimizer=adamw"
         )
 
 
@@ -201,6 +207,26 @@ def check_checkpoint_model(config: RunConfig, from_step: int | None = None) -> N
                 f"checkpoint {path} is of another model: its {name} is {has}, and the run's model has "
                 f"{wanted}; bring back the run's own checkpoints, or start a new run"
             )
+
+
+def step_to_go_on_from(config: RunConfig, from_step: int | None = None) -> int:
+    """Return the step of the checkpoint that a resumed run goes on from, 0 for its start.
+
+    That is the newest one, or that of `from_step`. Raises `ConfigError` where the run is to end before it.
+    """
+    if config.resume is None:
+        return 0
+    run = RunLayout(Path(config.resume))
+    steps = run.checkpoint_steps()
+    step = max(steps, default=0) if from_step is None else from_step
+    if config.num_steps < step:
+        earlier = [one for one in (0, *steps) if one <= config.num_steps]
+        back = f"; or go back with --from-step {earlier[-1]}" if from_step is None else ""
+        raise ConfigError(
+            f"num_steps={config.num_steps} must be at least {step}, the step that {run.path.name} goes on "
+            f"from{back}"
+        )
+    return step
 
 
 def go_back(run: str, step: int) -> Path | None:

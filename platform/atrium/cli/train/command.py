@@ -36,7 +36,7 @@ from atrium.config.compose import (
 from atrium.config.dates import dated
 from atrium.config.machine import engine_choice, this_machine
 from atrium.config.nearest import shown
-from atrium.config.resume import resumed
+from atrium.config.resume import resumed, schedule_note
 from atrium.config.schema import RunConfig
 from atrium.errors import AtriumError, ConfigError, Interrupted, RunFolderError
 from atrium.plain_files import read_plain
@@ -113,20 +113,25 @@ def _train_one(
     origin: _Origin, overrides: Sequence[str], argv: Sequence[str], *, is_shown_only: bool
 ) -> None:
     """Check one run and train it, or print what would be submitted."""
+    stored: RunConfig | None = None
     if origin.run is not None:
-        config = _continued(origin.run, origin.branch_step, overrides)
+        stored, config = _continued(origin.run, origin.branch_step, overrides)
     else:
         config = _new(overrides) if origin.file is None else _repeated(origin.file, overrides)
-    _check_machine(config, origin.branch_step if origin.from_step is None else origin.from_step)
+    step = _check_machine(config, origin.branch_step if origin.from_step is None else origin.from_step)
     if is_shown_only:
         print_script(config)
         return
+    note = None if stored is None or is_rank() else schedule_note(stored, config, step)
     if origin.run is None and origin.file is None:
         print_notes(config, overrides)
     if origin.from_step is not None:
         _go_back(config, origin.from_step)
     if origin.branch_step is not None:
         config, argv = _branch(config, origin.branch_step, overrides)
+    if note is not None and config.resume is not None:
+        sys.stdout.write(f"note: {note}\n")
+        RunFolder(Path(config.resume)).append_log(f"note: {note}")
     if is_started_here(config):
         _train(config, overrides)
     else:
@@ -247,7 +252,8 @@ def _repeated(file: str, overrides: Sequence[str]) -> RunConfig:
     return config
 
 
-def _continued(run: str, step: int | None, overrides: Sequence[str]) -> RunConfig:
+def _continued(run: str, step: int | None, overrides: Sequence[str]) -> tuple[RunConfig, RunConfig]:
+    """The stored configuration of a run, and the one that continues it."""
     runs_dir = compose([line for line in overrides if line.startswith("runs_dir=")]).runs_dir
     try:
         folder = find_run(runs_dir, run, last=TRAINED)
@@ -258,8 +264,8 @@ def _continued(run: str, step: int | None, overrides: Sequence[str]) -> RunConfi
             folder.append_log(line)
     stored = _read_stored(folder.config_file, f"{_RESUME}={run}")
     if step is not None:
-        return branch_config(stored, folder, step, overrides)
-    return resumed(stored, folder.path, overrides)
+        return stored, branch_config(stored, folder, step, overrides)
+    return stored, resumed(stored, folder.path, overrides)
 
 
 def _branch(config: RunConfig, step: int, overrides: Sequence[str]) -> tuple[RunConfig, list[str]]:
@@ -322,12 +328,15 @@ def _with_date(lines: Sequence[str], config: RunConfig) -> list[str]:
     return [*lines, f"model.date={config.model.date}"]
 
 
-def _check_machine(config: RunConfig, from_step: int | None = None) -> None:
+def _check_machine(config: RunConfig, from_step: int | None = None) -> int:
+    """Check what a run needs of the machine and its checkpoint; the step that it goes on from."""
     # Only now: it needs numpy, and most mistakes have been found without it.
-    from atrium.cli.train.checks import check_checkpoint_model, check_machine
+    from atrium.cli.train.checks import check_checkpoint_model, check_machine, step_to_go_on_from
 
+    step = step_to_go_on_from(config, from_step)
     check_machine(config)
     check_checkpoint_model(config, from_step)
+    return step
 
 
 def _train(config: RunConfig, overrides: Sequence[str]) -> None:

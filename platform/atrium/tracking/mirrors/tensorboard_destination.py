@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from atrium.errors import install_command
 from atrium.tracking.mirrors.delivery import Delivered, MirrorError
 from atrium.tracking.mirrors.description import RunDescription
 from atrium.tracking.mirrors.rows import Row
@@ -36,7 +37,7 @@ class TensorBoardDestination:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError as error:
             raise MirrorError(
-                "TensorBoard is not installed: make install EXTRAS=tensorboard, or pip install tensorboard"
+                f"TensorBoard is not installed: {install_command('tensorboard')}, or pip install tensorboard"
             ) from error
         shutil.rmtree(self._folder, ignore_errors=True)
         self._writer = EventFileWriter(str(self._folder))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from atrium.errors import CheckpointError
 from atrium.models.shards import full_tensor
-from atrium.train.settings import AdamWSettings
+from atrium.train.settings import AdamWSettings, learning_rate_at
 from atrium.train.update.host_optimizer import HostCopies
 from atrium.train.update.optimizer_kinds import PER_BLOCK, build_adamw, restore_state, state_of
 
@@ -106,21 +106,3 @@ class PolicyOptimizer:
             by_parameter.setdefault(name, {})[quantity] = value
         for name, quantities in by_parameter.items():
             restore_state(self._adamw, self._updated[name], quantities)
-
-
-def learning_rate_at(step: int, settings: AdamWSettings, num_steps: int) -> float:
-    """The learning rate of a step of `num_steps` (counted from 1): linear warm-up, then the schedule.
-
-    `linear` and `cosine` reach 0 one step after the last.
-    """
-    warmup = min(1.0, step / settings.num_warmup_steps) if settings.num_warmup_steps else 1.0
-    rest = max(1, num_steps - settings.num_warmup_steps)
-    done = min(1.0, max(0, step - 1 - settings.num_warmup_steps) / rest)
-    match settings.schedule:
-        case "constant":
-            decay = 1.0
-        case "linear":
-            decay = 1.0 - done
-        case "cosine":
-            decay = 0.5 * (1.0 + math.cos(math.pi * done))
-    return settings.learning_rate * warmup * decay

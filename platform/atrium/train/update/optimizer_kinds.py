@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from atrium.errors import MissingDependencyError
+from atrium.errors import MissingDependencyError, install_command
 from atrium.train.settings import OptimizerKind
 
 _TABLE = "qmap"
@@ -107,5 +107,5 @@ def _imported(module: str, package: str, kind: str) -> ModuleType:
     except ImportError as error:
         raise MissingDependencyError(
             f"optimizer.kind={kind} needs {package}, which cannot be imported ({error}); run "
-            "`make install EXTRAS=optimizers`, or choose optimizer=adamw"
+            f"{install_command('optimizers')}, or choose optimizer=adamw"
         ) from error
