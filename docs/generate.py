@@ -1,7 +1,8 @@
-"""Write what is read off the code: docs/settings.md, docs/metrics.md and conf/schema.json (`make docs`)."""
+"""Write what is read off the code (`make docs`): settings, metrics, conf/schema.json, counts of methods."""
 
 from __future__ import annotations
 
+import re
 import sys
 from itertools import groupby
 from pathlib import Path
@@ -10,7 +11,9 @@ from generate_schema import schema_text
 from generate_settings import SettingsPage
 
 from atrium.cli.train.help import flat
+from atrium.config.presets import read_presets
 from atrium.metrics import CATALOGUE, Quantity
+from atrium.peers.trainers import OWN_LOOP, TRL, VERL
 
 _METRICS = """\
 # Metrics
@@ -50,6 +53,21 @@ def metrics_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+_METHODS_THAT_RUN = re.compile(
+    r"(?<=Of the )\d+ shipped methods, \d+ run unchanged in TRL, \d+ in verl and \d+"
+)
+
+
+def with_counts(page: str) -> str:
+    """The page with the numbers of methods that run in other trainers, by the table of docs/methods.md."""
+    methods = [preset.method for preset in read_presets()]
+    trl, verl, own = (sum(not one.lacks(method) for method in methods) for one in (TRL, VERL, OWN_LOOP))
+    counts = f"{len(methods)} shipped methods, {trl} run unchanged in TRL, {verl} in verl and {own}"
+    text, num_places = _METHODS_THAT_RUN.subn(counts, page)
+    assert num_places == 1
+    return text
+
+
 def _stage(quantity: Quantity) -> str:
     return quantity.name.partition("/")[0]
 
@@ -59,11 +77,16 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1]
+    repository = Path(__file__).parents[1]
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else repository
     texts = {
         "docs/settings.md": SettingsPage().text(),
         "docs/metrics.md": metrics_page(),
         "conf/schema.json": schema_text(),
+        **{
+            name: with_counts((repository / name).read_text("utf-8"))
+            for name in ("README.md", "docs/trainers.md")
+        },
     }
     for name, text in texts.items():
         (root / name).parent.mkdir(exist_ok=True)

@@ -5,9 +5,12 @@ Run by `make test-peers`, in the environment of .ci/verl/requirements.txt.
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,7 +110,13 @@ def test_advantages_are_verls_own():
     ("method", "mode", "said"),
     [
         ("gvpo", "token-mean", "does not hand over whole groups"),
-        ("dppo_binary_tv", "seq-mean-token-sum-norm", "log-probabilities of the engine"),
+        (
+            "dppo_binary_tv",
+            "seq-mean-token-sum-norm",
+            "set actor_rollout_ref.rollout.calculate_log_probs=True",
+        ),
+        ("grpo_kl", "seq-mean-token-mean", "set actor_rollout_ref.actor.use_kl_loss=True"),
+        ("topr", "seq-mean-token-sum", "does not hand over rewards beside advantages"),
         ("atr", "token-mean", "choose loss_agg_mode=seq-mean-token-mean"),
     ],
 )
@@ -149,3 +158,37 @@ def test_verl_loads_them_where_an_environment_variable_says_so(tmp_path):
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
         assert said in done.stdout + done.stderr
         assert (done.returncode == 0) == text.startswith("atr")
+
+
+def test_actor_updates_of_all_methods_that_verl_can_run_equal_those_of_a_plain_loop(tmp_path):
+    """verl's own worker trains a model on the CPU, in two micro-batches of four rows."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from atrium.config.presets import read_presets
+    from atrium.peers.trainers import VERL
+
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = Qwen2Config(vocab_size=48, num_hidden_layers=2, initializer_range=0.3, **shape)
+    Qwen2ForCausalLM(config).save_pretrained(tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "VERL_USE_EXTERNAL_MODULES": "atrium.peers.verl_losses"}
+    environment |= {"VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda", "MASTER_PORT": str(port)}
+    script = Path(__file__).with_name("verl_actor.py")
+    done = subprocess.run([sys.executable, script, tmp_path], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    missing, vanilla = found.pop("missing"), found.pop("vanilla")
+    assert found.keys() == {preset.name for preset in read_presets() if not VERL.lacks(preset.method)}
+    assert {"dppo_binary_tv", "dppo_binary_kl"} <= found.keys()
+    for method, (update, plain) in found.items():
+        assert update > 0.0, method
+        assert update == pytest.approx(plain, rel=2e-5), method
+    assert found["dual_clip"][0] == pytest.approx(vanilla, rel=1e-6)
+    assert abs(found["dppo_binary_tv"][0] / found["dr_grpo"][0] - 1.0) > 0.1  # the engine's numbers count
+    assert missing == (
+        "dppo_binary_tv needs rollout_log_probs, which verl's batch lacks; "
+        "set actor_rollout_ref.rollout.calculate_log_probs=True"
+    )

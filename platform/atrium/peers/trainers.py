@@ -77,7 +77,9 @@ OWN_LOOP = Trainer(
     name="a loop of your own", gives=frozenset(WANTS) - {"distribution", "state"}, is_tested=True
 )
 TRL = Trainer(name="TRL", gives=OWN_LOOP.gives - {"moving_reference", "reward_kl"}, is_tested=True)
-VERL = Trainer(name="verl", gives=frozenset({"tokens", "rows"}), is_tested=True)
+VERL = Trainer(
+    name="verl", gives=frozenset({"tokens", "rows", "rollout", "both", "reference"}), is_tested=True
+)
 PRIME_RL = Trainer(name="prime-rl", gives=frozenset({"tokens", "rollout", "reference"}))
 NEMO_RL = Trainer(name="NeMo-RL", gives=frozenset({"tokens", "rows", "rollout", "both", "reference"}))
 TINKER = Trainer(

@@ -4,13 +4,19 @@ verl imports it in every worker where `VERL_USE_EXTERNAL_MODULES=atrium.peers.ve
 configuration takes no settings of ours: those stand in a YAML file that `ATRIUM_VERL_SETTINGS` names, a list
 per method, such as `atr: [divergence.delta=0.02]`. The path of a method file in place of a name adds it.
 
+verl hands a registered loss three tensors of its batch. The log-probabilities of the engine and of the
+reference policy are in the batch, too: `ppo_loss`, which calls the loss, is wrapped to pass them on.
+
 verl adds an entropy bonus and a KL to the reference by itself, and filters groups by itself.
 """
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +27,7 @@ import torch
 import verl
 from torch import Tensor
 from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss
+from verl.workers.utils import losses
 
 from atrium import metrics
 from atrium.config.files import conf_folder, read_groups, read_yaml
@@ -28,12 +35,27 @@ from atrium.errors import ConfigError
 from atrium.method.reductions import Reduction, SequenceMeanTokenMean, SequenceMeanTokenSum, TokenMean
 from atrium.objective.objective import LossOutput
 from atrium.objective.reductions import Totals, count_totals
-from atrium.peers.interface import LoadedMethod, load_method
-from atrium.peers.trainers import VERL
+from atrium.peers.interface import LoadedMethod, Tensors, load_method
+from atrium.peers.trainers import VERL, wants
 
 VERSIONS = ("0.9",)
 """The versions of verl whose losses have been compared with Atrium's."""
 SETTINGS_VARIABLE = "ATRIUM_VERL_SETTINGS"
+_MICRO_BATCH: ContextVar[Any] = ContextVar("micro_batch", default=None)
+"""The tensors of the micro-batch whose loss verl computes; verl hands a registered loss three of them."""
+_OF_BATCH = {
+    "rollout": (
+        "rollout_logprob_BT",
+        "rollout_log_probs",
+        "actor_rollout_ref.rollout.calculate_log_probs=True",
+    ),
+    "reference": (
+        "reference_logprob_BT",
+        "ref_log_prob",
+        "actor_rollout_ref.actor.use_kl_loss=True kl_loss_coef=0",
+    ),
+}
+"""What a method may want: the tensor, its name in verl's batch, and verl's setting that puts it there."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +94,7 @@ class RegisteredMethod:
             log_prob,
             response_mask,
             totals=_totals(response_mask, batch),
-            old_logprob_BT=old_log_prob,
-            advantage_BT=advantages,
+            **(Tensors(old_logprob_BT=old_log_prob, advantage_BT=advantages) | _of_batch(method, log_prob)),
         )
         return output.loss * batch.get("dp_size", 1), _measured(output)
 
@@ -101,11 +122,52 @@ def _load(source: str, settings: tuple[str, ...], max_new_tokens: int) -> Loaded
     return method
 
 
+def _of_batch(method: LoadedMethod, log_prob: Tensor) -> Tensors:
+    """The log-probabilities of engine and reference that the method wants, from verl's micro-batch."""
+    batch = _MICRO_BATCH.get()
+    found: dict[str, Tensor] = {}
+    for want in _OF_BATCH.keys() & {*wants(method.method), *_both(method)}:
+        ours, theirs, setting = _OF_BATCH[want]
+        if batch is None or theirs not in batch:
+            raise ConfigError(f"{method.name} needs {theirs}, which verl's batch lacks; set {setting}")
+        found[ours] = batch.select("response_mask", theirs).to_padded_tensor()[theirs].to(log_prob)
+    return found  # type: ignore[return-value]
+
+
+def _both(method: LoadedMethod) -> tuple[str, ...]:
+    return ("rollout",) if "both" in wants(method.method) else ()
+
+
+def _keep_micro_batch(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
+    """verl's loss of a micro-batch, which keeps all of its tensors for registered losses meanwhile."""
+
+    @functools.wraps(ppo_loss)
+    def kept(config: Any, model_output: Any, data: Any, dp_group: Any = None) -> Any:  # noqa: ANN401 - verl's own
+        token = _MICRO_BATCH.set(data)
+        try:
+            return ppo_loss(config, model_output, data, dp_group)
+        finally:
+            _MICRO_BATCH.reset(token)
+
+    return kept
+
+
+def _wrap_ppo_loss() -> None:
+    """Wrap verl's loss where it is defined and where it was imported before."""
+    own = losses.ppo_loss
+    wrapped = _keep_micro_batch(own)
+    for name in ("workers.utils.losses", "workers.engine_workers", "trainer.distillation.losses"):
+        module = sys.modules.get(f"verl.{name}")
+        if getattr(module, "ppo_loss", None) is own:
+            module.ppo_loss = wrapped  # type: ignore[union-attr]
+
+
 def register() -> None:
     """Register every shipped method, and those of the settings file; `ConfigError` for a wrong file."""
     if not verl.__version__.startswith(tuple(f"{version}." for version in VERSIONS)):
         raise ConfigError(f"verl {verl.__version__}: Atrium's losses run in verl {' and '.join(VERSIONS)}")
     typed = _typed_settings()
+    _wrap_ppo_loss()
     for source, settings in typed.items():
         RegisteredMethod(source, settings).load(max_new_tokens=1)  # said before training begins
     for source in dict.fromkeys((*read_groups(conf_folder())["algorithm"], *typed)):
