@@ -337,15 +337,21 @@ def test_export_writes_the_latest_policy_and_how_to_load_it(run, atrium):
     target = run.path / "export" / "step-000006"
     assert code == 0
     assert sorted(path.name for path in target.iterdir()) == [
+        "README.md",
         "atrium.json",
         "config.json",
         "model.safetensors",
         "tokenizer.json",
     ]
     assert exported_step(target) == 6
-    line = out.splitlines()[-1].strip()
-    assert repr(str(target)) in line
-    compile(line, "printed", "exec")
+    lines = [line.strip() for line in out.splitlines()[-4:]]
+    assert repr(str(target)) in lines[0]
+    compile("\n".join(lines), "printed", "exec")
+    card = (target / "README.md").read_text()
+    assert "with the method grpo, seed 3" in card
+    assert "| arithmetic-test | " in card
+    assert f"- Run `{run.name}`, step 6" in card
+    assert str(target) not in card
 
 
 def test_export_takes_the_best_or_a_step_and_a_place(run, atrium, tmp_path):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from atrium.cli.parser import CommandParser, files_explained
+from atrium.cli.runs.model_card import CARD, usage_lines, write_card
 from atrium.errors import CheckpointError, RunFolderError
 from atrium.tracking.atomic import TEMPORARY_PREFIX, sync_folder
 from atrium.tracking.find import TRAINED, find_run
@@ -20,18 +21,13 @@ from atrium.train.checkpoint.checkpoint_files import DIGESTS, STATE, check_files
 POLICY_FOLDER = "policy"
 _ADAPTER_FOLDER = "adapter"
 _WEIGHTS = ("*.safetensors", "*.bin")
-_LOAD_POLICY = (
-    "from transformers import AutoModelForCausalLM, AutoTokenizer; "
-    "model, tokenizer = (c.from_pretrained({place!r}) for c in (AutoModelForCausalLM, AutoTokenizer))"
-)
-_LOAD_ADAPTER = "from peft import PeftModel; model = PeftModel.from_pretrained(base_model, {place!r})"
 
 
 def main_export(argv: list[str]) -> int:
     """Copy a checkpoint's policy to a folder that transformers loads."""
     parser = CommandParser(
         "export",
-        "Write a run's policy as a plain transformers folder: config, weights, tokenizer.\n"
+        "Write a run's policy as a plain transformers folder: config, weights, tokenizer, model card.\n"
         "The latest checkpoint by default.",
     )
     parser.add_run()
@@ -57,12 +53,14 @@ def main_export(argv: list[str]) -> int:
         config, _ = read_object(folder.config_file)
         _copy(source, target, force=arguments.force)
         write_origin(target, config, run=folder.name, step=step)
-    place = str(target.absolute())
-    what, how = ("adapters", _LOAD_ADAPTER) if arguments.adapter else ("policy", _LOAD_POLICY)
+        write_card(target, folder, config, step)
+        lines = usage_lines(config, target, str(target.absolute()))
+    what = "adapters" if arguments.adapter else "policy"
     sys.stdout.write(
         f"wrote the {what} of {folder.name} at step {step} ({size(folder_size(target))}) to {target}\n"
-        f"load {'them' if arguments.adapter else 'it'} with\n  {how.format(place=place)}\n"
+        f"{target / CARD} is its model card; sample it as in training with\n"
     )
+    sys.stdout.writelines(f"  {line}\n" for line in lines)
     return 0
 
 

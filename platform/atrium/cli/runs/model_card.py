@@ -1,0 +1,162 @@
+"""What an exported policy says of itself: lines that prompt it as in training, and its model card."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import date
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from atrium.data.prompts import Prompt, PromptTemplate
+from atrium.data.sources import is_local
+from atrium.nested import mapping_at, setting
+from atrium.plain_files import read_plain
+from atrium.tracking.formatting import share, span
+from atrium.tracking.reader import EvaluationPoint, read_evaluations
+from atrium.tracking.recorded import read_object
+from atrium.tracking.run_folder import RunFolder
+
+CARD = "README.md"
+PROMPT_FILE = "prompt.txt"
+_QUESTION = "{question}"
+_FIX_DATE = (
+    r"""tokenizer.chat_template = re.sub(r"strftime_now\((['\"])(.*?)\1\)", """
+    "lambda found: repr(datetime.date({year}, {month}, {day}).strftime(found[2])), tokenizer.chat_template)"
+)
+
+
+def write_card(target: Path, folder: RunFolder, config: Mapping[str, object], step: int) -> None:
+    """Write the model card of the policy in `target`, and its prompt where that is plain text."""
+    template = _template(config)
+    if template is not None and not template.use_chat_template:
+        (target / PROMPT_FILE).write_text(_plain_prompt(template), encoding="utf-8")
+    text = "\n".join(_card_lines(target, folder, config, step))
+    (target / CARD).write_text(f"{text}\n", encoding="utf-8")
+
+
+def usage_lines(config: Mapping[str, object], policy: Path, place: str) -> list[str]:
+    """Python lines that load the exported `policy`, in `place`, and sample it as in training.
+
+    Without a recorded prompt there are only the lines that load it.
+    """
+    lines = [
+        f"from transformers import AutoModelForCausalLM, AutoTokenizer; place = {place!r}",
+        "tokenizer, model = (c.from_pretrained(place) for c in (AutoTokenizer, AutoModelForCausalLM))",
+    ]
+    if (policy / "adapter_config.json").is_file():
+        base = str(setting(config, "model.source") or "BASE_MODEL")
+        lines[0] += f"; base = {base!r}; from peft import PeftModel"
+        lines[1] = f"{lines[1].replace('(place)', '(base)')}; model = PeftModel.from_pretrained(model, place)"
+    template = _template(config)
+    if template is None:
+        return lines
+    if template.use_chat_template and (day := _day(config, policy, "strftime_now")) is not None:
+        lines[0] += "; import datetime, re"
+        lines[1] += f"; {_FIX_DATE.format(year=day.year, month=day.month, day=day.day)}"
+    if not template.use_chat_template:
+        lines[0] += "; import pathlib"
+    is_built_in = setting(config, "model.kind") == "tiny" or setting(config, "model.weights") == "random"
+    has_stop = bool(template.stop) and not is_built_in
+    stop = f", stop_strings={list(template.stop)!r}, tokenizer=tokenizer" if has_stop else ""
+    text = (
+        "tokenizer.decode(model.generate(prompt, do_sample=True, top_k=0, top_p=1.0, "
+        f"temperature={setting(config, 'rollout.temperature')}, "
+        f"max_new_tokens={setting(config, 'rollout.max_new_tokens')}{stop})[0, prompt.shape[1]:])"
+    )
+    if template.stop and is_built_in:  # transformers cannot search for strings in the built-in vocabulary
+        lines[0] += "; import re"
+        text = f"re.split({'|'.join(f'(?<={re.escape(one)})' for one in template.stop)!r}, {text})[0]"
+    return [*lines, f'prompt = {_prompt(config, template, policy)}, return_tensors="pt")', f"print({text})"]
+
+
+def _template(config: Mapping[str, object]) -> PromptTemplate | None:
+    try:
+        given = json.dumps(setting(config, "model.prompt"))
+        template: PromptTemplate = TypeAdapter(Prompt).validate_json(given)
+    except ValidationError:
+        return None
+    return template
+
+
+def _prompt(config: Mapping[str, object], template: PromptTemplate, policy: Path) -> str:
+    """The call, still open, that encodes an example as in training."""
+    is_chain = setting(config, "dataset.kind") == "arithmetic"
+    question = "7+8-4=" if is_chain else "What is 7 + 8 - 4?"
+    if not template.use_chat_template:
+        read = f'pathlib.Path(place, "{PROMPT_FILE}").read_text(encoding="utf-8")'
+        return f"tokenizer.encode({read}.replace({_QUESTION!r}, {question!r})"
+    turns = [{"role": "system", "content": template.system}] if template.system is not None else []
+    for one in template.examples:
+        turns.append({"role": "user", "content": template.user.replace(_QUESTION, one.question)})
+        turns.append({"role": "assistant", "content": one.answer})
+    turns.append({"role": "user", "content": template.user.replace(_QUESTION, question)})
+    day = _day(config, policy, "date_string")
+    options = {} if day is None else {"date_string": day.strftime("%d %b %Y")}
+    given = "".join(f", {name}={value!r}" for name, value in {**options, **template.chat_options}.items())
+    return f"tokenizer.apply_chat_template({turns!r}, add_generation_prompt=True, return_dict=False{given}"
+
+
+def _plain_prompt(template: PromptTemplate) -> str:
+    """The prompt's text with the place of the question."""
+    shown = [template.user.replace(_QUESTION, one.question) + one.answer for one in template.examples]
+    return template.separator.join([*shown, template.user])
+
+
+def _day(config: Mapping[str, object], policy: Path, reads: str) -> date | None:
+    """The day that the chat template saw in training, where the policy's template names `reads`."""
+    day = setting(config, "model.date")
+    files = [policy / name for name in ("chat_template.jinja", "tokenizer_config.json")]
+    text = "".join(read_plain(path).decode("utf-8", "replace") for path in files if path.is_file())
+    return date.fromisoformat(day) if isinstance(day, str) and reads in text else None
+
+
+def _card_lines(target: Path, folder: RunFolder, config: Mapping[str, object], step: int) -> Iterator[str]:
+    provenance, _ = read_object(folder.provenance_file)
+    base, method = setting(config, "model.source"), str(setting(config, "algorithm.name"))
+    yield from ("---", "library_name: transformers", "pipeline_tag: text-generation")
+    if isinstance(base, str) and not is_local(base):
+        yield f"base_model: {base}"
+    yield from ("tags: [atrium, reinforcement-learning]", "---", "", f"# {folder.name}, step {step}", "")
+    source = str(base or "the built-in model")
+    source = Path(source).name if is_local(source) else source
+    data = setting(config, "dataset.name") or setting(config, "dataset.kind")
+    seed = setting(config, "seed")
+    yield f"Model {source}, trained on {data} with the method {method}, seed {seed}, by Atrium."
+    yield from ("", "## Use", "", "From within this folder:", "", "```python")
+    yield from usage_lines(config, target, ".")
+    yield from ("```", "", "## Method", "", "| axis | choice |", "|---|---|")
+    described = {"method": method, **mapping_at(read_object(folder.method_file)[0], "description")}
+    yield from (f"| {name} | {str(value).replace('|', '/')} |" for name, value in described.items() if value)
+    yield from ("", "## Scores", "", *_score_lines(folder, step))
+    yield from ("", "## Origin", "")
+    commit = setting(provenance, "code.commit") or "unknown"
+    changes = " with local changes" if setting(provenance, "code.is_dirty") else ""
+    yield f"- Run `{folder.name}`, step {step}"
+    yield f"- Atrium {provenance.get('atrium', 'of an unknown version')}, commit {commit}{changes}"
+    command = str(provenance.get("command") or "unknown")
+    program, *arguments = command.split(" ", 1)
+    yield f"- Command: `{' '.join([Path(program).name, *arguments])}`"
+
+
+def _score_lines(folder: RunFolder, step: int) -> Iterator[str]:
+    """A table of the evaluations before training and at the step."""
+    found = {name: {one.step: one for one in points} for name, points in read_evaluations(folder).items()}
+    if not any(step in points for points in found.values()):
+        yield f"Step {step} was not evaluated."
+        if not found:
+            return
+        yield ""
+    yield f"| benchmark | problems | score | step 0 | step {step} |"
+    yield "|---|---|---|---|---|"
+    for name, points in sorted(found.items()):
+        some = next(iter(points.values()))
+        scores = " | ".join(_score(points.get(one)) for one in (0, step))
+        yield f"| {name} | {some.num_problems or '–'} | Mean@{some.k or 'k'} | {scores} |"
+    yield from ("", "In brackets: 95 % intervals over problems.")
+
+
+def _score(point: EvaluationPoint | None) -> str:
+    return "–" if point is None else f"{share(point.mean_at_k)} {span(point.interval_over_problems)}".rstrip()

@@ -1,0 +1,52 @@
+"""What an exported policy says of itself: its lines prompt it exactly as training did."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from atrium.cli.runs.model_card import usage_lines, write_card
+from atrium.config.compose import compose
+from atrium.data.prompts import encode_prompt
+from atrium.models.policy import load_policy, save_policy
+from atrium.models.settings import TinySettings
+from atrium.models.tiny import CHAT_TEMPLATE, build_tiny_policy
+from atrium.records import Problem
+from atrium.tracking.run_folder import RunFolder
+
+CLOCK = "{{ '<q>' + date_string[:2] + strftime_now('%Y%m') }}" + CHAT_TEMPLATE
+EXAMPLES = "examples:[{question:'1+2=',answer:'1+2=3;'}]"
+PROMPTS = [
+    (CHAT_TEMPLATE, ["model.prompt=question"]),
+    (CHAT_TEMPLATE, [f"model.prompt={{user:'{{question}}',system:'1+1',{EXAMPLES}}}"]),
+    (CHAT_TEMPLATE, ["model.prompt={user:'{question}=',stop:[';','=1']}"]),
+    (CLOCK, ["model.prompt=question", "model.date=2024-07-26"]),
+    (CHAT_TEMPLATE, [f"model.prompt={{user:'{{question}}',use_chat_template:false,{EXAMPLES},stop:['+']}}"]),
+]
+
+
+@pytest.mark.parametrize(("chat_template", "overrides"), PROMPTS)
+def test_printed_lines_prompt_the_policy_as_training_does(chat_template, overrides, tmp_path, capsys):
+    config = compose([*overrides, "rollout.max_new_tokens=3", "model.lora=null"])
+    built = build_tiny_policy(TinySettings(hidden_size=16, num_layers=1, num_heads=2), seed=0)
+    built.tokenizer.chat_template = chat_template
+    target = tmp_path / "export"
+    save_policy(built, target)
+    folder = RunFolder.create(tmp_path, "quickstart", "grpo", 0)
+    record = config.model_dump(mode="json")
+    write_card(target, folder, record, step=0)
+    lines = usage_lines(record, target, str(target))
+    assert len(lines) == 4
+    found = {}
+    exec("\n".join(lines), found)
+    problem = Problem(problem_id="0", question="7+8-4=", answer="11")
+    tokenizer = load_policy(target, dtype=torch.float32, device="cpu").tokenizer
+    prompt = encode_prompt(tokenizer, problem, config.model.prompt, config.model.date)
+    assert found["prompt"].tolist() == [prompt.tolist()]
+    assert capsys.readouterr().out
+    assert all(re.escape(stop).replace("\\", "\\\\") in lines[3] for stop in config.model.prompt.stop)
+    record["model"] |= {"kind": "hub", "weights": "pretrained"}
+    stops = usage_lines(record, target, str(target))[3]
+    assert ("stop_strings=" in stops) == bool(config.model.prompt.stop)
