@@ -354,6 +354,13 @@ def test_export_writes_the_latest_policy_and_how_to_load_it(run, atrium):
     assert str(target) not in card
 
 
+def test_export_takes_its_run_as_a_flag_as_evaluate_does(run, atrium):
+    assert atrium("export", "--run", "last")[0] == 0
+    assert exported_step(run.path / "export" / "step-000006") == 6
+    assert fails(atrium("export", "last", "--run", "last"), "RUN and --run mean the same; give one")
+    assert fails(atrium("export"), "RUN")
+
+
 def test_export_takes_the_best_or_a_step_and_a_place(run, atrium, tmp_path):
     (run.checkpoints_dir / "best.json").write_text('{"step": 4, "value": 0.5}')
     assert atrium("export", "last", "--best", "--to", "best")[0] == 0

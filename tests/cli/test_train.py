@@ -322,3 +322,22 @@ def test_what_no_shell_asks_is_one_line(begun, monkeypatch, capsys, asked):
     monkeypatch.delenv("COMP_LINE", raising=False)
     assert main(["-sc", *asked]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "meant"),
+    [
+        (["--lr", "1e-5"], "optimizer.learning_rate=1e-5"),
+        (["--lr=1e-5"], "optimizer.learning_rate=1e-5"),
+        (["--learning-rate", "1e-5"], "optimizer.learning_rate=1e-5"),
+        (["--seed", "3"], "seed=3"),
+        (["--max-new-tokens=64"], "rollout.max_new_tokens=64"),
+        (["--batch-size", "16"], "rollout.num_prompts=16"),
+        (["--algorithm", "grpo", "seed=1"], "algorithm=grpo"),
+        (["--lr", "seed=1"], "optimizer.learning_rate=VALUE"),
+        (["--mulitrun", "seed=0,1"], "--multirun"),
+    ],
+)
+def test_an_unknown_flag_suggests_the_setting_with_its_value_or_the_nearest_flag(begun, capsys, argv, meant):
+    assert main(["train", *argv]) == 2
+    assert f"there is no such flag; did you mean {meant}?" in capsys.readouterr().err

@@ -15,7 +15,10 @@ OVERLONG = {"reward.overlong": {"buffer_tokens": 65, "factor": 1.0}}
 
 WRONG = [
     # Keys that are not there.
-    ({"optimizer.lr": 1e-4}, "optimizer.lr=0.0001: unknown key; allowed in optimizer: beta1, "),
+    (
+        {"optimizer.lr": 1e-4},
+        "optimizer.lr=0.0001: unknown key; did you mean optimizer.learning_rate? allowed in optimizer: ",
+    ),
     ({"model.warmup.direct_fraction": 0.1}, "did you mean model.warmup.direct_frac? "),
     ({"algorithm.advantage.bsaeline": "none"}, "did you mean algorithm.advantage.baseline? "),
     (
@@ -130,3 +133,22 @@ def test_a_wrong_setting_is_named_with_what_is_allowed(quickstart, settings, sai
 @pytest.mark.parametrize("settings", RIGHT, ids=str)
 def test_a_setting_at_the_edge_of_what_is_allowed_is_accepted(quickstart, settings):
     validated(_with(quickstart, settings))
+
+
+@pytest.mark.parametrize("key", ["lr", "optimizer.lr"])
+def test_a_name_of_other_programs_suggests_the_setting(key):
+    with pytest.raises(ConfigError, match=r"unknown key; did you mean optimizer\.learning_rate\?"):
+        compose([f"{key}=1e-5"])
+
+
+@pytest.mark.parametrize("line", ["divergence.kind=triangular", "reward.kind=mine", "grader.kind=sql"])
+def test_an_unknown_kind_mentions_plugins(line):
+    with pytest.raises(ConfigError, match=r"a kind of your own needs --plugin FILE\.py"):
+        compose([line])
+
+
+def test_letters_other_than_ascii_reach_the_settings_own_checks():
+    assert compose(["label=größe"]).label == "größe"
+    assert compose(['label="größe, 2"']).label == "größe, 2"
+    with pytest.raises(ConfigError, match=r"experiment_name=実験: allowed is letters, digits"):
+        compose(["experiment_name=実験"])

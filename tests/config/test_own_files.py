@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from atrium.config.compose import compose, compose_all, with_files
+from atrium.config.compose import check_overrides, compose, compose_all, with_files
 from atrium.config.files import conf_folder
 from atrium.errors import ConfigError
 
@@ -112,3 +112,14 @@ def test_a_missing_file_is_named(tmp_path):
         ConfigError, match=r"none.yaml: there is no such file; allowed is a file of conf/model"
     ):
         with_files([f"model={tmp_path / 'none.yaml'}"])
+
+
+@pytest.mark.parametrize("folder", ["./policy", "../policy", "/data/policy", "~/policy"])
+def test_a_folder_in_place_of_a_model_is_the_language_model_in_it(folder):
+    lines = with_files([f"model={folder}", "seed=1"])
+    assert lines == ["model=hub", f"model.source={folder}", "seed=1"]
+
+
+def test_a_hub_name_in_place_of_a_model_is_refused_with_the_settings_to_type():
+    with pytest.raises(ConfigError, match=r"did you mean model=hub model\.source=org/Name-1\.5B\?"):
+        check_overrides(["model=org/Name-1.5B"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 
 import pytest
@@ -11,6 +12,7 @@ from atrium.tracking.find import (
     TRAINED,
     WITH_CHECKPOINT,
     WITH_ROLLOUTS,
+    WITH_SAMPLES,
     find_run,
     list_runs,
     short_name,
@@ -182,3 +184,16 @@ def test_the_short_name_of_a_run_finds_it_again(runs_dir, three):
     for run in [*three, twin]:
         assert find_run(runs_dir, short_name(runs_dir, run)).path == run.path
     assert short_name(runs_dir, three[1]) == "bbbb"
+
+
+def test_last_with_samples_is_the_latest_evaluation_of_a_training_run_or_of_its_own(runs_dir, three):
+    trained, evaluated, _ = three
+    evaluated.config_file.write_text('{"kind": "evaluation"}')
+    for run, written in ((evaluated, 1_000.0), (trained, 2_000.0)):
+        path = run.evaluations_dir / "aime24" / "step-000004.parquet"
+        path.parent.mkdir(parents=True)
+        path.touch()
+        os.utime(path, (written, written))
+    assert find_run(runs_dir, "last", last=WITH_SAMPLES).path == trained.path
+    os.utime(evaluated.evaluations_dir / "aime24" / "step-000004.parquet", (3_000.0, 3_000.0))
+    assert find_run(runs_dir, "last", last=WITH_SAMPLES).path == evaluated.path

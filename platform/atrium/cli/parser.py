@@ -49,8 +49,12 @@ class CommandParser(argparse.ArgumentParser):
         """Add the argument that names one run, and the runs folder."""
         self.add_argument(
             "run",
+            nargs="?",
             metavar="RUN",
             help="`last`, a run's name as `atrium runs` prints it, its unique end, or its folder",
+        )
+        self.add_argument(
+            "--run", dest="named_run", metavar="RUN", help="the same, as `atrium evaluate` has it"
         )
         self.add_runs_dir()
 
@@ -64,7 +68,14 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """The arguments; `--help` is answered and raises `SystemExit`, as argparse has it."""
-        return self.parse_intermixed_args(list(argv))  # settings may stand behind options
+        arguments = self.parse_intermixed_args(list(argv))  # settings may stand behind options
+        if "named_run" in arguments:
+            if (arguments.run is None) == (arguments.named_run is None):
+                if arguments.run is None:
+                    self.error("the following arguments are required: RUN")
+                self.error("RUN and --run mean the same; give one")
+            arguments.run = arguments.run or arguments.named_run
+        return arguments
 
 
 def draw(arguments: argparse.Namespace, figures: Callable[[Path], Iterable[Path]]) -> None:

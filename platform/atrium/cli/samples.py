@@ -13,7 +13,7 @@ from rich.console import Console
 
 from atrium.cli.parser import CommandParser, files_explained
 from atrium.errors import RunFolderError
-from atrium.tracking.find import EVALUATED, find_run
+from atrium.tracking.find import WITH_SAMPLES, find_run
 from atrium.tracking.formatting import counted, printable, share
 from atrium.tracking.layout import step_of
 from atrium.tracking.printing import print_cells, say, standard_output
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     """Show or write what `argv` asks for; the exit code, or an `AtriumError`."""
     arguments = _parser().parse(argv)
     with files_explained():
-        folder = find_run(arguments.runs_dir, arguments.run, last=EVALUATED)
+        folder = find_run(arguments.runs_dir, arguments.run, last=WITH_SAMPLES)
         evaluations = read_rows(folder, benchmark=arguments.benchmark, step=arguments.step)
         _write(arguments, evaluations)
         console = standard_output()

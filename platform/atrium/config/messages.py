@@ -91,6 +91,8 @@ def _line(key: str, details: Sequence[Details], model: type[BaseModel], data: ob
         allowed.append("auto")
     names = [name for detail in details for name in _names(detail)]
     near = suggestion(value, names) if isinstance(value, str) else ""
+    if first["type"] == "union_tag_invalid" and not near:
+        near = "; a kind of your own needs --plugin FILE.py"
     return f"{key}={shown(value)}: allowed is {' or '.join(allowed)}{near}"
 
 

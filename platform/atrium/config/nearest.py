@@ -10,6 +10,21 @@ _CUTOFF = 0.6
 _MAX_SHOWN = 60
 MAX_LISTED = 12
 """Names beyond which a mistake is answered by the nearest alone."""
+_SHORT = {
+    "lr": "learning_rate",
+    "wd": "weight_decay",
+    "steps": "num_steps",
+    "max_steps": "num_steps",
+    "epochs": "num_epochs",
+    "warmup_steps": "num_warmup_steps",
+    "max_tokens": "max_new_tokens",
+    "max_length": "max_new_tokens",
+    "num_generations": "group_size",
+    "batch_size": "num_prompts",
+    "temp": "temperature",
+    "clip_range": "delta",
+}
+"""Settings by the names that other programs have for them."""
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = _CUTOFF) -> str | None:
@@ -31,6 +46,7 @@ def nearest_key(key: str, known: Iterable[str]) -> str | None:
     """
     keys = sorted(known, key=lambda candidate: (-candidate.count("."), candidate))
     parent, _, last = key.rpartition(".")
+    last = _SHORT.get(last, last)
     by_last = {_last(candidate): candidate for candidate in keys}
     siblings = {_last(candidate): candidate for candidate in keys if _parent(candidate) == parent}
     if last in by_last:
@@ -40,6 +56,12 @@ def nearest_key(key: str, known: Iterable[str]) -> str | None:
     if (found := nearest(last, by_last, cutoff=0.85)) is not None:
         return by_last[found]
     return nearest(key, keys) if not siblings else None
+
+
+def is_named(key: str, name: str) -> bool:
+    """Whether `name` is the last part of the key, or another program's name for it."""
+    last = _last(name)
+    return _last(key) in (last, _SHORT.get(last))
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -24,6 +24,8 @@ from atrium.errors import ConfigError
 _MAX_DEPTH = 32
 _PLAIN_INTERPOLATION = re.compile(r"\$\{[\w.]+\}")
 _FIELD_PATH = re.compile(r"(?<![\w.])[A-Za-z_][\w.]*\[\d+\][\w.\[\]]*?(?=[,\s\]}]|$)")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w./-]+")
+_OTHER_LETTERS = re.compile(r"(?=[^\s,=\[\]{}()]*[^\x00-\x7f])[^\s,=\[\]{}():]+")
 FORBIDDEN_KEY = "_target_"
 
 NO_CALLS = (
@@ -45,7 +47,7 @@ def parse_overrides(lines: Sequence[str], groups: Groups, *, allow_sweeps: bool 
         _refuse_code(line)
         if line.lstrip("+~").startswith((f"{LOCAL}=", f"{LOCAL}@")):
             raise ConfigError(f"{line}: conf/{LOCAL}/default.yaml applies by itself; change the file instead")
-    overrides = [_parse(_with_quoted_paths(line), groups) for line in lines]
+    overrides = [_parse(_with_quotes(line), groups) for line in lines]
     for override in overrides:
         _check_shape(override, groups, allow_sweeps=allow_sweeps)
         if override.key_or_group in groups:
@@ -91,11 +93,12 @@ def _refuse_code(line: str) -> None:
         )
 
 
-def _with_quoted_paths(line: str) -> str:
-    """The line with quotes around paths such as messages[1].content, which Hydra's grammar asks for."""
+def _with_quotes(line: str) -> str:
+    """The line with the quotes that Hydra needs around messages[1].content and letters other than ASCII."""
     key, equals, value = line.partition("=")
     is_quoted = "'" in value or '"' in value
-    return line if is_quoted else key + equals + _FIELD_PATH.sub(r'"\g<0>"', value)
+    quoted = _OTHER_LETTERS.sub(r'"\g<0>"', _FIELD_PATH.sub(r'"\g<0>"', value))
+    return line if is_quoted else key + equals + quoted
 
 
 def _parse(line: str, groups: Groups) -> Override:
@@ -175,6 +178,8 @@ def _check_option(override: Override, options: Sequence[str]) -> None:
     for option in _values(override):
         if not isinstance(option, str) or option not in options:
             near = suggestion(option, options) if isinstance(option, str) else ""
+            if group == "model" and isinstance(option, str) and _HUB_NAME.fullmatch(option):
+                near = f"; did you mean model=hub model.source={option}?"
             is_listed = not near or len(options) <= MAX_LISTED
             listed = f"{'' if near else ';'} allowed is {', '.join(options)}" if is_listed else ""
             raise ConfigError(f"{group}={shown(option)}: there is no such option{near}{listed}")

@@ -22,11 +22,14 @@ _OF_RUN = {"algorithm": ("label",)}
 """Keys of a group's file that are settings of the run: what its method is called in figures and tables."""
 _OVERRIDE = re.compile(r"override\s+/(\w+)(@_global_\.\1)?")
 _PARENT = re.compile(r"[\w/-]+")
+_FOLDER = ("./", "../", "/", "~/")
 _PLAIN_TEXT = re.compile(r"[A-Za-z_][\w./-]*")
 
 
 def expand_files(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
     """The arguments, with each `GROUP=PATH.yaml` (or .yml) replaced by the overrides of that file.
+
+    `model=./FOLDER` means the language model in that folder.
 
     Those stand first, so that what is typed wins. `groups` are the options of each group. Raises
     `ConfigError` for a file that is missing, and where one holds anything but settings and a `defaults` list
@@ -38,6 +41,8 @@ def expand_files(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) 
         group, _, value = argument.partition("=")
         if group in groups and value.endswith((".yaml", ".yml")):
             of_files += _read(group, value, groups[group])
+        elif group == "model" and value.startswith(_FOLDER) and "," not in value:
+            typed += ["model=hub", f"model.source={value}"]  # as MODEL=./folder means it
         else:
             typed.append(argument)
     return [*of_files, *typed]

@@ -93,9 +93,10 @@ def _object(path: Path, place: str, text: str) -> Row:
     if text.startswith(_POINTER):
         raise DataError(f"{path}: is a Git LFS pointer, not the data; fetch it with `git lfs pull`")
     try:
-        row = parse_json(text)
+        row = parse_json(text.rstrip())
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: {place} is not JSON ({error}); is the file whole?") from error
+        said = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+        raise DataError(f"{path}: {place} is not JSON ({said}); is the file whole?") from error
     if not isinstance(row, dict):
         raise DataError(f"{path}: {place} is not an object with fields")
     return row

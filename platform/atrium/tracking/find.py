@@ -30,6 +30,8 @@ class LatestQuery:
 
     is_meant: Callable[[RunFolder], bool]
     words: str
+    when: Callable[[RunFolder], float] | None = None
+    """When the event was that the latest run is meant by; by default the run's start."""
 
 
 def list_runs(runs_dir: Path | str) -> list[RunFolder]:
@@ -69,7 +71,8 @@ def find_run(runs_dir: Path | str, wanted: str, *, last: LatestQuery | None = No
             "one, --runs-dir names another place"
         )
     if wanted == "last":
-        for run in reversed(runs):
+        in_order = runs if last is None or last.when is None else sorted(runs, key=last.when)
+        for run in reversed(in_order):
             if not is_failed_start(run) and (last is None or last.is_meant(run)):
                 return run
         words = "{} holds no run that has started" if last is None else last.words
@@ -122,8 +125,19 @@ def _is_evaluation(folder: RunFolder) -> bool:
 
 
 TRAINED = LatestQuery(lambda run: not _is_evaluation(run), "{} holds no training")
+
+
+def _last_evaluated(folder: RunFolder) -> float:
+    """When samples of an evaluation were last written, in seconds since 1970; 0 where there are none."""
+    times = (path.stat().st_mtime for path in folder.evaluations_dir.glob("*/*.parquet"))
+    return max(times, default=0.0)
+
+
 EVALUATED = LatestQuery(_is_evaluation, "{} holds no evaluation")
 WITH_CHECKPOINT = LatestQuery(lambda run: bool(run.checkpoint_steps()), "no run in {} has a checkpoint")
+WITH_SAMPLES = LatestQuery(
+    lambda run: _last_evaluated(run) > 0.0, "{} holds no samples of an evaluation", _last_evaluated
+)
 WITH_ROLLOUTS = LatestQuery(lambda run: bool(steps_in(run.rollouts_dir)), "no run in {} recorded rollouts")
 
 

@@ -20,6 +20,7 @@ Schema = Mapping[str, Any]
 
 _PART = re.compile(r"  - (\w+): .*?  # (.+)")
 _MAX_WIDTH = 100
+_LONGEST_NAME = 60
 _USAGE = """\
 atrium train: train a policy by reinforcement learning with verifiable rewards.
 
@@ -68,6 +69,17 @@ def _own_settings() -> Iterator[str]:
     for name, node in schema["properties"].items():
         if not kinds(node, schema):
             yield from _setting(name, node, schema)
+
+
+def setting_names(path: str = "") -> Iterator[str]:
+    """The dotted names of all sections and settings."""
+    schema = RunConfig.model_json_schema()
+    queue: list[tuple[str, Schema]] = list(schema["properties"].items())
+    for name, node in queue:
+        yield name
+        properties = [pair for kind in kinds(node, schema) for pair in kind["properties"].items()]
+        if len(name) < _LONGEST_NAME:  # suites of benchmarks hold benchmarks
+            queue += [(f"{name}.{key}", below) for key, below in properties]
 
 
 def _section(path: str) -> Iterator[str]:

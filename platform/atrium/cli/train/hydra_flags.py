@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from atrium.config.compose import HYDRA_VERSION_BASE
 from atrium.config.files import CONFIG_NAME, conf_folder
-from atrium.config.nearest import shown, suggestion
+from atrium.config.nearest import is_named, nearest_key, shown, suggestion
 from atrium.errors import ConfigError
 
 PROGRAM = "atrium"
@@ -47,9 +47,9 @@ def parse_flags(argv: Sequence[str]) -> argparse.Namespace:
     if unknown:
         own = ("--resume", "--from-step", "--profile", "--print-script")
         known = [*(name for name in parser._option_string_actions if name.startswith("--")), *own]
+        near = _meant(unknown[0], argv, known) or ";"
         raise ConfigError(
-            f"atrium train {shown(unknown[0])}: there is no such flag{suggestion(unknown[0], known) or ';'} "
-            "`atrium train --help` lists them"
+            f"atrium train {shown(unknown[0])}: there is no such flag{near} `atrium train --help` lists them"
         )
     for name in _REFUSED:
         if getattr(flags, name) is not None:
@@ -70,6 +70,19 @@ def parse_flags(argv: Sequence[str]) -> argparse.Namespace:
             "atrium train: --resolve and --package go with --cfg; allowed is --cfg job --resolve"
         )
     return flags
+
+
+def _meant(flag: str, argv: Sequence[str], flags: Sequence[str]) -> str:
+    """`; did you mean X?` for an unknown flag: a setting of that name with its value, or the nearest flag."""
+    from atrium.cli.train.help import setting_names
+
+    name, _, value = flag.lstrip("-").partition("=")
+    name = name.replace("-", "_")
+    after = argv[place] if (place := list(argv).index(flag) + 1) < len(argv) else ""
+    value = value or (after if "=" not in after and not after.startswith("-") else "") or "VALUE"
+    setting = nearest_key(name, setting_names())
+    as_setting = f"; did you mean {setting}={value}?" if setting is not None else ""
+    return as_setting if setting and is_named(setting, name) else suggestion(flag, flags) or as_setting
 
 
 def check_completion(asked: Sequence[str]) -> None:
