@@ -165,3 +165,11 @@ def test_epsilon_0_leaves_the_other_groups_of_a_silent_one_as_they_are():
     found_B = of_rows(Advantage(scale="group_std", ddof=0, epsilon=0.0), batch)
     assert found_B[:3].tolist() == [0.0, 0.0, 0.0]
     assert found_B[3:].tolist() == pytest.approx([2**0.5, -(0.5**0.5), -(0.5**0.5)])
+
+
+@pytest.mark.parametrize("scale", ["none", "group_std", "batch_std", "token_std"])
+def test_reward_that_is_not_finite_stays_visible_in_the_advantage(scale):
+    found_BT = compute_advantages(
+        Advantage(scale=scale, epsilon=0.0), make_batch([1.0, float("nan"), 0.0]), None, local_sum
+    )
+    assert found_BT[1].isnan().all()

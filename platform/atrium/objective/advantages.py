@@ -50,7 +50,7 @@ def compute_advantages(
 
 def _divided(value: Tensor, scale: Tensor) -> Tensor:
     """The values over their scale, and 0 where the scale is 0: equal rewards say nothing about an answer."""
-    return torch.where(scale > 0.0, value / scale, 0.0)
+    return torch.where(scale == 0.0, 0.0, value / scale)  # NaN stays NaN, so that the update is skipped
 
 
 def _centred(baseline: str, reward_B: Tensor, group_B: Tensor, sum_over_ranks: Sum) -> Tensor:
@@ -116,7 +116,7 @@ def _batch_std(reward_B: Tensor, ddof: int, sum_over_ranks: Sum) -> Tensor:
     mean = total / count.clamp(min=1.0)
     square = sum_over_ranks(torch.square(reward_B - mean).sum())
     deviation = torch.sqrt(square / (count - ddof).clamp(min=1.0))
-    return torch.where(deviation > _ROUNDING * mean.abs(), deviation, 0.0)
+    return torch.where(deviation <= _ROUNDING * mean.abs(), 0.0, deviation)
 
 
 def _whiten(value_BT: Tensor, mask_BT: Tensor, epsilon: float, sum_over_ranks: Sum) -> Tensor:
@@ -125,8 +125,8 @@ def _whiten(value_BT: Tensor, mask_BT: Tensor, epsilon: float, sum_over_ranks: S
     mean = total / count.clamp(min=1.0)
     centred_BT = (value_BT - mean) * mask_BT
     variance = sum_over_ranks(torch.square(centred_BT).sum()) / (count - 1.0).clamp(min=1.0)
-    variance = torch.where(variance > torch.square(_ROUNDING * mean), variance, 0.0) + epsilon
-    return torch.where(variance > 0.0, centred_BT * torch.rsqrt(variance), 0.0)
+    variance = torch.where(variance <= torch.square(_ROUNDING * mean), 0.0, variance) + epsilon
+    return torch.where(variance == 0.0, 0.0, centred_BT * torch.rsqrt(variance))
 
 
 def _all_ranks(total: Tensor, count: Tensor, sum_over_ranks: Sum) -> tuple[Tensor, Tensor]:
