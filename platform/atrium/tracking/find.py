@@ -174,7 +174,7 @@ def _matching(runs: Sequence[RunFolder], wanted: str) -> list[RunFolder]:
 
 def _nearest(runs: Sequence[RunFolder], wanted: str) -> str:
     experiments = dict.fromkeys(run.name.partition("/")[0] for run in runs)
-    names = [*experiments, *(run.path.name for run in runs), *(run.name for run in runs)]
+    names = ["last", *experiments, *(run.path.name for run in runs), *(run.name for run in runs)]
     if close := difflib.get_close_matches(wanted[:200], names, n=1, cutoff=0.5):
         return f"did you mean {close[0]}?"
     return f"the latest are {_listed([run.name for run in reversed(runs)])}"
