@@ -9,17 +9,22 @@ import pytest
 
 from atrium.compare.crossed import crossed_mean
 from atrium.compare.planned_seeds import SeedPlan, first_seeds
-from atrium.compare.readings import as_always_wrong, joint_exclusion, joint_kind
+from atrium.compare.readings import as_always_wrong
 from atrium.compare.simultaneous import SINGLE
+from atrium.compare.verdicts import judged, under_both_readings
 from atrium.evaluation.estimates import Interval
 
 ABOVE, AROUND, BELOW = Interval(0.01, 0.1), Interval(-0.02, 0.1), Interval(-0.2, -0.1)
 
 
+def _under_readings(*intervals):
+    both = [judged(0.0, names=("grpo", "atr"), num_seeds=(5, 5), interval=one) for one in intervals]
+    return under_both_readings(*both, ["3 of atr"])
+
+
 @pytest.mark.parametrize(
     ("intervals", "kind"),
     [
-        ([ABOVE], "better"),
         ([ABOVE, ABOVE], "better"),
         ([BELOW, BELOW], "worse"),
         ([AROUND, AROUND], "not_distinguishable"),
@@ -28,11 +33,14 @@ ABOVE, AROUND, BELOW = Interval(0.01, 0.1), Interval(-0.02, 0.1), Interval(-0.2,
     ],
 )
 def test_a_kind_holds_where_all_readings_give_it(intervals, kind):
-    assert joint_kind(intervals) == kind
+    assert _under_readings(*intervals).kind == kind
 
 
-def test_an_exclusion_is_the_weakest_of_all_readings():
-    assert joint_exclusion([AROUND, Interval(-0.3, 0.05)]) == 0.3
+def test_an_exclusion_is_the_weaker_one_of_both_readings():
+    found = _under_readings(AROUND, Interval(-0.3, 0.05))
+    assert found.excluded == 0.3
+    assert found.words.startswith("not distinguishable; differences beyond 30 points are excluded, whether")
+    assert _under_readings(AROUND, Interval(-1.0, 0.05)).excluded is None
 
 
 def test_the_second_reading_counts_diverged_seeds_as_always_wrong():
@@ -53,9 +61,9 @@ def test_a_method_that_diverges_is_neither_called_equal_within_less_than_its_los
         arms = [rng.binomial(8, np.clip(arm, 0, 1)) / 8 for arm in arms]
         gaps = [arms[1] - arms[0], as_always_wrong([arms[1]], has_diverged_S)[0] - arms[0]]
         intervals = [crossed_mean([gap]).another_exam.interval for gap in gaps]
-        kind = joint_kind(intervals)
-        better += kind == "better"
-        is_excluded = kind == "not_distinguishable" and joint_exclusion(intervals) < loss
+        found = _under_readings(*intervals)
+        better += found.kind == "better"
+        is_excluded = found.excluded is not None and found.excluded < loss
         wrong_exclusions += is_excluded and has_diverged_S.any()
     assert better == 0
     assert wrong_exclusions == 0

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from atrium.compare import verdicts
 from atrium.compare.arm_pairs import MEAN, PASS, Pair, best_arms, compare_pairs
 from atrium.compare.arms import Arm
 from atrium.compare.counted_runs import MissingRun
 from atrium.compare.diverged_runs import Tables, as_wrong_tables, diverged_seeds
 from atrium.compare.outcomes import EvaluatedRun
-from atrium.compare.statistics import Comparison, verdict
-from atrium.compare.verdicts import Verdict, under_both_readings, unfinished
+from atrium.compare.statistics import Comparison
+from atrium.compare.verdicts import under_both_readings, unfinished
 from atrium.evaluation.estimates import Interval
 
 
@@ -68,7 +67,7 @@ def judged_pairs(
         if seeds:
             pair = replace(pair, if_wrong=other.comparison)
             if judged.kind != "same_method":
-                judged = verdict_under_readings(pair.comparison, other.comparison, arms, seeds)
+                judged = under_both_readings(judged, other.verdict, seeds)
         lacking = [run for arm in arms for run in missing[arm]]
         if lacking and judged.kind != "same_method":
             kinds = {run.kind for run in lacking}
@@ -77,27 +76,6 @@ def judged_pairs(
             judged = unfinished("incomplete" if "incomplete" in kinds else "preliminary", value, named)
         found.append(replace(pair, verdict=judged))
     return found
-
-
-def verdict_under_readings(
-    by_score: Comparison, as_wrong: Comparison, names: tuple[str, str], diverged: Sequence[str]
-) -> Verdict:
-    """The verdict that holds under both readings, `names` baseline first; `diverged` as `3 of atr`."""
-    first, second = (
-        verdict(one, baseline_name=names[0], candidate_name=names[1]) for one in (by_score, as_wrong)
-    )
-    interval = interval_under_readings(by_score, as_wrong)
-    if not diverged or interval is None or {first.kind, second.kind} != {"not_distinguishable"}:
-        return under_both_readings(first, second, diverged)
-    joint = verdicts.judged(
-        by_score.difference.value,
-        names=names,
-        num_seeds=by_score.num_seeds,
-        interval=interval,
-    )
-    listed = ", ".join(diverged)
-    more = f"whether the seeds that diverged ({listed}) count with their scores or as always wrong"
-    return replace(joint, words=f"{joint.words}, {more}")
 
 
 def best_under_readings(

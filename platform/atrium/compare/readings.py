@@ -1,9 +1,8 @@
-"""Two readings of runs that diverged, and what holds under both.
+"""Two readings of runs that diverged.
 
 A run that diverged has an outcome: the score of the policy that it diverged to. Whoever uses the method
 would throw that policy away, so a second reading counts the run as always wrong. A verdict has to hold under
-both readings; otherwise it depends on the diverged runs. An exclusion is the weaker one of the two. Pure
-functions.
+both readings (`verdicts.under_both_readings`). Pure functions.
 
 Axes: S seeds, P problems.
 """
@@ -11,14 +10,9 @@ Axes: S seeds, P problems.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from atrium.evaluation.estimates import Interval
-
-ReadingKind = Literal["better", "worse", "not_distinguishable", "depends_on_diverged"]
 
 
 def is_diverged_outcome(evaluated_step: int, last_step: int) -> bool:
@@ -32,16 +26,3 @@ def as_always_wrong(
     """The second reading of one arm: the values `[S, P]` with 0 for each seed that diverged."""
     is_kept_S1 = ~np.asarray(has_diverged_S, dtype=bool)[:, None]
     return [np.asarray(value_SP, dtype=np.float64) * is_kept_S1 for value_SP in values_by_benchmark]
-
-
-def joint_kind(intervals: Sequence[Interval]) -> ReadingKind:
-    """What the intervals of a difference say under every reading, each read by whether it leaves out 0."""
-    kinds: set[ReadingKind] = {
-        "better" if low > 0.0 else "worse" if high < 0.0 else "not_distinguishable" for low, high in intervals
-    }
-    return kinds.pop() if len(kinds) == 1 else "depends_on_diverged"
-
-
-def joint_exclusion(intervals: Sequence[Interval]) -> float:
-    """The size beyond which a difference is ruled out under every reading."""
-    return max(max(-low, high) for low, high in intervals)

@@ -115,11 +115,17 @@ def judged(
         words += f" (between {100.0 * least:.1f} and {100.0 * most:.1f})"
         return worded("better" if low > 0.0 else "worse", words)
     excluded = rounded_up(max(-low, high))
-    words = "not distinguishable; "
-    words += f"differences beyond {points(excluded)} are excluded" if excluded < 1.0 else "none is excluded"
+    found = _not_distinguishable(excluded if excluded < 1.0 else None)
     if is_more_than_noise_here:
-        words += "; on these very problems alone the difference is more than noise"
-    return replace(worded("not_distinguishable", words), excluded=excluded if excluded < 1.0 else None)
+        words = f"{found.words}; on these very problems alone the difference is more than noise"
+        found = replace(found, words=words)
+    return found
+
+
+def _not_distinguishable(excluded: float | None) -> Verdict:
+    """No difference is shown; those larger than `excluded` are ruled out."""
+    beyond = "none is excluded" if excluded is None else f"differences beyond {points(excluded)} are excluded"
+    return replace(worded("not_distinguishable", f"not distinguishable; {beyond}"), excluded=excluded)
 
 
 def same_method(verdict: Verdict) -> Verdict:
@@ -141,11 +147,17 @@ def before_plan(value: float, num_seeds: int, num_planned: int) -> Verdict:
 def under_both_readings(by_score: Verdict, as_wrong: Verdict, diverged: Sequence[str]) -> Verdict:
     """The verdict that holds whether diverged runs count with their scores or as always wrong.
 
-    `diverged` names these runs (`3 of atr`: seed and arm).
+    `diverged` names these runs (`3 of atr`: seed and arm). A difference is excluded only where both readings
+    exclude it.
     """
     listed = ", ".join(diverged)
     if not diverged:
         return by_score
+    if by_score.kind == as_wrong.kind == "not_distinguishable":
+        known = [one.excluded for one in (by_score, as_wrong) if one.excluded is not None]
+        found = _not_distinguishable(max(known) if len(known) == 2 else None)
+        more = f"whether the seeds that diverged ({listed}) count with their scores or as always wrong"
+        return replace(found, words=f"{found.words}, {more}")
     if by_score.kind == as_wrong.kind:
         more = (
             f"; it also holds if the seeds that diverged ({listed}) count as always wrong: {as_wrong.words}"
