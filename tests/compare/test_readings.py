@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from atrium.compare.crossed import crossed_mean
-from atrium.compare.planned_seeds import SeedPlan, first_seeds
+from atrium.compare.planned_seeds import SeedPlan
 from atrium.compare.readings import as_always_wrong
 from atrium.compare.simultaneous import SINGLE
 from atrium.compare.verdicts import judged, under_both_readings
@@ -88,4 +88,3 @@ def test_a_look_is_over_the_seeds_that_began_first():
     assert [plan.look(num) for num in (2, 3, 4, 5, 9)] == [None, 3, 3, 5, 5]
     assert SeedPlan(num_seeds=5).look(4) is None
     assert plan.words(7) == "5 of 5 planned seeds"
-    assert first_seeds([(30.0, 1), (10.0, 7), (20.0, 4)], 2) == [4, 7]

@@ -47,15 +47,16 @@ def compare_pairs(
     *,
     k: int,
     seed: int,
+    num_looks: int = 1,
 ) -> list[Pair]:
     """All candidates against the first arm: the macro average is one family, all single benchmarks another.
 
-    `tables` holds outcomes by benchmark and arm, seeds ascending.
+    `tables` holds outcomes by benchmark and arm, seeds ascending. The level is divided between `num_looks`.
     """
     by_name = {arm.name: arm for arm in arms}
     found = []
     for measure in measures:
-        for name, scores in scores_by_benchmark(arms, tables, measure, k=k).items():
+        for name, scores in scores_by_benchmark(arms, tables, measure, k=k, num_looks=num_looks).items():
             for candidate, contrast in scores.contrasts(arms[0].name):
                 comparison = compare_arms(
                     contrast.baseline,
@@ -92,6 +93,7 @@ def best_arms(
     pairs: Sequence[Pair],
     *,
     k: int,
+    num_looks: int = 1,
 ) -> dict[tuple[str, str], str | None]:
     """The arm shown to be the best by measure and benchmark; None while any verdict there is withheld.
 
@@ -101,7 +103,7 @@ def best_arms(
     by_name = {arm.name: arm for arm in arms}
     withheld = {(pair.measure, pair.benchmark) for pair in pairs if pair.verdict.withheld}
     for measure in dict.fromkeys(pair.measure for pair in pairs):
-        for name, scores in scores_by_benchmark(arms, tables, measure, k=k).items():
+        for name, scores in scores_by_benchmark(arms, tables, measure, k=k, num_looks=num_looks).items():
             best = None if (measure, name) in withheld else scores.best()
             others = [arm for arm in arms if arm.name != best]
             is_double = best is not None and any(are_same_method(by_name[best], arm) for arm in others)
@@ -120,7 +122,12 @@ def left_out_of_pairs(pairs: Sequence[Pair]) -> list[str]:
 
 
 def scores_by_benchmark(
-    arms: Sequence[Arm], tables: Mapping[str, Mapping[str, OutcomeTable]], measure: str, *, k: int
+    arms: Sequence[Arm],
+    tables: Mapping[str, Mapping[str, OutcomeTable]],
+    measure: str,
+    *,
+    k: int,
+    num_looks: int = 1,
 ) -> dict[str, ScoredArms]:
     """The scores of all arms on the macro average and on every benchmark, with the family of each."""
     single: dict[str, tuple[str, ...]] = {name: (name,) for name in tables}
@@ -132,7 +139,7 @@ def scores_by_benchmark(
                 for arm in arms
             },
             seeds={arm.name: arm.seeds for arm in arms},
-            family=Family(num_candidates=len(arms) - 1, num_benchmarks=len(family)),
+            family=Family(num_candidates=len(arms) - 1, num_benchmarks=len(family), num_looks=num_looks),
         )
         for family in families
         for name, members in family.items()

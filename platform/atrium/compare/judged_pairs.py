@@ -10,8 +10,9 @@ from atrium.compare.arms import Arm
 from atrium.compare.counted_runs import MissingRun
 from atrium.compare.diverged_runs import Tables, as_wrong_tables, diverged_seeds
 from atrium.compare.outcomes import EvaluatedRun
+from atrium.compare.planned_seeds import PlannedArms
 from atrium.compare.statistics import Comparison
-from atrium.compare.verdicts import under_both_readings, unfinished
+from atrium.compare.verdicts import before_plan, under_both_readings, unfinished
 from atrium.evaluation.estimates import Interval
 
 
@@ -25,22 +26,51 @@ class JudgedPairs:
 
 
 def judge_pairs(
-    arms: Sequence[Arm],
-    tables: Tables,
-    runs: Mapping[str, EvaluatedRun],
-    missing: Mapping[str, Sequence[MissingRun]],
-    *,
-    k: int,
-    seed: int,
+    planned: PlannedArms, tables: Tables, runs: Mapping[str, EvaluatedRun], *, k: int, seed: int
 ) -> JudgedPairs:
-    """Compare all arms with the first one in both readings, by Mean@K and Pass@k."""
-    diverged = diverged_seeds(arms, runs)
+    """Compare all arms with the first one in both readings, by Mean@K and Pass@k.
+
+    `tables` holds the outcomes of all planned runs; verdicts are over those of the latest look.
+    """
+    looked = planned.at_look()
+    arms, tables = looked.arms, _tables_of(looked.arms, planned.arms, tables)
+    diverged = diverged_seeds(planned.arms, runs)
     readings = (tables, as_wrong_tables(arms, tables, diverged))
     measures = (MEAN, PASS) if k > 1 else (MEAN,)
-    by_score, as_wrong = (compare_pairs(arms, one, measures, k=k, seed=seed) for one in readings)
-    pairs = judged_pairs(by_score, as_wrong, diverged, missing)
-    best = best_under_readings(arms, readings, pairs, k=k)
+    by_score, as_wrong = (
+        compare_pairs(arms, one, measures, k=k, seed=seed, num_looks=planned.num_looks) for one in readings
+    )
+    pairs = judged_pairs(by_score, as_wrong, diverged, looked.missing)
+    if planned.plan is not None and planned.look is None:
+        pairs = [_before_plan(pair, planned.num_in, planned.plan.num_seeds) for pair in pairs]
+    best = best_under_readings(arms, readings, pairs, k=k, num_looks=planned.num_looks)
     return JudgedPairs(pairs=tuple(pairs), best=best, diverged=diverged)
+
+
+def _tables_of(some: Sequence[Arm], arms: Sequence[Arm], tables: Tables) -> Tables:
+    """The tables of `some` of the runs of these arms."""
+    rows = {
+        one.name: [row for row, seed in enumerate(arm.seeds) if seed in one.runs]
+        for one, arm in zip(some, arms, strict=True)
+    }
+    return {
+        benchmark: {name: table.of_rows(rows[name]) for name, table in by_arm.items()}
+        for benchmark, by_arm in tables.items()
+    }
+
+
+def _before_plan(pair: Pair, num_in: int, num_planned: int) -> Pair:
+    """The pair with its estimate alone: an interval before the planned number of seeds is a verdict."""
+    if pair.verdict.kind == "same_method":
+        return pair
+    known = pair.comparison.difference
+    estimate = replace(known, another_exam=None, this_exam=None, new_problems=None)
+    return replace(
+        pair,
+        comparison=replace(pair.comparison, difference=estimate, permutation_p=None),
+        if_wrong=None,
+        verdict=before_plan(known.value, num_in, num_planned),
+    )
 
 
 def judged_pairs(
@@ -79,10 +109,10 @@ def judged_pairs(
 
 
 def best_under_readings(
-    arms: Sequence[Arm], readings: Sequence[Tables], pairs: Sequence[Pair], *, k: int
+    arms: Sequence[Arm], readings: Sequence[Tables], pairs: Sequence[Pair], *, k: int, num_looks: int = 1
 ) -> dict[tuple[str, str], str | None]:
     """The arm that is shown to be the best in every reading, by measure and benchmark; else None."""
-    first, *others = (best_arms(arms, tables, pairs, k=k) for tables in readings)
+    first, *others = (best_arms(arms, tables, pairs, k=k, num_looks=num_looks) for tables in readings)
     return {key: name if all(other[key] == name for other in others) else None for key, name in first.items()}
 
 

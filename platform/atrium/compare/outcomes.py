@@ -11,7 +11,7 @@ Axes: S seeds (one run each), P problems, K samples per problem.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
@@ -66,6 +66,11 @@ class OutcomeTable:
     problem_ids: tuple[str, ...]
     num_correct_SP: NDArray[np.int64]
     num_samples_S: tuple[int, ...]
+
+    def of_rows(self, rows: Sequence[int]) -> OutcomeTable:
+        """The table of some of the runs."""
+        samples = tuple(self.num_samples_S[row] for row in rows)
+        return replace(self, num_correct_SP=self.num_correct_SP[list(rows)], num_samples_S=samples)
 
     def mean_at_k(self) -> Values:
         """Mean@K by run and problem [S, P]."""

@@ -20,7 +20,7 @@ def paper_sentences(comparison: RunsComparison) -> list[str]:
         sentence = _sentence(comparison, pair)
         if not pair.verdict.withheld and pair.verdict.kind != "same_method":
             sentence += _rates(arm, comparison.arms[0], has_readings=pair.if_wrong is not None)
-            sentence += _requested(comparison)
+            sentence += _requested(comparison) + _planned(comparison)
         found.append(sentence)
     return found
 
@@ -34,6 +34,14 @@ def _rates(one: ArmScores, other: ArmScores, *, has_readings: bool) -> str:
         else ""
     )
     return f" Of the runs of {one.arm.name} and {other.arm.name}, {rates}.{both}"
+
+
+def _planned(comparison: RunsComparison) -> str:
+    plan = comparison.planned.plan
+    if plan is None:
+        return " The number of seeds was not planned."
+    looks = f" with looks at {', '.join(map(str, plan.looks))}" if plan.looks else ""
+    return f" {plan.num_seeds} seeds per method were planned{looks}."
 
 
 def _requested(comparison: RunsComparison) -> str:

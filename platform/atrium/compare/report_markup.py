@@ -12,6 +12,7 @@ from atrium.compare.report_tables import (
     headline_pair,
     interval_text,
     note_lines,
+    plan_line,
     reading_lines,
     top_lines,
     verdict_lines,
@@ -44,9 +45,9 @@ def document_latex(
 
     Sentences, `said` among them, and notes are comments.
     """
-    sentences = [*paper_sentences(comparison), *said, *note_lines(comparison)]
+    sentences = [*paper_sentences(comparison), *said, plan_line(comparison), *note_lines(comparison)]
     lines = ["Needs \\usepackage{booktabs}.", *top_lines(comparison), *sentences]
-    comments = "".join(f"% {line}\n" for line in lines)
+    comments = "".join(f"% {line}\n" for line in lines if line)
     return "\n".join(
         [comments + results_latex(comparison), "\\endinput\n", *(latex(table) for table in tables)]
     )

@@ -23,6 +23,7 @@ from atrium.compare.report_tables import (
     best_line,
     headline_pair,
     note_lines,
+    plan_line,
     reading_lines,
 )
 from atrium.compare.report_training import Training
@@ -82,7 +83,11 @@ def html_page(
         *_top(comparison),
         *(_same_method(names) for names in comparison.same_methods),
         *(_verdict(comparison, index) for index in range(1, len(comparison.arms))),
-        *([f'<div class="verdict">{escape(line)}.</div>'] if (line := best_line(comparison)) else []),
+        *(
+            f'<div class="verdict">{escape(line)}.</div>'
+            for line in (best_line(comparison), plan_line(comparison))
+            if line
+        ),
         *_to_write(comparison),
         *(f'<div class="verdict">{escape(line)}</div>' for line in said),
         "<h2>Differences</h2>",

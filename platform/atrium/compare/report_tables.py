@@ -81,7 +81,14 @@ def verdict_lines(comparison: RunsComparison) -> list[str]:
         f"{pair.candidate} against {pair.baseline}: {pair.verdict.words} ({pair.pairing.words})"
         for pair in (headline_pair(comparison, arm) for arm in comparison.arms[1:])
     ]
-    return [*lines, *([line] if (line := best_line(comparison)) else [])]
+    return [line for line in (*lines, best_line(comparison), plan_line(comparison)) if line]
+
+
+def plan_line(comparison: RunsComparison) -> str:
+    """How the number of seeds was planned; empty where no verdict is given and none is planned."""
+    kinds = {pair.verdict.kind for pair in comparison.pairs}
+    is_judged = bool(kinds & {"better", "worse", "not_distinguishable", "depends_on_diverged"})
+    return comparison.planned.words() if is_judged or comparison.planned.plan is not None else ""
 
 
 def best_line(comparison: RunsComparison) -> str:

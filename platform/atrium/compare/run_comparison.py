@@ -38,6 +38,8 @@ from atrium.compare.outcomes import (
     outcome_table,
     read_answers,
 )
+from atrium.compare.pairing import ranges_text
+from atrium.compare.planned_seeds import PlannedArms, planned_arms
 from atrium.compare.power import Plan, plan
 from atrium.tracking.find import started
 from atrium.tracking.run_folder import RunFolder
@@ -80,7 +82,8 @@ class RunsComparison:
     `benchmarks` lists those compared, without the macro average, which exists for two or more. `outcomes` by
     benchmark and arm are on the problems that all runs answered, seeds ascending. `best` is the arm shown to
     be the best by measure and benchmark, or None. `confounds` are what else differs between arms,
-    `environment` versions and machines; `left_out` are the runs that do not count.
+    `environment` versions and machines; `left_out` are the runs that do not count; `planned` says at how many
+    planned seeds the verdicts are given.
     """
 
     arms: tuple[ArmScores, ...]
@@ -97,6 +100,7 @@ class RunsComparison:
     confounds: tuple[Recorded, ...]
     environment: tuple[Recorded, ...]
     left_out: tuple[LeftOut, ...]
+    planned: PlannedArms
     notes: tuple[str, ...]
 
     @property
@@ -156,6 +160,8 @@ def compare_runs(
         folders, by, baseline, at, benchmarks, chosen=chosen, renamed=renamed, leave_out=leave_out
     )
     names = counted.benchmarks
+    planned = planned_arms(grouped.arms, missing)
+    grouped = replace(grouped, arms=planned.arms)
     used = {folder.name for arm in grouped.arms for folder in arm.runs.values()}
     runs = {run.folder.name: run for run in counted.runs if run.folder.name in used}
     notes = list(grouped.notes)
@@ -163,10 +169,11 @@ def compare_runs(
     tables = {name: _tables(grouped, steps[name], name, notes) for name in names}
     all_k = {num for by_arm in tables.values() for table in by_arm.values() for num in table.num_samples_S}
     k = min(all_k)
-    judged = judge_pairs(grouped.arms, tables, runs, missing, k=k, seed=seed)
+    judged = judge_pairs(planned, tables, runs, k=k, seed=seed)
     _note_problems(names, all_k, notes)
     _note_costs(list(runs.values()), steps, at, notes)
     notes += draws_notes(grouped.arms, runs, steps) + left_out_of_pairs(judged.pairs)
+    notes += _beyond_notes(planned, counted.runs, names)
     return RunsComparison(
         arms=tuple(_arm_scores(arm, tables, k, runs, steps, judged.diverged) for arm in grouped.arms),
         benchmarks=names,
@@ -182,6 +189,7 @@ def compare_runs(
         confounds=read_confounds(grouped.arms, by),
         environment=read_environment(grouped.arms),
         left_out=counted.left_out,
+        planned=planned,
         notes=tuple(dict.fromkeys([*notes, *old_runs_note(counted.num_old)])),
     )
 
@@ -199,13 +207,29 @@ def _tables(
     tables = {}
     for arm in grouped.arms:
         rows = [index for index, (name, _) in enumerate(order) if name == arm.name]
-        tables[arm.name] = OutcomeTable(
-            benchmark=benchmark,
-            problem_ids=whole.problem_ids,
-            num_correct_SP=whole.num_correct_SP[rows],
-            num_samples_S=tuple(whole.num_samples_S[row] for row in rows),
-        )
+        tables[arm.name] = whole.of_rows(rows)
     return tables
+
+
+def _beyond_notes(
+    planned: PlannedArms, counted: Sequence[EvaluatedRun], benchmarks: Sequence[str]
+) -> list[str]:
+    """The runs beyond the planned number of seeds, with their own mean; no verdict counts them."""
+    runs = {run.folder.name: run for run in counted}
+    notes = []
+    for name, folders in planned.beyond.items():
+        seeds, means = [], []
+        for run in (runs[folder.name] for folder in folders):
+            seeds.append(int(str(run.config.get("seed", 0))))
+            points = {one: run.evaluations.get(one) for one in benchmarks}
+            answers = [read_answers(run.folder, one, p[-1].step) for one, p in points.items() if p]
+            means.append(sum(outcome_table([one]).mean_at_k().mean() for one in answers) / len(benchmarks))
+        if seeds and planned.plan is not None:
+            notes.append(
+                f"beyond the {planned.plan.num_seeds} planned seeds of {name}, in no score or verdict: "
+                f"seeds {ranges_text(sorted(seeds))}, {100.0 * np.mean(means):.1f} % correct on average"
+            )
+    return notes
 
 
 def _arm_scores(

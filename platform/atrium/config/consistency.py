@@ -36,6 +36,7 @@ def check_consistency(config: RunConfig) -> None:
     _check_compute(config)
     check_ranks(config, config.compute.world_size)
     _check_mirrors(config)
+    _check_seed_plan(config)
 
 
 def check_ranks(config: RunConfig, num_ranks: int) -> None:
@@ -69,6 +70,17 @@ def _check_mirrors(config: RunConfig) -> None:
         raise ConfigError(
             "tracking.mlflow.uri holds a user or password, which would be written to the run folder; leave "
             "them out, MLflow reads MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD by itself"
+        )
+
+
+def _check_seed_plan(config: RunConfig) -> None:
+    looks, planned = config.looks, config.planned_seeds
+    if looks and (list(looks) != sorted(set(looks)) or looks[-1] != planned):
+        listed = ",".join(map(str, looks))
+        end = "set planned_seeds" if planned is None else f"end with planned_seeds={planned}"
+        raise ConfigError(
+            f"looks=[{listed}]: planned looks must ascend and {end}, such as "
+            f"--planned-seeds {looks[-1]} --looks 3,{max(looks[-1], 4)}"
         )
 
 

@@ -26,6 +26,10 @@ from atrium.rollout.settings import EngineSettings, EngineUse
 from atrium.section import Count, FolderName, Section, Seed, Text
 from atrium.train.settings import OptimizerSettings
 
+MIN_PLANNED_SEEDS = 3
+"""With fewer seeds nothing is judged."""
+PlannedSeeds = Annotated[int, Field(ge=MIN_PLANNED_SEEDS, le=1000)]
+
 
 class EvaluationConfig(Sampling):
     """When and how held-out problems are answered."""
@@ -123,6 +127,11 @@ class RunConfig(Section):
     """The folder below runs_dir that the run is filed in."""
     label: Text | None = None
     """What the run's method is called in figures and tables; null for the name of its algorithm."""
+    planned_seeds: PlannedSeeds | None = None
+    """Seeds per method at which comparisons give their verdict; null where no number is planned."""
+    looks: tuple[PlannedSeeds, ...] = ()
+    """Numbers of seeds at which comparisons give verdicts at alpha / their number; the last one is
+    planned_seeds. Empty for the one verdict at planned_seeds."""
     runs_dir: Text
     """The folder below which everything is written."""
     resume: Text | None

@@ -15,9 +15,10 @@ import optuna
 from optuna.trial import TrialState
 
 from atrium.config.dates import dated
-from atrium.config.schema import RunConfig
+from atrium.config.schema import MIN_PLANNED_SEEDS, RunConfig
 from atrium.errors import ConfigError, Interrupted
 from atrium.sweep.claims import Claims
+from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.heartbeat import Heartbeat
 from atrium.sweep.plan import PlannedTrial, Stage, planned_trial, stage_space, trial_config
 from atrium.sweep.pruning import RunWatch, is_worse, trial_report
@@ -141,7 +142,7 @@ class TrialRunner:
         config = trial_config(
             planned.overrides, name=definition.name, runs_dir=definition.runs_dir, seed=trial.seeds[0]
         )
-        config = dated(config, self._heartbeat.created)
+        config = dated(_with_plan(config, definition), self._heartbeat.created)
         results: list[SeedResult] = []
         for seed in trial.seeds:
             done = trial.results.get(seed)
@@ -261,3 +262,14 @@ def _on_test(result: SeedResult) -> SeedResult:
 
 def _mean_of_rows(rows: Sequence[Sequence[float]]) -> list[float]:
     return [sum(column) / len(column) for column in zip(*rows, strict=False)]
+
+
+def _with_plan(config: RunConfig, definition: SweepDefinition) -> RunConfig:
+    """The configuration with the sweep's number of seeds as planned, unless its base plans another one.
+
+    A sweep with fresh seeds gives its own verdict on them; its other runs are the search for a winner.
+    """
+    num_seeds = len(definition.seeds)
+    if config.planned_seeds is not None or definition.final is not None or num_seeds < MIN_PLANNED_SEEDS:
+        return config
+    return config.model_copy(update={"planned_seeds": num_seeds})

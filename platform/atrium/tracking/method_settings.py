@@ -19,6 +19,8 @@ from atrium.rollout.settings import EngineSettings
 _NOT_THE_METHOD = {
     "seed",
     "label",
+    "planned_seeds",
+    "looks",
     "experiment_name",
     "runs_dir",
     "resume",

@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
+from atrium.cli.seed_plan import with_seed_plan
 from atrium.config.nearest import suggestion
 from atrium.errors import ConfigError
 
@@ -25,6 +26,8 @@ Usage: atrium sweep NAME [workers=N] [budget=tiny] [KEY=VALUE ...]
   name=NAME        another name, to keep one beside an earlier one
   trials=N         more or fewer settings than the file says
   seeds=0,1,2      other seeds
+  --planned-seeds N, --looks 3,N
+                   seeds at which comparisons of these runs give their verdicts (default: all)
   plan=H100        only say how many runs, hours and GB it would take on such GPUs, which need not be here
   KEY=VALUE        any setting of a run, for all trials: num_steps=20 rollout.group_size=4 ...
 
@@ -81,7 +84,7 @@ def _no_overrides(overrides: Sequence[str], allowed: Sequence[str]) -> None:
 
 
 def _run(wanted: str, arguments: Sequence[str]) -> int:
-    options, overrides = _options(arguments, _OWN)
+    options, overrides = _options(with_seed_plan(arguments), _OWN)
     num_workers = _count(options.get("workers", "1"), "workers")
     from atrium.cli.sweep.run import predictions_commit, run_sweep, sweep_definition
 

@@ -20,6 +20,7 @@ from omegaconf import DictConfig
 from atrium import plugins
 from atrium.cli.app import loading, one_line
 from atrium.cli.parser import CommandParser, ask_for_plugins, files_explained
+from atrium.cli.seed_plan import with_seed_plan
 from atrium.cli.train.branching import begin_branch, branch_config, split_step
 from atrium.cli.train.help import help_text
 from atrium.cli.train.hydra_flags import PROGRAM, complete_shell, parse_flags, run_hydra
@@ -98,7 +99,7 @@ class _Origin:
 
 def _origin(argv: Sequence[str]) -> tuple[_Origin, list[str], list[str]]:
     """What the command line names, its other arguments, and those that processes are started with."""
-    from_step, argv = _take_step(argv)
+    from_step, argv = _take_step(with_seed_plan(argv))
     run, arguments = _take(_RESUME, _profiled(with_files(argv)))
     file, arguments = _take(_FROM_CONFIG, arguments)
     if from_step is not None and run is None:
@@ -143,7 +144,7 @@ def main_config(argv: Sequence[str]) -> int:
     if {"-h", "--help"} & set(argv):
         sys.stdout.write(_CONFIG_HELP)
         return 0
-    sys.stdout.write(to_json(compose(argv)))
+    sys.stdout.write(to_json(compose(with_seed_plan(argv))))
     return 0
 
 

@@ -26,7 +26,7 @@ atrium train: train a policy by reinforcement learning with verifiable rewards.
 
   atrium train algorithm=atr divergence.delta=0.02 seed=1
   atrium train experiment=stress algorithm=grpo divergence=none
-  atrium train --multirun algorithm=atr,grpo seed=0,1,2
+  atrium train --multirun algorithm=atr,grpo seed=0,1,2 --planned-seeds 3
   atrium train --resume RUN [--from-step N] [num_steps=N]
   atrium train --resume RUN@STEP [optimizer.learning_rate=RATE ...]
   atrium train --cfg job --resolve      show the settings instead of training
@@ -36,8 +36,10 @@ PART=FILE exchanges a part (FILE.yaml with a path is one of your own), and
 PART.SETTING=VALUE changes one of its settings.
 """
 _FLAGS = """\
-Flags: --multirun, --resume RUN, --profile (trace step 2), --print-script (of a
-SLURM job), --cfg job|hydra|all [--resolve] [--package P], --info [defaults].
+Flags: --multirun, --planned-seeds N (seeds per method at which comparisons give
+their verdict) [--looks 3,N (interim verdicts)], --resume RUN, --profile (trace
+step 2), --print-script (of a SLURM job), --cfg job|hydra|all [--resolve]
+[--package P], --info [defaults].
 Tab completion: eval "$(atrium -sc install=bash)"
 """
 

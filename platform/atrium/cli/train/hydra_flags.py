@@ -20,6 +20,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from atrium.cli.seed_plan import FLAGS as SEED_PLAN_FLAGS
 from atrium.config.compose import HYDRA_VERSION_BASE
 from atrium.config.files import CONFIG_NAME, conf_folder
 from atrium.config.nearest import is_named, nearest_key, shown, suggestion
@@ -45,7 +46,7 @@ def parse_flags(argv: Sequence[str]) -> argparse.Namespace:
     parser = _Parser(parents=[get_args_parser()], add_help=False)
     flags, unknown = parser.parse_known_intermixed_args(list(argv))
     if unknown:
-        own = ("--resume", "--from-step", "--profile", "--print-script")
+        own = ("--resume", "--from-step", "--profile", "--print-script", *SEED_PLAN_FLAGS)
         known = [*(name for name in parser._option_string_actions if name.startswith("--")), *own]
         near = _meant(unknown[0], argv, known) or ";"
         raise ConfigError(

@@ -15,7 +15,7 @@ from atrium.compare.crossed import SHARES, CrossedMean, Uncertainty, crossed_mea
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.outcomes import At, OutcomeTable
 from atrium.compare.power import Plan
-from atrium.compare.report_tables import best_line
+from atrium.compare.report_tables import best_line, plan_line
 from atrium.compare.run_comparison import ArmScores, RunsComparison, compare_runs
 from atrium.compare.verdicts import headline
 from atrium.errors import ConfigError, RunFolderError
@@ -102,6 +102,7 @@ def _about(compared: RunsComparison) -> Answer:
         "environment": [*environment_lines(compared.environment), *shared_lines(compared.environment)],
         "notes": list(compared.notes),
         "best": best_line(compared),
+        "planned": plan_line(compared),
         "same_methods": [list(names) for names in compared.same_methods],
     }
 

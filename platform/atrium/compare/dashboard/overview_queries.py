@@ -72,14 +72,11 @@ def _methods(watcher: Watcher, entries: Sequence[RunEntry], baseline: str | None
         "confounds": compared["confounds"] if compared else [],
         "environment": compared["environment"] if compared else [],
         "best": compared["best"] if compared else "",
+        "planned": compared["planned"] if compared else "",
         "notes": compared["notes"] if compared else [],
         "left_out": compared["left_out"] if compared else [],
         "reason": reason,
     }
-
-
-def _place(row: Answer) -> tuple[bool, float]:
-    return row["is_other"], -((row["outcome"] or {}).get("value") or -1.0)
 
 
 def _compared(

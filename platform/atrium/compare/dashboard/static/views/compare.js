@@ -92,6 +92,7 @@ export async function show(root, context) {
         el("p", { class: "muted" }, "Their windows [l, u] are equal and so is everything else: what differs between them is chance."))),
       pairs.map((pair) => verdictBox(pair, answer, pairs.length < 3)),
       answer.best && el("section", { class: "card pad" }, answer.best),
+      answer.planned && el("section", { class: "card pad sub" }, answer.planned),
       answer.notes.length + answer.left_out.length + answer.environment.length > 0 && el("section", { class: "card pad" }, el("h3", {}, "To keep in mind"),
         el("ul", { style: { margin: "6px 0 0", paddingLeft: "18px" } }, [...answer.notes, ...answer.left_out.map(({ name, reason }) => `left out: ${shortName(name)} (${reason})`), ...answer.environment].map((note) => el("li", {}, note)))),
       scoreTable(answer));

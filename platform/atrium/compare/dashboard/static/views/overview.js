@@ -86,6 +86,7 @@ export async function show(root, context) {
           el("div", {}, el("p", {}, lead), el("p", { class: "sub" }, `${pair.seeds.words}: ${words}`)));
       }),
       answer.best && el("p", { class: "sub" }, answer.best),
+      answer.planned && el("p", { class: "sub" }, answer.planned),
       !pairs.length && el("p", { class: "lead none" }, answer.reason),
       collapsesOf(answer.rows).map((line) => el("p", { class: "alert", role: "alert" }, "⚠ ", line)),
       answer.left_out.length > 0 && el("details", {}, el("summary", {}, `${answer.left_out.length} ${answer.left_out.length === 1 ? "run is" : "runs are"} left out`),

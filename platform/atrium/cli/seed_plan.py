@@ -1,0 +1,31 @@
+"""`--planned-seeds N` and `--looks 3,5` of `atrium train` and `atrium sweep`, as settings of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from atrium.errors import ConfigError
+
+FLAGS = ("--planned-seeds", "--looks")
+
+
+def with_seed_plan(argv: Sequence[str]) -> list[str]:
+    """The arguments with both flags replaced by the overrides `planned_seeds=N` and `looks=[3,5]`."""
+    rest: list[str] = []
+    arguments = iter(argv)
+    for argument in arguments:
+        flag, has_value, value = argument.partition("=")
+        if flag not in FLAGS:
+            rest.append(argument)
+            continue
+        text = value if has_value else next(arguments, "")
+        numbers = text.split(",") if flag == "--looks" else [text]
+        if not all(number.strip().isdecimal() and number.isascii() for number in numbers):
+            example = "--looks 3,5" if flag == "--looks" else "--planned-seeds 5"
+            raise ConfigError(
+                f"{flag} {text}: expected a number of seeds, such as {example}".replace("  ", " ")
+            )
+        name = flag.removeprefix("--").replace("-", "_")
+        listed = ",".join(number.strip() for number in numbers)
+        rest.append(f"{name}=[{listed}]" if flag == "--looks" else f"{name}={listed}")
+    return rest
