@@ -43,12 +43,16 @@ class FinishReason(StrEnum):
     LENGTH = "length"
 
 
+CLUSTER = "cluster"
+"""The key of a problem's metadata that names its contest, source, template or paraphrase."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """One question with a verifiable answer.
 
     `problem_id` is unique within its dataset and stable between loads. `answer` is the gold answer as
-    text, without a box. `metadata` holds what breakdowns use, such as `level` and `subject`.
+    text, without a box. `metadata` holds what breakdowns use, such as `level` and `subject`, and `cluster`.
     `turns` are the turns of a conversation before the question, each a role (system, user, assistant) and
     a text. `verifier` holds values for the verifier alone, as JSON has them.
     """

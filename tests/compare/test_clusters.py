@@ -61,7 +61,9 @@ def test_fewer_than_six_clusters_are_analyzed_problem_by_problem():
     assert crossed_mean([value_SP], clusters=[np.arange(10) % 5]) == crossed_mean([value_SP])
 
 
-def test_problems_without_a_cluster_leave_all_of_them_without():
+def test_a_problem_without_a_cluster_is_one_by_itself():
     assert cluster_numbers(["a", "b", "a"]).tolist() == [0, 1, 0]
-    assert cluster_numbers(["a", None]) is None
+    assert len(set(cluster_numbers(["a", None, "a", None, "1"]).tolist())) == 4
+    assert cluster_numbers(["a", None, "b"]) is None
+    assert cluster_numbers([None, None]) is None
     assert cluster_numbers([]) is None

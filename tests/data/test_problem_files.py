@@ -151,3 +151,12 @@ def test_an_origin_is_plain_values(read):
     loaded = read([{"problem": "1?", "answer": 1}])
     record = json.loads(json.dumps(loaded.origin.as_record()))
     assert (record["num_rows"], record["files"], record["revision"]) == (1, ["rows.jsonl"], None)
+
+
+def test_a_field_names_the_cluster_of_each_problem(read):
+    rows = [{"q": f"{n}+1=", "a": str(n + 1), "contest": n // 2} for n in range(4)]
+    fields = Fields(question=("q",), answer=("a",), cluster=("round", "contest"))
+    loaded = read(rows, fields=fields)
+    assert [problem.metadata["cluster"] for problem in loaded.problems] == ["0", "0", "1", "1"]
+    with pytest.raises(DataError, match="no row has a field for the cluster: looked for round;"):
+        read(rows, fields=fields.model_copy(update={"cluster": ("round",)}))

@@ -27,7 +27,8 @@ PASS = "pass"
 class Pair:
     """A candidate against the baseline by one measure on one benchmark or the macro average.
 
-    `if_wrong` is the comparison in which runs that diverged count as always wrong; None where none did.
+    `sources` says what new problems are, where problems come in clusters. `if_wrong` is the comparison in
+    which runs that diverged count as always wrong; None where none did.
     """
 
     baseline: str
@@ -37,7 +38,13 @@ class Pair:
     comparison: Comparison
     pairing: SeedPairing
     verdict: Verdict
+    sources: str = ""
     if_wrong: Comparison | None = None
+
+    @property
+    def design(self) -> str:
+        """`paired seeds 0–4`, or `paired seeds 0–4; 12 clusters`."""
+        return f"{self.pairing.words}; {self.sources}" if self.sources else self.pairing.words
 
 
 def compare_pairs(
@@ -82,6 +89,7 @@ def compare_pairs(
                         comparison=comparison,
                         pairing=contrast.pairing,
                         verdict=judged,
+                        sources=scores.sources,
                     )
                 )
     return found
@@ -139,6 +147,7 @@ def scores_by_benchmark(
                 for arm in arms
             },
             seeds={arm.name: arm.seeds for arm in arms},
+            clusters=[next(iter(tables[member].values())).cluster_P for member in members],
             family=Family(num_candidates=len(arms) - 1, num_benchmarks=len(family), num_looks=num_looks),
         )
         for family in families
@@ -148,7 +157,8 @@ def scores_by_benchmark(
 
 def score_of(tables: Sequence[OutcomeTable], measure: str, k: int) -> CrossedMean:
     """One arm's mean over benchmarks, seeds and problems."""
-    return crossed_mean([values_of(table, measure, k) for table in tables], limits=SHARES)
+    clusters = [table.cluster_P for table in tables]
+    return crossed_mean([values_of(table, measure, k) for table in tables], clusters=clusters, limits=SHARES)
 
 
 def values_of(table: OutcomeTable, measure: str, k: int) -> Values:

@@ -23,11 +23,22 @@ MIN_CLUSTERS = 6
 
 
 def cluster_numbers(names: Sequence[str | None]) -> NDArray[np.int64] | None:
-    """The number of each problem's cluster [P]; None where a problem names none."""
-    if not names or any(name is None for name in names):
+    """The number of each problem's cluster [P]; None where no two problems share one.
+
+    A problem that names no cluster is one by itself.
+    """
+    keys = [f"of {name}" if name is not None else f"{place}" for place, name in enumerate(names)]
+    if len(set(keys)) == len(keys):
         return None
-    numbers: NDArray[np.int64] = np.unique([str(name) for name in names], return_inverse=True)[1]
+    numbers: NDArray[np.int64] = np.unique(keys, return_inverse=True)[1]
     return numbers
+
+
+def clusters_words(num: int) -> str:
+    """What an interval for new problems is about: `12 clusters`, `new problems of these 2 sources`."""
+    if num >= MIN_CLUSTERS:
+        return f"{num} clusters"
+    return f"new problems of {'this one source' if num == 1 else f'these {num} sources'}"
 
 
 def num_clusters(cluster_P: ArrayLike) -> int:

@@ -43,6 +43,7 @@ def answers_used(folders: Sequence[RunFolder], benchmark: str, used: Mapping[str
         step=0,
         num_samples=min(answers.num_samples for answers in read.values()),
         num_correct=dict.fromkeys(asked.num_correct, 0),
+        clusters=asked.clusters,
     )
     return [read.get(run.name, always_wrong) for run in folders]
 

@@ -10,19 +10,22 @@ Axes: S seeds (one run each), P problems, K samples per problem.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from atrium.compare.clusters import cluster_numbers
 from atrium.compare.crossed import Values
 from atrium.compare.curve_index import recorded_curves
 from atrium.compare.curves import Axis, at_steps
 from atrium.errors import RunFolderError
 from atrium.evaluation.estimates import pass_at_k
+from atrium.records import CLUSTER
 from atrium.seeding import derive_seed
 from atrium.tracking.reader import EvaluationPoint, read_evaluations
 from atrium.tracking.recorded import read_object
@@ -50,22 +53,30 @@ _AXES = {At.TOKENS: Axis.TOKENS, At.WALL_CLOCK: Axis.WALL_CLOCK}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """One checkpoint's answers on a benchmark: of `num_samples` per problem, how many were correct."""
+    """One checkpoint's answers on a benchmark: of `num_samples` per problem, how many were correct.
+
+    `clusters` names the cluster of each problem that has one.
+    """
 
     benchmark: str
     step: int
     num_samples: int
     num_correct: Mapping[str, int]
+    clusters: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeTable:
-    """Counts [S, P] of correct answers, out of K each; all runs answered these P problems."""
+    """Counts [S, P] of correct answers, out of K each; all runs answered these P problems.
+
+    `cluster_P` is the number of each problem's cluster, or None.
+    """
 
     benchmark: str
     problem_ids: tuple[str, ...]
     num_correct_SP: NDArray[np.int64]
     num_samples_S: tuple[int, ...]
+    cluster_P: NDArray[np.int64] | None = None
 
     def of_rows(self, rows: Sequence[int]) -> OutcomeTable:
         """The table of some of the runs."""
@@ -173,6 +184,8 @@ def read_answers(folder: RunFolder, benchmark: str, step: int) -> Answers:
 def outcome_table(answers: Sequence[Answers]) -> OutcomeTable:
     """Runs lined up on the problems that all of them answered, in the first run's order.
 
+    The cluster of a problem is that of the first run that recorded one.
+
     Raises `RunFolderError` where they share no problem.
     """
     shared = set.intersection(*(set(one.num_correct) for one in answers))
@@ -184,6 +197,9 @@ def outcome_table(answers: Sequence[Answers]) -> OutcomeTable:
         problem_ids=problem_ids,
         num_correct_SP=np.array([[one.num_correct[name] for name in problem_ids] for one in answers]),
         num_samples_S=tuple(one.num_samples for one in answers),
+        cluster_P=cluster_numbers(
+            [next((one.clusters[n] for one in answers if n in one.clusters), None) for n in problem_ids]
+        ),
     )
 
 
@@ -213,11 +229,14 @@ def _drawn(table: OutcomeTable, num_answers: int) -> NDArray[np.int64]:
 @lru_cache(maxsize=512)
 def _counted(folder: RunFolder, benchmark: str, step: int, _changed: int) -> Answers:
     path = folder.evaluation_path(benchmark, step)
-    rows = read_samples(path, ["problem_id", "is_correct"])
+    rows = read_samples(path, ["problem_id", "is_correct", "metadata"])
     num_samples: dict[str, int] = {}
     num_correct: dict[str, int] = {}
+    clusters: dict[str, str] = {}
     for row in rows:
         name = str(row.get("problem_id"))
+        if name not in num_samples and (cluster := _cluster(row.get("metadata"))) is not None:
+            clusters[name] = cluster
         num_samples[name] = num_samples.get(name, 0) + 1
         num_correct[name] = num_correct.get(name, 0) + (row.get("is_correct") is True)
     if len(set(num_samples.values())) != 1:
@@ -227,7 +246,19 @@ def _counted(folder: RunFolder, benchmark: str, step: int, _changed: int) -> Ans
         step=step,
         num_samples=next(iter(num_samples.values())),
         num_correct=num_correct,
+        clusters=clusters,
     )
+
+
+def _cluster(metadata: object) -> str | None:
+    """The cluster that a problem's metadata, which are JSON, name."""
+    if not isinstance(metadata, str) or f'"{CLUSTER}"' not in metadata:
+        return None
+    try:
+        value = json.loads(metadata).get(CLUSTER)
+    except (ValueError, AttributeError):
+        return None
+    return None if value is None else str(value)
 
 
 def _steps(run: EvaluatedRun, benchmark: str) -> list[int]:

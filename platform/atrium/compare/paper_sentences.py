@@ -67,7 +67,7 @@ def _sentence(comparison: RunsComparison, pair: Pair) -> str:
     where = "" if pair.benchmark == MACRO else f" on {pair.benchmark}"
     design = f"over {_seeds(pair)} and {counted(num_problems, 'problem')}"
     together = f", {family_words(pair)}" if family_words(pair) else ""
-    together += f"; {pair.pairing.words}"
+    together += f"; {pair.design}"
     measure = comparison.title(MEAN) + where
     if low <= 0.0 <= high:
         excluded = rounded_up(max(-low, high))

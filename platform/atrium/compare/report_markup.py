@@ -118,7 +118,7 @@ def _difference_latex(comparison: RunsComparison, place: int) -> str:
     pair = headline_pair(comparison, comparison.arms[place])
     difference = pair.comparison.difference
     interval = interval_text(difference.another_exam, is_signed=True) if difference.another_exam else ""
-    beside = f"{interval} {pair.pairing.words}".strip()
+    beside = f"{interval} {pair.design}".strip()
     return f"${signed(difference.value)}$ {{\\small {_latex_text(beside)}}}"
 
 

@@ -204,7 +204,7 @@ def _verdict(comparison: RunsComparison, index: int) -> str:
     arm = comparison.arms[index]
     pair = headline_pair(comparison, arm)
     judged = pair.verdict
-    where = f"{comparison.title('mean')}, {comparison.headline}; {pair.pairing.words}"
+    where = f"{comparison.title('mean')}, {comparison.headline}; {pair.design}"
     return (
         f'<div class="verdict {judged.kind}"><strong>{escape(arm.arm.name)}</strong> against '
         f"{escape(comparison.arms[0].arm.name)} ({escape(where)}): {escape(judged.words)}.</div>"

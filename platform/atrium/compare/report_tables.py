@@ -78,7 +78,7 @@ def report_tables(comparison: RunsComparison) -> tuple[ReportTable, ...]:
 def verdict_lines(comparison: RunsComparison) -> list[str]:
     """A sentence per candidate, on Mean@K of the macro average or the only benchmark; and the best arm."""
     lines = [
-        f"{pair.candidate} against {pair.baseline}: {pair.verdict.words} ({pair.pairing.words})"
+        f"{pair.candidate} against {pair.baseline}: {pair.verdict.words} ({pair.design})"
         for pair in (headline_pair(comparison, arm) for arm in comparison.arms[1:])
     ]
     return [line for line in (*lines, best_line(comparison), plan_line(comparison)) if line]
@@ -241,7 +241,7 @@ def _difference_row(pair: Pair) -> tuple[str, ...]:
     return (
         pair.candidate,
         signed(difference.value),
-        pair.pairing.words,
+        pair.design,
         interval_text(difference.another_exam, is_signed=True),
         interval_text(difference.this_exam, is_signed=True),
         NOTHING if p_value is None else "<0.001" if p_value < 0.001 else f"{p_value:.3f}",

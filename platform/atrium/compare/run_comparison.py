@@ -22,6 +22,7 @@ from atrium.compare.arm_pairs import (
     score_of,
 )
 from atrium.compare.arms import Arm, Arms, are_same_method
+from atrium.compare.clusters import MIN_CLUSTERS, clusters_words, num_clusters
 from atrium.compare.compared_arms import compared_arms
 from atrium.compare.confounds import Recorded, read_confounds, read_environment
 from atrium.compare.counted_runs import VALIDATION, LeftOut, old_runs_note
@@ -42,6 +43,7 @@ from atrium.compare.pairing import ranges_text
 from atrium.compare.planned_seeds import PlannedArms, planned_arms
 from atrium.compare.power import Plan, plan
 from atrium.tracking.find import started
+from atrium.tracking.formatting import counted
 from atrium.tracking.run_folder import RunFolder
 
 MEASURES = (MEAN, PASS)
@@ -156,14 +158,14 @@ def compare_runs(
     Raises `ConfigError` where there are fewer than two arms or a name fits nothing, `RunFolderError` where
     runs lack what a comparison needs.
     """
-    counted, grouped, missing = compared_arms(
+    found, grouped, missing = compared_arms(
         folders, by, baseline, at, benchmarks, chosen=chosen, renamed=renamed, leave_out=leave_out
     )
-    names = counted.benchmarks
+    names = found.benchmarks
     planned = planned_arms(grouped.arms, missing)
     grouped = replace(grouped, arms=planned.arms)
     used = {folder.name for arm in grouped.arms for folder in arm.runs.values()}
-    runs = {run.folder.name: run for run in counted.runs if run.folder.name in used}
+    runs = {run.folder.name: run for run in found.runs if run.folder.name in used}
     notes = list(grouped.notes)
     steps = {name: steps_used(list(runs.values()), name, at) for name in names}
     tables = {name: _tables(grouped, steps[name], name, notes) for name in names}
@@ -171,9 +173,10 @@ def compare_runs(
     k = min(all_k)
     judged = judge_pairs(planned, tables, runs, k=k, seed=seed)
     _note_problems(names, all_k, notes)
+    notes += [line for name in names if (line := _clusters_note(name, next(iter(tables[name].values()))))]
     _note_costs(list(runs.values()), steps, at, notes)
     notes += draws_notes(grouped.arms, runs, steps) + left_out_of_pairs(judged.pairs)
-    notes += _beyond_notes(planned, counted.runs, names)
+    notes += _beyond_notes(planned, found.runs, names)
     return RunsComparison(
         arms=tuple(_arm_scores(arm, tables, k, runs, steps, judged.diverged) for arm in grouped.arms),
         benchmarks=names,
@@ -188,9 +191,9 @@ def compare_runs(
         plan=_plan(judged.pairs, effect),
         confounds=read_confounds(grouped.arms, by),
         environment=read_environment(grouped.arms),
-        left_out=counted.left_out,
+        left_out=found.left_out,
         planned=planned,
-        notes=tuple(dict.fromkeys([*notes, *old_runs_note(counted.num_old)])),
+        notes=tuple(dict.fromkeys([*notes, *old_runs_note(found.num_old)])),
     )
 
 
@@ -212,10 +215,10 @@ def _tables(
 
 
 def _beyond_notes(
-    planned: PlannedArms, counted: Sequence[EvaluatedRun], benchmarks: Sequence[str]
+    planned: PlannedArms, evaluated: Sequence[EvaluatedRun], benchmarks: Sequence[str]
 ) -> list[str]:
     """The runs beyond the planned number of seeds, with their own mean; no verdict counts them."""
-    runs = {run.folder.name: run for run in counted}
+    runs = {run.folder.name: run for run in evaluated}
     notes = []
     for name, folders in planned.beyond.items():
         seeds, means = [], []
@@ -319,6 +322,17 @@ def _note_problems(benchmarks: Sequence[str], all_k: Set[int], notes: list[str])
         )
     if len(all_k) > 1:
         notes.append(f"runs were evaluated with {min(all_k)} to {max(all_k)} samples per problem")
+
+
+def _clusters_note(benchmark: str, table: OutcomeTable) -> str:
+    """What intervals say of new problems, where problems come in clusters."""
+    if table.cluster_P is None:
+        return ""
+    num = num_clusters(table.cluster_P)
+    about = clusters_words(num) if num < MIN_CLUSTERS else f"new clusters ({num} here)"
+    why = f", since fewer than {MIN_CLUSTERS} say nothing about new sources" if num < MIN_CLUSTERS else ""
+    problems = counted(len(table.problem_ids), "problem")
+    return f"{benchmark}: {problems} in {counted(num, 'cluster')}; another exam means {about}{why}"
 
 
 def _note_costs(

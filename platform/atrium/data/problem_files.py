@@ -19,7 +19,7 @@ from atrium.data.rows import Row
 from atrium.data.settings import ProblemFiles
 from atrium.data.splits import question_key
 from atrium.errors import DataError
-from atrium.records import Problem
+from atrium.records import CLUSTER, Problem
 
 _MAX_LISTED = 5
 _MAX_SHOWN_CHARS = 90
@@ -96,7 +96,7 @@ class Reading:
         _check_count(place, "rows", self.num_rows, wanted.expected_num_rows)
         if not self.num_chosen:
             raise DataError(f"{place}: none of {self.num_rows} rows has {_shown_where(wanted.allowed)}")
-        for name in ("question", "answer", "choices"):
+        for name in ("question", "answer", "choices", CLUSTER):
             if self._reader.num_without[name] == self.num_chosen:
                 paths = ", ".join(
                     (*getattr(wanted.fields, name), *(wanted.fields.solution if name == "answer" else ()))
@@ -162,7 +162,7 @@ class Reading:
         if self.incomplete:
             yield f"{sum(self.incomplete.values())} rows give no problem: {self._incomplete_text()}"
         for name, count in self._reader.num_without.items():
-            if "." in name:
+            if "." in name or name == CLUSTER:
                 yield f"{count} rows have no field for {name}"
         unused = [name for name in COLUMNS if self._last_row.get(name)]
         if unused and not self._wanted.fields.choices:

@@ -22,6 +22,7 @@ from atrium.data.fields import (
 from atrium.data.instructions import without_instruction
 from atrium.data.rows import Row
 from atrium.data.settings import ProblemFiles
+from atrium.records import CLUSTER
 
 _SYSTEM = {
     "keep": "prompts have a system turn, which precedes that of model.prompt",
@@ -149,6 +150,11 @@ class RowReader:
 
     def _metadata(self, row: Row) -> dict[str, str]:
         found = self._named(row, "metadata")
+        if self._wanted.fields.cluster:
+            found[CLUSTER] = first_of(row, self._wanted.fields.cluster)
+            if found[CLUSTER] is MISSING:
+                self.num_without[CLUSTER] += 1
+                del found[CLUSTER]
         return {name: str(value) for name, value in found.items() if value is not None}
 
     def _verifier(self, row: Row) -> dict[str, Any]:

@@ -84,6 +84,9 @@ class Fields(Section):
     """The problem's own name; where there is none, it is made from the question."""
     metadata: dict[str, Text] = Field(default_factory=dict)
     """What results are broken down by, such as level and subject, each with its field."""
+    cluster: FieldPaths = ()
+    """The contest, source, template or paraphrase that problems share: comparisons count the problems of one
+    as dependent. Not a subject, which recurs in the next exam."""
     verifier: NamedPaths = Field(default_factory=dict)
     """Values that the grader alone gets, unchanged, by name: a tolerance, the tests of a puzzle. With them a
     reference that is JSON stays text, and a row may do without a reference."""
@@ -91,7 +94,14 @@ class Fields(Section):
     @property
     def columns(self) -> frozenset[str]:
         """The fields at the top of a row that the paths begin with, and the paths themselves."""
-        named = (*self.metadata.values(), *self.verifier.values(), *self.system, *self.choices, *COLUMNS)
+        named = (
+            *self.metadata.values(),
+            *self.cluster,
+            *self.verifier.values(),
+            *self.system,
+            *self.choices,
+            *COLUMNS,
+        )
         paths = {*self.question, *self.answer, *self.solution, *self.problem_id, *named}
         return frozenset(paths | {str(steps_of(path)[0]) for path in paths if steps_of(path)})
 

@@ -141,7 +141,7 @@ def _pair(pair: Pair) -> Answer:
         "difference": _mean(comparison.difference),
         "together": comparison.family.words,
         "verdict": _verdict(pair),
-        "seeds": {"words": pair.pairing.words, "analysis": pair.pairing.analysis},
+        "seeds": {"words": pair.design, "analysis": pair.pairing.analysis},
         "rho": {"another": comparison.rho_another_exam, "this": comparison.rho_this_exam},
         "improvement": comparison.improvement,
         "improvement_interval": comparison.improvement_interval,
@@ -189,7 +189,9 @@ def _over_k(tables: Mapping[str, OutcomeTable], k: int) -> list[Answer]:
     curves = []
     for name, table in tables.items():
         pass_SPk = table.pass_up_to(k)
-        means = [crossed_mean([pass_SPk[..., j]], limits=SHARES) for j in range(k)]
+        means = [
+            crossed_mean([pass_SPk[..., j]], clusters=[table.cluster_P], limits=SHARES) for j in range(k)
+        ]
         spans = [(m.value, m.value) if m.another_exam is None else m.another_exam.interval for m in means]
         curves.append(
             {
