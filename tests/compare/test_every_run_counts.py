@@ -83,12 +83,15 @@ def test_diverged_runs_count_with_their_score_and_as_always_wrong(study):
     assert pair.comparison.difference.value == pytest.approx(-0.1)
     assert pair.if_wrong.difference.value == pytest.approx(-0.35)
     assert pair.verdict.kind == "not_distinguishable"
-    assert "whether the seeds that diverged (3 of atr, 4 of atr) count" in pair.verdict.words
+    assert "whether the runs that diverged (seed 3 of atr, seed 4 of atr) count" in pair.verdict.words
     assert comparison.arms[1].diverged.words == "2 of 5 (5.3 to 85.3 %, seeds 3, 4)"
     [sentence] = paper_sentences(comparison)
     wide = -pair.if_wrong.difference.another_exam.interval.low
     assert f"no difference of more than {points(rounded_up(wide))}" in sentence
-    assert "2 of 5 (5.3 to 85.3 %) and 0 of 5 (0.0 to 52.2 %) diverged" in sentence
+    assert (
+        "Of the runs of atr, 2 of 5 (5.3 to 85.3 %) diverged and 0 of 5 (0.0 to 52.2 %) collapsed; "
+        in sentence
+    )
     scores = report_tables(comparison)[0]
     assert scores.rows[1][-2:] == ("2 of 5 (5.3 to 85.3 %)", "0 of 5 (0.0 to 52.2 %)")
 

@@ -101,7 +101,7 @@ def test_a_verdict_that_rests_on_the_seeds_that_diverged_says_so(reported):
     content = reported(FinalRuns(seeds=SEEDS, change=diverged, baseline=0.82))
     found = contrast(content)
     assert found["kind"] == "depends_on_diverged"
-    assert "70 of the baseline (baseline), 71 of the baseline" in found["words"]
+    assert "seed 70 of the baseline (baseline), seed 71 of the baseline" in found["words"]
     assert "counted as always wrong, the winner" in found["words"]
     assert found["comparison_if_wrong"]["baseline"]["value"] == 0.0
     [rate] = [arm["diverged"] for arm in content["verdict"]["arms"] if arm["diverged"]["seeds"]]
@@ -112,7 +112,7 @@ def test_a_verdict_that_rests_on_the_seeds_that_diverged_says_so(reported):
 def test_a_verdict_that_holds_either_way_says_both(reported):
     found = contrast(reported(FinalRuns(seeds=SEEDS, change=diverged, baseline=0.3)))
     assert found["kind"] == "better"
-    assert "it also holds if the seeds that diverged (70 of the baseline" in found["words"]
+    assert "it also holds if the runs that diverged (seed 70 of the baseline" in found["words"]
     assert found["words"].count("is better than the baseline") == 2
 
 

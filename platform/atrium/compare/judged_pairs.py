@@ -88,7 +88,7 @@ def judged_pairs(
         arms = (pair.baseline, pair.candidate)
         used = (pair.pairing.baseline, pair.pairing.candidate)
         seeds = [
-            f"{seed} of {arm}"
+            f"seed {seed} of {arm}"
             for arm, own in zip(arms, used, strict=True)
             for seed in diverged[arm]
             if seed in own

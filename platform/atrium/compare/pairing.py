@@ -32,7 +32,8 @@ class SeedPairing:
         """`paired seeds 0–4`, or `unpaired: seeds 10–12 against 0–7` (the candidate first)."""
         if self.is_paired:
             return f"paired seeds {ranges_text(self.baseline)}"
-        return f"unpaired: seeds {ranges_text(self.candidate)} against {ranges_text(self.baseline)}"
+        seeds = "seed" if len(self.candidate) == len(self.baseline) == 1 else "seeds"
+        return f"unpaired: {seeds} {ranges_text(self.candidate)} against {ranges_text(self.baseline)}"
 
     @property
     def analysis(self) -> str:

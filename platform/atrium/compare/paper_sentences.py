@@ -26,14 +26,16 @@ def paper_sentences(comparison: RunsComparison) -> list[str]:
 
 
 def _rates(one: ArmScores, other: ArmScores, *, has_readings: bool) -> str:
-    """How many runs of both arms diverged and collapsed, and which readings the bounds hold under."""
-    rates = ", ".join(f"{one.rates[what]} and {other.rates[what]} {what}" for what in one.rates)
+    """How many runs of each arm diverged and collapsed, and which readings the bounds hold under."""
+    first, second = (
+        " and ".join(f"{rate} {what}" for what, rate in arm.rates.items()) for arm in (one, other)
+    )
     both = (
         " The bounds hold whether runs that diverged count with their scores or as always wrong."
         if has_readings
         else ""
     )
-    return f" Of the runs of {one.arm.name} and {other.arm.name}, {rates}.{both}"
+    return f" Of the runs of {one.arm.name}, {first}; of those of {other.arm.name}, {second}.{both}"
 
 
 def _planned(comparison: RunsComparison) -> str:
@@ -57,6 +59,8 @@ def _sentence(comparison: RunsComparison, pair: Pair) -> str:
     if pair.verdict.kind == "same_method":
         return f"{one} and {other} are one method under two names (their windows [l, u] are equal)."
     why = pair.verdict.withheld
+    if pair.verdict.kind == "planned":
+        why = f"{comparison.planned.words()} are in"
     if known is None or why:
         return f"Nothing can be written about {one} and {other} as methods: {why}."
     if withheld := withheld_words(comparison.confounds, one, other):

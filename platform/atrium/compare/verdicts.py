@@ -147,7 +147,7 @@ def before_plan(value: float, num_seeds: int, num_planned: int) -> Verdict:
 def under_both_readings(by_score: Verdict, as_wrong: Verdict, diverged: Sequence[str]) -> Verdict:
     """The verdict that holds whether diverged runs count with their scores or as always wrong.
 
-    `diverged` names these runs (`3 of atr`: seed and arm). A difference is excluded only where both readings
+    `diverged` names these runs (`seed 3 of atr`). A difference is excluded only where both readings
     exclude it.
     """
     listed = ", ".join(diverged)
@@ -156,16 +156,14 @@ def under_both_readings(by_score: Verdict, as_wrong: Verdict, diverged: Sequence
     if by_score.kind == as_wrong.kind == "not_distinguishable":
         known = [one.excluded for one in (by_score, as_wrong) if one.excluded is not None]
         found = _not_distinguishable(max(known) if len(known) == 2 else None)
-        more = f"whether the seeds that diverged ({listed}) count with their scores or as always wrong"
+        more = f"whether the runs that diverged ({listed}) count with their scores or as always wrong"
         return replace(found, words=f"{found.words}, {more}")
     if by_score.kind == as_wrong.kind:
-        more = (
-            f"; it also holds if the seeds that diverged ({listed}) count as always wrong: {as_wrong.words}"
-        )
+        more = f"; it also holds if the runs that diverged ({listed}) count as always wrong: {as_wrong.words}"
         return replace(by_score, words=by_score.words + more)
     return worded(
         "depends_on_diverged",
-        f"it depends on the seeds that diverged ({listed}): with their recorded scores, {by_score.words}; "
+        f"it depends on the runs that diverged ({listed}): with their recorded scores, {by_score.words}; "
         f"counted as always wrong, {as_wrong.words}",
     )
 

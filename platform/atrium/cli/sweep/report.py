@@ -254,7 +254,7 @@ def _contrast(
 
     involved = [run for run in diverged if run.role in (role, BASELINE)]
     found = under_both_readings(
-        said(comparison), said(as_wrong), [f"{run.seed} of {names[run.role]}" for run in involved]
+        said(comparison), said(as_wrong), [f"seed {run.seed} of {names[run.role]}" for run in involved]
     )
     return {
         "name": names[role],
