@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from atrium.cli import app
+from atrium.cli.seed_plan import with_seed_plan
 from atrium.cli.sweep.run import sweep_definition
 from atrium.cli.train import command as train
 from atrium.cli.train.hydra_flags import parse_flags
@@ -153,7 +154,7 @@ def jobs_of(command):
     """The overrides of every run that a command starts; seeds only repeat what is composed."""
     own = ("--profile", "--print-script")
     arguments = [word for word in atrium_words(command)[1:] if word not in own]
-    overrides = parse_flags(with_files(arguments)).overrides
+    overrides = parse_flags(with_files(with_seed_plan(arguments))).overrides
     overrides = [line for line in overrides if not re.match(r"seed=.*,", line)]
     return composition._jobs(check_overrides(overrides, allow_sweeps=True))
 

@@ -11,6 +11,7 @@ from tests.run_records import leave
 
 from atrium.cli.app import main
 from atrium.compare.paper_sentences import paper_sentences
+from atrium.compare.report_markup import results_latex
 from atrium.compare.report_tables import headline_pair, note_lines, report_tables
 from atrium.compare.run_comparison import compare_runs
 from atrium.compare.verdicts import points, rounded_up
@@ -88,6 +89,7 @@ def test_diverged_runs_count_with_their_score_and_as_always_wrong(study):
     [sentence] = paper_sentences(comparison)
     wide = -pair.if_wrong.difference.another_exam.interval.low
     assert f"no difference of more than {points(rounded_up(wide))}" in sentence
+    assert f"[-{100 * wide:.1f}, " in results_latex(comparison)
     assert (
         "Of the runs of atr, 2 of 5 (5.3 to 85.3 %) diverged and 0 of 5 (0.0 to 52.2 %) collapsed; "
         in sentence

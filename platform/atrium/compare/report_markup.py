@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from atrium.compare.arm_pairs import MACRO, MEAN
+from atrium.compare.judged_pairs import interval_under_readings
 from atrium.compare.paper_sentences import family_words, paper_sentences
 from atrium.compare.report_tables import (
     ReportTable,
@@ -117,7 +118,8 @@ def _difference_latex(comparison: RunsComparison, place: int) -> str:
         return "--"
     pair = headline_pair(comparison, comparison.arms[place])
     difference = pair.comparison.difference
-    interval = interval_text(difference.another_exam, is_signed=True) if difference.another_exam else ""
+    known = interval_under_readings(pair.comparison, pair.if_wrong)
+    interval = f"[{signed(known.low)}, {signed(known.high)}]" if known else ""
     beside = f"{interval} {pair.design}".strip()
     return f"${signed(difference.value)}$ {{\\small {_latex_text(beside)}}}"
 
