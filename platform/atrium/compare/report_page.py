@@ -83,11 +83,7 @@ def html_page(
         *_top(comparison),
         *(_same_method(names) for names in comparison.same_methods),
         *(_verdict(comparison, index) for index in range(1, len(comparison.arms))),
-        *(
-            f'<div class="verdict">{escape(line)}.</div>'
-            for line in (best_line(comparison), plan_line(comparison))
-            if line
-        ),
+        *_below(comparison),
         *_to_write(comparison),
         *(f'<div class="verdict">{escape(line)}</div>' for line in said),
         "<h2>Differences</h2>",
@@ -124,6 +120,12 @@ def _top(comparison: RunsComparison) -> list[str]:
     )
     small = "".join(f"<li>{escape(line)}</li>" for line in environment_lines(comparison.environment))
     return [boxes, f'<ul class="notes">{small}</ul>' if small else ""]
+
+
+def _below(comparison: RunsComparison) -> list[str]:
+    """The lines below the verdicts: the best arm, and how the number of seeds was planned."""
+    lines = best_line(comparison), plan_line(comparison)
+    return [f'<div class="verdict">{escape(line)}.</div>' for line in lines if line]
 
 
 def _scores_caption(comparison: RunsComparison) -> str:

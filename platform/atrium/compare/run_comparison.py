@@ -25,7 +25,7 @@ from atrium.compare.arms import Arm, Arms, are_same_method
 from atrium.compare.clusters import MIN_CLUSTERS, clusters_words, num_clusters
 from atrium.compare.compared_arms import compared_arms
 from atrium.compare.confounds import Recorded, read_confounds, read_environment
-from atrium.compare.counted_runs import VALIDATION, LeftOut, old_runs_note
+from atrium.compare.counted_runs import VALIDATION, LeftOut, MissingRun, old_runs_note
 from atrium.compare.crossed import CrossedMean
 from atrium.compare.diverged_runs import answers_used, steps_used
 from atrium.compare.draws import draws_notes
@@ -96,7 +96,6 @@ class RunsComparison:
     at: At
     k: int
     mean_k: int | None
-    num_problems: Mapping[str, int]
     outcomes: Mapping[str, Mapping[str, OutcomeTable]]
     plan: Plan | None
     confounds: tuple[Recorded, ...]
@@ -104,6 +103,11 @@ class RunsComparison:
     left_out: tuple[LeftOut, ...]
     planned: PlannedArms
     notes: tuple[str, ...]
+
+    @property
+    def num_problems(self) -> dict[str, int]:
+        """How many problems each benchmark has."""
+        return {name: len(next(iter(tables.values())).problem_ids) for name, tables in self.outcomes.items()}
 
     @property
     def headline(self) -> str:
@@ -162,21 +166,17 @@ def compare_runs(
         folders, by, baseline, at, benchmarks, chosen=chosen, renamed=renamed, leave_out=leave_out
     )
     names = found.benchmarks
-    planned = planned_arms(grouped.arms, missing)
-    grouped = replace(grouped, arms=planned.arms)
-    used = {folder.name for arm in grouped.arms for folder in arm.runs.values()}
-    runs = {run.folder.name: run for run in found.runs if run.folder.name in used}
-    notes = list(grouped.notes)
+    grouped, planned = _planned(grouped, missing)
+    runs = _runs_of(grouped, found.runs)
+    notes = [*grouped.notes, *_beyond_notes(planned, found.runs, names)]
     steps = {name: steps_used(list(runs.values()), name, at) for name in names}
     tables = {name: _tables(grouped, steps[name], name, notes) for name in names}
     all_k = {num for by_arm in tables.values() for table in by_arm.values() for num in table.num_samples_S}
     k = min(all_k)
     judged = judge_pairs(planned, tables, runs, k=k, seed=seed)
     _note_problems(names, all_k, notes)
-    notes += [line for name in names if (line := _clusters_note(name, next(iter(tables[name].values()))))]
     _note_costs(list(runs.values()), steps, at, notes)
-    notes += draws_notes(grouped.arms, runs, steps) + left_out_of_pairs(judged.pairs)
-    notes += _beyond_notes(planned, found.runs, names)
+    notes += [*draws_notes(planned.arms, runs, steps), *left_out_of_pairs(judged.pairs)]
     return RunsComparison(
         arms=tuple(_arm_scores(arm, tables, k, runs, steps, judged.diverged) for arm in grouped.arms),
         benchmarks=names,
@@ -186,7 +186,6 @@ def compare_runs(
         at=at,
         k=k,
         mean_k=k if len(all_k) == 1 else None,
-        num_problems={name: len(next(iter(tables[name].values())).problem_ids) for name in names},
         outcomes=tables,
         plan=_plan(judged.pairs, effect),
         confounds=read_confounds(grouped.arms, by),
@@ -195,6 +194,18 @@ def compare_runs(
         planned=planned,
         notes=tuple(dict.fromkeys([*notes, *old_runs_note(found.num_old)])),
     )
+
+
+def _planned(grouped: Arms, missing: Mapping[str, tuple[MissingRun, ...]]) -> tuple[Arms, PlannedArms]:
+    """The arms with their planned runs alone, and the plan."""
+    planned = planned_arms(grouped.arms, missing)
+    return replace(grouped, arms=planned.arms), planned
+
+
+def _runs_of(grouped: Arms, found: Sequence[EvaluatedRun]) -> dict[str, EvaluatedRun]:
+    """The runs of the arms, by name."""
+    used = {folder.name for arm in grouped.arms for folder in arm.runs.values()}
+    return {run.folder.name: run for run in found if run.folder.name in used}
 
 
 def _tables(
@@ -207,6 +218,7 @@ def _tables(
     most = max(len(one.num_correct) for one in answers)
     if len(whole.problem_ids) < most:
         notes.append(f"{benchmark}: {len(whole.problem_ids)} of {most} problems were answered by all runs")
+    notes += _clusters_notes(benchmark, whole)
     tables = {}
     for arm in grouped.arms:
         rows = [index for index, (name, _) in enumerate(order) if name == arm.name]
@@ -324,15 +336,15 @@ def _note_problems(benchmarks: Sequence[str], all_k: Set[int], notes: list[str])
         notes.append(f"runs were evaluated with {min(all_k)} to {max(all_k)} samples per problem")
 
 
-def _clusters_note(benchmark: str, table: OutcomeTable) -> str:
+def _clusters_notes(benchmark: str, table: OutcomeTable) -> list[str]:
     """What intervals say of new problems, where problems come in clusters."""
     if table.cluster_P is None:
-        return ""
+        return []
     num = num_clusters(table.cluster_P)
     about = clusters_words(num) if num < MIN_CLUSTERS else f"new clusters ({num} here)"
     why = f", since fewer than {MIN_CLUSTERS} say nothing about new sources" if num < MIN_CLUSTERS else ""
     problems = counted(len(table.problem_ids), "problem")
-    return f"{benchmark}: {problems} in {counted(num, 'cluster')}; another exam means {about}{why}"
+    return [f"{benchmark}: {problems} in {counted(num, 'cluster')}; another exam means {about}{why}"]
 
 
 def _note_costs(
