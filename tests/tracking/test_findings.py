@@ -145,6 +145,7 @@ def test_no_signal_advises_more_tokens_only_where_completions_are_cut_off():
     ("change", "config", "contradiction"),
     [
         (CUT, {"reward": {"kind": "correctness", "require_stop": False}}, "raise rollout.max_new_tokens"),
+        (CUT, {"reward": {"kind": "format"}}, "raise rollout.max_new_tokens"),
         (DEAD, {"reward": {"kind": "format"}}, "choose problems"),
         ({"objective/entropy": 0.002}, {"regularizer": {"entropy": {"coefficient": 0.1}}}, "add the entropy"),
         (

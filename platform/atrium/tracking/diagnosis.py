@@ -267,7 +267,7 @@ def _of_truncation(now: _Span, _start: _Span) -> str | None:
     cut = f"{share(now[TRUNCATED_FRAC])} of the completions were cut off by the length limit"
     if now.facts.counts_truncated and not now[NO_ANSWER_FRAC] > MAX_TRUNCATED:
         return (
-            f"{cut}, and their answers count (reward.require_stop=false); look at what follows the answers "
+            f"{cut}, and their answers count (the reward requires no stop); look at what follows the answers "
             "(atrium samples), and check the stop tokens and model.prompt.stop"
         )
     return f"{cut}, before they could answer; raise rollout.max_new_tokens"

@@ -28,12 +28,13 @@ class RunFacts:
     def of(cls, config: Mapping[str, object]) -> RunFacts:
         """The facts in a resolved configuration; the defaults where it does not say."""
         grader, reward = mapping_at(config, "grader"), mapping_at(config, "reward")
+        kind = str(reward.get("kind", "correctness"))
         return cls(
             has_trust_region=mapping_at(config, "divergence").get("kind") != "none",
             has_entropy_bonus=bool(mapping_at(config, "regularizer.entropy")),
             has_correction=mapping_at(config, "algorithm.correction").get("kind", "none") != "none",
-            counts_truncated=reward.get("require_stop") is False,
-            reward=str(reward.get("kind", "correctness")),
+            counts_truncated=kind != "correctness" or reward.get("require_stop") is False,
+            reward=kind,
             grader=str(grader.get("kind", "math")),
             answer_place=str(grader.get("answer", "" if grader else "box")),
             thinks=mapping_at(config, "model").get("thinking") is True,
