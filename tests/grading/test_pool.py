@@ -309,8 +309,7 @@ SCRIPT = textwrap.dedent(
     r"""
     import sys, time
     sys.path.insert(0, sys.argv[1])
-    from atrium.grading.equivalence import Finding
-from atrium.grading.pool import GraderPool
+    from atrium.grading.pool import GraderPool
     from atrium.grading.verifiers import MathVerifier
     assert "torch" not in sys.modules and "sympy" not in sys.modules
     if __name__ == "__main__":

@@ -233,3 +233,18 @@ def test_a_status_is_written_while_nothing_happens_until_the_run_ends(path):
     writer.beat()
     time.sleep(0.1)
     assert read_status(path) == ended
+
+
+def test_a_finished_run_whose_resumption_fails_before_it_goes_on_stays_finished(tmp_path):
+    path = tmp_path / "status.json"
+    first = StatusWriter(path)
+    first.begin(step=0, num_steps=2)
+    first.advance(2)
+    first.end(RunState.FINISHED)
+    StatusWriter(path).end(RunState.FAILED, "the data changed", "data")
+    kept = read_status(path)
+    assert (kept.state, kept.step, kept.error, kept.cause) == (RunState.FINISHED, 2, None, None)
+    resumed = StatusWriter(path)
+    resumed.begin(step=2, num_steps=4)
+    resumed.end(RunState.FAILED, "the engine is gone", "engine")
+    assert read_status(path).state == RunState.FAILED

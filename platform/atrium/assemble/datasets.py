@@ -95,10 +95,12 @@ def _require_readable(splits: Splits, verifier: Verifier, loading: Loading) -> N
     )
     if check.unreadable:
         problem, reason = check.unreadable[0]
+        is_shipped = type(verifier).__module__.startswith("atrium.")
+        remedy = "set grader=math" if is_shipped else "correct the plugin, or set grader=math"
         raise DataError(
             f"grader.kind={verifier.kind} does not fit dataset=arithmetic: for {len(check.unreadable)} of "
             f"{len(problems)} problems the reference answer does not count as correct, such as "
-            f"{problem.answer!r} ({reason}); set grader=math"
+            f"{problem.answer!r} ({reason}); {remedy}"
         )
 
 

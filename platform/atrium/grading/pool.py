@@ -23,7 +23,7 @@ from atrium.grading.extraction import answer_text
 from atrium.grading.grader import ENDLESS_THOUGHT
 from atrium.grading.normalization import MAX_ANSWER_CHARS
 from atrium.grading.supervisor import Defect, Failure, Outcome, Reply, Supervisor
-from atrium.grading.verifiers import PlacedVerifier, Verifier
+from atrium.grading.verifiers import PlacedVerifier, Verifier, place_of
 from atrium.records import Verdict, VerdictKind
 
 _MAX_KNOWN = 16_384
@@ -194,7 +194,7 @@ def _settled(verifier: Verifier, gold: str, answer: str) -> Verdict | None:
         finding = verifier.settle(gold, answer)
     except Exception as error:
         # A defect that one answer in millions brings to light must not end the run; it is counted.
-        return _crashed(f"the comparison failed: {type(error).__name__}", answer)
+        return _crashed(f"the comparison failed: {place_of(error, verifier)}", answer)
     return None if finding is None else _verdict(finding, answer)
 
 

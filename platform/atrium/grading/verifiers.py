@@ -17,6 +17,8 @@ is known as soon as its module is imported, before the configuration is.
 from __future__ import annotations
 
 import re
+import sys
+import traceback
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -251,6 +253,16 @@ class MultipleChoiceVerifier(PlacedVerifier):
     def restate(self, gold: str) -> str:
         """The letters in brackets, set as text."""
         return rf"\text{{({', '.join(sorted(_letters(gold)))})}}"
+
+
+def place_of(error: Exception, verifier: Verifier | None) -> str:
+    """An error of a comparison in one line, with its place in the file of a verifier of one's own."""
+    module = sys.modules.get(type(verifier).__module__)
+    file = None if type(verifier).__module__.startswith("atrium.") else getattr(module, "__file__", None)
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == file]
+    if not frames:
+        return f"{type(error).__name__} in the comparison"
+    return f"{file}, line {frames[-1].lineno}, in {frames[-1].name}: {type(error).__name__}: {error}"
 
 
 def _as_numbers(gold: str, answer: str, tolerance: Tolerance, otherwise: Finding) -> Finding:

@@ -121,6 +121,7 @@ def _limit_cpu(seconds: float) -> None:
 
 
 def _answer(job: dict[str, Any]) -> dict[str, Any]:
+    verifier: Verifier | None = None
     try:
         verifier = _verifier(json.dumps(job["verifier"]))
         answer = job["answer"] if "answer" in job else verifier.extract(job["text"])
@@ -134,7 +135,9 @@ def _answer(job: dict[str, Any]) -> dict[str, Any]:
     except ImportError as error:
         return {"failure": str(error)}
     except Exception as error:  # any answer gets a verdict, and the reason is recorded
-        return {"failure": f"{type(error).__name__} in the comparison"}
+        from atrium.grading.verifiers import place_of
+
+        return {"failure": place_of(error, verifier)}
     return {**asdict(finding), "extracted": answer}
 
 

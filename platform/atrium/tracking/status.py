@@ -177,6 +177,7 @@ class StatusWriter:
             before = read_status(path)
         except StatusUnreadableError:
             before = RunStatus(state=RunState.STARTING, started=now)
+        self._finished = before if before.state == RunState.FINISHED else None
         has_started = before.state not in (RunState.STARTING, RunState.FAILED_START)
         is_live = before.state in (RunState.STARTING, RunState.RUNNING)
         same_session = is_live and (before.pid, before.pid_started) == (
@@ -213,6 +214,7 @@ class StatusWriter:
 
     def begin(self, *, step: int, num_steps: int) -> None:
         """Say that this process trains from `step` on; a run with a step has started."""
+        self._finished = None
         self._change(step=step, num_steps=num_steps, **({"state": RunState.RUNNING} if step else {}))
         self._write()
 
@@ -232,7 +234,8 @@ class StatusWriter:
     def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
         """Say how the run ended, with the error's first line.
 
-        A failure before the run has started is a failed start.
+        A failure before the run has started is a failed start; a finished run that could not be resumed stays
+        finished.
         """
         line = error.strip().split("\n")[0] if error and error.strip() else None
         self.stop_beating()
@@ -240,6 +243,8 @@ class StatusWriter:
             cause = cause or AtriumError.cause
             if self._status.state == RunState.STARTING:
                 state = RunState.FAILED_START
+            elif self._finished is not None:
+                state, line, cause = RunState.FINISHED, self._finished.error, self._finished.cause
         self._change(state=state, error=line, cause=cause)
         self._write()
 
