@@ -344,13 +344,13 @@ def _draw(comparison: RunsComparison, path: Path, runs_dir: Path) -> Path:
     """Write the picture, as what its name ends in."""
     from atrium.compare.figures.paper import comparison_picture, saved
     from atrium.compare.figures.style import use_cache
-    from atrium.compare.paper_sentences import paper_sentences
+    from atrium.compare.paper_sentences import difference_sentences
     from atrium.compare.report_training import read_training
     from atrium.tracking.atomic import replacing
 
     use_cache(runs_dir / ".cache")
     rewards = read_training([one.arm for one in comparison.arms]).rewards
-    figure = comparison_picture(comparison, rewards, paper_sentences(comparison))
+    figure = comparison_picture(comparison, rewards, difference_sentences(comparison))
     with replacing(path) as temporary:
         temporary.write_bytes(saved(figure, _PICTURES[path.suffix]))
     return path

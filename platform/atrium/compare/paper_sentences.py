@@ -25,6 +25,11 @@ def paper_sentences(comparison: RunsComparison) -> list[str]:
     return found
 
 
+def difference_sentences(comparison: RunsComparison) -> list[str]:
+    """The first sentence per candidate, without the rates of divergence and the planned seeds."""
+    return [_sentence(comparison, headline_pair(comparison, arm)) for arm in comparison.arms[1:]]
+
+
 def _rates(one: ArmScores, other: ArmScores, *, has_readings: bool) -> str:
     """How many runs of each arm diverged and collapsed, and which readings the bounds hold under."""
     first, second = (

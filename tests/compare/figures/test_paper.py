@@ -13,7 +13,7 @@ from atrium.compare.figures.paper import (
     curves_figure,
     saved,
 )
-from atrium.compare.paper_sentences import paper_sentences
+from atrium.compare.paper_sentences import difference_sentences
 from atrium.compare.report_training import read_training
 from atrium.compare.run_comparison import compare_runs
 from atrium.errors import ConfigError
@@ -116,7 +116,7 @@ def test_comparisons_are_drawn_with_every_method_named(make_study):
 def test_a_picture_of_a_comparison_says_what_may_be_said_above_rewards_and_seeds(make_study):
     comparison = compare_runs(make_study({"grpo": 0.0, "atr": 0.2}, num_seeds=3))
     rewards = read_training([one.arm for one in comparison.arms]).rewards
-    few, many = paper_sentences(comparison), ["a"] * 3
+    few, many = difference_sentences(comparison), ["a"] * 3
     for sentences, said in ((few, "over 3 seeds per method"), (many, "3 methods against grpo")):
         figure = comparison_picture(comparison, rewards, sentences)
         assert said in " ".join(figure.get_suptitle().split())
