@@ -74,7 +74,7 @@ def test_the_same_grader_changes_nothing(run, runs_dir):
     assert code == 0
     assert "16 answers graded by math" in printed
     assert "0 changed" in printed
-    assert "graded by math, grader 2, math-verify" in " ".join(printed.split())
+    assert "graded by math, grader 3, math-verify" in " ".join(printed.split())
     assert find_run(runs_dir, "last").summary_file.read_bytes() == before
 
 

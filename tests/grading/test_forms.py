@@ -64,8 +64,13 @@ FORMS = {
         ),
         Form(
             r"\frac{<a>}{2}+\frac{<a>\sqrt{3}}{2}i",
-            (r"<a>e^{i\pi/3}", r"<a>(\cos 60^\circ+i\sin 60^\circ)", r"<a>\operatorname{cis}(\frac{\pi}{3})"),
-            (r"<a>e^{-i\pi/3}", r"<a>e^{i\pi/6}"),
+            (
+                r"<a>e^{i\pi/3}",
+                r"<a>(\cos 60^\circ+i\sin 60^\circ)",
+                r"<a>\operatorname{cis}(\frac{\pi}{3})",
+                r"<a>\operatorname{cis}60^\circ",
+            ),
+            (r"<a>e^{-i\pi/3}", r"<a>e^{i\pi/6}", r"<a>\operatorname{cis}60"),
         ),
         Form(r"i\sqrt{<a>}", (r"\sqrt{-<a>}", r"\sqrt{<a>}i"), (r"-\sqrt{-<a>}", r"\sqrt{<a>}")),
     ],
@@ -98,6 +103,24 @@ FORMS = {
             r"\sqrt{10^{6<a>}+<b>}",
             (r"\sqrt{<b>+10\cdot 10^{6<a>-1}}",),
             (r"10^{3<a>}", r"\sqrt{10^{6<a>}-<b>}"),
+        ),
+    ],
+    "products and binomials": [
+        Form(
+            r"\prod_{k=1}^{1<a>} \frac{1}{k}",
+            (r"\prod_{m=1}^{1<a>} \frac{1}{m}",),
+            (r"\prod_{k=1}^{1<b>} \frac{1}{k}", r"2\prod_{k=1}^{1<a>} \frac{1}{k}"),
+        ),
+        Form("0", (r"\int_{-<c>}^{<c>} x^3 dx",), (r"\int_{0}^{<c>} x^3 10^{-9} dx", "10^{-<c>}")),
+        Form(
+            r"\binom{20<a>0}{1010}^{-1}",
+            (r"\frac{1}{\binom{20<a>0}{1010}}",),
+            (r"\binom{20<a>0}{1009}^{-1}", r"2\binom{20<a>0}{1010}^{-1}"),
+        ),
+        Form(
+            r"\frac{1}{<c><a>3!!}",
+            (r"(<c><a>3!!)^{-1}",),
+            (r"\frac{1}{<c><a>1!!}", r"\frac{1}{<c><a>3!}"),
         ),
     ],
     "sets, points and intervals": [
@@ -199,6 +222,11 @@ FORMS = {
                 r"\frac{\pi}{<c>}+k\pi, k\in\mathbb{Z}",
                 r"\frac{\pi}{<b>}+2k\pi, k\in\mathbb{Z}",
             ),
+        ),
+        Form(
+            r"<a>k, k\in\mathbb{Z}",
+            (r"<a>n \text{ where } n \text{ is an integer}", r"<a>n, \text{ with } n \in \mathbb Z"),
+            (r"<b>n \text{ where } n \text{ is an integer}", r"<a>n+1, n\in\mathbb Z"),
         ),
         Form(r"<a>^n, n\ge <b>", (r"<a>^n \text{ for } n\ge <b>",), (r"<a>^n, n\ge <c>", r"<a>^n, n\le <b>")),
     ],

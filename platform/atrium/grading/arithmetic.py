@@ -17,7 +17,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import comb
 
-from atrium.grading.fields import FLOATS, FUNCTIONS, Amount, Field
+from atrium.grading.fields import FLOATS, FUNCTIONS, MAX_EXACT, Amount, Field
 from atrium.grading.notation import word_set
 from atrium.grading.tokens import content, is_text
 from atrium.grading.values import NoValueError, Value, is_nan
@@ -149,8 +149,7 @@ class Evaluator:
         while True:
             token = self._peek()
             if token == "!":
-                self.position += 1
-                base = self._noted(self.field.factorial(base))
+                base = self._noted(self.field.factorial(base, step=self._num_marks()))
             elif token == "^" and self.tokens[self.position + 1 : self.position + 4] == _DEGREE:
                 self.position += 4
                 base = self._degrees(base)
@@ -165,6 +164,15 @@ class Evaluator:
                 base = self._degrees(base)
             else:
                 return base
+
+    def _num_marks(self) -> int:
+        """How many exclamation marks follow: two are a double factorial, more are read in several ways."""
+        start = self.position
+        while self._peek() == "!":
+            self.position += 1
+        if self.position - start > 2:
+            raise NoValueError
+        return self.position - start
 
     def _degrees(self, number: Amount) -> Amount:
         """An angle: in radians within a function, and its number of degrees elsewhere."""
@@ -299,7 +307,9 @@ class Evaluator:
         return self._noted(self.field.root(radicand, index, is_constant=not self.names))
 
     def _binomial(self, upper: Amount, lower: Amount) -> Amount:
-        if not (isinstance(upper, Fraction) and isinstance(lower, Fraction)) or max(upper, lower) > 500:
+        if not (isinstance(upper, Fraction) and isinstance(lower, Fraction)):
+            raise NoValueError
+        if max(upper, lower) > min(self.field.max_bits, MAX_EXACT):
             raise NoValueError
         if upper.denominator != 1 or lower.denominator != 1 or min(upper, lower) < 0:
             raise NoValueError

@@ -23,7 +23,8 @@ Amount = Any
 """What a field computes with: a fraction, a float, a complex number, or a number of mpmath."""
 
 _MAX_EXPONENT = 10**12
-_MAX_EXACT_FACTORIAL = 20_000
+MAX_EXACT = 20_000
+"""Factorials and binomials of larger numbers are not computed exactly."""
 _REAL_FUNCTIONS = {
     **{name: name[1:] for name in (r"\sin", r"\cos", r"\tan", r"\sinh", r"\cosh", r"\tanh")},
     r"\ln": "log",
@@ -63,7 +64,7 @@ class Field(ABC):
         """How many bits the number is written with; 0 where nobody needs to know."""
 
     @abstractmethod
-    def huge_factorial(self, number: int) -> Amount:
+    def huge_factorial(self, number: int, step: int) -> Amount:
         """The factorial of a natural number that is too large for an exact one."""
 
     @abstractmethod
@@ -145,13 +146,14 @@ class Field(ABC):
     def positive_root(self, radicand: Amount, index: int) -> Amount:
         """The root of an inexact number that is not negative."""
 
-    def factorial(self, number: Amount) -> Amount:
-        """The factorial of a natural number."""
+    def factorial(self, number: Amount, *, step: int = 1) -> Amount:
+        """The factorial of a natural number, or with a step of 2 the double factorial."""
         if not isinstance(number, Fraction) or number.denominator != 1 or number < 0:
             raise NoValueError
-        if number <= min(_MAX_EXACT_FACTORIAL, self.max_bits // 8):
-            return Fraction(math.factorial(int(number)))
-        return self.huge_factorial(int(number))
+        if number <= min(MAX_EXACT, self.max_bits // 8):
+            whole = int(number)
+            return Fraction(math.factorial(whole) if step == 1 else math.prod(range(whole, 0, -step)))
+        return self.huge_factorial(int(number), step)
 
     def function(self, name: str, argument: Amount) -> Amount:
         """The value of a function; without a value outside of the real numbers, but for the exponential."""
@@ -163,7 +165,7 @@ class Field(ABC):
             raise NoValueError
         if name in _RECIPROCALS:
             return self.inexact(Fraction(1)) / self.function(_RECIPROCALS[name], argument)
-        if self.magnitude(argument) > _MAX_EXPONENT or (name == r"\ln" and argument <= 0):
+        if argument <= 0 if name == r"\ln" else self.magnitude(argument) > _MAX_EXPONENT:
             raise NoValueError
         if name in (r"\arcsin", r"\arccos") and abs(argument) > 1:
             raise NoValueError
@@ -225,7 +227,7 @@ class Floats(Field):
         """The root."""
         return radicand ** (1 / index)
 
-    def huge_factorial(self, number: int) -> Amount:
+    def huge_factorial(self, number: int, step: int) -> Amount:
         """Infinity."""
         return math.inf
 
@@ -285,11 +287,11 @@ class Precise(Field):
         """The root."""
         return self.library.root(radicand, index)
 
-    def huge_factorial(self, number: int) -> Amount:
-        """By the gamma function."""
+    def huge_factorial(self, number: int, step: int) -> Amount:
+        """As an inexact number."""
         if number > _MAX_EXPONENT:
             raise NoValueError
-        return self.library.gamma(self.library.mpf(number) + 1)
+        return (self.library.fac if step == 1 else self.library.fac2)(self.library.mpf(number))
 
 
 FLOATS = Floats()

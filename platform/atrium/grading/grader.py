@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from atrium.records import Verdict
 
-GRADER_VERSION = 2
+GRADER_VERSION = 3
 """Counts the changes of verdicts: raised whenever an answer may get another verdict than before."""
 
 ENDLESS_THOUGHT = "the thinking never ended"

@@ -32,6 +32,7 @@ from atrium.grading.notation import (
 )
 from atrium.grading.numerals import spell_numbers, spell_unicode
 from atrium.grading.prose import is_lead_in, unwrapped
+from atrium.grading.qualifiers import is_quantifier
 from atrium.grading.tokens import NESTING, Tokens, content, enclosed, is_text, join, split
 from atrium.grading.units import LETTERS, bare_words, changes_value, without_unit
 
@@ -97,7 +98,7 @@ def read(answer: str) -> Form:
         _has_digit(token) for token in tokens if not is_text(token)
     )
     words = _words(tokens)
-    if words is None and not has_stray_digits:
+    if words is None and not has_stray_digits and not any(map(is_quantifier, tokens)):
         tokens = without_unit(tokens)
     # A letter that is no unit after all: `\mathrm{e}` would have been `e` at once.
     tokens = tuple(

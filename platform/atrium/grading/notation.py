@@ -28,7 +28,8 @@ REWRITES = tuple(
         (r"^\s*<([^<>]*,[^<>]*)>\s*$", r"(\1)"),  # a vector
         (r"(?<![\\a-zA-Z])([dt]?frac|sqrt)(?=\s*\{)", r"\\\1"),  # a lost backslash
         (r"(?<=[0-9)}])\s*\^\s*(?:\{\s*o\s*\}|o(?![a-zA-Z]))", r"^{\\circ}"),
-        (r"(?<=[0-9])\s*\\?:\\?\s*(?=[0-9])", ":"),
+        (r"(?<=[0-9])\s*(?:\{:\}|\\?:\\?)\s*(?=[0-9])", ":"),
+        (r"(\\mathbb)\s*([A-Z])(?![a-zA-Z])", r"\1{\2}"),
         (r"<=", r"\\leq "),
         (r">=", r"\\geq "),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
@@ -64,7 +65,8 @@ UNICODE = str.maketrans(
 SYNONYMS = _pairs(
     r"""\dbinom \binom \tbinom \binom \lt < \gt > \ne \neq \le \leq \leqslant \leq \ge \geq
     \geqslant \geq \% % \lbrace \{ \rbrace \} \lbrack [ \rbrack ] \infin \infty
-    \varnothing \emptyset \langle ( \rangle ) \lvert | \rvert | \vert | \colon : \wedge \land \vee \lor
+    \varnothing \emptyset \langle ( \rangle ) \lang ( \rang ) \lvert | \rvert | \vert | \colon :
+    \wedge \land \vee \lor
     \thickapprox \approx \ast *"""
 )
 """Tokens and the one token that stands for them."""

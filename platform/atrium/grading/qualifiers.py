@@ -61,13 +61,13 @@ def qualified(tokens: Tokens) -> tuple[Tokens, tuple[Condition, ...]]:
         if inner is not None:
             return inner
     signs = RELATIONS | _DOTS | {r"\forall"}
-    if signs.isdisjoint(tokens) and not any(map(_is_quantifier, tokens)):
+    if signs.isdisjoint(tokens) and not any(map(is_quantifier, tokens)):
         return tokens, ()
     start = _start(tokens)
     if start == 0:
         return tokens, ()
     value, rest = tokens[:start], tokens[start:]
-    is_quantified = any(token == r"\forall" or _is_quantifier(token) for token in rest)
+    is_quantified = any(token == r"\forall" or is_quantifier(token) for token in rest)
     while value[-1:] and value[-1] in (*_SEPARATORS, "(", ":"):
         value = value[:-1]
     conditions = _conditions(rest)
@@ -150,12 +150,12 @@ def _start(tokens: Tokens) -> int:
     """Where the conditions begin, or 0 where there are none."""
     depth = 0
     for index, token in enumerate(tokens):
-        if index and depth == 0 and (token == r"\forall" or _is_quantifier(token)):
+        if index and depth == 0 and (token == r"\forall" or is_quantifier(token)):
             return index
         if index and depth == 0 and (token in _SEPARATORS or token == "("):
             rest = tokens[index + (token != "(") :]
             is_condition = (token != "(" or enclosed(rest)) and (
-                not RELATIONS.isdisjoint(rest) or not _DOTS.isdisjoint(rest) or any(map(_is_quantifier, rest))
+                not RELATIONS.isdisjoint(rest) or not _DOTS.isdisjoint(rest) or any(map(is_quantifier, rest))
             )
             if is_condition and _conditions(rest):
                 return index
@@ -163,7 +163,8 @@ def _start(tokens: Tokens) -> int:
     return 0
 
 
-def _is_quantifier(token: str) -> bool:
+def is_quantifier(token: str) -> bool:
+    """Whether set words begin a condition."""
     if not is_text(token):
         return False
     words = content(token).strip("( ,").lower().split()

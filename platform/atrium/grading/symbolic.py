@@ -41,13 +41,26 @@ def equal_by_math_verify(wanted: Tokens, given: Tokens) -> bool:
     end = -1 if is_percent else None  # its grammar for antlr 4.9 cannot read a percent sign
     gold, answer = map(parsed, map(join, plainly_named(wanted[:end], given[:end])))
     try:
-        return bool(math_verify(gold, answer, timeout_seconds=None, raise_on_error=True))
+        is_equal = bool(math_verify(gold, answer, timeout_seconds=None, raise_on_error=True))
+        has_decimals = any("." in token for token in (*wanted, *given))
+        return is_equal and not _differ(gold[:1], answer[:1], 1e-5 if has_decimals else 1e-12)
     except (MemoryError, RecursionError):
         raise
     except Exception:
         # SymPy has no common error for what it cannot compare, such as a set with a matrix: TypeError,
         # KeyError, AttributeError, NotImplementedError and others all mean that the two are not equal.
         return False
+
+
+def _differ(gold: list[Any], answer: list[Any], relative: float) -> bool:
+    """Whether two constants differ: math-verify compares six places only, and 1/100! is then 0."""
+    sides = [side for side in (*gold, *answer) if getattr(side, "is_number", False)]
+    if len(sides) < 2:
+        return False
+    (a, b), (c, d) = ([side.evalf(digits) for side in sides] for digits in (40, 20))
+    is_far = (a - b).is_finite and abs(a - b) > relative * max(abs(a), abs(b))
+    is_known = all(getattr(number, "_prec", 2) > 1 for number in (a, b))  # 0.e-107 is nothing but rounding
+    return bool(is_known and is_far and abs((a - b) - (c - d)) < abs(a - b) / 4)
 
 
 def plainly_named(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:

@@ -34,7 +34,9 @@ _COMMANDS = frozenset((r"\Omega", r"\AA", r"\ohm", r"\micro"))
 _JOINERS = frozenset(("/", r"\cdot", r"\times", "*", "per"))
 _MICRO = r"\mu"
 _DEGREE = ("^", "{", r"\circ", "}")
-_OF_ANGLES = frozenset((r"\sin", r"\cos", r"\tan", r"\cot", r"\sec", r"\csc"))  # of 20 degrees, not of 20
+_OF_ANGLES = frozenset(
+    (r"\cis", r"\text{cis}", r"\sin", r"\cos", r"\tan", r"\cot", r"\sec", r"\csc")
+)  # of 20 degrees, not of 20
 _OF_DAY = frozenset(
     form
     for mark in ("am", "a.m.", "a.m", "AM", "A.M.", "A.M", "PM", "P.M.", "p.m.", "p.m", "P.M")
