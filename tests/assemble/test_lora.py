@@ -81,6 +81,7 @@ def test_export_writes_the_merged_policy_or_the_adapters(runs, undisturbed, tmp_
     assert not (tmp_path / "merged" / "adapter").exists()
     assert main([*arguments, "--adapter", "--to", str(tmp_path / "adapter")]) == 0
     assert {path.name for path in (tmp_path / "adapter").iterdir()} == {
+        "README.md",
         "adapter_config.json",
         "adapter_model.safetensors",
         "atrium.json",
