@@ -168,6 +168,22 @@ def test_cut_off_completions_without_answers_need_more_tokens_whatever_counts():
     assert found.text.endswith("before they could answer; raise rollout.max_new_tokens")
 
 
+@pytest.mark.parametrize("reward", ["random", "a_plugins_own"])
+@pytest.mark.parametrize("no_answer", [0.1, 1.0])
+def test_truncation_under_a_reward_without_answers_names_the_reward(reward, no_answer):
+    facts = RunFacts.of({"reward": {"kind": reward}})
+    [found] = diagnose(steps(*[{**CUT, "rollout/no_answer_frac": no_answer}] * 12), facts=facts)
+    assert f"by the length limit, and reward={reward} decides what they are worth" in found.text
+    assert "answer" not in found.text
+    assert "max_new_tokens" not in found.text
+
+
+def test_no_signal_under_random_rewards_does_not_blame_the_grader():
+    facts = RunFacts.of({"reward": {"kind": "random"}})
+    [found] = diagnose(steps(*[{**DEAD, "rollout/no_answer_frac": 1.0}] * 12), facts=facts)
+    assert found.text.endswith("see what reward=random pays for")
+
+
 def test_a_constant_gate_ratio_is_no_evidence_for_ratios_running_away():
     [found] = diagnose(steps(*[{"objective/kl_after_update": 0.6, "objective/ratio_max": 1.0}] * 12))
     assert found.rule == "ratios running away"

@@ -253,7 +253,7 @@ def _of_no_signal(now: _Span, _start: _Span) -> str | None:
         f"{number(now[REWARD])}, {share(now[CORRECT_FRAC])} correct), so there was nothing to learn from"
     )
     more = ", or raise rollout.max_new_tokens" if now[TRUNCATED_FRAC] > MAX_TRUNCATED else ""
-    if now[NO_ANSWER_FRAC] >= ALMOST_ALL:
+    if now[NO_ANSWER_FRAC] >= ALMOST_ALL and now.facts.reward != "random":
         return f"{now.facts.missing_answers(share(1.0 - now[NO_ANSWER_FRAC]))}{more}; {found}"
     if now.facts.reward != "correctness":
         return f"{found}; see what reward={now.facts.reward} pays for"
@@ -265,6 +265,11 @@ def _of_truncation(now: _Span, _start: _Span) -> str | None:
     if not now[TRUNCATED_FRAC] > MAX_TRUNCATED:
         return None
     cut = f"{share(now[TRUNCATED_FRAC])} of the completions were cut off by the length limit"
+    if not now.facts.pays_for_answers:
+        return (
+            f"{cut}, and reward={now.facts.reward} decides what they are worth; look at what they say "
+            "(atrium samples), and check the stop tokens and model.prompt.stop"
+        )
     if now.facts.counts_truncated and not now[NO_ANSWER_FRAC] > MAX_TRUNCATED:
         return (
             f"{cut}, and their answers count (the reward requires no stop); look at what follows the answers "

@@ -40,6 +40,11 @@ class RunFacts:
             thinks=mapping_at(config, "model").get("thinking") is True,
         )
 
+    @property
+    def pays_for_answers(self) -> bool:
+        """Whether the reward is known to depend on an extracted answer."""
+        return self.reward in ("correctness", "format")
+
     def missing_answers(self, extracted: str) -> str:
         """What the grader looked for where it extracted hardly any answer, and the settings to check."""
         none = f"the grader {self.grader} extracted an answer from {extracted} of the completions"
