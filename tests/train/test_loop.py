@@ -130,6 +130,7 @@ def build_scene(
     stop_after=None,
     rollouts_at=(),
     reference_rule=None,
+    algorithm="grpo",
 ):
     policy, diary = make.tiny_policy(), Diary(rollouts_at=rollouts_at)
     encode_text = partial(policy.tokenizer.encode, add_special_tokens=False)
@@ -188,7 +189,7 @@ def build_scene(
             seed=0,
         ),
         updater=make.updater(
-            make.objective(*(_following(reference_rule) if reference else ["algorithm=grpo"])),
+            make.objective(*(_following(reference_rule) if reference else [f"algorithm={algorithm}"])),
             policy.model,
             reference=reference.model if reference else None,
         ),
@@ -402,6 +403,30 @@ def test_group_that_abstentions_leave_one_reward_is_dropped_and_counted(scene, k
     assert metrics["rollout/no_signal_frac"] == 1.0
     assert metrics["rollout/abstained_frac"] == pytest.approx(1 - 1 / GROUP_SIZE)
     assert all(value.equal(start[name]) for name, value in played.weights().items())
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["gvpo", "gvpo_no_covariance", "rpg_ufkl", "rpg_reinforce_rkl", "lite_ppo"]
+)
+def test_update_with_abstentions_is_that_of_groups_without_them(make, scene, algorithm):
+    whole = scene(num_steps=1, reward=_penalised, rollouts_at=(1,), algorithm=algorithm)
+    abstaining = scene(num_steps=1, reward=_abstaining(0, 3), algorithm=algorithm)
+    start = whole.weights()
+    whole.play()
+    abstaining.play()
+    left = [1, 2, 4, 5]
+    groups = []
+    for group in whole.diary.groups_at[1][0]:
+        kept = [group.rollouts[place] for place in left]
+        judged = [replace(one, reward=float(one.verdict.is_correct)) for one in kept]
+        groups.append(replace(group, rollouts=tuple(judged)))
+    model = make.tiny_policy().model
+    make.step(make.updater(make.objective(f"algorithm={algorithm}"), model), make.rows(groups))
+    expected = model.state_dict()
+    for name, value in abstaining.weights().items():
+        torch.testing.assert_close(value, expected[name], rtol=0.0, atol=1e-6)
+    assert any((value - start[name]).abs().max() > 1e-4 for name, value in expected.items())
+    assert any((value - expected[name]).abs().max() > 1e-5 for name, value in whole.weights().items())
 
 
 def test_reward_that_always_abstains_has_no_mean(scene):
