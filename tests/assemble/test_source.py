@@ -19,7 +19,7 @@ from atrium.models.tiny import build_tiny_policy
 from atrium.tracking.run_folder import RunFolder
 
 SHAPE = TinySettings(hidden_size=32, num_layers=1, feed_forward_size=64)
-CLOCK = "{{ strftime_now('%d') }}"
+CLOCK = "{% set form = '%d' %}{{ strftime_now(form) }}"
 METHOD = ("algorithm=grpo_kl", "num_steps=2", "evaluation.every_num_steps=null", "checkpoint.keep_best=false")
 
 
@@ -122,6 +122,26 @@ def test_changed_prompts_are_named_at_resume(runs, begun):
     folder.config_file.write_text(json.dumps(config))
     with pytest.raises(DataError, match=r"the prompts of the training set, .* changed since this run began"):
         runs.resume(folder)
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_run_resumed_after_midnight_goes_on_with_the_prompts_of_its_start(
+    runs, first_source, tmp_path, monkeypatch, is_recorded
+):
+    """Runs recorded before have no date in their settings, only the time of their start."""
+    started, name = 1_732_579_199.0, f"midnight-{tmp_path.name}"
+    with monkeypatch.context() as patched:
+        patched.setattr("atrium.assemble.training.start_of", lambda resume: started)
+        folder = runs.killed_after(1, *_model(first_source), f"experiment_name={name}")
+    config = json.loads(folder.config_file.read_text())
+    assert config["model"].pop("date") == "2024-11-25"
+    if not is_recorded:
+        folder.config_file.write_text(json.dumps(config))
+        _edit_json(folder.status_file, started=started)
+    hashes = json.loads(folder.provenance_file.read_text())["data"]["prompt_hashes"]
+    runs.resume(folder)
+    assert json.loads(folder.provenance_file.read_text())["data"]["prompt_hashes"] == hashes
+    assert json.loads(folder.status_file.read_text())["step"] == 2
 
 
 def test_date_is_the_day_in_utc_and_is_kept(runs):

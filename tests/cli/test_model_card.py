@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from transformers.utils import chat_template_utils
 
 from atrium.cli.runs.model_card import usage_lines, write_card
 from atrium.config.compose import compose
@@ -16,7 +17,7 @@ from atrium.models.tiny import CHAT_TEMPLATE, build_tiny_policy
 from atrium.records import Problem
 from atrium.tracking.run_folder import RunFolder
 
-CLOCK = "{{ '<q>' + date_string[:2] + strftime_now('%Y%m') }}" + CHAT_TEMPLATE
+CLOCK = "{{ '<q>' + date_string[:2] + strftime_now('%Y' ~ '%m') }}" + CHAT_TEMPLATE
 EXAMPLES = "examples:[{question:'1+2=',answer:'1+2=3;'}]"
 PROMPTS = [
     (CHAT_TEMPLATE, ["model.prompt=question"]),
@@ -28,7 +29,10 @@ PROMPTS = [
 
 
 @pytest.mark.parametrize(("chat_template", "overrides"), PROMPTS)
-def test_printed_lines_prompt_the_policy_as_training_does(chat_template, overrides, tmp_path, capsys):
+def test_printed_lines_prompt_the_policy_as_training_does(
+    chat_template, overrides, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(chat_template_utils, "datetime", chat_template_utils.datetime)  # restored at the end
     config = compose([*overrides, "rollout.max_new_tokens=3", "model.lora=null"])
     built = build_tiny_policy(TinySettings(hidden_size=16, num_layers=1, num_heads=2), seed=0)
     built.tokenizer.chat_template = chat_template

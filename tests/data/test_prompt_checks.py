@@ -35,6 +35,9 @@ def _text(chat_template, date=DAY, **fields):
     ("clock", "said"),
     [
         ("{{ strftime_now('%Y-%m-%d %H') }}", "2026-11-25 00"),
+        ("{% set form = '%d' %}{{ strftime_now(form) }}", "25"),
+        ("{% macro day(form) %}{{ strftime_now(form) }}{% endmacro %}{{ day('%d') }}", "25"),
+        ("{% set now = strftime_now %}{{ now('%' ~ 'd') }}", "25"),
         ("{{ date_string[:3] }}", "25 "),
         ("{% set d = strftime_now('%d') if strftime_now is defined else '0' %}{{ d }}", "25"),
     ],

@@ -22,9 +22,9 @@ from atrium.tracking.run_folder import RunFolder
 CARD = "README.md"
 PROMPT_FILE = "prompt.txt"
 _QUESTION = "{question}"
-_FIX_DATE = (
-    r"""tokenizer.chat_template = re.sub(r"strftime_now\((['\"])(.*?)\1\)", """
-    "lambda found: repr(datetime.date({year}, {month}, {day}).strftime(found[2])), tokenizer.chat_template)"
+_FIX_DATE = (  # transformers takes no function of the caller's in place of its strftime_now
+    "transformers.utils.chat_template_utils.datetime = type('Day', (datetime.datetime,), "
+    "{{'now': classmethod(lambda cls, tz=None: cls({year}, {month}, {day}))}})"
 )
 
 
@@ -54,7 +54,7 @@ def usage_lines(config: Mapping[str, object], policy: Path, place: str) -> list[
     if template is None:
         return lines
     if template.use_chat_template and (day := _day(config, policy, "strftime_now")) is not None:
-        lines[0] += "; import datetime, re"
+        lines[0] += "; import datetime, transformers.utils.chat_template_utils"
         lines[1] += f"; {_FIX_DATE.format(year=day.year, month=day.month, day=day.day)}"
     if not template.use_chat_template:
         lines[0] += "; import pathlib"
