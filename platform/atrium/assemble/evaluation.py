@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from atrium.assemble.benchmarks import LoadedBenchmark, load_benchmarks
+from atrium.assemble.dry_run import try_grader
 from atrium.assemble.engines import check_model
 from atrium.assemble.fitting import changed
 from atrium.assemble.graders import BenchmarkGraders, build_grader, grader_version
@@ -29,6 +30,7 @@ from atrium.compare.figures.pass_at_k import draw_pass_at_k
 from atrium.config.dates import dated
 from atrium.config.evaluation import EvaluationSettings
 from atrium.config.schema import RunConfig
+from atrium.config.tasks import ArithmeticBenchmarkConfig
 from atrium.data.prompt_checks import check_prompt
 from atrium.data.prompts import PromptTemplate, prompt_encoder
 from atrium.errors import ConfigError, Interrupted
@@ -76,6 +78,8 @@ def run_evaluation(
     with loading_for(config, resume, lines.append) as loading:
         loaded = load_benchmarks(config.benchmark, config.dataset, verifier=config.grader, loading=loading)
     if resume is None:
+        if isinstance(config.benchmark, ArithmeticBenchmarkConfig):
+            try_grader(config, loaded[0].problems[0])
         _check_prompts(config, loaded)
     with opened(request, overrides) as run, _stopped_at_once(run):
         for line in lines:
