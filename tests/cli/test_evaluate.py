@@ -209,7 +209,7 @@ def test_a_path_into_a_run_means_that_run(evaluate, trained):
         ([], "nothing says what to evaluate"),
         (["benchmark=aime24"], "nothing says what to evaluate"),
         (["algorithm=grpo"], "has no effect on an evaluation"),
-        (["model=tiny", "grader.answer='Answer: {answer}'"], "the grader finds no answer in what the built-in"),
+        (["model=tiny", "grader.answer='Answer: {answer}'"], "the grader finds no answer"),
         (["model=tiny", "model.thinking=true"], "set model.thinking=false, for it writes no </think>"),
     ],
 )

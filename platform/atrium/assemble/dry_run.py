@@ -1,11 +1,10 @@
-"""A run's reward and grader on synthetic completions, before anything is sampled: errors show at once."""
+"""Trial calls of a run's reward and grader on synthetic completions, before anything is sampled."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from atrium.config.schema import RunConfig
-from atrium.config.tasks import ArithmeticDatasetConfig
 from atrium.data.arithmetic import solution
 from atrium.errors import ConfigError, PluginError
 from atrium.grading.extraction import answer_text
@@ -43,10 +42,12 @@ def try_reward(config: RunConfig, problem: Problem) -> None:
 
 
 def try_grader(config: RunConfig, problem: Problem) -> None:
-    """Raise `ConfigError` where the grader finds no answer in what the warmed-up built-in model writes."""
+    """Raise `ConfigError` if the grader finds no answer in the warmed-up built-in model's solution.
+
+    `problem` is one of the built-in task, on which that model is warmed up.
+    """
     model = config.model
-    is_warmed_up = isinstance(model, TinyModelSettings) and model.warmup.num_steps > 0
-    if not is_warmed_up or not isinstance(config.dataset, ArithmeticDatasetConfig):
+    if not isinstance(model, TinyModelSettings) or model.warmup.num_steps == 0:
         return
     written = solution(problem.question)
     visible = answer_text(written, thinking=model.thinking)

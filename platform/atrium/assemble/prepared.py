@@ -21,6 +21,7 @@ from atrium.assemble.ranks import explained_by
 from atrium.assemble.task import Task, build_task, evaluated_benchmark, require_room
 from atrium.config.compose import from_json, to_json
 from atrium.config.schema import RunConfig
+from atrium.config.tasks import ArithmeticDatasetConfig
 from atrium.data.prompt_checks import check_prompt
 from atrium.data.prompts import prompt_encoder
 from atrium.data.sources import Log
@@ -57,7 +58,7 @@ def prepare(config: RunConfig, ranks: Ranks = SINGLE) -> Prepared:
             task = build_task(config, loading)
         stored = read_bank(config, task.train.problems, lines.append)
         with plugins.explained():
-            if config.resume is None:
+            if config.resume is None and isinstance(config.dataset, ArithmeticDatasetConfig):
                 try_grader(config, task.train.problems[0])
             try_reward(config, task.train.problems[0])
         if config.resume is None:

@@ -21,10 +21,8 @@ def with_seed_plan(argv: Sequence[str]) -> list[str]:
         text = value if has_value else next(arguments, "")
         numbers = text.split(",") if flag == "--looks" else [text]
         if not all(number.strip().isdecimal() and number.isascii() for number in numbers):
-            example = "--looks 3,5" if flag == "--looks" else "--planned-seeds 5"
-            raise ConfigError(
-                f"{flag} {text}: expected a number of seeds, such as {example}".replace("  ", " ")
-            )
+            expected = "numbers, such as --looks 3,5" if flag == "--looks" else "a number, such as 5"
+            raise ConfigError(f"{flag} needs {expected}, got {text!r}")
         name = flag.removeprefix("--").replace("-", "_")
         listed = ",".join(number.strip() for number in numbers)
         rest.append(f"{name}=[{listed}]" if flag == "--looks" else f"{name}={listed}")

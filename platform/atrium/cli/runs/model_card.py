@@ -1,4 +1,4 @@
-"""What an exported policy says of itself: lines that prompt it as in training, and its model card."""
+"""The model card of an exported policy, and the Python lines that prompt it as in training."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def _own_settings() -> Iterator[str]:
             yield from _setting(name, node, schema)
 
 
-def setting_names(path: str = "") -> Iterator[str]:
+def setting_names() -> Iterator[str]:
     """The dotted names of all sections and settings."""
     schema = RunConfig.model_json_schema()
     queue: list[tuple[str, Schema]] = list(schema["properties"].items())
