@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 import torch
+from tests.run_records import group_of_two
 from transformers.utils import chat_template_utils
 
-from atrium.cli.runs.model_card import usage_lines, write_card
+from atrium.cli.runs.model_card import example_of, usage_lines, write_card
 from atrium.config.compose import compose
 from atrium.data.prompts import encode_prompt
 from atrium.models.policy import load_policy, save_policy
@@ -16,21 +18,33 @@ from atrium.models.settings import TinySettings
 from atrium.models.tiny import CHAT_TEMPLATE, build_tiny_policy
 from atrium.records import Problem
 from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.sample_files import write_rollouts
 
 CLOCK = "{{ '<q>' + date_string[:2] + strftime_now('%Y' ~ '%m') }}" + CHAT_TEMPLATE
 EXAMPLES = "examples:[{question:'1+2=',answer:'1+2=3;'}]"
+SYSTEM = {"system": "2*3"}
 PROMPTS = [
-    (CHAT_TEMPLATE, ["model.prompt=question"]),
-    (CHAT_TEMPLATE, [f"model.prompt={{user:'{{question}}',system:'1+1',{EXAMPLES}}}"]),
-    (CHAT_TEMPLATE, ["model.prompt={user:'{question}=',stop:[';','=1']}"]),
-    (CLOCK, ["model.prompt=question", "model.date=2024-07-26"]),
-    (CHAT_TEMPLATE, [f"model.prompt={{user:'{{question}}',use_chat_template:false,{EXAMPLES},stop:['+']}}"]),
+    (CHAT_TEMPLATE, ["model.prompt=question"], {}),
+    (CHAT_TEMPLATE, ["model.prompt=question"], SYSTEM),
+    (CHAT_TEMPLATE, [f"model.prompt={{user:'{{question}}',system:'1+1',{EXAMPLES}}}"], {}),
+    (
+        CHAT_TEMPLATE,
+        [f"model.prompt={{user:'{{question}}=',system:'1+1',{EXAMPLES}}}"],
+        SYSTEM | {"user": "3-1", "assistant": "2;"},
+    ),
+    (CHAT_TEMPLATE, ["model.prompt={user:'{question}=',stop:[';','=1']}"], {}),
+    (CLOCK, ["model.prompt=question", "model.date=2024-07-26"], SYSTEM),
+    (
+        CHAT_TEMPLATE,
+        [f"model.prompt={{user:'{{question}}',use_chat_template:false,{EXAMPLES},stop:['+']}}"],
+        {},
+    ),
 ]
 
 
-@pytest.mark.parametrize(("chat_template", "overrides"), PROMPTS)
+@pytest.mark.parametrize(("chat_template", "overrides", "turns"), PROMPTS)
 def test_printed_lines_prompt_the_policy_as_training_does(
-    chat_template, overrides, tmp_path, capsys, monkeypatch
+    chat_template, overrides, turns, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(chat_template_utils, "datetime", chat_template_utils.datetime)  # restored at the end
     config = compose([*overrides, "rollout.max_new_tokens=3", "model.lora=null"])
@@ -41,16 +55,26 @@ def test_printed_lines_prompt_the_policy_as_training_does(
     folder = RunFolder.create(tmp_path, "quickstart", "grpo", 0)
     record = config.model_dump(mode="json")
     write_card(target, folder, record, step=0)
-    lines = usage_lines(record, target, str(target))
+    problem = Problem(problem_id="0", question="9+8-4=", answer="13", turns=tuple(turns.items()))
+    group = group_of_two(problem, np.random.default_rng(0), num_tokens=2, text="13")
+    write_rollouts(folder.rollouts_path(1), 1, [group], {})
+    lines = usage_lines(record, target, str(target), example_of(folder, record))
     assert len(lines) == 4
     found = {}
     exec("\n".join(lines), found)
-    problem = Problem(problem_id="0", question="7+8-4=", answer="11")
     tokenizer = load_policy(target, dtype=torch.float32, device="cpu").tokenizer
     prompt = encode_prompt(tokenizer, problem, config.model.prompt, config.model.date)
     assert found["prompt"].tolist() == [prompt.tolist()]
     assert capsys.readouterr().out
     assert all(re.escape(stop).replace("\\", "\\\\") in lines[3] for stop in config.model.prompt.stop)
     record["model"] |= {"kind": "hub", "weights": "pretrained"}
-    stops = usage_lines(record, target, str(target))[3]
+    stops = usage_lines(record, target, str(target), problem)[3]
     assert ("stop_strings=" in stops) == bool(config.model.prompt.stop)
+
+
+def test_the_example_of_a_run_without_readable_samples_is_of_its_tasks_form(tmp_path):
+    folder = RunFolder.create(tmp_path, "quickstart", "grpo", 0)
+    folder.rollouts_dir.mkdir(exist_ok=True)
+    folder.rollouts_path(1).write_bytes(b"damaged")
+    assert example_of(folder, {"dataset": {"kind": "arithmetic"}}).question == "7+8-4="
+    assert "What is" in example_of(folder, {"dataset": {"kind": "file"}}).question

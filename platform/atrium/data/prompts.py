@@ -110,8 +110,6 @@ def encode_prompt(
     worked examples and the question, as they are. Raises `ConfigError` when the template needs a chat
     template and the tokenizer has none, or when plain text cannot hold the problem's turns.
     """
-    questions = [*(one.question for one in template.examples), problem.question]
-    asked = [template.user.replace(_PLACEHOLDER, question) for question in questions]
     if not template.use_chat_template:
         if problem.turns:
             raise ConfigError(
@@ -119,29 +117,44 @@ def encode_prompt(
                 f"{problem.turns[0][0]} turn before its question; choose a template with a chat template"
                 + (", or system=drop for the data" if problem.turns[0][0] == "system" else "")
             )
-        shown = [user + one.answer for user, one in zip(asked, template.examples, strict=False)]
-        text = template.separator.join([*shown, asked[-1]])
+        text = plain_prompt(problem.question, template)
         return np.asarray(tokenizer.encode(text), dtype=np.int32)
     if not tokenizer.chat_template:
         raise ConfigError(
             f"prompt template '{template.name}' needs a tokenizer with a chat template and this "
             f"one has none; choose one of {', '.join(_without_chat())}"
         )
-    systems = [text for role, text in problem.turns if role == "system"]
-    if template.system is not None and not any(template.system in text for text in systems):
-        systems.append(template.system)
-    turns = [{"role": "system", "content": "\n\n".join(systems)}] if systems else []
-    for user, one in zip(asked, template.examples, strict=False):
-        turns += [{"role": "user", "content": user}, {"role": "assistant", "content": one.answer}]
-    turns += [{"role": role, "content": text} for role, text in problem.turns if role != "system"]
-    turns.append({"role": "user", "content": asked[-1]})
     try:
         token_ids = conversation_tokens(
-            tokenizer, turns, template.chat_options, date, add_generation_prompt=add_generation_prompt
+            tokenizer,
+            prompt_turns(problem, template),
+            template.chat_options,
+            date,
+            add_generation_prompt=add_generation_prompt,
         )
     except ConfigError as error:
         raise ConfigError(f"prompt template '{template.name}' {error}") from error
     return np.asarray(token_ids, dtype=np.int32)
+
+
+def plain_prompt(question: str, template: PromptTemplate) -> str:
+    """The prompt of a template without chat: the examples, then the question."""
+    shown = [template.user.replace(_PLACEHOLDER, one.question) + one.answer for one in template.examples]
+    return template.separator.join([*shown, template.user.replace(_PLACEHOLDER, question)])
+
+
+def prompt_turns(problem: Problem, template: PromptTemplate) -> list[dict[str, str]]:
+    """The conversation that a chat template renders, up to the question."""
+    systems = [text for role, text in problem.turns if role == "system"]
+    if template.system is not None and not any(template.system in text for text in systems):
+        systems.append(template.system)
+    turns = [{"role": "system", "content": "\n\n".join(systems)}] if systems else []
+    for one in template.examples:
+        turns.append({"role": "user", "content": template.user.replace(_PLACEHOLDER, one.question)})
+        turns.append({"role": "assistant", "content": one.answer})
+    turns += [{"role": role, "content": text} for role, text in problem.turns if role != "system"]
+    turns.append({"role": "user", "content": template.user.replace(_PLACEHOLDER, problem.question)})
+    return turns
 
 
 def prompt_encoder(

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from atrium.cli.parser import CommandParser, files_explained
-from atrium.cli.runs.model_card import CARD, usage_lines, write_card
+from atrium.cli.runs.model_card import CARD, example_of, usage_lines, write_card
 from atrium.errors import CheckpointError, RunFolderError
 from atrium.tracking.atomic import TEMPORARY_PREFIX, sync_folder
 from atrium.tracking.find import TRAINED, find_run
@@ -54,7 +54,7 @@ def main_export(argv: list[str]) -> int:
         _copy(source, target, force=arguments.force)
         write_origin(target, config, run=folder.name, step=step)
         write_card(target, folder, config, step)
-        lines = usage_lines(config, target, str(target.absolute()))
+        lines = usage_lines(config, target, str(target.absolute()), example_of(folder, config))
     what = "adapters" if arguments.adapter else "policy"
     sys.stdout.write(
         f"wrote the {what} of {folder.name} at step {step} ({size(folder_size(target))}) to {target}\n"

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from atrium.data.prompts import Prompt, PromptTemplate
+from atrium.data.prompts import Prompt, PromptTemplate, plain_prompt, prompt_turns
 from atrium.data.sources import is_local
+from atrium.errors import RunFolderError
 from atrium.nested import mapping_at, setting
 from atrium.plain_files import read_plain
+from atrium.records import Problem
 from atrium.tracking.formatting import share, span
 from atrium.tracking.reader import EvaluationPoint, read_evaluations
 from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
+from atrium.tracking.sample_files import read_samples
 
 CARD = "README.md"
 PROMPT_FILE = "prompt.txt"
@@ -28,17 +32,33 @@ _FIX_DATE = (  # transformers takes no function of the caller's in place of its 
 )
 
 
+def example_of(folder: RunFolder, config: Mapping[str, object]) -> Problem:
+    """The first problem that the run recorded, with the turns before its question.
+
+    A run that keeps no samples is given a question of its task's form.
+    """
+    sampled = (*folder.rollouts_dir.glob("*.parquet"), *folder.evaluations_dir.glob("*/*.parquet"))
+    for path in sorted(sampled, key=lambda path: (path.parent != folder.rollouts_dir, path)):
+        with suppress(RunFolderError):  # a damaged file of samples does not concern the policy
+            for row in read_samples(path, ["question", "turns"])[:1]:
+                turns = tuple((role, text) for role, text in json.loads(row.get("turns") or "[]"))
+                return Problem(problem_id="example", question=row["question"], answer="", turns=turns)
+    is_chain = setting(config, "dataset.kind") == "arithmetic"
+    question = "7+8-4=" if is_chain else "What is 7 + 8 - 4?"
+    return Problem(problem_id="example", question=question, answer="")
+
+
 def write_card(target: Path, folder: RunFolder, config: Mapping[str, object], step: int) -> None:
     """Write the model card of the policy in `target`, and its prompt where that is plain text."""
     template = _template(config)
     if template is not None and not template.use_chat_template:
-        (target / PROMPT_FILE).write_text(_plain_prompt(template), encoding="utf-8")
+        (target / PROMPT_FILE).write_text(plain_prompt(_QUESTION, template), encoding="utf-8")
     text = "\n".join(_card_lines(target, folder, config, step))
     (target / CARD).write_text(f"{text}\n", encoding="utf-8")
 
 
-def usage_lines(config: Mapping[str, object], policy: Path, place: str) -> list[str]:
-    """Python lines that load the exported `policy`, in `place`, and sample it as in training.
+def usage_lines(config: Mapping[str, object], policy: Path, place: str, example: Problem) -> list[str]:
+    """Python lines that load the exported `policy`, in `place`, and sample the `example` as in training.
 
     Without a recorded prompt there are only the lines that load it.
     """
@@ -69,7 +89,11 @@ def usage_lines(config: Mapping[str, object], policy: Path, place: str) -> list[
     if template.stop and is_built_in:  # transformers cannot search for strings in the built-in vocabulary
         lines[0] += "; import re"
         text = f"re.split({'|'.join(f'(?<={re.escape(one)})' for one in template.stop)!r}, {text})[0]"
-    return [*lines, f'prompt = {_prompt(config, template, policy)}, return_tensors="pt")', f"print({text})"]
+    return [
+        *lines,
+        f'prompt = {_prompt(config, template, policy, example)}, return_tensors="pt")',
+        f"print({text})",
+    ]
 
 
 def _template(config: Mapping[str, object]) -> PromptTemplate | None:
@@ -81,28 +105,16 @@ def _template(config: Mapping[str, object]) -> PromptTemplate | None:
     return template
 
 
-def _prompt(config: Mapping[str, object], template: PromptTemplate, policy: Path) -> str:
-    """The call, still open, that encodes an example as in training."""
-    is_chain = setting(config, "dataset.kind") == "arithmetic"
-    question = "7+8-4=" if is_chain else "What is 7 + 8 - 4?"
+def _prompt(config: Mapping[str, object], template: PromptTemplate, policy: Path, example: Problem) -> str:
+    """The call, still open, that encodes the example as in training."""
     if not template.use_chat_template:
         read = f'pathlib.Path(place, "{PROMPT_FILE}").read_text(encoding="utf-8")'
-        return f"tokenizer.encode({read}.replace({_QUESTION!r}, {question!r})"
-    turns = [{"role": "system", "content": template.system}] if template.system is not None else []
-    for one in template.examples:
-        turns.append({"role": "user", "content": template.user.replace(_QUESTION, one.question)})
-        turns.append({"role": "assistant", "content": one.answer})
-    turns.append({"role": "user", "content": template.user.replace(_QUESTION, question)})
+        return f"tokenizer.encode({read}.replace({_QUESTION!r}, {example.question!r})"
     day = _day(config, policy, "date_string")
     options = {} if day is None else {"date_string": day.strftime("%d %b %Y")}
     given = "".join(f", {name}={value!r}" for name, value in {**options, **template.chat_options}.items())
+    turns = prompt_turns(example, template)
     return f"tokenizer.apply_chat_template({turns!r}, add_generation_prompt=True, return_dict=False{given}"
-
-
-def _plain_prompt(template: PromptTemplate) -> str:
-    """The prompt's text with the place of the question."""
-    shown = [template.user.replace(_QUESTION, one.question) + one.answer for one in template.examples]
-    return template.separator.join([*shown, template.user])
 
 
 def _day(config: Mapping[str, object], policy: Path, reads: str) -> date | None:
@@ -126,7 +138,7 @@ def _card_lines(target: Path, folder: RunFolder, config: Mapping[str, object], s
     seed = setting(config, "seed")
     yield f"Model {source}, trained on {data} with the method {method}, seed {seed}, by Atrium."
     yield from ("", "## Use", "", "From within this folder:", "", "```python")
-    yield from usage_lines(config, target, ".")
+    yield from usage_lines(config, target, ".", example_of(folder, config))
     yield from ("```", "", "## Method", "", "| axis | choice |", "|---|---|")
     described = {"method": method, **mapping_at(read_object(folder.method_file)[0], "description")}
     yield from (f"| {name} | {str(value).replace('|', '/')} |" for name, value in described.items() if value)
