@@ -22,6 +22,7 @@ CELLS = {cell.name: cell for cell in NULL["cells"]()}
         "5 two-valued seeds, 50% collapse",
         "3 arms, 3 seeds, a candidate 3 times as noisy",
         "5 seeds, 20% diverged",
+        "5 seeds, 40% of one arm diverged",
         "5 seeds, 10 clusters",
         "planned looks at 3 and 5 seeds",
     ],

@@ -102,7 +102,8 @@ def test_arms_without_any_difference_are_judged_by_what_one_more_problem_could_s
     arm = [np.full((3, 10), 0.5)]
     judged = verdict(compare_arms(arm, arm), **NAMES)
     assert judged.kind == "not_distinguishable"
-    assert judged.words == "not distinguishable; differences beyond 29.7 points are excluded"
+    beyond = "differences beyond 29.7 points are excluded where no run diverges"
+    assert judged.words == f"not distinguishable; {beyond}"
     single = verdict(compare_arms([np.full((3, 1), 0.5)], [np.full((3, 1), 0.7)]), **NAMES)
     assert single.kind == "not_estimable"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -164,3 +165,31 @@ def test_all_settings_meet_the_baseline_where_all_are_planned_contrasts(reported
     said = " ".join(content["sentences"])
     assert "delta=0.3 against the baseline" in said
     assert "intervals hold together over 3 candidates" in said
+
+
+class SourcedRuns(FinalRuns):
+    """Final runs on problems of eight sources; the baseline answers those of the first two alone wrongly."""
+
+    def __init__(self, *, has_clusters):
+        super().__init__(seeds=(), change=None)
+        self._has_clusters = has_clusters
+
+    def __call__(self, run, watch):
+        result = super().__call__(run, watch)
+        exam = dict(result.test["arithmetic-test"])
+        source_P = [place // 3 for place in range(24)]
+        is_right_P = [source > 1 or not is_baseline(run.config) for source in source_P]
+        exam["problem_means"] = [0.8 * is_right for is_right in is_right_P]
+        if self._has_clusters:
+            exam["clusters"] = source_P
+        return replace(result, test={"arithmetic-test": exam})
+
+
+def test_problems_of_one_source_count_together(reported, tmp_path):
+    alone = reported(SourcedRuns(has_clusters=False))
+    shutil.rmtree(tmp_path / "runs")
+    together = reported(SourcedRuns(has_clusters=True))
+    assert contrast(alone)["kind"] == "better"
+    assert contrast(together)["kind"] == "not_distinguishable"
+    assert any("; 8 clusters)" in sentence for sentence in together["sentences"])
+    assert not any("cluster" in sentence for sentence in alone["sentences"])

@@ -10,6 +10,7 @@ import math
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from atrium.assemble.prepared import check_start
 from atrium.assemble.run import begin_folder, training_request
 from atrium.assemble.training import run_training
 from atrium.compare.failures import fell_below_start
-from atrium.compare.outcomes import read_answers
+from atrium.compare.outcomes import outcome_table, read_answers
 from atrium.errors import PolicyDivergedError, Pruned, TrainingDivergedError
 from atrium.metrics import NUM_TOKENS
 from atrium.processes import END_SIGNALS, stop_requests
@@ -87,15 +88,19 @@ def read_result(
             if point.mean_at_k is not None
         ),
         problem_means=problem_means(folder, last) if last else (),
-        test={
-            name: {**points[-1].as_record(), "problem_means": list(problem_means(folder, points[-1]))}
-            for name, points in tests.items()
-        },
+        test={name: _test_result(folder, points[-1]) for name, points in tests.items()},
         collapse=collapse.text if collapse else _fall(folder, tests) or "",
         metrics={name: _mean(values[-tail:].tolist()) for name, values in metrics.columns.items()},
         num_tokens=int(np.nansum(metrics.columns.get(NUM_TOKENS.name, np.zeros(0)))),
         wall_s=wall_s,
     )
+
+
+def _test_result(folder: RunFolder, point: EvaluationPoint) -> dict[str, Any]:
+    """An evaluation with the mean of each problem and, where problems come in clusters, their numbers."""
+    table = outcome_table([read_answers(folder, point.benchmark, point.step)])
+    clusters = {} if table.cluster_P is None else {"clusters": table.cluster_P.tolist()}
+    return {**point.as_record(), "problem_means": table.mean_at_k()[0].tolist(), **clusters}
 
 
 def _fall(folder: RunFolder, tests: Mapping[str, Sequence[EvaluationPoint]]) -> str | None:

@@ -41,6 +41,11 @@ def clusters_words(num: int) -> str:
     return f"new problems of {'this one source' if num == 1 else f'these {num} sources'}"
 
 
+def sources_words(cluster_B: Sequence[ArrayLike | None]) -> str:
+    """What new problems are, by benchmark with clusters; empty where problems come in none."""
+    return " and ".join(clusters_words(num_clusters(one)) for one in cluster_B if one is not None)
+
+
 def num_clusters(cluster_P: ArrayLike) -> int:
     """The number of different clusters."""
     return len(np.unique(np.asarray(cluster_P)))

@@ -19,7 +19,7 @@ def paper_sentences(comparison: RunsComparison) -> list[str]:
         pair = headline_pair(comparison, arm)
         sentence = _sentence(comparison, pair)
         if not pair.verdict.withheld and pair.verdict.kind != "same_method":
-            sentence += _rates(arm, comparison.arms[0], has_readings=pair.if_wrong is not None)
+            sentence += _rates(arm, comparison.arms[0]) + _condition(pair)
             sentence += _requested(comparison) + _planned(comparison)
         found.append(sentence)
     return found
@@ -30,17 +30,19 @@ def difference_sentences(comparison: RunsComparison) -> list[str]:
     return [_sentence(comparison, headline_pair(comparison, arm)) for arm in comparison.arms[1:]]
 
 
-def _rates(one: ArmScores, other: ArmScores, *, has_readings: bool) -> str:
-    """How many runs of each arm diverged and collapsed, and which readings the bounds hold under."""
+def _rates(one: ArmScores, other: ArmScores) -> str:
+    """How many runs of each arm diverged and collapsed."""
     first, second = (
         " and ".join(f"{rate} {what}" for what, rate in arm.rates.items()) for arm in (one, other)
     )
-    both = (
-        " The bounds hold whether runs that diverged count with their scores or as always wrong."
-        if has_readings
-        else ""
-    )
-    return f" Of the runs of {one.arm.name}, {first}; of those of {other.arm.name}, {second}.{both}"
+    return f" Of the runs of {one.arm.name}, {first}; of those of {other.arm.name}, {second}."
+
+
+def _condition(pair: Pair) -> str:
+    """What the bounds hold for: both readings of diverged runs or, if none diverged, runs that do not."""
+    if pair.if_wrong is not None:
+        return " The bounds hold whether runs that diverged count with their scores or as always wrong."
+    return "" if pair.verdict.names_difference else " The bound holds where no run diverges."
 
 
 def _planned(comparison: RunsComparison) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from atrium.compare.clusters import clusters_words, num_clusters
+from atrium.compare.clusters import sources_words
 from atrium.compare.crossed import Values
 from atrium.compare.pairing import SeedPairing, pair_seeds
 from atrium.compare.robust import mean_scores
@@ -47,8 +47,7 @@ class ScoredArms:
     @property
     def sources(self) -> str:
         """What new problems are, by benchmark with clusters; empty where problems come in none."""
-        known = [one for one in self.clusters or () if one is not None]
-        return " and ".join(clusters_words(num_clusters(one)) for one in known)
+        return sources_words(self.clusters or ())
 
     def contrasts(self, baseline: str) -> Iterator[tuple[str, Contrast]]:
         """Every other arm against the baseline, by its name."""

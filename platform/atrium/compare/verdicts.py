@@ -54,6 +54,9 @@ PHRASES: Mapping[VerdictKind, Phrase] = {
 }
 """A kind without `withheld` gives a sentence for a paper."""
 
+_SCOPE = " where no run diverges"
+"""What is excluded by runs none of which diverged: how often others would diverge, few seeds do not show."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -115,16 +118,18 @@ def judged(
         words += f" (between {100.0 * least:.1f} and {100.0 * most:.1f})"
         return worded("better" if low > 0.0 else "worse", words)
     excluded = rounded_up(max(-low, high))
-    found = _not_distinguishable(excluded if excluded < 1.0 else None)
+    found = _not_distinguishable(excluded if excluded < 1.0 else None, _SCOPE)
     if is_more_than_noise_here:
         words = f"{found.words}; on these very problems alone the difference is more than noise"
         found = replace(found, words=words)
     return found
 
 
-def _not_distinguishable(excluded: float | None) -> Verdict:
-    """No difference is shown; those larger than `excluded` are ruled out."""
-    beyond = "none is excluded" if excluded is None else f"differences beyond {points(excluded)} are excluded"
+def _not_distinguishable(excluded: float | None, where: str) -> Verdict:
+    """No difference is shown; those larger than `excluded` are ruled out, under the condition `where`."""
+    beyond = "none is excluded"
+    if excluded is not None:
+        beyond = f"differences beyond {points(excluded)} are excluded{where}"
     return replace(worded("not_distinguishable", f"not distinguishable; {beyond}"), excluded=excluded)
 
 
@@ -155,16 +160,15 @@ def under_both_readings(by_score: Verdict, as_wrong: Verdict, diverged: Sequence
         return by_score
     if by_score.kind == as_wrong.kind == "not_distinguishable":
         known = [one.excluded for one in (by_score, as_wrong) if one.excluded is not None]
-        found = _not_distinguishable(max(known) if len(known) == 2 else None)
-        more = f"whether the runs that diverged ({listed}) count with their scores or as always wrong"
-        return replace(found, words=f"{found.words}, {more}")
+        where = f", whether the runs that diverged ({listed}) count with their scores or as always wrong"
+        return _not_distinguishable(max(known) if len(known) == 2 else None, where)
     if by_score.kind == as_wrong.kind:
         more = f"; it also holds if the runs that diverged ({listed}) count as always wrong: {as_wrong.words}"
         return replace(by_score, words=by_score.words + more)
     return worded(
         "depends_on_diverged",
         f"it depends on the runs that diverged ({listed}): with their recorded scores, {by_score.words}; "
-        f"counted as always wrong, {as_wrong.words}",
+        f"counted as always wrong, {as_wrong.words}".replace(_SCOPE, ""),
     )
 
 

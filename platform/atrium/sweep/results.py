@@ -22,7 +22,8 @@ class SeedResult:
 
     Shares lie in [0, 1]. `mean_at_k`, `pass_at_k` and `curve` (step, Mean@K, Pass@K) are measured on
     validation problems; `problem_means` holds their Mean@K problem by problem, in the benchmark's order.
-    `test` is the last result on each other benchmark, with `problem_means` of its own. `metrics` are
+    `test` is the last result on each other benchmark, with `problem_means` of its own and, where problems
+    come in clusters, `clusters`, the number of each problem's. `metrics` are
     means over the last quarter of the steps. `collapse` says why the run counts as collapsed; it is empty
     where it does not, and None where nobody looked.
     """

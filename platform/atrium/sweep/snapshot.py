@@ -118,7 +118,7 @@ def _seeds(results: Sequence[SeedResult]) -> list[dict[str, Any]]:
         record = as_record(result)
         del record["problem_means"]
         record["test"] = {
-            name: {key: value for key, value in scores.items() if key != "problem_means"}
+            name: {key: value for key, value in scores.items() if key not in ("problem_means", "clusters")}
             for name, scores in result.test.items()
         }
         seeds.append(record)

@@ -100,6 +100,7 @@ def sentences(definition: SweepDefinition, content: Mapping[str, Any]) -> list[s
         tuned = "tuned with as many settings" if content["baseline_is_tuned"] else "which was not tuned"
         seeds = ", ".join(str(seed) for seed in verdict["seeds"])
         together = f"; intervals hold together over {verdict['together']}" if verdict["together"] else ""
+        together += f"; {verdict['sources']}" if verdict["sources"] else ""
         said += [
             f"on test problems, with {len(verdict['seeds'])} fresh seeds, {one['name']} against the baseline "
             f"({tuned}): {one['words']} (seeds {seeds}{together})"
@@ -215,6 +216,8 @@ def arm_sentence(arm: Mapping[str, Any]) -> str:
 
 def verdict_on(runs: Sequence[FinalRun], names: Mapping[str, str]) -> Answer:
     """Every candidate against the baseline, from the runs of all arms; `names` by role."""
+    from atrium.compare.clusters import sources_words
+
     seeds = paired_seeds(runs)
     counted = [run for run in runs if run.seed in seeds]
     diverged = [run for run in counted if run.has_diverged]
@@ -226,6 +229,7 @@ def verdict_on(runs: Sequence[FinalRun], names: Mapping[str, str]) -> Answer:
         "benchmarks": _benchmarks(counted),
         "seeds": seeds,
         "together": next(iter(by_runs.values())).family.words,
+        "sources": sources_words(_clusters(counted)),
         "contrasts": [_contrast(names, role, by_runs[role], as_wrong[role], diverged) for role in by_runs],
         "arms": [
             _arm(names[role], [run for run in runs if run.role == role], mean) for role, mean in means.items()
@@ -288,18 +292,24 @@ def _compared(runs: Sequence[FinalRun], *, diverged_are_wrong: bool = False) -> 
         for role in roles
     }
     score_AS = np.stack([mean_scores(arm).mean(axis=1) for arm in arms.values()])
-    family = Family(num_candidates=len(roles) - 1)
+    family, clusters = Family(num_candidates=len(roles) - 1), _clusters(runs)
     found = moderated_spreads(score_AS)
     spreads = found if found is not None else [None] * family.num_candidates
     baseline = arms.pop(BASELINE)
     return {
-        role: compare_arms(baseline, arm, family=family, spread=spread)
+        role: compare_arms(baseline, arm, clusters=clusters, family=family, spread=spread)
         for (role, arm), spread in zip(arms.items(), spreads, strict=True)
     }
 
 
 def _benchmarks(runs: Sequence[FinalRun]) -> list[str]:
     return sorted(next(run.result for run in runs if run.result is not None).outcome)
+
+
+def _clusters(runs: Sequence[FinalRun]) -> list[list[int] | None]:
+    """The number of each problem's cluster by benchmark; None where problems come in none."""
+    outcome = next(run.result for run in runs if run.result is not None).outcome
+    return [outcome[name].get("clusters") for name in _benchmarks(runs)]
 
 
 def _arm(name: str, runs: Sequence[FinalRun], mean: CrossedMean) -> Answer:
