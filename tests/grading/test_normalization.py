@@ -79,7 +79,8 @@ def test_different_meanings_keep_different_texts(first: str, second: str):
 def test_words_are_recognised_whatever_they_are_set_in():
     assert read(r"\text{Evelyn}").words == read("Evelyn").words == "evelyn"
     assert read(r"\text{(C)}").words == read("(C)").words == "C"
-    assert read(r"\text{no real solution}").words == "norealsolution"
+    assert read(r"\text{no integer solution}").words == "nointegersolution"
+    assert read(r"\text{no real solution}").words == read(r"\emptyset").words == "none"
     assert read(r"\text{x-1}").words is None
     assert read("a-b").words is None
     assert read("42").words is None

@@ -30,7 +30,7 @@ from atrium.grading.verifiers import (
         ("numeric", "0", "0", True),
         ("numeric", "0", "0.001", False),
         ("numeric", "12", r"x = 12.01\text{ cm}", True),
-        ("numeric", "12", r"\text{twelve}", None),
+        ("numeric", "12", r"\text{twelve}", True),
         ("numeric", "nan", "nan", False),
         ("multiple_choice", "C", r"\text{(C)}", True),
         ("multiple_choice", "(C)", "c", True),

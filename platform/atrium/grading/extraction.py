@@ -41,9 +41,10 @@ _ALL_BRACES = re.compile(rf"{_BOX}\{{|[{{}}]")  # `\boxed{185\}` is a slip
 _FIRST_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![a-zA-Z])")
 _ARGUMENT = r"(?:\{[^{}]*\}|[0-9])"
 _UNBRACED = re.compile(
-    rf"{_BOX}(?P<content>[-+]?[0-9][0-9,]*(?:\.[0-9]+)?(?:/[0-9]+)?(?:\\?%)?|[-+]?[a-zA-Z](?![a-zA-Z])|"
-    rf"[-+]?\\[dt]?frac\s*{_ARGUMENT}\s*{_ARGUMENT}|\\(?:sqrt|text|textbf|mathrm|mathbf)\s*{_ARGUMENT}|"
-    r"\([^()${}]*\)|\\(?:pi|infty|emptyset)(?![a-zA-Z]))(?=\s*(?:[$.,;:!?]|\\[)\]]|\Z|\n))"
+    rf"{_BOX}(?:\$\s*)?(?P<content>(?>[0-9]+(?:,[0-9]{{3}})*(?:\.[0-9]+)?|\.[0-9]+|[a-zA-Z](?![a-zA-Z])|"
+    rf"\\[dt]?frac\s*{_ARGUMENT}\s*{_ARGUMENT}|\\(?:sqrt|text|textbf|mathrm|mathbf)\s*{_ARGUMENT}|"
+    rf"[-+*/=!|]|[_^]{_ARGUMENT}|\\?%|\([^()${{}}]*\)|\\(?:pi|infty|emptyset|cdot|times)(?![a-zA-Z])\s*)+)"
+    r"(?=\s*(?:[$.,;:!?]|\\[)\]]|\Z|\n))"
 )
 
 _NUMBER = re.compile(r"(?:(?<![\w)}\]])-\s?)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|-?\.\d+")
@@ -59,6 +60,9 @@ _APPROXIMATION_JOINT = re.compile(
     r"(?:\\approx|\\simeq|≈|\b(?:approximately|approx|about|roughly|numerically)\b)[\s,:.=]*",
     re.IGNORECASE,
 )
+_ENDLESS = re.compile(r"\.[0-9]+\s*(?:\\[lc]?dots|\.\.\.|…)")
+_EQUALITY_JOINT = re.compile(r"\s*=\s*")
+_NUMERAL = re.compile(r"\s*[-+]?[0-9,]*\.?[0-9]+\s*")
 _DECIMAL = re.compile(r"\s*(?:\\approx|≈)?\s*[-+]?[0-9,]*\.[0-9]+(?![0-9.]).*", re.DOTALL)
 _CONJUNCTION_JOINT = re.compile(rf"[^.!?\n]*\b(?:and|or)\b[\s,:]*{_LABEL}?", re.IGNORECASE)
 
@@ -177,10 +181,14 @@ def _joint(text: str, first: _Box, second: _Box) -> str | None:
     if len(between) > 2 * _MAX_JOINT_CHARS:
         return None
     between = _DELIMITERS.sub(" ", between)
-    is_decimal = _DECIMAL.fullmatch(second.content) is not None
-    if is_decimal and (_APPROXIMATION_JOINT.fullmatch(between) or r"\approx" in second.content):
+    is_rounded = _DECIMAL.fullmatch(second.content) or (
+        _NUMERAL.fullmatch(second.content) and not _NUMERAL.fullmatch(first.content)
+    )
+    if is_rounded and (_APPROXIMATION_JOINT.fullmatch(between) or r"\approx" in second.content):
         return r" \approx "
     if len(between) > _MAX_JOINT_CHARS:
         return None
+    if _EQUALITY_JOINT.fullmatch(between) and _ENDLESS.search(second.content):
+        return r" \approx "
     is_list = _PUNCTUATION_JOINT.fullmatch(between) or _CONJUNCTION_JOINT.fullmatch(between)
     return ", " if is_list else None

@@ -11,15 +11,19 @@ import re
 from collections.abc import Callable
 
 from atrium.grading.tokens import Tokens, content, is_text, split
+from atrium.grading.units import changes_value
 
 Leaf = Callable[[Tokens, Tokens], bool | None]
 
 CHOICES = frozenset("ABCDEFGHIJ")
 """Letters that stand for a choice."""
 _COLON = frozenset((":",))
-_SET_CHOICE = re.compile(r"(?:(?:option|choice|answer)\s*:?\s*)?\(?([A-J])\)?[).:]?", re.IGNORECASE)
+_SET_CHOICE = re.compile(
+    r"(?P<before>(?:.*\b)?(?:is|option|choice|answer)\b\s*:?\s*)?\(?(?P<letter>(?-i:[A-J]))\)?[).:]*",
+    re.IGNORECASE,
+)
 _WORDY_CHOICE = re.compile(
-    r"(?:(?:option|choice|answer)\s*:?\s*)?\(?([A-J])[).:]\s*(?!.*(?:\b(?:or|and|not)\b|\([A-J]\))).+"
+    r"(?:(?:option|choice|answer)\s*:?\s*)?\(?(?P<letter>[A-J])[).:]\s*(?!.*(?:\b(?:or|and|not)\b|\([A-J]\))).+"
 )
 _OPERATORS = frozenset("+-*/^!_=,;<>)") | {r"\cdot", r"\times", r"\in", r"\pm", r"\leq", r"\geq", r"\cup"}
 _ENDS = frozenset((")", ":", "."))
@@ -37,11 +41,18 @@ def choice(tokens: Tokens) -> tuple[str, Tokens] | None:
     return letter, rest
 
 
+def letter_of(words: str) -> str:
+    """The letter that set words choose, as `Option B:` and `The answer is (B)` do, or nothing."""
+    found = _SET_CHOICE.fullmatch(words)
+    return "" if found is None or changes_value(found["before"] or "") else found["letter"]
+
+
 def _choice_start(tokens: Tokens) -> tuple[str, int]:
     if tokens[:1] and is_text(tokens[0]):
         words = content(tokens[0]).strip()
-        found = _SET_CHOICE.fullmatch(words) or (_WORDY_CHOICE.fullmatch(words) if len(tokens) == 1 else None)
-        return (found[1], 1) if found and found[1].isupper() else ("", 0)
+        wordy = _WORDY_CHOICE.fullmatch(words) if len(tokens) == 1 else None
+        letter = letter_of(words) or (wordy["letter"] if wordy else "")
+        return letter, int(bool(letter))
     for start, end in ((0, 1), (1, 2)):
         is_open = start == 0 or tokens[:1] == ("(",)
         letter = tokens[start] if is_open and len(tokens) > end else ""

@@ -31,7 +31,7 @@ from atrium.grading.notation import (
     word_set,
 )
 from atrium.grading.numerals import spell_numbers, spell_unicode
-from atrium.grading.prose import is_lead_in, unwrapped
+from atrium.grading.prose import is_lead_in, unwrapped, without_remark
 from atrium.grading.qualifiers import is_quantifier
 from atrium.grading.tokens import NESTING, Tokens, content, enclosed, is_text, join, split
 from atrium.grading.units import LETTERS, bare_words, changes_value, without_unit
@@ -53,7 +53,8 @@ _DENIAL = re.compile(
     r"(?<!\\)\b(?:not|never|wrong|incorrect|false|neither|nor|cannot|isn't)\b", re.IGNORECASE
 )
 _LEAD_IN = re.compile(
-    r"(?!(?:.* )?\(?[A-J]\)?\s*:)\s*[A-Za-z][A-Za-z ,.'\n]*(?:\b(?:is|are)\b|:(?=\s))\s*(?=[-+0-9$\\(])"
+    r"(?!(?:.* )?\(?[A-J]\)?\s*:)\s*[A-Za-z][A-Za-z ,.'\n]*(?:\b(?:is|are)\b|:(?=\s))\s*"
+    r"(?=[-+0-9$\\(]|[A-J]\.?\s*$)"
 )
 
 _TRAILING = frozenset((".", ",", ";", ":", r"\\", " ", "?"))
@@ -67,6 +68,19 @@ _MAX_TRIMS = 32
 _OF_NUMBER_SETS = RELATIONS | {r"\infty"}
 _PLURAL = re.compile(r"(?<=[a-z]{3}[a-rt-z])s$")
 _FILLERS = word_set("a an the there is are exist exists")
+_SAYINGS = tuple(  # what several words say: those that are needed, and those that may stand beside them
+    (name, word_set(needed), word_set(needed) | word_set(others))
+    for name, needed, others in (
+        ("none", "no solution", "real such valid possible equation system inequality it has have"),
+        ("none", "no root", "real such valid possible equation it has have"),
+        ("none", "none", ""),
+        ("none", "empty set", ""),
+        ("infinitely many", "infinitely many", "solution root value"),
+        ("infinitely many", "infinite", "many number of solution root value"),
+        ("does not exist", "dne", ""),
+        ("does not exist", "does not", "limit it"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +106,7 @@ def read(answer: str) -> Form:
     """The canonical form of an answer without its box, or of a gold answer with or without one."""
     if r"\boxed" in answer:
         answer = extract_answer(answer, thinking=False) or answer
+    answer = without_remark(answer)
     tokens = tuple(_without_lead_in(_trimmed(_collapsed(_tokens(_prepared(answer))))))
     texts = [content(token) for token in tokens if is_text(token)]
     has_stray_digits = any(_has_digit(bare_words(words)) for words in texts) and any(
@@ -268,6 +283,8 @@ def _trimmed(tokens: list[str]) -> list[str]:
 
 
 def _words(tokens: Tokens) -> str | None:
+    if tokens in ((r"\emptyset",), (r"\{", r"\}")):
+        return "none"
     if enclosed(tokens) and tokens[0] == "(":
         tokens = tokens[1:-1]
     words = []
@@ -283,9 +300,13 @@ def _words(tokens: Tokens) -> str | None:
 def _phrase(words: str) -> str:
     """Words run together; in several, articles and plurals do not count."""
     found = words.split()
-    if len(found) < 2:
-        return "".join(found)
-    return "".join(_PLURAL.sub("", word) for word in found if word.lower() not in _FILLERS)
+    if len(found) > 1:
+        found = [_PLURAL.sub("", word) for word in found if word.lower() not in _FILLERS]
+    said = {word.lower() for word in found}
+    for name, needed, allowed in _SAYINGS:
+        if needed <= said <= allowed:
+            return name
+    return "".join(found)
 
 
 def _has_digit(token: str) -> bool:

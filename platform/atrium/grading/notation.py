@@ -40,8 +40,8 @@ REWRITES = tuple(
         (r"\^\s*([0-9]+)", r"^{\1}"),  # `2^10` is meant, and read by math-verify, as `2^{10}`
         (r"(?<=[0-9])_\s*([0-9]{1,2})(?![0-9])", r"_{\1}"),  # a number base
         (r"([_^])\s*([0-9](?![0-9])|[a-zA-Z](?![a-zA-Z]))", r"\1{\2}"),
-        (r"\\text\s*\{\s*times\s*\}\s*(?=[0-9(\\])", r"\\times "),
         (r"\\text\s*\{\s*times\s*\}\s*(?=[0-9(\\])", r"\\times "),  # elsewhere `times` are counted
+        (r"(?:=\s*)?([0-9]*\.[0-9]+)\s*(?:\\[lc]?dots|\.\.\.)", r"\\approx \1"),
         (r"\\degree(?![a-zA-Z])|\^\s*\\circ(?![a-zA-Z])|\^\s*\\degree(?![a-zA-Z])", r"^{\\circ}"),
     )
 )
@@ -56,7 +56,7 @@ UNICODE = str.maketrans(
         char: rf"\{name} "
         for char, name in _pairs(
             "× times · cdot ⋅ cdot ÷ div ≤ leq ≥ geq ≠ neq ≈ approx π pi ∞ infty ∪ cup ∩ cap "
-            "∈ in ± pm θ theta α alpha β beta ∅ emptyset μ mu µ mu Ω Omega Ω Omega"
+            "∈ in ± pm θ theta α alpha β beta ∅ emptyset … ldots μ mu µ mu Ω Omega Ω Omega"
         ).items()
     }
 )

@@ -18,9 +18,13 @@ _FUNCTIONS = {
     "acos": "arccos",
     "atan": "arctan",
 }
+_NAMES = "|".join(sorted(_FUNCTIONS, key=len, reverse=True))
 _MODULE = r"(?<![\\A-Za-z.])(?P<module>(?:np|numpy|math|sympy|sp)\.)?"
-_PLAIN = re.compile(_MODULE + rf"(?P<name>{'|'.join(sorted(_FUNCTIONS, key=len, reverse=True))})(?=\s*\()")
-_OPERATOR = re.compile(rf"\\operatorname\s*\{{\s*({'|'.join(_FUNCTIONS)})\s*\}}")
+_PLAIN = re.compile(_MODULE + rf"(?P<name>{_NAMES})(?=\s*\()")
+_OPERATOR = re.compile(
+    rf"\\operatorname\s*\{{\s*({_NAMES})\s*\}}|"
+    rf"\\(?:mathrm|text|textrm)\s*\{{\s*({_NAMES})\s*\}}(?=\s*(?:[(\\_A-Za-z0-9]|\^\s*\{{?[0-9]))"
+)
 _SQRT = re.compile(_MODULE + r"sqrt\s*\((?P<radicand>[^()]*)\)")
 _PI = re.compile(_MODULE + r"pi(?![A-Za-z])")
 _EXPONENT = re.compile(
@@ -31,6 +35,9 @@ _NEGATIVE_POWER = re.compile(r"\^\s*-\s*([0-9]+)")
 _BARE_POINT = re.compile(r"(?<=[0-9])\.(?=\s*[-+*/)}^])")  # `1./3`
 _REPEATING = re.compile(
     r"(?<![0-9.])([0-9]*)\.([0-9]*)\\(?:overline|bar|dot)\s*(?:\{\s*([0-9]{1,40})\s*\}|([0-9]))(?![0-9])"
+)
+_ENDLESS = re.compile(
+    r"(?<![0-9.])([0-9]{0,30})\.([0-9]{0,12}?)([0-9]{1,6}?)\3{2,9}(?:\s|\\[,!])*(?:\\[lc]?dots|\.\.\.)"
 )
 _MIXED = re.compile(r"(?<![0-9./^_{,])([0-9]+)(?:\s|~|\\[ ,;:!])+([0-9]+)\s*/\s*([0-9]+)(?![0-9.^!/])")
 _ROOT = re.compile(r"([√∛∜])\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+(?:\.[0-9]+)?|[A-Za-z]))")
@@ -55,9 +62,11 @@ def spell_numbers(text: str) -> str:
     text = text.replace("**", "^")
     if "(" in text:
         text = _SQRT.sub(r"\\sqrt{\g<radicand>}", _PLAIN.sub(_function, text))
-    text = _OPERATOR.sub(r"\\\1 ", _PI.sub(r"\\pi ", text))
+    text = _OPERATOR.sub(lambda m: rf"\{_FUNCTIONS[m[1] or m[2]]} ", _PI.sub(r"\\pi ", text))
     text = _EXPONENT.sub(lambda m: rf"{m['mantissa'].rstrip('.')}\times 10^{{{int(m['exponent'])}}}", text)
     text = _NEGATIVE_POWER.sub(r"^{-\1}", _LETTER_TIMES.sub(r"\\times ", text))
+    if "dots" in text or "..." in text:
+        text = _ENDLESS.sub(_repeating, text)
     return _MIXED.sub(_mixed, _REPEATING.sub(_repeating, _BARE_POINT.sub("", text)))
 
 
@@ -73,7 +82,7 @@ def _function(match: re.Match[str]) -> str:
 
 def _repeating(match: re.Match[str]) -> str:
     """A repeating decimal as the fraction that it is: over 9, 99, 990, ..."""
-    whole, fixed, period = match[1] or "0", match[2], match[3] or match[4]
+    whole, fixed, period = match[1] or "0", match[2], match[3] or match[match.re.groups]
     nines = (10 ** len(period) - 1) * 10 ** len(fixed)
     return rf"\frac{{{int(whole + fixed + period) - int(whole + fixed)}}}{{{nines}}}"
 

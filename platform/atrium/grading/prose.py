@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from atrium.grading.labels import letter_of
 from atrium.grading.notation import word_set
 from atrium.grading.units import bare_words, changes_value
 
@@ -22,10 +23,24 @@ _SET = re.compile(
 _WORDS = re.compile(r"[A-Za-z]+(?:[ '-]+[A-Za-z]+)*\.?")
 _SENTENCE = re.compile(r"\s*([A-Z][a-z]+(?: [a-z]+)+) (?=[-+$\\0-9(])")
 _ORDINAL = re.compile(r"(?<=[0-9])(?:st|nd|rd|th)(?![a-z])")
-_CURRENCY = re.compile(r"\\?[$€£¥₹]|(?:USD|EUR|GBP|INR|Rs\.?|US)(?=\s*[0-9]|\s*$)")
+_CURRENCY = re.compile(
+    r"(?:US|[ACS]|CA|AU|NZ|HK)?\s*(?:\\?\$|[€£¥₹])|(?:USD|EUR|GBP|INR|Rs\.?|US)(?=\s*[0-9]|\s*$)"
+)
+_BARE_CURRENCY = re.compile(
+    r"(?<![A-Za-z\\])(?:(?:US|CA|AU|NZ|HK)\s*\\?\$|(?:USD|EUR|GBP|INR)(?=\s*(?:\\?\$\s*)?[0-9]|\s*$))"
+)
 _FONT = r"\\(?:text|mathrm|textrm|textbf)\s*"
-_FROM_TWO = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
-_BASES = {word: str(base) for base, word in enumerate(_FROM_TWO.split(), start=2)}
+_TO_NINETEEN = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen"
+)
+_TO_NINETY = "twenty thirty forty fifty sixty seventy eighty ninety"
+_SMALL, _TENS = _TO_NINETEEN.split(), _TO_NINETY.split()
+_NAMED = {word: number for number, word in enumerate(_SMALL)} | {
+    word: 10 * number for number, word in enumerate(_TENS, start=2)
+}
+_POWERS = {"hundred": 100, "thousand": 1_000, "million": 1_000_000}
+_BASES = {word: str(_NAMED[word]) for word in _SMALL[2:17]}
 _BASE = rf"(?:base[\s-]*)?({'|'.join(_BASES)}|[0-9]{{1,2}})\s*"
 _SPELLED_BASES = tuple(
     re.compile(rf"(?<=[0-9)])\s*{pattern}", re.IGNORECASE)
@@ -37,6 +52,16 @@ _SPELLED_BASES = tuple(
         rf"{_FONT}\{{\s*\(?\s*(?:in\s+)?base\s*\}}\s*{_BASE}",
         rf"(?:\(\s*)?(?:in\s+)?(?=base){_BASE}\)?$",
     )
+)
+_IN_WORDS = re.compile(rf"(?:{_FONT}\{{)?\s*([A-Za-z]+(?:[\s-][A-Za-z]+)*)\s*\}}?")
+_NUMBER_AND_WORDS = re.compile(
+    rf"\s*([0-9,]+)\s*(?:{_FONT}\{{\s*)?\(\s*([A-Za-z\s-]+)\)\s*\}}?\s*|"
+    rf"\s*(?:{_FONT}\{{\s*)?([A-Za-z\s-]+)\}}?\s*\(\s*([0-9,]+)\s*\)\s*\}}?\s*"
+)
+_REASON = r"(?:since|because|reject(?:ing|ed)?|discard(?:ing|ed)?)\b"
+_REMARK = re.compile(
+    rf"(?<=[^\s,;])[\s,;~]*(?:{_FONT}\{{[\s,]*)?(?:{_REASON}[^,;]*|\(\s*{_REASON}(?:[^()]|\([^()]*\))*\)\s*\}}?\s*)$",
+    re.IGNORECASE,
 )
 _BRACKETED_BASE = re.compile(r"\(\s*([0-9]+)\s*\)\s*_\s*(?=[0-9{])")
 
@@ -60,6 +85,7 @@ def unwrapped(text: str) -> str:
         for pattern in _SPELLED_BASES:
             text = pattern.sub(lambda match: f"_{{{_BASES.get(match[1].lower(), match[1])}}}", text)
         text = _BRACKETED_BASE.sub(r"\1_", text)
+    text = _in_digits(_BARE_CURRENCY.sub("", text))
     sentence = _SENTENCE.match(text)
     if sentence and is_lead_in(sentence[1]):
         text = text[sentence.end() :]
@@ -71,10 +97,45 @@ def unwrapped(text: str) -> str:
     return text
 
 
+def without_remark(text: str) -> str:
+    """The text without a reason for the answer behind it, such as `(since $x > 0$)`."""
+    remark = _REMARK.search(text)
+    if remark is None:
+        return text
+    kept = text[: remark.start()]
+    return kept + "}" * (kept.replace(r"\{", "").count("{") - kept.replace(r"\}", "").count("}"))
+
+
+def _in_digits(text: str) -> str:
+    """A number in words as digits, also one that stands in brackets beside its digits."""
+    both = _NUMBER_AND_WORDS.fullmatch(text)
+    if both:
+        digits, words = (both[1], both[2]) if both[1] else (both[4], both[3])
+        return digits if named_number(words) == int(digits.replace(",", "") or -1) else text
+    alone = _IN_WORDS.fullmatch(text)
+    number = named_number(alone[1]) if alone else None
+    return text if number is None else str(number)
+
+
+def named_number(words: str) -> int | None:
+    """The natural number that words name, such as `twenty-five`, or None."""
+    total, part, room = 0, 0, 1_000
+    for word in words.lower().replace("-", " ").replace(" and ", " ").split():
+        if word in _NAMED and _NAMED[word] < room:
+            part, room = part + _NAMED[word], 10 if word in _TENS else 1
+        elif word in _POWERS and part:
+            power = _POWERS[word]
+            total, part = (total, part * power) if power == 100 else (total + part * power, 0)
+            room = min(power, 1_000)
+        else:
+            return None
+    return total + part if words.strip("- ") else None
+
+
 def is_lead_in(words: str) -> bool:
     """Whether a value behind these words is what they say it is."""
     found = _WORD.findall(words.lower())
-    if not found:
+    if not found or letter_of(words.strip()):
         return words.strip() in ("", ":")
     if found[-1] in _COPULAS or words.rstrip().endswith(":"):
         return not changes_value(words, by_numerals=False)
