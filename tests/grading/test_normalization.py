@@ -94,6 +94,8 @@ def test_parts_are_split_outside_of_brackets_only():
 def test_reading_is_linear_and_never_fails():
     for text in (
         "{" * 1_000 + "}" * 1_000,
+        " " * 1_990 + "4",
+        r"\text{" + " " * 1_980 + "}",
         r"\text{" * 300,
         r"\mathbf{" * 280,
         "a" * 2_000,

@@ -55,8 +55,8 @@ _SPELLED_BASES = tuple(
 )
 _IN_WORDS = re.compile(rf"(?:{_FONT}\{{)?\s*([A-Za-z]+(?:[\s-][A-Za-z]+)*)\s*\}}?")
 _NUMBER_AND_WORDS = re.compile(
-    rf"\s*([0-9,]+)\s*(?:{_FONT}\{{\s*)?\(\s*([A-Za-z\s-]+)\)\s*\}}?\s*|"
-    rf"\s*(?:{_FONT}\{{\s*)?([A-Za-z\s-]+)\}}?\s*\(\s*([0-9,]+)\s*\)\s*\}}?\s*"
+    rf"\s*([0-9,]+)\s*(?:{_FONT}\{{\s*)?\(\s*([A-Za-z][A-Za-z\s-]*)\)\s*\}}?\s*|"
+    rf"\s*(?:{_FONT}\{{\s*)?([A-Za-z][A-Za-z\s-]*)\}}?\s*\(\s*([0-9,]+)\s*\)\s*\}}?\s*"
 )
 _REASON = r"(?:since|because|reject(?:ing|ed)?|discard(?:ing|ed)?)\b"
 _REMARK = re.compile(
