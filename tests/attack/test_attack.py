@@ -54,10 +54,11 @@ def test_settings_that_are_accepted_show_in_two_steps(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
-def test_a_kill_of_each_kind_of_command_changes_no_result(tmp_path):
-    found = [*kills.attempts(len(kills.KINDS), SEED, tmp_path)]
-    assert fallen(found) == []
-    assert {attempt.kind for attempt in found} == {f"kills: {name}" for name in kills.KINDS}
+def test_a_kill_of_a_command_changes_no_result(tmp_path):
+    """The other kinds of command are killed in tests/faults."""
+    [found] = kills.attempts(1, SEED, tmp_path)
+    assert found.outcome is Outcome.HELD, found.said
+    assert found.kind == "kills: training"
 
 
 def test_every_kind_of_damage_is_done(tmp_path):
