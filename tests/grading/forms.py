@@ -148,6 +148,21 @@ FORMS = {
             (r"x\ne <a>", r"\mathbb{R}\setminus\{<a>\}", r"x\in\mathbb{R}, x\neq <a>"),
             (r"x\ne -<a>", r"x=<a>", r"\mathbb{R}"),
         ),
+        Form(
+            r"x \neq \pm <a>",
+            (r"x \neq <a>, -<a>", r"<a> \neq x \text{ and } -<a> \neq x", r"x \ne -<a>, x \ne <a>"),
+            (r"x \neq <a>", r"x \neq \pm <b>", r"x = \pm <a>", r"y \neq \pm <a>"),
+        ),
+        Form(
+            r"x \geq <a>, x \neq <b>",
+            (r"<b> \neq x, x \geq <a>", r"[<a>,<b>) \cup (<b>,\infty)"),
+            (r"x \geq <a>", r"x > <a>, x \neq <b>", r"x \geq <a>, x \neq <c>", r"x \geq <b>, x \neq <b>"),
+        ),
+        Form(
+            r"x^<a> \neq <b>y",
+            (r"<b>y \neq x^<a>", r"y \cdot <b> \neq x^<a>"),
+            (r"<b>y \neq x^<b>", r"-<b>y \neq x^<a>", r"x^<a> = <b>y", r"<b>x \neq y^<a>"),
+        ),
         Form(r"[-<a>,<a>]", (r"|x|\le <a>",), (r"|x|<<a>", r"|x|\ge <a>")),
     ],
     "conditions": [
@@ -199,6 +214,16 @@ FORMS = {
             r"<a>k, k\in\mathbb{Z}",
             (r"<a>n \text{ where } n \text{ is an integer}", r"<a>n, \text{ with } n \in \mathbb Z"),
             (r"<b>n \text{ where } n \text{ is an integer}", r"<a>n+1, n\in\mathbb Z"),
+        ),
+        Form(
+            r"x \neq \frac{\pi}{<b>}+k\pi, k\in\mathbb{Z}",
+            (r"x \neq \frac{\pi}{<b>}+n\pi, n\in\mathbb{Z}",),
+            (
+                r"x \neq \frac{\pi}{<c>}+k\pi, k\in\mathbb{Z}",
+                r"x \neq \frac{\pi}{<b>}+k\pi, k\in\mathbb{N}",
+                r"x = \frac{\pi}{<b>}+k\pi, k\in\mathbb{Z}",
+                r"y \neq \frac{\pi}{<b>}+k\pi, k\in\mathbb{Z}",
+            ),
         ),
         Form(r"<a>^n, n\ge <b>", (r"<a>^n \text{ for } n\ge <b>",), (r"<a>^n, n\ge <c>", r"<a>^n, n\le <b>")),
     ],

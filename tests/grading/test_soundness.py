@@ -48,10 +48,15 @@ READABLE = [
         r"\frac{1}{\sqrt{2}}c",
         r"90^\circ",
     ),
+    *(r"x \neq 4", r"x\ne4", r"x\neq y", r"4 \neq x", r"x^2 \neq 4", r"a \ne b \ne c", r"x \ne -1, 3"),
+    *(r"x \neq \pm 2", r"x\geq 0, x \neq 1", r"x > 3, x \neq 5", r"x \neq 0 \text{ and } x \neq 1"),
+    *(r"\emptyset", r"\mathbb{R}", r"x \in \mathbb{Z}", r"\mathbb{R} \setminus \{4\}", r"x \notin \{1,2\}"),
+    *(r"\{x \in \mathbb{R} : x > 2\}", r"x \in \mathbb{R}, x \neq 4", r"a \neq 0, b > 1", "2a-5>0", "i"),
+    *(r"n = 3k, k \in \mathbb{Z}", r"x \neq \frac{\pi}{2}+k\pi, k \in \mathbb{Z}", r"x \in \emptyset"),
     *("f(n)=n", r"\begin{pmatrix}1\\2\end{pmatrix}", r"\lambda_{\text {red}} / \sqrt{2}"),
     r"\hbar \omega(v+1 / 2)-\frac{E_{0}^{2} e^{2}}{2 m \omega^{2}}",
 ]
-UNREADABLE = [r"\frac{1}{", "t(0,4]", r"\frac{?}{2}", r"7 \pounds 3 \shillings"]
+UNREADABLE = [r"\frac{1}{", "t(0,4]", r"\frac{?}{2}", r"7 \pounds 3 \shillings", r"x \neq \frac{?}{2}"]
 
 
 @pytest.mark.parametrize("gold", READABLE)

@@ -210,6 +210,8 @@ class _Reader:
                 inner = self.set_of_numbers(sides[1])
                 return inner if inner is None or sign == r"\in" else Node("not", (inner,))
         sides = split(tokens, frozenset((r"\neq",)))
+        if len(sides) == 2 and not _is_name(sides[0]):
+            sides = sides[::-1]
         if len(sides) == 2 and _is_name(sides[0]):
             self.variables.add(sides[0])
             points = _points(sides[1])

@@ -172,6 +172,8 @@ def _compare_families(wanted: Tokens, given: Tokens, conditions: Conditions) -> 
     """Compare values with a letter that stands for all integers; None where there is no such letter."""
     if _compare(wanted, given, _compare_values_precisely):
         return True
+    if wanted[:2] == given[:2] and wanted[1:2] == (r"\neq",):
+        wanted, given = wanted[2:], given[2:]
     letters = [
         next((min(c.names) for c in side if c.is_family and len(c.names) == 1), "") for side in conditions
     ]
@@ -219,6 +221,8 @@ def _compare(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | None:
     is_equal = _compare_domains(wanted, given, leaf)
     if is_equal is not None:
         return is_equal
+    if _are_read_backwards(wanted, given, leaf):
+        return True
     if elements(wanted) is None or elements(given) is None:
         wanted, given = without_labels(wanted, given)
     wanted, given = _without_braces_of_one(wanted, given)
@@ -258,6 +262,15 @@ def _compare_domains(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool | None:
     if first is None or second is None or not (first.is_shown or second.is_shown):
         return None
     return same_domain(first, second, leaf)
+
+
+def _are_read_backwards(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool:
+    r"""Whether they are `a \neq b` and `b \neq a`, which math-verify takes as different."""
+    if r"\neq" not in wanted or r"\neq" not in given:
+        return False
+    first, second = (split(side, frozenset((r"\neq",))) for side in (wanted, given))
+    is_chain = len(first) == len(second) > 1 and not any("," in part for part in (*first, *second))
+    return is_chain and all(leaf(a, b) for a, b in zip(first, reversed(second), strict=True))
 
 
 def _without_units(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:

@@ -73,6 +73,8 @@ def qualified(tokens: Tokens) -> tuple[Tokens, tuple[Condition, ...]]:
     conditions = _conditions(rest)
     letters = _letters(value)
     is_relation = not RELATIONS.isdisjoint(value) and not is_quantified
+    if is_relation and conditions and value[1:2] == (r"\neq",) and RELATIONS.isdisjoint(value[2:]):
+        is_relation = not all(c.is_family and value[0] not in c.names for c in conditions)
     if not value or conditions is None or is_relation:
         return tokens, ()
     behind_label = split(value, frozenset(("=",)))

@@ -1,7 +1,8 @@
 r"""A gold answer written in another way: who grades it equal has read the gold, and not compared two texts.
 
 `7e37` becomes `7\times 10^{37}`, 0.25 becomes `\frac{2}{8}`, a set stands in another order, an equation has
-its sides exchanged, words stand in capitals, and any other expression is multiplied by one.
+its sides exchanged, conditions become a set and a set a condition, words stand in capitals, and any other
+expression is multiplied by one.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ import re
 from fractions import Fraction
 
 from atrium.grading.arithmetic import evaluate
+from atrium.grading.domains import domain
 from atrium.grading.normalization import read
+from atrium.grading.notation import CONJUNCTIONS, RELATIONS
+from atrium.grading.qualifiers import qualified
 from atrium.grading.structure import elements, unlabelled, without_base
-from atrium.grading.tokens import Tokens, join, split
+from atrium.grading.tokens import Tokens, enclosed, join, split
 
 _EXPONENT = re.compile(r"\s*\$?\s*([-+]?[0-9]*\.?[0-9]+|[0-9]+\.)[eE]([-+]?[0-9]+)\s*\$?\s*")
 _MAX_DIGITS = 60
+_CONJUNCTIONS = CONJUNCTIONS | {";"}
+_NAMED = frozenset((r"\mathbb", r"\emptyset", r"\notin"))
 _MIRRORED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq", r"\neq": r"\neq"}
 
 
@@ -37,6 +43,13 @@ def restated(gold: str) -> str:
 
 
 def _restated(tokens: Tokens) -> str:
+    family = qualified(tokens)[0]
+    if family == tokens[: len(family)] != tokens:
+        excluded = family[:2] if family[1:2] == (r"\neq",) else ()
+        return join(excluded) + _restated(family[len(excluded) :]) + join(tokens[len(family) :])
+    numbers = _set_of_numbers(tokens)
+    if numbers:
+        return numbers
     value = unlabelled(tokens)
     if value != tokens:
         return join(tokens[: len(tokens) - len(value)]) + _restated(value)
@@ -59,6 +72,23 @@ def _restated(tokens: Tokens) -> str:
     if len(sides) == 2:
         return f"{join(sides[1])} = {join(sides[0])}"
     return _restated_value(tokens)
+
+
+def _set_of_numbers(tokens: Tokens) -> str:
+    r"""Conditions as a set builder and a set as a condition; empty for what can be restated by its parts."""
+    is_builder = tokens[:1] == (r"\{",) and not RELATIONS.isdisjoint(tokens)
+    is_joined = len(split(tokens, RELATIONS)) > 1 and len(split(tokens, _CONJUNCTIONS)) > 1
+    is_named = not _NAMED.isdisjoint(tokens)
+    if not (is_builder or is_joined or is_named):
+        return ""
+    found = domain(tokens)
+    name = join(found.variable) if found else ""
+    if found and len(split(tokens, RELATIONS)) > 1:
+        return rf"\{{{name} : {join(tokens)}\}}"
+    value = unlabelled(tokens)
+    if value[:1] == (r"\mathbb",) and enclosed(value[1:]) and value != tokens:
+        return join(value)
+    return rf"{name or 'x'} \in {join(tokens)}" if found or value[:1] == (r"\mathbb",) else ""
 
 
 def _read_backwards(tokens: Tokens) -> str:
