@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from atrium.cli.app import main
@@ -30,6 +32,18 @@ def test_before_the_planned_number_there_is_an_estimate_and_no_verdict(make_stud
     assert verdict_lines(comparison)[-1] == "3 of 5 planned seeds"
     assert paper_sentences(comparison)[0].startswith("Nothing can be written about atr and grpo as methods")
     assert "better" not in str(report_tables(comparison)[2].rows)
+
+
+@pytest.mark.parametrize(("num_planned", "has_interval"), [(3, True), (5, False)])
+def test_curves_have_intervals_from_the_planned_number_on(
+    make_study, capsys, tmp_path, num_planned, has_interval
+):
+    for number, folder in enumerate(make_study(EFFECTS, planned_seeds=num_planned)):
+        lines = [{"step": step, "rollout/reward": 0.01 * number**2 * step} for step in range(1, 5)]
+        folder.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    asked = ["--area", "rollout/reward", "--until", "4", "--runs-dir", str(tmp_path / "runs"), "--no-files"]
+    assert main(["compare", "study", "--baseline", "grpo", *asked]) == 0
+    assert ("[" in capsys.readouterr().out.partition("Training: ")[2]) == has_interval
 
 
 def test_seeds_beyond_the_plan_change_nothing_and_are_reported_apart(make_study):

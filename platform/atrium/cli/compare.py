@@ -254,10 +254,12 @@ def _curve_tables(
     from atrium.compare.arm_curves import compare_ceilings, compare_curves
     from atrium.compare.curve_tables import ceiling_table, outcome_table
 
-    arms = [one.arm for one in comparison.arms]
+    arms, has_intervals = [one.arm for one in comparison.arms], not comparison.planned.is_early
+    curves = [compare_curves(arms, outcome) for outcome in outcomes]
+    ceilings = [compare_ceilings(arms, metric) for metric in ceilings_of]
     return [
-        *(outcome_table(compare_curves(arms, outcome)) for outcome in outcomes),
-        *(ceiling_table(compare_ceilings(arms, metric)) for metric in ceilings_of),
+        *(outcome_table(one, has_intervals=has_intervals) for one in curves),
+        *(ceiling_table(one, has_intervals=has_intervals) for one in ceilings),
     ]
 
 

@@ -12,14 +12,14 @@ from atrium.compare.curve_contrasts import CurveContrast
 from atrium.compare.report_tables import NOTHING, ReportTable
 
 
-def outcome_table(found: ArmCurves) -> ReportTable:
+def outcome_table(found: ArmCurves, *, has_intervals: bool) -> ReportTable:
     """Each arm's mean over seeds, and its difference from the first arm."""
     rows = [
         (
             name,
             str(len(value_by_seed)),
             f"{np.mean(list(value_by_seed.values())):.4g}",
-            *_contrast_cells(found.contrasts.get(name), "{:+.4g}".format),
+            *_contrast_cells(found.contrasts.get(name), "{:+.4g}".format, has_intervals),
             _compared_seeds(found, name),
         )
         for name, value_by_seed in found.values.items()
@@ -32,7 +32,7 @@ def outcome_table(found: ArmCurves) -> ReportTable:
     )
 
 
-def ceiling_table(found: ArmCeilings) -> ReportTable:
+def ceiling_table(found: ArmCeilings, *, has_intervals: bool) -> ReportTable:
     """How many curves show their ceiling; where all do, ceilings and the tokens at half way, compared."""
     rows = []
     for name, fit_by_seed in found.fits.items():
@@ -43,9 +43,9 @@ def ceiling_table(found: ArmCeilings) -> ReportTable:
                 name,
                 f"{len(known)} of {len(fit_by_seed)}",
                 f"{np.mean([fit.ceiling for fit in known]):.3f}" if known else "not known",
-                *_contrast_cells(found.ceilings.get(name), "{:+.3f}".format),
+                *_contrast_cells(found.ceilings.get(name), "{:+.3f}".format, has_intervals),
                 "not known" if midpoint is None else f"{midpoint:,.0f}",
-                *_contrast_cells(found.log_midpoints.get(name), lambda log: f"x {math.exp(log):.2f}"),
+                *_contrast_cells(found.log_midpoints.get(name), _ratio_text, has_intervals),
                 _compared_seeds(found, name),
             )
         )
@@ -67,11 +67,17 @@ def ceiling_table(found: ArmCeilings) -> ReportTable:
     )
 
 
-def _contrast_cells(contrast: CurveContrast | None, text: Callable[[float], str]) -> tuple[str, str]:
+def _ratio_text(log: float) -> str:
+    return f"x {math.exp(log):.2f}"
+
+
+def _contrast_cells(
+    contrast: CurveContrast | None, text: Callable[[float], str], has_interval: bool
+) -> tuple[str, str]:
     """A difference and its interval."""
     if contrast is None:
         return NOTHING, NOTHING
-    interval = contrast.interval
+    interval = contrast.interval if has_interval else None
     ends = NOTHING if interval is None else f"[{text(interval.low)}, {text(interval.high)}]"
     return text(contrast.difference), ends
 

@@ -41,7 +41,7 @@ def judge_pairs(
         compare_pairs(arms, one, measures, k=k, seed=seed, num_looks=planned.num_looks) for one in readings
     )
     pairs = judged_pairs(by_score, as_wrong, diverged, looked.missing)
-    if planned.plan is not None and planned.look is None:
+    if planned.plan is not None and planned.is_early:
         pairs = [_before_plan(pair, planned.num_in, planned.plan.num_seeds) for pair in pairs]
     best = best_under_readings(arms, readings, pairs, k=k, num_looks=planned.num_looks)
     return JudgedPairs(pairs=tuple(pairs), best=best, diverged=diverged)

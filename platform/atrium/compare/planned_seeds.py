@@ -63,6 +63,11 @@ class PlannedArms:
         return None if self.plan is None else self.plan.look(self.num_in)
 
     @property
+    def is_early(self) -> bool:
+        """Whether fewer seeds are in than the first look has: estimates are shown without intervals."""
+        return self.plan is not None and self.look is None
+
+    @property
     def num_looks(self) -> int:
         """Between how many looks the level is divided."""
         return 1 if self.plan is None else len(self.plan.all_looks)

@@ -22,7 +22,8 @@ def report_files(
 
     `made` says where and when; `more` are tables that were asked for, `said` sentences about claims.
     """
-    training = read_training([one.arm for one in comparison.arms])
+    arms = [one.arm for one in comparison.arms]
+    training = read_training(arms, has_intervals=not comparison.planned.is_early)
     tables = (*report_tables(comparison), *more)
     with drawing:
         page = html_page(comparison, tables, made=made, training=training, said=said)

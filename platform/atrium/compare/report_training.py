@@ -31,19 +31,21 @@ class Training:
     tables: tuple[ReportTable, ...]
 
 
-def read_training(arms: Sequence[Arm]) -> Training:
-    """What the runs of the arms recorded while they trained."""
+def read_training(arms: Sequence[Arm], *, has_intervals: bool = True) -> Training:
+    """What the runs of the arms recorded while they trained; differences with intervals or without."""
     columns = {arm.name: [recorded_curves(arm.runs[seed]).columns for seed in arm.seeds] for arm in arms}
     rewards = {}
     for name, of_seeds in columns.items():
         found = [(axis_values(one, Axis.STEP), one.get(REWARD.name)) for one in of_seeds]
         drawn = [curve(x, y) for x, y in found if x is not None and y is not None]
         rewards[name] = group_curve(drawn, Band.RANGE)
-    tables = (*_areas(arms, rewards), *_staleness(columns))
+    tables = (*_areas(arms, rewards, has_intervals=has_intervals), *_staleness(columns))
     return Training(rewards=rewards, tables=tables)
 
 
-def _areas(arms: Sequence[Arm], rewards: dict[str, GroupCurve | None]) -> list[ReportTable]:
+def _areas(
+    arms: Sequence[Arm], rewards: dict[str, GroupCurve | None], *, has_intervals: bool
+) -> list[ReportTable]:
     """The mean reward over the steps that all runs have; nothing where a run recorded no reward at one."""
     known = [one for one in rewards.values() if one is not None]
     whole = [one.x[one.num_runs == len(arm.seeds)] for one, arm in zip(known, arms, strict=False)]
@@ -53,7 +55,7 @@ def _areas(arms: Sequence[Arm], rewards: dict[str, GroupCurve | None]) -> list[R
     if any(len(steps[steps <= until]) < until for steps in whole):
         return []
     outcome = Area(kind="area", metric=REWARD.name, until=until)
-    return [outcome_table(compare_curves(arms, outcome))]
+    return [outcome_table(compare_curves(arms, outcome), has_intervals=has_intervals)]
 
 
 def _staleness(columns: Mapping[str, Sequence[Mapping[str, Column]]]) -> list[ReportTable]:
