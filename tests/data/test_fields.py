@@ -102,7 +102,7 @@ def test_an_answer_is_read_whatever_its_shape(value, answer):
         ("notfound", "no answer"),
         (float("nan"), "no answer"),
         (["1", "2"], "a list of 2 answers"),
-        ({"value": 1, "unit": "m"}, "an object with the fields value, unit; map one"),
+        ({"value": 1, "unit": "m"}, "an object with the fields value, unit, not one"),
     ],
 )
 def test_what_is_not_one_answer_says_why(value, reason):

@@ -93,7 +93,7 @@ def test_the_same_follow_up_question_after_other_turns_is_another_problem(tmp_pa
     assert loaded.origin.num_repeated == 3
 
 
-@pytest.mark.parametrize("num_questions", [1, 3])
+@pytest.mark.parametrize("num_questions", [1, 3, 12, 25])
 def test_rows_that_share_a_question_and_differ_in_the_answer_are_refused(tmp_path, num_questions):
     path = tmp_path / "rows.jsonl"
     rows = [
@@ -102,10 +102,39 @@ def test_rows_that_share_a_question_and_differ_in_the_answer_are_refused(tmp_pat
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(
-        DataError, match=r"ask the same question \('Solve puzzle 0.'\) .* set fields.question"
+        DataError, match=r"60 of 60 rows .* ask 'Solve puzzle 0\.'\), .* set benchmark\.fields\.question"
     ):
         _load(path)
     assert len(_load(path, "fields.question=[puzzle]").problems) == 60
+
+
+def test_samples_that_name_their_reference_in_two_ways_are_no_shared_question(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    rows = [{"question": f"{number // 2}?", "answer": ["1/2", "0.5"][number % 2]} for number in range(40)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len(_load(path).problems) == 20
+
+
+@pytest.mark.parametrize(
+    ("answer", "line", "expected"),
+    [
+        ({"numbers": [1, 2], "target": 3}, "answer.target", "3"),
+        ('{"numbers": [1, 2], "target": 3}', "answer.target", "3"),
+        ([{"numbers": [1, 2], "target": 3}], "answer[0].target", "3"),
+        ({"gold": ["4", "four"]}, "answer.gold[0]", "4"),
+    ],
+)
+def test_an_answer_of_several_parts_is_refused_with_the_settings_that_read_it(
+    tmp_path, answer, line, expected
+):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"question": "Which?", "answer": answer, "puzzle": "x"}))
+    with pytest.raises(DataError) as caught:
+        _load(path)
+    assert f"set benchmark.fields.answer={line} " in str(caught.value)
+    assert "benchmark.fields.verifier=answer" in str(caught.value)
+    assert "a row has question, answer, puzzle; set" in str(caught.value)
+    assert [problem.answer for problem in _load(path, f"fields.answer={line}").problems] == [expected]
 
 
 @pytest.mark.parametrize(

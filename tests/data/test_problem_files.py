@@ -137,13 +137,15 @@ def test_rows_without_a_question_or_an_answer_are_left_out_and_listed(read):
     assert loaded.origin.num_incomplete == 4
     (warning,) = loaded.origin.warnings
     assert warning.startswith("4 rows give no problem: ")
-    assert "a list of 2 answers, not one (row 3)" in warning
-    with pytest.raises(DataError, match=r"no row gives a problem: no question \(row 1\)"):
+    assert "a list of 2 answers, not one: set dataset.fields.answer=answer[0] " in warning
+    with pytest.raises(
+        DataError, match=r"no row gives a problem: no question \(row 1\); a row has problem, answer; set"
+    ):
         read(rows[1:2])
 
 
 def test_an_empty_file_is_an_error(read):
-    with pytest.raises(DataError, match=r"'mine' \(rows\.jsonl of .*\) has no rows"):
+    with pytest.raises(DataError, match=r"'mine' \(.*rows\.jsonl\) has no rows"):
         read([])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -101,6 +101,7 @@ class HeldOutBenchmarkConfig(Section):
 class ProblemsBenchmarkConfig(ProblemSetConfig):
     """A published set of problems, or a file of one's own."""
 
+    section: ClassVar[str] = "benchmark"
     published: Day | None = None
     """The first day on which the problems were public, YYYY-MM-DD; shown beside the model's release."""
     num_problems: Count | None

@@ -32,7 +32,14 @@ _NOT_FOUND = frozenset(("proof", "notfound"))
 
 
 class UnreadableValueError(ValueError):
-    """A value that holds no question or no single answer; the message says why."""
+    """A value that holds no question or no single answer; the message says why.
+
+    `part` is the path of a part that could be the answer, such as `.target` or `[0]`; empty without one.
+    """
+
+    def __init__(self, message: str, *, part: str = "") -> None:
+        super().__init__(message)
+        self.part = part
 
 
 @lru_cache(maxsize=256)
@@ -73,24 +80,29 @@ def first_of(row: Mapping[str, Any], paths: Sequence[str]) -> Any:  # noqa: ANN4
     return found
 
 
-def answer_text(value: object, read_box: BoxReader) -> str:
+def answer_text(value: object, read_box: BoxReader, at: str = "") -> str:
     """The gold answer of a field's value, without a box and without the way to it.
 
-    Raises `UnreadableValueError` where it is empty or not one answer.
+    `at` is the path of the value within its field. Raises `UnreadableValueError` where the value is empty or
+    not one answer.
     """
     if isinstance(value, list | tuple):
         if len(value) != 1:
-            raise UnreadableValueError(f"a list of {len(value)} answers, not one")
-        return answer_text(value[0], read_box)
+            what, part = f"a list of {len(value)} answers, not one", f"{at}[0]" if value else ""
+            raise UnreadableValueError(what, part=part)
+        return answer_text(value[0], read_box, f"{at}[0]")
     if isinstance(value, Mapping):
         if len(value) != 1:
-            raise UnreadableValueError(f"an object with the fields {', '.join(value)}; map one of them")
-        return answer_text(next(iter(value.values())), read_box)
+            part = next((name for name, one in value.items() if isinstance(one, str | int | float)), "")
+            what = f"an object with the fields {', '.join(map(str, value)) or 'none'}, not one answer"
+            raise UnreadableValueError(what, part=f"{at}.{part}" if part else "")
+        ((name, only),) = value.items()
+        return answer_text(only, read_box, f"{at}.{name}")
     if isinstance(value, bool) or value is None:
         raise UnreadableValueError("no answer")
     if isinstance(value, int | float):
         return _number_text(value)
-    return _plain_answer(str(value), read_box)
+    return _plain_answer(str(value), read_box, at)
 
 
 def solution_answer(value: object, read_box: BoxReader) -> str:
@@ -107,11 +119,11 @@ def solution_answer(value: object, read_box: BoxReader) -> str:
     raise UnreadableValueError("no answer, and no box in the solution")
 
 
-def _plain_answer(text: str, read_box: BoxReader) -> str:
+def _plain_answer(text: str, read_box: BoxReader, at: str = "") -> str:
     text = text.strip()
     value = opened(text) if text.startswith(('["', '{"')) else text
     if not isinstance(value, str):
-        return answer_text(value, read_box)
+        return answer_text(value, read_box, at)
     if _MARK in text:
         text = text.rpartition(_MARK)[2].strip()
         if _THOUSANDS.fullmatch(text):

@@ -11,6 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from atrium.data.choices import COLUMNS
 from atrium.data.fields import BoxReader, UnreadableValueError, look_up
@@ -88,9 +89,9 @@ class Reading:
     def check(self, names: Sequence[str]) -> None:
         """Raise `DataError` where the data are not what is declared."""
         wanted = self._wanted
-        place = (
-            f"'{wanted.name}' ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''} of {wanted.source})"
-        )
+        listed = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''} of "
+        is_one = [PurePath(wanted.source).name] == list(names)
+        place = f"'{wanted.name}' ({'' if is_one else listed}{wanted.source})"
         if not self.num_rows:
             raise DataError(f"{place} has no rows")
         _check_count(place, "rows", self.num_rows, wanted.expected_num_rows)
@@ -103,27 +104,32 @@ class Reading:
                 )
                 raise DataError(
                     f"{place}: no row has a field for the {name}: looked for {paths or 'nothing'}; a row has "
-                    f"{', '.join(map(str, self._last_row))}; set fields.{name}=FIELD"
+                    f"{self._columns_text()}; set {wanted.section}.fields.{name}=FIELD"
                 )
         if not self.found:
-            raise DataError(f"{place}: no row gives a problem: {self._incomplete_text()}")
+            raise DataError(
+                f"{place}: no row gives a problem: {self._incomplete_text()}; a row has "
+                f"{self._columns_text()}; set {wanted.section}.fields.question and "
+                f"{wanted.section}.fields.answer to the fields that hold question and answer"
+            )
         self._check_questions(place)
         _check_count(place, "distinct problems", len(self.found), wanted.expected_num_problems)
 
     def _check_questions(self, place: str) -> None:
-        """Raise `DataError` where rows have one question, or few, and different answers to it."""
+        """Raise `DataError` where most rows share a question that has different answers."""
         conflicting = [found for found in self.found.values() if found.is_conflicting]
         most = max(conflicting, key=lambda found: found.num_rows, default=None)
         if most is None:
             return
         num_shared = sum(found.num_rows for found in conflicting)
         is_few = len(self.found) < (1 - _MAX_REPEATED_FRAC) * self.num_chosen
-        if 2 * most.num_rows > self.num_chosen > 2 or (is_few and 2 * num_shared > self.num_chosen):
+        is_most = 2 * max(most.num_rows, self.num_conflicting) > self.num_chosen > 2
+        if is_most or (is_few and 2 * num_shared > self.num_chosen):
             raise DataError(
-                f"{place}: {most.num_rows} of {self.num_chosen} rows ask the same question "
-                f"({most.problem.question[:_MAX_SHOWN_CHARS]!r}) and have different answers, so the field "
-                f"that is read is not the problem; a row has {', '.join(map(str, self._last_row))}; set "
-                "fields.question=FIELD"
+                f"{place}: {num_shared} of {self.num_chosen} rows share their question with rows of another "
+                f"answer ({most.num_rows} ask {most.problem.question[:_MAX_SHOWN_CHARS]!r}), so the field "
+                f"that is read is not the problem; a row has {self._columns_text()}; set "
+                f"{self._wanted.section}.fields.question=FIELD"
             )
 
     def problems(self) -> tuple[Problem, ...]:
@@ -167,9 +173,12 @@ class Reading:
         unused = [name for name in COLUMNS if self._last_row.get(name)]
         if unused and not self._wanted.fields.choices:
             yield (
-                f"the column {unused[0]} holds choices that no question shows; fields.choices=[{unused[0]}] "
-                "shows them with letters, which the grader multiple_choice compares"
+                f"the column {unused[0]} holds choices that no question shows; "
+                f"{self._wanted.section}.fields.choices=[{unused[0]}] shows them with letters, which the grader multiple_choice compares"
             )
+
+    def _columns_text(self) -> str:
+        return ", ".join(map(str, self._last_row))
 
     def _incomplete_text(self) -> str:
         return "; ".join(

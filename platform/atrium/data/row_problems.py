@@ -135,7 +135,11 @@ class RowReader:
 
     def _answer(self, row: Row, prompt: Asked) -> str:
         if not self._wanted.fields.verifier:
-            return answer_text(self._answer_value(row, prompt), self._read_box)
+            value = self._answer_value(row, prompt)
+            try:
+                return answer_text(value, self._read_box)
+            except UnreadableValueError as error:
+                raise self._with_remedy(error, row, value) from error
         # The verifier knows what the reference is: it may be JSON, and it may be missing.
         value = first_of(row, self._wanted.fields.answer)
         if isinstance(value, list | Mapping):
@@ -143,6 +147,17 @@ class RowReader:
         if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
             return value
         return "" if value is MISSING or value is None else answer_text(value, self._read_box)
+
+    def _with_remedy(self, error: UnreadableValueError, row: Row, value: object) -> UnreadableValueError:
+        """The error with the settings that read a value of several parts."""
+        path = next((path for path in self._wanted.fields.answer if look_up(row, path) is value), None)
+        if path is None or not error.part:
+            return error
+        fields = f"{self._wanted.section}.fields"
+        return UnreadableValueError(
+            f"{error}: set {fields}.answer={path}{error.part} to compare with one part, or "
+            f"{fields}.verifier={path} to give all of it to a grader of your own"
+        )
 
     def _problem_id(self, row: Row) -> str | None:
         value = first_of(row, self._wanted.fields.problem_id)

@@ -7,7 +7,7 @@ to train on its like.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -108,6 +108,9 @@ class Fields(Section):
 
 class ProblemFiles(Section):
     """Problems on the Hub or in a file: what is read, and what is expected of it."""
+
+    section: ClassVar[str] = "dataset"
+    """The section of the configuration that error messages name."""
 
     name: FolderName
     """The name that results are filed under."""
