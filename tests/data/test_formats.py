@@ -188,6 +188,38 @@ def test_unused_choices_are_told_and_used_ones_are_not():
     assert used.origin.warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("columns", "answer", "letter"),
+    [
+        (["A", "B", "C", "D"], "C", "C"),
+        (["option_a", "option_b", "option_c"], "b", "B"),
+        (["opa", "opb", "opc", "opd"], 2, "C"),
+        (["Option 1", "Option 2"], "2", "B"),
+        (["choice1", "choice2"], 1, "B"),
+        (["ending0", "ending1", "ending2"], "1", "B"),
+    ],
+)
+def test_unused_columns_of_one_choice_each_are_told_with_the_setting_that_shows_them(
+    tmp_path, columns, answer, letter
+):
+    path = tmp_path / "rows.jsonl"
+    choices = {name: f"text {index}" for index, name in enumerate(columns)}
+    path.write_text(json.dumps({"question": "Which?", **choices, "answer": answer}))
+    (note,) = _load(path).origin.warnings
+    listed = ",".join(columns)
+    assert f"benchmark.fields.choices=[{listed}] shows them with letters" in note
+    (problem,) = _load(path, f"fields.choices=[{listed}]").problems
+    assert problem.answer == letter
+    assert problem.question.endswith(f"({'ABCD'[len(columns) - 1]}) text {len(columns) - 1}")
+
+
+@pytest.mark.parametrize("columns", [["a", "b"], ["answer1", "answer2"], ["A", "C", "D"], ["option_a"]])
+def test_columns_that_are_no_choices_by_their_names_get_no_note(tmp_path, columns):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"question": "Which?", **dict.fromkeys(columns, "1"), "answer": 1}))
+    assert _load(path).origin.warnings == ()
+
+
 def test_choices_in_several_columns_are_shuffled_by_the_question(tmp_path):
     path = tmp_path / "rows.jsonl"
     rows = [

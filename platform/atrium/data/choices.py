@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from string import ascii_uppercase
+from string import ascii_uppercase, digits
 from typing import Any
 
 from atrium.data.fields import UnreadableValueError, opened
 
 COLUMNS = ("options", "choices", "Options", "Choices")
 """Columns that hold choices in published files."""
+_COLUMN = re.compile(
+    r"(|opt?|options?|choices?|ending|alternative|answer|sol|solution)[ _-]?([A-Za-z]|\d)", re.IGNORECASE
+)
 _LABEL = re.compile(r"\s*\(?\s*([A-Za-z])\s*[).:]\s*(?=\S)")
 _INNER_LABEL = re.compile(r"(?:(?<=[\s,;])|\A)\(?([A-Za-z])\s?[).:]\s*")
 _KEYS, _TEXTS = ("label", "key", "letter", "id"), ("text", "value", "content")
@@ -66,12 +69,38 @@ class Choices:
         return ascii_uppercase[self.texts.index(text)]
 
 
-def choices_of(values: Sequence[Any]) -> Choices:
-    """The choices in a field's value, or in one value each.
+def choice_columns(names: Iterable[object]) -> tuple[str, ...]:
+    """The columns that hold one choice each by their names: A, B, C, or option_a, or choice1."""
+    found: dict[str, dict[str, str]] = {}
+    for name in names:
+        if isinstance(name, str) and (match := _COLUMN.fullmatch(name)):
+            found.setdefault(match[1], {})[match[2].upper()] = name
+    for prefix, columns in found.items():
+        labels = "".join(sorted(columns))
+        # Columns a and b may be two numbers of a problem, and answer1 and answer2 two references.
+        is_bare = not prefix or prefix.lower() in ("answer", "solution")
+        if len(labels) > 1 + (not prefix) and (
+            ascii_uppercase.startswith(labels) or (not is_bare and labels in digits)
+        ):
+            return tuple(columns[label] for label in labels)
+    return ()
+
+
+def labels_of(columns: Sequence[str]) -> tuple[str, ...]:
+    """The letters or numbers at the end of the names of such columns; empty for other names."""
+    found = [_COLUMN.fullmatch(name) for name in columns]
+    return tuple(match[2] for match in found if match) if all(found) else ()
+
+
+def choices_of(values: Sequence[Any], columns: Sequence[str] = ()) -> Choices:
+    """The choices in a field's value, or in one value each, which stand in the columns of these names.
 
     Raises `UnreadableValueError` for less than two choices, more than 26, or two that are equal.
     """
-    labels, texts = ([], [_text(one) for one in values]) if len(values) > 1 else _labelled(values[0])
+    if len(values) > 1:
+        labels, texts = list(labels_of(columns)), [_text(one) for one in values]
+    else:
+        labels, texts = _labelled(values[0])
     if not 2 <= len(texts) <= len(ascii_uppercase) or len(set(texts)) < len(texts):
         raise UnreadableValueError(f"{len(texts)} choices; 2 to 26 different ones are needed")
     own = labels if len(set(labels)) == len(texts) else ascii_uppercase[: len(texts)]

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from atrium.data.choices import COLUMNS
+from atrium.data.choices import COLUMNS, choice_columns
 from atrium.data.fields import BoxReader, UnreadableValueError, look_up
 from atrium.data.row_problems import RowProblem, RowReader
 from atrium.data.rows import Row
@@ -170,11 +170,17 @@ class Reading:
         for name, count in self._reader.num_without.items():
             if "." in name or name == CLUSTER:
                 yield f"{count} rows have no field for {name}"
-        unused = [name for name in COLUMNS if self._last_row.get(name)]
-        if unused and not self._wanted.fields.choices:
+        if not self._wanted.fields.choices:
+            yield from self._unused_choices()
+
+    def _unused_choices(self) -> Iterator[str]:
+        """A note about columns of choices that no question shows."""
+        whole = tuple(name for name in COLUMNS if self._last_row.get(name))[:1]
+        if names := whole or choice_columns(self._last_row):
+            held = f"column {names[0]} holds" if whole else f"columns {', '.join(names)} hold"
             yield (
-                f"the column {unused[0]} holds choices that no question shows; "
-                f"{self._wanted.section}.fields.choices=[{unused[0]}] shows them with letters, which the grader multiple_choice compares"
+                f"the {held} choices that no question shows; {self._wanted.section}.fields.choices="
+                f"[{','.join(names)}] shows them with letters, which the grader multiple_choice compares"
             )
 
     def _columns_text(self) -> str:

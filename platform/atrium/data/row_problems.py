@@ -111,12 +111,15 @@ class RowReader:
         paths = self._wanted.fields.choices
         if not paths:
             return None
-        found = [value for value in (look_up(row, path) for path in paths) if value is not MISSING]
+        by_path = {path: look_up(row, path) for path in paths}
+        found = {path: value for path, value in by_path.items() if value is not MISSING}
         if not found:
             self.num_without["choices"] += 1
             raise UnreadableValueError("no field for the choices")
-        whole = [value for value in found if isinstance(value, list | Mapping)]
-        return choices_of(whole[:1] or found)
+        whole = [value for value in found.values() if isinstance(value, list | Mapping)]
+        # A number counts columns from 0 (COPA), and text is the name of one (WinoGrande).
+        is_named = isinstance(first_of(row, self._wanted.fields.answer), str)
+        return choices_of(whole[:1] or list(found.values()), list(found) if is_named else ())
 
     def _answer_value(self, row: Row, prompt: Asked) -> object:
         """The value of the answer field; without one, the answer that a solution ends with."""
