@@ -163,6 +163,39 @@ FORMS = {
             (r"<b>y \neq x^<a>", r"y \cdot <b> \neq x^<a>"),
             (r"<b>y \neq x^<b>", r"-<b>y \neq x^<a>", r"x^<a> = <b>y", r"<b>x \neq y^<a>"),
         ),
+        Form(
+            r"<a>x-<c> > 0",
+            (
+                r"x > \frac{<c>}{<a>}",
+                r"<c>-<a>x < 0",
+                r"(\frac{<c>}{<a>},\infty)",
+                r"<b>x > <c>-<a>x+<b>x",
+                r"-\frac{x}{<c>} < -\frac{1}{<a>}",
+            ),
+            (
+                r"x < \frac{<c>}{<a>}",
+                r"x \geq \frac{<c>}{<a>}",
+                r"<a>x+<c> > 0",
+                r"<c>-<a>x > 0",
+                r"<a>y-<c> > 0",
+                r"<a>|x|-<c> > 0",
+            ),
+        ),
+        Form(
+            r"(<a>,<b>)",
+            (r"2\cdot<a>+1 < 2x+1 < 2\cdot<b>+1", r"-<b> < -x < -<a>", r"0 < x-<a> < <b>-<a>"),
+            (r"2\cdot<a>+1 < 2x-1 < 2\cdot<b>+1", r"-<b> < x < -<a>", r"-<b> \le -x < -<a>"),
+        ),
+        Form(
+            r"x > \frac{\pi}{<a>}",
+            (r"<a>x > \pi", r"<a>x-\pi > 0"),
+            (r"<a>x > -\pi", r"<a>x < \pi", r"<b>x > \pi"),
+        ),
+        Form(
+            r"x \neq \frac{<c>}{<a>}",
+            (r"<a>x-<c> \neq 0", r"<a>x \neq <c>"),
+            (r"<a>x+<c> \neq 0", r"<b>x \neq <c>", r"<a>x-<c> = 0"),
+        ),
         Form(r"[-<a>,<a>]", (r"|x|\le <a>",), (r"|x|<<a>", r"|x|\ge <a>")),
     ],
     "conditions": [
@@ -225,6 +258,28 @@ FORMS = {
                 r"y \neq \frac{\pi}{<b>}+k\pi, k\in\mathbb{Z}",
             ),
         ),
+        Form(
+            "n=<a>k+1",
+            (
+                r"n=<a>m+1, m\in\mathbb{Z}",
+                r"n=<a>m+1 \text{ for some integer } m",
+                r"<a>k+1, k\in\mathbb{Z}",
+                r"n=1-<a>m, m\in\mathbb{Z}",
+            ),
+            (
+                r"n=<a>m+1",
+                r"n=<b>m+1, m\in\mathbb{Z}",
+                r"n=<a>m+1, m\in\mathbb{N}",
+                r"q=<a>m+1, m\in\mathbb{Z}",
+            ),
+        ),
+        Form(
+            "y=<a>x",
+            (r"y=<a>x, x\in\mathbb{Z}",),
+            (r"y=<a>m, m\in\mathbb{Z}", r"y=<a>, m\in\mathbb{Z}", r"y=<b>x, x\in\mathbb{Z}"),
+        ),
+        Form("f(n)=<a>n", (r"f(n)=<a>n",), (r"f(n)=<a>m, m\in\mathbb{Z}", r"f(n)=<b>n, n\in\mathbb{Z}")),
+        Form("x=<a>", ("<a>",), (r"x=<a>m, m\in\mathbb{Z}", r"<a>k, k\in\mathbb{Z}")),
         Form(r"<a>^n, n\ge <b>", (r"<a>^n \text{ for } n\ge <b>",), (r"<a>^n, n\ge <c>", r"<a>^n, n\le <b>")),
     ],
     "roots of positive names": [

@@ -1,7 +1,8 @@
 r"""Sets of real numbers, in each way that people write them, as conditions on one variable.
 
-Intervals and their unions, inequalities and chains of them, `x \ne 1`, `|x-2| < 3`, differences such as
-`\mathbb{R} \setminus \{0\}`, set builders `\{x : x > 2\}`, and all of these joined by "and", "or" or a comma.
+Intervals and their unions, inequalities and chains of them, solved where they are linear, `x \ne 1`,
+`|x-2| < 3`, differences such as `\mathbb{R} \setminus \{0\}`, set builders `\{x : x > 2\}`, and all of
+these joined by "and", "or" or a comma.
 A comma between conditions means "and", unless no number meets them all: `x<1, x>3` are two rays.
 
 Two sets are equal where they hold the same of their end points and of the gaps between these. Which end
@@ -10,17 +11,18 @@ points are equal is for the caller's `Leaf` to say; without an answer there is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from atrium.grading.arithmetic import GREEK, evaluate
+from atrium.grading.linear import REVERSED, isolated
 from atrium.grading.notation import RELATIONS
 from atrium.grading.tokens import Tokens, content, enclosed, is_text, split
 
 Leaf = Callable[[Tokens, Tokens], bool | None]
 
-_ORDERS = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq"}  # with the same read from right to left
+_ORDERS = frozenset(("<", ">", r"\leq", r"\geq"))
 _UNIONS, _DIFFERENCES = (
     frozenset((r"\cup", r"\lor", "U")),
     frozenset((r"\setminus", r"\backslash", r"\smallsetminus")),
@@ -216,7 +218,18 @@ class _Reader:
             self.variables.add(sides[0])
             points = _points(sides[1])
             return points if points is None else Node("not", (points,))
-        return self._inequality(tokens)
+        return self._linear(sides, (r"\neq",)) if len(sides) == 2 else self._inequality(tokens)
+
+    def _linear(self, sides: Sequence[Tokens], signs: Sequence[str]) -> Node | None:
+        found = isolated(sides, signs)
+        if found is None:
+            return None
+        self.variables.add((found[0],))
+        relations = [
+            Node("not", (Node("=", end=end),)) if order == r"\neq" else Node(order, end=end)
+            for order, end in found[1]
+        ]
+        return _joined("and", [*relations])
 
     def _inequality(self, tokens: Tokens) -> Node | None:
         signs = [token for token in tokens if token in _ORDERS]
@@ -225,12 +238,12 @@ class _Reader:
             return None
         center = 1 if len(signs) == 2 or not _is_variable(sides[0]) else 0
         variable, shift = _variable(sides[center])
-        if not variable:
-            return None
+        if not variable or any(variable[0] in side for side in (*sides[:center], *sides[center + 1 :])):
+            return self._linear(sides, signs)
         self.variables.add(variable)
         bounds = []
         for index, sign in enumerate(signs):
-            order, end = (sign, sides[1]) if index == center else (_ORDERS[sign], sides[index])
+            order, end = (sign, sides[1]) if index == center else (REVERSED[sign], sides[index])
             if index == center:
                 end = sides[center + 1]
             bounds.append((order, end))
@@ -306,7 +319,7 @@ def _around(shift: Tokens, order: str, end: Tokens) -> Node:
     """The condition that the distance from the shift's opposite is below, or above, a bound."""
     middle = ("-", "(", *shift, ")") if shift else ("0",)
     upper = Node(order, end=(*middle, "+", "(", *end, ")"))
-    lower = Node(_ORDERS[order], end=(*middle, "-", "(", *end, ")"))
+    lower = Node(REVERSED[order], end=(*middle, "-", "(", *end, ")"))
     return Node("and" if order in ("<", r"\leq") else "or", (upper, lower))
 
 

@@ -27,7 +27,14 @@ from atrium.grading.identity import same
 from atrium.grading.labels import CHOICES, choice, compare_by_convention
 from atrium.grading.normalization import MAX_ANSWER_CHARS, Form, read, with_tokens
 from atrium.grading.notation import CONJUNCTIONS
-from atrium.grading.qualifiers import Condition, agree, qualified, same_family
+from atrium.grading.qualifiers import (
+    Condition,
+    agree,
+    is_one_of_family,
+    qualified,
+    same_family,
+    undeclared,
+)
 from atrium.grading.structure import (
     Elements,
     elements,
@@ -89,7 +96,7 @@ def settle(gold: str, answer: str, *, tolerance: Tolerance = EXACT) -> Finding |
     if refusal is not None:
         return Finding(False, refusal)
     leaf = partial(_compare_values, tolerance=tolerance)
-    if conditions is not None and not agree(*conditions, leaf):
+    if conditions is not None and not _fit(wanted.tokens, given.tokens, conditions, leaf):
         return Finding(False, "other conditions")
     is_equal = _compare(main_value(wanted.tokens), main_value(given.tokens), leaf)
     if is_equal is None or (
@@ -105,7 +112,8 @@ def verify(gold: str, answer: str) -> Finding:
     wanted, given, conditions = _without_conditions(wanted, given)
     tokens = without_labels(main_value(wanted.tokens), main_value(given.tokens))
     if conditions is not None:
-        is_equal = _compare_families(*tokens, conditions)
+        families = _family_letters((wanted.tokens, given.tokens), conditions)
+        is_equal = _compare_families(*tokens, families)
         if is_equal is not None:
             return _SAME_VALUE if is_equal else _OTHER_VALUE
     return _verify(*tokens)
@@ -168,21 +176,34 @@ def _without_conditions(wanted: Form, given: Form) -> tuple[Form, Form, Conditio
     return with_tokens(wanted, by_gold[0]), with_tokens(given, by_answer[0]), (by_gold[1], by_answer[1])
 
 
-def _compare_families(wanted: Tokens, given: Tokens, conditions: Conditions) -> bool | None:
+def _fit(wanted: Tokens, given: Tokens, conditions: Conditions, leaf: Leaf) -> bool:
+    is_one = is_one_of_family(conditions[0], wanted, given) or is_one_of_family(conditions[1], given, wanted)
+    return not is_one and agree(*conditions, leaf)
+
+
+def _family_letters(sides: tuple[Tokens, Tokens], conditions: Conditions) -> tuple[str, str]:
+    """The letter of each side that stands for all integers; empty where there is none."""
+    first, second = (
+        next((min(c.names) for c in side if c.is_family and len(c.names) == 1), "") for side in conditions
+    )
+    return (
+        first if conditions[0] else undeclared(main_value(sides[0]), second),
+        second if conditions[1] else undeclared(main_value(sides[1]), first),
+    )
+
+
+def _compare_families(wanted: Tokens, given: Tokens, letters: tuple[str, str]) -> bool | None:
     """Compare values with a letter that stands for all integers; None where there is no such letter."""
     if _compare(wanted, given, _compare_values_precisely):
         return True
     if wanted[:2] == given[:2] and wanted[1:2] == (r"\neq",):
         wanted, given = wanted[2:], given[2:]
-    letters = [
-        next((min(c.names) for c in side if c.is_family and len(c.names) == 1), "") for side in conditions
-    ]
-    first, second = letters[0] or letters[1], letters[1] or letters[0]
-    if not first or not all(
-        any(a in token for token in side) for a, side in ((first, wanted), (second, given))
+    if not all(
+        letter and any(letter in token for token in side)
+        for letter, side in zip(letters, (wanted, given), strict=True)
     ):
         return None
-    return same_family(wanted, given, (first, second), _compare_values_precisely)
+    return same_family(wanted, given, letters, _compare_values_precisely)
 
 
 def _same_assignments(wanted: Form, given: Form) -> bool:

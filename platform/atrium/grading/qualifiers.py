@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from atrium.grading.arithmetic import GREEK
 from atrium.grading.domains import Leaf, domain, same_domain
 from atrium.grading.notation import RELATIONS, word_set
-from atrium.grading.tokens import Tokens, content, enclosed, is_text, split
+from atrium.grading.tokens import Tokens, content, enclosed, is_text, split, substituted
 
 _SEPARATORS = frozenset((",", ";", r"\land"))
 _SUCH_THAT = frozenset((r"\mid", ":", "|"))
@@ -101,10 +101,29 @@ def agree(wanted: tuple[Condition, ...], given: tuple[Condition, ...], leaf: Lea
     return True
 
 
+def undeclared(tokens: Tokens, declared: str) -> str:
+    """The letter that runs over all integers in an answer without conditions, where the other declares one.
+
+    Without a label before it, as in `n = 3m`, a letter other than `k` may be a given number.
+    """
+    *label, value = split(tokens, frozenset(("=", r"\neq"))) or ((),)
+    letters = _letters(value)
+    if not declared or declared in letters or len(letters) != 1:
+        return declared
+    is_free = letters <= _WHOLE and not any(letters & _letters(part) for part in label)
+    return min(letters) if is_free and (label or letters == {"k"}) else ""
+
+
+def is_one_of_family(conditions: tuple[Condition, ...], family: Tokens, single: Tokens) -> bool:
+    """Whether a value without letters stands against a family of values, such as `3` against `3m`."""
+    letters = {name for condition in conditions if condition.is_family for name in condition.names}
+    return bool(letters & _letters(family)) and not _letters(split(single, frozenset(("=",)))[-1])
+
+
 def same_family(wanted: Tokens, given: Tokens, letters: tuple[str, str], leaf: Leaf) -> bool | None:
     """Whether `a + bk` and `c + dm` are one set for integers k and m; None where that is unknown."""
     first, second = (
-        [_at(tokens, letter, number) for number in ("0", "1", "2")]
+        [substituted(tokens, letter, (number,)) for number in "012"]
         for tokens, letter in zip((wanted, given), letters, strict=True)
     )
     steps = [("(", *family[1], ")", "-", "(", *family[0], ")") for family in (first, second)]
@@ -123,18 +142,6 @@ def same_family(wanted: Tokens, given: Tokens, letters: tuple[str, str], leaf: L
         ):
             return True
     return False
-
-
-def _at(tokens: Tokens, letter: str, number: str) -> Tokens:
-    spelled: list[str] = []
-    for token in tokens:
-        for part in token if token.isalpha() and len(token) <= 3 else (token,):
-            if part != letter:
-                spelled.append(part)
-                continue
-            is_behind = spelled and (spelled[-1][-1].isalnum() or spelled[-1] in (")", "}"))
-            spelled += [*([r"\cdot"] if is_behind else []), "(", number, ")"]
-    return tuple(spelled)
 
 
 def _of_builder(inner: Tokens) -> tuple[Tokens, tuple[Condition, ...]] | None:

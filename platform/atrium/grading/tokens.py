@@ -69,3 +69,16 @@ def group_start(tokens: Sequence[str], end: int) -> int:
         if depth == 0:
             return index
     return -1
+
+
+def substituted(tokens: Tokens, letter: str, value: Tokens) -> Tokens:
+    """The tokens with a value in brackets for a letter, also in runs of letters such as `ab`."""
+    spelled: list[str] = []
+    for token in tokens:
+        for part in token if token.isalpha() and len(token) <= 3 else (token,):
+            if part != letter:
+                spelled.append(part)
+                continue
+            is_behind = spelled and (spelled[-1][-1].isalnum() or spelled[-1] in (")", "}"))
+            spelled += [*([r"\cdot"] if is_behind else []), "(", *value, ")"]
+    return tuple(spelled)

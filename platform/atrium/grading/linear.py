@@ -1,0 +1,75 @@
+r"""Linear inequalities in one letter, solved: `2a - 5 > 0` is `a > 5/2`, `0 < 3 - x < 2` is `1 < x < 3`.
+
+The coefficients may be any constants; which bound results is written in tokens, so that it stays exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+from math import isfinite
+
+from atrium.grading.arithmetic import evaluate
+from atrium.grading.tokens import NESTING, Tokens, substituted
+
+REVERSED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq", r"\neq": r"\neq"}
+"""Relations, with the same read from right to left."""
+_PROBES = (("(", "-", "3", ")"), (r"\frac", "{", "7", "}", "{", "2", "}"), ("11",))
+_NOISE = Fraction(1, 10**9)
+_PLACES = (Fraction(-3), Fraction(7, 2), Fraction(11))
+
+
+def isolated(sides: Sequence[Tokens], signs: Sequence[str]) -> tuple[str, list[tuple[str, Tokens]]] | None:
+    """The letter, and its relations to constants; None where the sides are not linear in one letter."""
+    if len(sides) == 2:
+        middle: Tokens = ("(", *sides[0], ")", "-", "(", *sides[1], ")")
+        zero: Tokens = ("0",)
+        bounds = [(signs[0], zero)]
+    else:
+        middle, bounds = sides[1], [(REVERSED[signs[0]], sides[0]), (signs[1], sides[2])]
+    value = evaluate(middle)
+    names = value.names if value is not None else frozenset[str]()
+    if len(names) != 1 or any(_number(end) is None for _, end in bounds):
+        return None
+    name = min(names)
+    start, one = (substituted(middle, name, (number,)) for number in "01")
+    slope = _slope(middle, name, start, one)
+    if not slope:
+        return None
+    rise = ("(", *one, ")", "-", "(", *start, ")")
+    ends = [(r"\frac", "{", *end, "-", "(", *start, ")", "}", "{", *rise, "}") for _, end in bounds]
+    orders = [order if slope > 0 else REVERSED[order] for order, _ in bounds]
+    return name, list(zip(orders, ends, strict=True))
+
+
+def _slope(middle: Tokens, name: str, start: Tokens, one: Tokens) -> Fraction | None:
+    """By how much a linear expression grows with its letter; None where it is not linear."""
+    low, high = _number(start), _number(one)
+    if name not in middle or low is None or high is None or _is_divisor(middle, name):
+        return None
+    slope = high - low
+    for probe, place in zip(_PROBES, _PLACES, strict=True):
+        found = _number(substituted(middle, name, probe))
+        if found is None or abs(found - (low + slope * place)) > _NOISE * max(abs(low), abs(slope)):
+            return None
+    return slope
+
+
+def _is_divisor(tokens: Tokens, name: str) -> bool:
+    """Whether something is divided by the letter, so that the whole has no value somewhere."""
+    depth = 0
+    for index, (before, token) in enumerate(pairwise(tokens), start=1):
+        if depth or (before, token) == ("}", "{"):
+            depth += NESTING.get(token, 0)
+        if (depth and name in token) or (before in ("/", r"\div") and name in tokens[index:]):
+            return True
+    return False
+
+
+def _number(tokens: Tokens) -> Fraction | None:
+    value = evaluate(tokens)
+    number = value.number if value is not None and not value.names else None
+    if isinstance(number, float):
+        return Fraction(number) if isfinite(number) else None
+    return number if isinstance(number, Fraction) else None
