@@ -222,3 +222,51 @@ def test_epsilon_0_gives_a_group_with_equal_rewards_advantage_0_in_a_loop_of_one
     loss = method.loss(logprob_BT.requires_grad_(), MASK_BT, **{**given, "reward_B": reward_B}).loss
     loss.backward()
     assert logprob_BT.grad.isfinite().all()
+
+
+BATCH_WIDE = [
+    ["reinforce", "algorithm.advantage.baseline=batch_mean"],
+    ["lite_ppo"],
+    ["reinforce", "algorithm.advantage.scale=token_std"],
+    ["grpo"],
+]
+
+
+def test_row_without_a_reward_leaves_the_mean_of_the_batch_alone():
+    method = load_method(*BATCH_WIDE[0])
+    given = {"reward_B": torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]), "group_B": torch.zeros(5)}
+    rewarded_B = torch.tensor([True, True, True, True, False])
+    found_BT = method.advantages(torch.ones(5, 1), rewarded_B=rewarded_B, **given)
+    assert found_BT[:, 0].tolist() == [0.25, 0.25, -0.75, 0.25, 0.0]
+
+
+@pytest.mark.parametrize("arguments", BATCH_WIDE, ids=" ".join)
+def test_advantages_of_rewarded_rows_are_those_of_a_batch_of_them_alone(arguments):
+    method = load_method(*arguments)
+    rewarded_B = torch.tensor([True, True, False, True, True, False, True, True])
+    reward_B = torch.where(rewarded_B, REWARD_B, torch.nan)
+    found_BT = method.advantages(MASK_BT, rewarded_B=rewarded_B, reward_B=reward_B, group_B=GROUP_B)
+    expected_BT = method.advantages(
+        MASK_BT[rewarded_B], reward_B=REWARD_B[rewarded_B], group_B=GROUP_B[rewarded_B]
+    )
+    assert torch.equal(found_BT[rewarded_B], expected_BT)
+    assert found_BT[~rewarded_B].abs().max() == 0.0
+
+
+@pytest.mark.parametrize("arguments", BATCH_WIDE, ids=" ".join)
+def test_process_without_a_rewarded_row_makes_the_same_exchanges(arguments):
+    method = load_method(*arguments)
+
+    def exchanges(rewarded_B):
+        shapes = []
+
+        def note(tensor):
+            shapes.append(tensor.shape)
+            return tensor
+
+        method.advantages(
+            MASK_BT, rewarded_B=rewarded_B, reward_B=REWARD_B, group_B=GROUP_B, sum_over_ranks=note
+        )
+        return shapes
+
+    assert exchanges(torch.zeros(B, dtype=torch.bool)) == exchanges(torch.ones(B, dtype=torch.bool))

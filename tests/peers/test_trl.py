@@ -5,6 +5,8 @@ Run by `make test-peers`, in the environment that TRL has in benchmarks/requirem
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from tests.peers import tiny_trl
 from tests.peers.tiny_trl import EPSILON, OWN
@@ -15,10 +17,10 @@ pytestmark = [
 ]
 
 
-def gradients(accumulation, method=None, settings=(), **changes):
+def gradients(accumulation, method=None, settings=(), reward_funcs=tiny_trl.reward, **changes):
     args = tiny_trl.config(accumulation, **changes)
     atrium = {} if method is None else {"atrium": method, "atrium_settings": settings}
-    return tiny_trl.train(tiny_trl.build(args, **atrium))
+    return tiny_trl.train(tiny_trl.build(args, reward_funcs, **atrium))
 
 
 def far_apart(found, expected):
@@ -69,6 +71,43 @@ def test_what_was_measured_stands_in_trls_log():
     logged = trainer.state.log_history[1]
     assert logged["objective/clip_high_frac"] + logged["objective/clip_low_frac"] > 0
     assert logged["objective/entropy"] > 0
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("method", ["grpo", "dapo", "lite_ppo"])
+def test_gradients_with_rewards_that_abstain_are_trls(method, accumulation):
+    changes, settings = OWN[method]
+    reward = tiny_trl.abstaining_reward
+    expected = gradients(accumulation, reward_funcs=reward, **changes)
+    assert max(far_apart(expected, gradients(accumulation, **changes))) > 1e-2
+    found = gradients(accumulation, method, settings, reward)
+    assert max(far_apart(found, expected)) < 2e-5
+
+
+def test_rows_without_reward_have_no_advantage_and_leave_the_batch_mean_alone():
+    settings = ["algorithm.advantage.baseline=batch_mean"]
+    trainer = tiny_trl.build(
+        tiny_trl.config(), tiny_trl.abstaining_reward, atrium="reinforce", atrium_settings=settings
+    )
+    tiny_trl.train(trainer)
+    batch = trainer._buffered_inputs[0]
+    counts_B, reward_B = batch["atrium_counts"], batch["atrium_reward"]
+    assert 0 < counts_B.sum() < tiny_trl.ROWS
+    expected_B = (reward_B - reward_B[counts_B].mean()) * counts_B
+    assert (batch["advantages"][:, 0] - expected_B).abs().max() < 1e-6
+    rewards = trainer._logs["rewards"]["abstaining_reward"]
+    abstained = sum(map(math.isnan, rewards)) / tiny_trl.ROWS
+    assert trainer.state.log_history[0]["rollout/abstained_frac"] == abstained > 0.0
+
+
+@pytest.mark.parametrize(("method", "kept"), [("grpo_kl", 0), ("gvpo", 0), ("asymre", 1), ("dapo", 1)])
+def test_groups_with_fewer_than_two_rewards_have_no_gradient(method, kept):
+    """KL penalties, constants of a group and shifted baselines included."""
+
+    def reward(completions, **_):
+        return [float(place % tiny_trl.GROUP < kept) or None for place, _ in enumerate(completions)]
+
+    assert all(one.abs().max() == 0.0 for one in gradients(2, method, reward_funcs=reward))
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,14 @@ def reward(completions, **_):
     return [sum(letter < "n" for letter in text if letter.isalpha()) / 8 for text in completions]
 
 
+def abstaining_reward(completions, **_):
+    """The same reward, and None for a text that begins late in the alphabet."""
+    return [
+        None if text[:1] > "t" else value
+        for text, value in zip(completions, reward(completions), strict=True)
+    ]
+
+
 def config(accumulation=1, **changes):
     """Two updates of the same generation batch, the second one far from the policy that sampled."""
     from trl import GRPOConfig
@@ -94,7 +102,7 @@ def config(accumulation=1, **changes):
     return GRPOConfig(**(settings | changes))
 
 
-def build(args, **atrium):
+def build(args, reward_funcs=reward, **atrium):
     """TRL's trainer, or Atrium's where a method is given."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -105,7 +113,7 @@ def build(args, **atrium):
     folder = model_folder()
     parts = {
         "model": AutoModelForCausalLM.from_pretrained(folder),
-        "reward_funcs": reward,
+        "reward_funcs": reward_funcs,
         "args": args,
         "train_dataset": Dataset.from_list([{"prompt": LETTERS[place : place + 3]} for place in range(8)]),
         "processing_class": AutoTokenizer.from_pretrained(folder),

@@ -91,16 +91,26 @@ class LoadedMethod:
         return self.method.words()
 
     def advantages(
-        self, mask_BT: Tensor, *, sum_over_ranks: Sum = local_sum, **tensors: Unpack[Tensors]
+        self,
+        mask_BT: Tensor,
+        *,
+        rewarded_B: Tensor | None = None,
+        sum_over_ranks: Sum = local_sum,
+        **tensors: Unpack[Tensors],
     ) -> Tensor:
         """Advantages [B, T] of a whole batch of rollouts, made of `reward_B` and `group_B`.
 
-        `sum_over_ranks` adds a tensor over processes that share the batch; a group lies on one of them.
+        Rows where `rewarded_B` is False have advantage 0 and count in no statistic. `sum_over_ranks` adds a
+        tensor over processes that share the batch; a group lies on one of them. Every process makes the call,
+        even without a rewarded row.
         """
-        batch = self._batch(torch.zeros(mask_BT.shape, device=mask_BT.device), mask_BT, tensors)
+        zero_BT = torch.zeros(mask_BT.shape, device=mask_BT.device)
+        batch = self._batch(zero_BT, mask_BT, tensors)
+        if rewarded_B is not None:
+            batch = batch.select(rewarded_B.bool().nonzero()[:, 0])
         advantage_BT = self._scored(batch, tensors, sum_over_ranks).advantage_BT
         assert advantage_BT is not None
-        return advantage_BT
+        return advantage_BT if rewarded_B is None else zero_BT.index_put((rewarded_B.bool(),), advantage_BT)
 
     def prepare(
         self,

@@ -6,6 +6,9 @@ from all rows of an update comes from one more pass, without gradient, over its 
 
 Denominators are TRL's own: the tokens of the generation batch (`loss_type="dapo"`, the default) or of each
 micro-batch (`"bnpo"`), and rows whether or not they hold tokens.
+
+A completion without any reward (every reward function returned None) takes no part in advantages and loss,
+nor does a group in which such completions leave fewer than two rewards. TRL's denominators count both.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from transformers.utils import logging
 
 from atrium.errors import ConfigError
 from atrium.method.needs import Use
-from atrium.metrics import Reduction
+from atrium.metrics import ABSTAINED_FRAC, Reduction
 from atrium.objective.objective import LossOutput, Prepared
 from atrium.objective.reductions import Totals
 from atrium.objective.selection import keyed_anew
@@ -105,24 +108,28 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         first = self.accelerator.process_index * len(mask_BT)
         row_B = first + torch.arange(len(mask_BT), device=mask_BT.device)
         reward_BF = self._reward_BF[first : first + len(mask_BT)]
-        is_unknown_B = reward_BF.isnan().all(dim=1)
         group_size = self.num_generations if self.model.training else self.num_generations_eval
+        is_rewarded_B = ~reward_BF.isnan().all(dim=1)
+        num_rewarded_B = is_rewarded_B.view(-1, group_size).sum(dim=1).repeat_interleave(group_size)
+        counts_B = is_rewarded_B & (num_rewarded_B >= min(2, group_size))
+        output["atrium_counts"] = counts_B
         output["atrium_reward"] = (reward_BF * self.reward_weights.to(reward_BF.device)).nansum(dim=1)
-        # Rows without any reward are in no group's mean, and have no advantage.
-        output["atrium_group"] = torch.where(is_unknown_B, -1 - row_B, row_B // group_size)
+        output["atrium_group"] = torch.where(counts_B, row_B // group_size, -1 - row_B)
         output["atrium_key"] = keyed_anew(row_B, derive_seed(self.args.seed, "trl", self._step))
-        advantage_BT = self.atrium.advantages(
+        output["advantages"] = self.atrium.advantages(
             mask_BT,
+            rewarded_B=counts_B,
             reward_B=output["atrium_reward"],
             group_B=output["atrium_group"],
             sum_over_ranks=self._sum_over_ranks,
         )
-        output["advantages"] = torch.where(is_unknown_B[:, None], 0.0, advantage_BT)
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        metrics[ABSTAINED_FRAC.name].append(self._reward_BF.isnan().all(dim=1).float().mean().item())
         return output
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:  # noqa: ANN401 - TRL's
         """The micro-batch's share of Atrium's loss, to be added up as it is."""
-        mask_BT = _mask(inputs)
+        mask_BT = _counted_mask(inputs)
         logprob_BT, entropy_BT, aux_loss = self._pass(model, inputs)
         tensors = self._tensors(inputs, logprob_BT, entropy_BT)
         if not self.model.training:
@@ -163,7 +170,7 @@ class AtriumGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         }
         return self.atrium.prepare(
             logprob_BT,
-            _mask(joined),
+            _counted_mask(joined),
             totals=self._totals(parts[0]),
             sum_over_ranks=self._sum_over_ranks,
             **self._tensors(joined, logprob_BT, entropy_BT),
@@ -283,7 +290,13 @@ def _check_batches(method: LoadedMethod, args: Any) -> None:  # noqa: ANN401 - a
         )
 
 
+def _counted_mask(inputs: Mapping[str, Any]) -> Tensor:
+    """`_mask` without the rows that take no part in the update."""
+    counts_B: Tensor = inputs["atrium_counts"]
+    return _mask(inputs) * counts_B[:, None]
+
+
 def _mask(inputs: Mapping[str, Any]) -> Tensor:
-    """1 [B, T] at tokens that are trained on."""
+    """1 [B, T] at tokens of completions, tokens of tools excepted."""
     mask_BT: Tensor = inputs["completion_mask"]
     return mask_BT if "tool_mask" not in inputs else mask_BT * inputs["tool_mask"]
