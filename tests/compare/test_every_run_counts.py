@@ -94,6 +94,7 @@ def test_diverged_runs_count_with_their_score_and_as_always_wrong(study):
         "Of the runs of atr, 2 of 5 (5.3 to 85.3 %) diverged and 0 of 5 (0.0 to 52.2 %) collapsed; "
         in sentence
     )
+    assert any(f"[-{100 * wide:.1f}, " in cell for cell in report_tables(comparison)[2].rows[0])
     scores = report_tables(comparison)[0]
     assert scores.rows[1][-2:] == ("2 of 5 (5.3 to 85.3 %)", "0 of 5 (0.0 to 52.2 %)")
 

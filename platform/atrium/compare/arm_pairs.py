@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from atrium.compare.arms import Arm, are_same_method
-from atrium.compare.crossed import SHARES, CrossedMean, Values, crossed_mean
+from atrium.compare.crossed import SHARES, CrossedMean, Uncertainty, Values, crossed_mean
 from atrium.compare.outcomes import OutcomeTable
 from atrium.compare.pairing import SeedPairing
 from atrium.compare.scored_arms import ScoredArms
 from atrium.compare.simultaneous import Family
 from atrium.compare.statistics import Comparison, compare_arms, verdict
 from atrium.compare.verdicts import Verdict
+from atrium.evaluation.estimates import Interval
 from atrium.tracking.formatting import counted
 
 MACRO = "macro average"
@@ -45,6 +46,23 @@ class Pair:
     def design(self) -> str:
         """`paired seeds 0–4`, or `paired seeds 0–4; 12 clusters`."""
         return f"{self.pairing.words}; {self.sources}" if self.sources else self.pairing.words
+
+    @property
+    def another_exam(self) -> Interval | None:
+        """The interval for new seeds and new problems; with two readings, the one that contains both."""
+        known = [one.interval for one in self._readings()]
+        return Interval(min(low for low, _ in known), max(high for _, high in known)) if known else None
+
+    @property
+    def p_value(self) -> float | None:
+        """The p value of no difference; with two readings, the larger one."""
+        return max((one.p_value for one in self._readings()), default=None)
+
+    def _readings(self) -> list[Uncertainty]:
+        """What is known in every reading of diverged runs; empty where one of them says nothing."""
+        found = [one.difference.another_exam for one in (self.comparison, self.if_wrong) if one is not None]
+        known = [one for one in found if one is not None]
+        return known if len(known) == len(found) else []
 
 
 def compare_pairs(

@@ -68,6 +68,11 @@ class Uncertainty:
     p_value: float
 
 
+def interval_of(known: Uncertainty | None) -> Interval | None:
+    """The interval, where one is known."""
+    return None if known is None else known.interval
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceComponents:
     """What a mean over S seeds on an exam of this size varies by: seed / S + problem + residual / S.

@@ -11,9 +11,7 @@ from atrium.compare.counted_runs import MissingRun
 from atrium.compare.diverged_runs import Tables, as_wrong_tables, diverged_seeds
 from atrium.compare.outcomes import EvaluatedRun
 from atrium.compare.planned_seeds import PlannedArms
-from atrium.compare.statistics import Comparison
 from atrium.compare.verdicts import before_plan, under_both_readings, unfinished
-from atrium.evaluation.estimates import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +112,3 @@ def best_under_readings(
     """The arm that is shown to be the best in every reading, by measure and benchmark; else None."""
     first, *others = (best_arms(arms, tables, pairs, k=k, num_looks=num_looks) for tables in readings)
     return {key: name if all(other[key] == name for other in others) else None for key, name in first.items()}
-
-
-def interval_under_readings(by_score: Comparison, as_wrong: Comparison | None) -> Interval | None:
-    """The interval for new seeds and new problems; with two readings, the one that contains both."""
-    found = [one.difference.another_exam for one in (by_score, as_wrong) if one is not None]
-    known = [one.interval for one in found if one is not None]
-    if len(known) < len(found):
-        return None
-    return Interval(min(low for low, _ in known), max(high for _, high in known))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from atrium.compare.arm_pairs import MACRO, MEAN, Pair
 from atrium.compare.confounds import with_words, withheld_words
 from atrium.compare.counted_runs import left_out_words
-from atrium.compare.judged_pairs import interval_under_readings
 from atrium.compare.report_tables import headline_pair
 from atrium.compare.run_comparison import ArmScores, RunsComparison
 from atrium.compare.verdicts import points, rounded_up
@@ -62,7 +61,7 @@ def _requested(comparison: RunsComparison) -> str:
 
 def _sentence(comparison: RunsComparison, pair: Pair) -> str:
     one, other = pair.candidate, pair.baseline
-    known = pair.comparison.difference.another_exam
+    known = pair.another_exam
     if pair.verdict.kind == "same_method":
         return f"{one} and {other} are one method under two names (their windows [l, u] are equal)."
     why = pair.verdict.withheld
@@ -72,7 +71,7 @@ def _sentence(comparison: RunsComparison, pair: Pair) -> str:
         return f"Nothing can be written about {one} and {other} as methods: {why}."
     if withheld := withheld_words(comparison.confounds, one, other):
         return withheld
-    low, high = interval_under_readings(pair.comparison, pair.if_wrong) or known.interval
+    low, high = known
     settings = with_words(comparison.confounds, one, other)
     num_problems = comparison.num_problems.get(pair.benchmark, sum(comparison.num_problems.values()))
     where = "" if pair.benchmark == MACRO else f" on {pair.benchmark}"

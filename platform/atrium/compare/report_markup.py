@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 
 from atrium.compare.arm_pairs import MACRO, MEAN
-from atrium.compare.judged_pairs import interval_under_readings
 from atrium.compare.paper_sentences import family_words, paper_sentences
 from atrium.compare.report_tables import (
     ReportTable,
@@ -64,7 +63,7 @@ def results_latex(comparison: RunsComparison) -> str:
         for (measure, benchmark), column in zip(names, columns, strict=True):
             known = arm.scores[measure][benchmark].another_exam
             value = f"{column[place]:.1f}"
-            span = f" {{\\small {interval_text(known, is_signed=False)}}}" if known else ""
+            span = f" {{\\small {interval_text(known.interval, is_signed=False)}}}" if known else ""
             is_best = comparison.best[measure, benchmark] == arm.arm.name
             cells.append((f"\\textbf{{{value}}}" if is_best else value) + span)
         rows.append(" & ".join([*cells, _difference_latex(comparison, place)]) + r" \\")
@@ -118,7 +117,7 @@ def _difference_latex(comparison: RunsComparison, place: int) -> str:
         return "--"
     pair = headline_pair(comparison, comparison.arms[place])
     difference = pair.comparison.difference
-    known = interval_under_readings(pair.comparison, pair.if_wrong)
+    known = pair.another_exam
     interval = f"[{signed(known.low)}, {signed(known.high)}]" if known else ""
     beside = f"{interval} {pair.design}".strip()
     return f"${signed(difference.value)}$ {{\\small {_latex_text(beside)}}}"

@@ -13,7 +13,7 @@ import numpy as np
 from atrium.compare.arm_pairs import MACRO, MEAN, Pair
 from atrium.compare.confounds import confound_lines, environment_lines, shared_lines
 from atrium.compare.counted_runs import left_out_words
-from atrium.compare.crossed import CrossedMean, Uncertainty
+from atrium.compare.crossed import CrossedMean, interval_of
 from atrium.compare.outcomes import AT_WORDS, common_answers
 from atrium.compare.pairing import ranges_text
 from atrium.compare.power import PLANNED_SEEDS
@@ -134,11 +134,11 @@ def reading_lines(comparison: RunsComparison) -> tuple[str, ...]:
     return (*(INTERVALS if comparison.has_intervals else ()), *READING)
 
 
-def interval_text(known: Uncertainty | None, *, is_signed: bool) -> str:
+def interval_text(interval: Interval | None, *, is_signed: bool) -> str:
     """`[30.1, 38.3]`, or `[-0.3, +4.5]` for differences."""
-    if known is None:
+    if interval is None:
         return NOTHING
-    low, high = known.interval
+    low, high = interval
     if is_signed:
         return f"[{signed(low)}, {signed(high)}]"
     return f"[{100.0 * low:.1f}, {100.0 * high:.1f}]"
@@ -184,9 +184,8 @@ def _scores(comparison: RunsComparison) -> ReportTable:
 
 def _score(mean: CrossedMean) -> str:
     text = f"{100.0 * mean.value:.1f}"
-    return (
-        text if mean.another_exam is None else f"{text} {interval_text(mean.another_exam, is_signed=False)}"
-    )
+    interval = interval_of(mean.another_exam)
+    return text if interval is None else f"{text} {interval_text(interval, is_signed=False)}"
 
 
 def _design(comparison: RunsComparison) -> ReportTable:
@@ -237,13 +236,13 @@ def _differences(comparison: RunsComparison, measure: str, benchmark: str) -> Re
 def _difference_row(pair: Pair) -> tuple[str, ...]:
     found = pair.comparison
     difference = found.difference
-    p_value = None if difference.another_exam is None else difference.another_exam.p_value
+    p_value = pair.p_value
     return (
         pair.candidate,
         signed(difference.value),
         pair.design,
-        interval_text(difference.another_exam, is_signed=True),
-        interval_text(difference.this_exam, is_signed=True),
+        interval_text(pair.another_exam, is_signed=True),
+        interval_text(interval_of(difference.this_exam), is_signed=True),
         NOTHING if p_value is None else "<0.001" if p_value < 0.001 else f"{p_value:.3f}",
         _decimal(found.improvement),
         _decimal(found.rho_another_exam),

@@ -13,7 +13,6 @@ from atrium.compare.arm_pairs import Pair
 from atrium.compare.confounds import confound_lines, environment_lines, shared_lines
 from atrium.compare.crossed import SHARES, CrossedMean, Uncertainty, crossed_mean
 from atrium.compare.dashboard.watcher import Watcher
-from atrium.compare.judged_pairs import interval_under_readings
 from atrium.compare.outcomes import At, OutcomeTable
 from atrium.compare.power import Plan
 from atrium.compare.report_tables import best_line, plan_line
@@ -154,7 +153,7 @@ def _pair(pair: Pair) -> Answer:
 
 def _verdict(pair: Pair) -> Answer:
     verdict, difference = pair.verdict, pair.comparison.difference
-    interval = interval_under_readings(pair.comparison, pair.if_wrong)
+    interval = pair.another_exam
     lead = headline(verdict, difference.value, names=(pair.baseline, pair.candidate), interval=interval)
     return {
         "kind": verdict.kind,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atrium.compare.crossed import Uncertainty, Values
+from atrium.compare.crossed import Values, interval_of
 from atrium.compare.curves import GroupCurve
 from atrium.compare.figures.style import (
     BLACK,
@@ -58,8 +58,8 @@ def draw_differences(axes: Axes, comparison: RunsComparison, measure: str) -> li
     places = comparison.places
     for row, pair in enumerate(pairs):
         found, (colour, _) = pair.comparison.difference, line_style(places[pair.candidate])
-        ends += [found.value, *_bar(axes, row, found.another_exam, linewidth=1.6, colour=colour)]
-        ends += _bar(axes, row, found.this_exam, linewidth=5.0, alpha=0.45, colour=colour)
+        ends += [found.value, *_bar(axes, row, pair.another_exam, linewidth=1.6, colour=colour)]
+        ends += _bar(axes, row, interval_of(found.this_exam), linewidth=5.0, alpha=0.45, colour=colour)
         text = f"{pair.candidate}: {signed(found.value)} points, {pair.design}"
         axes.plot(100 * found.value, row, "o", color=colour, markersize=6.5, gid=tip(text))
     axes.axvline(0.0, color=GREY, linewidth=0.8, linestyle="--")
@@ -87,7 +87,10 @@ def draw_scores(
     for row, (arm, measure) in enumerate(rows):
         mean = arm.scores[measure][comparison.headline]
         colour, _ = line_style(places[arm.arm.name])
-        ends += [*mean.value_S, *_bar(axes, row, mean.another_exam, linewidth=1.6, colour=colour)]
+        ends += [
+            *mean.value_S,
+            *_bar(axes, row, interval_of(mean.another_exam), linewidth=1.6, colour=colour),
+        ]
         for seed, value in zip(arm.arm.seeds, mean.value_S, strict=True):
             text = tip(f"seed {seed}: {100 * value:.1f} %")
             fill = colour if measure == "mean" else "none"
@@ -242,18 +245,18 @@ def _rows(names: Sequence[str], label: str, row: float = _ROW) -> tuple[Figure, 
 def _bar(
     axes: Axes,
     row: int,
-    known: Uncertainty | None,
+    interval: Interval | None,
     *,
     linewidth: float,
     alpha: float = 1.0,
     colour: str,
 ) -> tuple[float, ...]:
     """Draw an interval, if it is known, and give its ends."""
-    if known is None:
+    if interval is None:
         return ()
-    ends = [100 * end for end in known.interval]
+    ends = [100 * end for end in interval]
     axes.plot(ends, [row, row], color=colour, linewidth=linewidth, alpha=alpha, solid_capstyle="butt")
-    return tuple(known.interval)
+    return interval
 
 
 def _with_room(values: Sequence[float], share: float = 0.06, least: float = 0.002) -> Interval:
