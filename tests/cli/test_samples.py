@@ -122,10 +122,13 @@ def test_exported_samples_are_graded_as_the_evaluation_was(run, tmp_path):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"resps": [[["-1.5", "False"]]], "target": 1}, "resps hold no texts"),
+        ({"resps": [[["-1.5", "False"]]], "target": 1}, "so give samples of a task that generates text"),
         ({"resps": [["x"]], "target": ["1", "2"], "doc_id": 0}, ""),
-        ({"resps": [["x"]], "target": ""}, "the reference cannot be read: no answer"),
-        ({"predictions": [], "gold": "1"}, "no texts in model_response.text or predictions"),
+        (
+            {"resps": [["x"]], "target": ""},
+            "the reference cannot be read: no answer; the reference stands in target",
+        ),
+        ({"predictions": [], "gold": "1"}, "so give details of a generative task"),
     ],
 )
 def test_samples_without_texts_or_references_are_refused_by_their_row(run, tmp_path, row, words):
@@ -134,6 +137,51 @@ def test_samples_without_texts_or_references_are_refused_by_their_row(run, tmp_p
     code, printed = run("evaluate", "--regrade", str(file))
     assert words in " ".join(printed.split())
     assert code == (2 if words else 0)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"resps": [["$4$ is \\boxed{4}"]], "target": ["5", "four", "4"]},
+        {"predictions": ["\\boxed{4}"], "gold": ["5", "4"]},
+        {
+            "doc": {"choices": ["5", "4", "6"], "gold_index": [0, 1]},
+            "model_response": {"text": ["\\boxed{4}"]},
+        },
+        {"answer": ["5", "4"], "completion": "\\boxed{4}"},
+    ],
+)
+def test_any_of_several_references_counts(run, tmp_path, row):
+    file = tmp_path / "theirs.jsonl"
+    wrong = json.loads(json.dumps(row).replace("boxed{4}", "boxed{3}"))
+    file.write_text(f"{json.dumps(row)}\n{json.dumps(wrong)}\n")
+    code, printed = run("evaluate", "--regrade", str(file))
+    assert (code, "correct unknown -> 50.0 %" in printed) == (0, True), printed
+    assert "2 answers have several references, any of which counts" in printed
+
+
+def test_a_grader_that_finds_no_answer_in_any_row_names_others(run, tmp_path):
+    file = tmp_path / "theirs.jsonl"
+    file.write_text(json.dumps({"answer": "B", "completion": "Answer: B", "score": 1.0}))
+    code, printed = run("evaluate", "--regrade", str(file))
+    printed = " ".join(printed.split())
+    assert (code, "the grader math looks for box; set grader=multiple_choice" in printed) == (0, True), (
+        printed
+    )
+    suggested = ("grader=multiple_choice", "grader.answer='Answer: {answer}'")
+    code, printed = run("evaluate", "--regrade", str(file), *suggested)
+    assert (code, "no answer was found" in printed, "-> 100.0 %" in printed) == (0, False, True), printed
+
+
+def test_last_is_the_latest_evaluation_of_a_training_run_too(run, runs_dir):
+    folder = find_run(runs_dir, "last")
+    recorded = folder.config_file.read_text()
+    folder.config_file.write_text(json.dumps({**json.loads(recorded), "kind": "train"}))
+    try:
+        code, printed = run("evaluate", "--regrade", "last")
+    finally:
+        folder.config_file.write_text(recorded)
+    assert (code, "16 answers graded by math" in printed) == (0, True), printed
 
 
 def test_regrading_a_run_of_an_older_grader_shows_both_versions_and_keeps_its_record(run, runs_dir):

@@ -25,6 +25,10 @@ from atrium.records import Problem
 from atrium.tracking.listener import Listener
 
 _MAX_LISTED = 5
+_NONE_LEFT = (
+    "none is left, so the grader does not fit these data; set grader to one that compares such references "
+    "(grader=exact for text), fields.answer to another field, or unreadable=keep"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +98,7 @@ def _checked(
     dropped = {problem.problem_id for problem, _ in unreadable} if is_dropping else set()
     kept = tuple(problem for problem in loaded.problems if problem.problem_id not in dropped)
     if not kept:
-        raise DataError(f"'{settings.name}': {what}; none is left, so the grader does not fit these data")
+        raise DataError(f"'{settings.name}': {what}; {_NONE_LEFT}")
     warnings = []
     if num_unchecked:
         warnings.append(

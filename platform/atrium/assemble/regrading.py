@@ -37,10 +37,14 @@ class Regraded:
 
 
 def regrade(answers: Sequence[StoredAnswer], verifier: Verifier, *, thinking: bool) -> list[Regraded]:
-    """Grade each answer with the verifier, in their order."""
+    """Grade each answer with the verifier, in their order; of several references, any may count."""
     with GraderPool(verifier, thinking=thinking) as pool:
-        futures = [pool.submit(answer.text, answer.gold, answer.judged_by) for answer in answers]
-        verdicts = [future.result() for future in futures]
+        futures = [
+            [pool.submit(answer.text, gold, answer.judged_by) for gold in (answer.gold, *answer.other_golds)]
+            for answer in answers
+        ]
+        found = [[future.result() for future in own] for own in futures]
+        verdicts = [next((one for one in own if one.is_correct), own[0]) for own in found]
     return [
         Regraded(stored=answer, verdict=verdict.kind, extracted=verdict.extracted, reason=verdict.reason)
         for answer, verdict in zip(answers, verdicts, strict=True)

@@ -29,11 +29,15 @@ _read_box = partial(extract_answer, thinking=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredAnswer:
-    """A completion, the gold answer, and the verdict that it was stored with; None where there was none."""
+    """A completion, the gold answer, and the verdict that it was stored with; None where there was none.
+
+    Of several references any counts; `other_golds` are those after the first.
+    """
 
     name: str
     gold: str
     text: str
+    other_golds: tuple[str, ...] = ()
     was_correct: bool | None
     extracted: str | None = None
     judged_by: Mapping[str, Any] = field(default_factory=dict)
@@ -76,11 +80,17 @@ def _of_row(place: str, number: int, row: Mapping[str, Any]) -> StoredAnswer:
                 f"{place}: no field for the {wanted}; one of {', '.join(names)} is needed, and it has "
                 f"{', '.join(map(str, row)) or 'none'}"
             )
-        found[wanted] = str(row[name])
+        found[wanted] = row[name]
     label = next((row[name] for name in _LABELS if row.get(name) is not None), None)
     problem = row.get("problem_id", row.get("id", f"row {number}"))
+    is_one = not isinstance(found["gold"], list | Mapping)
+    gold, *others = [str(found["gold"])] if is_one else _references(place, found["gold"])
     return StoredAnswer(
-        name=str(problem), gold=found["gold"], text=found["text"], was_correct=_as_bool(label)
+        name=str(problem),
+        gold=gold,
+        other_golds=tuple(others),
+        text=str(found["text"]),
+        was_correct=_as_bool(label),
     )
 
 
@@ -90,7 +100,10 @@ def _of_lm_eval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[Sto
         text for request in row["resps"] for text in (request if isinstance(request, list) else [request])
     ]
     if not texts or not all(isinstance(text, str) for text in texts):
-        raise DataError(f"{place}: resps hold no texts, as for tasks that compare probabilities of choices")
+        raise DataError(
+            f"{place}: resps hold no texts, as for tasks that compare probabilities of choices; only "
+            "completions can be graded again, so give samples of a task that generates text (generate_until)"
+        )
     doc = row["doc"] if isinstance(row.get("doc"), Mapping) else {}
     names = row.get("metrics")
     values = [row.get(name) for name in names if isinstance(name, str)] if isinstance(names, list) else []
@@ -105,11 +118,11 @@ def _of_lighteval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[S
     """A problem of lighteval, with `doc` and `model_response`, or `predictions` as in older releases."""
     if isinstance(row.get("model_response"), Mapping) and isinstance(row.get("doc"), Mapping):
         doc, texts = row["doc"], row["model_response"].get("text")
-        places = doc.get("gold_index")
-        first = places[0] if isinstance(places, list) and places else places
-        choices = doc.get("choices")
-        has_gold = isinstance(choices, list) and isinstance(first, int) and 0 <= first < len(choices)
-        gold, name, metric = choices[first] if has_gold else None, doc.get("id"), row.get("metric")
+        given, choices = doc.get("gold_index"), doc.get("choices")
+        places = given if isinstance(given, list) else [given]
+        of = choices if isinstance(choices, list) else []
+        gold: object = [of[at] for at in places if isinstance(at, int) and 0 <= at < len(of)]
+        name, metric = doc.get("id"), row.get("metric")
     else:
         gold, texts, name, metric = (
             row.get("gold"),
@@ -119,7 +132,11 @@ def _of_lighteval(place: str, number: int, row: Mapping[str, Any]) -> Iterator[S
         )
     texts = [texts] if isinstance(texts, str) else texts
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise DataError(f"{place}: no texts in model_response.text or predictions")
+        raise DataError(
+            f"{place}: no texts in model_response.text or predictions, as for tasks that compare "
+            "probabilities of choices; only completions can be graded again, so give details of a "
+            "generative task"
+        )
     values = metric.values() if isinstance(metric, Mapping) else ()
     label = next((value for value in values if isinstance(value, int | float)), None)
     return _of_samples(place, str(number if name is None else name)[:80], gold, texts, label)
@@ -129,14 +146,28 @@ def _of_samples(
     place: str, name: str, gold: object, texts: Sequence[str], label: float | None
 ) -> Iterator[StoredAnswer]:
     """The samples of one problem; a mean over several says of each what it was where it is 0 or 1."""
-    gold = gold[0] if isinstance(gold, list) and gold else gold
-    try:
-        reference = answer_text(gold, _read_box)
-    except UnreadableValueError as error:
-        raise DataError(f"{place}: the reference cannot be read: {error}") from error
+    reference, *others = _references(place, gold)
     was_correct = None if label is None or 0 < label < 1 else label > 0
     for index, text in enumerate(texts):
-        yield StoredAnswer(name=f"{name} #{index}", gold=reference, text=text, was_correct=was_correct)
+        yield StoredAnswer(
+            name=f"{name} #{index}",
+            gold=reference,
+            other_golds=tuple(others),
+            text=text,
+            was_correct=was_correct,
+        )
+
+
+def _references(place: str, value: object) -> list[str]:
+    """The different reference answers in a field's value, at least one."""
+    try:
+        given = value if isinstance(value, list) and value else [value]
+        return list(dict.fromkeys(answer_text(one, _read_box) for one in given))
+    except UnreadableValueError as error:
+        raise DataError(
+            f"{place}: the reference cannot be read: {error}; the reference stands in target (lm-eval), "
+            "doc.choices at doc.gold_index or gold (lighteval), or answer (one completion per row): fill it"
+        ) from error
 
 
 def _as_bool(label: object) -> bool | None:

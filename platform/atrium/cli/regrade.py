@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -18,7 +18,8 @@ from atrium.config.nearest import shown
 from atrium.errors import ConfigError
 from atrium.grading.verifiers import Verifier
 from atrium.nested import mapping_at, setting
-from atrium.tracking.find import EVALUATED, find_run
+from atrium.records import VerdictKind
+from atrium.tracking.find import WITH_SAMPLES, find_run
 from atrium.tracking.formatting import share
 from atrium.tracking.printing import print_cells, say, standard_output
 from atrium.tracking.recorded import read_object
@@ -52,7 +53,7 @@ def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str], csv: Pa
         if is_answer_file(path):
             answers = {path.name: answers_of_file(path)}
         else:
-            folder = find_run(runs_dir, wanted, last=EVALUATED)
+            folder = find_run(runs_dir, wanted, last=WITH_SAMPLES)
             if not is_chosen:
                 ask_for_plugins(folder)
             config, _ = read_object(folder.config_file)
@@ -102,6 +103,8 @@ def _print(name: str, found: Sequence[Regraded], verifier: Verifier, console: Co
     scores = f"correct {was} -> {now}, {len(changed)} changed"
     line = f"{name}: {len(found)} answers graded by {verifier.kind}: {scores}"
     say(console, line, "bold")
+    for note in _notes(found, verifier):
+        say(console, f"  {note}", "dim")
     if not changed:
         return
     table = [
@@ -109,7 +112,7 @@ def _print(name: str, found: Sequence[Regraded], verifier: Verifier, console: Co
             one.stored.name,
             "correct" if one.stored.was_correct else "wrong",
             one.verdict.value.replace("_", " "),
-            one.stored.gold,
+            " or ".join((one.stored.gold, *one.stored.other_golds)),
             one.extracted or "none",
             one.reason,
         )
@@ -120,11 +123,25 @@ def _print(name: str, found: Sequence[Regraded], verifier: Verifier, console: Co
         console.print(Text(f"  and {len(changed) - _MAX_LISTED} more; --csv FILE writes all"))
 
 
+def _notes(found: Sequence[Regraded], verifier: Verifier) -> Iterator[str]:
+    """What to know of the verdicts: several references, and a grader that finds no answer anywhere."""
+    if num_several := sum(bool(one.stored.other_golds) for one in found):
+        yield f"{num_several} answers have several references, any of which counts"
+    if all(one.verdict is VerdictKind.NO_ANSWER for one in found):
+        place = getattr(verifier, "answer", None)
+        looked = f"looks for {place}" if place else "reads answers of another form"
+        choice = "" if verifier.kind == "multiple_choice" else "; set grader=multiple_choice for letters"
+        yield (
+            f"no answer was found in any of them: the grader {verifier.kind} {looked}{choice}; "
+            "elsewhere: grader.answer=last_number, or words such as grader.answer='Answer: {answer}'"
+        )
+
+
 def _row(name: str, one: Regraded) -> dict[str, object]:
     return {
         "benchmark": name,
         "name": one.stored.name,
-        "gold": one.stored.gold,
+        "gold": " or ".join((one.stored.gold, *one.stored.other_golds)),
         "was_correct": one.stored.was_correct,
         "is_correct": one.is_correct,
         "was_extracted": one.stored.extracted,
