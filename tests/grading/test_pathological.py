@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from atrium.grading.equivalence import settle, verify
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
 from atrium.records import VerdictKind
@@ -87,6 +88,12 @@ def sizes() -> Iterator[str]:
     yield "1<" * 700 + "x"
 
 
+def alternating(depth: int, value: str = "1") -> str:
+    for index in range(depth):
+        value = f"({value})" if index % 2 else f"[{value}]"
+    return value
+
+
 def brackets() -> Iterator[str]:
     for opening, closing in (("{", "}"), ("(", ")"), ("[", "]"), (r"\{", r"\}"), (r"\left(", r"\right)")):
         for depth in (20, 90, 240):
@@ -95,6 +102,7 @@ def brackets() -> Iterator[str]:
         yield opening * 100_000 + "1" + closing * 100_000
         yield closing * 50
         yield "1" + opening * 200
+    yield from (alternating(depth) for depth in (12, 50, 240))
     yield r"\frac{1}{1+" * 180 + "1" + "}" * 180
     yield r"\sqrt{1+" * 240 + "x" + "}" * 240
     yield r"\text{" * 240 + "x" + "}" * 240
@@ -168,6 +176,19 @@ def test_a_dozen_hostile_answers_each_get_a_verdict():
     kinds = grade_each(FEW, "42", num_workers=1)
     assert kinds[VerdictKind.TIMED_OUT] >= 1
     assert kinds[VerdictKind.CORRECT] == 1  # 42 in Arabic digits
+
+
+@pytest.mark.parametrize("depth", [12, 50])
+def test_deep_alternating_brackets_are_compared_as_text_without_parsing(depth: int):
+    gold = alternating(depth)
+    for answer in ("1", alternating(depth, "2"), alternating(depth, "1,2")):
+        for pair in ((gold, answer), (answer, gold)):
+            finding = settle(*pair) or verify(*pair)
+            assert not finding.is_equal
+            assert "too deep" in finding.reason
+    same = settle(gold, gold)
+    assert same is not None
+    assert same.is_equal
 
 
 @pytest.mark.full

@@ -19,11 +19,9 @@ from math import comb
 
 from atrium.grading.fields import FLOATS, FUNCTIONS, MAX_EXACT, Amount, Field
 from atrium.grading.notation import word_set
-from atrium.grading.tokens import content, is_text
+from atrium.grading.tokens import MAX_DEPTH, content, is_text
 from atrium.grading.values import NoValueError, Value, is_nan
 
-MAX_DEPTH = 24
-"""Brackets within brackets that are read."""
 LOG = r"\log"
 """The name under which the unknown base of a bare logarithm is listed."""
 

@@ -157,8 +157,8 @@ def _outermost_boxes(text: str, braces: re.Pattern[str]) -> list[_Box]:
             open_braces.append((match.start(), match.end()))
     if text.count("box", first.start()) > len(boxes):
         boxes = _with_unbraced(text, first.start(), boxes)
-    last_open = next((opened[0] for opened in reversed(open_braces) if opened is not None), -1)
-    return boxes if boxes and boxes[-1].end > last_open else []
+    opened_boxes = [opened[0] for opened in open_braces if opened is not None]
+    return boxes if boxes and boxes[-1].end > max(opened_boxes, default=-1) else []
 
 
 def _with_unbraced(text: str, start: int, boxes: list[_Box]) -> list[_Box]:

@@ -31,6 +31,8 @@ _ENDS = frozenset((")", ":", "."))
 
 def choice(tokens: Tokens) -> tuple[str, Tokens] | None:
     """The letter of a choice and the value behind it, or None where an answer is no such thing."""
+    if not (tokens and (tokens[0] == "(" or tokens[0] in CHOICES or is_text(tokens[0]))):
+        return None
     letter, start = _choice_start(tokens)
     rest = tokens[start:]
     while rest[:1] and rest[0] in _ENDS:

@@ -113,14 +113,17 @@ def read(answer: str) -> Form:
         _has_digit(token) for token in tokens if not is_text(token)
     )
     words = _words(tokens)
-    if words is None and not has_stray_digits and not any(map(is_quantifier, tokens)):
+    if words is None and not has_stray_digits and not (texts and any(map(is_quantifier, tokens))):
         tokens = without_unit(tokens)
-    # A letter that is no unit after all: `\mathrm{e}` would have been `e` at once.
-    tokens = tuple(
-        content(token) if is_text(token) and len(content(token)) == 1 else token for token in tokens
+    if texts:  # a letter that is no unit after all: `\mathrm{e}` would have been `e` at once
+        tokens = tuple(
+            content(token) if is_text(token) and len(content(token)) == 1 else token for token in tokens
+        )
+    has_change = words is None and (
+        _DENIAL.search(answer) is not None or (bool(texts) and _is_changed(tokens))
     )
-    has_change = words is None and (_DENIAL.search(answer) is not None or _is_changed(tokens))
-    return Form(tokens, join(tokens), words, any(map(is_text, tokens)), has_stray_digits, has_change)
+    has_text = bool(texts) and any(map(is_text, tokens))
+    return Form(tokens, join(tokens), words, has_text, has_stray_digits, has_change)
 
 
 def with_tokens(form: Form, tokens: Tokens) -> Form:
@@ -146,17 +149,19 @@ def _prepared(text: str) -> str:
         return text
     text = unwrapped(text)
     text = _DELIMITER.sub("$", text)
-    only_math = _ONLY_MATH.fullmatch(text)
+    only_math = _ONLY_MATH.fullmatch(text) if "$" in text else None
     lead_in = _LEAD_IN.match(text)
     text = only_math[1] if only_math else text[lead_in.end() :] if lead_in else text
-    text = _THIN_GROUPED.sub(lambda match: re.sub(r"[^0-9]", "", match[0]), text)
+    if "," in text or "\\" in text:
+        text = _THIN_GROUPED.sub(lambda match: re.sub(r"[^0-9]", "", match[0]), text)
     if _COMMA_GROUPED.fullmatch(text):
         text = text.replace(",", "")
     elif _SPACE_GROUPED.fullmatch(text):
         text = text.replace(" ", "")
     text = spell_numbers(text)
-    for pattern, replacement in REWRITES:
-        text = pattern.sub(replacement, text)
+    for sign, pattern, replacement in REWRITES:
+        if sign in text:
+            text = pattern.sub(replacement, text)
     return text
 
 

@@ -20,32 +20,35 @@ def word_set(text: str) -> frozenset[str]:
 
 
 REWRITES = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"<\|[^<>|]{1,40}\|>", ""),  # special tokens that a decoder left in
-        (r"\\(?:boxed|fbox|framebox)\s*\{([^{}]*)\}", r"\1"),  # a box within the box
-        (r"\\(?:text)?color\s*\{[^{}]*\}", ""),
-        (r"^\s*<([^<>]*,[^<>]*)>\s*$", r"(\1)"),  # a vector
-        (r"(?<![\\a-zA-Z])([dt]?frac|sqrt)(?=\s*\{)", r"\\\1"),  # a lost backslash
-        (r"(?<=[0-9)}])\s*\^\s*(?:\{\s*o\s*\}|o(?![a-zA-Z]))", r"^{\\circ}"),
-        (r"(?<=[0-9])\s*(?:\{:\}|\\?:\\?)\s*(?=[0-9])", ":"),
-        (r"(\\mathbb)\s*([A-Z])(?![a-zA-Z])", r"\1{\2}"),
-        (r"<=", r"\\leq "),
-        (r">=", r"\\geq "),
-        (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
-        (r"\\frac\s*([0-9])\s*([0-9])(?![0-9])", r"\\frac{\1}{\2}"),
-        (r"\\frac\s*([0-9])\s*\{", r"\\frac{\1}{"),
-        (r"\\frac\s*\{([^{}]*)\}\s*([0-9])(?![0-9])", r"\\frac{\1}{\2}"),
-        (r"\\sqrt\s*([0-9]|[a-zA-Z](?![a-zA-Z]))(?![0-9])", r"\\sqrt{\1}"),
-        (r"\^\s*([0-9]+)", r"^{\1}"),  # `2^10` is meant, and read by math-verify, as `2^{10}`
-        (r"(?<=[0-9])_\s*([0-9]{1,2})(?![0-9])", r"_{\1}"),  # a number base
-        (r"([_^])\s*([0-9](?![0-9])|[a-zA-Z](?![a-zA-Z]))", r"\1{\2}"),
-        (r"\\text\s*\{\s*times\s*\}\s*(?=[0-9(\\])", r"\\times "),  # elsewhere `times` are counted
-        (r"(?:=\s*)?([0-9]*\.[0-9]+)\s*(?:\\[lc]?dots|\.\.\.)", r"\\approx \1"),
-        (r"\\degree(?![a-zA-Z])|\^\s*\\circ(?![a-zA-Z])|\^\s*\\degree(?![a-zA-Z])", r"^{\\circ}"),
+    (sign, re.compile(pattern), replacement)
+    for sign, pattern, replacement in (
+        ("<|", r"<\|[^<>|]{1,40}\|>", ""),  # special tokens that a decoder left in
+        ("box", r"\\(?:boxed|fbox|framebox)\s*\{([^{}]*)\}", r"\1"),  # a box within the box
+        ("color", r"\\(?:text)?color\s*\{[^{}]*\}", ""),
+        ("<", r"^\s*<([^<>]*,[^<>]*)>\s*$", r"(\1)"),  # a vector
+        ("{", r"(?<![\\a-zA-Z])([dt]?frac|sqrt)(?=\s*\{)", r"\\\1"),  # a lost backslash
+        ("o", r"(?<=[0-9)}])\s*\^\s*(?:\{\s*o\s*\}|o(?![a-zA-Z]))", r"^{\\circ}"),
+        (":", r"(?<=[0-9])\s*(?:\{:\}|\\?:\\?)\s*(?=[0-9])", ":"),
+        ("mathbb", r"(\\mathbb)\s*([A-Z])(?![a-zA-Z])", r"\1{\2}"),
+        ("<=", r"<=", r"\\leq "),
+        (">=", r">=", r"\\geq "),
+        ("frac", r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+        ("frac", r"\\frac\s*([0-9])\s*([0-9])(?![0-9])", r"\\frac{\1}{\2}"),
+        ("frac", r"\\frac\s*([0-9])\s*\{", r"\\frac{\1}{"),
+        ("frac", r"\\frac\s*\{([^{}]*)\}\s*([0-9])(?![0-9])", r"\\frac{\1}{\2}"),
+        ("sqrt", r"\\sqrt\s*([0-9]|[a-zA-Z](?![a-zA-Z]))(?![0-9])", r"\\sqrt{\1}"),
+        ("^", r"\^\s*([0-9]+)", r"^{\1}"),  # `2^10` is meant, and read by math-verify, as `2^{10}`
+        ("_", r"(?<=[0-9])_\s*([0-9]{1,2})(?![0-9])", r"_{\1}"),  # a number base
+        ("", r"([_^])\s*([0-9](?![0-9])|[a-zA-Z](?![a-zA-Z]))", r"\1{\2}"),
+        ("times", r"\\text\s*\{\s*times\s*\}\s*(?=[0-9(\\])", r"\\times "),  # elsewhere `times` are counted
+        (".", r"(?:=\s*)?([0-9]*\.[0-9]+)\s*(?:\\[lc]?dots|\.\.\.)", r"\\approx \1"),
+        ("\\", r"\\degree(?![a-zA-Z])|\^\s*\\circ(?![a-zA-Z])|\^\s*\\degree(?![a-zA-Z])", r"^{\\circ}"),
     )
 )
-"""Patterns and what they become, in this order; each is linear in a text without digits run wild."""
+"""What a text must hold, the pattern, and what becomes of it, in this order.
+
+Each is linear in a text without digits run wild.
+"""
 
 UNICODE = str.maketrans(
     {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}  # full-width ASCII

@@ -89,7 +89,7 @@ def unwrapped(text: str) -> str:
     sentence = _SENTENCE.match(text)
     if sentence and is_lead_in(sentence[1]):
         text = text[sentence.end() :]
-    if "\\" in text:
+    if _SET.search(text):
         text = _SET.sub(_without_currency, text)
         parts = [bare_words(match[1]) for match in _SET.finditer(text)]
         if any(map(_has_digit, parts)) and not _has_digit(_SET.sub("", text)):
@@ -108,7 +108,7 @@ def without_remark(text: str) -> str:
 
 def _in_digits(text: str) -> str:
     """A number in words as digits, also one that stands in brackets beside its digits."""
-    both = _NUMBER_AND_WORDS.fullmatch(text)
+    both = _NUMBER_AND_WORDS.fullmatch(text) if "(" in text else None
     if both:
         digits, words = (both[1], both[2]) if both[1] else (both[4], both[3])
         return digits if named_number(words) == int(digits.replace(",", "") or -1) else text

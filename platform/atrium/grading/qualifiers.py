@@ -19,6 +19,7 @@ from atrium.grading.tokens import Tokens, content, enclosed, is_text, split, sub
 _SEPARATORS = frozenset((",", ";", r"\land"))
 _SUCH_THAT = frozenset((r"\mid", ":", "|"))
 _DOTS = frozenset((r"\ldots", r"\dots", r"\cdots", "..."))
+_SIGNS = RELATIONS | _DOTS | {r"\forall"}
 _QUANTIFIERS = word_set("for where with when if whenever provided given as all any every each some")
 _KINDS = {
     **dict.fromkeys(("Z", "integer", "integers"), "integer"),
@@ -60,8 +61,7 @@ def qualified(tokens: Tokens) -> tuple[Tokens, tuple[Condition, ...]]:
         inner = _of_builder(tokens[1:-1])
         if inner is not None:
             return inner
-    signs = RELATIONS | _DOTS | {r"\forall"}
-    if signs.isdisjoint(tokens) and not any(map(is_quantifier, tokens)):
+    if _SIGNS.isdisjoint(tokens) and not any(map(is_quantifier, tokens)):
         return tokens, ()
     start = _start(tokens)
     if start == 0:

@@ -7,8 +7,12 @@ is `normalization`'s business.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 Tokens = tuple[str, ...]
+
+MAX_DEPTH = 24
+"""Brackets within brackets that are read."""
 
 NESTING = {**dict.fromkeys(("(", "[", "{", r"\{"), 1), **dict.fromkeys((")", "]", "}", r"\}"), -1)}
 """By how much a token changes the depth of brackets."""
@@ -59,6 +63,13 @@ def enclosed(tokens: Sequence[str]) -> bool:
         if depth == 0:
             return False
     return depth == 1
+
+
+def is_too_deep(tokens: Sequence[str], limit: int = MAX_DEPTH) -> bool:
+    """Whether brackets stand in more others than the limit, deeper than anything is read."""
+    if len(tokens) <= limit:
+        return False
+    return max(accumulate(NESTING.get(token, 0) for token in tokens)) > limit
 
 
 def group_start(tokens: Sequence[str], end: int) -> int:
