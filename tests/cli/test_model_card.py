@@ -58,7 +58,7 @@ def test_printed_lines_prompt_the_policy_as_training_does(
     problem = Problem(problem_id="0", question="9+8-4=", answer="13", turns=tuple(turns.items()))
     group = group_of_two(problem, np.random.default_rng(0), num_tokens=2, text="13")
     write_rollouts(folder.rollouts_path(1), 1, [group], {})
-    lines = usage_lines(record, target, str(target), example_of(folder, record))
+    lines = usage_lines(record, target, str(target), example_of(folder))
     assert len(lines) == 4
     found = {}
     exec("\n".join(lines), found)
@@ -72,9 +72,19 @@ def test_printed_lines_prompt_the_policy_as_training_does(
     assert ("stop_strings=" in stops) == bool(config.model.prompt.stop)
 
 
-def test_the_example_of_a_run_without_readable_samples_is_of_its_tasks_form(tmp_path):
+@pytest.mark.parametrize(
+    ("overrides", "question", "has_note"),
+    [([], "7+8-4=", False), (["dataset=file", "dataset.source=d.jsonl"], "What is 7 + 8 - 4?", True)],
+)
+def test_lines_of_a_run_without_readable_samples_name_the_turns_that_may_be_missing(
+    overrides, question, has_note, tmp_path
+):
     folder = RunFolder.create(tmp_path, "quickstart", "grpo", 0)
     folder.rollouts_dir.mkdir(exist_ok=True)
     folder.rollouts_path(1).write_bytes(b"damaged")
-    assert example_of(folder, {"dataset": {"kind": "arithmetic"}}).question == "7+8-4="
-    assert "What is" in example_of(folder, {"dataset": {"kind": "file"}}).question
+    assert example_of(folder) is None
+    record = compose([*overrides, "benchmark=math500"]).model_dump(mode="json")
+    lines = usage_lines(record, tmp_path, str(tmp_path), None)
+    assert question in lines[-2]
+    notes = [line for line in lines if line.startswith("# ") and "system turn" in line]
+    assert len(notes) == has_note

@@ -54,7 +54,7 @@ def main_export(argv: list[str]) -> int:
         _copy(source, target, force=arguments.force)
         write_origin(target, config, run=folder.name, step=step)
         write_card(target, folder, config, step)
-        lines = usage_lines(config, target, str(target.absolute()), example_of(folder, config))
+        lines = usage_lines(config, target, str(target.absolute()), example_of(folder))
     what = "adapters" if arguments.adapter else "policy"
     sys.stdout.write(
         f"wrote the {what} of {folder.name} at step {step} ({size(folder_size(target))}) to {target}\n"

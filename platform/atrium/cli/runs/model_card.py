@@ -26,26 +26,25 @@ from atrium.tracking.sample_files import read_samples
 CARD = "README.md"
 PROMPT_FILE = "prompt.txt"
 _QUESTION = "{question}"
+_MADE_UP = (
+    "# The run has no recorded samples, so the question is made up. If the data have a system turn or "
+    "earlier turns, add them."
+)
 _FIX_DATE = (  # transformers takes no function of the caller's in place of its strftime_now
     "transformers.utils.chat_template_utils.datetime = type('Day', (datetime.datetime,), "
     "{{'now': classmethod(lambda cls, tz=None: cls({year}, {month}, {day}))}})"
 )
 
 
-def example_of(folder: RunFolder, config: Mapping[str, object]) -> Problem:
-    """The first problem that the run recorded, with the turns before its question.
-
-    A run that keeps no samples is given a question of its task's form.
-    """
+def example_of(folder: RunFolder) -> Problem | None:
+    """The first problem that the run recorded, with the turns before its question; None without samples."""
     sampled = (*folder.rollouts_dir.glob("*.parquet"), *folder.evaluations_dir.glob("*/*.parquet"))
     for path in sorted(sampled, key=lambda path: (path.parent != folder.rollouts_dir, path)):
         with suppress(RunFolderError):  # a damaged file of samples does not concern the policy
             for row in read_samples(path, ["question", "turns"])[:1]:
                 turns = tuple((role, text) for role, text in json.loads(row.get("turns") or "[]"))
                 return Problem(problem_id="example", question=row["question"], answer="", turns=turns)
-    is_chain = setting(config, "dataset.kind") == "arithmetic"
-    question = "7+8-4=" if is_chain else "What is 7 + 8 - 4?"
-    return Problem(problem_id="example", question=question, answer="")
+    return None
 
 
 def write_card(target: Path, folder: RunFolder, config: Mapping[str, object], step: int) -> None:
@@ -57,10 +56,11 @@ def write_card(target: Path, folder: RunFolder, config: Mapping[str, object], st
     (target / CARD).write_text(f"{text}\n", encoding="utf-8")
 
 
-def usage_lines(config: Mapping[str, object], policy: Path, place: str, example: Problem) -> list[str]:
+def usage_lines(config: Mapping[str, object], policy: Path, place: str, example: Problem | None) -> list[str]:
     """Python lines that load the exported `policy`, in `place`, and sample the `example` as in training.
 
-    Without a recorded prompt there are only the lines that load it.
+    Without an example they have a question of the task's form, and a comment names what the data may add to
+    it. Without a recorded prompt there are only the lines that load the policy.
     """
     lines = [
         f"from transformers import AutoModelForCausalLM, AutoTokenizer; place = {place!r}",
@@ -89,6 +89,12 @@ def usage_lines(config: Mapping[str, object], policy: Path, place: str, example:
     if template.stop and is_built_in:  # transformers cannot search for strings in the built-in vocabulary
         lines[0] += "; import re"
         text = f"re.split({'|'.join(f'(?<={re.escape(one)})' for one in template.stop)!r}, {text})[0]"
+    is_chain = setting(config, "dataset.kind") == "arithmetic"
+    if example is None:
+        question = "7+8-4=" if is_chain else "What is 7 + 8 - 4?"
+        if not is_chain:
+            lines.append(_MADE_UP)
+        example = Problem(problem_id="example", question=question, answer="")
     return [
         *lines,
         f'prompt = {_prompt(config, template, policy, example)}, return_tensors="pt")',
@@ -132,13 +138,13 @@ def _card_lines(target: Path, folder: RunFolder, config: Mapping[str, object], s
     if isinstance(base, str) and not is_local(base):
         yield f"base_model: {base}"
     yield from ("tags: [atrium, reinforcement-learning]", "---", "", f"# {folder.name}, step {step}", "")
-    source = str(base or "the built-in model")
+    source = str(base or "Atrium's built-in model")
     source = Path(source).name if is_local(source) else source
     data = setting(config, "dataset.name") or setting(config, "dataset.kind")
     seed = setting(config, "seed")
-    yield f"Model {source}, trained on {data} with the method {method}, seed {seed}, by Atrium."
+    yield f"{source}, trained on {data} with the method {method}, seed {seed}, by Atrium."
     yield from ("", "## Use", "", "From within this folder:", "", "```python")
-    yield from usage_lines(config, target, ".", example_of(folder, config))
+    yield from usage_lines(config, target, ".", example_of(folder))
     yield from ("```", "", "## Method", "", "| axis | choice |", "|---|---|")
     described = {"method": method, **mapping_at(read_object(folder.method_file)[0], "description")}
     yield from (f"| {name} | {str(value).replace('|', '/')} |" for name, value in described.items() if value)
