@@ -198,6 +198,72 @@ FORMS = {
         ),
         Form(r"[-<a>,<a>]", (r"|x|\le <a>",), (r"|x|<<a>", r"|x|\ge <a>")),
     ],
+    "sets of numbers in words": [
+        Form(
+            r"(<a>,\infty)",
+            (
+                r"]<a>,\infty[",
+                r"\left]<a>;+\infty\right[",
+                r"\text{all real }x><a>",
+                "all real x > <a>",
+                r"\text{all real numbers } x \text{ such that } x><a>",
+                r"\text{all real numbers greater than } <a>",
+                r"\{x \text{ such that } x><a>\}",
+                r"\{x\in\mathbb{R} \text{ with } x><a>\}",
+            ),
+            (
+                r"[<a>,\infty[",
+                r"]-\infty,<a>[",
+                r"\text{all real }x<<a>",
+                r"\text{all integers }x><a>",
+                r"\text{all real numbers greater than or equal to } <a>",
+                r"\text{not all real }x><a>",
+                r"\{x\in\mathbb{Z} \text{ such that } x><a>\}",
+                "<a>",
+            ),
+        ),
+        Form(
+            r"x \neq <a>",
+            (
+                "all real numbers except <a>",
+                r"\text{all real numbers except <a>}",
+                r"\text{All real numbers except } x = <a>",
+                "All real numbers except $<a>$",
+                r"\mathbb{R} \text{ excluding } <a>",
+                r"\text{all real numbers not equal to } <a>",
+            ),
+            (
+                r"\text{all real numbers except } -<a>",
+                r"\text{all integers except } <a>",
+                r"\text{all real numbers except } <a> \text{ and } <b>",
+                r"\text{all real numbers}",
+                "<a>",
+            ),
+        ),
+        Form("<a>", ("<a>",), ("All real numbers except $<a>$", "all real numbers greater than $<a>$")),
+        Form(r"\mathbb{R}", (r"\text{all real } x", "all reals"), (r"\text{real}", r"\text{all integers}")),
+        Form(
+            r"[<a>,<b>)\cup(<c>,1<c>]",
+            (
+                r"[<a>,<b>[ \cup ]<c>,1<c>]",
+                r"[<a>,<b>) \text{ and } (<c>,1<c>]",
+                r"(<c>,1<c>], [<a>,<b>)",
+                r"x \in [<a>,<b>), (<c>,1<c>]",
+            ),
+            (
+                r"[<a>,<b>] \text{ and } (<c>,1<c>]",
+                r"[<a>,<b>) \cap (<c>,1<c>]",
+                r"]<a>,<b>[ \cup ]<c>,1<c>]",
+                r"[<a>,<b>)",
+            ),
+        ),
+        Form(r"(<a>,<b>),(<c>,1<c>)", (r"(<c>,1<c>),(<a>,<b>)",), (r"(<a>,<b>)\cup(<c>,1<c>)", "(<a>,<b>)")),
+        Form(
+            r"[0,\sqrt[3]{<a>})",
+            (r"[0,\sqrt[3]{<a>}[", r"0 \le x < \sqrt[3]{<a>}"),
+            (r"[0,\sqrt[3]{<a>}]", r"]0,\sqrt[3]{<a>}["),
+        ),
+    ],
     "conditions": [
         Form(
             r"<a>k",

@@ -67,9 +67,12 @@ class Domain:
 _ALL, _NONE = Node("and"), Node("or")
 
 
-def domain(tokens: Tokens) -> Domain | None:
-    """The set of real numbers that an answer is, or None where it is something else."""
-    reader = _Reader()
+def domain(tokens: Tokens, *, reads_points: bool = False) -> Domain | None:
+    """The set of real numbers that an answer is, or None where it is something else.
+
+    `(1,2), (3,4)` are two points, or with `reads_points` two intervals.
+    """
+    reader = _Reader(reads_points=reads_points)
     node = reader.condition(tokens) or reader.set_of_numbers(tokens)
     if node is None or len(reader.variables) > 1:
         return None
@@ -176,8 +179,9 @@ def _simplified(node: Node) -> Node:
 class _Reader:
     """Reads conditions and sets, and collects the variables that they are about."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reads_points: bool) -> None:
         self.variables: set[Tokens] = set()
+        self.reads_points = reads_points
 
     def condition(self, tokens: Tokens) -> Node | None:
         """A condition in relations, joined by conjunctions."""
@@ -198,6 +202,9 @@ class _Reader:
     def _all_of(self, tokens: Tokens) -> Node | None:
         parts: list[Tokens] = []
         for part in split(tokens, _AND):
+            if parts and r"\in" in parts[-1] and RELATIONS.isdisjoint(part):
+                parts[-1] = (*parts[-1], ",", *part)  # `x \in [1, 2], [3, 4]`
+                continue
             if parts and RELATIONS.isdisjoint(part) and r"\neq" in parts[-1]:
                 part = (*parts[-1][: parts[-1].index(r"\neq") + 1], *part)  # `x \neq 1, 2`
             parts.append(part)
@@ -253,8 +260,10 @@ class _Reader:
 
     def set_of_numbers(self, tokens: Tokens) -> Node | None:
         """A set: intervals, points, all real numbers, set builders, and what operations make of them."""
-        for separators, kind in ((_UNIONS, "or"), (_INTERSECTIONS, "and")):
+        for separators, kind in ((_UNIONS, "or"), (_INTERSECTIONS, "and"), (_AND, "or")):
             parts = split(tokens, separators)
+            if separators is _AND and not all(map(self._is_interval, parts)):
+                break
             if len(parts) > 1:
                 return _joined(kind, [self.set_of_numbers(part) for part in parts])
         parts = split(tokens, _DIFFERENCES)
@@ -270,6 +279,12 @@ class _Reader:
         if tokens in ((r"\emptyset",), (r"\{", r"\}")):
             return _NONE
         return self._bracketed(tokens) if enclosed(tokens) else None
+
+    def _is_interval(self, tokens: Tokens) -> bool:
+        """Whether it is one, or where the other answer is a set for certain may be one, as `(1,2)`."""
+        is_enclosed = enclosed(tokens) and tokens[0] in ("(", "[") and len(split(tokens[1:-1], _AND)) == 2
+        is_shown = tokens[0] == "[" or tokens[-1] == "]" or r"\infty" in tokens
+        return is_enclosed and (is_shown or self.reads_points)
 
     def _bracketed(self, tokens: Tokens) -> Node | None:
         inner = tokens[1:-1]

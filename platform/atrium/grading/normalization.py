@@ -35,6 +35,7 @@ from atrium.grading.prose import is_lead_in, unwrapped, without_remark
 from atrium.grading.qualifiers import is_quantifier
 from atrium.grading.tokens import NESTING, Tokens, content, enclosed, is_text, join, split
 from atrium.grading.units import LETTERS, bare_words, changes_value, without_unit
+from atrium.grading.wording import in_symbols, with_round_brackets
 
 MAX_ANSWER_CHARS = 2_000
 """Longer answers are settled unread; the longest gold answer in common use has about 200."""
@@ -48,7 +49,9 @@ _PLAIN_WORDS = re.compile(r"[A-Za-z][A-Za-z ,'-]*\.?")
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _DELIMITER = re.compile(r"(?<!\\)(?:\\[\[\]()]|\$\$?)")
 # Words without digits around the only mathematics: `so $x < 3$ is our answer`, `The answer is 42`.
-_ONLY_MATH = re.compile(r"(?s)(?!.*\b(?:and|or|but|percent|pct)\b)[A-Za-z\s.:]*\$([^$]+)\$[A-Za-z\s.!]*")
+_ONLY_MATH = re.compile(
+    r"(?s)(?!.*\b(?:and|or|but|percent|pct|except|excluding|than)\b)[A-Za-z\s.:]*\$([^$]+)\$[A-Za-z\s.!]*"
+)
 _DENIAL = re.compile(
     r"(?<!\\)\b(?:not|never|wrong|incorrect|false|neither|nor|cannot|isn't)\b", re.IGNORECASE
 )
@@ -113,6 +116,11 @@ def read(answer: str) -> Form:
         _has_digit(token) for token in tokens if not is_text(token)
     )
     words = _words(tokens)
+    is_read = len(tokens) > 1 or bool(texts) if words is None else words.startswith("allreal")
+    symbols = in_symbols(with_round_brackets(tokens)) if is_read else tokens
+    if symbols != tokens and not any(map(is_text, symbols)):
+        has_change = _DENIAL.search(answer.replace("not equal to", "")) is not None
+        return Form(symbols, join(symbols), None, False, False, has_change)
     if words is None and not has_stray_digits and not (texts and any(map(is_quantifier, tokens))):
         tokens = without_unit(tokens)
     if texts:  # a letter that is no unit after all: `\mathrm{e}` would have been `e` at once
