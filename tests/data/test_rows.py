@@ -57,9 +57,13 @@ def test_json_may_be_lines_one_list_in_an_object_or_one_row(tmp_path):
         'problem,answer\n"1,5+1?",2;5\n',
         '"problem";"answer"\n"1,5+1?";"2;5"\n',
         '"a, b";problem;answer\n;"1,5+1?";"2;5"\n',
+        'problem;answer;in m, s, kg\n1,5+1?;"2;5";m\n',
+        "problem\tanswer\ta;b;c;d\n1,5+1?\t2;5\tx\n",
+        "problem|answer|a, b,c,d,e\n1,5+1?|2;5|x\n",
+        'problem;answer;"a, b\n, c, d"\n1,5+1?;"2;5";"\n\n"\n',
     ],
 )
-def test_the_delimiter_of_a_csv_is_what_divides_its_header(tmp_path, text):
+def test_the_delimiter_of_a_csv_is_what_divides_its_records_alike(tmp_path, text):
     (tmp_path / "rows.csv").write_text(text)
     (row,) = read_rows(tmp_path / "rows.csv", COLUMNS)
     assert (row["problem"], row["answer"]) == ("1,5+1?", "2;5")
@@ -89,8 +93,13 @@ def test_parquet_is_read_in_the_wanted_columns_and_names_the_others(tmp_path):
         ("rows.jsonl", b'{"problem": "\\ud83d\\ude00"}\n{"problem": "\\ud800"}\n', "line 2 .*surrogates"),
         ("rows.json", b'["text"]', "entry 1 is not an object"),
         ("rows.json", b"3", "holds no list of rows"),
-        ("rows.csv", b"problem,answer\n1+1\n", "line 2 has another number of cells"),
-        ("rows.csv", b"problem,answer\n1,2,3\n", "line 2 has another number of cells"),
+        (
+            "rows.csv",
+            b"problem,answer\n1+1\n",
+            r"line 2 has 1 cells, the header has 2 \(divided by ','\); put",
+        ),
+        ("rows.csv", b"problem,answer\n1,2,3\n", "line 2 has 3 cells, the header has 2"),
+        ("rows.csv", b"a;b\n1;2\n3;4\n5;6;7,8\n", r"line 4 has 3 cells, .*';'.* in double quotes"),
         ("rows.csv", b'problem,answer\n"1"1,2\n', "is no CSV"),
         ("rows.parquet", b"PAR1", "is no whole Parquet file"),
     ],

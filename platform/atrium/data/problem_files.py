@@ -184,7 +184,7 @@ class Reading:
             )
 
     def _columns_text(self) -> str:
-        return ", ".join(map(str, self._last_row))
+        return ", ".join(repr(name) if "," in str(name) else str(name) for name in self._last_row)
 
     def _incomplete_text(self) -> str:
         return "; ".join(

@@ -6,12 +6,13 @@ asked for, so that a file of millions of repeated rows needs little memory.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import itertools
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ _BATCH_ROWS = 2048
 _ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # most stand beside their other half
 _SEPARATOR = re.compile(r"sep=(.)\s*", re.IGNORECASE)
 _DELIMITERS = (",", ";", "\t", "|")
+_SAMPLE_LINES = 100
 _POINTER = "version https://git-lfs.github.com"
 _MAX_CHARS = 1 << 26  # of one line and one cell; a row of this size is none that a model could read
 
@@ -109,12 +111,20 @@ def _csv(path: Path, columns: Collection[str]) -> Iterator[Row]:
         lines = _lines(path)
         first = next(lines, "")
         said = _SEPARATOR.fullmatch(first)  # Excel's way to name it
-        header = next(lines, "") if said else first
-        delimiter = said[1] if said else _delimiter(path, header)
-        reader = csv.DictReader(itertools.chain((header,), lines), delimiter=delimiter, strict=True)
+        # A quoted cell may hold line ends, so that the sample is lines, not records.
+        sample = ([] if said else [first]) + list(itertools.islice(lines, _SAMPLE_LINES))
+        delimiter = said[1] if said else _delimiter(path, sample)
+        reader = csv.DictReader(itertools.chain(sample, lines), delimiter=delimiter, strict=True)
         for row in reader:
             if None in row or None in row.values():
-                raise DataError(f"{path}: line {reader.line_num} has another number of cells")
+                num_names = len(reader.fieldnames or ())
+                num_missing = sum(value is None for value in row.values())
+                num_cells = num_names - num_missing + len(row.get(None) or ())
+                raise DataError(
+                    f"{path}: line {reader.line_num} has {num_cells} cells, the header has {num_names} "
+                    f"(divided by {delimiter!r}); put a cell that holds {delimiter!r} in double quotes, or "
+                    "name another delimiter in a first line, such as sep=;"
+                )
             yield row
     except csv.Error as error:
         raise DataError(f"{path}: is no CSV ({error})") from error
@@ -122,11 +132,21 @@ def _csv(path: Path, columns: Collection[str]) -> Iterator[Row]:
         csv.field_size_limit(before)
 
 
-def _delimiter(path: Path, header: str) -> str:
-    """What divides a header into the most columns; a comma where several do."""
+def _delimiter(path: Path, sample: Sequence[str]) -> str:
+    """What divides the first records into an equal number of columns, the most; a comma where several do."""
     if path.suffix.lower() == ".tsv":
         return "\t"
-    return max(_DELIMITERS, key=lambda mark: len(next(csv.reader([header], delimiter=mark), ())))
+    return max(_DELIMITERS, key=lambda mark: _fit(sample, mark))
+
+
+def _fit(sample: Sequence[str], mark: str) -> tuple[float, int]:
+    """The share of records with as many cells as the header, which are two at least, and their number."""
+    widths: list[int] = []
+    with contextlib.suppress(csv.Error):  # quotes that do not close, of the last record or by a wrong mark
+        widths.extend(len(cells) for cells in csv.reader(sample, delimiter=mark, strict=True) if cells)
+    if not widths or widths[0] < 2:
+        return 0.0, 0
+    return sum(width == widths[0] for width in widths) / len(widths), widths[0]
 
 
 def _parquet(path: Path, columns: Collection[str]) -> Iterator[Row]:
