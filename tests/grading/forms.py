@@ -107,6 +107,13 @@ FORMS = {
             (r"(<a>,<b>,<c>)", r"(<a>,<c>,-<b>)", r"\{<a>,-<b>,<c>\}"),
         )
     ],
+    "powers beyond any computer": [
+        Form(
+            r"8^{<a>^{10<b>}}",
+            (r"2^{3\cdot <a>^{10<b>}}", r"4^{\frac{3}{2}\cdot <a>^{10<b>}}", r"64^{\frac{<a>^{10<b>}}{2}}"),
+            (r"2^{2\cdot <a>^{10<b>}}", r"-8^{<a>^{10<b>}}", r"8^{<a>^{10<b>}+1}", r"9^{<a>^{10<b>}}"),
+        )
+    ],
     "factorials": [
         Form(
             r"\frac{n!}{k!(n-<a>)!}",

@@ -24,7 +24,9 @@ from typing import Any
 
 from atrium.grading.arithmetic import LOG, Evaluator
 from atrium.grading.fields import precise
+from atrium.grading.powers import POWERS, Product, is_one, product
 from atrium.grading.tokens import Tokens
+from atrium.grading.values import NoValueError
 
 _FIRST_BITS = 160
 _ENOUGH_BITS = 4_096
@@ -45,8 +47,9 @@ def same(first: Tokens, second: Tokens) -> bool | None:
         rooted.append(read.rooted)
         if read.position < len(read.tokens) and not read.names:
             return None
-    if names - {LOG} == set() and LOG not in names:
-        return _agree(first, second, {})
+    if not names:
+        is_equal = _agree_in_powers(first, second)
+        return _agree(first, second, {}) if is_equal is None else is_equal
     positive = rooted[0] | rooted[1] if rooted[0] and rooted[1] else set[str]()
     if LOG in names and not all(_has_bare_log(tokens) for tokens in (first, second)):
         return None
@@ -117,8 +120,20 @@ def _agree(first: Tokens, second: Tokens, point: Mapping[str, Fraction]) -> bool
             return False
         wanted = _wanted_bits(a, b)
         if before is not None and (bits >= wanted or wanted > _MAX_BITS):
-            return bits >= wanted  # what cannot be told apart with the bits that there are is not equal
+            return True if bits >= wanted else None
         bits, before = max(2 * bits, min(wanted, 8 * bits)), difference
+
+
+def _agree_in_powers(first: Tokens, second: Tokens) -> bool | None:
+    """Whether two products of huge powers are equal; None where one is a sum, or neither is huge."""
+    sides = [Evaluator(tokens, POWERS).run() for tokens in (first, second)]
+    a, b = (side.result for side in sides)
+    if not (isinstance(a, Product) or isinstance(b, Product)) or any(side.is_decimal for side in sides):
+        return None
+    try:
+        return is_one(POWERS.divide(product(a), product(b)))
+    except NoValueError:
+        return None
 
 
 def _wanted_bits(a: Evaluator, b: Evaluator) -> int:

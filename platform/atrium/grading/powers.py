@@ -1,0 +1,136 @@
+r"""Products of powers with exact exponents, for numbers that nobody can write down: `2^{2^{100}}`.
+
+Two of them are compared by their exponents. Their bases are split by common divisors until each two are
+coprime; then the numbers are equal where all exponents are, whether they are whole or not.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from atrium.grading.fields import Amount, Field
+from atrium.grading.values import MAX_BITS, NoValueError, Number
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A sign times powers of natural numbers."""
+
+    sign: int
+    powers: tuple[tuple[int, Fraction], ...]
+
+    def __rmul__(self, sign: int) -> Product:
+        return Product(self.sign * sign, self.powers)
+
+    def __abs__(self) -> Product:
+        return Product(1, self.powers)
+
+
+class Powers(Field):
+    """Exact rationals, and products of powers beyond; sums of such products and functions have no value."""
+
+    max_bits = MAX_BITS
+    pi = e = i = math.nan
+    library = math
+
+    def inexact(self, number: Number) -> Amount:
+        """No number is inexact here."""
+        raise NoValueError
+
+    exp = inexact
+
+    def reduced(self, number: Number) -> Amount:
+        """The number itself."""
+        return number
+
+    def magnitude(self, number: Amount) -> float:
+        """Not known."""
+        return 0.0
+
+    def size(self, number: Amount) -> int:
+        """Not counted."""
+        return 0
+
+    def is_complex(self, number: Amount) -> bool:
+        """Never."""
+        return False
+
+    def add(self, first: Amount, second: Amount) -> Amount:
+        """The sum of two rationals."""
+        if not (isinstance(first, Fraction) and isinstance(second, Fraction)):
+            raise NoValueError
+        return first + second
+
+    def multiply(self, first: Amount, second: Amount) -> Amount:
+        """The product."""
+        if isinstance(first, Fraction) and isinstance(second, Fraction):
+            return first * second
+        a, b = product(first), product(second)
+        return Product(a.sign * b.sign, (*a.powers, *b.powers))
+
+    def divide(self, first: Amount, second: Amount) -> Amount:
+        """The quotient."""
+        return self.multiply(first, self.power(second, Fraction(-1)))
+
+    def power(self, base: Amount, exponent: Amount) -> Amount:
+        """The power, as a rational where it is a small one."""
+        if not isinstance(exponent, Fraction):
+            raise NoValueError
+        if isinstance(base, Fraction) and exponent.denominator == 1:
+            size = max(base.numerator.bit_length(), base.denominator.bit_length())
+            if abs(exponent) * size <= self.max_bits:
+                return base ** int(exponent)
+        a = product(base)
+        if a.sign < 0 and exponent.denominator > 1:
+            raise NoValueError
+        sign = a.sign if exponent % 2 else 1
+        return Product(sign, tuple((number, power * exponent) for number, power in a.powers))
+
+    def positive_root(self, radicand: Amount, index: int) -> Amount:
+        """No root comes here, since none is inexact."""
+        raise NoValueError
+
+    def root(self, radicand: Amount, index: Amount, *, is_constant: bool) -> Amount:
+        """The root of a positive number."""
+        return self.power(radicand, 1 / index if isinstance(index, Fraction) and index else index)
+
+    def huge_factorial(self, number: int, step: int) -> Amount:
+        """Not computed."""
+        raise NoValueError
+
+    def function(self, name: str, argument: Amount) -> Amount:
+        """Not computed."""
+        raise NoValueError
+
+
+def product(number: Amount) -> Product:
+    """A number as a product of powers."""
+    if isinstance(number, Product):
+        return number
+    if not isinstance(number, Fraction) or number == 0:
+        raise NoValueError
+    parts = ((abs(number.numerator), Fraction(1)), (number.denominator, Fraction(-1)))
+    return Product(1 if number > 0 else -1, tuple(part for part in parts if part[0] > 1))
+
+
+def is_one(number: Product) -> bool:
+    """Whether a product of powers is 1."""
+    exponents: dict[int, Fraction] = {}
+    rest = list(number.powers)
+    while rest:
+        base, exponent = rest.pop()
+        for other in exponents:
+            common = math.gcd(base, other)
+            if common > 1:
+                moved = exponents.pop(other)
+                parts = ((common, exponent + moved), (base // common, exponent), (other // common, moved))
+                rest += [part for part in parts if part[0] > 1]
+                break
+        else:
+            exponents[base] = exponent
+    return number.sign > 0 and not any(exponents.values())
+
+
+POWERS = Powers()
