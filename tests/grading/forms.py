@@ -247,6 +247,35 @@ FORMS = {
                 "<a>",
             ),
         ),
+        Form(
+            r"x \neq <a>",
+            (
+                r"x \text{ can be any real number except } <a>",
+                r"\text{all real numbers but } <a>",
+                r"x\in\mathbb{R}: x \neq <a>",
+            ),
+            (
+                r"x \text{ can be any real number except } <b>",
+                r"\text{all real numbers but } <a>, <b>",
+                r"x\in\mathbb{Z}: x \neq <a>",
+                r"x \neq <a> \text{ for integer } x",
+            ),
+        ),
+        Form(
+            "x>0",
+            (r"\mathbb{R}^+", r"x \in \mathbb{R}_{>0}"),
+            (r"\mathbb{R}_{\geq 0}", r"\mathbb{R}_{<0}", r"\mathbb{R}", r"\mathbb{Z}^+"),
+        ),
+        Form(
+            r"x>\log_{<a>} <c>, x \neq 1<c>",
+            (r"\{x : x>\log_{<a>} <c>, x \neq 1<c>\}",),
+            (r"\{x : x>\log_{<b>} <c>, x \neq 1<c>\}", r"\{x : x>\log_{<a>} <c>\}"),
+        ),
+        Form(
+            r"(x,y) \neq (0,<a>)",
+            (r"(0,<a>) \neq (x,y)",),
+            (r"(<a>,0) \neq (x,y)", r"(0,<b>) \neq (x,y)", r"(x,y) = (0,<a>)"),
+        ),
         Form("<a>", ("<a>",), ("All real numbers except $<a>$", "all real numbers greater than $<a>$")),
         Form(r"\mathbb{R}", (r"\text{all real } x", "all reals"), (r"\text{real}", r"\text{all integers}")),
         Form(

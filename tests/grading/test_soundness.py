@@ -54,6 +54,7 @@ READABLE = [
     *(r"\{x \in \mathbb{R} : x > 2\}", r"x \in \mathbb{R}, x \neq 4", r"a \neq 0, b > 1", "2a-5>0", "i"),
     *(r"n = 3k, k \in \mathbb{Z}", r"x \neq \frac{\pi}{2}+k\pi, k \in \mathbb{Z}", r"x \in \emptyset"),
     *(r"\text{all real numbers except } 4", r"\text{all real } x > 2", "[2,3), (4,5]", "]2,3]"),
+    *(r"(x,y) \neq (0,0)", r"\mathbb{R}_{>0}", r"x>\log_2 3, x \neq 5"),
     *("f(n)=n", r"\begin{pmatrix}1\\2\end{pmatrix}", r"\lambda_{\text {red}} / \sqrt{2}"),
     r"\hbar \omega(v+1 / 2)-\frac{E_{0}^{2} e^{2}}{2 m \omega^{2}}",
 ]

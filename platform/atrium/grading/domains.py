@@ -31,6 +31,13 @@ _INTERSECTIONS = frozenset((r"\cap",))
 _OR, _AND = frozenset((r"\lor",)), frozenset((",", ";", r"\land"))
 _SUCH_THAT = frozenset((r"\mid", ":", "|"))
 _REALS = (r"\mathbb", "{", "R", "}")
+_POSITIVE = {
+    ("^", "+"): ">",
+    ("^", "{", "+", "}"): ">",
+    ("_", "{", ">", "0", "}"): ">",
+    ("_", "{", r"\geq", "0", "}"): r"\geq",
+    ("_", "{", "<", "0", "}"): "<",
+}
 NUMBER_SETS = RELATIONS | _UNIONS | _DIFFERENCES | {r"\mathbb", r"\infty", r"\emptyset"}
 """Tokens that show that an answer is a set of numbers."""
 _LOWEST, _HIGHEST = ("-", r"\infty"), (r"\infty",)
@@ -72,6 +79,9 @@ def domain(tokens: Tokens, *, reads_points: bool = False) -> Domain | None:
 
     `(1,2), (3,4)` are two points, or with `reads_points` two intervals.
     """
+    head = split(tokens, _SUCH_THAT)[0] if r"\in" in tokens else ()
+    if r"\in" in head and tokens[len(head) : len(head) + 1] and tokens[0] != r"\{":
+        tokens = (r"\{", *tokens, r"\}")  # `x \in \mathbb{R} : x > 2`
     reader = _Reader(reads_points=reads_points)
     node = reader.condition(tokens) or reader.set_of_numbers(tokens)
     if node is None or len(reader.variables) > 1:
@@ -102,7 +112,7 @@ def same_domain(wanted: Domain, given: Domain, leaf: Leaf) -> bool | None:
     values = [evaluate(end) for end in distinct]
     numbers = [value.number if value is not None else 1j for value in values]
     if any(isinstance(number, complex) for number in numbers):
-        return None
+        return _same_pieces(wanted.node, given.node, places)
     order = sorted(range(len(distinct)), key=lambda index: _sortable(numbers[index]))
     rank = {place: 2 * position + 1 for position, place in enumerate(order)}
     ranks = {end: rank[place] for end, place in places.items()} | {
@@ -276,6 +286,8 @@ class _Reader:
             len(tokens) == 1 and is_text(tokens[0]) and _is_all_reals(content(tokens[0]))
         ):
             return _ALL
+        if tokens[:4] == _REALS and tokens[4:] in _POSITIVE:
+            return Node(_POSITIVE[tokens[4:]], end=("0",))
         if tokens in ((r"\emptyset",), (r"\{", r"\}")):
             return _NONE
         return self._bracketed(tokens) if enclosed(tokens) else None

@@ -28,12 +28,13 @@ from atrium.grading.labels import CHOICES, choice, compare_by_convention
 from atrium.grading.normalization import MAX_ANSWER_CHARS, Form, read, with_tokens
 from atrium.grading.notation import CONJUNCTIONS
 from atrium.grading.qualifiers import (
-    Condition,
+    Conditions,
     agree,
+    family_letters,
+    is_of_fewer,
     is_one_of_family,
     qualified,
     same_family,
-    undeclared,
 )
 from atrium.grading.structure import (
     Elements,
@@ -51,8 +52,6 @@ from atrium.grading.values import EXACT, Tolerance, close, differ, rationally_eq
 _MAX_PAIRS = 400
 _MAX_PARSED_DEPTH = 8
 _SLOW_BRACKETS = frozenset("()[]")  # with each within another math-verify takes twice as long
-
-Conditions = tuple[tuple[Condition, ...], tuple[Condition, ...]]
 
 _DIFFERENT = ({"{}", "()"}, {"{}", "(]"}, {"{}", "[)"})  # a set is no point and no interval
 
@@ -116,7 +115,7 @@ def verify(gold: str, answer: str) -> Finding:
     wanted, given, conditions = _without_conditions(wanted, given)
     tokens = without_labels(main_value(wanted.tokens), main_value(given.tokens))
     if conditions is not None:
-        families = _family_letters((wanted.tokens, given.tokens), conditions)
+        families = family_letters(main_value(wanted.tokens), main_value(given.tokens), conditions)
         is_equal = _compare_families(*tokens, families)
         if is_equal is not None:
             return _SAME_VALUE if is_equal else _OTHER_VALUE
@@ -186,18 +185,7 @@ def _without_conditions(wanted: Form, given: Form) -> tuple[Form, Form, Conditio
 
 def _fit(wanted: Tokens, given: Tokens, conditions: Conditions, leaf: Leaf) -> bool:
     is_one = is_one_of_family(conditions[0], wanted, given) or is_one_of_family(conditions[1], given, wanted)
-    return not is_one and agree(*conditions, leaf)
-
-
-def _family_letters(sides: tuple[Tokens, Tokens], conditions: Conditions) -> tuple[str, str]:
-    """The letter of each side that stands for all integers; empty where there is none."""
-    first, second = (
-        next((min(c.names) for c in side if c.is_family and len(c.names) == 1), "") for side in conditions
-    )
-    return (
-        first if conditions[0] else undeclared(main_value(sides[0]), second),
-        second if conditions[1] else undeclared(main_value(sides[1]), first),
-    )
+    return not (is_one or is_of_fewer(given, *conditions)) and agree(*conditions, leaf)
 
 
 def _compare_families(wanted: Tokens, given: Tokens, letters: tuple[str, str]) -> bool | None:
@@ -299,8 +287,13 @@ def _are_read_backwards(wanted: Tokens, given: Tokens, leaf: Leaf) -> bool:
     if r"\neq" not in wanted or r"\neq" not in given:
         return False
     first, second = (split(side, frozenset((r"\neq",))) for side in (wanted, given))
-    is_chain = len(first) == len(second) > 1 and not any("," in part for part in (*first, *second))
-    return is_chain and all(leaf(a, b) for a, b in zip(first, reversed(second), strict=True))
+    is_chain = len(first) == len(second) > 1 and all(
+        len(split(part, CONJUNCTIONS)) == 1 for part in (*first, *second)
+    )
+    return is_chain and all(
+        leaf(a, b) or (a[0] == "(" and _compare(a, b, leaf))
+        for a, b in zip(first, reversed(second), strict=True)
+    )
 
 
 def _without_units(wanted: Tokens, given: Tokens) -> tuple[Tokens, Tokens]:

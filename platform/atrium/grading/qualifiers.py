@@ -55,6 +55,10 @@ class Condition:
         return self.kind == "integer" and not self.bounds
 
 
+Conditions = tuple[tuple[Condition, ...], tuple[Condition, ...]]
+"""The conditions of the gold answer, and those of the answer."""
+
+
 def qualified(tokens: Tokens) -> tuple[Tokens, tuple[Condition, ...]]:
     """The value of an answer, and the conditions behind it."""
     if tokens[:1] == (r"\{",) and enclosed(tokens):
@@ -101,7 +105,18 @@ def agree(wanted: tuple[Condition, ...], given: tuple[Condition, ...], leaf: Lea
     return True
 
 
-def undeclared(tokens: Tokens, declared: str) -> str:
+def family_letters(wanted: Tokens, given: Tokens, conditions: Conditions) -> tuple[str, str]:
+    """The letter of each side that stands for all integers; empty where there is none."""
+    first, second = (
+        next((min(c.names) for c in side if c.is_family and len(c.names) == 1), "") for side in conditions
+    )
+    return (
+        first if conditions[0] else _undeclared(wanted, second),
+        second if conditions[1] else _undeclared(given, first),
+    )
+
+
+def _undeclared(tokens: Tokens, declared: str) -> str:
     """The letter that runs over all integers in an answer without conditions, where the other declares one.
 
     Without a label before it, as in `n = 3m`, a letter other than `k` may be a given number.
@@ -118,6 +133,16 @@ def is_one_of_family(conditions: tuple[Condition, ...], family: Tokens, single: 
     """Whether a value without letters stands against a family of values, such as `3` against `3m`."""
     letters = {name for condition in conditions if condition.is_family for name in condition.names}
     return bool(letters & _letters(family)) and not _letters(split(single, frozenset(("=",)))[-1])
+
+
+def is_of_fewer(given: Tokens, wanted: tuple[Condition, ...], others: tuple[Condition, ...]) -> bool:
+    """Whether a condition of the answer keeps only some numbers of a set, such as the integers `x > 2`."""
+    found = domain(given) if others and not RELATIONS.isdisjoint(given) else None
+    names = frozenset(found.variable if found else ()) - _WHOLE
+    is_kept = any(
+        names & c.names and {"integer", "natural", "rational"} & set(c.kind.split()) for c in others
+    )
+    return is_kept and not any(names & c.names for c in wanted)
 
 
 def same_family(wanted: Tokens, given: Tokens, letters: tuple[str, str], leaf: Leaf) -> bool | None:

@@ -95,7 +95,11 @@ def _read_backwards(tokens: Tokens) -> str:
     """The same inequalities from right to left, such as `7 > x > 2`; empty where there are none."""
     signs = [token for token in tokens if token in _MIRRORED]
     parts = split(tokens, frozenset(_MIRRORED))
-    if not signs or len(parts) != len(signs) + 1 or any("," in part for part in parts):
+    if (
+        not signs
+        or len(parts) != len(signs) + 1
+        or any(len(split(part, _CONJUNCTIONS)) > 1 for part in parts)
+    ):
         return ""
     pairs = zip(reversed(parts), [*map(_MIRRORED.__getitem__, reversed(signs)), ""], strict=True)
     return " ".join(f"{join(part)} {sign}" for part, sign in pairs).strip()

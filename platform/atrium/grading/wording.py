@@ -31,6 +31,9 @@ _PHRASES = {
     "less than": "<",
     "smaller than": "<",
     "not equal to": r"\neq",
+    "but": r"\setminus",
+    "is": r"\in",
+    "can be": r"\in",
     "and": r"\land",
     "or": r"\lor",
 }
