@@ -278,7 +278,11 @@ def test_a_policy_that_was_exported_or_copied_is_asked_as_it_was_trained(
 
 
 @pytest.mark.parametrize(
-    ("num", "cut", "words"), [(2, 0.0, "check model.thinking"), (2, 0.5, "max_new_tokens")]
+    ("num", "cut", "words"),
+    [
+        (2, 0.0, "check model.thinking"),
+        (2, 0.5, "and evaluation.max_new_tokens (null: rollout.max_new_tokens)"),
+    ],
 )
 def test_reasoning_that_did_not_end_is_named_once_beside_the_score(runs_dir, capsys, num, cut, words):
     run = find_run(runs_dir, "last", last=TRAINED)

@@ -258,7 +258,9 @@ def _print_scores(point: EvaluationPoint, console: Console) -> None:
     )
     say(console, line.rstrip())
     if endless := as_integer(results.get("num_endless_thoughts")):
-        cause = "check model.thinking" + (", and rollout.max_new_tokens" if cut else "")
+        cause = "check model.thinking" + (
+            ", and evaluation.max_new_tokens (null: rollout.max_new_tokens)" if cut else ""
+        )
         say(
             console,
             f"  in {endless} of {results.get('num_samples')} answers the reasoning did not end: {cause}",
