@@ -41,6 +41,7 @@ _LONGEST = max(len(phrase.split()) for phrase in _PHRASES)
 _OF_REALS = word_set("the set of all any every real reals number numbers value values")
 _SIGNS = frozenset((r"\mid", r"\setminus"))
 _KNOWN = _OF_REALS | {word for phrase in _PHRASES for word in phrase.split()}
+_BETWEEN = frozenset((",", ";"))
 _INTRODUCING = frozenset((r"\mid", ",", ":", "|"))
 _ATOM = re.compile(r"[A-Za-z]+|[0-9]+(?:\.[0-9]+)?|\S")
 
@@ -144,9 +145,9 @@ def with_round_brackets(tokens: Tokens) -> Tokens:
     opened: list[tuple[str, int]] = []
     for index, token in enumerate(tokens):
         is_open = bool(opened) and opened[-1][0] in ("[", "]")
-        is_ended = is_open and not {",", ";"}.isdisjoint(tokens[opened[-1][1] : index - 1])
+        is_end = token == "[" and is_open and not _BETWEEN.isdisjoint(tokens[opened[-1][1] : index - 1])
         before = tokens[index - 1] if index else ""
-        if token == "[" and is_ended and before not in (r"\sqrt", ",", ";"):
+        if is_end and before not in (r"\sqrt", ",", ";"):
             result[index] = ")"
             opened.pop()
         elif token == "]" and not is_open:
