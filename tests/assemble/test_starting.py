@@ -7,11 +7,15 @@ import shutil
 
 import pytest
 
+from atrium.assemble.prompts import checked_encoder
 from atrium.cli.app import main
 from atrium.cli.runs.clean import find_deletable
-from atrium.errors import AtriumError, RunFolderError
+from atrium.config.compose import compose
+from atrium.errors import AtriumError, ConfigError, RunFolderError
 from atrium.models.policy import build_random_policy, save_policy
-from atrium.models.tiny import build_tokenizer
+from atrium.models.settings import TinySettings
+from atrium.models.tiny import build_tiny_policy, build_tokenizer
+from atrium.records import Problem
 from atrium.tracking.find import find_run
 from atrium.tracking.run_folder import RunFolder
 from atrium.tracking.status import RunState, StatusWriter
@@ -50,6 +54,16 @@ def test_a_model_folder_that_cannot_be_used_leaves_no_run_folder(runs, model, tm
     with pytest.raises(AtriumError):
         runs.train("model=hub", f"model.source={broken}", f"experiment_name=no_{what}", *prompt)
     assert not (runs.runs_dir / f"no_{what}").exists()
+
+
+def test_prompt_with_a_token_beyond_the_models_embeddings_is_refused_in_one_line():
+    policy = build_tiny_policy(TinySettings(hidden_size=16, num_layers=1, num_heads=2), seed=0)
+    policy.tokenizer.add_tokens(["banana"])
+    config = compose(["model.prompt={user: '{question}', use_chat_template: false}"])
+    problem = Problem(problem_id="p7", question="1+banana", answer="2")
+    encode = checked_encoder(config, policy, problem, print, is_resumed=False)
+    with pytest.raises(ConfigError, match=r"problem 'p7' has token \d+ \('banana'\), and the model has"):
+        encode(problem)
 
 
 def test_problems_that_cannot_be_used_leave_no_run_folder(runs, tmp_path):

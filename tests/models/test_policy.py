@@ -92,6 +92,15 @@ def test_a_policy_without_an_end_token_is_refused(folder):
     assert "end-of-sequence" in _message(ConfigError, folder)
 
 
+def test_end_tokens_beyond_the_vocabulary_are_dropped_and_refused_where_none_is_left(folder):
+    _edit_json(folder / "generation_config.json", eos_token_id=[2, 9999])
+    assert 9999 not in _load(folder).stop_token_ids
+    _edit_json(folder / "generation_config.json", eos_token_id=9999)
+    _edit_json(folder / "config.json", eos_token_id=9999)
+    _edit_json(folder / "tokenizer_config.json", eos_token=None)
+    assert "tokens (found: [9999]), so completions could never end" in _message(ConfigError, folder)
+
+
 def test_a_missing_folder_is_named_with_its_nearest_sibling(folder):
     assert f"did you mean '{folder}'" in _message(ConfigError, folder.with_name("polcy"))
 

@@ -33,7 +33,24 @@ def checked_encoder(
         notes = [str(error)]
     for note in notes:
         log(f"warning: {note}")
-    return prompt_encoder(policy.tokenizer, template, date)
+    return _within(policy, prompt_encoder(policy.tokenizer, template, date))
+
+
+def _within(policy: Policy, encode: Callable[[Problem], TokenIds]) -> Callable[[Problem], TokenIds]:
+    """The encoder, which raises `ConfigError` for a token that the model has no embedding of."""
+    size = policy.model.config.get_text_config().vocab_size
+
+    def encode_within(problem: Problem) -> TokenIds:
+        token_ids = encode(problem)
+        if len(token_ids) and (largest := int(token_ids.max())) >= size:
+            raise ConfigError(
+                f"the prompt of problem {problem.problem_id!r} has token {largest} "
+                f"({policy.tokenizer.convert_ids_to_tokens(largest)!r}), and the model has {size} tokens; "
+                "load the tokenizer that belongs to the model, or choose a prompt without that token"
+            )
+        return token_ids
+
+    return encode_within
 
 
 def prompt_hashes(

@@ -249,9 +249,12 @@ def _policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: 
     stop = _token_ids(tokenizer.eos_token_id, model.config.eos_token_id)
     if model.generation_config is not None:
         stop |= _token_ids(model.generation_config.eos_token_id)
+    size = model.config.get_text_config().vocab_size
+    beyond, stop = {one for one in stop if one >= size}, {one for one in stop if one < size}
     if not stop:
+        found = f" among the model's {size} tokens (found: {sorted(beyond)})" if beyond else ""
         raise ConfigError(
-            f"neither the model nor the tokenizer of {source} names an end-of-sequence token, so "
+            f"neither the model nor the tokenizer of {source} names an end-of-sequence token{found}, so "
             "completions could never end; set eos_token_id in its config.json"
         )
     pad = _token_ids(tokenizer.pad_token_id) or _token_ids(model.config.pad_token_id) or stop
