@@ -25,10 +25,6 @@ from atrium.records import Problem
 from atrium.tracking.listener import Listener
 
 _MAX_LISTED = 5
-_NONE_LEFT = (
-    "none is left, so the grader does not fit these data; set grader to one that compares such references "
-    "(grader=exact for text), fields.answer to another field, or unreadable=keep"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +94,11 @@ def _checked(
     dropped = {problem.problem_id for problem, _ in unreadable} if is_dropping else set()
     kept = tuple(problem for problem in loaded.problems if problem.problem_id not in dropped)
     if not kept:
-        raise DataError(f"'{settings.name}': {what}; {_NONE_LEFT}")
+        raise DataError(
+            f"'{settings.name}': {what}; none is left, so the grader does not fit these data; set grader to "
+            f"one that compares such references (grader=exact for text), {settings.section}.fields.answer to "
+            f"another field, or {settings.section}.unreadable=keep"
+        )
     warnings = []
     if num_unchecked:
         warnings.append(
