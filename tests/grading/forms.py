@@ -100,6 +100,33 @@ FORMS = {
         Form(r"\{<a>,<b>,<c>\}", (r"\{<c>,<a>,<b>\}", "<b>, <a>, <c>"), ("(<a>,<b>,<c>)", r"\{<a>,<b>\}")),
         Form(r"(-\infty,<a>)", ("x<<a>",), (r"\{-\infty,<a>\}", r"(<a>,-\infty)", r"(-\infty,<a>]")),
     ],
+    "unit vectors": [
+        Form(
+            r"\langle <a>,-<b>\rangle",
+            (
+                r"<a>\hat{i}-<b>\hat{j}",
+                r"<a>\mathbf{i}-<b>\mathbf{j}",
+                r"<a>\vec{i}-<b>\vec{j}",
+                r"-<b>\hat{\mathbf{j}}+<a>\hat{\imath}",
+            ),
+            (
+                r"<b>\hat{i}-<a>\hat{j}",
+                r"<a>\hat{i}+<b>\hat{j}",
+                r"<a>\hat{i}-<b>\hat{k}",
+                r"<a>-<b>\mathbf{i}",
+                "<a>-<b>i",
+            ),
+        ),
+        Form(
+            r"\frac{<a>}{<c>}\mathbf{i}+<b>\mathbf{k}",
+            (
+                r"(\frac{<a>}{<c>},0,<b>)",
+                r"\frac{<a>}{<c>}i+<b>k",
+                r"\vec{v}=\frac{<a>}{<c>}\hat i+<b>\hat k",
+            ),
+            (r"(\frac{<a>}{<c>},<b>,0)", r"(\frac{<a>}{<c>},<b>)", r"\frac{<a>}{<c>}i+<b>j"),
+        ),
+    ],
     "vectors": [
         Form(
             r"\langle <a>,-<b>,<c> \rangle",

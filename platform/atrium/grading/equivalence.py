@@ -48,6 +48,7 @@ from atrium.grading.symbolic import PERCENT, equal_by_math_verify, parsed, plain
 from atrium.grading.tokens import Tokens, content, enclosed, is_text, is_too_deep, join, split
 from atrium.grading.units import without_symbols, without_unit
 from atrium.grading.values import EXACT, Tolerance, close, differ, rationally_equal
+from atrium.grading.vectors import beside
 
 _MAX_PAIRS = 400
 _MAX_PARSED_DEPTH = 8
@@ -76,7 +77,7 @@ def settle(gold: str, answer: str, *, tolerance: Tolerance = EXACT) -> Finding |
     """
     if len(answer) > MAX_ANSWER_CHARS or len(gold) > MAX_ANSWER_CHARS:
         return Finding(answer == gold, "too long for an answer, compared as text")
-    wanted, given = read(gold), read(answer)
+    wanted, given = read(gold), read(beside(gold, answer))
     if is_too_deep(given.tokens) or is_too_deep(wanted.tokens):
         return Finding(wanted.text == given.text, "brackets too deep to read, compared as text")
     is_denied = given.has_change and not wanted.has_change
@@ -111,7 +112,7 @@ def settle(gold: str, answer: str, *, tolerance: Tolerance = EXACT) -> Finding |
 
 def verify(gold: str, answer: str) -> Finding:
     """Decide with math-verify, without any limit on time and memory: only for a worker process."""
-    wanted, given = _without_choices(read(gold), read(answer))
+    wanted, given = _without_choices(read(gold), read(beside(gold, answer)))
     wanted, given, conditions = _without_conditions(wanted, given)
     tokens = without_labels(main_value(wanted.tokens), main_value(given.tokens))
     if conditions is not None:

@@ -35,6 +35,7 @@ from atrium.grading.prose import is_lead_in, unwrapped, without_remark
 from atrium.grading.qualifiers import is_quantifier
 from atrium.grading.tokens import NESTING, Tokens, content, enclosed, is_text, join, split
 from atrium.grading.units import LETTERS, bare_words, changes_value, without_unit
+from atrium.grading.vectors import as_tuple
 from atrium.grading.wording import in_symbols, with_round_brackets
 
 MAX_ANSWER_CHARS = 2_000
@@ -155,7 +156,7 @@ def _prepared(text: str) -> str:
         text = "".join(map(_ascii_digit, spell_unicode(text).translate(UNICODE)))
     if text.isdecimal():
         return text
-    text = unwrapped(text)
+    text = as_tuple(unwrapped(text))
     text = _DELIMITER.sub("$", text)
     only_math = _ONLY_MATH.fullmatch(text) if "$" in text else None
     lead_in = _LEAD_IN.match(text)
