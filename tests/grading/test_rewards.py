@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from atrium.errors import ConfigError
-from atrium.grading.rewards import CorrectnessReward, FormatReward, GradedGroup, OverlongPenalty, RandomReward
+from atrium.errors import ConfigError, PluginError
+from atrium.grading.rewards import (
+    CorrectnessReward,
+    FormatReward,
+    GradedGroup,
+    OverlongPenalty,
+    RandomReward,
+    checked_rewards,
+)
 from atrium.records import Completion, FinishReason, Problem, Verdict, VerdictKind
 
 
@@ -116,3 +123,10 @@ def test_the_random_reward_ignores_what_was_answered():
 @pytest.mark.parametrize("kind", VerdictKind)
 def test_the_format_reward_asks_for_an_answer_only(kind: VerdictKind):
     assert FormatReward()(graded((kind, completion()))) == [float(kind is not VerdictKind.NO_ANSWER)]
+
+
+@pytest.mark.parametrize("given", [["1", "0"], "10", [np.nan, 0.0], [1.0], 1.0], ids=str)
+def test_a_reward_that_returns_text_or_not_one_number_each_is_refused(given):
+    group = graded(*[(VerdictKind.CORRECT, completion())] * 2)
+    with pytest.raises(PluginError, match=r"test_rewards\.py, line \d+.* return a finite number, or None"):
+        checked_rewards(lambda group: given, group)

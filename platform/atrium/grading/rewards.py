@@ -18,7 +18,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -49,9 +49,10 @@ RewardFunction = Callable[[GradedGroup], Sequence[float | None]]
 
 def checked_rewards(reward: RewardFunction, group: GradedGroup) -> list[float | None]:
     """The rewards of a group; `PluginError` names the class where they are not one number or None each."""
-    given = reward(group)
+    given: Sequence[Any] = reward(group)  # of any type: a user's code
     try:
-        rewards = [None if one is None else float(one) for one in given]
+        # `float` reads text, too: the digits of an answer are no reward.
+        rewards = [None if one is None else math.nan if isinstance(one, str) else float(one) for one in given]
     except (TypeError, ValueError):
         rewards = [math.nan]
     if len(rewards) != len(group.completions) or not all(
