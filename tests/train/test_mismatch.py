@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from tests.models.test_zoo import TEMPERATURE, sampled_rows
 from tests.models.zoo import zoo_policy
@@ -15,8 +14,8 @@ from atrium.train.update.forward import PolicyForward
 BOUND = 1e-3
 
 
-def cause(forward, rows, bound=BOUND):
-    return mismatch_cause(forward, rows, 10_000, bound)
+def cause(forward, rows, mean=1.0, bound=BOUND):
+    return mismatch_cause(forward, rows, 10_000, mean, bound)
 
 
 def test_packed_rows_that_drop_a_window_are_named_and_the_setting_that_pads(monkeypatch):
@@ -51,18 +50,17 @@ def test_padded_rows_that_depend_on_their_batch_are_named():
 def test_differences_that_are_rounding_alone_are_called_that():
     policy = zoo_policy("llama")
     rows = sampled_rows(policy)
-    rng = np.random.default_rng(0)
-    noise = rng.normal(0.0, 1e-7, rows.batch.rollout_logprob_BT.shape).astype(np.float32)
-    rows.batch.rollout_logprob_BT.add_(rows.batch.rollout_logprob_BT.new_tensor(noise))
-    said = cause(PolicyForward(policy.model, temperature=TEMPERATURE), rows, bound=1e-9)
-    assert "which is rounding" in said
+    rows.batch.rollout_logprob_BT.sub_(0.2)  # an update since then: what was measured before it counts
+    forward = PolicyForward(policy.model, temperature=TEMPERATURE)
+    assert "which is rounding" in cause(forward, rows, mean=1e-7, bound=1e-9)
+    assert "which is rounding" not in cause(forward, rows, mean=0.2, bound=1e-9)
 
 
 def test_the_cause_is_part_of_the_error_and_found_only_then():
     asked = []
 
-    def find(bound):
-        asked.append(bound)
+    def find(mean, bound):
+        asked.append((mean, bound))
         return "so the engine disagrees"
 
     measured = {"mismatch/logprob_mean": 0.002, "mismatch/logprob_max": 0.1}

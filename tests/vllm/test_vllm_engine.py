@@ -218,9 +218,9 @@ def test_a_head_that_does_not_arrive_raises_nothing_and_the_comparison_finds_it(
             measured = {"mismatch/logprob_mean": gap, "mismatch/logprob_max": gap}
             if is_stale:
                 with pytest.raises(EngineError, match=r"step 3: .* more than rollout\.max_mismatch=0\.001"):
-                    check_mismatch(measured, bound, 3, lambda bound: "")
+                    check_mismatch(measured, bound, 3, lambda mean, bound: "")
             else:
-                check_mismatch(measured, bound, 3, lambda bound: "")
+                check_mismatch(measured, bound, 3, lambda mean, bound: "")
     finally:
         engine.close()
 

@@ -44,11 +44,11 @@ def measure_mismatch(
 
 
 def check_mismatch(
-    measured: Mapping[str, float], bound: float | None, step: int, find_cause: Callable[[float], str]
+    measured: Mapping[str, float], bound: float | None, step: int, find_cause: Callable[[float, float], str]
 ) -> None:
     """Raise `EngineError` where engine and trainer differ by more than `bound` nats on average.
 
-    `find_cause` says which of the two disagrees with the whole model, by more than that bound.
+    `find_cause` says from the difference and the bound which of the two disagrees with the whole model.
     """
     mean = measured.get(metrics.MISMATCH_MEAN.name)
     if bound is None or mean is None or mean <= bound:
@@ -56,15 +56,18 @@ def check_mismatch(
     raise EngineError(
         f"step {step}: on the engine's own samples its log-probabilities differ from the trainer's by "
         f"{mean:.3g} nats on average (at most {measured[metrics.MISMATCH_MAX.name]:.3g}), more than "
-        f"rollout.max_mismatch={bound:g}; {find_cause(bound)}; the last checkpoint is intact"
+        f"rollout.max_mismatch={bound:g}; {find_cause(mean, bound)}; the last checkpoint is intact"
     )
 
 
-def mismatch_cause(forward: PolicyForward, rows: RolloutRows, micro_batch_tokens: int, bound: float) -> str:
+def mismatch_cause(
+    forward: PolicyForward, rows: RolloutRows, micro_batch_tokens: int, mean: float, bound: float
+) -> str:
     """Which side disagrees with the whole model on one row alone, and what to do about it.
 
-    The weights may have been updated since the row was sampled. So the trainer's pass is judged, which runs
-    by the weights of now as the whole model does; where it agrees, the engine does not.
+    The weights have been updated since `mean`, the difference of engine and trainer in nats, was measured.
+    So the trainer's pass is judged, which runs by the weights of now as the whole model does; where it
+    agrees, the engine does not.
     """
     some = rows.select(forward.split(rows, np.arange(len(rows.num_tokens_B)), micro_batch_tokens)[0])
     with torch.no_grad():
@@ -74,17 +77,13 @@ def mismatch_cause(forward: PolicyForward, rows: RolloutRows, micro_batch_tokens
         worst = int((gap_BT.sum(dim=1) / mask_BT.sum(dim=1).clamp(min=1)).argmax())
         whole_T = forward.whole_logprobs(some.select(np.array([worst])))
     mask_T = mask_BT[worst, : len(whole_T)]
-    trainer, engine = (
-        float((side_BT[worst, : len(whole_T)] - whole_T)[mask_T].abs().mean())
-        for side_BT in (trainer_BT, engine_BT)
-    )
-    found = (
-        f"one row alone through the whole model differs by {trainer:.3g} nats from the trainer and by "
-        f"{engine:.3g} from the engine"
-    )
-    rounding = _HALF_ROUNDING if forward.dtype.itemsize == 2 else _ROUNDING
-    if bound < trainer < rounding and engine < rounding:
-        return f"{found}, which is rounding: compute in float32, or raise rollout.max_mismatch above it"
+    trainer = float((trainer_BT[worst, : len(whole_T)] - whole_T)[mask_T].abs().mean())
+    found = f"one row alone through the whole model differs by {trainer:.3g} nats from the trainer"
+    is_half = forward.dtype.itemsize == 2
+    rounding = _HALF_ROUNDING if is_half else _ROUNDING
+    if bound < trainer < rounding and mean < rounding:
+        remedy = "compute in float32, or " if is_half else ""
+        return f"{found}, which is rounding: {remedy}raise rollout.max_mismatch above it"
     if trainer <= bound:
         return (
             f"{found}, so the engine disagrees: it samples from other weights, in another precision or with "
