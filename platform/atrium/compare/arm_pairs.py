@@ -50,19 +50,30 @@ class Pair:
     @property
     def another_exam(self) -> Interval | None:
         """The interval for new seeds and new problems; with two readings, the one that contains both."""
-        known = [one.interval for one in self._readings()]
-        return Interval(min(low for low, _ in known), max(high for _, high in known)) if known else None
+        return _hull([one.difference.another_exam for one in self._readings])
+
+    @property
+    def this_exam(self) -> Interval | None:
+        """The interval for new seeds and the same problems; with two readings, the one that contains both."""
+        return _hull([one.difference.this_exam for one in self._readings])
 
     @property
     def p_value(self) -> float | None:
-        """The p value of no difference; with two readings, the larger one."""
-        return max((one.p_value for one in self._readings()), default=None)
+        """The p value of no difference in another exam; with two readings, the larger one."""
+        known = [one.difference.another_exam for one in self._readings]
+        return max((one.p_value for one in known if one is not None), default=None)
 
-    def _readings(self) -> list[Uncertainty]:
-        """What is known in every reading of diverged runs; empty where one of them says nothing."""
-        found = [one.difference.another_exam for one in (self.comparison, self.if_wrong) if one is not None]
-        known = [one for one in found if one is not None]
-        return known if len(known) == len(found) else []
+    @property
+    def _readings(self) -> list[Comparison]:
+        return [one for one in (self.comparison, self.if_wrong) if one is not None]
+
+
+def _hull(known: Sequence[Uncertainty | None]) -> Interval | None:
+    """The interval that contains all; None where one of them is unknown."""
+    intervals = [one.interval for one in known if one is not None]
+    if len(intervals) < len(known):
+        return None
+    return Interval(min(low for low, _ in intervals), max(high for _, high in intervals))
 
 
 def compare_pairs(

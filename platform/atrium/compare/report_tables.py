@@ -242,7 +242,7 @@ def _difference_row(pair: Pair) -> tuple[str, ...]:
         signed(difference.value),
         pair.design,
         interval_text(pair.another_exam, is_signed=True),
-        interval_text(interval_of(difference.this_exam), is_signed=True),
+        interval_text(pair.this_exam, is_signed=True),
         NOTHING if p_value is None else "<0.001" if p_value < 0.001 else f"{p_value:.3f}",
         _decimal(found.improvement),
         _decimal(found.rho_another_exam),

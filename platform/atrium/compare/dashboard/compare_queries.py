@@ -11,7 +11,7 @@ import numpy as np
 
 from atrium.compare.arm_pairs import Pair
 from atrium.compare.confounds import confound_lines, environment_lines, shared_lines
-from atrium.compare.crossed import SHARES, CrossedMean, Uncertainty, crossed_mean
+from atrium.compare.crossed import SHARES, CrossedMean, crossed_mean, interval_of
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.outcomes import At, OutcomeTable
 from atrium.compare.power import Plan
@@ -19,6 +19,7 @@ from atrium.compare.report_tables import best_line, plan_line
 from atrium.compare.run_comparison import ArmScores, RunsComparison, compare_runs
 from atrium.compare.verdicts import headline
 from atrium.errors import ConfigError, RunFolderError
+from atrium.evaluation.estimates import Interval
 
 Answer = dict[str, Any]
 
@@ -138,7 +139,7 @@ def _pair(pair: Pair) -> Answer:
         "candidate": pair.candidate,
         "measure": pair.measure,
         "benchmark": pair.benchmark,
-        "difference": _mean(comparison.difference),
+        "difference": _mean(comparison.difference) | _intervals(pair.another_exam, pair.this_exam),
         "together": comparison.family.words,
         "verdict": _verdict(pair),
         "seeds": {"words": pair.design, "analysis": pair.pairing.analysis},
@@ -168,19 +169,14 @@ def _mean(mean: CrossedMean) -> Answer:
     return {
         "value": mean.value,
         "by_seed": list(mean.value_S),
-        "another": _uncertainty(mean.another_exam),
-        "this": _uncertainty(mean.this_exam),
+        **_intervals(interval_of(mean.another_exam), interval_of(mean.this_exam)),
     }
 
 
-def _uncertainty(known: Uncertainty | None) -> Answer | None:
-    if known is None:
-        return None
+def _intervals(another_exam: Interval | None, this_exam: Interval | None) -> Answer:
+    known = {"another": another_exam, "this": this_exam}
     return {
-        "interval": list(known.interval),
-        "p": known.p_value,
-        "se": known.standard_error,
-        "df": known.degrees_of_freedom,
+        exam: None if interval is None else {"interval": list(interval)} for exam, interval in known.items()
     }
 
 

@@ -59,7 +59,7 @@ def draw_differences(axes: Axes, comparison: RunsComparison, measure: str) -> li
     for row, pair in enumerate(pairs):
         found, (colour, _) = pair.comparison.difference, line_style(places[pair.candidate])
         ends += [found.value, *_bar(axes, row, pair.another_exam, linewidth=1.6, colour=colour)]
-        ends += _bar(axes, row, interval_of(found.this_exam), linewidth=5.0, alpha=0.45, colour=colour)
+        ends += _bar(axes, row, pair.this_exam, linewidth=5.0, alpha=0.45, colour=colour)
         text = f"{pair.candidate}: {signed(found.value)} points, {pair.design}"
         axes.plot(100 * found.value, row, "o", color=colour, markersize=6.5, gid=tip(text))
     axes.axvline(0.0, color=GREY, linewidth=0.8, linestyle="--")
