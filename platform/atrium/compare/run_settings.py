@@ -32,16 +32,22 @@ def differing(runs: Sequence[Settings]) -> list[str]:
     kind, all keys of the section differ. A setting that a run does not record otherwise, such as one that
     another version introduced, is no difference.
     """
-    keys = dict.fromkeys(key for run in runs for key in run)
-    sections = [_sections(tuple(run)) for run in runs]
-    return [key for key in keys if _differs(key, runs, sections)]
+    shapes = [tuple(run) for run in runs]
+    known = dict.fromkeys(shapes)
+    keys = dict.fromkeys(key for shape in known for key in shape)
+    first: dict[str, str] = {}
+    for run in runs:
+        first.update((key, run[key]) for key in run.keys() - first.keys())
+    changed = {key for run in runs for key, _ in run.items() - first.items()}
+    recorded = set(keys).intersection(*known)
+    sections = [_sections(shape) for shape in shapes]
+    return [
+        key for key in keys if key in changed or (key not in recorded and _is_elsewhere(key, runs, sections))
+    ]
 
 
-def _differs(key: str, runs: Sequence[Settings], sections: Sequence[frozenset[str]]) -> bool:
-    """Whether runs differ in one key; linear in the number of runs."""
-    values = {run[key] for run in runs if key in run}
-    if len(values) > 1:
-        return True
+def _is_elsewhere(key: str, runs: Sequence[Settings], sections: Sequence[frozenset[str]]) -> bool:
+    """Whether a run without this key has something else in its place; linear in the number of runs."""
     kind = f"{key.rpartition('.')[0]}.kind"
     kinds = {run.get(kind) for run in runs if key in run}
     parents = [key[:place] for place in _dots(key)]
