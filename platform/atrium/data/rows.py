@@ -133,7 +133,7 @@ def _csv(path: Path, columns: Collection[str]) -> Iterator[Row]:
 
 
 def _delimiter(path: Path, sample: Sequence[str]) -> str:
-    """What divides the first records into an equal number of columns, the most; a comma where several do."""
+    """What gives most of the first records as many cells as the header has; of several, the most cells."""
     if path.suffix.lower() == ".tsv":
         return "\t"
     return max(_DELIMITERS, key=lambda mark: _fit(sample, mark))

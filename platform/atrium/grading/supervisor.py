@@ -178,7 +178,7 @@ class Supervisor:
                 self._expire()
         except _NoProcessesError as error:
             self._defect = Defect(str(error))
-        except Exception as error:
+        except Exception as error:  # every answer that waits ends with the cause, and none waits for ever
             self._defect = Defect(f"{type(error).__name__}: {error}")
         finally:
             self._end_all()
