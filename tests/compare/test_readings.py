@@ -43,6 +43,17 @@ def test_an_exclusion_is_the_weaker_one_of_both_readings():
     assert _under_readings(AROUND, Interval(-1.0, 0.05)).excluded is None
 
 
+def test_an_arm_that_is_not_judged_has_an_estimate_by_each_reading():
+    both = [judged(one, names=("grpo", "atr"), num_seeds=(2, 2), interval=ABOVE) for one in (0.05, -0.1)]
+    said = "two seeds: not judged; estimated difference +5.0 points"
+    assert under_both_readings(both[0], both[0], ["seed 1 of atr"]).words == said
+    found = under_both_readings(*both, ["seed 1 of atr"])
+    assert found.kind == "two_seeds"
+    assert found.words == (
+        f"{said}; with the runs that diverged (seed 1 of atr) as always wrong: estimated difference -10.0 points"
+    )
+
+
 def test_the_second_reading_counts_diverged_seeds_as_always_wrong():
     value_SP = np.array([[0.5, 1.0], [0.25, 0.75]])
     (wrong_SP,) = as_always_wrong([value_SP], [False, True])

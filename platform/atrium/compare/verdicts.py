@@ -162,6 +162,13 @@ def under_both_readings(by_score: Verdict, as_wrong: Verdict, diverged: Sequence
         known = [one.excluded for one in (by_score, as_wrong) if one.excluded is not None]
         where = f", whether the runs that diverged ({listed}) count with their scores or as always wrong"
         return _not_distinguishable(max(known) if len(known) == 2 else None, where)
+    if by_score.kind == as_wrong.kind and by_score.withheld:
+        if by_score.words == as_wrong.words:
+            return by_score
+        more = f"; with the runs that diverged ({listed}) as always wrong: "
+        return replace(
+            by_score, words=by_score.words + more + as_wrong.words.removeprefix(f"{by_score.label}; ")
+        )
     if by_score.kind == as_wrong.kind:
         more = f"; it also holds if the runs that diverged ({listed}) count as always wrong: {as_wrong.words}"
         return replace(by_score, words=by_score.words + more)
