@@ -165,10 +165,9 @@ def under_both_readings(by_score: Verdict, as_wrong: Verdict, diverged: Sequence
     if by_score.kind == as_wrong.kind and by_score.withheld:
         if by_score.words == as_wrong.words:
             return by_score
-        more = f"; with the runs that diverged ({listed}) as always wrong: "
-        return replace(
-            by_score, words=by_score.words + more + as_wrong.words.removeprefix(f"{by_score.label}; ")
-        )
+        other = as_wrong.words.removeprefix(f"{by_score.label}; ")
+        more = f"; with the runs that diverged ({listed}) as always wrong: {other}"
+        return replace(by_score, words=by_score.words + more)
     if by_score.kind == as_wrong.kind:
         more = f"; it also holds if the runs that diverged ({listed}) count as always wrong: {as_wrong.words}"
         return replace(by_score, words=by_score.words + more)
