@@ -174,8 +174,8 @@ def _engine(run: Run, policy: Policy) -> Engine:
     config, rollout = run.config, run.config.rollout
     if rollout.placement != "inside":
         run.listener.phase("starting the engines")
-    if rollout.placement == "beside" and rollout.devices is None:
-        num_gpus = rollout.num_engines * rollout.processes_per_engine
+    if rollout.placement in ("beside", "server") and rollout.devices is None and not rollout.servers:
+        num_gpus = rollout.num_outside * rollout.processes_per_engine
         config = changed(config, rollout={"devices": tuple(range(num_gpus))})
     return build_placed_engine(config, policy, run.folder.engines_dir, run.log)
 

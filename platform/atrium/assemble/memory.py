@@ -89,10 +89,10 @@ def _num_on_device(config: RunConfig, trains: bool) -> int:
     device of its own, of all.
     """
     rollout, compute = config.rollout, config.compute
-    if rollout.placement == "cluster":
+    if rollout.placement == "cluster" or rollout.servers:
         return 0
     if compute.device == "cpu":
-        return rollout.num_engines * rollout.processes_per_engine // compute.world_size
+        return rollout.num_outside * rollout.processes_per_engine // compute.world_size
     if rollout.devices is None:
         return 0 if trains else 1
     devices = range(compute.num_processes) if trains else rollout.devices

@@ -22,6 +22,7 @@ from atrium import plugins
 from atrium.assemble.cluster import join_cluster
 from atrium.assemble.engines import build_engine
 from atrium.assemble.memory import reads_rounded_weights
+from atrium.assemble.servers import build_server_engine
 from atrium.config.machine import visible_gpus
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
@@ -53,7 +54,11 @@ def build_placed_engine(
     """
     if config.rollout.placement == "inside":
         return build_engine(config.rollout, config, policy, shares_model=ranks.is_alone)
-    return _dealt(config, policy, logs if ranks.is_alone else logs / f"rank-{ranks.rank}", log, ranks)
+    logs = logs if ranks.is_alone else logs / f"rank-{ranks.rank}"
+    if config.rollout.placement == "server":
+        devices = () if config.rollout.servers else engine_devices(config, ranks)
+        return build_server_engine(config, policy, logs, log, ranks, devices)
+    return _dealt(config, policy, logs, log, ranks)
 
 
 def _dealt(
@@ -139,14 +144,15 @@ def _on_cluster(
 def engine_devices(config: RunConfig, ranks: Ranks) -> tuple[tuple[str | None, ...], ...]:
     """A GPU for each process of each engine of this rank's, by its visible name; None for no choice."""
     rollout, gpus = config.rollout, visible_gpus()
-    num_engines, num_each = rollout.num_engines // ranks.size, rollout.processes_per_engine
+    num_engines, num_each = rollout.num_outside // ranks.size, rollout.processes_per_engine
     if config.compute.device != "cuda":
         return ((None,) * num_each,) * num_engines
     num_own, first = num_engines * num_each, ranks.local_size
     chosen = rollout.devices or tuple(range(first, first + ranks.local_size * num_own))
     if max(chosen) >= len(gpus):
+        name = "num_servers" if rollout.placement == "server" else "num_engines"
         raise ConfigError(
-            f"rollout.num_engines={rollout.num_engines}: engines beside the trainer would have the GPUs "
+            f"rollout.{name}={rollout.num_outside}: engines beside the trainer would have the GPUs "
             f"{', '.join(map(str, chosen))}, and {len(gpus)} are there, of which the trainer has the first "
             f"{first}; name others with rollout.devices, or choose rollout.placement=inside"
         )

@@ -58,6 +58,7 @@ from atrium.processes import stop_requests, stopped_at_once
 from atrium.records import Problem, TokenIds
 from atrium.rollout.dealt_engine import DealtEngine
 from atrium.rollout.engine import Engine, SamplingParams
+from atrium.rollout.server.engine import ServerEngine
 from atrium.rollout.stored_rollouts import StoredCompletion
 from atrium.tracking.listener import Listener
 from atrium.train.beside import SamplingBeside
@@ -235,7 +236,7 @@ def _models(run: Run, policy: Policy) -> _Models:
 
 def _beside(config: RunConfig, policy: Policy, engine: Engine) -> SamplingBeside | None:
     """Sampling during updates, where engines beside this process are ahead of them."""
-    if config.rollout.lag and isinstance(engine, DealtEngine):
+    if config.rollout.lag and isinstance(engine, DealtEngine | ServerEngine):
         return SamplingBeside(model=policy.model, interrupt=engine.interrupt)
     return None
 

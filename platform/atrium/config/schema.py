@@ -207,6 +207,7 @@ class RunConfig(Section):
             num_ranks=self.compute.world_size,
             num_nodes=self.compute.num_nodes,
             evaluation_top_p=self.evaluation.top_p,
+            evaluation_temperature=self.evaluation.temperature,
             behavior_logprobs=self.compute.behavior_logprobs,
             compiles=self.compute.compile,
         )

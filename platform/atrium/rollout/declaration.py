@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from atrium.errors import ConfigError, MissingDependencyError, install_command
 from atrium.models.shape import ModelShape
 from atrium.records import MemoryItem
-from atrium.section import Axis, Count, CountOrZero, Parallel, Positive, PositiveFrac, Section, Wait
+from atrium.section import Axis, Count, CountOrZero, Parallel, Positive, PositiveFrac, Section, Text, Wait
 
 NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1}
 """Bytes of one number."""
 
 PLACE_SETTINGS = (
     "placement",
+    "num_servers",
+    "servers",
+    "weights_dir",
     "num_engines",
     "devices",
     "engine_timeout_s",
@@ -36,7 +40,10 @@ PLACE_SETTINGS = (
 
 _IDLE_ELSEWHERE = {
     "num_engines": (1, ("beside", "cluster")),
-    "devices": (None, ("beside",)),
+    "num_servers": (1, ("server",)),
+    "servers": ((), ("server",)),
+    "weights_dir": (None, ("server",)),
+    "devices": (None, ("beside", "server")),
     "weight_transfer": ("host", ("beside", "cluster")),
     "cluster_address": (None, ("cluster",)),
     "allow_open_cluster": (False, ("cluster",)),
@@ -47,6 +54,12 @@ ALONE = {"placement": "inside", "lag": 0, **{name: idle for name, (idle, _) in _
 """Settings of the engine of one process."""
 
 _OLD_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+def _check_url(value: str) -> str:
+    if re.fullmatch(r"https?://[^\s/@]+:\d{1,5}", value) is None:
+        raise ValueError("http:// or https:// with a host and a port, such as http://10.0.0.2:8000")
+    return value
 
 
 class Sampling(Section):
@@ -87,8 +100,8 @@ class EngineUse:
         What the run computes on: `cpu` or `cuda`.
     num_ranks, num_nodes
         Processes of the run, and the machines that they are on.
-    evaluation_top_p
-        The share of the probability mass that evaluations sample from.
+    evaluation_top_p, evaluation_temperature
+        The share of the probability mass that evaluations sample from, and their temperature.
     behavior_logprobs
         The setting `compute.behavior_logprobs`.
     compiles
@@ -99,6 +112,7 @@ class EngineUse:
     num_ranks: int
     num_nodes: int
     evaluation_top_p: float
+    evaluation_temperature: float
     behavior_logprobs: str
     compiles: bool
 
@@ -153,6 +167,8 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     """Whether it holds weights apart from the trainer's module, which it could otherwise sample from."""
     reads_stored: ClassVar[bool] = False
     """Whether completions may have been written by anyone, at any time."""
+    runs_as_server: ClassVar[bool] = False
+    """Whether it can run as a server."""
     takes_sent_weights: ClassVar[bool] = False
     """Whether weights can be sent to it from another process's GPU."""
     packages: ClassVar[tuple[str, ...]] = ()
@@ -175,11 +191,20 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     and all else equal."""
     lag: Annotated[int, Field(ge=0, le=64)] = 0
     """Steps that sampling is ahead: with k, the weights after step t-1-k sample the batch of step t."""
-    placement: Literal["inside", "beside", "cluster"] = "inside"
-    """Where engines live: inside the trainer's process, beside it in processes of their own, or as actors on
-    the machines of a Ray cluster; the result is the same, of an evaluation too. With a `lag` those outside
-    sample during updates, which gains time where they have devices, or cores, of their own and takes a copy
-    of the trained parameters."""
+    placement: Literal["inside", "beside", "cluster", "server"] = "inside"
+    """Where engines live: inside the trainer's process, beside it in processes of their own, as actors on
+    the machines of a Ray cluster, or as vLLM servers; the result is the same, of an evaluation too. With a
+    `lag` those outside sample during updates, which gains time where they have devices, or cores, of their
+    own and takes a copy of the trained parameters."""
+    num_servers: Parallel = 1
+    """Number of vLLM servers that `placement=server` starts on this machine; each process of the run has an
+    equal share of them."""
+    servers: tuple[Annotated[str, AfterValidator(_check_url)], ...] = ()
+    """URLs of running vLLM servers for `placement=server`, in place of servers that are started; the token is
+    read from ATRIUM_TOKEN in the environment."""
+    weights_dir: Text | None = None
+    """Folder for the weight files of `placement=server`, which must be readable by all servers; null for
+    shared memory of this machine."""
     num_engines: Parallel = 1
     """Engines of `placement=beside` and `cluster`, each process of the run having an equal part of them."""
     devices: tuple[CountOrZero, ...] | None = None
@@ -215,13 +240,20 @@ class EngineSettings(Axis, axis=True, tag="engine"):
         """Processes of the run itself that share one engine."""
         return self.processes_per_engine if self.placement == "inside" else 1
 
+    @property
+    def num_outside(self) -> int:
+        """Number of engines outside the trainer's processes, where `placement` has any."""
+        if self.placement == "server":
+            return len(self.servers) or self.num_servers
+        return self.num_engines
+
     def num_gpus(self, num_processes: int, num_nodes: int) -> int:
         """GPUs that each machine needs for its processes of the run and the engines beside them."""
-        if self.placement != "beside":
+        if self.placement not in ("beside", "server") or self.servers:
             return num_processes
         if self.devices is not None:
             return max(num_processes, *(place + 1 for place in self.devices))
-        return num_processes + self.num_engines * self.processes_per_engine // num_nodes
+        return num_processes + self.num_outside * self.processes_per_engine // num_nodes
 
     @property
     def overlaps(self) -> bool:
@@ -261,19 +293,34 @@ class EngineSettings(Axis, axis=True, tag="engine"):
                     f"rollout.{name}={json.dumps(value).strip(chr(34))} has no effect with rollout.placement="
                     f"{self.placement}; choose rollout.placement={' or '.join(placements)}, or leave it out"
                 )
-        if self.placement != "inside" and self.num_engines % use.num_ranks:
-            raise ConfigError(
-                f"rollout.num_engines={self.num_engines} cannot be dealt evenly to the {use.num_ranks} "
-                f"processes of the run; allowed is a multiple of {use.num_ranks}"
-            )
-        num_devices = self.num_engines * self.processes_per_engine // use.num_nodes
-        if self.devices is not None and len(self.devices) != num_devices:
-            raise ConfigError(
-                f"rollout.devices={list(self.devices)}: the engines of rollout.num_engines="
-                f"{self.num_engines} take {num_devices} on each machine; name so many, or null"
-            )
+        self._check_placed(use)
         if self.sends_weights:
             self._check_sending(use)
+
+    def _check_placed(self, use: EngineUse) -> None:
+        """Raise `ConfigError` where engines outside cannot be dealt to processes and devices."""
+        if self.placement == "server" and not self.runs_as_server:
+            raise ConfigError(
+                f"rollout.placement=server: rollout.engine={self.engine} has no server; choose rollout=vllm, "
+                "or rollout.placement=inside"
+            )
+        if self.servers and (self.num_servers > 1 or self.devices is not None):
+            raise ConfigError(
+                "rollout.num_servers and rollout.devices have no effect on servers that are given by "
+                "rollout.servers; leave them out"
+            )
+        name = "servers" if self.servers else "num_servers" if self.placement == "server" else "num_engines"
+        if self.placement != "inside" and self.num_outside % use.num_ranks:
+            raise ConfigError(
+                f"rollout.{name}={self.num_outside} cannot be dealt evenly to the {use.num_ranks} "
+                f"processes of the run; allowed is a multiple of {use.num_ranks}"
+            )
+        num_devices = self.num_outside * self.processes_per_engine // use.num_nodes
+        if self.devices is not None and len(self.devices) != num_devices:
+            raise ConfigError(
+                f"rollout.devices={list(self.devices)}: the engines of rollout.{name}="
+                f"{self.num_outside} take {num_devices} on each machine; name so many, or null"
+            )
 
     def _check_sending(self, use: EngineUse) -> None:
         """Raise `ConfigError` unless weights can be sent to the engines, each process on a GPU of its own."""

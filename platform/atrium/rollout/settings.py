@@ -26,6 +26,7 @@ from atrium.rollout.vllm_environment import (
     BUILDS,
     CPU_HEAD_SIZES,
     check_sending,
+    check_serving,
     check_speculation,
     check_vllm,
     set_environment,
@@ -43,6 +44,7 @@ __all__ = [
 
 _MEGABYTE, _GB = 1 << 20, 1e9
 _ALONE_FRACTION = 0.9
+_MAX_SERVER_TEMPERATURE = 2.0
 _SMALL_MODEL_PARAMETERS = 10_000_000
 _SAMPLES_OF_LARGE_MODELS = 64
 
@@ -128,6 +130,7 @@ class VllmSettings(EngineSettings):
     """Rollouts sampled by vLLM."""
 
     has_own_weights: ClassVar[bool] = True
+    runs_as_server: ClassVar[bool] = True
     takes_sent_weights: ClassVar[bool] = True
     packages: ClassVar[tuple[str, ...]] = BUILDS
 
@@ -183,6 +186,8 @@ class VllmSettings(EngineSettings):
                 f"rollout.lag={self.lag} vLLM samples during updates and cannot give its memory to them; "
                 "choose rollout.sleep_level=null, or rollout.placement=inside"
             )
+        if self.placement == "server":
+            self._check_server(use)
         super().check(use)
         devices = self.devices or ()
         for first in range(0, len(devices), self.tensor_parallel):
@@ -215,10 +220,28 @@ class VllmSettings(EngineSettings):
                 f"rollout.max_new_tokens={self.max_new_tokens}; give more, or null for the model's own"
             )
 
+    def _check_server(self, use: EngineUse) -> None:
+        """Raise `ConfigError` where vLLM's server cannot do what the run asks."""
+        found = {"rollout": self.temperature, "evaluation": use.evaluation_temperature}
+        for section, value in found.items():
+            if value > _MAX_SERVER_TEMPERATURE:
+                raise ConfigError(
+                    f"{section}.temperature must be at most {_MAX_SERVER_TEMPERATURE:g} with "
+                    f"rollout.placement=server, got {value:g}; lower it, or choose rollout.placement=inside"
+                )
+        if self.sleeps:
+            raise ConfigError(
+                f"rollout.sleep_level={self.sleep_level} has no effect with rollout.placement=server, whose "
+                "servers have devices of their own; choose rollout.sleep_level=null"
+            )
+
     def check_machine(self, device: str) -> None:
         """Raise where no fitting vLLM is installed, or settings for GPUs are given to a CPU."""
         super().check_machine(device)
-        check_vllm(device)
+        if not self.servers:
+            check_vllm(device)
+            if self.placement == "server":
+                check_serving()
         if self.sends_weights:
             check_sending()
         if self.num_speculative_tokens is not None:

@@ -19,6 +19,9 @@ OLDEST, NEWEST = (0, 27), (0, 32)
 SENDS_WEIGHTS = (0, 32)
 """The first whose transfer of weights between processes has the form that is asked for."""
 
+SERVES = ((0, 32), (0, 33))
+"""The first and the last whose server reports the weight version of each completion."""
+
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Sizes of attention heads that the CPU build has kernels for."""
 
@@ -68,6 +71,21 @@ def check_sending() -> None:
             )
 
 
+def check_serving() -> None:
+    """Raise `MissingDependencyError` where the installed vLLM's server lacks what is used."""
+    for name in BUILDS:
+        if (version := _version(name)) is not None and not serves(version):
+            raise MissingDependencyError(
+                f"rollout.placement=server: {name} {version} is not supported, expected {_dotted(SERVES[0])} "
+                f"to {_dotted(SERVES[1])}; run {install_command('gpu')}, or choose rollout.placement=inside"
+            )
+
+
+def serves(version: str) -> bool:
+    """Whether the server of this version of vLLM has the endpoints and fields that are used."""
+    return SERVES[0] <= _minor(version) <= SERVES[1]
+
+
 def check_speculation() -> None:
     """Raise `MissingDependencyError` unless vLLM can guess tokens: its search for repetitions needs numba."""
     if find_spec("numba") is None:
@@ -77,12 +95,8 @@ def check_speculation() -> None:
         )
 
 
-def set_environment(device: str, *, enforce_eager: bool, cache_dir: Path) -> None:
-    """Set what vLLM and torch read from the environment; what the user has set stays.
-
-    Has to be called before either is imported to take full effect. The engine runs in this process, keeps
-    its caches below `cache_dir`, and reports nothing to anybody.
-    """
+def environment(device: str, *, enforce_eager: bool, cache_dir: Path) -> dict[str, str]:
+    """The variables that a process with vLLM is given."""
     folder = cache_dir.absolute()
     settings = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -102,7 +116,16 @@ def set_environment(device: str, *, enforce_eager: bool, cache_dir: Path) -> Non
     if enforce_eager:
         # Without graphs, what is left of compilation costs more at the start than it brings.
         settings["TORCH_COMPILE_DISABLE"] = "1"
-    for name, value in settings.items():
+    return settings
+
+
+def set_environment(device: str, *, enforce_eager: bool, cache_dir: Path) -> None:
+    """Set what vLLM and torch read from the environment; what the user has set stays.
+
+    Has to be called before either is imported to take full effect. The engine runs in this process, keeps
+    its caches below `cache_dir`, and reports nothing to anybody.
+    """
+    for name, value in environment(device, enforce_eager=enforce_eager, cache_dir=cache_dir).items():
         os.environ.setdefault(name, value)
     if os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] != "0":
         raise EngineError(

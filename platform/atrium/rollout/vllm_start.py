@@ -51,28 +51,14 @@ def start_vllm(  # vLLM has no types here
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    speculative = None
-    if settings.num_speculative_tokens is not None:
-        speculative = {"method": "ngram", "num_speculative_tokens": settings.num_speculative_tokens}
     engine = LLMEngine.from_engine_args(
         EngineArgs(
             model=str(model_folder(model, cache_dir)),
             load_format="dummy",
-            skip_tokenizer_init=True,
-            generation_config="vllm",
-            dtype=place.dtype,
-            max_model_len=place.context_length,
-            max_num_seqs=settings.max_num_seqs,
-            gpu_memory_utilization=settings.gpu_memory_fraction,
-            kv_cache_memory_bytes=None if settings.kv_cache_mb is None else settings.kv_cache_mb * _MEGABYTE,
-            kv_cache_dtype=settings.kv_cache_dtype,
-            enforce_eager=settings.enforce_eager,
             enable_sleep_mode=settings.sleep_level is not None,
             weight_transfer_config={"backend": "nccl"} if settings.sends_weights else None,
-            speculative_config=speculative,
-            hf_overrides={"head_dtype": place.head_dtype},
-            logprobs_mode="processed_logprobs",
-            **_batching(settings, place),
+            **engine_arguments(settings, place),
+            **batching(settings, place),
             **_sharing(settings, place),
             disable_log_stats=True,
         )
@@ -80,6 +66,27 @@ def start_vllm(  # vLLM has no types here
     if settings.tensor_parallel > 1:
         _drop_queue()
     return engine
+
+
+def engine_arguments(settings: VllmSettings, place: Place) -> dict[str, Any]:
+    """Arguments that decide what vLLM computes, in this process or in a server."""
+    speculative = None
+    if settings.num_speculative_tokens is not None:
+        speculative = {"method": "ngram", "num_speculative_tokens": settings.num_speculative_tokens}
+    return {
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",
+        "dtype": place.dtype,
+        "max_model_len": place.context_length,
+        "max_num_seqs": settings.max_num_seqs,
+        "gpu_memory_utilization": settings.gpu_memory_fraction,
+        "kv_cache_memory_bytes": None if settings.kv_cache_mb is None else settings.kv_cache_mb * _MEGABYTE,
+        "kv_cache_dtype": settings.kv_cache_dtype,
+        "enforce_eager": settings.enforce_eager,
+        "speculative_config": speculative,
+        "hf_overrides": {"head_dtype": place.head_dtype},
+        "logprobs_mode": "processed_logprobs",
+    }
 
 
 def _drop_queue() -> None:
@@ -101,9 +108,7 @@ def model_folder(model: PreTrainedModel, cache_dir: Path) -> Path:
 
     The path is part of the key under which vLLM keeps what it compiled, so equal models share a folder.
     """
-    config = copy.deepcopy(model.config)
-    config.architectures = [type(model).__name__]
-    text = config.to_json_string()
+    text = model_config(model)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     folder = cache_dir.absolute() / "vllm-models" / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -111,6 +116,14 @@ def model_folder(model: PreTrainedModel, cache_dir: Path) -> Path:
     partial.write_text(text, encoding="utf-8")
     partial.replace(folder / "config.json")
     return folder
+
+
+def model_config(model: PreTrainedModel) -> str:
+    """The content of `config.json` for a model's architecture."""
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    text: str = config.to_json_string()
+    return text
 
 
 class Preemptions:
@@ -172,7 +185,7 @@ def _sharing(settings: VllmSettings, place: Place) -> dict[str, Any]:
     }
 
 
-def _batching(settings: VllmSettings, place: Place) -> dict[str, Any]:
+def batching(settings: VllmSettings, place: Place) -> dict[str, Any]:
     """How prompts are batched: whole on a CPU, where vLLM cannot rewind a seed after a part of a prompt."""
     num_tokens = settings.max_num_batched_tokens
     if place.device != "cpu":
@@ -183,35 +196,43 @@ def _batching(settings: VllmSettings, place: Place) -> dict[str, Any]:
     }
 
 
+def sampling_fields(sampling: SamplingParams, seed: int, stop_token_ids: Sequence[int]) -> dict[str, Any]:
+    """Fields of vLLM's parameters for one sample, as JSON has them too."""
+    return {
+        "max_tokens": sampling.max_new_tokens,
+        # Stop tokens have probability 0 as long as fewer tokens than this are sampled.
+        "min_tokens": sampling.max_new_tokens if sampling.ignore_stop else 0,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or 0,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "seed": seed % _NUM_SEEDS,
+        "stop_token_ids": list(stop_token_ids),
+        "ignore_eos": True,
+        "logprobs": 0,
+        # vLLM looks for strings in the text, and ends a completion with the token that completes one.
+        "stop": [] if sampling.ignore_stop else list(sampling.stop),
+        "include_stop_str_in_output": True,
+        "detokenize": bool(sampling.stop),
+    }
+
+
 def sampling_parameters(sampling: SamplingParams, seed: int, stop_token_ids: Sequence[int]) -> Any:  # noqa: ANN401 - as above
     """vLLM's parameters for one sample."""
     from vllm import SamplingParams as VllmSamplingParams
     from vllm.sampling_params import RequestOutputKind
 
+    # The constructor raises small temperatures to 0.01 and refuses those above 2; the sampler needs neither.
+    allowed = sampling.model_copy(update={"temperature": min(sampling.temperature, 1.0)})
     parameters = VllmSamplingParams(
-        max_tokens=sampling.max_new_tokens,
-        # Stop tokens have probability 0 as long as fewer tokens than this are sampled.
-        min_tokens=sampling.max_new_tokens if sampling.ignore_stop else 0,
-        temperature=min(sampling.temperature, 1.0),
-        top_p=sampling.top_p,
-        top_k=sampling.top_k or 0,
-        min_p=sampling.min_p,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        seed=seed % _NUM_SEEDS,
-        stop_token_ids=list(stop_token_ids),
-        ignore_eos=True,
-        logprobs=0,
+        **sampling_fields(allowed, seed, stop_token_ids),
         flat_logprobs=True,
-        # vLLM looks for strings in the text, and ends a completion with the token that completes one.
-        stop=[] if sampling.ignore_stop else list(sampling.stop),
-        include_stop_str_in_output=True,
-        detokenize=bool(sampling.stop),
         output_kind=RequestOutputKind.FINAL_ONLY,
         skip_clone=True,
     )
-    # Its constructor raises small temperatures to 0.01 and refuses those above 2; the sampler needs neither.
     parameters.temperature = sampling.temperature
     return parameters
 

@@ -22,9 +22,12 @@ def sides_lines(run: RunOverview) -> list[str]:
     is_inside = setting(run.config, "rollout.placement") in (None, "inside")
     num_trainers = value("compute.num_processes", 1) * value("compute.num_nodes", 1)
     lag = value("rollout.lag", 0)
+    urls = setting(run.config, "rollout.servers")
+    num_urls = len(urls) if isinstance(urls, list) else 0
+    num_engines = max(num_urls, value("rollout.num_engines", 1), value("rollout.num_servers", 1))
     sides = sides_of(
         [metrics for _, metrics in read_steps(run.folder)],
-        num_engines=num_trainers if is_inside else value("rollout.num_engines", 1),
+        num_engines=num_trainers if is_inside else num_engines,
         num_trainers=num_trainers,
         overlaps=lag > 0 and not is_inside,
     )

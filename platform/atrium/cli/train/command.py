@@ -341,7 +341,7 @@ def _check_machine(config: RunConfig, from_step: int | None = None) -> int:
 
 
 def _train(config: RunConfig, overrides: Sequence[str]) -> None:
-    if config.rollout.placement == "beside":
+    if config.rollout.placement in ("beside", "server"):
         check_node(config)
     with stopped_at_once(_stopped, END_SIGNALS) as stop_if_asked:
         set_threads(config)

@@ -1,0 +1,149 @@
+"""From settings to the engine that samples with vLLM servers, started here or running elsewhere."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from atrium.assemble.memory import reads_rounded_weights
+from atrium.config.schema import RunConfig
+from atrium.errors import ConfigError
+from atrium.models.policy import Policy
+from atrium.rollout.server.client import Expected, ServerClient
+from atrium.rollout.server.engine import ServerEngine
+from atrium.rollout.server.guard import TOKEN
+from atrium.rollout.server.pool import Server, ServerPool
+from atrium.rollout.server.process import ServerProcess, server_arguments, server_environment
+from atrium.rollout.server.weights import WeightFiles
+from atrium.rollout.settings import VllmSettings
+from atrium.rollout.vllm_start import Place, model_config, model_folder
+from atrium.train.ranks.ranks import Ranks
+
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+def build_server_engine(
+    config: RunConfig,
+    policy: Policy,
+    logs: Path,
+    log: Callable[[str], None],
+    ranks: Ranks,
+    devices: tuple[tuple[str | None, ...], ...],
+) -> ServerEngine:
+    """Start or join the servers of this process of the run, with the policy's weights.
+
+    `devices` are the GPUs of each server that is started here.
+    """
+    rollout = config.rollout
+    assert isinstance(rollout, VllmSettings)
+    if config.model.prompt.stop:
+        raise ConfigError(
+            "model.prompt.stop: servers have no tokenizer to find stop strings with; choose "
+            "rollout.placement=inside"
+        )
+    weights = _private_folder(Path(rollout.weights_dir) if rollout.weights_dir else _SHARED_MEMORY)
+    sockets = _private_folder(Path(tempfile.gettempdir()))
+    place = served_place(config, policy)
+    rounded = torch.bfloat16 if reads_rounded_weights(config) else None
+    files = WeightFiles(weights, model_config(policy.model), rounded)
+
+    def make_pool() -> ServerPool:
+        """The pool, whose first weights are in the folder of version 0."""
+        servers = (
+            _joined(rollout, ranks)
+            if rollout.servers
+            else _started(config, policy, (weights, sockets), logs, devices)
+        )
+        return ServerPool(
+            servers,
+            expected=Expected(
+                model=policy.model.config.to_dict(), dtype=place.dtype, context_length=place.context_length
+            ),
+            per_server=rollout.max_num_seqs,
+            start_timeout_s=rollout.start_timeout_s,
+            hang_timeout_s=rollout.step_timeout_s,
+            log=log,
+        )
+
+    length, folders = place.context_length, (weights, sockets)
+    return ServerEngine(policy, make_pool, files=files, context_length=length, folders=folders)
+
+
+def served_place(config: RunConfig, policy: Policy) -> Place:
+    """Where and how servers compute."""
+    rollout = config.rollout
+    assert isinstance(rollout, VllmSettings)
+    return Place(
+        device=config.compute.device,
+        dtype=config.compute.dtype,
+        head_dtype=config.compute.head_dtype,
+        context_length=rollout.longest(policy.context_length),
+    )
+
+
+def _joined(rollout: VllmSettings, ranks: Ranks) -> list[Server]:
+    """The servers at given addresses that belong to this process of the run."""
+    token = os.environ.get(TOKEN, "")
+    if not token:
+        raise ConfigError(
+            f"rollout.servers: {TOKEN} must hold the servers' token in the environment; set it to the value "
+            "that they were started with"
+        )
+    return [
+        Server(name=f"server {url}", client=_client(url, token), process=None)
+        for url in rollout.servers[ranks.rank :: ranks.size]
+    ]
+
+
+def _started(
+    config: RunConfig,
+    policy: Policy,
+    folders: tuple[Path, Path],
+    logs: Path,
+    devices: tuple[tuple[str | None, ...], ...],
+) -> list[Server]:
+    """The servers of this machine, not started yet."""
+    rollout: Any = config.rollout
+    (weights, sockets), place = folders, served_place(config, policy)
+    logs.mkdir(parents=True, exist_ok=True)
+    token = secrets.token_hex(32)
+    cache_dir = Path(config.runs_dir) / ".cache"
+    arguments = server_arguments(str(model_folder(policy.model, cache_dir)), rollout, place, ())
+    variables = server_environment(rollout, place, cache_dir, config.compute.num_threads)
+    servers = []
+    for number, of_server in enumerate(devices):
+        process = ServerProcess(
+            number,
+            arguments,
+            variables=variables,
+            folder=sockets,
+            shared=(weights,),
+            token=token,
+            log=(logs / f"server-{number}.log").absolute(),
+            device=",".join(name for name in of_server if name is not None) or None,
+        )
+        client = _client(process.address, token)
+        servers.append(Server(name=f"server {number}", client=client, process=process))
+    return servers
+
+
+def _client(address: str, token: str) -> ServerClient:
+    # Hangs are seen by token counts, and a completion may take hours.
+    return ServerClient(address, token, timeout_s=24 * 3600.0)
+
+
+def _private_folder(parent: Path) -> Path:
+    """A new folder that other users cannot read."""
+    try:
+        return Path(tempfile.mkdtemp(prefix="atrium-", dir=parent))
+    except OSError as error:
+        raise ConfigError(
+            f"rollout.weights_dir: cannot make a folder in {parent} ({error.strerror}); name one that "
+            "servers can read"
+        ) from error

@@ -1,0 +1,1 @@
+"""Engines as vLLM servers: processes of this machine, or servers at given addresses."""

@@ -1,0 +1,178 @@
+"""HTTP client of one vLLM server: samples, weights and state."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+
+from atrium.rollout.server.guard import MODEL_PATH
+from atrium.rollout.vllm_environment import SERVES, serves
+
+# uvicorn closes idle connections after 5 s.
+_KEEP_IDLE_S, _CONNECT_S = 2.0, 5.0
+_MODEL_NAME = "policy"
+_SHAPE = (
+    *("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "intermediate_size", "tie_word_embeddings", "rms_norm_eps"),
+)
+_FROM_FILES = {"load_config": {"load_format": "safetensors"}}
+_COUNTERS = ("generation_tokens", "prompt_tokens", "num_preemptions")
+
+
+class ServerError(Exception):
+    """A server answered wrongly, or refuses a request."""
+
+
+class UnfitServerError(ServerError):
+    """A server that answers, but must not be used; starting it again does not help."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What a server has to compute with: the model's configuration, its dtype, and the context in tokens."""
+
+    model: Mapping[str, Any]
+    dtype: str
+    context_length: int
+
+
+class ServerClient:
+    """Requests to the server at `address`, a URL, or `unix:` with the path of a socket."""
+
+    def __init__(self, address: str, token: str, timeout_s: float) -> None:
+        path = address.removeprefix("unix:")
+        transport = httpx.AsyncHTTPTransport(
+            uds=path if path != address else None,
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=256, keepalive_expiry=_KEEP_IDLE_S
+            ),
+        )
+        self._client = httpx.AsyncClient(
+            transport=transport,
+            base_url="http://server" if path != address else address,
+            timeout=httpx.Timeout(timeout_s, connect=_CONNECT_S),
+            headers={"Authorization": f"Bearer {token}"},
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+    async def is_healthy(self) -> bool:
+        """Return whether the server answers that it serves; raises `UnfitServerError` for a wrong token."""
+        try:
+            answer = await self._client.get("/health", timeout=_CONNECT_S)
+        except httpx.HTTPError:
+            return False
+        if answer.status_code == httpx.codes.UNAUTHORIZED:
+            raise UnfitServerError("the server refuses the token; set ATRIUM_TOKEN to the server's token")
+        return answer.status_code == httpx.codes.OK
+
+    async def check(self, expected: Expected) -> Mapping[str, str | int | float]:
+        """Return a description of the server; raises `UnfitServerError` where it does not fit the run."""
+        open_answer = await self._client.get("/weight_info", headers={"Authorization": ""})
+        if open_answer.status_code != httpx.codes.UNAUTHORIZED:
+            raise UnfitServerError(
+                "the server answers requests without a token; start it with ATRIUM_TOKEN in its environment "
+                "and `--middleware atrium.rollout.server.guard.Guard`"
+            )
+        version = str((await self._json("GET", "/version"))["version"])
+        if not serves(version):
+            expected_versions = " to ".join(f"{major}.{minor}" for major, minor in SERVES)
+            raise UnfitServerError(f"the server runs vLLM {version}, expected {expected_versions}")
+        info = (await self._json("GET", "/server_info", config_format="json"))["vllm_config"]
+        _check_model(await self._json("GET", MODEL_PATH), info["model_config"], expected)
+        cache, batch = info["cache_config"], info["scheduler_config"]
+        num_tokens = cache["num_gpu_blocks"] * cache["block_size"]
+        return {
+            "engine": "vllm",
+            "version": version,
+            "cache_tokens": num_tokens,
+            "cache_longest_completions": round(num_tokens / info["model_config"]["max_model_len"], 2),
+            "max_num_batched_tokens": batch["max_num_batched_tokens"],
+            "max_num_seqs": batch["max_num_seqs"],
+        }
+
+    async def sample(self, token_ids: Sequence[int], parameters: Mapping[str, Any]) -> SimpleNamespace:
+        """Sample one completion; the versions of its weights are in `versions`."""
+        body = {"model": _MODEL_NAME, "token_ids": token_ids, "sampling_params": parameters}
+        answer = await self._json("POST", "/inference/v1/generate", body)
+        try:
+            (choice,) = answer["choices"]
+            logprobs = [one["logprob"] for one in choice["logprobs"]["content"]]
+            versions = {str(span["version"]) for span in choice["weight_versions"]}
+            token_ids = [int(token) for token in choice["token_ids"]]
+            reason = choice["finish_reason"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ServerError(f"an answer lacks a field ({type(error).__name__}: {error})") from error
+        return SimpleNamespace(
+            token_ids=token_ids,
+            logprobs=SimpleNamespace(logprobs=logprobs),
+            finish_reason=reason,
+            versions=versions,
+        )
+
+    async def take_weights(self, folder: Path, version: int) -> None:
+        """Load the weights of a folder as `version`, and clear what was cached under the old ones."""
+        # Servers start without weights, which reading files then replaces.
+        load = {"method": "update_config", "kwargs": {"overrides": _FROM_FILES}}
+        await self._json("POST", "/collective_rpc", load)
+        reload = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+        await self._json("POST", "/collective_rpc", reload)
+        answer = await self._json("POST", "/reset_prefix_cache", reset_running_requests="true")
+        if not answer.get("success"):
+            raise ServerError("the server could not clear its cache of the old weights")
+        await self._json("POST", "/update_weight_version", {"new_version": str(version)})
+
+    async def counters(self, timeout_s: float = _CONNECT_S) -> dict[str, float]:
+        """Return vLLM's counts of tokens and preemptions."""
+        answer = await self._client.get("/metrics", timeout=timeout_s)
+        found = re.findall(rf"(?m)^vllm:({'|'.join(_COUNTERS)})_total\S* (\S+)$", answer.text)
+        return {name: sum(float(value) for key, value in found if key == name) for name in _COUNTERS}
+
+    async def _json(self, method: str, path: str, body: object = None, **query: str) -> dict[str, Any]:
+        answer = await self._client.request(method, path, json=body, params=query)
+        if answer.status_code != httpx.codes.OK:
+            said = " ".join(answer.text.split())[:300]
+            error = UnfitServerError if answer.status_code == httpx.codes.NOT_FOUND else ServerError
+            raise error(f"{path} answers {answer.status_code}: {said}")
+        try:
+            found = answer.json()
+        except ValueError as error:
+            raise ServerError(f"{path} answers no JSON") from error
+        if not isinstance(found, dict):
+            raise ServerError(f"{path} answers no JSON object")
+        return found
+
+
+def _check_model(model: Mapping[str, Any], config: Mapping[str, Any], expected: Expected) -> None:
+    """Raise `UnfitServerError` where a server has another model, or computes in another way."""
+    for name in _SHAPE:
+        if model.get(name) != expected.model.get(name):
+            raise UnfitServerError(
+                f"the server's model has {name}={model.get(name)}, the policy has "
+                f"{expected.model.get(name)}; serve the policy's model"
+            )
+    wanted = {
+        "dtype": f"torch.{expected.dtype}",
+        "logprobs_mode": "processed_logprobs",
+        "served_model_name": _MODEL_NAME,
+        "generation_config": "vllm",
+    }
+    for name, value in wanted.items():
+        if config.get(name) != value:
+            raise UnfitServerError(
+                f"the server has {name}={config.get(name)}, expected {value}; start it as "
+                "docs/scaling.md shows"
+            )
+    if config["max_model_len"] < expected.context_length:
+        raise UnfitServerError(
+            f"the server has max_model_len={config['max_model_len']}, expected at least "
+            f"{expected.context_length}"
+        )

@@ -1,0 +1,250 @@
+"""The engine that samples with a pool of vLLM servers."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from atrium.errors import EngineError
+from atrium.models.lora import base_weights, merged_weights
+from atrium.models.policy import Policy
+from atrium.models.texts import TextDecoder
+from atrium.rollout.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
+from atrium.rollout.sampling import check_requests
+from atrium.rollout.server.pool import Batch, Sample, ServerPool
+from atrium.rollout.server.weights import WeightFiles
+from atrium.rollout.vllm_outputs import completions_of
+from atrium.rollout.vllm_start import sampling_fields
+from atrium.rollout.weights import check_weights
+
+MAX_TEMPERATURE = 2.0
+"""The highest temperature that vLLM's server accepts."""
+
+_T = TypeVar("_T")
+_Found = tuple[Sample, SimpleNamespace] | BaseException
+
+
+class ServerEngine:
+    """Samples from the weights that `update_weights` gives, at first the policy's own.
+
+    Parameters
+    ----------
+    policy
+        The policy whose weights are sampled from.
+    make_pool
+        Makes the pool; it is called in the engine's event loop.
+    files
+        Where servers read weights.
+    context_length
+        The most tokens of a prompt and its completion.
+    folders
+        What is deleted when the engine is closed.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        make_pool: Callable[[], ServerPool],
+        *,
+        files: WeightFiles,
+        context_length: int,
+        folders: Sequence[Path],
+    ) -> None:
+        self._model = policy.model
+        self._decode = TextDecoder(policy.tokenizer)
+        self._stop_token_ids = tuple(policy.stop_token_ids)
+        self._files = files
+        self._context_length = context_length
+        self._folders = tuple(folders)
+        self._weight_version = 0
+        self._interrupted, self._is_closed = threading.Event(), False
+        self._queues: set[queue.SimpleQueue[_Found]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="server-engine", daemon=True)
+        self._thread.start()
+        self._started = time.monotonic()
+        self._pool: ServerPool | None = None
+        try:
+            self._pool = self._run(_called(make_pool))
+            self._run(self._pool.start(files.write(merged_weights(policy.model), 0), 0))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def weight_version(self) -> int:
+        """The number of updates behind the weights that `generate` samples from."""
+        return self._weight_version
+
+    @property
+    def pool(self) -> ServerPool:
+        """The servers."""
+        assert self._pool is not None
+        return self._pool
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What the servers made of their settings, their preemptions, and how long they were idle."""
+        servers = self.pool.servers
+        counts = self._run(self.pool.counters())
+        now = time.monotonic()
+        busy_s = sum(one.busy_s + (now - one.busy_since if one.num_requests else 0.0) for one in servers)
+        return EngineFacts(
+            described={**servers[0].described, "servers": len(servers)},
+            num_preempted=int(counts.get("num_preemptions", 0.0)),
+            idle_s=max(0.0, now - self._started - busy_s / len(servers)),
+        )
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the engine has ended; it then answers nothing any more."""
+        return self._is_closed
+
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> Iterator[Generation]:
+        """Yield each request's completions once, as soon as all of them are finished, in any order.
+
+        Checks all requests when called. Raises `EngineError` where servers are lost again and again or
+        weights change before the last completion, and `InterruptedError` after `interrupt`.
+        """
+        check_requests(requests, sampling, context_length=self._context_length)
+        if sampling.temperature > MAX_TEMPERATURE:
+            raise EngineError(
+                f"temperature must be at most {MAX_TEMPERATURE:g} for vLLM's server, got "
+                f"{sampling.temperature:g}; choose rollout.placement=inside"
+            )
+        if sampling.stop:
+            raise EngineError(
+                "servers have no tokenizer to find stop strings with (model.prompt.stop); choose "
+                "rollout.placement=inside"
+            )
+        return self._generate(tuple(requests), sampling)
+
+    def _generate(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> Iterator[Generation]:
+        version, found = self._weight_version, queue.SimpleQueue[_Found]()
+        samples = self._samples(requests, sampling)
+        groups: dict[int, dict[int, SimpleNamespace]] = {}
+        for index, request in enumerate(requests):
+            if not request.sample_seeds:
+                yield Generation(request_index=index, completions=())
+        batch = Batch(
+            waiting=deque(samples),
+            num_left=len(samples),
+            version=version,
+            found=lambda sample, answer: found.put((sample, answer)),
+        )
+        self._queues.add(found)
+        task = asyncio.run_coroutine_threadsafe(self._answered(batch, found), self._loop)
+        stops = () if sampling.ignore_stop else self._stop_token_ids
+        try:
+            for _ in samples:
+                sample, answer = self._next(found, version)
+                index, number = sample.place
+                group = groups.setdefault(index, {})
+                group[number] = answer
+                if len(group) == len(requests[index].sample_seeds):
+                    outputs = [groups[index][place] for place in range(len(group))]
+                    del groups[index]
+                    completions = completions_of(outputs, self._decode, stops, version)
+                    yield Generation(request_index=index, completions=tuple(completions))
+        finally:
+            self._queues.discard(found)
+            task.cancel()
+
+    def _samples(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Sample]:
+        return [
+            Sample(
+                place=(index, number),
+                token_ids=request.prompt_token_ids.tolist(),
+                parameters=sampling_fields(sampling, seed, self._stop_token_ids),
+            )
+            for index, request in enumerate(requests)
+            for number, seed in enumerate(request.sample_seeds)
+        ]
+
+    def _next(self, found: queue.SimpleQueue[_Found], version: int) -> tuple[Sample, SimpleNamespace]:
+        """Wait for the next answer of the batch."""
+        if self._interrupted.is_set():
+            raise InterruptedError("sampling was given up")
+        answer = found.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        if self._weight_version != version:
+            raise EngineError(
+                f"the weights went from version {version} to {self._weight_version} while completions were "
+                "sampled: take all completions before updating weights"
+            )
+        return answer
+
+    async def _answered(self, batch: Batch, found: queue.SimpleQueue[_Found]) -> None:
+        try:
+            await self.pool.answer(batch)
+        except BaseException as error:
+            found.put(InterruptedError("sampling was given up") if _is_cancelled(error) else error)
+            raise
+
+    def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Take over a full `state_dict` as `version`, in all servers.
+
+        Raises `EngineError`, with nothing changed, unless names and shapes are exactly the model's.
+        """
+        check_weights(base_weights(self._model), weights)
+        self._interrupted.clear()
+        folder = self._files.write(weights, version)
+        self._weight_version = version
+        self._run(self.pool.update(folder, version))
+
+    def release_memory(self) -> None:
+        """Keep the memory: servers have devices of their own."""
+
+    def interrupt(self) -> None:
+        """Let the completions that another thread takes end with `InterruptedError`.
+
+        It holds until new weights are taken.
+        """
+        self._interrupted.set()
+        for found in list(self._queues):
+            found.put(InterruptedError("sampling was given up"))
+
+    def close(self) -> None:
+        """End the servers that were started here, and delete their files. Harmless when called twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._pool is not None:
+            self._run(self._pool.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run work in the engine's event loop and wait for it."""
+        task = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return task.result()
+        except BaseException:
+            task.cancel()
+            raise
+
+
+async def _called(make: Callable[[], _T]) -> _T:
+    return make()
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    return isinstance(error, asyncio.CancelledError)

@@ -1,0 +1,63 @@
+"""A vLLM plugin that ends a server's processes when the trainer that started them ends.
+
+vLLM loads it in each of its processes. Its engine and worker processes would otherwise outlive a killed
+trainer. It has no effect in processes that Atrium did not start.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+TRAINER, FOLDERS = "ATRIUM_TRAINER", "ATRIUM_SERVER_FOLDERS"
+"""Environment variables: the trainer's identity, and the folders to delete when it has ended."""
+
+_THREAD = "end-with-trainer"
+_START_TIME_FIELD = 19  # of /proc/PID/stat, counted behind the name of the program
+
+
+def identity(pid: int) -> str:
+    """Return the id and the start time of a process, which no later process shares."""
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return f"{pid}:{stat.rpartition(')')[2].split()[_START_TIME_FIELD]}"
+
+
+def shared_memory_of(pid: int | str) -> set[Path]:
+    """Return the named shared memory of vLLM's queues that a process maps."""
+    with suppress(OSError):
+        lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+        return {Path(path) for line in lines if (path := line.split()[-1]).startswith("/dev/shm/psm_")}
+    return set()
+
+
+def end_with_trainer() -> None:
+    """Start the thread that waits for the trainer's end."""
+    trainer = os.environ.get(TRAINER)
+    if trainer is None or any(thread.name == _THREAD for thread in threading.enumerate()):
+        return
+    try:
+        handle = os.pidfd_open(int(trainer.partition(":")[0]))
+        if identity(int(trainer.partition(":")[0])) != trainer:
+            _end()
+    except OSError:
+        _end()
+    threading.Thread(target=_wait, args=(handle,), name=_THREAD, daemon=True).start()
+
+
+def _wait(handle: int) -> None:
+    select.select([handle], [], [])
+    _end()
+
+
+def _end() -> None:
+    for path in shared_memory_of("self"):
+        path.unlink(missing_ok=True)
+    for folder in os.environ.get(FOLDERS, "").split(os.pathsep):
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,334 @@
+"""Servers as one pool: deals samples to them, restarts lost servers, and keeps their weights current.
+
+All methods run in one event loop. The completion of a sample depends on its prompt, its seed and the weights,
+so neither the server that answers nor a repeated request changes a result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+
+from atrium.errors import EngineError
+from atrium.rollout.server.client import Expected, ServerClient, ServerError, UnfitServerError
+from atrium.rollout.server.process import ServerProcess
+
+_LOOK_EVERY_S, _RETRY_S = 5.0, 0.2
+# Losses of one server, and attempts at one sample, without a completion in between.
+_MAX_LOST = _MAX_TRIES = 3
+_RESUME = "go on from the last checkpoint with --resume"
+
+
+@dataclass(kw_only=True, eq=False)
+class Server:
+    """One server of the pool; `process` is None for a server that somebody else started.
+
+    `lost` is set while the server answers, and gets a result when it is lost.
+    """
+
+    name: str
+    client: ServerClient
+    process: ServerProcess | None
+    lost: asyncio.Future[None] | None = None
+    version: int | None = None
+    num_lost: int = 0
+    num_requests: int = 0
+    busy_s: float = 0.0
+    busy_since: float = 0.0
+    described: Mapping[str, str | int | float] = field(default_factory=dict)
+
+    @property
+    def log(self) -> str:
+        """How messages refer to what the server prints."""
+        if self.process is None:
+            return "its log is where it was started"
+        return f"log {self.process.log}: {self.process.last_words()}"
+
+
+@dataclass(kw_only=True, eq=False)
+class Sample:
+    """One completion to sample: its place in the batch, and how often it was requested in vain."""
+
+    place: tuple[int, int]
+    token_ids: Sequence[int]
+    parameters: Mapping[str, Any]
+    num_tries: int = 0
+
+
+@dataclass(kw_only=True, eq=False)
+class Batch:
+    """Samples by the weights of one version; `found` receives each answer."""
+
+    waiting: deque[Sample]
+    num_left: int
+    version: int
+    found: Callable[[Sample, SimpleNamespace], None]
+
+
+class ServerPool:
+    """Servers that hold the same weights.
+
+    Parameters
+    ----------
+    servers
+        All of the pool.
+    expected
+        What each of them has to compute.
+    per_server
+        The most requests that a server has at a time.
+    start_timeout_s, hang_timeout_s
+        How long a server may take to start, and how long it may produce no token while it has requests.
+    log
+        Takes a line that people should read.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        *,
+        expected: Expected,
+        per_server: int,
+        start_timeout_s: float,
+        hang_timeout_s: float,
+        log: Callable[[str], None],
+    ) -> None:
+        self.servers = tuple(servers)
+        self._expected = expected
+        self._per_server = per_server
+        self._start_timeout_s = start_timeout_s
+        self._hang_timeout_s = hang_timeout_s
+        self._log = log
+        self._weights: tuple[Path, int] | None = None
+        self._changed = asyncio.Event()
+        self._failure: Exception | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, folder: Path, version: int) -> None:
+        """Start all servers with the weights of a folder; raises `EngineError` where one does not start."""
+        self._weights = (folder, version)
+        await asyncio.gather(*(self._start(server) for server in self.servers))
+        self._spawn(self._watch())
+
+    async def update(self, folder: Path, version: int) -> None:
+        """Load new weights into all servers; one that fails is restarted with them in the background."""
+        self._weights = (folder, version)
+        up = [server for server in self.servers if server.lost is not None]
+        await asyncio.gather(*(self._updated(server) for server in up))
+        if self._failure is not None:
+            raise self._failure
+
+    async def answer(self, batch: Batch) -> None:
+        """Sample the whole batch; raises `EngineError` where servers are lost again and again."""
+        tasks: set[asyncio.Task[None]] = set()
+        try:
+            while batch.num_left:
+                if self._failure is not None:
+                    raise self._failure
+                while batch.waiting and (free := self._free(batch.version)) is not None:
+                    server, lost = free
+                    server.num_requests += 1
+                    if server.num_requests == 1:
+                        server.busy_since = time.monotonic()
+                    task = asyncio.create_task(self._one(server, lost, batch.waiting.popleft(), batch))
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
+                self._changed.clear()
+                await self._changed.wait()
+        finally:
+            for task in list(tasks):
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """End all servers that the pool started."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for server in self.servers:
+            await server.client.close()
+        ending = (asyncio.to_thread(one.process.end) for one in self.servers if one.process is not None)
+        await asyncio.gather(*ending)
+
+    async def counters(self) -> dict[str, float]:
+        """Return the sums of the servers' counters; restarted servers count from zero."""
+        total: dict[str, float] = {}
+        for server in self.servers:
+            if server.lost is not None:
+                with suppress(httpx.HTTPError):
+                    for name, value in (await server.client.counters()).items():
+                        total[name] = total.get(name, 0.0) + value
+        return total
+
+    def _free(self, version: int) -> tuple[Server, asyncio.Future[None]] | None:
+        """The least busy server with these weights and room for a request, and its `lost`."""
+        up = [(one, one.lost) for one in self.servers if one.lost is not None and one.version == version]
+        free = min(up, key=lambda pair: pair[0].num_requests, default=None)
+        return free if free is not None and free[0].num_requests < self._per_server else None
+
+    async def _one(self, server: Server, lost: asyncio.Future[None], sample: Sample, batch: Batch) -> None:
+        """Request one sample; where that fails it waits again, before all others."""
+        request = asyncio.create_task(server.client.sample(sample.token_ids, sample.parameters))
+        try:
+            both: set[asyncio.Future[Any]] = {request, lost}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not request.done():
+                raise ServerError("the server is lost")
+            answer = request.result()
+            _check(answer, batch.version)
+        except (httpx.HTTPError, ServerError) as error:
+            sample.num_tries += isinstance(error, ServerError) and not lost.done()
+            batch.waiting.appendleft(sample)
+            if sample.num_tries > _MAX_TRIES or isinstance(error, UnfitServerError):
+                self._fail(f"{server.name} failed to answer a request: {_said(error)} ({server.log})")
+            elif not lost.done() and not await self._is_idle_connection(server, error):
+                self._lose(server, lost, _said(error))
+        else:
+            server.num_lost = 0
+            batch.num_left -= 1
+            batch.found(sample, answer)
+        finally:
+            request.cancel()
+            server.num_requests -= 1
+            if server.num_requests == 0:
+                server.busy_s += time.monotonic() - server.busy_since
+            self._changed.set()
+
+    async def _is_idle_connection(self, server: Server, error: Exception) -> bool:
+        """Whether only a connection ended, which the server had closed as idle."""
+        if not isinstance(error, httpx.ReadError | httpx.RemoteProtocolError):
+            return False
+        has_ended = server.process is not None and server.process.ended is not None
+        return not has_ended and await server.client.is_healthy()
+
+    def _lose(self, server: Server, lost: asyncio.Future[None], why: str) -> None:
+        """Take a server out of the pool and restart it in the background."""
+        if lost.done():
+            return
+        lost.set_result(None)
+        server.lost = server.version = None
+        server.num_lost += 1
+        said = f"{server.name} is lost: {why} ({server.log})"
+        if server.num_lost > _MAX_LOST:
+            self._fail(f"{said}, for the {server.num_lost}th time without a completion in between")
+            return
+        self._log(f"{said}; it is restarted, and its requests are sent again")
+        self._spawn(self._restart(server))
+
+    async def _restart(self, server: Server) -> None:
+        try:
+            await self._start(server)
+        except EngineError as error:
+            server.num_lost += 1
+            if server.num_lost > _MAX_LOST or isinstance(error.__cause__, UnfitServerError):
+                self._fail(str(error))
+            else:
+                self._log(f"{error}; it is restarted again")
+                self._spawn(self._restart(server))
+        self._changed.set()
+
+    async def _start(self, server: Server) -> None:
+        """Start a server, wait until it serves, check it, and give it the newest weights."""
+        if server.process is not None:
+            await asyncio.to_thread(server.process.start)
+        try:
+            async with asyncio.timeout(2 * self._start_timeout_s):
+                await self._until_healthy(server)
+                server.described = await server.client.check(self._expected)
+                await self._catch_up(server)
+        except (httpx.HTTPError, ServerError, TimeoutError) as error:
+            raise EngineError(f"{server.name} cannot be used: {_said(error)} ({server.log})") from error
+        server.lost = asyncio.get_running_loop().create_future()
+        self._changed.set()
+
+    async def _catch_up(self, server: Server) -> None:
+        """Load the newest weights; an update during the transfer makes them newer."""
+        assert self._weights is not None
+        while server.version != self._weights[1]:
+            folder, version = self._weights
+            try:
+                await server.client.take_weights(folder, version)
+            except ServerError:
+                if version == self._weights[1]:
+                    raise
+            else:
+                server.version = version
+
+    async def _until_healthy(self, server: Server) -> None:
+        deadline = time.monotonic() + self._start_timeout_s
+        while not await server.client.is_healthy():
+            if server.process is not None and (code := server.process.ended) is not None:
+                raise ServerError(f"the server ended with code {code} before it served")
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    f"no server answered within {self._start_timeout_s:g} s (rollout.start_timeout_s)"
+                )
+            await asyncio.sleep(_RETRY_S)
+
+    async def _updated(self, server: Server) -> None:
+        lost = server.lost
+        assert lost is not None
+        assert self._weights is not None
+        folder, version = self._weights
+        try:
+            async with asyncio.timeout(self._hang_timeout_s):
+                await server.client.take_weights(folder, version)
+            server.version = version
+        except (httpx.HTTPError, ServerError, TimeoutError) as error:
+            if isinstance(error, ServerError) and server.process is None:
+                self._fail(f"{server.name} cannot load new weights: {_said(error)}")
+            else:
+                self._lose(server, lost, f"new weights did not arrive, {_said(error)}")
+
+    async def _watch(self) -> None:
+        """Lose servers that have requests and compute no token for `hang_timeout_s`."""
+        every = min(_LOOK_EVERY_S, self._hang_timeout_s / 4)
+        seen: dict[str, tuple[asyncio.Future[None], object, float]] = {}
+        while True:
+            await asyncio.sleep(every)
+            for server in self.servers:
+                lost, now = server.lost, time.monotonic()
+                if lost is None or not server.num_requests:
+                    seen.pop(server.name, None)
+                    continue
+                before = seen.get(server.name)
+                try:
+                    counts: object = await server.client.counters(every)
+                except httpx.HTTPError:
+                    counts = before[1] if before else None
+                if before is None or before[0] is not lost or before[1] != counts:
+                    seen[server.name] = (lost, counts, now)
+                elif now - before[2] > self._hang_timeout_s:
+                    self._lose(server, lost, f"it computed no token for {self._hang_timeout_s:g} s")
+
+    def _fail(self, why: str) -> None:
+        self._failure = EngineError(f"{why}; {_RESUME}")
+        self._changed.set()
+
+    def _spawn(self, work: Any) -> None:  # noqa: ANN401 - a coroutine
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _check(answer: SimpleNamespace, version: int) -> None:
+    """Raise `ServerError` for a completion that ended early, or is of other weights."""
+    if answer.finish_reason not in ("stop", "length"):
+        raise ServerError(f"a completion ended for the reason '{answer.finish_reason}'")
+    if answer.versions != {str(version)}:
+        raise ServerError(
+            f"a completion was sampled by weights of version {', '.join(sorted(answer.versions))}, expected "
+            f"{version}"
+        )
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
