@@ -49,8 +49,11 @@ def application(arguments):
         wrong = Path(os.environ.get("STAND_IN_WRONG", "/nowhere"))
         version = state.version
         if wrong.exists():
+            if wrong.read_text() == "logprob":
+                logprobs[-1] = -9999.0
+            else:
+                version = "99"
             wrong.unlink()
-            version = "99"
         choice = {
             "token_ids": tokens,
             "finish_reason": "length",

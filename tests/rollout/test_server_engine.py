@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from tests.rollout.conftest import are_gone
 from tests.server_stand_in import sampled
 
-from atrium.errors import EngineError
+from atrium.errors import EngineError, PolicyDivergedError
 from atrium.rollout.engine import GenerationRequest, SamplingParams
 from atrium.rollout.server.client import Expected, ServerClient
 from atrium.rollout.server.engine import ServerEngine
@@ -56,9 +56,17 @@ def start(policy, folders):
     (folders[0] / "model").mkdir(exist_ok=True)
     (folders[0] / "model" / "config.json").write_text(model_config(policy.model))
 
-    def started(num_servers=2, *, variables=None, urls=(), token=None, hang_timeout_s=30.0, dtype="float32"):
+    def started(
+        num_servers=2,
+        *,
+        variables=None,
+        urls=(),
+        token="right",
+        start_timeout_s=30.0,
+        hang_timeout_s=30.0,
+        dtype="float32",
+    ):
         weights, sockets, logs = folders
-        shared_token = token or secrets.token_hex(8)
         arguments = ("--model", str(weights / "model"), "--dtype", dtype, "--max-model-len", "128")
         processes = [
             ServerProcess(
@@ -67,7 +75,7 @@ def start(policy, folders):
                 variables=variables or {},
                 folder=sockets,
                 shared=(),
-                token=shared_token,
+                token=token,
                 log=logs / f"{number}.log",
                 device=None,
                 module="tests.server_stand_in",
@@ -77,13 +85,13 @@ def start(policy, folders):
 
         def make_pool():
             joined = [
-                Server(name=f"server {url}", client=ServerClient(url, shared_token, 60.0), process=None)
+                Server(name=f"server {url}", client=ServerClient(url, token, 60.0), process=None)
                 for url in urls
             ]
             own = [
                 Server(
                     name=f"server {number}",
-                    client=ServerClient(one.address, shared_token, 60.0),
+                    client=ServerClient(one.address, token, 60.0),
                     process=one,
                 )
                 for number, one in enumerate(processes)
@@ -92,7 +100,7 @@ def start(policy, folders):
                 joined or own,
                 expected=Expected(model=policy.model.config.to_dict(), dtype="float32", context_length=128),
                 per_server=4,
-                start_timeout_s=30.0,
+                start_timeout_s=start_timeout_s,
                 hang_timeout_s=hang_timeout_s,
                 log=logged.append,
             )
@@ -175,6 +183,15 @@ def test_completion_of_another_version_is_sampled_again(start, tmp_path):
     assert any("weights of version 99, expected 0" in line for line in start.logged)
 
 
+def test_logprob_that_is_not_finite_ends_the_run_as_diverged(start, tmp_path):
+    wrong = tmp_path / "wrong"
+    engine = start(variables={"STAND_IN_WRONG": str(wrong)})
+    wrong.write_text("logprob")
+    with pytest.raises(PolicyDivergedError):
+        list(engine.generate(REQUESTS, SAMPLING))
+    assert not any("is lost" in line for line in start.logged)
+
+
 def test_server_that_dies_again_and_again_ends_the_run_with_its_log(start):
     engine = start(1, variables={"STAND_IN_DELAY_S": "30"})
     stopped = threading.Event()
@@ -225,14 +242,18 @@ def test_temperature_that_servers_refuse_is_an_error_before_sampling(start):
         engine.generate(REQUESTS, SamplingParams(max_new_tokens=8, temperature=3.0))
 
 
-@contextlib.contextmanager
-def running_server(folder, *arguments, token="right"):
-    """A stand-in on the loopback that somebody else started, and its URL."""
+def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return free.getsockname()[1]
+
+
+@contextlib.contextmanager
+def running_server(folder, *arguments, token="right", port=None):
+    """A stand-in on the loopback that somebody else started, and its URL."""
+    port = port or free_port()
     command = [sys.executable, "-m", "tests.server_stand_in", "--port", str(port), "--model", str(folder)]
-    command += ["--dtype", "float32", "--max-model-len", "128", *arguments]
+    command += ["--dtype", "float32", "--max-model-len", "128", "--middleware", "guard", *arguments]
     process = subprocess.Popen(command, env={**os.environ, TOKEN: token})
     try:
         url = f"http://127.0.0.1:{port}"
@@ -250,20 +271,23 @@ def running_server(folder, *arguments, token="right"):
 
 def test_servers_at_addresses_answer_as_started_ones(start, folders):
     model = folders[0] / "model"
-    with running_server(model, "--middleware", "guard") as url:
+    with running_server(model) as url:
         engine = start(urls=[url], token="right")
         assert completions(engine.generate(REQUESTS, SAMPLING)) == expected_completions(engine, 0)
 
 
 def test_wrong_token_open_server_and_other_model_are_refused(start, folders, tmp_path):
     model = folders[0] / "model"
-    with running_server(model, "--middleware", "guard") as url:
+    with running_server(model) as url:
         for path in ("/health", "/weight_info", "/metrics", "/nothing"):
             assert httpx.get(url + path).status_code == 401
         assert httpx.post(f"{url}/collective_rpc", json={}).status_code == 401
         with pytest.raises(EngineError, match=r"refuses the token; set ATRIUM_TOKEN"):
             start(urls=[url], token="wrong")
-    with running_server(model) as url, pytest.raises(EngineError, match=r"without a token; start it with"):
+    with (
+        running_server(model, "--middleware", "") as url,
+        pytest.raises(EngineError, match=r"without a token; start it with .*`atrium engine-command`"),
+    ):
         start(urls=[url], token="right")
     other = tmp_path / "other"
     other.mkdir()
@@ -272,10 +296,88 @@ def test_wrong_token_open_server_and_other_model_are_refused(start, folders, tmp
     number = text.partition(layers)[2].partition(",")[0].partition("\n")[0]
     (other / "config.json").write_text(text.replace(layers + number, f"{layers}77"))
     with (
-        running_server(other, "--middleware", "guard") as url,
+        running_server(other) as url,
         pytest.raises(EngineError, match=r"num_hidden_layers=77, the policy has"),
     ):
         start(urls=[url], token="right")
+
+
+def test_server_with_a_shorter_context_is_refused(start, folders):
+    with (
+        running_server(folders[0] / "model", "--max-model-len", "64") as url,
+        pytest.raises(EngineError, match=r"max_model_len=64, expected at least 128; start it with"),
+    ):
+        start(urls=[url])
+
+
+def test_weights_that_a_server_cannot_read_are_refused_before_it_loads_them(
+    start, folders, policy, monkeypatch
+):
+    with running_server(folders[0] / "model") as url:
+        engine = start(urls=[url])
+        monkeypatch.setattr(engine._files, "_write", lambda weights, path: None)
+        with pytest.raises(EngineError, match=r"cannot read .*/1; set rollout\.weights_dir to a folder"):
+            engine.update_weights(policy.model.state_dict(), 1)
+        assert httpx.get(f"{url}/health", headers={"Authorization": "Bearer right"}).status_code == 200
+
+
+def test_address_without_a_server_is_named_at_once_and_refused_after_the_timeout(start):
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(EngineError, match=rf"server {url} cannot be used: no server answered within 0\.5 s"):
+        start(urls=[url], start_timeout_s=0.5)
+    assert start.logged == [
+        f"server {url} does not answer (All connection attempts failed); the run waits 0.5 s for it "
+        "(rollout.start_timeout_s)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (307, r"redirects to http://other:8000/health; give the server's own address"),
+        (404, r"no vLLM server is at this address"),
+    ],
+)
+def test_address_that_is_no_vllm_server_is_refused_at_once(start, status, message):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.send_header("Location", "http://other:8000/health")
+            self.end_headers()
+
+        def log_message(self, *_):
+            """Print nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with pytest.raises(EngineError, match=message):
+                start(urls=[f"http://127.0.0.1:{server.server_port}"])
+        finally:
+            server.shutdown()
+
+
+def test_lost_server_at_an_address_is_used_again_once_it_answers(start, folders, policy):
+    model, port = folders[0] / "model", free_port()
+    with running_server(model, port=port) as url:
+        engine = start(urls=[url])
+        engine.update_weights(policy.model.state_dict(), 1)
+        generations = engine.generate(REQUESTS, SAMPLING)
+        first = next(generations)
+    with running_server(model, port=port):
+        assert completions([first, *generations]) == expected_completions(engine, 1)
+    (line,) = start.logged
+    assert f"server {url} is lost" in line
+    assert "the run waits 30 s for it (rollout.start_timeout_s), and its requests are sent again" in line
+
+
+def test_lost_server_at_an_address_ends_the_run_after_the_timeout(start, folders):
+    with running_server(folders[0] / "model") as url:
+        engine = start(urls=[url], start_timeout_s=0.5)
+        generations = engine.generate(REQUESTS, SAMPLING)
+        next(generations)
+    with pytest.raises(EngineError, match=r"no server answered within 0\.5 s .*--resume"):
+        list(generations)
 
 
 def test_killed_trainer_leaves_no_server_and_no_folder(folders, tmp_path):

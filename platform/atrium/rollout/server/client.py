@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from atrium.rollout.server.guard import MODEL_PATH
+from atrium.rollout.server.guard import FOLDER_PATH, MODEL_PATH
 from atrium.rollout.vllm_environment import SERVES, serves
 
 # uvicorn closes idle connections after 5 s.
@@ -23,6 +24,8 @@ _SHAPE = (
 )
 _FROM_FILES = {"load_config": {"load_format": "safetensors"}}
 _COUNTERS = ("generation_tokens", "prompt_tokens", "num_preemptions")
+_NOT_FINITE = -9999.0  # what vLLM's server answers for a log-probability of NaN or minus infinity
+_ADVICE = "start it with the command that `atrium engine-command` prints"
 
 
 class ServerError(Exception):
@@ -64,28 +67,36 @@ class ServerClient:
         """Close all connections."""
         await self._client.aclose()
 
-    async def is_healthy(self) -> bool:
-        """Return whether the server answers that it serves; raises `UnfitServerError` for a wrong token."""
+    async def obstacle(self) -> str | None:
+        """Return why the server does not serve, None where it does.
+
+        Raises `UnfitServerError` for a wrong token and for an address that is not a vLLM server's.
+        """
         try:
             answer = await self._client.get("/health", timeout=_CONNECT_S)
-        except httpx.HTTPError:
-            return False
+        except httpx.HTTPError as error:
+            return one_line(error)
         if answer.status_code == httpx.codes.UNAUTHORIZED:
             raise UnfitServerError("the server refuses the token; set ATRIUM_TOKEN to the server's token")
-        return answer.status_code == httpx.codes.OK
+        if answer.is_redirect:
+            raise UnfitServerError(
+                f"the address redirects to {answer.headers.get('location')}; give the server's own address"
+            )
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            raise UnfitServerError("/health answers 404: no vLLM server is at this address; correct it")
+        return None if answer.status_code == httpx.codes.OK else f"/health answers {answer.status_code}"
 
     async def check(self, expected: Expected) -> Mapping[str, str | int | float]:
         """Return a description of the server; raises `UnfitServerError` where it does not fit the run."""
         open_answer = await self._client.get("/weight_info", headers={"Authorization": ""})
         if open_answer.status_code != httpx.codes.UNAUTHORIZED:
-            raise UnfitServerError(
-                "the server answers requests without a token; start it with ATRIUM_TOKEN in its environment "
-                "and `--middleware atrium.rollout.server.guard.Guard`"
-            )
+            raise UnfitServerError(f"the server answers requests without a token; {_ADVICE}")
         version = str((await self._json("GET", "/version"))["version"])
         if not serves(version):
             expected_versions = " to ".join(f"{major}.{minor}" for major, minor in SERVES)
-            raise UnfitServerError(f"the server runs vLLM {version}, expected {expected_versions}")
+            raise UnfitServerError(
+                f"the server runs vLLM {version}, expected {expected_versions}; install one of these"
+            )
         info = (await self._json("GET", "/server_info", config_format="json"))["vllm_config"]
         _check_model(await self._json("GET", MODEL_PATH), info["model_config"], expected)
         cache, batch = info["cache_config"], info["scheduler_config"]
@@ -105,7 +116,7 @@ class ServerClient:
         answer = await self._json("POST", "/inference/v1/generate", body)
         try:
             (choice,) = answer["choices"]
-            logprobs = [one["logprob"] for one in choice["logprobs"]["content"]]
+            logprobs = [_finite_or_nan(one["logprob"]) for one in choice["logprobs"]["content"]]
             versions = {str(span["version"]) for span in choice["weight_versions"]}
             token_ids = [int(token) for token in choice["token_ids"]]
             reason = choice["finish_reason"]
@@ -120,6 +131,12 @@ class ServerClient:
 
     async def take_weights(self, folder: Path, version: int) -> None:
         """Load the weights of a folder as `version`, and clear what was cached under the old ones."""
+        # vLLM's engine dies of a folder that it cannot read.
+        if not (await self._json("GET", FOLDER_PATH, folder=str(folder)))["is_readable"]:
+            raise UnfitServerError(
+                f"the server cannot read {folder}; set rollout.weights_dir to a folder that it shares with "
+                "the trainer"
+            )
         # Servers start without weights, which reading files then replaces.
         load = {"method": "update_config", "kwargs": {"overrides": _FROM_FILES}}
         await self._json("POST", "/collective_rpc", load)
@@ -140,8 +157,9 @@ class ServerClient:
         answer = await self._client.request(method, path, json=body, params=query)
         if answer.status_code != httpx.codes.OK:
             said = " ".join(answer.text.split())[:300]
-            error = UnfitServerError if answer.status_code == httpx.codes.NOT_FOUND else ServerError
-            raise error(f"{path} answers {answer.status_code}: {said}")
+            if answer.status_code == httpx.codes.NOT_FOUND:
+                raise UnfitServerError(f"{path} answers 404: {said}; {_ADVICE}")
+            raise ServerError(f"{path} answers {answer.status_code}: {said}")
         try:
             found = answer.json()
         except ValueError as error:
@@ -167,12 +185,18 @@ def _check_model(model: Mapping[str, Any], config: Mapping[str, Any], expected: 
     }
     for name, value in wanted.items():
         if config.get(name) != value:
-            raise UnfitServerError(
-                f"the server has {name}={config.get(name)}, expected {value}; start it as "
-                "docs/scaling.md shows"
-            )
+            raise UnfitServerError(f"the server has {name}={config.get(name)}, expected {value}; {_ADVICE}")
     if config["max_model_len"] < expected.context_length:
         raise UnfitServerError(
             f"the server has max_model_len={config['max_model_len']}, expected at least "
-            f"{expected.context_length}"
+            f"{expected.context_length}; {_ADVICE}"
         )
+
+
+def _finite_or_nan(logprob: float | None) -> float:
+    return math.nan if logprob is None or logprob <= _NOT_FINITE else logprob
+
+
+def one_line(error: Exception) -> str:
+    """Return an error's message in one line, its type where it has none."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

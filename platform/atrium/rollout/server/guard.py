@@ -10,13 +10,18 @@ import hmac
 import json
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 TOKEN = "ATRIUM_TOKEN"
 """The environment variable that holds the token."""
 
 MODEL_PATH = "/atrium/model"
 """Where a guarded server describes the configuration of its model."""
+
+FOLDER_PATH = "/atrium/folder"
+"""Where it answers whether it can read the weights in the query's `folder`."""
 
 _Scope = MutableMapping[str, Any]
 _Send = Callable[[_Scope], Awaitable[None]]
@@ -45,6 +50,10 @@ class Guard:
         if scope["path"] == MODEL_PATH:
             config = scope["app"].state.vllm_config.model_config.hf_config
             return await _answer(send, 200, config.to_dict())
+        if scope["path"] == FOLDER_PATH:
+            (folder,) = parse_qs(scope["query_string"].decode())["folder"]
+            is_readable = os.access(Path(folder) / "model.safetensors", os.R_OK)
+            return await _answer(send, 200, {"is_readable": is_readable})
         return await self._app(scope, receive, send)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from atrium.errors import EngineError
-from atrium.rollout.server.client import Expected, ServerClient, ServerError, UnfitServerError
+from atrium.rollout.server.client import Expected, ServerClient, ServerError, UnfitServerError, one_line
 from atrium.rollout.server.process import ServerProcess
 
 _LOOK_EVERY_S, _RETRY_S = 5.0, 0.2
@@ -188,9 +188,9 @@ class ServerPool:
             sample.num_tries += isinstance(error, ServerError) and not lost.done()
             batch.waiting.appendleft(sample)
             if sample.num_tries > _MAX_TRIES or isinstance(error, UnfitServerError):
-                self._fail(f"{server.name} failed to answer a request: {_said(error)} ({server.log})")
+                self._fail(f"{server.name} failed to answer a request: {one_line(error)} ({server.log})")
             elif not lost.done() and not await self._is_idle_connection(server, error):
-                self._lose(server, lost, _said(error))
+                self._lose(server, lost, one_line(error))
         else:
             server.num_lost = 0
             batch.num_left -= 1
@@ -207,7 +207,9 @@ class ServerPool:
         if not isinstance(error, httpx.ReadError | httpx.RemoteProtocolError):
             return False
         has_ended = server.process is not None and server.process.ended is not None
-        return not has_ended and await server.client.is_healthy()
+        with suppress(UnfitServerError):
+            return not has_ended and await server.client.obstacle() is None
+        return False
 
     def _lose(self, server: Server, lost: asyncio.Future[None], why: str) -> None:
         """Take a server out of the pool and restart it in the background."""
@@ -220,7 +222,8 @@ class ServerPool:
         if server.num_lost > _MAX_LOST:
             self._fail(f"{said}, for the {server.num_lost}th time without a completion in between")
             return
-        self._log(f"{said}; it is restarted, and its requests are sent again")
+        remedy = "it is restarted" if server.process is not None else self._waits
+        self._log(f"{said}; {remedy}, and its requests are sent again")
         self._spawn(self._restart(server))
 
     async def _restart(self, server: Server) -> None:
@@ -245,7 +248,7 @@ class ServerPool:
                 server.described = await server.client.check(self._expected)
                 await self._catch_up(server)
         except (httpx.HTTPError, ServerError, TimeoutError) as error:
-            raise EngineError(f"{server.name} cannot be used: {_said(error)} ({server.log})") from error
+            raise EngineError(f"{server.name} cannot be used: {one_line(error)} ({server.log})") from error
         server.lost = asyncio.get_running_loop().create_future()
         self._changed.set()
 
@@ -263,14 +266,19 @@ class ServerPool:
                 server.version = version
 
     async def _until_healthy(self, server: Server) -> None:
-        deadline = time.monotonic() + self._start_timeout_s
-        while not await server.client.is_healthy():
+        started, has_said = time.monotonic(), server.num_lost > 0
+        while (obstacle := await server.client.obstacle()) is not None:
             if server.process is not None and (code := server.process.ended) is not None:
                 raise ServerError(f"the server ended with code {code} before it served")
-            if time.monotonic() > deadline:
-                raise ServerError(
-                    f"no server answered within {self._start_timeout_s:g} s (rollout.start_timeout_s)"
+            if time.monotonic() - started > self._start_timeout_s:
+                kind = UnfitServerError if server.process is None else ServerError
+                raise kind(
+                    f"no server answered within {self._start_timeout_s:g} s (rollout.start_timeout_s), "
+                    f"{obstacle}"
                 )
+            if server.process is None and not has_said:
+                self._log(f"{server.name} does not answer ({obstacle}); {self._waits}")
+                has_said = True
             await asyncio.sleep(_RETRY_S)
 
     async def _updated(self, server: Server) -> None:
@@ -284,9 +292,9 @@ class ServerPool:
             server.version = version
         except (httpx.HTTPError, ServerError, TimeoutError) as error:
             if isinstance(error, ServerError) and server.process is None:
-                self._fail(f"{server.name} cannot load new weights: {_said(error)}")
+                self._fail(f"{server.name} cannot load new weights: {one_line(error)}")
             else:
-                self._lose(server, lost, f"new weights did not arrive, {_said(error)}")
+                self._lose(server, lost, f"new weights did not arrive, {one_line(error)}")
 
     async def _watch(self) -> None:
         """Lose servers that have requests and compute no token for `hang_timeout_s`."""
@@ -309,6 +317,11 @@ class ServerPool:
                 elif now - before[2] > self._hang_timeout_s:
                     self._lose(server, lost, f"it computed no token for {self._hang_timeout_s:g} s")
 
+    @property
+    def _waits(self) -> str:
+        """What happens to a server that somebody else has to start."""
+        return f"the run waits {self._start_timeout_s:g} s for it (rollout.start_timeout_s)"
+
     def _fail(self, why: str) -> None:
         self._failure = EngineError(f"{why}; {_RESUME}")
         self._changed.set()
@@ -328,7 +341,3 @@ def _check(answer: SimpleNamespace, version: int) -> None:
             f"a completion was sampled by weights of version {', '.join(sorted(answer.versions))}, expected "
             f"{version}"
         )
-
-
-def _said(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
