@@ -103,7 +103,7 @@ report: install ## Write a comparison to send, with a table for a paper: make re
 #  TESTS        what `make test` runs, e.g. TESTS=tests/evaluation
 #  PYTHON       the interpreter that .venv is made with (3.11 to 3.13)
 #  TORCH_INDEX  package index for torch; by default pip's own, without an NVIDIA driver its newest CPU build
-#  EXTRAS       more extras to install, e.g. EXTRAS=ray,tensorboard; by default gpu where there is an NVIDIA GPU
+#  EXTRAS       more extras to install, e.g. EXTRAS=tasks,tensorboard; by default gpu where there is an NVIDIA GPU
 #  LOCKED       1: install the versions that were tested together, .ci/constraints.txt
 #  MUTATIONS    wrong settings and command lines that `make attack` tries, by default 3000
 #  KILLS        processes that it kills at random moments, by default 100

@@ -121,6 +121,7 @@ MEASUREMENTS = {
         ),
         small=(("placement.py", "--rounds", "1", "--steps", "4", "debug=tiny_steps"),),
         limit_s=180,
+        needs="vllm",
     ),
     "gpu_compile": Measurement(
         programs=tuple(

@@ -1,11 +1,10 @@
-"""Seconds of a step with `rollout.lag=1`, sampled inside the trainer's process or beside it, as JSON.
+"""Seconds of a step with `rollout.lag=1`, sampled inside the trainer's process or by a vLLM server, as JSON.
 
 Whole runs of equal settings in turns, one thread each; the ratio compares the median step of neighbours. What
 the machine allows (`bound`) follows from the times of the phases, max(sampling, update) against their sum,
 and on a CPU from the machine's own factor: how much longer a matrix product takes while each core computes
-one. `reached` is the bound over the ratio. Compare on a machine that does nothing else. With
-`--engine vllm_cpu`, run it with a Python that has vLLM. On one GPU both sides share it, which the bound does
-not know.
+one. `reached` is the bound over the ratio. The start of the server does not count. Compare on a machine that
+does nothing else, with a Python that has vLLM. On one GPU both sides share it, which the bound does not know.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def parse() -> argparse.Namespace:
     """The options."""
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = options.add_argument
-    add("--engine", default="transformers", choices=("transformers", "vllm_cpu", "vllm"))
+    add("--engine", default="vllm_cpu", choices=("vllm_cpu", "vllm"))
     add(
         "--steps",
         type=int,
@@ -65,7 +64,7 @@ def run(args: argparse.Namespace, runs_dir: Path, placement: str) -> dict[str, f
         "reward=random",
         "rollout.lag=1",
         f"rollout.placement={placement}",
-        *(["rollout.devices=[0]"] if placement == "beside" and args.device == "cuda" else []),
+        *(["rollout.devices=[0]"] if placement == "server" and args.device == "cuda" else []),
         f"num_steps={args.steps}",
         "dataset.num_validation=8",
         "dataset.num_test=8",
@@ -113,13 +112,13 @@ def machine_factor() -> float:
 def main() -> None:
     """Run in turns and print the record."""
     args = parse()
-    found: dict[str, list[dict[str, float]]] = {"inside": [], "beside": []}
+    found: dict[str, list[dict[str, float]]] = {"inside": [], "server": []}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(args.rounds):
             for placement in sorted(found, reverse=turn % 2 == 0):
                 with contextlib.redirect_stdout(sys.stderr):  # what a run says is no part of the record
                     found[placement].append(run(args, Path(folder), placement))
-    pairs = zip(found["beside"], found["inside"], strict=True)
+    pairs = zip(found["server"], found["inside"], strict=True)
     report: dict[str, Any] = {
         "impl": record.versions("atrium-rl", "transformers", "torch"),
         **record.machine(args.device),

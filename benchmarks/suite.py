@@ -34,6 +34,7 @@ class Program:
     file: str
     full: tuple[str, ...] = ()
     small: tuple[str, ...] = ()
+    needs_vllm: bool = False
 
 
 PROGRAMS: dict[str, Program] = {
@@ -53,7 +54,9 @@ PROGRAMS: dict[str, Program] = {
         file="update_cost.py", small=("--repeats", "2", "--models", "0p3m", "--sizes", "256", "512")
     ),
     "grading": Program(file="grading_throughput.py", small=("--num-answers", "200", "--golds", "none")),
-    "placement": Program(file="placement.py", small=("--steps", "4", "--rounds", "1", "debug=tiny_steps")),
+    "placement": Program(
+        file="placement.py", small=("--steps", "4", "--rounds", "1", "debug=tiny_steps"), needs_vllm=True
+    ),
     "start_up": Program(file="start_up.py", small=("--repeats", "1")),
 }
 """Everything but the step against TRL, which alternates between two environments, and `make gpu-report`."""
@@ -144,6 +147,10 @@ class SkippedError(Exception):
     """A benchmark that this machine does not allow; the message says why."""
 
 
+class NotInstalledError(SkippedError):
+    """A benchmark whose program is not installed."""
+
+
 def parser() -> argparse.ArgumentParser:
     """The options."""
     options = argparse.ArgumentParser(
@@ -156,6 +163,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--work", type=Path, default=Path("runs/.cache/benchmarks"), help="where models and problems are made"
     )
+    add("--vllm", type=Path, default=Path(".venv-vllm/bin/python"), help="a Python that has vLLM")
     add("--peer", type=Path, default=Path(".venv-trl/bin/python"), help="a Python that has TRL")
     return options
 
@@ -176,7 +184,10 @@ def run_program(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     """The records of one program."""
     program = PROGRAMS[name]
     arguments = program.small if args.size == "small" else program.full
-    return list(json_lines(sys.executable, [program.file, *arguments]))
+    if program.needs_vllm and not args.vllm.exists():
+        raise NotInstalledError(f"{args.vllm} does not exist; make test-vllm installs vLLM for the CPU there")
+    python = args.vllm if program.needs_vllm else sys.executable
+    return list(json_lines(python, [program.file, *arguments]))
 
 
 def run_steps(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -251,7 +262,7 @@ def main() -> None:
     args = parser().parse_args()
     if args.results is None:  # what is kept is never of the small setting
         args.results = args.work / "results" if args.size == "small" else HERE / "results"
-    skipped, ran = {}, []
+    skipped, failed, ran = {}, False, []
     for place, name in enumerate(args.only, start=1):
         print(f"[{place}/{len(args.only)}] {tables.TITLES[name]}", file=sys.stderr, flush=True)
         load = os.getloadavg()[0]
@@ -261,6 +272,7 @@ def main() -> None:
             ran.append(name)
         except (SkippedError, subprocess.CalledProcessError) as reason:
             skipped[name] = str(reason)
+            failed = failed or (name in PROGRAMS and not isinstance(reason, NotInstalledError))
             print(f"  skipped: {reason}", file=sys.stderr, flush=True)
     if "step" in ran and not args.peer.exists():
         skipped["step against TRL"] = (
@@ -269,7 +281,7 @@ def main() -> None:
     tables.print_tables(args.results, ran, skipped)
     if args.results == HERE / "results":
         print("make bench-tables brings them into docs/performance.md", file=sys.stderr)
-    if any(name in skipped for name in args.only if name in PROGRAMS):
+    if failed:
         raise SystemExit(1)
 
 

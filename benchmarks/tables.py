@@ -30,7 +30,7 @@ TITLES = {
     "packing": "packed against padded",
     "update_cost": "cost of a token as the batch grows",
     "grading": "the grader",
-    "placement": "sampling beside the update",
+    "placement": "sampling by a server during the update",
     "start_up": "start-up",
     "gpu_correctness": "tests on a GPU",
     "gpu_update": "updates on a GPU",
@@ -38,7 +38,7 @@ TITLES = {
     "loss_stage_cuda": "the loss stage on a GPU",
     "gpu_rollout": "vLLM's rollouts on a GPU",
     "gpu_learning": "the built-in model learns on a GPU",
-    "gpu_placement": "sampling beside the update on one GPU",
+    "gpu_placement": "sampling by a server during the update on one GPU",
     "gpu_compile": "compiled against eager updates on a GPU",
     "gpu_step": "a training step against TRL on a GPU",
 }
@@ -242,11 +242,11 @@ def _rollout_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
 def _placement_rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
     rows = []
     for one in records:
-        inside, beside = (_number(one[placement]["time/step_s"]) for placement in ("inside", "beside"))
+        inside, server = (_number(one[placement]["time/step_s"]) for placement in ("inside", "server"))
         factor = f"{one['machine_factor']:.2f} x " if one["machine_factor"] != 1 else ""
         reached = f"{one['reached']:.0%} of what {factor}max(sampling, update) allows"
-        told = f"{beside} s, inside {inside} s; {reached}"
-        case = f"{one['model']}, {one['engine']}, rollout.lag=1: a step beside to inside"
+        told = f"{server} s, inside {inside} s; {reached}"
+        case = f"{one['model']}, {one['engine']}, rollout.lag=1: a step with a server to one inside"
         rows.append(Row(case=case, measured=told, ratio=f"{one['step_ratio']:.2f}", n=str(one["rounds"])))
     return rows
 

@@ -37,7 +37,6 @@ PEERS = {"trl": "peers/trl_trainer.py", "verl": "peers/verl_losses.py", "prime_r
 OPTIONAL = {
     "bitsandbytes": "optimizers",
     "optimi": "optimizers",
-    "ray": "ray",
     "reasoning_gym": "tasks",
     "submitit": "cluster",
     "tensorboard": "tensorboard",

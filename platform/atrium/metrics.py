@@ -223,7 +223,7 @@ TRAIN_TOKENS_PER_S = Quantity(
 ROLLOUT_S = Quantity("time/rollout_s", _SUM, "s", "sampling completions")
 OVERLAP_S = Quantity("time/overlap_s", _SUM, "s", "sampling this batch beside the update before it")
 BATCH_WAIT_S = Quantity("time/batch_wait_s", _SUM, "s", "waiting for this batch when that update was over")
-ENGINE_IDLE_S = Quantity("time/engine_idle_s", _SUM, "s", "engines beside the trainer had nothing to do")
+ENGINE_IDLE_S = Quantity("time/engine_idle_s", _SUM, "s", "mean time that servers were idle")
 GRADE_WAIT_S = Quantity("time/grade_wait_s", _SUM, "s", "waiting for grades after sampling ended")
 BEHAVIOR_S = Quantity(
     "time/behavior_s",

@@ -141,7 +141,7 @@ def test_setting_that_changes_answers_or_verdicts_is_a_cache_miss(saved, key, ov
         "reward=format",
         "rollout.temperature=0.5",
         "rollout.num_prompts=8",
-        "rollout.engine_timeout_s=7",
+        "rollout.max_mismatch=0.5",
         "rollout.max_new_tokens=32 evaluation.max_new_tokens=64",
         "evaluation.every_num_steps=3",
         "evaluation.pass_at=[1]",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import json
 import threading
+from functools import partial
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +12,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from atrium.assemble import servers
 from atrium.assemble.evaluation import run_evaluation
+from atrium.cli import main
 from atrium.config.compose import from_json
 from atrium.config.evaluation import EvaluatedCheckpoint, checkpoint_evaluation
 from atrium.errors import CheckpointError, EngineError
@@ -29,7 +31,8 @@ from atrium.metrics import (
     STALENESS_STEPS,
     is_repeatable,
 )
-from atrium.rollout.dealt_engine import DealtEngine
+from atrium.rollout.server.engine import ServerEngine
+from atrium.rollout.server.process import ServerProcess
 from atrium.tracking.json_lines import read_json_lines
 from atrium.tracking.run_folder import RunFolder
 from atrium.train.checkpoint.lagged import read_lagged
@@ -199,7 +202,7 @@ def test_what_the_sampling_weights_say_in_the_trainer_comes_with_a_lagged_batch(
     assert last[KL_BEFORE_UPDATE.name] > 1e-4
     assert last[OUTSIDE_BEFORE_UPDATE_FRAC.name] == 0.0, "the window is around the start of the step"
     assert last["time/behavior_s"] > 0.0
-    killed = runs.killed_after(2, *CORRECTED, "rollout.placement=beside", "experiment_name=anchors_beside")
+    killed = runs.killed_after(2, *CORRECTED, "experiment_name=anchors_killed")
     same_record(runs.resume(killed), folder, step=4)
 
 
@@ -233,98 +236,92 @@ def test_with_weights_that_do_not_move_every_ratio_of_an_old_batch_is_one(runs):
         assert step[OUTSIDE_BEFORE_UPDATE_FRAC.name] == 0.0
 
 
+def test_run_recorded_with_engines_beside_it_is_resumed_inside_to_the_same_end(
+    runs, undisturbed, same_record, capsys
+):
+    folder = runs.killed_after(2, *LAGGED, "experiment_name=recorded_beside")
+    record = json.loads(folder.config_file.read_text())
+    record["rollout"] |= {"placement": "beside", "num_engines": 2, "engine_timeout_s": 1800.0}
+    folder.write_config(record)
+    assert main(["train", "--resume", folder.path.name, f"runs_dir={runs.runs_dir}"]) == 0
+    note = "rollout.placement=beside was removed; this run uses rollout.placement=inside"
+    assert f"note: {note}\n" in capsys.readouterr().out
+    assert note in folder.log_file.read_text()
+    same_record(folder, undisturbed, step=4)
+
+
 def rows_at(path):
     return pq.read_table(path).to_pylist()
 
 
-BESIDE = ("rollout.placement=beside", "rollout.num_engines=2")
-
-
-def test_a_run_with_two_engines_beside_it_is_the_run_with_one_inside(runs, deep, same_record):
-    folder = runs.train(*DEEP, *BESIDE, "num_steps=6", "experiment_name=deep_beside")
-    same_record(folder, deep, step=6)
-    assert [step[QUEUE_BATCHES.name] for step in steps_of(folder)] == [0, 3, 3, 3, 3, 3]
-    assert all(step[ENGINE_IDLE_S.name] >= 0.0 for step in steps_of(folder))
-    assert all(ENGINE_IDLE_S.name not in step for step in steps_of(deep))
-
-
-def test_an_evaluation_is_by_the_weights_of_its_step_whatever_is_sampled_ahead(runs):
-    """The checkpoint of step 4 asked anew gives the rows that the run had there from its two engines."""
-    folder = runs.train(*DEEP, *BESIDE, "num_steps=4", "experiment_name=deep_evaluated")
-    checkpoint = EvaluatedCheckpoint(run=folder.name, step=4, seed=0)
-    trained, policy = from_json(folder.config_file.read_text()), folder.checkpoint_path(4) / "policy"
+def test_an_evaluation_is_by_the_weights_of_its_step_whatever_is_sampled_ahead(runs, deep):
+    """The checkpoint of step 6 asked anew gives the rows that the run had there."""
+    checkpoint = EvaluatedCheckpoint(run=deep.name, step=6, seed=0)
+    trained, policy = from_json(deep.config_file.read_text()), deep.checkpoint_path(6) / "policy"
     settings = checkpoint_evaluation(
         trained, checkpoint, policy=policy, overrides=("tracking.figures=false",)
     )
-    assert settings.config.rollout.placement == "inside"
     anew = RunFolder(run_evaluation(settings))
-    rows = [rows_at(run.evaluation_path("arithmetic-test", 4)) for run in (anew, folder)]
+    rows = [rows_at(run.evaluation_path("arithmetic-test", 6)) for run in (anew, deep)]
     assert rows[0] == rows[1]
     assert {row["logprob_sum"] for row in rows[0]} != {
-        row["logprob_sum"] for row in rows_at(folder.evaluation_path("arithmetic-test", 0))
+        row["logprob_sum"] for row in rows_at(deep.evaluation_path("arithmetic-test", 0))
     }
 
 
-def test_a_batch_is_sampled_during_the_update_before_it(runs, undisturbed, same_record):
-    """A learning rate that moves weights far in a step: another batch would be another run."""
-    folder = runs.train(*LAGGED, *BESIDE, "experiment_name=beside")
-    same_record(folder, undisturbed, step=4)
-    overlaps = [step.get(OVERLAP_S.name, 0.0) for step in steps_of(folder)]
+SERVED = (
+    "rollout=vllm_cpu",
+    "rollout.placement=server",
+    "rollout.num_servers=2",
+    "rollout.max_mismatch=null",  # the stand-in's log-probabilities are no model's
+    "rollout.lag=1",
+    "model.head_dim=32",
+    "num_steps=4",
+    "checkpoint.every_num_steps=1",
+)
+
+
+@pytest.fixture
+def served(runs, monkeypatch):
+    """A run whose batches two stand-ins for vLLM's server sample during the updates."""
+    monkeypatch.setattr(servers, "ServerProcess", partial(ServerProcess, module="tests.server_stand_in"))
+    if not (runs.runs_dir / "served").is_dir():
+        runs.train(*SERVED, "experiment_name=served")
+    return runs.only("served")
+
+
+def test_servers_sample_a_batch_during_the_update_before_it(served):
+    steps = steps_of(served)
+    assert [step[STALENESS_STEPS.name] for step in steps] == [0, 1, 1, 1]
+    overlaps = [step.get(OVERLAP_S.name, 0.0) for step in steps]
     assert overlaps[0] == 0.0
     assert all(seconds > 0.0 for seconds in overlaps[1:])
-    assert all(OVERLAP_S.name not in step for step in steps_of(undisturbed))
+    assert all(step[ENGINE_IDLE_S.name] >= 0.0 for step in steps)
 
 
-def test_a_run_killed_with_engines_beside_it_goes_on_inside_to_the_same_end(runs, undisturbed, same_record):
-    folder = runs.killed_after(2, *LAGGED, *BESIDE, "experiment_name=beside_killed")
-    runs.resume(folder, "rollout.placement=inside", "rollout.num_engines=1")
-    same_record(folder, undisturbed, step=4)
+def test_served_run_killed_and_resumed_equals_an_undisturbed_one(runs, served, same_record):
+    folder = runs.killed_after(2, *SERVED, "experiment_name=served_killed")
+    same_record(runs.resume(folder), served, step=4)
 
 
-def test_a_run_whose_engine_is_killed_while_it_samples_is_the_same_run(
-    runs, undisturbed, same_record, monkeypatch
-):
-    generate, killed = DealtEngine.generate, []
-
-    def generate_and_kill(self, requests, sampling):
-        generations = generate(self, requests, sampling)
-        yield next(generations)
-        if not killed and threading.current_thread().name == "sampling-beside":
-            killed.append(self.process_ids[0])
-            os.kill(killed[0], signal.SIGKILL)
-        yield from generations
-
-    monkeypatch.setattr(DealtEngine, "generate", generate_and_kill)
-    folder = runs.train(*LAGGED, *BESIDE, "experiment_name=engine_killed")
-    assert killed
-    same_record(folder, undisturbed, step=4)
-
-
-def test_adapters_are_sampled_beside_too(runs, same_record):
-    adapters = (*LAGGED, "model.lora={rank: 4, alpha: 8}", "num_steps=3")
-    sequential = runs.train(*adapters, "experiment_name=adapters_lagged")
-    beside = runs.train(*adapters, *BESIDE, "experiment_name=adapters_beside")
-    same_record(beside, sequential, step=3)
-
-
-def test_an_update_that_fails_ends_the_sampling_beside_it(runs, monkeypatch):
+def test_an_update_that_fails_ends_the_sampling_beside_it(runs, served, monkeypatch):
     def fail(self, step):
-        raise RuntimeError("the optimiser is gone")
+        raise RuntimeError("the optimizer failed")
 
     monkeypatch.setattr(PolicyOptimizer, "step", fail)
-    with pytest.raises(RuntimeError, match="the optimiser is gone"):
-        runs.train(*LAGGED, *BESIDE, "experiment_name=failing_update")
+    with pytest.raises(RuntimeError, match="the optimizer failed"):
+        runs.train(*SERVED, "experiment_name=failing_update")
     assert all(thread.name != "sampling-beside" for thread in threading.enumerate())
 
 
-def test_sampling_that_fails_ends_the_run_with_its_own_message(runs, monkeypatch):
-    generate = DealtEngine.generate
+def test_sampling_that_fails_ends_the_run_with_its_own_message(runs, served, monkeypatch):
+    generate = ServerEngine.generate
 
     def fail_beside_an_update(self, requests, sampling):
         if threading.current_thread() is not threading.main_thread():
-            raise EngineError("the engine is gone")
+            raise EngineError("the engine failed")
         return generate(self, requests, sampling)
 
-    monkeypatch.setattr(DealtEngine, "generate", fail_beside_an_update)
-    with pytest.raises(EngineError, match="the engine is gone"):
-        runs.train(*LAGGED, *BESIDE, "experiment_name=failing_sampler")
+    monkeypatch.setattr(ServerEngine, "generate", fail_beside_an_update)
+    with pytest.raises(EngineError, match="the engine failed"):
+        runs.train(*SERVED, "experiment_name=failing_sampler")

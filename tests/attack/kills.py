@@ -252,9 +252,7 @@ def _sweep_record(runs_dir: Path) -> Record:
 
 KINDS = {
     "training": _training(),
-    "engines beside": _training(
-        "rollout.placement=beside", "rollout.num_engines=2", "rollout.unit_samples=8", "rollout.lag=2"
-    ),
+    "sampling ahead": _training("rollout.unit_samples=8", "rollout.lag=2"),
     "two processes": _training("compute.num_processes=2"),
     "evaluations of a suite": Kind(begin=_evaluate, again=_evaluate_again, record=_evaluation_record),
     "sweeps": Kind(begin=_sweep, again=_sweep, record=_sweep_record),

@@ -123,7 +123,18 @@ def test_the_small_setting_runs_everything_and_prints_one_table(tmp_path):
         [
             sys.executable,
             BENCHMARKS / "suite.py",
-            *("--size", "small", "--peer", "none", "--results", tmp_path / "results", "--work", tmp_path),
+            *(
+                "--size",
+                "small",
+                "--peer",
+                "none",
+                "--vllm",
+                "none",
+                "--results",
+                tmp_path / "results",
+                "--work",
+                tmp_path,
+            ),
         ],
         cwd=REPOSITORY,
         env={**os.environ, "COLUMNS": "200"},
@@ -141,11 +152,11 @@ def test_the_small_setting_runs_everything_and_prints_one_table(tmp_path):
         "packing",
         "update_cost",
         "grading",
-        "placement",
         "start_up",
     }
     assert expected <= found
     for title in ("a training step against TRL", "packed against padded", "start-up"):
         assert title in done.stdout
     assert "skipped: step against TRL: none is not there" in done.stdout
+    assert "skipped: placement: none does not exist" in done.stdout
     assert "[1/9]" in done.stderr

@@ -95,18 +95,6 @@ def test_a_checkpoint_gets_the_rows_and_scores_that_its_run_gave_it(evaluate, tr
     assert "tokens/s" in printed
 
 
-def test_any_number_of_engines_beside_it_gives_an_evaluation_the_rows_of_one_inside_to_the_bit(evaluate):
-    units = "rollout.unit_samples=4"  # of 16 samples: each of three engines has work
-    inside, _ = evaluate("--run", "last", units)
-    for num in (1, 3):
-        beside = ("rollout.placement=beside", f"rollout.num_engines={num}")
-        folder, printed = evaluate("--run", "last", units, *beside)
-        assert rows_of(folder) == rows_of(inside)
-        assert f"processes {num}" in printed
-        config = json.loads(folder.config_file.read_text())["rollout"]
-        assert (config["placement"], config["num_engines"], config["devices"]) == ("beside", num, None)
-
-
 def test_an_evaluation_whose_process_died_goes_on_and_ends_with_the_same_rows(evaluate, trained, runs_dir):
     folder, _ = evaluate("--run", trained.path.name, "evaluation.num_samples=4")
     whole, scores = rows_of(folder), folder.evaluations_file.read_text()

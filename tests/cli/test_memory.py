@@ -295,38 +295,40 @@ def test_a_phase_holds_what_is_there_at_once():
     assert peaks[Phase.UPDATE] > peaks[Phase.OPTIMIZER] + sizes["activations"] + sizes["proximal states"] - 1
 
 
-def test_engines_beside_the_trainer_each_take_memory_of_a_cpu_and_none_of_its_gpu():
-    beside = ("rollout=transformers", "rollout.lag=1", "rollout.placement=beside", "rollout.num_engines=2")
-    inside, outside = (compose(["rollout=transformers", *more]) for more in ((), beside))
+SERVED = ("rollout=vllm_cpu", "rollout.placement=server", "rollout.num_servers=2")
+
+
+def test_servers_each_take_memory_of_a_cpu_and_none_of_the_trainers_gpu():
+    inside, outside = (compose(["rollout=vllm_cpu", *more]) for more in ((), (*SERVED, "rollout.lag=1")))
     shape = exact_shape(inside)
     one, two = ({item.name: item for item in planned_memory(run, shape)} for run in (inside, outside))
     weights = one["weights, float32"].num_bytes
-    assert two["weights that engines read"].num_bytes == two["weights before the update"].num_bytes == weights
-    assert two["engine's copy of the weights"].num_bytes == 2 * weights
-    assert two["key-value cache"].num_bytes == 2 * one["key-value cache"].num_bytes
-    assert Phase.UPDATE in two["key-value cache"].phases
+    assert two["weights that servers read"].num_bytes == 2 * weights  # files of two versions
+    assert two["weights before the update"].num_bytes == weights
+    for name in ("engine's weights", "engine's cache"):
+        assert two[name].num_bytes == 2 * one[name].num_bytes
+        assert Phase.UPDATE in two[name].phases
     on_gpu = outside.model_copy(update={"compute": outside.compute.model_copy(update={"device": "cuda"})})
     assert not {item.name for item in planned_memory(on_gpu, shape)} & {
-        "key-value cache",
-        "weights that engines read",
+        "engine's weights",
+        "engine's cache",
+        "weights that servers read",
     }
 
 
-def test_a_vllm_outside_that_is_split_takes_its_weights_once_and_a_cache_for_each_process():
-    lines = ("rollout=vllm_cpu", "rollout.placement=beside", "rollout.num_engines=2")
+def test_server_of_several_processes_takes_its_weights_once_and_a_cache_for_each_process():
     whole, split = (
         {item.name: item.num_bytes for item in planned_memory(run, exact_shape(run))}
-        for run in (compose([*lines, f"rollout.tensor_parallel={num}"]) for num in (1, 2))
+        for run in (compose([*SERVED, f"rollout.tensor_parallel={num}"]) for num in (1, 2))
     )
     assert split["engine's weights"] == whole["engine's weights"]  # of 2 whole ones, or of 4 halves
     assert split["engine's cache"] == 2 * whole["engine's cache"] == 4 * 64 * 2**20
-    assert split["weights that engines read"] == whole["weights that engines read"]
+    assert split["weights that servers read"] == whole["weights that servers read"]
 
 
-def test_engines_beside_an_evaluation_are_planned_where_they_are():
+def test_servers_of_an_evaluation_are_planned_where_they_are():
     """On a CPU all of them; of GPUs, on which nothing else is, the one that most of them share."""
-    lines = ("rollout=transformers", "rollout.placement=beside", "rollout.num_engines=2")
-    shared = (*lines, "rollout.devices=[1,1]")
+    shared = (*SERVED, "rollout.devices=[1,1]")
 
     def items(*settings, device):
         config = compose(settings)
@@ -334,16 +336,12 @@ def test_engines_beside_an_evaluation_are_planned_where_they_are():
         found = planned_memory(config, exact_shape(config), trains=False)
         return {item.name: item.num_bytes for item in found}
 
-    alone, beside = (items(*run, device="cpu") for run in (lines[:1], lines))
-    weights, cache = alone["weights, float32"], alone["key-value cache of answers"]
-    assert beside["weights that engines read"] == weights
-    assert beside["engine's copy of the weights"] == 2 * weights
-    assert beside["key-value cache of answers"] == 2 * cache
-    for run, num in ((lines, 1), (shared, 2)):
-        assert items(*run, device="cuda") == {
-            "engine's copy of the weights": num * weights,
-            "key-value cache of answers": num * cache,
-        }
+    inside, served = (items(*run, device="cpu") for run in (SERVED[:1], SERVED))
+    names = ("engine's weights", "engine's cache")
+    assert served["weights that servers read"] == 2 * inside["weights, float32"]
+    assert [served[name] for name in names] == [2 * inside[name] for name in names]
+    for run, num in ((SERVED, 1), (shared, 2)):
+        assert items(*run, device="cuda") == {name: num * inside[name] for name in names}
 
 
 def test_a_large_model_is_planned_from_its_file_alone(capsys, tmp_path, monkeypatch):

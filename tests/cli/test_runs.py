@@ -240,13 +240,13 @@ def test_show_says_what_sampling_beside_training_allows(runs_dir, atrium):
     for line in (
         "sampling and training (medians of 5 steps)",
         "a step takes 8.5 s: sampling 6 s on 1 engine, training 2 s on 1 trainer, neither 0.5 s",
-        "each on devices of its own (rollout.lag=1 rollout.placement=beside): at least 6.5 s, 1.31 times",
+        "each on devices of its own (rollout.lag=1 rollout.placement=server): at least 6.5 s, 1.31 times",
         "with 3 to 1 devices, sampling to training: at least 2.5 s with 3 engines, where sampling scales",
     ):
         assert line in atrium("show", run.path.name, "--samples", "0")[1]
-    beside = ("rollout.placement=beside", "rollout.num_engines=2", "rollout.lag=2", "seed=7")
+    served = ("rollout=vllm", "rollout.placement=server", "rollout.num_servers=2", "rollout.lag=2", "seed=7")
     waits = times | {"time/batch_wait_s": 4.25, "time/step_s": 6.75}
-    _, printed, _ = atrium("show", make_run(runs_dir, *beside, times=waits).path.name)
+    _, printed, _ = atrium("show", make_run(runs_dir, *served, times=waits).path.name)
     assert "sampling 6 s on 2 engines, training 2 s on 1 trainer, neither 0.5 s" in printed
     assert "both at once: at least 6.5 s, of which 96.3 % is reached" in printed
     assert "with 6 to 1 devices" in printed

@@ -19,6 +19,7 @@ from atrium.cli.train import command as train
 
 DiskUsage = namedtuple("DiskUsage", "total used free")
 
+SERVED = ("rollout=vllm", "rollout.placement=server")
 OVERRIDES = [
     # What is not there, and what was meant.
     (["algorithm=atrr"], "algorithm=atrr", "did you mean atr?"),
@@ -133,9 +134,13 @@ OVERRIDES = [
     (["rollout.devicesx=null"], "rollout.devicesx=null", "did you mean rollout.devices?"),
     (["rollout.devices=" + "[" * 3_000 + "]" * 3_000], "rollout.devices=", "more than 32 deep"),
     (["rollout.devices=" + "[" * 150 + "]" * 150], "rollout.devices=", "more than 32 deep"),
-    (["rollout.overlap=true"], "rollout.overlap=true", "rollout.placement=beside"),
-    (["rollout.placement=besides"], "rollout.placement=besides", "did you mean beside?"),
-    (["rollout.num_engines=2"], "rollout.num_engines=2", "rollout.placement=beside"),
+    (["rollout.overlap=true"], "rollout.overlap=true", "rollout.placement=server"),
+    (["rollout.placement=severs"], "rollout.placement=severs", "did you mean server?"),
+    (["rollout.placement=beside"], "rollout.placement=beside", "choose rollout.placement=server with"),
+    (["rollout.placement=cluster"], "rollout.placement=cluster", "or rollout.placement=inside"),
+    (["rollout.num_engines=2"], "rollout.num_engines=2", "rollout.num_servers"),
+    (["rollout.engine_timeout_s=9"], "rollout.engine_timeout_s=9", "rollout.step_timeout_s"),
+    (["rollout.cluster_address=a:1"], "rollout.cluster_address=a:1", "rollout.servers"),
     (["rollout.placement=server"], "rollout.placement=server", "rollout=vllm"),
     (["rollout.num_servers=2"], "rollout.num_servers=2", "rollout.placement=server"),
     (["rollout=vllm", "rollout.servers=[host]"], "rollout.servers", "http"),
@@ -149,21 +154,13 @@ OVERRIDES = [
         "evaluation.temperature",
         "at most 2",
     ),
-    (["rollout.allow_open_cluster=true"], "rollout.allow_open_cluster=true", "rollout.placement=cluster"),
-    (["rollout.placement=beside", "rollout.cluster_address=a:1"], "rollout.cluster_address=a:1", "cluster"),
-    (["rollout.placement=cluster", "rollout.devices=[0]"], "rollout.devices=[0]", "rollout.placement=beside"),
-    (["rollout=vllm", "rollout.weight_transfer=nccl"], "rollout.weight_transfer=nccl", "beside or cluster"),
-    (["rollout.placement=cluster", "rollout.cluster_address=ray://a"], "cluster_address=ray://a", "rollout"),
-    (["rollout.placement=beside", "rollout.num_engines=3"], "rollout.num_engines=3", "rollout.unit_samples"),
-    (["rollout.placement=beside", "rollout.devices=[0,1]"], "rollout.devices=[0, 1]", "take 1 on each"),
+    (["rollout.devices=[0]"], "rollout.devices=[0]", "choose rollout.placement=server"),
+    (["rollout=vllm", "rollout.weight_transfer=nccl"], "rollout.weight_transfer=nccl", "placement=server"),
+    ([*SERVED, "rollout.devices=[0,1]"], "rollout.devices=[0, 1]", "take 1 on each"),
     (["model=qwen3_4b", "model.architecture.head_dim=1e-100"], "for head_dim a whole number", "not 1e-100"),
     (["model=qwen3_4b", "model.architecture.rms_norm_eps=1e-100"], "for rms_norm_eps 0, or", "not 1e-100"),
-    (["rollout.placement=beside", "compute.num_processes=2"], "rollout.num_engines=1", "a multiple of 2"),
-    (
-        ["rollout=vllm", "rollout.lag=1", "rollout.placement=beside", "rollout.sleep_level=1"],
-        "rollout.sleep_level=1",
-        "null",
-    ),
+    ([*SERVED, "compute.num_processes=2"], "rollout.num_servers=1", "a multiple of 2"),
+    ([*SERVED, "rollout.lag=1", "rollout.sleep_level=1"], "rollout.sleep_level=1", "null"),
     (
         ["rollout=vllm", "rollout.enforce_eager=true", "compute.compile=true"],
         "rollout.enforce_eager=true",

@@ -109,29 +109,29 @@ def test_vllm_has_the_gpu_for_itself_in_an_evaluation_unless_told_otherwise():
     assert (found.gpu_memory_fraction, found.sleep_level) == (0.9, None)
 
 
-def test_engines_beside_an_evaluation_are_asked_for_by_itself_and_by_any_number():
-    """They are no part of the run, which may have left a GPU to its trainer; a batch of it does not count."""
-    beside = ("rollout.placement=beside", "rollout.num_engines=5", "rollout.devices=[0,1,2,3,4]")
-    trained = ("rollout.placement=beside", "rollout.num_engines=2", "rollout.lag=1")
-    assert compose(trained).rollout.placement == "beside"
+def test_servers_of_an_evaluation_are_chosen_for_it_alone():
+    """They are no part of the run, which may have left a GPU to its trainer."""
+    served = ("rollout.placement=server", "rollout.num_servers=5", "rollout.devices=[0,1,2,3,4]")
+    trained = ("rollout=vllm_cpu", "rollout.placement=server", "rollout.num_servers=2", "rollout.lag=1")
     own = of_checkpoint(trained=trained).config.rollout
-    assert (own.placement, own.num_engines, own.lag) == ("inside", 1, 0)
-    for config in (compose_evaluation(beside).config, of_checkpoint(*beside, trained=trained).config):
-        assert (config.rollout.placement, config.rollout.num_engines) == ("beside", 5)
+    assert (own.placement, own.num_servers, own.lag) == ("inside", 1, 0)
+    typed = compose_evaluation(["rollout=vllm_cpu", *served]).config
+    for config in (typed, of_checkpoint(*served, trained=trained).config):
+        assert (config.rollout.placement, config.rollout.num_servers) == ("server", 5)
         assert config.rollout.devices == (0, 1, 2, 3, 4)
-    with pytest.raises(ConfigError, match=r"rollout\.num_engines=5.*choose rollout\.placement=beside"):
-        compose_evaluation(beside[1:2])
-    with pytest.raises(ConfigError, match=r"rollout\.unit_samples"):
-        compose(beside[:2])
+        assert config.rollout.kv_cache_mb == 64
+    with pytest.raises(ConfigError, match=r"rollout\.num_servers=5.*choose rollout\.placement=server"):
+        compose_evaluation(["rollout=vllm_cpu", served[1]])
+    with pytest.raises(ConfigError, match=r"rollout\.engine=transformers has no server; choose rollout=vllm"):
+        of_checkpoint(served[0], trained=("rollout=transformers",))
 
 
-def test_an_evaluations_vllm_is_split_where_it_is_asked_for_and_of_a_run_its_own_engine_is_asked():
-    split = ("rollout.placement=beside", "rollout.num_engines=2", "rollout.tensor_parallel=2")
+def test_server_of_an_evaluation_is_split_where_this_is_typed():
+    split = ("rollout.placement=server", "rollout.num_servers=2", "rollout.tensor_parallel=2")
     trained = ("rollout=vllm_cpu", *split, "rollout.num_prompts=12", "optimizer.num_minibatches=1")
     assert of_checkpoint(trained=trained).config.rollout.processes_per_engine == 1
     typed = of_checkpoint(*split, "rollout.devices=[0,1,2,3]", trained=trained).config.rollout
-    assert (typed.engine, typed.num_engines, typed.processes_per_engine) == ("vllm", 2, 2)
-    assert typed.kv_cache_mb == 64
+    assert (typed.engine, typed.num_servers, typed.processes_per_engine) == ("vllm", 2, 2)
     assert compose_evaluation(["rollout=vllm", *split]).config.rollout.processes_per_engine == 2
     with pytest.raises(ConfigError, match="unknown key"):
         of_checkpoint(*split, trained=("rollout=transformers",))

@@ -9,8 +9,8 @@ import pytest
 from tests.config.test_evaluation import of_checkpoint
 
 from atrium.assemble.memory import check_memory, known_shape
-from atrium.assemble.placement import engine_devices
 from atrium.assemble.ranks import joined_ranks
+from atrium.assemble.servers import engine_devices
 from atrium.cli import main
 from atrium.config.compose import compose, from_json, to_json
 from atrium.config.machine import Machine
@@ -74,17 +74,17 @@ def test_fewer_engines_than_processes_need_fewer_prompts():
     assert config.rollout.ranks_per_engine == 2
 
 
-BESIDE = ("rollout=vllm", "rollout.placement=beside", "rollout.num_engines=2", "rollout.tensor_parallel=2")
+SERVED = ("rollout=vllm", "rollout.placement=server", "rollout.num_servers=2", "rollout.tensor_parallel=2")
 
 
-def test_engines_outside_have_processes_of_their_own():
-    rollout = compose(BESIDE).rollout
+def test_servers_have_processes_of_their_own():
+    rollout = compose(SERVED).rollout
     assert (rollout.processes_per_engine, rollout.ranks_per_engine) == (2, 1)
     with pytest.raises(ConfigError, match=r"devices=\[1, 2\]: .* take 4 on each machine"):
-        compose([*BESIDE, "rollout.devices=[1,2]"])
+        compose([*SERVED, "rollout.devices=[1,2]"])
     with pytest.raises(ConfigError, match=r"gives one engine the GPUs 0, 0, and .*tensor_parallel=2"):
-        compose([*BESIDE, "rollout.devices=[1,2,0,0]"])
-    compose([*BESIDE, "rollout.devices=[1,2,1,2]"])
+        compose([*SERVED, "rollout.devices=[1,2,0,0]"])
+    compose([*SERVED, "rollout.devices=[1,2,1,2]"])
 
 
 @pytest.mark.parametrize(
@@ -95,17 +95,17 @@ def test_engines_outside_have_processes_of_their_own():
         (("compute.num_processes=2", "rollout.num_prompts=4"), 2, [(("2", "3"),), (("4", "5"),)]),
     ],
 )
-def test_each_process_of_an_engine_outside_has_a_gpu_of_its_own(
+def test_each_process_of_a_server_has_a_gpu_of_its_own(
     with_a_gpu, monkeypatch, settings, num_ranks, expected
 ):
-    monkeypatch.setattr("atrium.assemble.placement.visible_gpus", lambda: tuple("012345"))
-    config = compose([*BESIDE, "compute.device=cuda", *settings], machine=with_a_gpu)
+    monkeypatch.setattr("atrium.assemble.servers.visible_gpus", lambda: tuple("012345"))
+    config = compose([*SERVED, "compute.device=cuda", *settings], machine=with_a_gpu)
     for local_rank, of_rank in enumerate(expected):
         ranks = Ranks()
         ranks.size = ranks.local_size = num_ranks
         ranks.local_rank = local_rank
         assert engine_devices(config, ranks) == of_rank
-    monkeypatch.setattr("atrium.assemble.placement.visible_gpus", lambda: tuple("0123"))
+    monkeypatch.setattr("atrium.assemble.servers.visible_gpus", lambda: tuple("0123"))
     with pytest.raises(ConfigError, match=r"name others with rollout\.devices"):
         engine_devices(config, ranks)
 

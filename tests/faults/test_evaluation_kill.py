@@ -157,17 +157,11 @@ def undisturbed(runs_dir):
     return folder
 
 
-BESIDE = ("rollout.placement=beside", "rollout.num_engines=2")
-
-
-@pytest.mark.parametrize(("moments", "placed"), [((0, 1, 2), ()), ((1,), BESIDE)], ids=["inside", "beside"])
-def test_an_evaluation_killed_at_any_moment_and_resumed_has_the_same_rows(
-    runs_dir, undisturbed, moments, placed
-):
+def test_an_evaluation_killed_at_any_moment_and_resumed_has_the_same_rows(runs_dir, undisturbed):
     known = [folder.path for folder in evaluations(runs_dir)]
-    process = start(runs_dir, *EVALUATE, *placed)
+    process = start(runs_dir, *EVALUATE)
     folder = begun(process, runs_dir, known)
-    for num_parts in moments:
+    for num_parts in (0, 1, 2):
         wait_for_parts(process, folder, num_parts)
         process.send_signal(signal.SIGKILL)
         code, _ = end(process)
@@ -180,31 +174,14 @@ def test_an_evaluation_killed_at_any_moment_and_resumed_has_the_same_rows(
     assert scores_of(folder) == scores_of(undisturbed)
     assert parts_of(folder) == []
     assert read_status(folder.status_file).state == RunState.FINISHED
-    if moments[-1]:
-        assert f"{BENCHMARK}: " in (log := folder.log_file.read_text())
-        assert "problems are finished already" in log
+    assert f"{BENCHMARK}: " in (log := folder.log_file.read_text())
+    assert "problems are finished already" in log
 
 
-def test_an_evaluation_goes_on_to_the_same_rows_when_an_engine_beside_it_is_killed(runs_dir, undisturbed):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_request_to_stop_is_heard_at_once_and_says_how_to_go_on(runs_dir, undisturbed, number):
     known = [folder.path for folder in evaluations(runs_dir)]
-    process = start(runs_dir, *EVALUATE, *BESIDE)
-    folder = begun(process, runs_dir, known)
-    wait_for_parts(process, folder, 1)
-    children = psutil.Process(process.pid).children(recursive=True)
-    engines = [child for child in children if "forkserver" in " ".join(child.parent().cmdline())]
-    assert len(engines) == 2
-    engines[0].kill()
-    assert end(process) == (0, "")
-    assert "engine 0 died" in folder.log_file.read_text() or "engine 1 died" in folder.log_file.read_text()
-    assert rows_of(folder, BENCHMARK) == rows_of(undisturbed, BENCHMARK)
-    _, alive = psutil.wait_procs(children, timeout=30)
-    assert not alive
-
-
-@pytest.mark.parametrize(("number", "placed"), [(signal.SIGINT, ()), (signal.SIGTERM, BESIDE)])
-def test_a_request_to_stop_is_heard_at_once_and_says_how_to_go_on(runs_dir, undisturbed, number, placed):
-    known = [folder.path for folder in evaluations(runs_dir)]
-    process = start(runs_dir, *EVALUATE, *placed)
+    process = start(runs_dir, *EVALUATE)
     folder = begun(process, runs_dir, known)
     wait_for_parts(process, folder, 1)
     children = psutil.Process(process.pid).children(recursive=True)

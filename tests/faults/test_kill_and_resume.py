@@ -16,7 +16,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -242,85 +241,13 @@ def test_nearly_all_kills_met_a_living_run(stories):
     assert num_killed >= 0.9 * sum(num_moments for _, num_moments in stories)
 
 
-LAGGED = ("rollout.lag=2", "rollout.unit_samples=8")
-BESIDE = (*LAGGED, "rollout.placement=beside", "rollout.num_engines=2")
-
-
-def victims(process, kind):
-    """The processes of a run that are engines, or what these are forked from, or ranks, or the trainer."""
-    if kind == "trainer":
-        return [process.popen]
-    found = []
-    for one in leftovers(process.runs_dir):
-        with contextlib.suppress(psutil.Error, OSError):  # it has ended since it was found
-            command = " ".join(one.cmdline())
-            is_forked = "forkserver" in command and os.getsid(one.pid) == one.pid
-            kinds = {
-                "engine": is_forked,
-                "their parent": "forkserver" in command and not is_forked,
-                "rank": "atrium.cli.rank" in command and "forkserver" not in command,
-            }
-            found += [one] if kinds[kind] else []
-    return found
-
-
-def kill_one(process, kind, rng):
-    """Kill a process of the run; whether one of that kind lived: a lost one may not be there again yet."""
-    found = victims(process, kind)
-    if found:
-        found[int(rng.integers(len(found)))].kill()
-    return bool(found)
-
-
-def killed_while_sampling_ahead(process, kinds):
-    """Kill a process of the next kind after each step, go on where the run ends by it; the run at its end."""
-    rng = np.random.default_rng(SEED)
-    for step, kind in enumerate(kinds, 1):
-        assert process.wait_for_steps(step)
-        time.sleep(rng.uniform(0.0, 0.3))
-        assert process.wait_for(partial(kill_one, process, kind, rng))
-        if kind == "trainer":
-            assert process.end()[0] == -signal.SIGKILL
-            assert_no_leftovers(process.runs_dir)
-            process = start(process.runs_dir, "--resume", str(process.folder.path))
-    code, said = process.end()
-    assert code == 0, said
-    assert "is started again, and its work is asked again" in process.folder.log_file.read_text()
-    assert_no_leftovers(process.runs_dir)
-    return process
-
-
-def test_kills_of_any_process_while_engines_sample_ahead_change_nothing(runs_dirs):
-    inside = start(runs_dirs("lagged"), *SETTINGS, *LAGGED)
-    assert inside.end() == (0, "")
-    beside = start(runs_dirs("beside"), *SETTINGS, *BESIDE)
-    kinds = ("engine", "their parent", "engine", "trainer", "engine")
-    beside = killed_while_sampling_ahead(beside, kinds)
-    assert_equal_runs(beside.folder, inside.folder)
-
-
-def test_two_ranks_with_engines_apart_are_those_with_an_engine_inside_each_whatever_is_killed(runs_dirs):
-    ranks = ("compute.num_processes=2", "compute.timeout_s=60", "rollout.lag=2", "rollout.unit_samples=4")
-    inside = start(runs_dirs("ranks"), *SETTINGS, *ranks)
-    code, said = inside.end()
-    assert code == 0, said
-    two_each = ("rollout.placement=beside", "rollout.num_engines=4", "compute.max_restarts=1")
-    apart = start(runs_dirs("apart"), *SETTINGS, *ranks, *two_each)
-    apart = killed_while_sampling_ahead(apart, ("engine", "their parent", "engine", "rank"))
-    assert_equal_runs(apart.folder, inside.folder)
-    records = read_json_lines(apart.folder.metrics_file).records
-    assert any(record.get("time/overlap_s") for record in records)
-
-
 LONG_STEPS = ("num_steps=50", "rollout.num_prompts=64", "rollout.group_size=8")
 
 
-@pytest.mark.parametrize(
-    ("number", "placed"), [(signal.SIGINT, BESIDE), (signal.SIGTERM, ()), (signal.SIGHUP, ())]
-)
-def test_a_request_to_stop_ends_the_run_after_its_step_with_a_checkpoint(runs_dirs, number, placed):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_request_to_stop_ends_the_run_after_its_step_with_a_checkpoint(runs_dirs, number):
     long = ("num_steps=500", "checkpoint.every_num_steps=500")
-    process = start(runs_dirs(number.name), *SETTINGS, *placed, *long)
+    process = start(runs_dirs(number.name), *SETTINGS, *long)
     assert process.wait_for_steps(2)
     process.popen.send_signal(number)
     code, said = process.end()

@@ -110,6 +110,6 @@ def test_weights_are_sent_to_another_gpu_over_nccl(tmp_path, placement):
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="the trainer and an engine take a GPU each")
 def test_a_run_samples_on_another_gpu_with_weights_that_are_sent_over_nccl(tmp_path):
-    sent = ("rollout.placement=beside", "rollout.lag=1", "rollout.weight_transfer=nccl")
+    sent = ("rollout.placement=server", "rollout.lag=1", "rollout.weight_transfer=nccl")
     assert main(["train", *SHORT_RUN, *sent, f"runs_dir={tmp_path}", "optimizer.learning_rate=1e-4"]) == 0
     assert_trained(tmp_path)

@@ -87,20 +87,21 @@ def test_a_node_with_too_few_gpus_is_refused(driver):
         launching.check_node(on_gpus(4))
 
 
-def test_engines_beside_the_processes_of_a_node_take_gpus_of_their_own(driver):
-    beside = ("rollout.placement=beside", "rollout.unit_samples=8")
-    launching.check_node(on_gpus(1, *beside, "rollout.num_engines=2"))
-    launching.check_node(on_gpus(2, *beside, "rollout.num_engines=2", "rollout.devices=[2,2]"))
-    for engines in (["rollout.num_engines=2"], ["rollout.num_engines=2", "rollout.devices=[2,3]"]):
-        with pytest.raises(ConfigError, match="they and the engines beside them take 4; allowed is 3"):
-            launching.check_node(on_gpus(2, *beside, *engines))
+def test_servers_of_a_node_take_gpus_of_their_own(driver):
+    served = ("rollout=vllm", "rollout.placement=server", "rollout.num_servers=2")
+    launching.check_node(on_gpus(1, *served))
+    launching.check_node(on_gpus(2, *served, "rollout.devices=[2,2]"))
+    for devices in ([], ["rollout.devices=[2,3]"]):
+        with pytest.raises(ConfigError, match="they and the servers beside them take 4; allowed is 3"):
+            launching.check_node(on_gpus(2, *served, *devices))
 
 
-def test_engines_beside_one_process_are_counted_before_a_model_is_loaded(driver, tmp_path, capfd):
-    beside = ["rollout.placement=beside", "rollout.num_engines=3", "rollout.unit_samples=8"]
-    assert main(["train", f"runs_dir={tmp_path / 'runs'}", "compute.device=cuda", *beside]) == 2
+def test_servers_are_counted_before_a_model_is_loaded(driver, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("atrium.rollout.vllm_environment._version", {"vllm": "0.32.0"}.get)
+    served = ["rollout=vllm", "rollout.placement=server", "rollout.num_servers=3"]
+    assert main(["train", f"runs_dir={tmp_path / 'runs'}", "compute.device=cuda", *served]) == 2
     said = capfd.readouterr()
-    assert "they and the engines beside them take 4; allowed is 3" in said.err
+    assert "they and the servers beside them take 4; allowed is 3" in said.err
     assert "compute: cuda" not in said.out  # what is said before torch is loaded
     assert not list((tmp_path / "runs").glob("[!.]*"))
 

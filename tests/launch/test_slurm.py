@@ -66,11 +66,11 @@ def test_the_script_asks_for_what_the_settings_say(tmp_path, capsys, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_script_asks_for_the_gpus_of_engines_beside_the_trainer_too(tmp_path, capsys, monkeypatch):
+def test_script_requests_the_gpus_of_servers_too(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
+    monkeypatch.setattr("atrium.rollout.vllm_environment._version", {"vllm": "0.32.0"}.get)
     processes = ("compute=slurm", "compute.num_nodes=2", "compute.num_processes=2")
-    engines = ("rollout=transformers", "rollout.placement=beside", "rollout.num_engines=12")
-    settings = (*processes, *engines, "rollout.num_prompts=96", "rollout.unit_samples=8")
+    settings = (*processes, "rollout=vllm", "rollout.placement=server", "rollout.num_servers=12")
     assert main(["train", *settings, f"runs_dir={tmp_path}", "--print-script"]) == 0
     script = capsys.readouterr().out
     assert "#SBATCH --nodes=2" in script

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import multiprocessing
-import os
-import pickle
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tests.ray_cluster import ray_cluster_here
 from tests.scripted_engine import ScriptedCompletion, ScriptedEngine
 from tests.vllm.settings import vllm_settings
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from atrium.assemble.cluster import join_cluster
-from atrium.config.compose import compose
 from atrium.processes import is_alive
-from atrium.rollout.dealt_engine import DealtEngine
 from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
-from atrium.rollout.engine_process import EngineProcesses, preload
-from atrium.rollout.engine_worker import EngineStart
-from atrium.rollout.shared_weights import SharedWeights
 from atrium.rollout.transformers_engine import TransformersEngine
 from atrium.seeding import derive_seed
 
@@ -149,72 +136,6 @@ def vllm_engine(policy):
     return VLLM_ENGINES[-1]
 
 
-DEALT_ENGINES = []
-DEALT_UNIT_SAMPLES = 4
-
-
-def dealt_engine(policy):
-    """Two processes beside this one, started once, with the policy's weights."""
-    if not DEALT_ENGINES or DEALT_ENGINES[-1].is_closed:
-        DEALT_ENGINES.append(start_dealt(policy, num_engines=2, unit_samples=DEALT_UNIT_SAMPLES))
-    DEALT_ENGINES[-1].update_weights(policy.model.state_dict(), 0)
-    return DEALT_ENGINES[-1]
-
-
-CLUSTER_ENGINES = []
-
-
-def cluster_engine(policy):
-    """Two actors on two Ray nodes, started once, with the policy's weights."""
-    if not CLUSTER_ENGINES or CLUSTER_ENGINES[-1].is_closed:
-        CLUSTER_ENGINES.append(
-            start_dealt(policy, num_engines=2, unit_samples=DEALT_UNIT_SAMPLES, place=actors)
-        )
-    CLUSTER_ENGINES[-1].update_weights(policy.model.state_dict(), 0)
-    return CLUSTER_ENGINES[-1]
-
-
-def processes(start, weights, num_engines, num_processes=1):
-    """A place of processes that print into files of their own."""
-    preload()
-    logs, devices = Path(tempfile.mkdtemp()), ((None,) * num_processes,) * num_engines
-    return EngineProcesses(start, weights, devices=devices, logs=logs, timeout_s=600.0)
-
-
-def actors(start, weights, num_engines, num_processes=1):
-    """A place of actors, on the cluster that this process joins for it."""
-    os.environ.update(ray_cluster_here())
-    join_cluster(compose(["rollout=transformers", "rollout.placement=cluster"]).rollout)
-    from atrium.rollout.engine_actor import EngineActors  # Ray reads the environment when it is imported
-
-    sizes = {"num_engines": num_engines, "num_processes": num_processes}
-    return EngineActors(start, weights, **sizes, needs={"CPU": 1}, timeout_s=600.0)
-
-
-def start_dealt(policy, *, num_engines, unit_samples, build=None, place=processes):
-    """An engine that deals over others of its own."""
-    shared = SharedWeights(policy.model.state_dict())
-    build = build or pickle.dumps(partial(transformers_engine, policy, unit_samples=unit_samples))
-    return DealtEngine(
-        place(EngineStart(build=build, plugins=(), places=shared.places, device="cpu"), shared, num_engines),
-        unit_samples=unit_samples,
-        context_length=policy.context_length,
-        log=print,
-    )
-
-
-@contextlib.contextmanager
-def trainer_of(life):
-    """A process that has something from a connection to say, and the connection."""
-    context = multiprocessing.get_context("forkserver")
-    ours, theirs = context.Pipe()
-    with ours, theirs:
-        trainer = context.Process(target=life, args=(theirs,))
-        trainer.start()
-        yield trainer, ours
-        trainer.join()
-
-
 def are_gone(pids):
     """Whether all these processes end, soon."""
     deadline = time.monotonic() + 60.0
@@ -243,8 +164,6 @@ MODEL_ENGINES: dict[str, Callable[[Policy], Engine]] = {
     "transformers": transformers_engine,
     "transformers_in_small_waves": transformers_engine_in_small_waves,
     "transformers_without_fused_steps": transformers_engine_without_fused_steps,
-    "dealt": dealt_engine,
-    "cluster": cluster_engine,
     "vllm": vllm_engine,
 }
 """Engines that sample from a model's distribution: the whole contract."""
@@ -255,7 +174,7 @@ ENGINES: dict[str, Callable[[Policy], Engine]] = {**MODEL_ENGINES, "scripted": s
 
 def _params(engines):
     """The names of engines; those that need more are left to `make test-full` and `make test-vllm`."""
-    marks = {"vllm": [pytest.mark.vllm], "cluster": [pytest.mark.full]}
+    marks = {"vllm": [pytest.mark.vllm]}
     return [pytest.param(name, marks=marks.get(name, [])) for name in engines]
 
 

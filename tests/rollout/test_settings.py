@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from atrium.config.compose import compose, from_json, to_json
-from atrium.errors import ConfigError, MissingDependencyError
+from atrium.errors import ConfigError
 from atrium.models.shape import read_shape
 from atrium.records import Phase
-from atrium.rollout import declaration
 from atrium.rollout.declaration import EngineDemand
 from atrium.rollout.settings import EngineSettings
 
@@ -24,7 +23,6 @@ DEMAND = EngineDemand(
     dtype="bfloat16",
     weight_bytes=4,
     is_apart=False,
-    overlaps=False,
     num_ranks=1,
     rollout_tokens=1 << 20,
     evaluation_tokens=4096,
@@ -104,36 +102,23 @@ def test_what_is_decoded_at_once_is_bounded_and_shared_by_processes():
     free = engine("rollout=transformers")
     num_tokens = (1 << 20) // 2  # 256 of 512 samples
     assert sizes(free)["key-value cache"].num_bytes == num_tokens * 2 * 28 * 8 * 128 * 4
-    shared = EngineDemand(**{**vars(DEMAND), "num_ranks": 4, "is_apart": True, "overlaps": True})
+    shared = EngineDemand(**{**vars(DEMAND), "num_ranks": 4, "is_apart": True})
     bounded = sizes(free.model_copy(update={"max_batch_tokens": 8192}), shared)
     assert bounded["key-value cache"].num_bytes == 8192 * 2 * 28 * 8 * 128 * 4
     assert bounded["engine's copy of the weights"].num_bytes == 4 * QWEN3_1_7B.num_parameters
-    assert Phase.UPDATE in bounded["key-value cache"].phases
-
-
-def test_engines_beside_the_trainer_need_memory_that_they_inherit(monkeypatch):
-    beside = engine("rollout.placement=beside")
-    beside.check_machine("cpu")
-    monkeypatch.delattr(os, "memfd_create")
-    with pytest.raises(ConfigError, match=r"rollout\.placement=beside.*allowed is inside"):
-        beside.check_machine("cpu")
 
 
 @pytest.mark.parametrize(
     ("line", "obstacle"),
     [
         ("compute.device=cpu", "compute.device=cpu has no GPU"),
-        ("rollout=transformers", "rollout.engine=transformers reads weights in memory alone"),
-        ("rollout.sleep_level=2", "sleeps (rollout.sleep_level) has nothing"),
         ("rollout.devices=[1, 1]", "rollout.devices=[1, 1] names a GPU twice or one of the trainer's"),
         ("rollout.devices=[1, 0]", "the first 1, and NCCL takes one process on each"),
     ],
 )
 def test_weights_are_sent_to_gpus_of_their_own_or_refused_in_one_line(line, obstacle):
-    beside = ("rollout=vllm", "compute.device=cuda", "rollout.placement=beside", "rollout.num_engines=2")
-    sent = (*beside, "rollout.weight_transfer=nccl")
-    afar = engine(*sent, "rollout.placement=cluster")
-    assert (afar.sends_weights_afar, engine(*sent).sends_weights_afar) == (True, False)
+    served = ("rollout=vllm", "compute.device=cuda", "rollout.placement=server", "rollout.num_servers=2")
+    sent = (*served, "rollout.weight_transfer=nccl")
     assert engine(*sent, "rollout.devices=[2, 1]").sends_weights
     with pytest.raises(ConfigError, match=re.escape(obstacle)) as raised:
         compose([*sent, line])
@@ -142,18 +127,10 @@ def test_weights_are_sent_to_gpus_of_their_own_or_refused_in_one_line(line, obst
     assert engine(*sent).for_evaluation().weight_transfer == "host"
 
 
-def test_engines_on_a_cluster_need_ray(monkeypatch):
-    on_cluster = engine("rollout.placement=cluster")
-    on_cluster.check_machine("cpu")
-    monkeypatch.setattr(declaration, "find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match=r"Ray is not installed; run `make install EXTRAS=ray`"):
-        on_cluster.check_machine("cpu")
-
-
 def test_what_earlier_runs_recorded_of_sampling_before_the_update_is_read():
     stored = json.loads(to_json(compose([])))
     stored["rollout"]["overlap"] = False
     assert from_json(json.dumps(stored)).rollout.placement == "inside"
     stored["rollout"]["overlap"] = True
-    with pytest.raises(ConfigError, match=r"rollout\.overlap=true: .*rollout\.placement=beside"):
+    with pytest.raises(ConfigError, match=r"rollout\.overlap=true: .*rollout\.placement=server"):
         from_json(json.dumps(stored))

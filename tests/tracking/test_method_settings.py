@@ -20,8 +20,8 @@ PLACES = {
     "experiment_name": "elsewhere",
     "checkpoint.keep_last": 7,
     "seed": 3,
-    "rollout.placement": "beside",
-    "rollout.num_engines": 2,
+    "rollout.placement": "server",
+    "rollout.num_servers": 2,
     "rollout.unit_samples": 64,
 }
 BASE = {
@@ -65,6 +65,14 @@ def num_apart(folders):
 @pytest.mark.parametrize("key", CHANGES)
 def test_what_changes_numbers_tells_methods_apart(record, key):
     assert num_apart([record(0), record(1, key, CHANGES[key])]) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("placement", "beside"), ("num_engines", 2), ("engine_timeout_s", 9.0), ("cluster_address", "a:1")],
+)
+def test_places_that_earlier_versions_recorded_tell_no_methods_apart(record, key, value):
+    assert num_apart([record(0), record(1, f"rollout.{key}", value)]) == (1, 1)
 
 
 @pytest.mark.parametrize("key", PLACES)

@@ -34,9 +34,9 @@ def main(folder, *overrides):
         # The trainer has the first GPU, of which Ray is not told.
         os.environ.update(ray_cluster_here(CUDA_VISIBLE_DEVICES="1"))
     # Only now: plugins come before the settings.
+    from atrium.assemble.placement import build_placed_engine
     from tests.vllm.test_vllm_engine import mean_gap, request
 
-    from atrium.assemble.placement import build_placed_engine
     from atrium.config.compose import compose
     from atrium.errors import EngineError
     from atrium.models.settings import TinySettings

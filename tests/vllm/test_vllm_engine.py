@@ -20,7 +20,6 @@ from atrium.errors import EngineError
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy
 from atrium.rollout.engine import GenerationRequest, SamplingParams
-from atrium.rollout.shared_weights import SharedWeights, tensors_in
 from atrium.rollout.vllm_engine import VllmEngine
 from atrium.rollout.vllm_start import Place, model_folder
 from atrium.train.measure.mismatch import check_mismatch
@@ -288,7 +287,7 @@ def test_vllm_names_its_two_pools_of_memory_as_the_engine_wakes_them():
 
 def test_weights_that_are_rounded_on_their_way_are_those_that_vllm_rounds_itself(policy):
     weights = build_tiny_policy(TinySettings(head_dim=32), seed=1).model.state_dict()
-    shared = SharedWeights(weights, torch.bfloat16)
+    rounded = {name: weight.to(torch.bfloat16) for name, weight in weights.items()}
     engine = VllmEngine(
         model=policy.model,
         tokenizer=policy.tokenizer,
@@ -298,10 +297,9 @@ def test_weights_that_are_rounded_on_their_way_are_those_that_vllm_rounds_itself
         cache_dir=CACHE,
     )
     found = []
-    for version, given in enumerate((weights, tensors_in(shared.memory, shared.places)), 1):
+    for version, given in enumerate((weights, rounded), 1):
         engine.update_weights(given, version)
         (generation,) = engine.generate([request(*range(8))], SamplingParams(max_new_tokens=24))
         found.append([(one.token_ids.tolist(), one.logprobs.tolist()) for one in generation.completions])
     engine.close()
-    shared.close()
     assert found[0] == found[1]

@@ -20,11 +20,11 @@ from atrium.assemble.dry_run import try_grader
 from atrium.assemble.engines import check_model
 from atrium.assemble.fitting import changed
 from atrium.assemble.graders import BenchmarkGraders, build_grader, grader_version
-from atrium.assemble.placement import build_placed_engine
 from atrium.assemble.policies import build_policy, copy_out_of_mmap
 from atrium.assemble.prepared import loading_for, tokenizer_of
 from atrium.assemble.prompts import checked_encoder, prompt_hashes
 from atrium.assemble.run import Run, RunRequest, opened, start_of
+from atrium.assemble.servers import build_placed_engine
 from atrium.assemble.task import evaluated_benchmark, require_same_data
 from atrium.compare.figures.pass_at_k import draw_pass_at_k
 from atrium.config.dates import dated
@@ -170,13 +170,13 @@ def _evaluate_all(
 
 
 def _engine(run: Run, policy: Policy) -> Engine:
-    """The engine, or all of them as one: beside this process on the first GPUs, where none are named."""
+    """The engine; servers have the first GPUs unless `rollout.devices` names others."""
     config, rollout = run.config, run.config.rollout
-    if rollout.placement != "inside":
-        run.listener.phase("starting the engines")
-    if rollout.placement in ("beside", "server") and rollout.devices is None and not rollout.servers:
-        num_gpus = rollout.num_outside * rollout.processes_per_engine
-        config = changed(config, rollout={"devices": tuple(range(num_gpus))})
+    if rollout.placement == "server":
+        run.listener.phase("starting the servers")
+        if rollout.devices is None and not rollout.servers:
+            num_gpus = rollout.num_servers * rollout.processes_per_engine
+            config = changed(config, rollout={"devices": tuple(range(num_gpus))})
     return build_placed_engine(config, policy, run.folder.engines_dir, run.log)
 
 

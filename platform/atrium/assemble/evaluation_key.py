@@ -37,7 +37,7 @@ _HASHED_THEMSELVES = {
     *TinySettings.model_fields,
     *("kind", "source", "revision", "weights", "architecture", "seed", "warmup", "lora", "prompt"),
 }
-_OF_WAITING = {"sleep_level", "engine_timeout_s", "start_timeout_s", "step_timeout_s"}
+_OF_WAITING = {"sleep_level", "start_timeout_s", "step_timeout_s"}
 _OF_BANK = BankSettings.model_fields.keys() - DecoderSettings.model_fields.keys()
 _READ_OF_COMPUTE = {"device", "dtype", "head_dtype"}
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")

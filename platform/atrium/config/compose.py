@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from yaml import YAMLError
 
 from atrium.config.consistency import check_consistency
+from atrium.config.earlier import upgraded
 from atrium.config.files import CONFIG_NAME, LOCAL, check_method_name, conf_folder, parse_yaml, read_groups
 from atrium.config.machine import Machine, engine_choice, resolve_auto, this_machine
 from atrium.config.messages import config_error
@@ -133,17 +134,13 @@ def from_json(text: str, *, trains: bool = True) -> RunConfig:
         raise ConfigError(f"the stored configuration is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError("the stored configuration is not a JSON object")
-    rollout = data.get("rollout")
-    if isinstance(rollout, dict) and rollout.get("overlap") is False:  # what placement=inside was once called
-        del rollout["overlap"]
-    return validated(data, trains=trains)
+    return validated(upgraded(data), trains=trains)
 
 
 def validated(data: Mapping[str, Any], *, trains: bool = True) -> RunConfig:
     """The configuration that plain data holds; `ConfigError` names the first wrong setting.
 
-    Where nothing trains by it, the method of a run from before a rule was made is not held against the rule,
-    and no batch of rollouts is dealt.
+    Where nothing trains by it, the method of a run from before a rule was made is not held against the rule.
     """
     try:
         # Through JSON, in which a list may stand for a tuple and text for an enumeration.
@@ -153,7 +150,6 @@ def validated(data: Mapping[str, Any], *, trains: bool = True) -> RunConfig:
     check_consistency(config)
     if trains:
         config.method.check(config.use)
-        config.rollout.check_batch(config.compute.world_size)
     return config
 
 

@@ -24,11 +24,22 @@ Details = Mapping[str, Any]
 """An error as pydantic describes it."""
 _QUOTED = re.compile(r"'([^']*)'")
 
+_NO_PLACEMENT = (
+    "this placement was removed; choose rollout.placement=server with rollout=vllm (rollout.servers names "
+    "servers on other machines), or rollout.placement=inside"
+)
 _GONE = {
-    "rollout.overlap": "there is no such setting any more; rollout.placement=beside samples during updates, "
-    "by engines in processes of their own, and inside, the default, before them",
+    "rollout.overlap": "this setting was removed; rollout.placement=server with rollout=vllm samples during "
+    "updates, and rollout.placement=inside, the default, before them",
+    "rollout.placement=beside": _NO_PLACEMENT,
+    "rollout.placement=cluster": _NO_PLACEMENT,
+    "rollout.num_engines": "this setting was removed; with rollout.placement=server choose "
+    "rollout.num_servers",
+    "rollout.engine_timeout_s": "this setting was removed; servers have rollout.step_timeout_s",
+    "rollout.cluster_address": "this setting was removed; rollout.servers names servers on other machines",
+    "rollout.allow_open_cluster": "this setting was removed; rollout.servers names servers on other machines",
 }
-"""What became of settings that earlier versions had."""
+"""What replaces settings, or values of settings, of earlier versions."""
 
 _ALLOWED = {
     "int_type": "a whole number",
@@ -78,6 +89,8 @@ def _line(key: str, details: Sequence[Details], model: type[BaseModel], data: ob
     if first["type"].startswith("union_tag"):
         key = f"{key}.{_discriminator(first)}"
     value = _value_at(key, data)
+    if (gone := _GONE.get(f"{key}={value}")) is not None:
+        return f"{key}={value}: {gone}"
     if first["type"] == "union_tag_not_found":
         return f"{key} is missing; allowed is {', '.join(_tags_at(first['loc'], model))}"
     if first["type"] == "missing" or value is _ABSENT:

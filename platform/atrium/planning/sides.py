@@ -71,7 +71,7 @@ class Sides:
         return (round(each), 1) if each >= 1 else (1, round(1 / each))
 
     def bound_with(self, num_engines: float) -> float:
-        """The least seconds of a step with so many engines beside the trainers that there are."""
+        """Minimum seconds of a step with this number of engines and the present number of trainers."""
         return max(self.sampling_s * self.num_engines / num_engines, self.training_s) + self.rest_s
 
 

@@ -10,47 +10,45 @@ import json
 import os
 import re
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator
 
-from atrium.errors import ConfigError, MissingDependencyError, install_command
+from atrium.errors import ConfigError
 from atrium.models.shape import ModelShape
 from atrium.records import MemoryItem
-from atrium.section import Axis, Count, CountOrZero, Parallel, Positive, PositiveFrac, Section, Text, Wait
+from atrium.section import Axis, Count, CountOrZero, Parallel, Positive, PositiveFrac, Section, Text
 
 NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1}
 """Bytes of one number."""
+
+KEPT_VERSIONS = 2
+"""Versions of the weights whose files are kept for servers."""
 
 PLACE_SETTINGS = (
     "placement",
     "num_servers",
     "servers",
     "weights_dir",
-    "num_engines",
     "devices",
-    "engine_timeout_s",
     "weight_transfer",
-    "cluster_address",
-    "allow_open_cluster",
 )
 """Settings that say where engines live; none changes what they sample."""
 
-_IDLE_ELSEWHERE = {
-    "num_engines": (1, ("beside", "cluster")),
-    "num_servers": (1, ("server",)),
-    "servers": ((), ("server",)),
-    "weights_dir": (None, ("server",)),
-    "devices": (None, ("beside", "server")),
-    "weight_transfer": ("host", ("beside", "cluster")),
-    "cluster_address": (None, ("cluster",)),
-    "allow_open_cluster": (False, ("cluster",)),
-}
-"""Settings of some placements only: their value that asks for nothing, and those placements."""
+REMOVED_PLACE_SETTINGS = ("num_engines", "engine_timeout_s", "cluster_address", "allow_open_cluster")
+"""Settings that said where the engines of earlier versions ran."""
 
-ALONE = {"placement": "inside", "lag": 0, **{name: idle for name, (idle, _) in _IDLE_ELSEWHERE.items()}}
+_IDLE_INSIDE = {
+    "num_servers": 1,
+    "servers": (),
+    "weights_dir": None,
+    "devices": None,
+    "weight_transfer": "host",
+}
+"""Settings of `placement=server` only, with the values that ask for nothing."""
+
+ALONE = {"placement": "inside", "lag": 0, **_IDLE_INSIDE}
 """Settings of the engine of one process."""
 
 _OLD_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
@@ -129,8 +127,6 @@ class EngineDemand:
         Bytes of one weight of the trainer's.
     is_apart
         Whether the trainer's module cannot be sampled from: it is sharded, adapted, or in another process.
-    overlaps
-        Whether engines beside the trainer sample during its updates.
     num_ranks
         Processes that share the work.
     rollout_tokens, evaluation_tokens
@@ -142,7 +138,6 @@ class EngineDemand:
     dtype: str
     weight_bytes: int
     is_apart: bool
-    overlaps: bool
     num_ranks: int
     rollout_tokens: int
     evaluation_tokens: int
@@ -191,11 +186,10 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     and all else equal."""
     lag: Annotated[int, Field(ge=0, le=64)] = 0
     """Steps that sampling is ahead: with k, the weights after step t-1-k sample the batch of step t."""
-    placement: Literal["inside", "beside", "cluster", "server"] = "inside"
-    """Where engines live: inside the trainer's process, beside it in processes of their own, as actors on
-    the machines of a Ray cluster, or as vLLM servers; the result is the same, of an evaluation too. With a
-    `lag` those outside sample during updates, which gains time where they have devices, or cores, of their
-    own and takes a copy of the trained parameters."""
+    placement: Literal["inside", "server"] = "inside"
+    """Where engines live: inside the trainer's process, or as vLLM servers in processes of their own. With a
+    `lag` servers sample during updates, which saves time where they have devices of their own and takes a
+    copy of the trained parameters."""
     num_servers: Parallel = 1
     """Number of vLLM servers that `placement=server` starts on this machine; each process of the run has an
     equal share of them."""
@@ -205,22 +199,12 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     weights_dir: Text | None = None
     """Folder for the weight files of `placement=server`, which must be readable by all servers; null for
     shared memory of this machine."""
-    num_engines: Parallel = 1
-    """Engines of `placement=beside` and `cluster`, each process of the run having an equal part of them."""
     devices: tuple[CountOrZero, ...] | None = None
-    """The GPUs of a machine's engines of `placement=beside`, by their places among those that the run sees:
-    the first engine's, then the next one's; null for those behind the trainer's, in an evaluation for all."""
-    engine_timeout_s: Wait = 1800.0
-    """How long an engine outside may work without a word before it is taken for hanging and started anew; so
-    long for each 8,192 tokens of `max_new_tokens`."""
+    """GPUs of the servers that a machine starts, as indices into the GPUs that the run sees: those of the
+    first server, then those of the next; null for the GPUs after the trainer's, in an evaluation for all."""
     weight_transfer: Literal["host", "nccl"] = "host"
-    """How new weights reach engines outside: `host` through memory (on a cluster Ray's), `nccl` from GPU to
-    GPU by vLLM's own transfer, during which the loss of an engine ends the run (not measured)."""
-    cluster_address: Annotated[str, Field(pattern=r"^[^\s/]+:\d{1,5}$")] | None = None
-    """host:port of the Ray cluster of `placement=cluster`; null for that in RAY_ADDRESS."""
-    allow_open_cluster: bool = False
-    """Whether that may ask for no token, or have machines with public addresses: whoever reaches them can run
-    code there."""
+    """How new weights reach servers: `host` by files, `nccl` from GPU to GPU by vLLM's own transfer (not
+    measured)."""
     max_mismatch: Positive | Literal["auto"] | None = "auto"
     """Mean difference, in nats, of the engine's and the trainer's log-probabilities beyond which a run ends;
     auto for 0.001 where both compute in float32, 0.1 elsewhere, none for stored rollouts; null for none."""
@@ -242,14 +226,12 @@ class EngineSettings(Axis, axis=True, tag="engine"):
 
     @property
     def num_outside(self) -> int:
-        """Number of engines outside the trainer's processes, where `placement` has any."""
-        if self.placement == "server":
-            return len(self.servers) or self.num_servers
-        return self.num_engines
+        """Number of servers, where `placement` has any."""
+        return len(self.servers) or self.num_servers
 
     def num_gpus(self, num_processes: int, num_nodes: int) -> int:
-        """GPUs that each machine needs for its processes of the run and the engines beside them."""
-        if self.placement not in ("beside", "server") or self.servers:
+        """GPUs that each machine needs for its processes of the run and the servers that it starts."""
+        if self.placement == "inside" or self.servers:
             return num_processes
         if self.devices is not None:
             return max(num_processes, *(place + 1 for place in self.devices))
@@ -261,19 +243,9 @@ class EngineSettings(Axis, axis=True, tag="engine"):
         return self.placement != "inside" and self.lag > 0
 
     @property
-    def unit_samples_at_once(self) -> int | None:
-        """The most samples that an engine is dealt at a time; None for one that batches by itself."""
-        return None
-
-    @property
     def sends_weights(self) -> bool:
         """Whether new weights are sent from GPU to GPU."""
         return self.weight_transfer == "nccl"
-
-    @property
-    def sends_weights_afar(self) -> bool:
-        """Whether NCCL has to reach other machines for that."""
-        return self.sends_weights and self.placement == "cluster"
 
     @property
     def sleeps(self) -> bool:
@@ -287,19 +259,21 @@ class EngineSettings(Axis, axis=True, tag="engine"):
 
     def check(self, use: EngineUse) -> None:
         """Raise `ConfigError` where the engine cannot do what the run asks, or a setting has no effect."""
-        for name, (idle, placements) in _IDLE_ELSEWHERE.items():
-            if self.placement not in placements and (value := getattr(self, name)) != idle:
+        for name, idle in _IDLE_INSIDE.items():
+            if self.placement == "inside" and (value := getattr(self, name)) != idle:
                 raise ConfigError(
-                    f"rollout.{name}={json.dumps(value).strip(chr(34))} has no effect with rollout.placement="
-                    f"{self.placement}; choose rollout.placement={' or '.join(placements)}, or leave it out"
+                    f"rollout.{name}={json.dumps(value).strip(chr(34))} has no effect with "
+                    "rollout.placement=inside; choose rollout.placement=server, or leave it out"
                 )
         self._check_placed(use)
         if self.sends_weights:
             self._check_sending(use)
 
     def _check_placed(self, use: EngineUse) -> None:
-        """Raise `ConfigError` where engines outside cannot be dealt to processes and devices."""
-        if self.placement == "server" and not self.runs_as_server:
+        """Raise `ConfigError` where servers cannot be shared evenly by processes and devices."""
+        if self.placement == "inside":
+            return
+        if not self.runs_as_server:
             raise ConfigError(
                 f"rollout.placement=server: rollout.engine={self.engine} has no server; choose rollout=vllm, "
                 "or rollout.placement=inside"
@@ -309,17 +283,17 @@ class EngineSettings(Axis, axis=True, tag="engine"):
                 "rollout.num_servers and rollout.devices have no effect on servers that are given by "
                 "rollout.servers; leave them out"
             )
-        name = "servers" if self.servers else "num_servers" if self.placement == "server" else "num_engines"
-        if self.placement != "inside" and self.num_outside % use.num_ranks:
+        name = "servers" if self.servers else "num_servers"
+        if self.num_outside % use.num_ranks:
             raise ConfigError(
-                f"rollout.{name}={self.num_outside} cannot be dealt evenly to the {use.num_ranks} "
-                f"processes of the run; allowed is a multiple of {use.num_ranks}"
+                f"rollout.{name}={self.num_outside} cannot be shared evenly by the {use.num_ranks} "
+                f"processes of the run; give a multiple of {use.num_ranks}"
             )
         num_devices = self.num_outside * self.processes_per_engine // use.num_nodes
         if self.devices is not None and len(self.devices) != num_devices:
             raise ConfigError(
-                f"rollout.devices={list(self.devices)}: the engines of rollout.{name}="
-                f"{self.num_outside} take {num_devices} on each machine; name so many, or null"
+                f"rollout.devices={list(self.devices)}: the servers of rollout.num_servers="
+                f"{self.num_servers} take {num_devices} on each machine; name so many, or null"
             )
 
     def _check_sending(self, use: EngineUse) -> None:
@@ -343,21 +317,8 @@ class EngineSettings(Axis, axis=True, tag="engine"):
                     "rollout.weight_transfer=host"
                 )
 
-    def check_batch(self, num_ranks: int) -> None:
-        """Raise `ConfigError` where a batch of rollouts of all ranks leaves some engine without work."""
-
     def check_machine(self, device: str) -> None:
         """Raise `MissingDependencyError` or `ConfigError` where the engine cannot run here on `device`."""
-        if self.placement == "cluster" and find_spec("ray") is None:
-            raise MissingDependencyError(
-                f"rollout.placement=cluster: Ray is not installed; run {install_command('ray')} on each "
-                "machine of the cluster, or choose rollout.placement=beside"
-            )
-        if self.placement != "inside" and not hasattr(os, "memfd_create"):
-            raise ConfigError(
-                f"rollout.placement={self.placement}: this system has no memory that processes share "
-                "without a name, as Linux has; allowed is inside"
-            )
 
     def check_model(self, shape: ModelShape, device: str) -> None:
         """Raise `ConfigError` where the engine cannot compute such a model on `device`."""

@@ -55,13 +55,8 @@ class DecoderSettings(EngineSettings):
     max_batch_tokens: Count | None
     """The most tokens, padding included, that are generated at once; null for no limit."""
     unit_samples: Count = 256
-    """The most completions that are sampled together, in whole groups: what engines are dealt at a time. Who
-    samples them changes nothing; their number changes the last bits of log-probabilities."""
-
-    @property
-    def unit_samples_at_once(self) -> int:
-        """The most samples that an engine is dealt at a time."""
-        return self.unit_samples
+    """The most completions that are sampled together, in whole groups; their number changes the last bits of
+    log-probabilities."""
 
     def check(self, use: EngineUse) -> None:
         """As every engine; and a batch has to hold one completion."""
@@ -70,17 +65,6 @@ class DecoderSettings(EngineSettings):
             raise ConfigError(
                 f"rollout.max_batch_tokens={self.max_batch_tokens} does not hold one prompt and a completion "
                 f"of rollout.max_new_tokens={self.max_new_tokens}; give more, or null for no limit"
-            )
-
-    def check_batch(self, num_ranks: int) -> None:
-        """Raise `ConfigError` where a batch has fewer units than there are engines."""
-        num_prompts = self.num_prompts // num_ranks
-        num_units = num_ranks * -(-num_prompts // max(1, self.unit_samples // self.group_size))
-        if self.num_engines > num_units:
-            raise ConfigError(
-                f"rollout.num_engines={self.num_engines}: a batch of {self.num_prompts * self.group_size} "
-                f"completions has work for {num_units}, in units of rollout.unit_samples={self.unit_samples} "
-                "at most, so that some engine has nothing to do; lower one of the two"
             )
 
     def memory(self, shape: ModelShape, demand: EngineDemand) -> tuple[MemoryItem, ...]:
@@ -93,13 +77,12 @@ class DecoderSettings(EngineSettings):
         num_samples = self.num_prompts * self.group_size
         at_once = min(1.0, max(self.unit_samples, self.group_size) * demand.num_ranks / num_samples)
         rollouts = self._tokens_at_once(math.ceil(at_once * demand.rollout_tokens / demand.num_ranks))
-        beside = (Phase.UPDATE, Phase.OPTIMIZER) if demand.overlaps else ()
         return (
             MemoryItem("engine's copy of the weights", copied, tuple(Phase), "rollout=vllm"),
             MemoryItem(
                 "key-value cache",
                 token_bytes * rollouts,
-                (Phase.SAMPLING, *beside),
+                (Phase.SAMPLING,),
                 "rollout.max_batch_tokens",
             ),
             MemoryItem(

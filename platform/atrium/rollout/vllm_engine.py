@@ -253,21 +253,6 @@ class VllmEngine:
         if not self._asleep or is_sharded(next(iter(weights.values()))):
             self._refresh()
 
-    def join_group(self, group: Mapping[str, Any]) -> None:
-        """Come into the group that a trainer's `NcclSender` forms, in place of an earlier one."""
-        with self._bounded("the trainer's NCCL group", self._settings.step_timeout_s):
-            self._engine.collective_rpc("shutdown_weight_transfer_engine")
-            self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": dict(group)})
-
-    def receive_weights(self, tensors: Mapping[str, Any], version: int) -> None:
-        """Take what the trainer sends to the group (`tensors` says what, in vLLM's form) as `version`."""
-        with self._bounded("new weights from the trainer", self._settings.step_timeout_s):
-            self._engine.collective_rpc("start_weight_update")
-            self._engine.collective_rpc("update_weights", kwargs={"update_info": dict(tensors)})
-            self._engine.collective_rpc("finish_weight_update")
-            self._engine.reset_prefix_cache(reset_running_requests=True)
-        self._weight_version = version
-
     def _load(self) -> None:
         """Copy `self._weights` into vLLM's model. A tied head has to be among them, or the old one stays."""
         with self._bounded("new weights to reach vLLM", self._settings.step_timeout_s):

@@ -103,7 +103,7 @@ class RunLayout:
 
     @property
     def engines_dir(self) -> Path:
-        """What engines beside the trainer print, `engines/`: a file for each."""
+        """Output of servers, `engines/`: a file for each."""
         return self.path / "engines"
 
     @property

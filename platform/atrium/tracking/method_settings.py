@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from atrium.method.method import Method
 from atrium.method.needs import Use
 from atrium.nested import mapping_at
-from atrium.rollout.declaration import PLACE_SETTINGS
+from atrium.rollout.declaration import PLACE_SETTINGS, REMOVED_PLACE_SETTINGS
 from atrium.rollout.settings import EngineSettings
 
 _NOT_THE_METHOD = {
@@ -31,9 +31,9 @@ _NOT_THE_METHOD = {
 _CHANGES_NUMBERS = {"compute.dtype", "compute.behavior_logprobs"}
 """Settings of these sections that change what is computed by more than the order of sums."""
 _PLACES = {"branch.run", "model.date"} | {
-    f"rollout.{name}" for name in (*PLACE_SETTINGS, "unit_samples", "overlap")
+    f"rollout.{name}" for name in (*PLACE_SETTINGS, *REMOVED_PLACE_SETTINGS, "unit_samples", "overlap")
 }
-"""Settings of other sections that say where and when work is done, also the one before `placement`."""
+"""Settings of other sections that say where and when work is done, also those of earlier versions."""
 LENGTH = "num_steps"
 
 

@@ -33,7 +33,7 @@ def sides_lines(run: RunOverview) -> list[str]:
     )
     if sides is None:
         return []
-    missing = [*(["rollout.lag=1"] if lag == 0 else []), *(["rollout.placement=beside"] if is_inside else [])]
+    missing = [*(["rollout.lag=1"] if lag == 0 else []), *(["rollout.placement=server"] if is_inside else [])]
     return [f"sampling and training (medians of {counted(sides.num_steps, 'step')})", *_lines(sides, missing)]
 
 

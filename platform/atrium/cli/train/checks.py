@@ -17,7 +17,6 @@ from pathlib import Path
 
 import psutil
 
-from atrium.assemble.cluster import check_cluster
 from atrium.assemble.disk import check_disk
 from atrium.assemble.memory import check_memory, known_shape
 from atrium.config.compute import ComputeConfig
@@ -80,8 +79,6 @@ def check_before_run(config: RunConfig) -> None:
     if isinstance(config.model, HubModelSettings):
         _check_model_source(config.model.source)
     config.rollout.check_machine(config.compute.device)
-    if config.rollout.placement == "cluster" and config.compute.slurm is None:
-        check_cluster(config.rollout)
 
 
 def check_optimizer(kind: str) -> None:

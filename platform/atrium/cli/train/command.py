@@ -35,6 +35,7 @@ from atrium.config.compose import (
     with_files,
 )
 from atrium.config.dates import dated
+from atrium.config.earlier import placement_note
 from atrium.config.machine import engine_choice, this_machine
 from atrium.config.nearest import shown
 from atrium.config.resume import resumed, schedule_note
@@ -43,6 +44,7 @@ from atrium.errors import AtriumError, ConfigError, Interrupted, RunFolderError
 from atrium.plain_files import read_plain
 from atrium.processes import END_SIGNALS, stopped_at_once
 from atrium.tracking.find import TRAINED, find_run
+from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
 
 _RESUME = "resume"
@@ -123,16 +125,17 @@ def _train_one(
     if is_shown_only:
         print_script(config)
         return
-    note = None if stored is None or is_rank() else schedule_note(stored, config, step)
+    notes = [] if is_rank() else _notes(origin, stored, config, step)
     if origin.run is None and origin.file is None:
         print_notes(config, overrides)
     if origin.from_step is not None:
         _go_back(config, origin.from_step)
     if origin.branch_step is not None:
         config, argv = _branch(config, origin.branch_step, overrides)
-    if note is not None and config.resume is not None:
+    for note in notes:
         sys.stdout.write(f"note: {note}\n")
-        RunFolder(Path(config.resume)).append_log(f"note: {note}")
+        if config.resume is not None:
+            RunFolder(Path(config.resume)).append_log(f"note: {note}")
     if is_started_here(config):
         _train(config, overrides)
     else:
@@ -269,6 +272,16 @@ def _continued(run: str, step: int | None, overrides: Sequence[str]) -> tuple[Ru
     return stored, resumed(stored, folder.path, overrides)
 
 
+def _notes(origin: _Origin, stored: RunConfig | None, config: RunConfig, step: int) -> list[str]:
+    """What a run that begins from a recorded one does otherwise, a line each."""
+    file = Path(origin.file) if origin.file is not None else None
+    if config.resume is not None:
+        file = RunFolder(Path(config.resume)).config_file
+    placement = None if file is None else placement_note(read_object(file)[0])
+    schedule = None if stored is None else schedule_note(stored, config, step)
+    return [note for note in (placement, schedule) if note is not None]
+
+
 def _branch(config: RunConfig, step: int, overrides: Sequence[str]) -> tuple[RunConfig, list[str]]:
     """The configuration that continues the new run of `--resume RUN@STEP`, and the arguments that do."""
     assert config.resume is not None
@@ -341,7 +354,7 @@ def _check_machine(config: RunConfig, from_step: int | None = None) -> int:
 
 
 def _train(config: RunConfig, overrides: Sequence[str]) -> None:
-    if config.rollout.placement in ("beside", "server"):
+    if config.rollout.placement == "server":
         check_node(config)
     with stopped_at_once(_stopped, END_SIGNALS) as stop_if_asked:
         set_threads(config)

@@ -101,10 +101,10 @@ def check_node(config: RunConfig) -> None:
     visible = visible_gpus()
     num_gpus = config.rollout.num_gpus(compute.num_processes, compute.num_nodes)
     if num_gpus > len(visible):
-        engines = " and the engines beside them" if num_gpus > compute.num_processes else ""
+        servers = " and the servers beside them" if num_gpus > compute.num_processes else ""
         raise ConfigError(
             f"compute.num_processes={compute.num_processes}: this machine has {len(visible)} GPUs, and they"
-            f"{engines} take {num_gpus}; allowed is {len(visible)} together"
+            f"{servers} take {num_gpus}; allowed is {len(visible)} together"
         )
     kinds = sorted(set(gpu_models(visible[: compute.num_processes])))
     if compute.num_processes > 1 and len(kinds) > 1:
@@ -123,8 +123,7 @@ def launch(config: RunConfig, overrides: Sequence[str]) -> None:
     if compute.num_nodes == 1 and sys.platform == "linux":
         # Else both listen on an address of the host, which the network sees.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        if not config.rollout.sends_weights_afar:
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     rendezvous = os.environ.get(RENDEZVOUS_VARIABLE, compute.rendezvous)
     if rendezvous is not None:
         check_rendezvous(rendezvous, allow_public=compute.allow_public_rendezvous)

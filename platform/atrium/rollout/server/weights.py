@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from atrium.models.shards import full_tensor
+from atrium.rollout.declaration import KEPT_VERSIONS
 
 _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64"}
-_KEPT = 2
 
 
 class WeightFiles:
@@ -39,7 +39,7 @@ class WeightFiles:
         (folder / "config.json").write_text(self._config, encoding="utf-8")
         self._write(weights, folder / "model.safetensors")
         self._folders = [*(one for one in self._folders if one != folder), folder]
-        while len(self._folders) > _KEPT:
+        while len(self._folders) > KEPT_VERSIONS:
             shutil.rmtree(self._folders.pop(0), ignore_errors=True)
         return folder
 
