@@ -89,10 +89,6 @@ class PolicyDivergedError(EngineError):
             "checkpoint with a lower rate"
         )
 
-    def __reduce__(self) -> tuple[type[PolicyDivergedError], tuple[()]]:
-        """From a process of the run to another: an error is made again from its arguments, and has none."""
-        return PolicyDivergedError, ()
-
 
 class TrainingDivergedError(AtriumError):
     """The loss or its gradient is not finite, or a bound that the settings name was crossed."""

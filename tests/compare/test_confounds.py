@@ -67,9 +67,16 @@ def test_more_than_three_confounds_leave_no_sentence(confounded):
 
 
 def test_seeds_places_trackers_and_the_methods_own_sections_are_no_confounds(make_run):
+    outside = {"placement": "beside", "num_engines": 2, "engine_timeout_s": 9.0}  # of an earlier version
+    served = {"placement": "server", "num_servers": 2, "servers": [], "weights_dir": None}
     places = [
-        {"tracking": {"kind": kind}, "compute": {"device": device}, "checkpoint": {"keep_last": num}}
-        for kind, device, num in (("a", "cpu", 1), ("b", "cuda", 2))
+        {
+            "tracking": {"kind": kind},
+            "compute": {"device": device},
+            "checkpoint": {"keep_last": num},
+            "rollout": rollout,
+        }
+        for kind, device, num, rollout in (("a", "cpu", 1, outside), ("b", "cuda", 2, served))
     ]
     counts = {("exam", 4): [1, 2, 3]}
     runs = [

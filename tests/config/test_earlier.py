@@ -46,6 +46,11 @@ def test_recorded_vllm_that_slept_during_updates_becomes_a_server_that_stays_awa
     assert from_json(json.dumps(data)).rollout.sleep_level is None
 
 
+def test_recorded_vllm_with_stop_strings_becomes_the_one_inside():
+    data = recorded("rollout=vllm", "model.prompt={stop: ['=']}", **BESIDE)
+    assert from_json(json.dumps(data)).rollout.placement == "inside"
+
+
 @pytest.mark.parametrize("place", [BESIDE, CLUSTER])
 @pytest.mark.parametrize("engine", ["rollout=transformers", "rollout=bank"])
 def test_recorded_engine_without_a_server_becomes_the_one_inside(engine, place):

@@ -118,6 +118,7 @@ def test_pretrained_model_sampled_by_a_server_passes_the_checks_in_bfloat16(tmp_
         "rollout.kv_cache_mb=256",
         "rollout.num_prompts=1",
         "rollout.placement=server",
+        "model.prompt.stop=[]",  # servers find no stop strings
         "rollout.lag=1",
         "optimizer.num_minibatches=1",
         "num_steps=2",

@@ -16,7 +16,7 @@ def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recorded configuration with the placements of this version.
 
     Engines that ran in processes of their own or on a cluster become vLLM servers, or, where the engine has
-    no server, the engine inside the trainer's process. Results do not depend on it.
+    no server or the prompt has stop strings, the engine inside the trainer's process.
     """
     recorded = mapping_at(data, "rollout")
     if not recorded:
@@ -24,7 +24,7 @@ def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
     rollout = {name: value for name, value in recorded.items() if name not in REMOVED_PLACE_SETTINGS}
     if rollout.get("overlap") is False:  # an earlier name of placement=inside
         del rollout["overlap"]
-    if (placement := _placement_now(recorded)) is not None:
+    if (placement := _placement_now(data)) is not None:
         rollout = {name: value for name, value in rollout.items() if name not in _OF_SERVERS}
         rollout["placement"] = placement
     if placement == "server":
@@ -36,7 +36,7 @@ def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def placement_note(data: Mapping[str, Any]) -> str | None:
     """Return a line that says what became of a recorded placement; None where it still exists."""
-    placement = _placement_now(mapping_at(data, "rollout"))
+    placement = _placement_now(data)
     if placement is None:
         return None
     now = "rollout.placement=inside"
@@ -46,10 +46,12 @@ def placement_note(data: Mapping[str, Any]) -> str | None:
     return f"rollout.placement={setting(data, 'rollout.placement')} was removed; this run uses {now}"
 
 
-def _placement_now(rollout: Mapping[str, Any]) -> str | None:
+def _placement_now(data: Mapping[str, Any]) -> str | None:
     """The placement that replaces a removed one; None where there is nothing to replace."""
-    if rollout.get("placement") not in _REMOVED_PLACEMENTS:
+    if setting(data, "rollout.placement") not in _REMOVED_PLACEMENTS:
         return None
-    engine = str(rollout.get("engine"))
+    engine = str(setting(data, "rollout.engine"))
+    if setting(data, "model.prompt.stop"):  # servers have no tokenizer to find stop strings with
+        return "inside"
     has_server = engine in EngineSettings.kinds and EngineSettings.named(engine).runs_as_server
     return "server" if has_server else "inside"

@@ -1,7 +1,7 @@
-"""Units of work: the requests that are sampled together, by whichever engine has time for them.
+"""Units of work: the requests that are sampled together.
 
 A batch's shape changes the last bits of what is computed in it. Which requests share a batch therefore
-follows from the requests alone, never from timing or from how many engines there are.
+follows from the requests alone.
 """
 
 from __future__ import annotations
