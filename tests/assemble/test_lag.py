@@ -35,6 +35,7 @@ from atrium.rollout.server.engine import ServerEngine
 from atrium.rollout.server.process import ServerProcess
 from atrium.tracking.json_lines import read_json_lines
 from atrium.tracking.run_folder import RunFolder
+from atrium.train.batches import Sampling
 from atrium.train.checkpoint.lagged import read_lagged
 from atrium.train.update.optimizer import PolicyOptimizer
 
@@ -297,6 +298,27 @@ def test_servers_sample_a_batch_during_the_update_before_it(served):
     assert overlaps[0] == 0.0
     assert all(seconds > 0.0 for seconds in overlaps[1:])
     assert all(step[ENGINE_IDLE_S.name] >= 0.0 for step in steps)
+
+
+def test_next_batch_is_requested_before_the_last_one_is_compared(runs, served, monkeypatch):
+    """The comparison waits for the request that its servers have to get meanwhile."""
+    generate, compared, requested, found = ServerEngine.generate, Sampling.compared, threading.Event(), []
+
+    def note_request(self, requests, sampling):
+        if threading.current_thread().name == "sampling-beside":
+            requested.set()
+        return generate(self, requests, sampling)
+
+    def wait_for_request(self, state, step, collected, measurements):
+        if step > 2 and step < 5:  # the batch of step 5 is the last one
+            found.append(requested.wait(30.0))
+            requested.clear()
+        return compared(self, state, step, collected, measurements)
+
+    monkeypatch.setattr(ServerEngine, "generate", note_request)
+    monkeypatch.setattr(Sampling, "compared", wait_for_request)
+    runs.train(*SERVED, "experiment_name=requested_first")
+    assert found == [True, True]
 
 
 def test_served_run_killed_and_resumed_equals_an_undisturbed_one(runs, served, same_record):

@@ -60,7 +60,7 @@ from atrium.rollout.engine import Engine, SamplingParams
 from atrium.rollout.server.engine import ServerEngine
 from atrium.rollout.stored_rollouts import StoredCompletion
 from atrium.tracking.listener import Listener
-from atrium.train.beside import SamplingBeside
+from atrium.train.batches import Outside
 from atrium.train.checkpoint.checkpoint import TrainingState
 from atrium.train.collect import RolloutCollector
 from atrium.train.guard.faults import FaultHandling
@@ -180,8 +180,8 @@ def _assembled(
     config, checkpoint = run.config, run.checkpoint
     models = _models(run, policy)
     problems = task.fitting_problems(encode, policy.context, run.log)
-    beside = _beside(config, policy, models.engine)
-    ranks = run.ranks if beside is None else run.ranks.on_own_connections()
+    outside = _outside(config, policy, models.engine)
+    ranks = run.ranks if outside is None else run.ranks.on_own_connections()
     collector = _collector(run, task, problems, encode, models.engine, graders.own, ranks)
     if stored is not None:
         collector = collected_from_bank(collector, stored, config, policy, problems)
@@ -199,7 +199,7 @@ def _assembled(
         checkpoints=checkpoint_store(config, run.folder, policy, run.ranks),
         should_stop=should_stop,
         lagged=checkpoint.lagged if checkpoint else (),
-        beside=beside,
+        outside=outside,
         profiler=_profiler(run),
         rank_report=rank_report(run.folder, run.ranks, run.log),
     )
@@ -233,10 +233,10 @@ def _models(run: Run, policy: Policy) -> _Models:
     return _Models(engine=engine, reference=reference, shards=shards, optimizer_state=optimizer_state)
 
 
-def _beside(config: RunConfig, policy: Policy, engine: Engine) -> SamplingBeside | None:
+def _outside(config: RunConfig, policy: Policy, engine: Engine) -> Outside | None:
     """Sampling during updates, where servers are ahead of them."""
     if config.rollout.lag and isinstance(engine, ServerEngine):
-        return SamplingBeside(model=policy.model, interrupt=engine.interrupt)
+        return Outside(model=policy.model, interrupt=engine.interrupt)
     return None
 
 

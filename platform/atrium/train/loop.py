@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -19,24 +19,17 @@ from torch import Tensor
 from atrium import metrics
 from atrium.errors import Interrupted, PolicyDivergedError, TrainingDivergedError
 from atrium.metrics import Quantity
-from atrium.rollout.collate import RolloutRows, collate, with_behavior
 from atrium.rollout.engine import Engine
 from atrium.tracking.listener import Listener
-from atrium.train.beside import Pending, SamplingBeside
+from atrium.train.batches import ENGINE_ADVICE, Batches, BatchesBeside, Outside, Sampling
 from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState
 from atrium.train.checkpoint.lagged import LaggedBatch
-from atrium.train.collect import Collected, RolloutCollector
+from atrium.train.collect import RolloutCollector
 from atrium.train.guard.memory import PeakMemory
 from atrium.train.guard.out_of_memory import memory_explained
 from atrium.train.guard.profile import StepProfiler
 from atrium.train.measure.measurements import Measurements
-from atrium.train.measure.mismatch import (
-    check_mismatch,
-    measure_mismatch,
-    mismatch_cause,
-    mismatch_sums,
-    staleness,
-)
+from atrium.train.measure.mismatch import check_mismatch, mismatch_cause, staleness
 from atrium.train.measure.traces import token_traces
 from atrium.train.ranks.rank_report import RankReport
 from atrium.train.ranks.ranks import Ranks
@@ -53,7 +46,6 @@ _PHASES = (
     metrics.EVALUATE_S,
     metrics.CHECKPOINT_S,
 )
-_ENGINE_ADVICE = "lower rollout.max_batch_tokens or the length limit of answers, or choose a smaller model"
 
 
 class Evaluate(Protocol):
@@ -89,8 +81,8 @@ class Training:
 
     `weights` gives the policy's full state dict, for the engine; `listener` hears what happens; `should_stop`
     is asked after every step. `lagged` are the batches of the next steps, where they were sampled before the
-    run was resumed; with `beside` such a batch is sampled during the update, by engines beside the trainer.
-    `profiler` traces one step. `rank_report` knows the processes that share the run and says how they differ.
+    run was resumed; engines `outside` sample the next ones while the trainer works. `profiler` traces one
+    step. `rank_report` knows the processes that share the run and says how they differ.
     """
 
     settings: LoopSettings
@@ -104,7 +96,7 @@ class Training:
     checkpoints: CheckpointStore
     should_stop: Callable[[], bool]
     lagged: tuple[LaggedBatch, ...] = ()
-    beside: SamplingBeside | None = None
+    outside: Outside | None = None
     profiler: StepProfiler | None = None
     rank_report: RankReport = field(default_factory=RankReport)
 
@@ -120,18 +112,43 @@ def train(run: Training, state: TrainingState) -> TrainingState:
     Raises `Interrupted` when asked to stop, after a checkpoint of the last whole step, and
     `TrainingDivergedError` after an evaluation of what it diverged to.
     """
-    settings, peak = run.settings, PeakMemory(run.settings.device)
+    peak = PeakMemory(run.settings.device)
     run_started = time.perf_counter() - state.wall_s
     if state.step == 0:
         state = _evaluated(run, state, Measurements(), peak)
+    with closing(_batches(run, peak)) as batches:
+        state = _trained(run, state, batches, peak, run_started)
+    run.checkpoints.finish()
+    return state
+
+
+def _batches(run: Training, peak: PeakMemory) -> Batches:
+    """Where the batches come from."""
+    sampling = Sampling(
+        collector=run.collector,
+        updater=run.updater,
+        lag=run.settings.lag,
+        pad_token_id=run.settings.pad_token_id,
+        device=run.settings.device,
+        enter=partial(_enter, run),
+        peak=peak,
+    )
+    if run.outside is None:
+        return Batches(sampling, run.lagged)
+    return BatchesBeside(sampling, run.lagged, run.outside)
+
+
+def _trained(
+    run: Training, state: TrainingState, batches: Batches, peak: PeakMemory, run_started: float
+) -> TrainingState:
+    settings = run.settings
     step_started, checkpoint_s = time.perf_counter(), 0.0
     idle_s = run.engine.facts.idle_s or 0.0
-    lagged = run.lagged
     while state.step < settings.num_steps:
         step = state.step + 1
         try:
             with run.profiler.watch(step) if run.profiler else nullcontext():
-                state, measurements, lagged = _stepped(run, state, lagged, peak)
+                state, measurements = _stepped(run, state, batches, peak)
         except TrainingDivergedError:
             _evaluate_diverged(run, state)
             raise
@@ -152,47 +169,31 @@ def train(run: Training, state: TrainingState) -> TrainingState:
         stopping = run.ranks.any(run.should_stop())
         if _saves(run, state, stopping=stopping):
             _enter(run, step, "checkpoint")
-            _save(run, state, lagged)
+            _save(run, state, batches.ahead)
         checkpoint_s = time.perf_counter() - now
         if stopping and step < settings.num_steps:
             run.checkpoints.finish()
             raise Interrupted(f"stopped after step {step} of {settings.num_steps}; its checkpoint is saved")
-    run.checkpoints.finish()
     return state
 
 
 def _stepped(
-    run: Training, state: TrainingState, lagged: Sequence[LaggedBatch], peak: PeakMemory
-) -> tuple[TrainingState, Measurements, tuple[LaggedBatch, ...]]:
-    """The state after one step, what was measured, and the batches of the next `lag` steps.
-
-    They are sampled at the end of a run too, so that one that is extended is the longer run.
-    """
-    settings, step, before = run.settings, state.step + 1, state
-    batches = [*lagged]
-    num_before = settings.lag + (run.beside is None)  # of the batches that the weights of now sample
-    while len(batches) < num_before:
-        cursor = batches[-1].collected.cursor if batches else state.cursor
-        batches.append(_sampled(run, state, step + len(batches), cursor, peak))
-    collected, measurements = batches[0].collected, batches[0].measurements
-    if settings.lag:
-        measurements.add(metrics.QUEUE_BATCHES, len(lagged))
+    run: Training, state: TrainingState, batches: Batches, peak: PeakMemory
+) -> tuple[TrainingState, Measurements]:
+    """The state after one step, and what was measured."""
+    step, batch = state.step + 1, batches.take(state)
+    measurements = batch.measurements
     _enter(run, step, "update")
-    beside: AbstractContextManager[Pending | None] = nullcontext()
-    due = step + len(batches)
-    if run.beside is not None:
-        beside = run.beside.sampling(run.collector, due, batches[-1].collected.cursor)
-    with beside as pending, peak.of_phase(metrics.UPDATE_PEAK_MB, measurements):
-        state = _updated(run, state, step, collected, measurements)
-    if pending is not None:
-        batches.append(pending.finished(partial(_compared, run, before, due)))
+    with batches.during_update(), peak.of_phase(metrics.UPDATE_PEAK_MB, measurements):
+        state = _updated(run, batches.sampling, state, batch)
     with _timed(metrics.WEIGHTS_S, measurements):
         run.engine.update_weights(run.weights(), state.weight_version)
         if run.reference is not None:
             run.reference.follow(run.weights(), state.objective.reference.share)
-    if _evaluates(settings, step):
+    if _evaluates(run.settings, step):
         state = _evaluated(run, state, measurements, peak)
-    return state, measurements, tuple(batches[1:])
+    batches.advance(state, is_last=step == run.settings.num_steps)
+    return state, measurements
 
 
 def _enter(run: Training, step: int, phase: str) -> None:
@@ -221,58 +222,14 @@ def _timed(quantity: Quantity, measurements: Measurements) -> Iterator[None]:
     measurements.add(quantity, time.perf_counter() - started)
 
 
-def _sampled(run: Training, state: TrainingState, step: int, cursor: int, peak: PeakMemory) -> LaggedBatch:
-    """A step's batch, by the weights that the engine has now."""
-    _enter(run, step, "rollout")
-    measurements = Measurements()
-    with peak.of_phase(metrics.ROLLOUT_PEAK_MB, measurements), memory_explained("sampling", _ENGINE_ADVICE):
-        collected = run.collector.collect(step, cursor, measurements)
-        collected = _compared(run, state, step, collected, measurements)
-    return LaggedBatch(collected=collected, measurements=measurements)
-
-
-def _compared(
-    run: Training, state: TrainingState, step: int, collected: Collected, measurements: Measurements
-) -> Collected:
-    """The batch of `step`, which the weights of now sampled, with what only they can say of it.
-
-    Measured are the steps until its own, and how engine and trainer differ by these weights. Where the
-    trainer's numbers anchor a lagged batch, they come with it.
-    """
-    measurements.add(metrics.STALENESS_STEPS, step - 1 - state.step)
-    if not (run.settings.lag and collected.groups):
-        return collected
-    rows, updater = _rows(run.settings, collected), run.updater
-    if updater.settings.behavior_logprobs == "engine":
-        max_tokens = state.update.micro_batch_tokens or updater.settings.micro_batch_tokens
-        measure_mismatch(updater.forward, rows, max_tokens, measurements)
-        return collected
-    logprob_BT = updater.behavior_logprobs(rows, state.update, measurements)
-    batch = rows.batch
-    measurements.add_sums(mismatch_sums(logprob_BT, batch.rollout_logprob_BT, batch.mask_BT))
-    return replace(collected, groups=with_behavior(collected.groups, logprob_BT))
-
-
-def _rows(settings: LoopSettings, collected: Collected, weight_version: int | None = None) -> RolloutRows:
-    return collate(
-        collected.groups,
-        trains=collected.trains,
-        pad_token_id=settings.pad_token_id,
-        seed=settings.seed,
-        device=settings.device,
-        weight_version=weight_version,
-    )
-
-
-def _updated(
-    run: Training, state: TrainingState, step: int, collected: Collected, measurements: Measurements
-) -> TrainingState:
+def _updated(run: Training, sampling: Sampling, state: TrainingState, batch: LaggedBatch) -> TrainingState:
     """The state after the step's updates. A step whose groups all lack a signal updates nothing."""
-    settings = run.settings
+    settings, step = run.settings, state.step + 1
+    collected, measurements = batch.collected, batch.measurements
     objective, carried, num_updates = state.objective, state.update, 0
     trace = run.ranks.any(run.listener.wants_rollouts(step))
     if any(collected.trains):
-        rows = _rows(settings, collected, state.weight_version)
+        rows = sampling.rows(collected, state.weight_version)
         measurements.add(metrics.STALENESS, *staleness(collected.groups, state.weight_version))
         output = run.updater.step(
             rows,
@@ -310,7 +267,7 @@ def _evaluated(
     with (
         _timed(metrics.EVALUATE_S, measurements),
         peak.of_phase(metrics.EVALUATE_PEAK_MB, measurements),
-        memory_explained("evaluation", _ENGINE_ADVICE),
+        memory_explained("evaluation", ENGINE_ADVICE),
     ):
         value = run.evaluate(state.step, final=final)
     if value is None or (state.best_value is not None and value <= state.best_value):
@@ -328,7 +285,7 @@ def _evaluate_diverged(run: Training, state: TrainingState) -> None:
     run.updater.faults.log(f"training diverged in step {step}; what is left is evaluated")
     _enter(run, step, "evaluation")
     run.engine.update_weights(run.weights(), state.weight_version + 1)
-    with suppress(PolicyDivergedError), memory_explained("evaluation", _ENGINE_ADVICE):
+    with suppress(PolicyDivergedError), memory_explained("evaluation", ENGINE_ADVICE):
         run.evaluate(step, final=True)
 
 
