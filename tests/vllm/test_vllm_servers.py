@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -16,11 +15,10 @@ from safetensors.torch import load_file
 from tests.vllm.settings import SMALL
 from tests.vllm.test_vllm_runs import train
 
-from atrium.config.compose import compose
+from atrium.cli import main
+from atrium.errors import EngineError
 from atrium.rollout.server.engine import ServerEngine
 from atrium.rollout.server.guard import TOKEN
-from atrium.rollout.server.process import server_arguments, server_environment
-from atrium.rollout.vllm_start import Place
 
 pytestmark = [
     pytest.mark.vllm,
@@ -80,36 +78,26 @@ def test_run_with_two_servers_of_which_one_is_killed_equals_the_run_inside(tmp_p
     assert shared_memory() <= shared
 
 
-def test_run_on_a_server_at_an_address_equals_the_run_inside(tmp_path, monkeypatch, inside):
-    """About 50 s: a server that somebody else started, on the loopback with a token."""
-    (model,) = (inside[1].path.parents[1] / ".cache" / "vllm-models").iterdir()
-    config = compose([*SMALL, f"runs_dir={tmp_path}"])
-    place = Place(device="cpu", dtype="float32", context_length=_context(model))
+def test_run_on_a_server_at_an_address_equals_the_run_inside(tmp_path, monkeypatch, capsys, inside):
+    """About 70 s: the server is started by the command that `atrium engine-command` prints."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    address = ("--host", "127.0.0.1", "--port", str(port))
-    variables = server_environment(config.rollout, place, tmp_path / ".cache", 1)
+    assert main(["engine-command", *SMALL, *LAGGED, f"runs_dir={tmp_path}", "--port", str(port)]) == 0
+    command = capsys.readouterr().out
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv(TOKEN, "secret")
     with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
-                *server_arguments(str(model), config.rollout, place, address),
-            ],
-            env={**os.environ, **variables, TOKEN: "secret"},
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        server = subprocess.Popen(["sh", "-c", command], stdout=log, stderr=log, start_new_session=True)
+    at_address = ("rollout.placement=server", f"rollout.servers=[http://127.0.0.1:{port}]")
     try:
-        monkeypatch.setenv(TOKEN, "secret")
-        url = f"rollout.servers=[http://127.0.0.1:{port}]"
-        run = train(tmp_path, *LAGGED, "rollout.placement=server", url)
+        run = train(tmp_path, *LAGGED, *at_address)
+        with pytest.raises(EngineError, match=r"num_hidden_layers=2, the policy has 1; serve the policy's"):
+            train(tmp_path, *LAGGED, *at_address, "model.num_layers=1")
+        monkeypatch.setenv(TOKEN, "wrong")
+        with pytest.raises(EngineError, match=r"the server refuses the token; set ATRIUM_TOKEN"):
+            train(tmp_path, *LAGGED, *at_address)
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
     same_run(run, inside)
-
-
-def _context(model):
-    return json.loads((model / "config.json").read_text())["max_position_embeddings"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,16 +14,25 @@ import torch
 
 from atrium.assemble.engines import build_engine
 from atrium.assemble.memory import reads_rounded_weights
+from atrium.assemble.shapes import exact_shape
 from atrium.config.machine import visible_gpus
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
-from atrium.models.policy import Policy
+from atrium.models.policy import Policy, build_random_policy
+from atrium.models.settings import HubModelSettings
+from atrium.models.sources import locate
+from atrium.models.tiny import build_tokenizer
 from atrium.rollout.engine import Engine
 from atrium.rollout.server.client import Expected, ServerClient
 from atrium.rollout.server.engine import ServerEngine
 from atrium.rollout.server.guard import TOKEN
 from atrium.rollout.server.pool import Server, ServerPool
-from atrium.rollout.server.process import ServerProcess, server_arguments, server_environment
+from atrium.rollout.server.process import (
+    SERVER_MODULE,
+    ServerProcess,
+    server_arguments,
+    server_environment,
+)
 from atrium.rollout.server.weights import WeightFiles
 from atrium.rollout.settings import VllmSettings
 from atrium.rollout.vllm_start import Place, model_config, model_folder
@@ -111,11 +121,16 @@ def served_place(config: RunConfig, policy: Policy) -> Place:
     """Where and how servers compute."""
     rollout = config.rollout
     assert isinstance(rollout, VllmSettings)
+    return _place(config, rollout.longest(policy.context_length))
+
+
+def _place(config: RunConfig, context_length: int) -> Place:
+    compute = config.compute
     return Place(
-        device=config.compute.device,
-        dtype=config.compute.dtype,
-        head_dtype=config.compute.head_dtype,
-        context_length=rollout.longest(policy.context_length),
+        device=compute.device,
+        dtype=compute.dtype,
+        head_dtype=compute.head_dtype,
+        context_length=context_length,
     )
 
 
@@ -163,6 +178,35 @@ def _started(
         client = _client(process.address, token)
         servers.append(Server(name=f"server {number}", client=client, process=process))
     return servers
+
+
+def engine_command(config: RunConfig, host: str, port: int) -> tuple[str, Path | None]:
+    """Return the shell command that starts a server for a run at an address.
+
+    And the folder of the model's configuration, where the model has no source of its own.
+    """
+    rollout, model = config.rollout, config.model
+    assert isinstance(rollout, VllmSettings)
+    length = exact_shape(config).context_length
+    place = _place(config, rollout.longest(length) if length else rollout.context_length or 0)
+    address, folder = ["--host", host, "--port", str(port)], None
+    cache_dir = Path(config.runs_dir) / ".cache"
+    if isinstance(model, HubModelSettings) and model.weights == "pretrained":
+        name = locate(model.source, model.revision)
+        name = str(Path(name).absolute()) if Path(name).is_dir() else name
+        address += [] if model.revision is None else ["--revision", model.revision]
+    else:
+        with torch.device("meta"):
+            made = build_random_policy(
+                model.architecture or {}, tokenizer=build_tokenizer(), seed=0, device="meta"
+            )
+        folder = model_folder(made.model, cache_dir)
+        name = str(folder)
+    variables = server_environment(rollout, place, cache_dir, config.compute.num_threads)
+    words = ["python", "-m", SERVER_MODULE, *server_arguments(name, rollout, place, address)]
+    token = f'{TOKEN}="${{{TOKEN}:?must hold a secret that you choose}}"'
+    assigned = [f"{variable}={shlex.quote(value)}" for variable, value in variables.items()]
+    return " ".join([token, *assigned, shlex.join(words)]), folder
 
 
 def _client(address: str, token: str) -> ServerClient:

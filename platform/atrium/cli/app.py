@@ -211,6 +211,9 @@ COMMANDS: Mapping[str, Command] = {
     "theory": Command(
         "atrium.cli.methods.theory", "main", "Show what theorems say about methods, and draw it"
     ),
+    "engine-command": Command(
+        "atrium.cli.engine_command", "main", "Print the command that starts a vLLM server on another machine"
+    ),
     "doctor": Command("atrium.cli.doctor", "main_doctor", "Check this machine, say what is missing for what"),
 }
 COMPLETION = Command("atrium.cli.completion", "main", "Shell completion, as Hydra has it")

@@ -22,6 +22,7 @@ from atrium.rollout.settings import VllmSettings
 from atrium.rollout.vllm_environment import environment
 from atrium.rollout.vllm_start import Place, batching, engine_arguments
 
+SERVER_MODULE = "vllm.entrypoints.openai.api_server"  # `vllm serve` fails with the build for CPUs
 _GUARD = "atrium.rollout.server.guard.Guard"
 _TERMINATE_S, _TAIL_LINES, _TAIL_BYTES = 10.0, 3, 4000
 _DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1"}  # endpoints for weights
@@ -78,7 +79,7 @@ class ServerProcess:
         token: str,
         log: Path,
         device: str | None,
-        module: str = "vllm.entrypoints.openai.api_server",
+        module: str = SERVER_MODULE,
     ) -> None:
         self.log = log
         self._socket = folder / f"{number}.sock"

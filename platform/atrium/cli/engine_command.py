@@ -1,0 +1,48 @@
+"""`atrium engine-command`: the command that starts a vLLM server for a run on another machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from atrium.cli.parser import CommandParser
+from atrium.config.compose import compose
+from atrium.errors import ConfigError
+from atrium.rollout.settings import VllmSettings
+
+_EXAMPLES = """\
+examples:
+  atrium engine-command rollout=vllm model=qwen3_8b rollout.tensor_parallel=2 --host 10.0.0.2
+  atrium engine-command rollout=vllm_cpu model.head_dim=32 > server.sh; ATRIUM_TOKEN=SECRET sh server.sh
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the command, or raise `ConfigError` where the settings name no vLLM."""
+    arguments = _parser().parse(argv)
+    config = compose(arguments.overrides)
+    if not isinstance(config.rollout, VllmSettings):
+        raise ConfigError(f"rollout.engine={config.rollout.engine} has no server; add rollout=vllm")
+    # Only now: it loads torch, and most mistakes have been found without it.
+    from atrium.assemble.servers import engine_command
+
+    command, folder = engine_command(config, arguments.host, arguments.port)
+    if folder is not None:
+        sys.stderr.write(f"the server reads {folder}; copy this folder if it is not shared\n")
+    sys.stdout.write(f"{command}\n")
+    return 0
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "engine-command",
+        "Print the shell command that starts a vLLM server for rollout.servers, on this or another machine.\n"
+        "Overrides are those of `atrium train`. The server reads its token from ATRIUM_TOKEN.",
+        _EXAMPLES,
+    )
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="settings, as for `atrium train`")
+    parser.add_argument(
+        "--host", default="127.0.0.1", metavar="ADDRESS", help="where it listens (default: 127.0.0.1)"
+    )
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="its port (default: 8000)")
+    return parser
