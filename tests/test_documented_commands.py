@@ -216,6 +216,26 @@ def test_a_documented_evaluation_samples_long_enough_answers(command):
         assert 0.5 <= config.evaluation.temperature <= 1.0
 
 
+def test_documented_servers_are_started_by_what_engine_command_prints(on, monkeypatch, capsys):
+    """Of a Hub model, whose shape needs no download here, and of a made one."""
+    page = (REPOSITORY / "docs" / "scaling.md").read_text(encoding="utf-8")
+    section = page.partition("### Servers on other machines")[2].partition("\n## ")[0]
+    (command,) = re.findall(r"^atrium (engine-command .*?) > server\.sh", section, flags=re.MULTILINE)
+    (run,) = re.findall(r"^atrium train (.*)$", section, flags=re.MULTILINE)
+    monkeypatch.setattr(
+        "atrium.assemble.servers.exact_shape", lambda config: SimpleNamespace(context_length=40_960)
+    )
+    assert app.main(shlex.split(command)) == 0
+    words = shlex.split(capsys.readouterr().out)
+    assert words[0] == "ATRIUM_TOKEN=${ATRIUM_TOKEN:?must hold a secret that you choose}"
+    assert "VLLM_SERVER_DEV_MODE=1" in words
+    values = {flag: words[place + 1] for place, flag in enumerate(words[:-1]) if flag.startswith("--")}
+    assert (values["--model"], values["--host"]) == ("Qwen/Qwen3-1.7B", "10.0.0.2")
+    assert values["--middleware"] == "atrium.rollout.server.guard.Guard"
+    config = compose(shlex.split(run), machine=on("80 GB"))
+    assert config.rollout.servers == (f"http://{values['--host']}:{values['--port']}",)
+
+
 @pytest.mark.parametrize("command", SWEEPING)
 def test_the_base_of_a_documented_sweep_composes_with_sensible_numbers(command, monkeypatch):
     _, name, *settings = atrium_words(command)

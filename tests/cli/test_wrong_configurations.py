@@ -160,6 +160,12 @@ OVERRIDES = [
     (["model=qwen3_4b", "model.architecture.head_dim=1e-100"], "for head_dim a whole number", "not 1e-100"),
     (["model=qwen3_4b", "model.architecture.rms_norm_eps=1e-100"], "for rms_norm_eps 0, or", "not 1e-100"),
     ([*SERVED, "compute.num_processes=2"], "rollout.num_servers=1", "a multiple of 2"),
+    ([*SERVED, "rollout.temperature=3"], "rollout.temperature must be at most 2", "got 3"),
+    ([*SERVED, "rollout.temperature=0.005"], "rollout.temperature", "0.01"),
+    ([*SERVED, "evaluation.temperature=3"], "evaluation.temperature must be at most 2", "got 3"),
+    ([*SERVED, "evaluation.temperature=0.005"], "evaluation.temperature", "0.01"),
+    ([*SERVED, "model.prompt.stop=[x]"], "model.prompt.stop", "rollout.placement=inside"),
+    ([*SERVED, "rollout.servers=[http://a:1,http://A:1]"], "names a server twice", "name each once"),
     ([*SERVED, "rollout.lag=1", "rollout.sleep_level=1"], "rollout.sleep_level=1", "null"),
     (
         ["rollout=vllm", "rollout.enforce_eager=true", "compute.compile=true"],

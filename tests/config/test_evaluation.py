@@ -122,6 +122,8 @@ def test_servers_of_an_evaluation_are_chosen_for_it_alone():
         assert config.rollout.kv_cache_mb == 64
     with pytest.raises(ConfigError, match=r"rollout\.num_servers=5.*choose rollout\.placement=server"):
         compose_evaluation(["rollout=vllm_cpu", served[1]])
+    with pytest.raises(ConfigError, match=r"evaluation\.temperature must be at most 2 .*, got 3"):
+        of_checkpoint(served[0], "evaluation.temperature=3", trained=trained)
     with pytest.raises(ConfigError, match=r"rollout\.engine=transformers has no server; choose rollout=vllm"):
         of_checkpoint(served[0], trained=("rollout=transformers",))
 

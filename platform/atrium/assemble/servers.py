@@ -84,11 +84,6 @@ def _server_engine(
     """Start or join the servers of this process of the run."""
     rollout = config.rollout
     assert isinstance(rollout, VllmSettings)
-    if config.model.prompt.stop:
-        raise ConfigError(
-            "model.prompt.stop: servers have no tokenizer to find stop strings with; choose "
-            "rollout.placement=inside"
-        )
     weights = _private_folder(Path(rollout.weights_dir) if rollout.weights_dir else _SHARED_MEMORY)
     sockets = _private_folder(Path(tempfile.gettempdir()))
     place = served_place(config, policy)

@@ -210,4 +210,5 @@ class RunConfig(Section):
             evaluation_temperature=self.evaluation.temperature,
             behavior_logprobs=self.compute.behavior_logprobs,
             compiles=self.compute.compile,
+            has_stop_strings=bool(self.model.prompt.stop),
         )

@@ -104,6 +104,8 @@ class EngineUse:
         The setting `compute.behavior_logprobs`.
     compiles
         Whether torch compiles blocks of the model for updates.
+    has_stop_strings
+        Whether prompts name strings that end a completion.
     """
 
     device: str
@@ -113,6 +115,7 @@ class EngineUse:
     evaluation_temperature: float
     behavior_logprobs: str
     compiles: bool
+    has_stop_strings: bool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -212,6 +212,13 @@ class VllmSettings(EngineSettings):
                     f"{section}.temperature must be at most {_MAX_SERVER_TEMPERATURE:g} with "
                     f"rollout.placement=server, got {value:g}; lower it, or choose rollout.placement=inside"
                 )
+        if use.has_stop_strings:
+            raise ConfigError(
+                "model.prompt.stop: servers have no tokenizer to find stop strings with; choose "
+                "rollout.placement=inside"
+            )
+        if len({url.lower() for url in self.servers}) < len(self.servers):
+            raise ConfigError("rollout.servers names a server twice; name each once")
         if self.sleeps:
             raise ConfigError(
                 f"rollout.sleep_level={self.sleep_level} has no effect with rollout.placement=server, whose "
