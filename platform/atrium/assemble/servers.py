@@ -18,6 +18,7 @@ from atrium.assemble.shapes import exact_shape
 from atrium.config.machine import visible_gpus
 from atrium.config.schema import RunConfig
 from atrium.errors import ConfigError
+from atrium.models.lora import base_weights
 from atrium.models.policy import Policy, build_random_policy
 from atrium.models.settings import HubModelSettings
 from atrium.models.sources import locate
@@ -33,6 +34,7 @@ from atrium.rollout.server.process import (
     server_arguments,
     server_environment,
 )
+from atrium.rollout.server.transfer import NcclSender, sent_tensors
 from atrium.rollout.server.weights import WeightFiles
 from atrium.rollout.settings import VllmSettings
 from atrium.rollout.vllm_start import Place, model_config, model_folder
@@ -109,7 +111,19 @@ def _server_engine(
         )
 
     length, folders = place.context_length, (weights, sockets)
-    return ServerEngine(policy, make_pool, files=files, context_length=length, folders=folders)
+    sender = _sender(config, policy, rounded) if rollout.sends_weights else None
+    return ServerEngine(
+        policy, make_pool, files=files, context_length=length, folders=folders, sender=sender
+    )
+
+
+def _sender(config: RunConfig, policy: Policy, rounded: torch.dtype | None) -> NcclSender:
+    rollout: Any = config.rollout
+    # For other machines NCCL has to listen on the network.
+    if config.compute.num_nodes == 1 and not rollout.sends_weights_afar:
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    tensors = sent_tensors(base_weights(policy.model), rounded)
+    return NcclSender(tensors, device=policy.model.device, timeout_s=rollout.step_timeout_s)
 
 
 def served_place(config: RunConfig, policy: Policy) -> Place:

@@ -51,6 +51,7 @@ _IDLE_INSIDE = {
 ALONE = {"placement": "inside", "lag": 0, **_IDLE_INSIDE}
 """Settings of the engine of one process."""
 
+_LOOPBACK = re.compile(r"https?://(localhost|127\.[\d.]+|\[::1\]):")
 _OLD_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
 
@@ -167,8 +168,6 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     """Whether completions may have been written by anyone, at any time."""
     runs_as_server: ClassVar[bool] = False
     """Whether it can run as a server."""
-    takes_sent_weights: ClassVar[bool] = False
-    """Whether weights can be sent to it from another process's GPU."""
     packages: ClassVar[tuple[str, ...]] = ()
     """Distributions, beside torch and transformers, of which the installed one computes the completions."""
 
@@ -206,8 +205,8 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     """GPUs of the servers that a machine starts, as indices into the GPUs that the run sees: those of the
     first server, then those of the next; null for the GPUs after the trainer's, in an evaluation for all."""
     weight_transfer: Literal["host", "nccl"] = "host"
-    """How new weights reach servers: `host` by files, `nccl` from GPU to GPU by vLLM's own transfer (not
-    measured)."""
+    """How new weights reach servers: `host` in files, `nccl` from GPU to GPU by vLLM's own transfer, without
+    a copy of the model on the host (not measured)."""
     max_mismatch: Positive | Literal["auto"] | None = "auto"
     """Mean difference, in nats, of the engine's and the trainer's log-probabilities beyond which a run ends;
     auto for 0.001 where both compute in float32, 0.1 elsewhere, none for stored rollouts; null for none."""
@@ -249,6 +248,11 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     def sends_weights(self) -> bool:
         """Whether new weights are sent from GPU to GPU."""
         return self.weight_transfer == "nccl"
+
+    @property
+    def sends_weights_afar(self) -> bool:
+        """Whether NCCL has to reach other machines for that."""
+        return self.sends_weights and any(_LOOPBACK.match(url) is None for url in self.servers)
 
     @property
     def sleeps(self) -> bool:
@@ -300,25 +304,22 @@ class EngineSettings(Axis, axis=True, tag="engine"):
             )
 
     def _check_sending(self, use: EngineUse) -> None:
-        """Raise `ConfigError` unless weights can be sent to the engines, each process on a GPU of its own."""
+        """Raise `ConfigError` unless the trainer and each process of the servers have a GPU of their own."""
         num_trained_on, devices = use.num_ranks // use.num_nodes, self.devices or ()
         has_shared = len({*devices, *range(num_trained_on)}) < len(devices) + num_trained_on
-        obstacles = (
-            (not self.takes_sent_weights, f"rollout.engine={self.engine} reads weights in memory alone"),
-            (use.device != "cuda", f"compute.device={use.device} has no GPU to send from"),
-            (self.sleeps, "an engine that sleeps (rollout.sleep_level) has nothing to write them to"),
-            (
-                has_shared,
+        obstacle = None
+        if use.device != "cuda":
+            obstacle = f"compute.device={use.device} has no GPU to send from"
+        elif has_shared:
+            obstacle = (
                 f"rollout.devices={list(devices)} names a GPU twice or one of the trainer's, the first "
-                f"{num_trained_on}, and NCCL takes one process on each",
-            ),
-        )
-        for stands, obstacle in obstacles:
-            if stands:
-                raise ConfigError(
-                    f"rollout.weight_transfer=nccl: {obstacle}; change that, or choose "
-                    "rollout.weight_transfer=host"
-                )
+                f"{num_trained_on}, and NCCL needs one GPU per process"
+            )
+        if obstacle is not None:
+            raise ConfigError(
+                f"rollout.weight_transfer=nccl: {obstacle}; change that, or choose "
+                "rollout.weight_transfer=host"
+            )
 
     def check_machine(self, device: str) -> None:
         """Raise `MissingDependencyError` or `ConfigError` where the engine cannot run here on `device`."""

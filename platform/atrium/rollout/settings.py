@@ -25,7 +25,6 @@ from atrium.rollout.declaration import (
 from atrium.rollout.vllm_environment import (
     BUILDS,
     CPU_HEAD_SIZES,
-    check_sending,
     check_serving,
     check_speculation,
     check_vllm,
@@ -114,7 +113,6 @@ class VllmSettings(EngineSettings):
 
     has_own_weights: ClassVar[bool] = True
     runs_as_server: ClassVar[bool] = True
-    takes_sent_weights: ClassVar[bool] = True
     packages: ClassVar[tuple[str, ...]] = BUILDS
 
     engine: Literal["vllm"]
@@ -228,12 +226,10 @@ class VllmSettings(EngineSettings):
     def check_machine(self, device: str) -> None:
         """Raise where no fitting vLLM is installed, or settings for GPUs are given to a CPU."""
         super().check_machine(device)
-        if not self.servers:
+        if not self.servers or self.sends_weights:
             check_vllm(device)
             if self.placement == "server":
                 check_serving()
-        if self.sends_weights:
-            check_sending()
         if self.num_speculative_tokens is not None:
             check_speculation()
         if device != "cpu":

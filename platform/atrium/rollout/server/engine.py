@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from atrium.models.texts import TextDecoder
 from atrium.rollout.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
 from atrium.rollout.sampling import check_requests
 from atrium.rollout.server.pool import Batch, Sample, ServerPool
+from atrium.rollout.server.transfer import NcclSender
 from atrium.rollout.server.weights import WeightFiles
 from atrium.rollout.vllm_outputs import completions_of
 from atrium.rollout.vllm_start import sampling_fields
@@ -49,6 +51,8 @@ class ServerEngine:
         The most tokens of a prompt and its completion.
     folders
         What is deleted when the engine is closed.
+    sender
+        Sends weights from the trainer's GPU; None for weights in files.
     """
 
     def __init__(
@@ -59,11 +63,12 @@ class ServerEngine:
         files: WeightFiles,
         context_length: int,
         folders: Sequence[Path],
+        sender: NcclSender | None = None,
     ) -> None:
         self._model = policy.model
         self._decode = TextDecoder(policy.tokenizer)
         self._stop_token_ids = tuple(policy.stop_token_ids)
-        self._files = files
+        self._files, self._sender = files, sender
         self._context_length = context_length
         self._folders = tuple(folders)
         self._weight_version = 0
@@ -76,7 +81,10 @@ class ServerEngine:
         self._pool: ServerPool | None = None
         try:
             self._pool = self._run(_called(make_pool))
-            self._run(self._pool.start(files.write(merged_weights(policy.model), 0), 0))
+            weights = merged_weights(policy.model)
+            self._run(self._pool.start(None if sender else files.write(weights, 0), 0))
+            if sender is not None:
+                sender.send(weights, 0, self._pool, self._submit)
         except BaseException:
             self.close()
             raise
@@ -203,9 +211,11 @@ class ServerEngine:
         """
         check_weights(base_weights(self._model), weights)
         self._interrupted.clear()
-        folder = self._files.write(weights, version)
         self._weight_version = version
-        self._run(self.pool.update(folder, version))
+        if self._sender is not None:
+            self._sender.send(weights, version, self.pool, self._submit)
+        else:
+            self._run(self.pool.update(self._files.write(weights, version), version))
 
     def release_memory(self) -> None:
         """Keep the memory: servers have devices of their own."""
@@ -226,15 +236,21 @@ class ServerEngine:
         self._is_closed = True
         if self._pool is not None:
             self._run(self._pool.close())
+        if self._sender is not None:
+            self._sender.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
 
+    def _submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Start work in the engine's event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run work in the engine's event loop and wait for it."""
-        task = asyncio.run_coroutine_threadsafe(work, self._loop)
+        task = self._submit(work)
         try:
             return task.result()
         except BaseException:

@@ -112,9 +112,12 @@ class ServerPool:
         self._failure: Exception | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self, folder: Path, version: int) -> None:
-        """Start all servers with the weights of a folder; raises `EngineError` where one does not start."""
-        self._weights = (folder, version)
+    async def start(self, folder: Path | None, version: int) -> None:
+        """Start all servers with the weights of a folder; raises `EngineError` where one does not start.
+
+        Without a folder they wait for `receive`, after every restart too.
+        """
+        self._weights = None if folder is None else (folder, version)
         await asyncio.gather(*(self._start(server) for server in self.servers))
         self._spawn(self._watch())
 
@@ -125,6 +128,49 @@ class ServerPool:
         await asyncio.gather(*(self._updated(server) for server in up))
         if self._failure is not None:
             raise self._failure
+
+    async def reachable(self, *, wait_for_all: bool = False) -> list[Server]:
+        """Return the servers that answer, after at least one does, or all."""
+        while self._failure is None:
+            self._changed.clear()
+            for server in self.servers:
+                if (lost := server.lost) is not None and not await server.client.is_healthy():
+                    self._lose(server, lost, "it does not answer")
+            up = [server for server in self.servers if server.lost is not None]
+            if len(up) >= (len(self.servers) if wait_for_all else 1):
+                return up
+            await self._changed.wait()
+        raise self._failure
+
+    async def receive(self, servers: Sequence[Server], update_info: Mapping[str, Any], version: int) -> None:
+        """Let servers receive the weights that the trainer sends; raises `ServerError` where one is lost."""
+        for server in servers:
+            server.version = None
+        tasks = {asyncio.create_task(one.client.receive_weights(update_info, version)) for one in servers}
+        try:
+            while tasks:
+                done, tasks = await asyncio.wait(tasks, timeout=_RETRY_S, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                # A server whose engine has died never answers what it was sent before.
+                for server in servers:
+                    if not await server.client.is_healthy():
+                        raise ServerError(f"{server.name} does not answer")
+        finally:
+            for task in tasks:
+                task.cancel()
+        for server in servers:
+            server.version = version
+        self._changed.set()
+
+    async def restart(self, why: str) -> None:
+        """Restart all servers and wait until they serve."""
+        for server in self.servers:
+            if (lost := server.lost) is not None:
+                if server.process is None:
+                    self._fail(f"{server.name} was not started here and cannot be restarted: {why}")
+                self._lose(server, lost, why)
+        await self.reachable(wait_for_all=True)
 
     async def answer(self, batch: Batch) -> None:
         """Sample the whole batch; raises `EngineError` where servers are lost again and again."""
@@ -254,8 +300,7 @@ class ServerPool:
 
     async def _catch_up(self, server: Server) -> None:
         """Load the newest weights; an update during the transfer makes them newer."""
-        assert self._weights is not None
-        while server.version != self._weights[1]:
+        while self._weights is not None and server.version != self._weights[1]:
             folder, version = self._weights
             try:
                 await server.client.take_weights(folder, version)

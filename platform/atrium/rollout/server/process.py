@@ -40,6 +40,7 @@ def server_arguments(
         "middleware": _GUARD,
         "load_format": "dummy",
         "tensor_parallel_size": settings.tensor_parallel,
+        "weight_transfer_config": {"backend": "nccl"} if settings.sends_weights else None,
         **engine_arguments(settings, place),
         **batching(settings, place),
     }
