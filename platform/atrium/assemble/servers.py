@@ -112,9 +112,7 @@ def _server_engine(
 
     length, folders = place.context_length, (weights, sockets)
     sender = _sender(config, policy, rounded) if rollout.sends_weights else None
-    return ServerEngine(
-        policy, make_pool, files=files, context_length=length, folders=folders, sender=sender
-    )
+    return ServerEngine(policy, make_pool, files=files, context_length=length, folders=folders, sender=sender)
 
 
 def _sender(config: RunConfig, policy: Policy, rounded: torch.dtype | None) -> NcclSender:

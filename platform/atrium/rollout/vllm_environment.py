@@ -43,7 +43,7 @@ def check_vllm(device: str) -> None:
     ((name, version),) = installed.items()
     if not OLDEST <= _minor(version) <= NEWEST:
         raise MissingDependencyError(
-            f"rollout.engine=vllm: {name} {version} is not supported, allowed is "
+            f"rollout.engine=vllm: {name} {version} is not supported, expected "
             f"{_dotted(OLDEST)} to {_dotted(NEWEST)}; run {install_command('gpu')}"
         )
     if name == "vllm" and device == "cpu":

@@ -1,8 +1,8 @@
 """Weights from the trainer's GPU to those of its servers over NCCL, by vLLM's own transfer.
 
 The trainer and all processes of its servers form one NCCL group, in which the trainer is rank 0 and
-broadcasts. Weights are rounded on the trainer's GPU one by one and travel in packed buffers, so no copy of the
-model is in memory. NCCL waits forever for a process that died, so a watchdog bounds each transfer.
+broadcasts. Weights are rounded on the trainer's GPU one by one and travel in packed buffers, so no copy of
+the model is in memory. NCCL waits forever for a process that died, so a watchdog bounds each transfer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SentTensor:
 
 
 def sent_tensors(weights: Mapping[str, Tensor], rounded: torch.dtype | None) -> tuple[SentTensor, ...]:
-    """Describe a `state_dict` of which floating-point weights are rounded to `rounded`, None for no rounding."""
+    """Describe a `state_dict` whose floating-point weights are rounded to `rounded`, None for no rounding."""
     return tuple(
         SentTensor(name, rounded if rounded and one.is_floating_point() else one.dtype, tuple(one.shape))
         for name, one in weights.items()
