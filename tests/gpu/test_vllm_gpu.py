@@ -97,19 +97,9 @@ def test_two_gpus_share_one_vllm(tmp_path):
     assert_trained(tmp_path)
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="the trainer and an engine take a GPU each")
-@pytest.mark.parametrize("placement", ["beside", "cluster"])
-def test_weights_are_sent_to_another_gpu_over_nccl(tmp_path, placement):
-    from tests.vllm.test_vllm_transfer import sent
-
-    found = sent(tmp_path, f"rollout.placement={placement}")
-    assert max(found["gaps"].values()) < 0.1
-    assert found["versions"] == {"read": [0], "sent": [1], "sent to one anew": [2], "sent alone": [3]}
-    assert set(found["listening"]) <= {"127.0.0.1"}
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="the trainer and an engine take a GPU each")
-def test_a_run_samples_on_another_gpu_with_weights_that_are_sent_over_nccl(tmp_path):
-    sent = ("rollout.placement=server", "rollout.lag=1", "rollout.weight_transfer=nccl")
-    assert main(["train", *SHORT_RUN, *sent, f"runs_dir={tmp_path}", "optimizer.learning_rate=1e-4"]) == 0
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="the trainer and a server take a GPU each")
+@pytest.mark.parametrize("transfer", ["host", "nccl"])
+def test_a_run_samples_with_a_server_on_another_gpu(tmp_path, transfer):
+    served = ("rollout.placement=server", "rollout.lag=1", f"rollout.weight_transfer={transfer}")
+    assert main(["train", *SHORT_RUN, *served, f"runs_dir={tmp_path}", "optimizer.learning_rate=1e-4"]) == 0
     assert_trained(tmp_path)

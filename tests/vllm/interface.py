@@ -2,8 +2,8 @@
 
 Give wheels (`pip download --no-deps vllm==VERSION`), or a folder that holds the package, for each minor
 version that Atrium accepts. Sources are parsed, nothing of vLLM is installed or imported. What Atrium passes
-to `EngineArgs` and `SamplingParams` is read from its own source, so that it stands once; what it calls besides,
-and the defaults that it leaves as they are, stand below.
+to `EngineArgs` and `SamplingParams` is read from its own source, so that it stands once; what it calls
+besides, and the defaults that it leaves as they are, stand below.
 """
 
 from __future__ import annotations

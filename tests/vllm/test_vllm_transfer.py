@@ -13,7 +13,7 @@ from tests.vllm import store_transfer
 from tests.vllm.settings import SMALL
 from tests.vllm.test_vllm_engine import mean_gap, request
 
-from atrium.assemble.placement import build_placed_engine
+from atrium.assemble.servers import build_placed_engine
 from atrium.config.compose import compose
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy

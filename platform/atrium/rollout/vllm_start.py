@@ -56,7 +56,6 @@ def start_vllm(  # vLLM has no types here
             model=str(model_folder(model, cache_dir)),
             load_format="dummy",
             enable_sleep_mode=settings.sleep_level is not None,
-            weight_transfer_config={"backend": "nccl"} if settings.sends_weights else None,
             **engine_arguments(settings, place),
             **batching(settings, place),
             **_sharing(settings, place),

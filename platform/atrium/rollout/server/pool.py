@@ -134,7 +134,7 @@ class ServerPool:
         while self._failure is None:
             self._changed.clear()
             for server in self.servers:
-                if (lost := server.lost) is not None and not await server.client.is_healthy():
+                if (lost := server.lost) is not None and await server.client.obstacle() is not None:
                     self._lose(server, lost, "it does not answer")
             up = [server for server in self.servers if server.lost is not None]
             if len(up) >= (len(self.servers) if wait_for_all else 1):
@@ -154,7 +154,7 @@ class ServerPool:
                     task.result()
                 # A server whose engine has died never answers what it was sent before.
                 for server in servers:
-                    if not await server.client.is_healthy():
+                    if await server.client.obstacle() is not None:
                         raise ServerError(f"{server.name} does not answer")
         finally:
             for task in tasks:
@@ -177,6 +177,8 @@ class ServerPool:
         tasks: set[asyncio.Task[None]] = set()
         try:
             while batch.num_left:
+                if self._weights is None and all(one.version != batch.version for one in self.servers):
+                    self._fail("all servers that had the weights were lost")
                 if self._failure is not None:
                     raise self._failure
                 while batch.waiting and (free := self._free(batch.version)) is not None:
