@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from atrium.assemble import servers
+from atrium.assemble import servers, training
 from atrium.assemble.evaluation import run_evaluation
 from atrium.cli import main
 from atrium.config.compose import from_json
@@ -35,7 +35,7 @@ from atrium.rollout.server.engine import ServerEngine
 from atrium.rollout.server.process import ServerProcess
 from atrium.tracking.json_lines import read_json_lines
 from atrium.tracking.run_folder import RunFolder
-from atrium.train.batches import Sampling
+from atrium.train.batches import Outside, Sampling
 from atrium.train.checkpoint.lagged import read_lagged
 from atrium.train.update.optimizer import PolicyOptimizer
 
@@ -302,12 +302,12 @@ def test_servers_sample_a_batch_during_the_update_before_it(served):
 
 def test_next_batch_is_requested_before_the_last_one_is_compared(runs, served, monkeypatch):
     """The comparison waits for the request that its servers have to get meanwhile."""
-    generate, compared, requested, found = ServerEngine.generate, Sampling.compared, threading.Event(), []
+    generate, compared, requested, found = ServerEngine.generate_by, Sampling.compared, threading.Event(), []
 
-    def note_request(self, requests, sampling):
+    def note_request(self, version, requests, sampling):
         if threading.current_thread().name == "sampling-beside":
             requested.set()
-        return generate(self, requests, sampling)
+        return generate(self, version, requests, sampling)
 
     def wait_for_request(self, state, step, collected, measurements):
         if step > 2 and step < 5:  # the batch of step 5 is the last one
@@ -315,7 +315,7 @@ def test_next_batch_is_requested_before_the_last_one_is_compared(runs, served, m
             requested.clear()
         return compared(self, state, step, collected, measurements)
 
-    monkeypatch.setattr(ServerEngine, "generate", note_request)
+    monkeypatch.setattr(ServerEngine, "generate_by", note_request)
     monkeypatch.setattr(Sampling, "compared", wait_for_request)
     runs.train(*SERVED, "experiment_name=requested_first")
     assert found == [True, True]
@@ -324,6 +324,21 @@ def test_next_batch_is_requested_before_the_last_one_is_compared(runs, served, m
 def test_served_run_killed_and_resumed_equals_an_undisturbed_one(runs, served, same_record):
     folder = runs.killed_after(2, *SERVED, "experiment_name=served_killed")
     same_record(runs.resume(folder), served, step=4)
+
+
+def test_three_batches_at_a_time_are_those_that_are_sampled_one_after_the_other(runs, served, same_record):
+    """Weights that cannot be kept make each batch wait for the one before it."""
+    deep = (*SERVED, "rollout.lag=3", "num_steps=6")
+    folder = runs.train(*deep, "checkpoint.every_num_steps=6", "experiment_name=served_deep")
+    steps = steps_of(folder)
+    assert [step[STALENESS_STEPS.name] for step in steps] == [0, 1, 2, 3, 3, 3]
+    assert [step[QUEUE_BATCHES.name] for step in steps] == [0, 3, 3, 3, 3, 3]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "Outside", lambda **parts: Outside(**{**parts, "keeps_weights": False}))
+        one_by_one = runs.train(*deep, "checkpoint.every_num_steps=6", "experiment_name=served_waiting")
+    same_record(folder, one_by_one, step=6)
+    killed = runs.killed_after(2, *deep, "experiment_name=served_deep_killed")
+    same_record(runs.resume(killed), folder, step=6)
 
 
 def test_an_update_that_fails_ends_the_sampling_beside_it(runs, served, monkeypatch):
@@ -337,13 +352,13 @@ def test_an_update_that_fails_ends_the_sampling_beside_it(runs, served, monkeypa
 
 
 def test_sampling_that_fails_ends_the_run_with_its_own_message(runs, served, monkeypatch):
-    generate = ServerEngine.generate
+    generate = ServerEngine.generate_by
 
-    def fail_beside_an_update(self, requests, sampling):
+    def fail_beside_an_update(self, version, requests, sampling):
         if threading.current_thread() is not threading.main_thread():
             raise EngineError("the engine failed")
-        return generate(self, requests, sampling)
+        return generate(self, version, requests, sampling)
 
-    monkeypatch.setattr(ServerEngine, "generate", fail_beside_an_update)
+    monkeypatch.setattr(ServerEngine, "generate_by", fail_beside_an_update)
     with pytest.raises(EngineError, match="the engine failed"):
         runs.train(*SERVED, "experiment_name=failing_sampler")

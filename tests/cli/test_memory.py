@@ -283,7 +283,7 @@ def test_a_phase_holds_what_is_there_at_once():
     config, _ = _tiny()
     dimensions = exact_shape(config)
     engine = (MemoryItem("an engine's cache", 10**9, (Phase.SAMPLING, Phase.EVALUATION), ""),)
-    items = _items(dimensions, engine, has_reference=True, keeps_states=True, overlaps=True)
+    items = _items(dimensions, engine, has_reference=True, keeps_states=True, num_kept=1)
     sizes = {item.name: item.num_bytes for item in items}
     peaks = peak_by_phase(items)
     start = sizes["weights, float32"] + sizes["reference weights"]
@@ -291,7 +291,7 @@ def test_a_phase_holds_what_is_there_at_once():
     assert peaks[Phase.START] == start
     assert peaks[Phase.SAMPLING] == peaks[Phase.EVALUATION] == always + 10**9
     assert peaks[Phase.SAVING] == always
-    assert peaks[Phase.OPTIMIZER] == always + sizes["gradients"] + sizes["weights before the update"]
+    assert peaks[Phase.OPTIMIZER] == always + sizes["gradients"] + sizes["weights before updates"]
     assert peaks[Phase.UPDATE] > peaks[Phase.OPTIMIZER] + sizes["activations"] + sizes["proximal states"] - 1
 
 
@@ -304,7 +304,7 @@ def test_servers_each_take_memory_of_a_cpu_and_none_of_the_trainers_gpu():
     one, two = ({item.name: item for item in planned_memory(run, shape)} for run in (inside, outside))
     weights = one["weights, float32"].num_bytes
     assert two["weights that servers read"].num_bytes == 2 * weights  # files of two versions
-    assert two["weights before the update"].num_bytes == weights
+    assert two["weights before updates"].num_bytes == weights
     for name in ("engine's weights", "engine's cache"):
         assert two[name].num_bytes == 2 * one[name].num_bytes
         assert Phase.UPDATE in two[name].phases

@@ -99,14 +99,16 @@ def start(policy, folders):
             return ServerPool(
                 joined or own,
                 expected=Expected(model=policy.model.config.to_dict(), dtype="float32", context_length=128),
-                per_server=4,
+                is_continuous=False,
                 start_timeout_s=start_timeout_s,
                 hang_timeout_s=hang_timeout_s,
                 log=logged.append,
             )
 
         files = WeightFiles(weights, model_config(policy.model))
-        engines.append(ServerEngine(policy, make_pool, files=files, context_length=128, folders=()))
+        engines.append(
+            ServerEngine(policy, make_pool, files=files, per_server=4, context_length=128, folders=())
+        )
         return engines[-1]
 
     started.logged = logged

@@ -58,17 +58,17 @@ def inside(tmp_path_factory):
 
 def test_run_with_two_servers_of_which_one_is_killed_equals_the_run_inside(tmp_path, monkeypatch, inside):
     """About 60 s."""
-    generate, killed = ServerEngine.generate, []
+    generate, killed = ServerEngine.generate_by, []
 
-    def generate_and_kill(self, requests, sampling):
-        generations = generate(self, requests, sampling)
+    def generate_and_kill(self, version, requests, sampling):
+        generations = generate(self, version, requests, sampling)
         yield next(generations)
         if len(requests) == 8 and not killed:
             killed.extend(self.pool.servers[0].process.pids)
             os.kill(killed[-1], signal.SIGKILL)
         yield from generations
 
-    monkeypatch.setattr(ServerEngine, "generate", generate_and_kill)
+    monkeypatch.setattr(ServerEngine, "generate_by", generate_and_kill)
     shared = shared_memory()
     run = train(tmp_path, *LAGGED, "rollout.placement=server", "rollout.num_servers=2")
     assert len(killed) >= 2

@@ -119,7 +119,7 @@ def trainer_demand(config: RunConfig, shape: ModelShape, *, batch_tokens: int, t
         num_adapter_tensors=len(adapters),
         adapter_width=0 if lora is None else lora.rank * len(adapters) // 2,
         recomputes=compute.recompute_activations is True,
-        overlaps=config.rollout.overlaps,
+        num_kept=config.rollout.lag if config.rollout.overlaps else 0,
         trains=trains,
         held_dtype=compute.dtype,
         hands_over=not trains and config.rollout.is_apart and compute.device == "cuda",

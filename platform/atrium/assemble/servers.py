@@ -90,7 +90,7 @@ def _server_engine(
     sockets = _private_folder(Path(tempfile.gettempdir()))
     place = served_place(config, policy)
     rounded = torch.bfloat16 if reads_rounded_weights(config) else None
-    files = WeightFiles(weights, model_config(policy.model), rounded)
+    files = WeightFiles(weights, model_config(policy.model), rounded, max(2, rollout.lag + 1))
 
     def make_pool() -> ServerPool:
         """The pool, whose first weights are in the folder of version 0."""
@@ -104,15 +104,21 @@ def _server_engine(
             expected=Expected(
                 model=policy.model.config.to_dict(), dtype=place.dtype, context_length=place.context_length
             ),
-            per_server=rollout.max_num_seqs,
+            is_continuous=False,
             start_timeout_s=rollout.start_timeout_s,
             hang_timeout_s=rollout.step_timeout_s,
             log=log,
         )
 
-    length, folders = place.context_length, (weights, sockets)
-    sender = _sender(config, policy, rounded) if rollout.sends_weights else None
-    return ServerEngine(policy, make_pool, files=files, context_length=length, folders=folders, sender=sender)
+    return ServerEngine(
+        policy,
+        make_pool,
+        files=files,
+        per_server=rollout.max_num_seqs,
+        context_length=place.context_length,
+        folders=(weights, sockets),
+        sender=_sender(config, policy, rounded) if rollout.sends_weights else None,
+    )
 
 
 def _sender(config: RunConfig, policy: Policy, rounded: torch.dtype | None) -> NcclSender:

@@ -236,7 +236,12 @@ def _models(run: Run, policy: Policy) -> _Models:
 def _outside(config: RunConfig, policy: Policy, engine: Engine) -> Outside | None:
     """Sampling during updates, where servers are ahead of them."""
     if config.rollout.lag and isinstance(engine, ServerEngine):
-        return Outside(model=policy.model, interrupt=engine.interrupt)
+        return Outside(
+            model=policy.model,
+            sampler=engine.at_this_version,
+            interrupt=engine.interrupt,
+            keeps_weights=not config.rollout.sends_weights,
+        )
     return None
 
 

@@ -50,8 +50,8 @@ class TrainerDemand:
         sum of their ranks.
     recomputes
         Whether activations are computed again in the backward pass.
-    overlaps
-        Whether the parameters before an update are kept beside it.
+    num_kept
+        How many times the parameters of before an update are kept beside it.
     trains
         Whether anything is trained at all; an evaluation holds weights in `held_dtype`.
     hands_over
@@ -71,7 +71,7 @@ class TrainerDemand:
     num_adapter_tensors: int = 0
     adapter_width: int = 0
     recomputes: bool = False
-    overlaps: bool = False
+    num_kept: int = 0
     trains: bool = True
     held_dtype: str = "float32"
     hands_over: bool = False
@@ -166,10 +166,10 @@ def _passing_items(model: ModelShape, demand: TrainerDemand) -> tuple[MemoryItem
     return (
         MemoryItem(PROXIMAL_STATES, states, update, "another divergence, rollout.max_new_tokens"),
         MemoryItem(
-            "weights before the update",
-            trained if demand.overlaps else 0,
+            "weights before updates",
+            trained * demand.num_kept,
             updating,
-            "rollout.placement=inside",
+            "rollout.lag, rollout.placement=inside",
         ),
         MemoryItem(*whole, update, smaller),
         MemoryItem("gradients", trained, updating, smaller),

@@ -79,8 +79,8 @@ class EngineFacts:
     idle_s: float | None = None
 
 
-class Engine(Protocol):
-    """Samples completions from the policy's current weights."""
+class Sampler(Protocol):
+    """Samples completions from weights of the policy."""
 
     @property
     def weight_version(self) -> int:
@@ -101,6 +101,10 @@ class Engine(Protocol):
         Raises `EngineError` when a prompt leaves no room for `max_new_tokens` in the model's context.
         """
         ...
+
+
+class Engine(Sampler, Protocol):
+    """Samples completions from the policy's current weights."""
 
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Take over the policy's weights (a full `state_dict`, tied heads included) as `version`."""

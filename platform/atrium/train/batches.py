@@ -1,10 +1,10 @@
 """Where the batches of steps come from: sampled between updates, or beside them by vLLM servers.
 
 With `rollout.lag=k` the batch of step t is sampled by the weights after step t - 1 - k, or by the first
-ones. Servers keep their weights until they have sampled a batch, so a batch that is sampled beside an update
-equals the one that would have been sampled before it, bit for bit. Engine and trainer are compared at the
-weights that sampled: the trained parameters are kept as they were before the update, which takes their size
-in memory, and stand in for the comparison.
+ones. Servers keep their weights until they have sampled their share of a batch, so batches that are sampled
+beside updates equal those that are sampled between them, bit for bit. Engine and trainer are compared at the
+weights that sampled: the trained parameters are kept for each batch whose weights have been updated since,
+at most k times, and stand in for the comparison.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import Tensor, nn
 
 from atrium import metrics
 from atrium.models.shards import local_tensor
 from atrium.rollout.collate import RolloutRows, collate, with_behavior
+from atrium.rollout.engine import Sampler
 from atrium.train.checkpoint.checkpoint import TrainingState
 from atrium.train.checkpoint.lagged import LaggedBatch
 from atrium.train.collect import Collected, RolloutCollector
@@ -35,10 +37,25 @@ ENGINE_ADVICE = "lower rollout.max_batch_tokens or the length limit of answers, 
 
 @dataclass(frozen=True, kw_only=True)
 class Outside:
-    """Engines outside the trainer: the policy whose weights they have, and what lets them stop sampling."""
+    """Engines outside the trainer.
+
+    Attributes
+    ----------
+    model
+        The policy whose weights they have.
+    sampler
+        Gives what samples by the weights of now, whichever the engines have later.
+    interrupt
+        Lets the engines give up what they sample, within seconds.
+    keeps_weights
+        Whether earlier weights can be sampled from; otherwise all batches are waited for before an update
+        reaches the engines.
+    """
 
     model: nn.Module
+    sampler: Callable[[], Sampler]
     interrupt: Callable[[], None]
+    keeps_weights: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,9 +139,8 @@ class Batches:
     def advance(self, state: TrainingState, *, is_last: bool) -> None:
         """Go on after the step that led to `state`, whose weights the engine has now."""
 
-    @property
-    def ahead(self) -> Sequence[LaggedBatch]:
-        """The batches of the next `lag` steps, which a checkpoint has to hold."""
+    def ahead(self, state: TrainingState) -> Sequence[LaggedBatch]:
+        """The batches of the `lag` steps after `state`, which a checkpoint has to hold."""
         return tuple(self._ready)
 
     def close(self) -> None:
@@ -151,28 +167,29 @@ class Batches:
 class BatchesBeside(Batches):
     """The batches of a run with a lag whose engines outside sample them while the trainer works.
 
-    Once the engines have the weights of a step, the next batch is requested; the comparison of the batch
-    before it and the next update run at the same time.
+    Once the engines can have the weights of a step, the batch that they sample is requested. A step begins
+    when its own batch is there and has been compared; the others are being sampled.
     """
 
     def __init__(self, sampling: Sampling, lagged: Sequence[LaggedBatch], outside: Outside) -> None:
         super().__init__(sampling, lagged)
         self._outside = outside
-        self._pending: _Pending | None = None
+        self._pending: deque[_Pending] = deque()
 
     def take(self, state: TrainingState) -> LaggedBatch:
         """The batch of the step after `state`; the one that is due `lag` steps later is being sampled."""
-        num_before = len(self._ready)
-        self._fill(state, self.sampling.lag)
-        if self._pending is None:
-            self._begin(state, self._cursor(state))
+        due = state.step + 1 + self.sampling.lag
+        is_begun = bool(self._pending) and self._pending[-1].step == due
+        num_before = len(self._ready) + len(self._pending) - is_begun
+        if not is_begun:
+            self._fill(state, self.sampling.lag)
+            self._begin(state)
         return self._next(num_before)
 
     @contextmanager
     def during_update(self) -> Iterator[None]:
-        """Keep the parameters for the batch that is sampled meanwhile, and wait for it at the end."""
-        assert self._pending is not None
-        self._pending.before = [
+        """Keep the parameters for the batch that they sample. Where the body raises, sampling is given up."""
+        self._pending[-1].before = [
             (parameter, local_tensor(parameter.detach()).clone())
             for parameter in self._outside.model.parameters()
             if parameter.requires_grad
@@ -182,46 +199,76 @@ class BatchesBeside(Batches):
         except BaseException:
             self.close()
             raise
-        self._pending.wait()
+        if not self._outside.keeps_weights:
+            for pending in self._pending:
+                pending.wait()
 
     def advance(self, state: TrainingState, *, is_last: bool) -> None:
-        """Request the next batch, unless the run ends, and compare the one that was sampled last."""
-        sampled, self._pending = self._pending, None
-        assert sampled is not None
+        """Request the next batch, unless the run ends, and have the batch of the next step compared."""
         if not is_last:
-            self._begin(state, sampled.collected.cursor)
-        with sampled.weights_before():
-            collected = self.sampling.compared(
-                sampled.state, sampled.step, sampled.collected, sampled.measurements
-            )
-        self._ready.append(LaggedBatch(collected=collected, measurements=sampled.measurements))
+            self._begin(state)
+        if not self._ready:
+            self._compare_next()
+
+    def ahead(self, state: TrainingState) -> Sequence[LaggedBatch]:
+        """The batches of the `lag` steps after `state`, which a checkpoint has to hold."""
+        while len(self._ready) < self.sampling.lag:
+            self._compare_next()
+        return tuple(self._ready)
 
     def close(self) -> None:
         """Give up what is being sampled."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
+        if self._pending:
             self._outside.interrupt()
-            pending.join()
+        while self._pending:
+            self._pending.popleft().join()
 
-    def _begin(self, state: TrainingState, cursor: int) -> None:
+    def _begin(self, state: TrainingState) -> None:
         """Let a thread collect the batch that is due `lag` steps after the next one."""
-        step = state.step + 1 + self.sampling.lag
-        self._pending = _Pending(self.sampling.collector, state, step, cursor)
+        collector = self.sampling.collector
+        cursor: Callable[[], int]
+        if not self._pending:
+            cursor = partial(int, self._cursor(state))
+        elif collector.knows_next_cursor and collector.ranks.is_alone:
+            cursor = partial(int, self._pending[-1].cursor() + collector.num_prompts)
+        else:
+            cursor = self._pending[-1].cursor_behind
+        sampler = self._outside.sampler()
+        self._pending.append(_Pending(collector, state, self.sampling.lag, cursor, sampler))
+
+    def _compare_next(self) -> None:
+        """Wait for the batch that was requested first, and compare engine and trainer on it."""
+        pending = self._pending.popleft()
+        pending.wait()
+        with pending.weights_before():
+            collected = self.sampling.compared(
+                pending.state, pending.step, pending.collected, pending.measurements
+            )
+        self._ready.append(LaggedBatch(collected=collected, measurements=pending.measurements))
 
 
 class _Pending:
     """A batch that is being sampled, and the parameters that sampled it once they have been updated."""
 
-    def __init__(self, collector: RolloutCollector, state: TrainingState, step: int, cursor: int) -> None:
+    def __init__(
+        self,
+        collector: RolloutCollector,
+        state: TrainingState,
+        lag: int,
+        cursor: Callable[[], int],
+        sampler: Sampler,
+    ) -> None:
         self.state = state
-        self.step = step
+        self.step = state.step + 1 + lag
+        self.cursor = cursor
         self.measurements = Measurements()
         self.before: list[tuple[nn.Parameter, Tensor]] = []
         self._collected: Collected | None = None
         self._error: BaseException | None = None
+        self._is_measured = False
         self._started = self._ended = time.perf_counter()
         self._thread = threading.Thread(
-            target=self._run, args=(collector, cursor), name="sampling-beside", daemon=True
+            target=self._run, args=(collector, sampler), name="sampling-beside", daemon=True
         )
         self._thread.start()
 
@@ -231,9 +278,14 @@ class _Pending:
         assert self._collected is not None
         return self._collected
 
-    def _run(self, collector: RolloutCollector, cursor: int) -> None:
+    def cursor_behind(self) -> int:
+        """Wait for the batch; where the stream of problems goes on behind it."""
+        self._joined()
+        return self.collected.cursor
+
+    def _run(self, collector: RolloutCollector, sampler: Sampler) -> None:
         try:
-            self._collected = collector.collect(self.step, cursor, self.measurements)
+            self._collected = collector.collect(self.step, self.cursor(), self.measurements, sampler)
         except BaseException as error:  # raised again where the batch is waited for
             self._error = error
         self._ended = time.perf_counter()
@@ -243,13 +295,19 @@ class _Pending:
         self._thread.join()
 
     def wait(self) -> None:
-        """Wait for the batch, and measure for how long it was sampled beside the update and waited for."""
-        update_ended = time.perf_counter()
+        """Wait for the batch, and measure for how long it was sampled beside the trainer and waited for."""
+        if self._is_measured:
+            return
+        asked = time.perf_counter()
+        self._joined()
+        self.measurements.add(metrics.OVERLAP_S, min(asked, self._ended) - self._started)
+        self.measurements.add(metrics.BATCH_WAIT_S, max(0.0, self._ended - asked))
+        self._is_measured = True
+
+    def _joined(self) -> None:
         self.join()
         if self._error is not None:
             raise self._error
-        self.measurements.add(metrics.OVERLAP_S, min(update_ended, self._ended) - self._started)
-        self.measurements.add(metrics.BATCH_WAIT_S, max(0.0, self._ended - update_ended))
 
     @contextmanager
     def weights_before(self) -> Iterator[None]:

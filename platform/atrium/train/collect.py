@@ -23,7 +23,7 @@ from atrium.records import (
     Verdict,
     VerdictKind,
 )
-from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
+from atrium.rollout.engine import Engine, GenerationRequest, Sampler, SamplingParams
 from atrium.seeding import derive_seed
 from atrium.train.checkpoint.group_records import bytes_of_groups, groups_of_bytes
 from atrium.train.measure.measurements import Measurements
@@ -70,17 +70,25 @@ class RolloutCollector:
     ranks: Ranks = Ranks()
     require_stop: bool = False
 
-    def collect(self, step: int, cursor: int, measurements: Measurements) -> Collected:
+    def collect(
+        self, step: int, cursor: int, measurements: Measurements, sampler: Sampler | None = None
+    ) -> Collected:
         """The step's groups. With `resample`, each group that is not kept is replaced by the next prompt's.
 
         What is sampled depends on what is judged alone, not on which completions are finished first.
+        `sampler` stands in for the engine.
         """
         replaces = self.group_filter.kind == "resample"
         limit = self.num_prompts * (self.group_filter.max_num_rounds if replaces else 1)
-        groups = self._sample(step, cursor, limit, measurements)
+        groups = self._sample(step, cursor, limit, measurements, sampler or self.engine)
         kept = tuple(_rewarded(group) for group in groups if self.keeps(group))
         trains = tuple(self.group_filter.computes(self._judged(group)) for group in kept)
         return Collected(groups=kept, trains=trains, cursor=cursor + len(groups))
+
+    @property
+    def knows_next_cursor(self) -> bool:
+        """Whether a batch ends `num_prompts` behind its beginning, whatever is sampled."""
+        return self.group_filter.kind != "resample"
 
     def keeps(self, group: RolloutGroup) -> bool:
         """Whether the group filter lets a group train; abstentions have to leave two rewards."""
@@ -98,7 +106,9 @@ class RolloutCollector:
         is_cut_off = rollout.completion.finish_reason is FinishReason.LENGTH
         return rollout.verdict.is_correct and not (self.require_stop and is_cut_off)
 
-    def _sample(self, step: int, cursor: int, limit: int, measurements: Measurements) -> list[RolloutGroup]:
+    def _sample(
+        self, step: int, cursor: int, limit: int, measurements: Measurements, sampler: Sampler
+    ) -> list[RolloutGroup]:
         """The groups of `num_prompts` prompts, and of one more for each that is not kept, up to `limit`.
 
         Groups are graded while others are sampled, and what replaces one joins them where the engine takes
@@ -107,13 +117,13 @@ class RolloutCollector:
         round_ = _Round(self, step, cursor)
         num_wanted = min(self.num_prompts, limit)
         sample_s = wait_s = 0.0
-        num_before = self.engine.facts.num_preempted
+        num_before = sampler.facts.num_preempted
         while len(round_.requests) < num_wanted:
             places = round_.extend(num_wanted)
             while places:
                 started = time.perf_counter()
                 requests = [round_.requests[place] for place in places]
-                for generation in self.engine.generate(requests, self.sampling):
+                for generation in sampler.generate(requests, self.sampling):
                     round_.take(places[generation.request_index], generation.completions)
                     if not self.ranks.is_alone:
                         continue  # what has to be replaced is known when all ranks are done
@@ -129,7 +139,7 @@ class RolloutCollector:
             wait_s += time.perf_counter() - started
         groups = round_.groups()
         measurements.add(metrics.ROLLOUT_S, sample_s)
-        if num_before is not None and (num_now := self.engine.facts.num_preempted) is not None:
+        if num_before is not None and (num_now := sampler.facts.num_preempted) is not None:
             measurements.add(metrics.NUM_PREEMPTED, num_now - num_before)
         measurements.add(metrics.GRADE_WAIT_S, wait_s)
         _measure(groups, max(self.ranks.gather(sample_s)), measurements)

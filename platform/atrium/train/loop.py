@@ -169,7 +169,7 @@ def _trained(
         stopping = run.ranks.any(run.should_stop())
         if _saves(run, state, stopping=stopping):
             _enter(run, step, "checkpoint")
-            _save(run, state, batches.ahead)
+            _save(run, state, batches.ahead(state))
         checkpoint_s = time.perf_counter() - now
         if stopping and step < settings.num_steps:
             run.checkpoints.finish()

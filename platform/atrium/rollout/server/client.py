@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,13 +112,16 @@ class ServerClient:
         }
 
     async def sample(self, token_ids: Sequence[int], parameters: Mapping[str, Any]) -> SimpleNamespace:
-        """Sample one completion; the versions of its weights are in `versions`."""
+        """Sample one completion; `spans` hold version, start and end of the tokens by each set of weights."""
         body = {"model": _MODEL_NAME, "token_ids": token_ids, "sampling_params": parameters}
         answer = await self._json("POST", "/inference/v1/generate", body)
         try:
             (choice,) = answer["choices"]
             logprobs = [_finite_or_nan(one["logprob"]) for one in choice["logprobs"]["content"]]
-            versions = {str(span["version"]) for span in choice["weight_versions"]}
+            spans = [
+                (int(span["version"]), int(span["start"]), int(span["end"]))
+                for span in choice["weight_versions"]
+            ]
             token_ids = [int(token) for token in choice["token_ids"]]
             reason = choice["finish_reason"]
         except (KeyError, TypeError, ValueError) as error:
@@ -126,8 +130,20 @@ class ServerClient:
             token_ids=token_ids,
             logprobs=SimpleNamespace(logprobs=logprobs),
             finish_reason=reason,
-            versions=versions,
+            spans=spans,
         )
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Interrupt running requests, which go on with the weights that the body loads.
+
+        Their caches are cleared: a cache of two sets of weights belongs to neither.
+        """
+        await self._json("POST", "/pause", mode="keep", clear_cache="true")
+        try:
+            yield
+        finally:
+            await self._json("POST", "/resume")
 
     async def take_weights(self, folder: Path, version: int) -> None:
         """Load the weights of a folder as `version`, and clear what was cached under the old ones."""

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -22,7 +23,8 @@ from atrium.models.policy import Policy
 from atrium.models.texts import TextDecoder
 from atrium.rollout.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
 from atrium.rollout.sampling import check_requests
-from atrium.rollout.server.pool import Batch, Sample, ServerPool
+from atrium.rollout.server.dealing import Batch, Dealer, Sample
+from atrium.rollout.server.pool import ServerPool
 from atrium.rollout.server.transfer import NcclSender
 from atrium.rollout.server.weights import WeightFiles
 from atrium.rollout.vllm_outputs import completions_of
@@ -47,6 +49,8 @@ class ServerEngine:
         Makes the pool; it is called in the engine's event loop.
     files
         Where servers read weights.
+    per_server
+        The most requests that a server has at a time.
     context_length
         The most tokens of a prompt and its completion.
     folders
@@ -61,6 +65,7 @@ class ServerEngine:
         make_pool: Callable[[], ServerPool],
         *,
         files: WeightFiles,
+        per_server: int,
         context_length: int,
         folders: Sequence[Path],
         sender: NcclSender | None = None,
@@ -81,6 +86,7 @@ class ServerEngine:
         self._pool: ServerPool | None = None
         try:
             self._pool = self._run(_called(make_pool))
+            self._dealer = Dealer(self._pool, per_server)
             weights = merged_weights(policy.model)
             self._run(self._pool.start(None if sender else files.write(weights, 0), 0))
             if sender is not None:
@@ -123,9 +129,19 @@ class ServerEngine:
     ) -> Iterator[Generation]:
         """Yield each request's completions once, as soon as all of them are finished, in any order.
 
-        Checks all requests when called. Raises `EngineError` where servers are lost again and again or
-        weights change before the last completion, and `InterruptedError` after `interrupt`.
+        Checks all requests when called, and samples by the weights of that time. Raises `EngineError` where
+        servers are lost again and again, and `InterruptedError` after `interrupt`.
         """
+        return self.generate_by(self._weight_version, requests, sampling)
+
+    def at_this_version(self) -> VersionSampler:
+        """What samples by the weights of now, also when the engine has others."""
+        return VersionSampler(self, self._weight_version)
+
+    def generate_by(
+        self, version: int, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> Iterator[Generation]:
+        """As `generate`, by the weights of `version`, whose files have to be there."""
         check_requests(requests, sampling, context_length=self._context_length)
         if sampling.temperature > MAX_TEMPERATURE:
             raise EngineError(
@@ -137,29 +153,24 @@ class ServerEngine:
                 "servers have no tokenizer to find stop strings with (model.prompt.stop); choose "
                 "rollout.placement=inside"
             )
-        return self._generate(tuple(requests), sampling)
+        return self._generate(version, tuple(requests), sampling)
 
     def _generate(
-        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+        self, version: int, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
-        version, found = self._weight_version, queue.SimpleQueue[_Found]()
-        samples = self._samples(requests, sampling)
-        groups: dict[int, dict[int, SimpleNamespace]] = {}
         for index, request in enumerate(requests):
             if not request.sample_seeds:
                 yield Generation(request_index=index, completions=())
-        batch = Batch(
-            waiting=deque(samples),
-            num_left=len(samples),
-            version=version,
-            found=lambda sample, answer: found.put((sample, answer)),
-        )
+        samples = self._samples(requests, sampling)
+        found = queue.SimpleQueue[_Found]()
+        batch = Batch(version=version, found=lambda *answer: found.put(answer), waiting=deque(samples))
+        groups: dict[int, dict[int, SimpleNamespace]] = {}
         self._queues.add(found)
-        task = asyncio.run_coroutine_threadsafe(self._answered(batch, found), self._loop)
+        task = self._submit(self._answered(batch, found))
         stops = () if sampling.ignore_stop else self._stop_token_ids
         try:
             for _ in samples:
-                sample, answer = self._next(found, version)
+                sample, answer = self._next(found)
                 index, number = sample.place
                 group = groups.setdefault(index, {})
                 group[number] = answer
@@ -183,23 +194,18 @@ class ServerEngine:
             for number, seed in enumerate(request.sample_seeds)
         ]
 
-    def _next(self, found: queue.SimpleQueue[_Found], version: int) -> tuple[Sample, SimpleNamespace]:
+    def _next(self, found: queue.SimpleQueue[_Found]) -> tuple[Sample, SimpleNamespace]:
         """Wait for the next answer of the batch."""
         if self._interrupted.is_set():
             raise InterruptedError("sampling was given up")
         answer = found.get()
         if isinstance(answer, BaseException):
             raise answer
-        if self._weight_version != version:
-            raise EngineError(
-                f"the weights went from version {version} to {self._weight_version} while completions were "
-                "sampled: take all completions before updating weights"
-            )
         return answer
 
     async def _answered(self, batch: Batch, found: queue.SimpleQueue[_Found]) -> None:
         try:
-            await self.pool.answer(batch)
+            await self._dealer.answer(batch)
         except BaseException as error:
             found.put(InterruptedError("sampling was given up") if _is_cancelled(error) else error)
             raise
@@ -256,6 +262,25 @@ class ServerEngine:
         except BaseException:
             task.cancel()
             raise
+
+
+@dataclass(frozen=True)
+class VersionSampler:
+    """Samples by the weights of one version, whichever the engine has."""
+
+    engine: ServerEngine
+    weight_version: int
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What the engine knows of itself."""
+        return self.engine.facts
+
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> Iterator[Generation]:
+        """As the engine's."""
+        return self.engine.generate_by(self.weight_version, requests, sampling)
 
 
 async def _called(make: Callable[[], _T]) -> _T:

@@ -1,19 +1,16 @@
-"""Servers as one pool: deals samples to them, restarts lost servers, and keeps their weights current.
+"""Servers as one pool: starts them, restarts those that are lost, and loads weights.
 
-All methods run in one event loop. The completion of a sample depends on its prompt, its seed and the weights,
-so neither the server that answers nor a repeated request changes a result.
+All methods run in one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -23,8 +20,7 @@ from atrium.rollout.server.client import Expected, ServerClient, ServerError, Un
 from atrium.rollout.server.process import ServerProcess
 
 _LOOK_EVERY_S, _RETRY_S = 5.0, 0.2
-# Losses of one server, and attempts at one sample, without a completion in between.
-_MAX_LOST = _MAX_TRIES = 3
+_MAX_LOST = 3  # losses of one server without a completion in between
 _RESUME = "go on from the last checkpoint with --resume"
 
 
@@ -40,6 +36,7 @@ class Server:
     process: ServerProcess | None
     lost: asyncio.Future[None] | None = None
     version: int | None = None
+    is_loading: bool = False
     num_lost: int = 0
     num_requests: int = 0
     busy_s: float = 0.0
@@ -54,28 +51,8 @@ class Server:
         return f"log {self.process.log}: {self.process.last_words()}"
 
 
-@dataclass(kw_only=True, eq=False)
-class Sample:
-    """One completion to sample: its place in the batch, and how often it was requested in vain."""
-
-    place: tuple[int, int]
-    token_ids: Sequence[int]
-    parameters: Mapping[str, Any]
-    num_tries: int = 0
-
-
-@dataclass(kw_only=True, eq=False)
-class Batch:
-    """Samples by the weights of one version; `found` receives each answer."""
-
-    waiting: deque[Sample]
-    num_left: int
-    version: int
-    found: Callable[[Sample, SimpleNamespace], None]
-
-
 class ServerPool:
-    """Servers that hold the same weights.
+    """Servers of one model.
 
     Parameters
     ----------
@@ -83,8 +60,8 @@ class ServerPool:
         All of the pool.
     expected
         What each of them has to compute.
-    per_server
-        The most requests that a server has at a time.
+    is_continuous
+        Whether servers load new weights while they sample. Otherwise one with requests keeps its weights.
     start_timeout_s, hang_timeout_s
         How long a server may take to start, and how long it may produce no token while it has requests.
     log
@@ -96,18 +73,19 @@ class ServerPool:
         servers: Sequence[Server],
         *,
         expected: Expected,
-        per_server: int,
+        is_continuous: bool,
         start_timeout_s: float,
         hang_timeout_s: float,
         log: Callable[[str], None],
     ) -> None:
         self.servers = tuple(servers)
         self._expected = expected
-        self._per_server = per_server
+        self._is_continuous = is_continuous
         self._start_timeout_s = start_timeout_s
         self._hang_timeout_s = hang_timeout_s
         self._log = log
-        self._weights: tuple[Path, int] | None = None
+        self._folders: dict[int, Path] = {}
+        self._newest = 0
         self._changed = asyncio.Event()
         self._failure: Exception | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -117,17 +95,46 @@ class ServerPool:
 
         Without a folder they wait for `receive`, after every restart too.
         """
-        self._weights = None if folder is None else (folder, version)
+        self._newest = version
+        if folder is not None:
+            self._folders[version] = folder
         await asyncio.gather(*(self._start(server) for server in self.servers))
         self._spawn(self._watch())
 
     async def update(self, folder: Path, version: int) -> None:
-        """Load new weights into all servers; one that fails is restarted with them in the background."""
-        self._weights = (folder, version)
-        up = [server for server in self.servers if server.lost is not None]
-        await asyncio.gather(*(self._updated(server) for server in up))
+        """Have new weights, and load them into the servers without requests, or where continuous into all.
+
+        One that fails is restarted with them in the background.
+        """
+        self._folders[version], self._newest = folder, version
+        up = [one for one in self.servers if one.lost is not None]
+        free = [one for one in up if self._is_continuous or not (one.num_requests or one.is_loading)]
+        await asyncio.gather(*(self._load(server, version) for server in free))
+        self.check(None)
+
+    def load_idle(self, version: int) -> None:
+        """Let the servers without requests load the weights of `version` in the background."""
+        for server in self.servers:
+            is_idle = server.lost is not None and not (server.num_requests or server.is_loading)
+            if is_idle and server.version != version and version in self._folders:
+                self._spawn(self._load(server, version))
+
+    def check(self, version: int | None) -> None:
+        """Raise `EngineError` where the pool has failed, or nothing can sample by weights of `version`."""
+        has_version = version is None or any(one.version == version for one in self.servers)
+        if not self._folders and not has_version:
+            self.fail("all servers that had the weights were lost")
         if self._failure is not None:
             raise self._failure
+
+    async def next_change(self) -> None:
+        """Wait until a request has ended or a server has changed."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    def notify(self) -> None:
+        """Wake those who wait for a change."""
+        self._changed.set()
 
     async def reachable(self, *, wait_for_all: bool = False) -> list[Server]:
         """Return the servers that answer, after at least one does, or all."""
@@ -135,7 +142,7 @@ class ServerPool:
             self._changed.clear()
             for server in self.servers:
                 if (lost := server.lost) is not None and await server.client.obstacle() is not None:
-                    self._lose(server, lost, "it does not answer")
+                    self.lose(server, lost, "it does not answer")
             up = [server for server in self.servers if server.lost is not None]
             if len(up) >= (len(self.servers) if wait_for_all else 1):
                 return up
@@ -168,33 +175,9 @@ class ServerPool:
         for server in self.servers:
             if (lost := server.lost) is not None:
                 if server.process is None:
-                    self._fail(f"{server.name} was not started here and cannot be restarted: {why}")
-                self._lose(server, lost, why)
+                    self.fail(f"{server.name} was not started here and cannot be restarted: {why}")
+                self.lose(server, lost, why)
         await self.reachable(wait_for_all=True)
-
-    async def answer(self, batch: Batch) -> None:
-        """Sample the whole batch; raises `EngineError` where servers are lost again and again."""
-        tasks: set[asyncio.Task[None]] = set()
-        try:
-            while batch.num_left:
-                if self._weights is None and all(one.version != batch.version for one in self.servers):
-                    self._fail("all servers that had the weights were lost")
-                if self._failure is not None:
-                    raise self._failure
-                while batch.waiting and (free := self._free(batch.version)) is not None:
-                    server, lost = free
-                    server.num_requests += 1
-                    if server.num_requests == 1:
-                        server.busy_since = time.monotonic()
-                    task = asyncio.create_task(self._one(server, lost, batch.waiting.popleft(), batch))
-                    tasks.add(task)
-                    task.add_done_callback(tasks.discard)
-                self._changed.clear()
-                await self._changed.wait()
-        finally:
-            for task in list(tasks):
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
         """End all servers that the pool started."""
@@ -216,50 +199,7 @@ class ServerPool:
                         total[name] = total.get(name, 0.0) + value
         return total
 
-    def _free(self, version: int) -> tuple[Server, asyncio.Future[None]] | None:
-        """The least busy server with these weights and room for a request, and its `lost`."""
-        up = [(one, one.lost) for one in self.servers if one.lost is not None and one.version == version]
-        free = min(up, key=lambda pair: pair[0].num_requests, default=None)
-        return free if free is not None and free[0].num_requests < self._per_server else None
-
-    async def _one(self, server: Server, lost: asyncio.Future[None], sample: Sample, batch: Batch) -> None:
-        """Request one sample; where that fails it waits again, before all others."""
-        request = asyncio.create_task(server.client.sample(sample.token_ids, sample.parameters))
-        try:
-            both: set[asyncio.Future[Any]] = {request, lost}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if not request.done():
-                raise ServerError("the server is lost")
-            answer = request.result()
-            _check(answer, batch.version)
-        except (httpx.HTTPError, ServerError) as error:
-            sample.num_tries += isinstance(error, ServerError) and not lost.done()
-            batch.waiting.appendleft(sample)
-            if sample.num_tries > _MAX_TRIES or isinstance(error, UnfitServerError):
-                self._fail(f"{server.name} failed to answer a request: {one_line(error)} ({server.log})")
-            elif not lost.done() and not await self._is_idle_connection(server, error):
-                self._lose(server, lost, one_line(error))
-        else:
-            server.num_lost = 0
-            batch.num_left -= 1
-            batch.found(sample, answer)
-        finally:
-            request.cancel()
-            server.num_requests -= 1
-            if server.num_requests == 0:
-                server.busy_s += time.monotonic() - server.busy_since
-            self._changed.set()
-
-    async def _is_idle_connection(self, server: Server, error: Exception) -> bool:
-        """Whether only a connection ended, which the server had closed as idle."""
-        if not isinstance(error, httpx.ReadError | httpx.RemoteProtocolError):
-            return False
-        has_ended = server.process is not None and server.process.ended is not None
-        with suppress(UnfitServerError):
-            return not has_ended and await server.client.obstacle() is None
-        return False
-
-    def _lose(self, server: Server, lost: asyncio.Future[None], why: str) -> None:
+    def lose(self, server: Server, lost: asyncio.Future[None], why: str) -> None:
         """Take a server out of the pool and restart it in the background."""
         if lost.done():
             return
@@ -268,7 +208,7 @@ class ServerPool:
         server.num_lost += 1
         said = f"{server.name} is lost: {why} ({server.log})"
         if server.num_lost > _MAX_LOST:
-            self._fail(f"{said}, for the {server.num_lost}th time without a completion in between")
+            self.fail(f"{said}, for the {server.num_lost}th time without a completion in between")
             return
         remedy = "it is restarted" if server.process is not None else self._waits
         self._log(f"{said}; {remedy}, and its requests are sent again")
@@ -280,7 +220,7 @@ class ServerPool:
         except EngineError as error:
             server.num_lost += 1
             if server.num_lost > _MAX_LOST or isinstance(error.__cause__, UnfitServerError):
-                self._fail(str(error))
+                self.fail(str(error))
             else:
                 self._log(f"{error}; it is restarted again")
                 self._spawn(self._restart(server))
@@ -302,12 +242,12 @@ class ServerPool:
 
     async def _catch_up(self, server: Server) -> None:
         """Load the newest weights; an update during the transfer makes them newer."""
-        while self._weights is not None and server.version != self._weights[1]:
-            folder, version = self._weights
+        while self._folders and server.version != self._newest:
+            version = self._newest
             try:
-                await server.client.take_weights(folder, version)
+                await server.client.take_weights(self._folders[version], version)
             except ServerError:
-                if version == self._weights[1]:
+                if version == self._newest:
                     raise
             else:
                 server.version = version
@@ -328,20 +268,23 @@ class ServerPool:
                 has_said = True
             await asyncio.sleep(_RETRY_S)
 
-    async def _updated(self, server: Server) -> None:
+    async def _load(self, server: Server, version: int) -> None:
         lost = server.lost
         assert lost is not None
-        assert self._weights is not None
-        folder, version = self._weights
+        server.version, server.is_loading = None, True
         try:
             async with asyncio.timeout(self._hang_timeout_s):
-                await server.client.take_weights(folder, version)
+                async with server.client.paused() if server.num_requests else nullcontext():
+                    await server.client.take_weights(self._folders[version], version)
             server.version = version
         except (httpx.HTTPError, ServerError, TimeoutError) as error:
             if isinstance(error, ServerError) and server.process is None:
-                self._fail(f"{server.name} cannot load new weights: {one_line(error)}")
+                self.fail(f"{server.name} cannot load new weights: {one_line(error)}")
             else:
-                self._lose(server, lost, f"new weights did not arrive, {one_line(error)}")
+                self.lose(server, lost, f"new weights did not arrive, {one_line(error)}")
+        finally:
+            server.is_loading = False
+            self._changed.set()
 
     async def _watch(self) -> None:
         """Lose servers that have requests and compute no token for `hang_timeout_s`."""
@@ -362,14 +305,15 @@ class ServerPool:
                 if before is None or before[0] is not lost or before[1] != counts:
                     seen[server.name] = (lost, counts, now)
                 elif now - before[2] > self._hang_timeout_s:
-                    self._lose(server, lost, f"it computed no token for {self._hang_timeout_s:g} s")
+                    self.lose(server, lost, f"it computed no token for {self._hang_timeout_s:g} s")
 
     @property
     def _waits(self) -> str:
         """What happens to a server that somebody else has to start."""
         return f"the run waits {self._start_timeout_s:g} s for it (rollout.start_timeout_s)"
 
-    def _fail(self, why: str) -> None:
+    def fail(self, why: str) -> None:
+        """Let all that wait for completions end with an error."""
         self._failure = EngineError(f"{why}; {_RESUME}")
         self._changed.set()
 
@@ -377,14 +321,3 @@ class ServerPool:
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _check(answer: SimpleNamespace, version: int) -> None:
-    """Raise `ServerError` for a completion that ended early, or is of other weights."""
-    if answer.finish_reason not in ("stop", "length"):
-        raise ServerError(f"a completion ended for the reason '{answer.finish_reason}'")
-    if answer.versions != {str(version)}:
-        raise ServerError(
-            f"a completion was sampled by weights of version {', '.join(sorted(answer.versions))}, expected "
-            f"{version}"
-        )

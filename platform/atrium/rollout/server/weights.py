@@ -19,20 +19,21 @@ _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", t
 
 
 class WeightFiles:
-    """Folders in `base` that hold the model of the newest versions, as transformers stores it.
+    """Folders in `base` that hold the model of the newest `num_kept` versions, as transformers stores it.
 
     `config` is the content of `config.json`. Floating-point weights are rounded to `dtype` where it is given,
     and are written one after the other, so that no second copy of the model is in memory.
     """
 
-    def __init__(self, base: Path, config: str, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, base: Path, config: str, dtype: torch.dtype | None = None, num_kept: int = 2) -> None:
         self._base = base
         self._config = config
         self._dtype = dtype
+        self._num_kept = num_kept
         self._folders: list[Path] = []
 
     def write(self, weights: Mapping[str, Tensor], version: int) -> Path:
-        """Write a full `state_dict` and return its folder; older folders than the newest two are deleted."""
+        """Write a full `state_dict` and return its folder; folders of too old versions are deleted."""
         folder = self._base / str(version)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
