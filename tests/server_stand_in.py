@@ -34,33 +34,30 @@ def sampled(token_ids, parameters, version):
     return tokens, [-(1 + draw) / 256 for draw in draws[1 : 1 + num_tokens]]
 
 
-def application(arguments):
-    """The endpoints, with the state of one server."""
-    state = SimpleNamespace(version="default", num_tokens=0)
+def choice_of(body, state, first_version):
+    """The answer to a request that began with other weights than `state` may have now."""
+    tokens, logprobs = sampled(body["token_ids"], body["sampling_params"], state.version)
+    state.num_tokens += len(tokens)
+    spans = [{"version": state.version, "start": 0, "end": len(tokens)}]
+    if state.version != first_version and len(tokens) > 1:
+        spans = [{"version": first_version, "start": 0, "end": 1}, {**spans[0], "start": 1}]
+    wrong = Path(os.environ.get("STAND_IN_WRONG", "/nowhere"))
+    if wrong.exists():
+        if wrong.read_text() == "logprob":
+            logprobs[-1] = -9999.0
+        else:
+            spans[0]["version"] = "99"
+        wrong.unlink()
+    return {
+        "token_ids": tokens,
+        "finish_reason": "length",
+        "logprobs": {"content": [{"logprob": logprob} for logprob in logprobs]},
+        "weight_versions": spans,
+    }
 
-    async def generate(request):
-        body = await request.json()
-        parameters = body["sampling_params"]
-        if not 0 <= parameters["temperature"] <= 2:
-            return JSONResponse({"error": "temperature must be in [0, 2]"}, 400)
-        await asyncio.sleep(float(os.environ.get("STAND_IN_DELAY_S", "0.005")))
-        tokens, logprobs = sampled(body["token_ids"], parameters, state.version)
-        state.num_tokens += len(tokens)
-        wrong = Path(os.environ.get("STAND_IN_WRONG", "/nowhere"))
-        version = state.version
-        if wrong.exists():
-            if wrong.read_text() == "logprob":
-                logprobs[-1] = -9999.0
-            else:
-                version = "99"
-            wrong.unlink()
-        choice = {
-            "token_ids": tokens,
-            "finish_reason": "length",
-            "logprobs": {"content": [{"logprob": logprob} for logprob in logprobs]},
-            "weight_versions": [{"version": version, "start": 0, "end": len(tokens)}],
-        }
-        return JSONResponse({"choices": [choice]})
+
+def weight_routes(state):
+    """The endpoints that change weights."""
 
     async def rpc(request):
         body = await request.json()
@@ -69,9 +66,37 @@ def application(arguments):
             return JSONResponse({"error": f"Cannot find any model weights with {folder}"}, 500)
         return JSONResponse({"results": [None]})
 
+    async def pause(request):
+        assert dict(request.query_params) == {"mode": "keep", "clear_cache": "true"}
+        state.is_paused = True
+        return JSONResponse({"status": "paused"})
+
+    async def resume(request):
+        state.is_paused = False
+        return JSONResponse({"status": "resumed"})
+
     async def label(request):
         state.version = (await request.json())["new_version"]
         return JSONResponse({"success": True})
+
+    handlers = {"pause": pause, "resume": resume, "collective_rpc": rpc, "update_weight_version": label}
+    return [Route(f"/{name}", handler, methods=["POST"]) for name, handler in handlers.items()]
+
+
+def application(arguments):
+    """The endpoints, with the state of one server."""
+    state = SimpleNamespace(version="default", num_tokens=0, is_paused=False)
+
+    async def generate(request):
+        body = await request.json()
+        parameters = body["sampling_params"]
+        if not 0 <= parameters["temperature"] <= 2:
+            return JSONResponse({"error": "temperature must be in [0, 2]"}, 400)
+        first_version = state.version
+        await asyncio.sleep(float(os.environ.get("STAND_IN_DELAY_S", "0.005")))
+        while state.is_paused:
+            await asyncio.sleep(0.002)
+        return JSONResponse({"choices": [choice_of(body, state, first_version)]})
 
     def info(request):
         model = {
@@ -98,9 +123,8 @@ def application(arguments):
             Route("/server_info", info),
             Route("/metrics", counted),
             Route("/inference/v1/generate", generate, methods=["POST"]),
-            Route("/collective_rpc", rpc, methods=["POST"]),
+            *weight_routes(state),
             Route("/reset_prefix_cache", lambda request: JSONResponse({"success": True}), methods=["POST"]),
-            Route("/update_weight_version", label, methods=["POST"]),
         ]
     )
     config = json.loads((Path(arguments.model) / "config.json").read_text(encoding="utf-8"))

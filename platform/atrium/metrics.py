@@ -103,6 +103,15 @@ QUEUE_BATCHES = Quantity(
     "batches",
     "batches sampled ahead that wait as the step begins, its own too",
 )
+NUM_GROUPS_DROPPED = Quantity(
+    "rollout/num_groups_dropped",
+    _SUM,
+    "groups",
+    "finished groups that were older than `rollout.lag` steps",
+)
+MIXED_WEIGHTS_FRAC = Quantity(
+    "rollout/mixed_weights_frac", _MEAN, "", "share of completions in whose middle the weights changed"
+)
 
 # The engine against the trainer, on the engine's own samples and at equal weights.
 MISMATCH_MEAN = Quantity("mismatch/logprob_mean", _MEAN, "nats", "mean |engine - trainer| logprob")

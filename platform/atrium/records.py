@@ -101,6 +101,8 @@ class Completion:
     `token_ids` [T] include the stop token when one was emitted; `logprobs` [T] are those of the
     distribution that was sampled from (temperature included). `text` is the decoded completion
     without the stop token. `weight_version` counts the updates of the weights that sampled it.
+    `spans` are there where weights changed in its middle: version, first token and the token behind the last
+    one of each part, in order; `weight_version` is then the oldest.
     `own` [T] is True at tokens that the policy sampled, and None where it sampled all of them. Others, such
     as a tool's answer, stand between its own: what follows is conditioned on them, they are not trained on,
     and their log-probabilities may be anything, NaN included.
@@ -115,6 +117,7 @@ class Completion:
     weight_version: int
     stored_reward: float | None = None
     own: OwnTokens | None = None
+    spans: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def is_stored(self) -> bool:

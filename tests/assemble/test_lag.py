@@ -22,6 +22,8 @@ from atrium.metrics import (
     ENGINE_IDLE_S,
     KL_BEFORE_UPDATE,
     MISMATCH_MAX,
+    MIXED_WEIGHTS_FRAC,
+    NUM_GROUPS_DROPPED,
     NUM_UPDATES,
     OUTSIDE_BEFORE_UPDATE_FRAC,
     OVERLAP_S,
@@ -339,6 +341,28 @@ def test_three_batches_at_a_time_are_those_that_are_sampled_one_after_the_other(
     same_record(folder, one_by_one, step=6)
     killed = runs.killed_after(2, *deep, "experiment_name=served_deep_killed")
     same_record(runs.resume(killed), folder, step=6)
+
+
+def test_continuous_sampling_records_versions_and_drops_what_is_too_old(runs, served, monkeypatch):
+    monkeypatch.setenv("STAND_IN_DELAY_S", "0.3")
+    line = (*SERVED, "rollout.continuous=true", "num_steps=6", "experiment_name=continuous")
+    folder = runs.train(*line)
+    steps = steps_of(folder)
+    assert len(steps) == 6
+    assert all(step[STALENESS_STEPS.name] <= 1.0 for step in steps)
+    assert sum(step[MIXED_WEIGHTS_FRAC.name] for step in steps) > 0.0
+    assert all(step[NUM_GROUPS_DROPPED.name] >= 0.0 for step in steps)
+    rows = [row for step in range(1, 7) for row in rows_at(folder.rollouts_path(step))]
+    mixed = [row for row in rows if row["spans"] is not None]
+    assert mixed
+    for row in mixed:
+        versions, starts, ends = zip(*row["spans"], strict=True)
+        assert row["weight_version"] == versions[0] < versions[-1]
+        assert (*starts[1:], row["num_tokens"]) == ends
+    assert "not repeatable" in folder.log_file.read_text()
+    resumed = runs.resume(folder, "num_steps=8")
+    assert len(steps_of(resumed)) == 8
+    assert all(thread.name != "sampling-continuously" for thread in threading.enumerate())
 
 
 def test_an_update_that_fails_ends_the_sampling_beside_it(runs, served, monkeypatch):

@@ -165,6 +165,13 @@ OVERRIDES = [
     ([*SERVED, "evaluation.temperature=3"], "evaluation.temperature must be at most 2", "got 3"),
     ([*SERVED, "evaluation.temperature=0.005"], "evaluation.temperature", "0.01"),
     ([*SERVED, "model.prompt.stop=[x]"], "model.prompt.stop", "rollout.placement=inside"),
+    (["rollout.continuous=true"], "rollout.continuous=true", "choose rollout.placement=server"),
+    ([*SERVED, "rollout.continuous=true"], "rollout.continuous=true", "rollout.lag=1 or more"),
+    (
+        [*SERVED, "rollout.continuous=true", "rollout.lag=1", "compute.behavior_logprobs=recompute"],
+        "compute.behavior_logprobs=recompute",
+        "choose auto",
+    ),
     ([*SERVED, "rollout.servers=[http://a:1,http://A:1]"], "names a server twice", "name each once"),
     ([*SERVED, "rollout.lag=1", "rollout.sleep_level=1"], "rollout.sleep_level=1", "null"),
     (

@@ -30,3 +30,13 @@ def test_intervals_over_seeds_that_share_their_draws_are_said_to_be_too_narrow(m
     notes = notes_of(make_run, grpo="shared", atr="shared")
     assert [note.partition(":")[0] for note in notes] == ["grpo", "atr"]
     assert all("too narrow" in note for note in notes)
+
+
+def test_runs_that_sampled_continuously_are_named(make_run):
+    runs = [
+        make_run(name, seed, COUNTS, rollout={"continuous": name == "atr"})
+        for seed in (0, 1)
+        for name in ("grpo", "atr")
+    ]
+    (note,) = [note for note in compare_runs(runs).notes if "continuously" in note]
+    assert note == "atr samples continuously: a run with the same seed trains on other answers"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 from tests.pretrained import pretrained_folder
 from tests.vllm.settings import BARE, ENGINE, SMALL
+from transformers import AutoModelForCausalLM
 
 from atrium.assemble.graders import build_grader
 from atrium.assemble.training import run_training
@@ -27,6 +29,7 @@ from atrium.metrics import (
 from atrium.tracking.json_lines import read_json_lines
 from atrium.tracking.recorded import read_object
 from atrium.tracking.run_folder import RunFolder
+from atrium.train.continuous import ContinuousBatches
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
@@ -106,14 +109,12 @@ def test_a_sampler_in_another_precision_is_measured_and_stays_below_its_bound(tm
         assert 0.0 < step[MISMATCH_KL.name] < 0.01
 
 
-def test_pretrained_model_sampled_by_a_server_passes_the_checks_in_bfloat16(tmp_path):
-    """The second batch is sampled by a server while the first is trained."""
-    steps, folder = train(
-        tmp_path,
+def train_pretrained(runs_dir, *overrides):
+    """Two steps of SmolLM2 with a server, which samples the second batch while the first is trained."""
+    lines = (
         "experiment=smollm2",
         "model=hub",
         f"model.source={pretrained_folder()}",
-        "compute.dtype=bfloat16",
         "rollout.context_length=256",
         "rollout.kv_cache_mb=256",
         "rollout.num_prompts=1",
@@ -124,12 +125,51 @@ def test_pretrained_model_sampled_by_a_server_passes_the_checks_in_bfloat16(tmp_
         "num_steps=2",
         "dataset.num_validation=1",
         "dataset.num_test=1",
-        base=(*ENGINE, *BARE),
     )
+    return train(runs_dir, *lines, *overrides, base=(*ENGINE, *BARE))
+
+
+def test_pretrained_model_sampled_by_a_server_passes_the_checks_in_bfloat16(tmp_path):
+    steps, folder = train_pretrained(tmp_path, "compute.dtype=bfloat16")
     assert all(EXACT < step[MISMATCH_MEAN.name] < 0.05 for step in steps)
     assert [step[STALENESS.name] for step in steps] == [0.0, 1.0]
     assert steps[1][OVERLAP_S.name] > 0.0
     assert read_object(folder.provenance_file)[0]["engine"]["servers"] == 1
+
+
+def test_weights_change_within_completions_at_the_tokens_that_are_recorded(tmp_path, monkeypatch):
+    """Each part of a completion has the log-probabilities of the weights that its span names; about 40 s."""
+    next_group, groups = ContinuousBatches._next_group, []
+
+    def note_group(self, step):
+        groups.append(next_group(self, step))
+        return groups[-1]
+
+    monkeypatch.setattr(ContinuousBatches, "_next_group", note_group)
+    line = ("rollout.placement=server", "rollout.continuous=true", "rollout.lag=1", "rollout.max_num_seqs=2")
+    steps, folder = train(
+        tmp_path, *line, "num_steps=4", "checkpoint.every_num_steps=1", "checkpoint.keep_last=9"
+    )
+    assert all(step["rollout/staleness_steps"] <= 1.0 for step in steps)
+    ends = np.cumsum([step[NUM_UPDATES.name] for step in steps]).tolist()
+    models = {
+        version: AutoModelForCausalLM.from_pretrained(folder.checkpoint_path(number) / "policy")
+        for number, version in enumerate(ends, 1)
+    }
+    num_spans = []
+    for group in groups:
+        for completion in (rollout.completion for rollout in group.rollouts):
+            spans = completion.spans or ((completion.weight_version, 0, completion.num_tokens),)
+            num_spans.append(len(spans))
+            tokens = torch.from_numpy(np.concatenate([group.prompt_token_ids, completion.token_ids])).long()
+            for version, start, end in spans:
+                if not version:
+                    continue  # no checkpoint holds the first weights
+                with torch.no_grad():
+                    logits = models[version](tokens[None]).logits[0, len(group.prompt_token_ids) - 1 : -1]
+                own = logits.log_softmax(-1).gather(1, tokens[len(group.prompt_token_ids) :, None])[:, 0]
+                assert np.abs(own.numpy() - completion.logprobs)[start:end].max() < 1e-3
+    assert max(num_spans) > 1
 
 
 def test_groups_without_a_signal_are_replaced_while_the_others_are_sampled(tmp_path):

@@ -201,12 +201,13 @@ def _behavior_logprobs(config: RunConfig) -> Literal["engine", "recompute"]:
     """Whose numbers are the behavior policy's.
 
     `auto` takes the engine's where the trainer's are the same, unless a part of the method compares the two,
-    and for stored rollouts, whose weights nobody has.
+    and where no single weights that anyone has sampled a completion: stored, or sampled continuously.
     """
     if config.compute.behavior_logprobs != "auto":
         return config.compute.behavior_logprobs
     is_exact = config.compute.dtype == "float32" and compares_numerics(config.algorithm, config.use) is None
-    return "engine" if is_exact or config.rollout.reads_stored else "recompute"
+    has_no_weights = config.rollout.reads_stored or config.rollout.continuous
+    return "engine" if is_exact or has_no_weights else "recompute"
 
 
 def _reference_forward(

@@ -104,7 +104,7 @@ def _server_engine(
             expected=Expected(
                 model=policy.model.config.to_dict(), dtype=place.dtype, context_length=place.context_length
             ),
-            is_continuous=False,
+            is_continuous=rollout.continuous,
             start_timeout_s=rollout.start_timeout_s,
             hang_timeout_s=rollout.step_timeout_s,
             log=log,

@@ -63,6 +63,7 @@ from atrium.tracking.listener import Listener
 from atrium.train.batches import Outside
 from atrium.train.checkpoint.checkpoint import TrainingState
 from atrium.train.collect import RolloutCollector
+from atrium.train.continuous import Stream
 from atrium.train.guard.faults import FaultHandling
 from atrium.train.guard.memory import keep_freed_memory
 from atrium.train.guard.memory_limit import MemoryLimit
@@ -127,6 +128,8 @@ def _ready(
     run.closing.callback(graders.close)
     for note in config.method.notes(config.use):
         run.log(f"note: {note}")
+    if config.rollout.continuous:
+        run.log("note: rollout.continuous=true is not repeatable: what is finished first depends on time")
     training = _assembled(run, task, prepared.stored, policy, graders, should_stop, encode, weights)
     run.record_engine(training.engine.facts)
     state = TrainingState(objective=training.updater.objective.initial_state())
@@ -200,6 +203,7 @@ def _assembled(
         should_stop=should_stop,
         lagged=checkpoint.lagged if checkpoint else (),
         outside=outside,
+        stream=_stream(config, models.engine, collector.sampling),
         profiler=_profiler(run),
         rank_report=rank_report(run.folder, run.ranks, run.log),
     )
@@ -235,13 +239,20 @@ def _models(run: Run, policy: Policy) -> _Models:
 
 def _outside(config: RunConfig, policy: Policy, engine: Engine) -> Outside | None:
     """Sampling during updates, where servers are ahead of them."""
-    if config.rollout.lag and isinstance(engine, ServerEngine):
+    if config.rollout.lag and isinstance(engine, ServerEngine) and not config.rollout.continuous:
         return Outside(
             model=policy.model,
             sampler=engine.at_this_version,
             interrupt=engine.interrupt,
             keeps_weights=not config.rollout.sends_weights,
         )
+    return None
+
+
+def _stream(config: RunConfig, engine: Engine, sampling: SamplingParams) -> Callable[[], Stream] | None:
+    """What begins to sample without an end, where that is asked for."""
+    if config.rollout.continuous and isinstance(engine, ServerEngine):
+        return lambda: engine.stream(sampling)
     return None
 
 

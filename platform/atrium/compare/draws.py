@@ -57,6 +57,9 @@ def draws_notes(
                 if one and two and one != two:
                     notes[_unpaired(arms[0], candidate, seed, one, two)] = None
                     break
+    for arm in arms:
+        if any(setting(runs[folder.name].config, "rollout.continuous") for folder in arm.runs.values()):
+            notes[f"{arm.name} samples continuously: a run with the same seed trains on other answers"] = None
     return list(notes)
 
 

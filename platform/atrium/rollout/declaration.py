@@ -45,6 +45,7 @@ _IDLE_INSIDE = {
     "weights_dir": None,
     "devices": None,
     "weight_transfer": "host",
+    "continuous": False,
 }
 """Settings of `placement=server` only, with the values that ask for nothing."""
 
@@ -192,6 +193,9 @@ class EngineSettings(Axis, axis=True, tag="engine"):
     """Where engines live: inside the trainer's process, or as vLLM servers in processes of their own. With a
     `lag` servers sample during updates, which saves time where they have devices of their own and takes a
     copy of the trained parameters."""
+    continuous: bool = False
+    """Whether servers sample without a pause and take new weights in the middle of completions. A group that
+    is older than `lag` steps is dropped. Such a run cannot be repeated (speed not measured)."""
     num_servers: Parallel = 1
     """Number of vLLM servers that `placement=server` starts on this machine; each process of the run has an
     equal share of them."""

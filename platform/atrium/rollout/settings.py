@@ -217,6 +217,16 @@ class VllmSettings(EngineSettings):
             )
         if len({url.lower() for url in self.servers}) < len(self.servers):
             raise ConfigError("rollout.servers names a server twice; name each once")
+        if self.continuous and not self.lag:
+            raise ConfigError(
+                "rollout.continuous=true: rollout.lag=0 would drop all that is sampled during an update; "
+                "choose rollout.lag=1 or more"
+            )
+        if self.continuous and use.behavior_logprobs == "recompute":
+            raise ConfigError(
+                "compute.behavior_logprobs=recompute asks the weights that sampled, and with "
+                "rollout.continuous=true they change within a completion; choose auto"
+            )
         if self.sleeps:
             raise ConfigError(
                 f"rollout.sleep_level={self.sleep_level} has no effect with rollout.placement=server, whose "

@@ -13,9 +13,9 @@ from atrium.records import Completion, FinishReason
 
 
 def completions_of(
-    outputs: Sequence[Any], decode: TextDecoder, stop_token_ids: Sequence[int], version: int
+    outputs: Sequence[Any], decode: TextDecoder, stop_token_ids: Sequence[int], version: int | None
 ) -> list[Completion]:
-    """The records of outputs that are finished, sampled by the weights of `version`.
+    """The records of outputs that are finished, sampled by the weights of `version`, None for their spans'.
 
     Raises `EngineError` for outputs that ended in another way than at a stop token or the length limit, and
     for log-probabilities that are not finite.
@@ -38,13 +38,15 @@ def completions_of(
             )
         if not np.isfinite(logprobs).all():
             raise PolicyDivergedError
+        spans = tuple(output.spans) if version is None else ()
         completions.append(
             Completion(
                 token_ids=np.array(output.token_ids, dtype=np.int32),
                 logprobs=logprobs,
                 text=text,
                 finish_reason=FinishReason.STOP if output.finish_reason == "stop" else FinishReason.LENGTH,
-                weight_version=version,
+                weight_version=min(one for one, _, _ in spans) if version is None else version,
+                spans=spans if len(spans) > 1 else (),
             )
         )
     return completions

@@ -44,6 +44,8 @@ ROLLOUT_SCHEMA = pa.schema(
         ("finish_reason", pa.string()),
         ("num_tokens", pa.int32()),
         ("weight_version", pa.int64()),
+        # Version, first token and end of each part; null where one set of weights sampled all tokens.
+        ("spans", pa.list_(pa.list_(pa.int64()))),
         ("token_ids", pa.list_(pa.int32())),
         ("own", pa.list_(pa.bool_())),  # null where the policy wrote all tokens
         ("logprobs", _FLOATS),
@@ -88,6 +90,7 @@ def write_rollouts(
                     "finish_reason": completion.finish_reason.value,
                     "num_tokens": completion.num_tokens,
                     "weight_version": completion.weight_version,
+                    "spans": [list(span) for span in completion.spans] or None,
                     "token_ids": completion.token_ids,
                     "own": completion.own,
                     "logprobs": completion.logprobs,

@@ -38,6 +38,10 @@ _VERDICT_SHARES: dict[VerdictKind, Quantity] = {
 }
 
 
+Graded = Sequence[tuple[Completion, Future[Verdict]]]
+"""Completions of a problem, and their grades to come."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Collected:
     """The groups that train, whether each is computed, and the stream's position behind them."""
@@ -81,9 +85,13 @@ class RolloutCollector:
         replaces = self.group_filter.kind == "resample"
         limit = self.num_prompts * (self.group_filter.max_num_rounds if replaces else 1)
         groups = self._sample(step, cursor, limit, measurements, sampler or self.engine)
+        return self.collected(groups, cursor + len(groups))
+
+    def collected(self, groups: Sequence[RolloutGroup], cursor: int) -> Collected:
+        """Those groups that train, where the stream goes on at `cursor`."""
         kept = tuple(_rewarded(group) for group in groups if self.keeps(group))
         trains = tuple(self.group_filter.computes(self._judged(group)) for group in kept)
-        return Collected(groups=kept, trains=trains, cursor=cursor + len(groups))
+        return Collected(groups=kept, trains=trains, cursor=cursor)
 
     @property
     def knows_next_cursor(self) -> bool:
@@ -142,12 +150,39 @@ class RolloutCollector:
         if num_before is not None and (num_now := sampler.facts.num_preempted) is not None:
             measurements.add(metrics.NUM_PREEMPTED, num_now - num_before)
         measurements.add(metrics.GRADE_WAIT_S, wait_s)
-        _measure(groups, max(self.ranks.gather(sample_s)), measurements)
+        measure_groups(groups, max(self.ranks.gather(sample_s)), measurements)
         if not self.ranks.is_alone:
             tokens = [_num_tokens(share) for share in self.ranks.shares(groups)]
             measurements.add(metrics.RANK_TOKENS_MIN, min(tokens))
             measurements.add(metrics.RANK_TOKENS_MAX, max(tokens))
         return groups
+
+    def submit(self, problem: Problem, completions: Sequence[Completion]) -> Graded:
+        """Start grading the completions of a problem."""
+        submit = self.grader.submit
+        return [(one, submit(one.text, problem.answer, problem.judged_by)) for one in completions]
+
+    def group(self, step: int, problem: Problem, prompt_token_ids: TokenIds, graded: Graded) -> RolloutGroup:
+        """Wait for the grades of a problem's completions; its group, with the rewards of `step`."""
+        completions, verdicts = zip(*((one, future.result()) for one, future in graded), strict=True)
+        rewards = checked_rewards(
+            self.reward,
+            GradedGroup(
+                problem=problem,
+                completions=completions,
+                verdicts=verdicts,
+                step=step,
+                seed=self.seed,
+                max_new_tokens=self.sampling.max_new_tokens,
+            ),
+        )
+        rollouts = [
+            Rollout(sample_index=sample_index, completion=completion, verdict=verdict, reward=reward)
+            for sample_index, (completion, verdict, reward) in enumerate(
+                zip(completions, verdicts, rewards, strict=True)
+            )
+        ]
+        return RolloutGroup(problem=problem, prompt_token_ids=prompt_token_ids, rollouts=tuple(rollouts))
 
     def request(self, problem: Problem, position: int) -> GenerationRequest:
         """The request to the engine for the problem at a position of the stream."""
@@ -172,7 +207,7 @@ class _Round:
         self._cursor = cursor
         self._problems: list[Problem] = []
         self._answered: set[int] = set()
-        self._graded: dict[int, list[tuple[Completion, Future[Verdict]]]] = {}
+        self._graded: dict[int, Graded] = {}
         self._groups: dict[int, RolloutGroup] = {}
         self._num_rejected = 0
         self._num_exchanged = 0
@@ -191,11 +226,7 @@ class _Round:
         self._answered.add(place)
         if not self._collector.ranks.leads_engine:
             return  # the group comes from the rank that does
-        problem, submit = self._problems[place], self._collector.grader.submit
-        self._graded[place] = [
-            (completion, submit(completion.text, problem.answer, problem.judged_by))
-            for completion in completions
-        ]
+        self._graded[place] = self._collector.submit(self._problems[place], completions)
 
     def unanswered(self) -> list[int]:
         """The places of prompts that have no completions yet, and that no other engine answers."""
@@ -236,35 +267,9 @@ class _Round:
         """All groups, in the order of the stream."""
         return [self._groups[place] for place in range(len(self.requests))]
 
-    def _group(self, place: int, graded: Sequence[tuple[Completion, Future[Verdict]]]) -> RolloutGroup:
-        problem = self._problems[place]
-        completions, verdicts = zip(*((one, future.result()) for one, future in graded), strict=True)
-        rewards = self._rewards(problem, completions, verdicts)
-        rollouts = [
-            Rollout(sample_index=sample_index, completion=completion, verdict=verdict, reward=reward)
-            for sample_index, (completion, verdict, reward) in enumerate(
-                zip(completions, verdicts, rewards, strict=True)
-            )
-        ]
-        return RolloutGroup(
-            problem=problem,
-            prompt_token_ids=self.requests[place].prompt_token_ids,
-            rollouts=tuple(rollouts),
-        )
-
-    def _rewards(
-        self, problem: Problem, completions: tuple[Completion, ...], verdicts: tuple[Verdict, ...]
-    ) -> list[float | None]:
-        collector = self._collector
-        group = GradedGroup(
-            problem=problem,
-            completions=completions,
-            verdicts=verdicts,
-            step=self._step,
-            seed=collector.seed,
-            max_new_tokens=collector.sampling.max_new_tokens,
-        )
-        return checked_rewards(collector.reward, group)
+    def _group(self, place: int, graded: Graded) -> RolloutGroup:
+        prompt_token_ids = self.requests[place].prompt_token_ids
+        return self._collector.group(self._step, self._problems[place], prompt_token_ids, graded)
 
 
 def _rewards(group: RolloutGroup) -> list[float]:
@@ -281,7 +286,8 @@ def _num_tokens(groups: Sequence[RolloutGroup]) -> int:
     return sum(rollout.completion.num_tokens for group in groups for rollout in group.rollouts)
 
 
-def _measure(groups: Sequence[RolloutGroup], sample_s: float, measurements: Measurements) -> None:
+def measure_groups(groups: Sequence[RolloutGroup], sample_s: float, measurements: Measurements) -> None:
+    """Measure what was sampled in `sample_s` seconds."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     lengths = [rollout.completion.num_tokens for rollout in rollouts]
     finishes = [rollout.completion.finish_reason for rollout in rollouts]

@@ -21,10 +21,11 @@ from atrium.errors import Interrupted, PolicyDivergedError, TrainingDivergedErro
 from atrium.metrics import Quantity
 from atrium.rollout.engine import Engine
 from atrium.tracking.listener import Listener
-from atrium.train.batches import ENGINE_ADVICE, Batches, BatchesBeside, Outside, Sampling
+from atrium.train.batches import ENGINE_ADVICE, Batches, BatchesBeside, BatchSource, Outside, Sampling
 from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState
 from atrium.train.checkpoint.lagged import LaggedBatch
 from atrium.train.collect import RolloutCollector
+from atrium.train.continuous import ContinuousBatches, Stream
 from atrium.train.guard.memory import PeakMemory
 from atrium.train.guard.out_of_memory import memory_explained
 from atrium.train.guard.profile import StepProfiler
@@ -97,6 +98,7 @@ class Training:
     should_stop: Callable[[], bool]
     lagged: tuple[LaggedBatch, ...] = ()
     outside: Outside | None = None
+    stream: Callable[[], Stream] | None = None
     profiler: StepProfiler | None = None
     rank_report: RankReport = field(default_factory=RankReport)
 
@@ -116,13 +118,13 @@ def train(run: Training, state: TrainingState) -> TrainingState:
     run_started = time.perf_counter() - state.wall_s
     if state.step == 0:
         state = _evaluated(run, state, Measurements(), peak)
-    with closing(_batches(run, peak)) as batches:
+    with closing(_batches(run, state, peak)) as batches:
         state = _trained(run, state, batches, peak, run_started)
     run.checkpoints.finish()
     return state
 
 
-def _batches(run: Training, peak: PeakMemory) -> Batches:
+def _batches(run: Training, state: TrainingState, peak: PeakMemory) -> BatchSource:
     """Where the batches come from."""
     sampling = Sampling(
         collector=run.collector,
@@ -133,13 +135,19 @@ def _batches(run: Training, peak: PeakMemory) -> Batches:
         enter=partial(_enter, run),
         peak=peak,
     )
+    if run.stream is not None:
+        return ContinuousBatches(sampling, run.stream(), state.cursor)
     if run.outside is None:
         return Batches(sampling, run.lagged)
     return BatchesBeside(sampling, run.lagged, run.outside)
 
 
 def _trained(
-    run: Training, state: TrainingState, batches: Batches, peak: PeakMemory, run_started: float
+    run: Training,
+    state: TrainingState,
+    batches: BatchSource,
+    peak: PeakMemory,
+    run_started: float,
 ) -> TrainingState:
     settings = run.settings
     step_started, checkpoint_s = time.perf_counter(), 0.0
@@ -178,7 +186,7 @@ def _trained(
 
 
 def _stepped(
-    run: Training, state: TrainingState, batches: Batches, peak: PeakMemory
+    run: Training, state: TrainingState, batches: BatchSource, peak: PeakMemory
 ) -> tuple[TrainingState, Measurements]:
     """The state after one step, and what was measured."""
     step, batch = state.step + 1, batches.take(state)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import shutil
 import threading
 import time
@@ -21,8 +20,10 @@ from atrium.errors import EngineError
 from atrium.models.lora import base_weights, merged_weights
 from atrium.models.policy import Policy
 from atrium.models.texts import TextDecoder
+from atrium.records import Completion
 from atrium.rollout.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
 from atrium.rollout.sampling import check_requests
+from atrium.rollout.server.answers import Answers
 from atrium.rollout.server.dealing import Batch, Dealer, Sample
 from atrium.rollout.server.pool import ServerPool
 from atrium.rollout.server.transfer import NcclSender
@@ -35,7 +36,7 @@ MAX_TEMPERATURE = 2.0
 """The highest temperature that vLLM's server accepts."""
 
 _T = TypeVar("_T")
-_Found = tuple[Sample, SimpleNamespace] | BaseException
+_GIVEN_UP = "sampling was given up"
 
 
 class ServerEngine:
@@ -78,8 +79,9 @@ class ServerEngine:
         self._folders = tuple(folders)
         self._weight_version = 0
         self._interrupted, self._is_closed = threading.Event(), False
-        self._queues: set[queue.SimpleQueue[_Found]] = set()
+        self._answers: set[Answers] = set()
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_report)
         self._thread = threading.Thread(target=self._loop.run_forever, name="server-engine", daemon=True)
         self._thread.start()
         self._started = time.monotonic()
@@ -142,6 +144,38 @@ class ServerEngine:
         self, version: int, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
         """As `generate`, by the weights of `version`, whose files have to be there."""
+        self._check(requests, sampling)
+        return self._generate(version, tuple(requests), sampling)
+
+    def stream(self, sampling: SamplingParams) -> CompletionStream:
+        """What samples without an end, by the weights that the servers have at each token."""
+        return CompletionStream(self, sampling)
+
+    def _generate(
+        self, version: int, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> Iterator[Generation]:
+        answers = Answers(self._completed(sampling, version))
+        for index, request in enumerate(requests):
+            if request.sample_seeds:
+                answers.expect(index, len(request.sample_seeds))
+            else:
+                yield Generation(request_index=index, completions=())
+        samples = [
+            one for index, request in enumerate(requests) for one in self._samples(index, request, sampling)
+        ]
+        batch = Batch(version=version, found=answers.put, waiting=deque(samples))
+        self._answers.add(answers)
+        task = self._submit(self._answered(batch, answers))
+        try:
+            while answers.num_left:
+                if self._interrupted.is_set():
+                    raise InterruptedError(_GIVEN_UP)
+                yield answers.next()
+        finally:
+            self._answers.discard(answers)
+            task.cancel()
+
+    def _check(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> None:
         check_requests(requests, sampling, context_length=self._context_length)
         if sampling.temperature > MAX_TEMPERATURE:
             raise EngineError(
@@ -153,61 +187,30 @@ class ServerEngine:
                 "servers have no tokenizer to find stop strings with (model.prompt.stop); choose "
                 "rollout.placement=inside"
             )
-        return self._generate(version, tuple(requests), sampling)
 
-    def _generate(
-        self, version: int, requests: Sequence[GenerationRequest], sampling: SamplingParams
-    ) -> Iterator[Generation]:
-        for index, request in enumerate(requests):
-            if not request.sample_seeds:
-                yield Generation(request_index=index, completions=())
-        samples = self._samples(requests, sampling)
-        found = queue.SimpleQueue[_Found]()
-        batch = Batch(version=version, found=lambda *answer: found.put(answer), waiting=deque(samples))
-        groups: dict[int, dict[int, SimpleNamespace]] = {}
-        self._queues.add(found)
-        task = self._submit(self._answered(batch, found))
+    def _completed(
+        self, sampling: SamplingParams, version: int | None
+    ) -> Callable[[Sequence[SimpleNamespace]], Sequence[Completion]]:
+        """What makes completions of answers by weights of `version`, None for those that they name."""
         stops = () if sampling.ignore_stop else self._stop_token_ids
-        try:
-            for _ in samples:
-                sample, answer = self._next(found)
-                index, number = sample.place
-                group = groups.setdefault(index, {})
-                group[number] = answer
-                if len(group) == len(requests[index].sample_seeds):
-                    outputs = [groups[index][place] for place in range(len(group))]
-                    del groups[index]
-                    completions = completions_of(outputs, self._decode, stops, version)
-                    yield Generation(request_index=index, completions=tuple(completions))
-        finally:
-            self._queues.discard(found)
-            task.cancel()
+        return lambda answers: completions_of(answers, self._decode, stops, version)
 
-    def _samples(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> list[Sample]:
+    def _samples(self, index: int, request: GenerationRequest, sampling: SamplingParams) -> list[Sample]:
         return [
             Sample(
                 place=(index, number),
                 token_ids=request.prompt_token_ids.tolist(),
                 parameters=sampling_fields(sampling, seed, self._stop_token_ids),
             )
-            for index, request in enumerate(requests)
             for number, seed in enumerate(request.sample_seeds)
         ]
 
-    def _next(self, found: queue.SimpleQueue[_Found]) -> tuple[Sample, SimpleNamespace]:
-        """Wait for the next answer of the batch."""
-        if self._interrupted.is_set():
-            raise InterruptedError("sampling was given up")
-        answer = found.get()
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    async def _answered(self, batch: Batch, found: queue.SimpleQueue[_Found]) -> None:
+    async def _answered(self, batch: Batch, answers: Answers) -> None:
         try:
             await self._dealer.answer(batch)
         except BaseException as error:
-            found.put(InterruptedError("sampling was given up") if _is_cancelled(error) else error)
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            answers.fail(InterruptedError(_GIVEN_UP) if is_cancelled else error)
             raise
 
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
@@ -232,8 +235,8 @@ class ServerEngine:
         It holds until new weights are taken.
         """
         self._interrupted.set()
-        for found in list(self._queues):
-            found.put(InterruptedError("sampling was given up"))
+        for answers in list(self._answers):
+            answers.fail(InterruptedError(_GIVEN_UP))
 
     def close(self) -> None:
         """End the servers that were started here, and delete their files. Harmless when called twice."""
@@ -283,9 +286,45 @@ class VersionSampler:
         return self.engine.generate_by(self.weight_version, requests, sampling)
 
 
+class CompletionStream:
+    """Samples without an end, by the weights that servers have at each token; names them per completion.
+
+    Requests are added by one thread, and completions are taken by one.
+    """
+
+    def __init__(self, engine: ServerEngine, sampling: SamplingParams) -> None:
+        self._engine = engine
+        self._sampling = sampling
+        self._answers = Answers(engine._completed(sampling, None))
+        self._batch = Batch(version=None, found=self._answers.put)
+        self._task = engine._submit(engine._answered(self._batch, self._answers))
+
+    def add(self, index: int, request: GenerationRequest) -> None:
+        """Request completions; raises `EngineError` for a prompt that leaves no room for them."""
+        engine = self._engine
+        engine._check((request,), self._sampling)
+        self._answers.expect(index, len(request.sample_seeds))
+        samples = engine._samples(index, request, self._sampling)
+        engine._submit(self._extend(samples)).result()
+
+    async def _extend(self, samples: Sequence[Sample]) -> None:
+        self._batch.waiting.extend(samples)
+        self._engine.pool.notify()
+
+    def next(self) -> Generation:
+        """Wait for the next request that is answered; raises as `ServerEngine.generate` does."""
+        return self._answers.next()
+
+    def close(self) -> None:
+        """Give up what is being sampled; `next` raises `InterruptedError`."""
+        self._task.cancel()
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # anyio reports a socket that becomes readable just as its request is cancelled.
+    if not isinstance(context.get("exception"), asyncio.InvalidStateError):
+        loop.default_exception_handler(context)
+
+
 async def _called(make: Callable[[], _T]) -> _T:
     return make()
-
-
-def _is_cancelled(error: BaseException) -> bool:
-    return isinstance(error, asyncio.CancelledError)

@@ -153,7 +153,7 @@ class ServerPool:
         """Let servers receive the weights that the trainer sends; raises `ServerError` where one is lost."""
         for server in servers:
             server.version = None
-        tasks = {asyncio.create_task(one.client.receive_weights(update_info, version)) for one in servers}
+        tasks = {asyncio.create_task(_receive(one, update_info, version)) for one in servers}
         try:
             while tasks:
                 done, tasks = await asyncio.wait(tasks, timeout=_RETRY_S, return_when=asyncio.FIRST_COMPLETED)
@@ -321,3 +321,8 @@ class ServerPool:
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+async def _receive(server: Server, update_info: Mapping[str, Any], version: int) -> None:
+    async with server.client.paused() if server.num_requests else nullcontext():
+        await server.client.receive_weights(update_info, version)

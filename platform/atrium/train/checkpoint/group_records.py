@@ -110,6 +110,7 @@ def _group_record(group: RolloutGroup) -> dict[str, Any]:
                 "finish_reason": rollout.completion.finish_reason,
                 "weight_version": rollout.completion.weight_version,
                 "stored_reward": rollout.completion.stored_reward,
+                "spans": rollout.completion.spans,
             }
             for rollout in group.rollouts
         ],
@@ -128,6 +129,7 @@ def _rollout(record: Mapping[str, Any], token_ids: TokenIds, logprobs: Logprobs,
             weight_version=record["weight_version"],
             stored_reward=record.get("stored_reward"),
             own=None if own.all() else own,
+            spans=tuple((version, first, end) for version, first, end in record.get("spans", ())),
         ),
         verdict=Verdict(**{**verdict, "kind": VerdictKind(verdict["kind"])}),
         reward=record["reward"],

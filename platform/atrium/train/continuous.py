@@ -1,0 +1,155 @@
+"""Continuous sampling (`rollout.continuous`): servers never wait for a step, and steps take what is finished.
+
+The problems of `rollout.lag` steps are open at a time. New weights reach a completion in its middle, and it
+carries the versions of its parts. A group is as old as its oldest weights; one that is older than `lag` steps
+is dropped. What is finished first depends on time, so a repeated run differs. Problems that were requested
+and not trained on are skipped when a run is resumed.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from atrium import metrics
+from atrium.records import Problem, RolloutGroup
+from atrium.rollout.engine import Generation, GenerationRequest
+from atrium.train.batches import Sampling
+from atrium.train.checkpoint.checkpoint import TrainingState
+from atrium.train.checkpoint.group_records import bytes_of_groups, groups_of_bytes
+from atrium.train.checkpoint.lagged import LaggedBatch
+from atrium.train.collect import Graded, measure_groups
+from atrium.train.measure.measurements import Measurements
+
+
+class Stream(Protocol):
+    """Samples what is added to it, without an end."""
+
+    def add(self, index: int, request: GenerationRequest) -> None:
+        """Request completions."""
+        ...
+
+    def next(self) -> Generation:
+        """Wait for the next request that is answered."""
+        ...
+
+    def close(self) -> None:
+        """Let `next` raise."""
+        ...
+
+
+class ContinuousBatches:
+    """The batches of a run whose engines sample a `stream` all the time."""
+
+    def __init__(self, sampling: Sampling, stream: Stream, cursor: int) -> None:
+        self.sampling = sampling
+        self._stream = stream
+        self._cursor = cursor
+        self._num_open = 0
+        self._problems: dict[int, tuple[Problem, GenerationRequest]] = {}
+        self._finished: queue.SimpleQueue[tuple[int, Graded] | BaseException] = queue.SimpleQueue()
+        self._steps: dict[int, int] = {}
+        self._taken_at = time.perf_counter()
+        self._thread = threading.Thread(target=self._grade, name="sampling-continuously", daemon=True)
+        self._thread.start()
+
+    def take(self, state: TrainingState) -> LaggedBatch:
+        """The batch of the step after `state`: the groups that are finished first and are not too old."""
+        collector, measurements = self.sampling.collector, Measurements()
+        self.sampling.enter(state.step + 1, "rollout")
+        self._steps[state.weight_version] = state.step
+        ranks, started = collector.ranks, time.perf_counter()
+        num_wanted = len(ranks.share(range(collector.num_prompts)))
+        replaces = collector.group_filter.kind == "resample"
+        limit = num_wanted * (collector.group_filter.max_num_rounds if replaces else 1)
+        groups: list[RolloutGroup] = []
+        ages: list[int] = []
+        num_kept = num_dropped = 0
+        self._request(state)
+        while len(groups) < limit and num_kept < num_wanted:
+            group = self._next_group(state.step + 1)
+            age = state.step - self._step_of(group)
+            if age > self.sampling.lag:
+                num_dropped += 1
+            else:
+                groups.append(group)
+                ages.append(age)
+                num_kept += not replaces or collector.keeps(group)
+            self._request(state)
+        measurements.add(metrics.BATCH_WAIT_S, time.perf_counter() - started)
+        shared = ranks.gather_bytes(bytes_of_groups(groups))
+        groups = [group for found in shared for group in groups_of_bytes(found)]
+        ages = [age for found in ranks.gather(ages) for age in found]
+        measurements.add(metrics.NUM_GROUPS_DROPPED, sum(ranks.gather(num_dropped)))
+        measurements.add(metrics.STALENESS_STEPS, sum(ages), len(ages))
+        self._measure(groups, measurements)
+        collected = collector.collected(groups, max(ranks.gather(self._cursor)))
+        return LaggedBatch(collected=collected, measurements=measurements)
+
+    @contextmanager
+    def during_update(self) -> Iterator[None]:
+        """Sampling goes on during the update that is the body."""
+        yield
+
+    def advance(self, state: TrainingState, *, is_last: bool) -> None:
+        """Nothing: the engines have new weights already."""
+
+    def ahead(self, state: TrainingState) -> Sequence[LaggedBatch]:
+        """Nothing: a resumed run samples anew."""
+        return ()
+
+    def close(self) -> None:
+        """Give up what is being sampled."""
+        self._stream.close()
+        self._thread.join()
+
+    def _request(self, state: TrainingState) -> None:
+        """Request problems until `lag` steps can be made of those that are open; more would grow too old."""
+        collector, ranks = self.sampling.collector, self.sampling.collector.ranks
+        num_allowed = self.sampling.lag * len(ranks.share(range(collector.num_prompts)))
+        first = max(self._cursor, state.cursor)
+        while self._num_open < num_allowed:
+            position = first + ranks.rank
+            (problem,) = collector.stream.take(position, 1)
+            request = collector.request(problem, position)
+            self._problems[position] = (problem, request)
+            self._num_open += 1
+            self._stream.add(position, request)
+            first += ranks.size
+        self._cursor = first
+
+    def _grade(self) -> None:
+        """Hand completions to the grader as soon as they are there."""
+        try:
+            while True:
+                found = self._stream.next()
+                problem, _ = self._problems[found.request_index]
+                graded = self.sampling.collector.submit(problem, found.completions)
+                self._finished.put((found.request_index, graded))
+        except BaseException as error:  # raised again where the next group is waited for
+            self._finished.put(error)
+
+    def _next_group(self, step: int) -> RolloutGroup:
+        """Wait for the next group, whose rewards are those of `step`."""
+        found = self._finished.get()
+        if isinstance(found, BaseException):
+            raise found
+        position, graded = found
+        problem, request = self._problems.pop(position)
+        self._num_open -= 1
+        return self.sampling.collector.group(step, problem, request.prompt_token_ids, graded)
+
+    def _step_of(self, group: RolloutGroup) -> int:
+        """The step after which the group's oldest weights were made."""
+        return self._steps[min(rollout.completion.weight_version for rollout in group.rollouts)]
+
+    def _measure(self, groups: Sequence[RolloutGroup], measurements: Measurements) -> None:
+        now = time.perf_counter()
+        measure_groups(groups, now - self._taken_at, measurements)
+        self._taken_at = now
+        mixed = [bool(rollout.completion.spans) for group in groups for rollout in group.rollouts]
+        measurements.add(metrics.MIXED_WEIGHTS_FRAC, sum(mixed), len(mixed))
