@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+import shutil
+import socket
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from atrium.rollout.engine import Engine
 from atrium.rollout.server.client import Expected, ServerClient
 from atrium.rollout.server.engine import ServerEngine
 from atrium.rollout.server.guard import TOKEN
+from atrium.rollout.server.plugin import identity, is_alive
 from atrium.rollout.server.pool import Server, ServerPool
 from atrium.rollout.server.process import (
     SERVER_MODULE,
@@ -41,6 +45,7 @@ from atrium.rollout.vllm_start import Place, model_config, model_folder
 from atrium.train.ranks.ranks import SINGLE, Ranks
 
 _SHARED_MEMORY = Path("/dev/shm")
+_PREFIX, _OWNER = "atrium-", "owner"
 
 
 def build_placed_engine(
@@ -228,11 +233,18 @@ def _client(address: str, token: str) -> ServerClient:
 
 
 def _private_folder(parent: Path) -> Path:
-    """A new folder that other users cannot read."""
+    """A new folder that other users cannot read. Those of trainers that were killed are deleted."""
+    with suppress(OSError):  # such as a folder that another run deletes now
+        for owner in parent.glob(f"{_PREFIX}*/{_OWNER}"):
+            host, _, process = owner.read_text(encoding="utf-8").partition(" ")
+            if host == socket.gethostname() and not is_alive(process):
+                shutil.rmtree(owner.parent, ignore_errors=True)
     try:
-        return Path(tempfile.mkdtemp(prefix="atrium-", dir=parent))
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        (folder / _OWNER).write_text(f"{socket.gethostname()} {identity(os.getpid())}", encoding="utf-8")
     except OSError as error:
         raise ConfigError(
             f"rollout.weights_dir: cannot make a folder in {parent} ({error.strerror}); name one that "
             "servers can read"
         ) from error
+    return folder

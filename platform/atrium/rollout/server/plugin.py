@@ -27,6 +27,14 @@ def identity(pid: int) -> str:
     return f"{pid}:{stat.rpartition(')')[2].split()[_START_TIME_FIELD]}"
 
 
+def is_alive(process: str) -> bool:
+    """Whether the process with this identity still runs."""
+    try:
+        return identity(int(process.partition(":")[0])) == process
+    except (OSError, ValueError):
+        return False
+
+
 def shared_memory_of(pid: int | str) -> set[Path]:
     """Return the named shared memory of vLLM's queues that a process maps."""
     with suppress(OSError):
@@ -42,7 +50,7 @@ def end_with_trainer() -> None:
         return
     try:
         handle = os.pidfd_open(int(trainer.partition(":")[0]))
-        if identity(int(trainer.partition(":")[0])) != trainer:
+        if not is_alive(trainer):
             _end()
     except OSError:
         _end()
