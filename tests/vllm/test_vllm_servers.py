@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.rollout.test_server_engine import free_port, running_server
 from tests.vllm.settings import SMALL
 from tests.vllm.test_vllm_runs import train
 
@@ -78,26 +82,89 @@ def test_run_with_two_servers_of_which_one_is_killed_equals_the_run_inside(tmp_p
     assert shared_memory() <= shared
 
 
-def test_run_on_a_server_at_an_address_equals_the_run_inside(tmp_path, monkeypatch, capsys, inside):
-    """About 70 s: the server is started by the command that `atrium engine-command` prints."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    assert main(["engine-command", *SMALL, *LAGGED, f"runs_dir={tmp_path}", "--port", str(port)]) == 0
-    command = capsys.readouterr().out
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+@pytest.fixture(scope="module")
+def at_address(tmp_path_factory):
+    """The URL of a server that `atrium engine-command` says how to start, and the folder of its model."""
+    folder, port = tmp_path_factory.mktemp("at_address"), free_port()
+    line = [*SMALL, *LAGGED, f"runs_dir={folder}", "--port", str(port)]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(["engine-command", *line]) == 0
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen(
+            ["sh", "-c", printed.getvalue()],
+            env={**os.environ, "PATH": path, TOKEN: "secret"},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    (model,) = (folder / ".cache" / "vllm-models").iterdir()
+    yield f"http://127.0.0.1:{port}", model
+    os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
+
+
+def test_run_on_a_server_at_an_address_equals_the_run_inside(tmp_path, monkeypatch, inside, at_address):
+    """About 60 s, its start included."""
     monkeypatch.setenv(TOKEN, "secret")
-    with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen(["sh", "-c", command], stdout=log, stderr=log, start_new_session=True)
-    at_address = ("rollout.placement=server", f"rollout.servers=[http://127.0.0.1:{port}]")
-    try:
-        run = train(tmp_path, *LAGGED, *at_address)
-        with pytest.raises(EngineError, match=r"num_hidden_layers=2, the policy has 1; serve the policy's"):
-            train(tmp_path, *LAGGED, *at_address, "model.num_layers=1")
-        monkeypatch.setenv(TOKEN, "wrong")
-        with pytest.raises(EngineError, match=r"the server refuses the token; set ATRIUM_TOKEN"):
-            train(tmp_path, *LAGGED, *at_address)
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
+    line = (*LAGGED, "rollout.placement=server", f"rollout.servers=[{at_address[0]}]")
+    run = train(tmp_path, *line)
+    with pytest.raises(EngineError, match=r"num_hidden_layers=2, the policy has 1; serve the policy's"):
+        train(tmp_path, *line, "model.num_layers=1")
+    monkeypatch.setenv(TOKEN, "wrong")
+    with pytest.raises(EngineError, match=r"the server refuses the token; set ATRIUM_TOKEN"):
+        train(tmp_path, *line)
     same_run(run, inside)
+
+
+def generated(**parameters):
+    sampling = {"temperature": 1.0, "seed": 5, "max_tokens": 4, "logprobs": 0, **parameters}
+    return {"model": "policy", "token_ids": [1, 2, 3], "sampling_params": sampling}
+
+
+LOAD = {"method": "update_config", "kwargs": {"overrides": {"load_config": {"load_format": "safetensors"}}}}
+REQUESTS = [
+    ("GET", "/version", None),
+    ("GET", "/server_info?config_format=json", None),
+    ("GET", "/atrium/model", None),
+    ("GET", "/atrium/folder?folder=/", None),
+    ("GET", "/health", None),
+    ("GET", "/nothing", None),
+    ("POST", "/update_weight_version", {"new_version": "7"}),
+    ("POST", "/inference/v1/generate", generated()),
+    ("POST", "/inference/v1/generate", generated(temperature=3.0)),
+    ("POST", "/collective_rpc", LOAD),
+    ("POST", "/pause?mode=keep&clear_cache=true", None),
+    ("POST", "/reset_prefix_cache?reset_running_requests=true", None),
+    ("POST", "/resume", None),
+]
+
+
+@pytest.mark.parametrize("token", ["secret", "wrong"])
+def test_stand_in_answers_as_the_real_server_does(at_address, token):
+    url, model = at_address
+    headers = {"Authorization": f"Bearer {token}"}
+    with running_server(model, token="secret") as stand_in:
+        for method, path, body in REQUESTS:
+            real, ours = (
+                httpx.request(method, base + path, json=body, headers=headers, timeout=60.0)
+                for base in (url, stand_in)
+            )
+            assert real.status_code == ours.status_code, (path, real.text)
+            if ours.status_code == httpx.codes.OK and path != "/health":
+                assert_has(real.json(), ours.json(), path)
+        counters = [httpx.get(f"{base}/metrics", headers=headers).text for base in (url, stand_in)]
+        names = [set(re.findall(r"vllm:\w+_total", text)) for text in counters]
+        assert names[1] <= names[0]
+
+
+def assert_has(real, ours, place):
+    """The real answer has all that the stand-in's has, of the same types."""
+    if isinstance(ours, dict):
+        for name in ours:
+            assert name in real, f"{place}: {name}"
+            assert_has(real[name], ours[name], f"{place} {name}")
+    elif isinstance(ours, list):
+        assert_has(real[0], ours[0], f"{place}[0]")
+    else:
+        assert type(real) is type(ours) or None in (real, ours), f"{place}: {real!r} and {ours!r}"
