@@ -158,5 +158,5 @@ def test_the_small_setting_runs_everything_and_prints_one_table(tmp_path):
     for title in ("a training step against TRL", "packed against padded", "start-up"):
         assert title in done.stdout
     assert "skipped: step against TRL: none is not there" in done.stdout
-    assert "skipped: placement: none does not exist" in done.stdout
+    assert "skipped: sampling by a server during the update: none does not exist" in done.stdout
     assert "[1/9]" in done.stderr
