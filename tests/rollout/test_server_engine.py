@@ -65,6 +65,7 @@ def start(policy, folders):
         start_timeout_s=30.0,
         hang_timeout_s=30.0,
         dtype="float32",
+        num_kept=2,
     ):
         weights, sockets, logs = folders
         arguments = ("--model", str(weights / "model"), "--dtype", dtype, "--max-model-len", "128")
@@ -105,7 +106,7 @@ def start(policy, folders):
                 log=logged.append,
             )
 
-        files = WeightFiles(weights, model_config(policy.model))
+        files = WeightFiles(weights, model_config(policy.model), None, num_kept)
         engines.append(
             ServerEngine(policy, make_pool, files=files, per_server=4, context_length=128, folders=())
         )
@@ -147,6 +148,14 @@ def test_all_servers_answer_with_the_newest_weights(start, policy):
         assert completions(engine.generate(REQUESTS, SAMPLING)) == expected_completions(engine, version)
     assert engine.facts.described["servers"] == 2
     assert all(server.busy_s > 0.0 for server in engine.pool.servers)
+
+
+def test_server_goes_back_to_the_weights_of_a_batch_that_is_requested_late(start, policy):
+    engine = start(num_kept=4)
+    for version in range(1, 4):
+        engine.update_weights(policy.model.state_dict(), version)
+    found = completions(engine.generate_by(1, REQUESTS, SAMPLING))
+    assert found == expected_completions(engine, 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -413,11 +422,12 @@ time.sleep(600)
     assert not (sockets / "0.sock").exists()
 
 
-def test_weight_files_hold_the_rounded_weights_of_the_newest_two_versions(policy, tmp_path):
-    files = WeightFiles(tmp_path, "{}", torch.bfloat16)
+@pytest.mark.parametrize("num_kept", [2, 3])
+def test_weight_files_hold_the_rounded_weights_of_the_newest_versions(policy, tmp_path, num_kept):
+    files = WeightFiles(tmp_path, "{}", torch.bfloat16, num_kept)
     for version in range(4):
         folder = files.write(policy.model.state_dict(), version)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "3"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "3"][-num_kept:]
     stored, weights = load_file(folder / "model.safetensors"), policy.model.state_dict()
     assert stored.keys() == weights.keys()
     assert all(torch.equal(stored[name], weights[name].to(torch.bfloat16)) for name in weights)

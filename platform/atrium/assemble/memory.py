@@ -12,7 +12,7 @@ from atrium.models.settings import LoraSettings, TinyModelSettings
 from atrium.models.shape import ModelShape, chosen_maps, read_shape
 from atrium.planning.memory import TrainerDemand, peak_by_phase, plan_memory
 from atrium.records import MemoryItem, Phase
-from atrium.rollout.declaration import KEPT_VERSIONS, EngineDemand
+from atrium.rollout.declaration import EngineDemand
 
 USABLE_FRAC = 0.9
 """The share of memory that is planned with; libraries and fragmentation take the rest."""
@@ -65,7 +65,7 @@ def planned_memory(
     if rollout.placement == "server":
         weight_bytes = 2 if reads_rounded_weights(config) else demand.weight_bytes
         in_memory = compute.device == "cpu" and rollout.weights_dir is None
-        shared = KEPT_VERSIONS * weight_bytes * shape.num_parameters if in_memory else 0
+        shared = rollout.num_kept_weights * weight_bytes * shape.num_parameters if in_memory else 0
         engine = (
             MemoryItem("weights that servers read", shared, tuple(Phase), "rollout.placement=inside"),
             *(replace(item, num_bytes=item.num_bytes * _num_on_device(config, trains)) for item in engine),

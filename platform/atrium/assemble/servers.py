@@ -95,7 +95,7 @@ def _server_engine(
     sockets = _private_folder(Path(tempfile.gettempdir()))
     place = served_place(config, policy)
     rounded = torch.bfloat16 if reads_rounded_weights(config) else None
-    files = WeightFiles(weights, model_config(policy.model), rounded, max(2, rollout.lag + 1))
+    files = WeightFiles(weights, model_config(policy.model), rounded, rollout.num_kept_weights)
 
     def make_pool() -> ServerPool:
         """The pool, whose first weights are in the folder of version 0."""

@@ -23,9 +23,6 @@ from atrium.section import Axis, Count, CountOrZero, Parallel, Positive, Positiv
 NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1}
 """Bytes of one number."""
 
-KEPT_VERSIONS = 2
-"""Versions of the weights whose files are kept for servers."""
-
 PLACE_SETTINGS = (
     "placement",
     "num_servers",
@@ -242,6 +239,11 @@ class EngineSettings(Axis, axis=True, tag="engine"):
         if self.devices is not None:
             return max(num_processes, *(place + 1 for place in self.devices))
         return num_processes + self.num_outside * self.processes_per_engine // num_nodes
+
+    @property
+    def num_kept_weights(self) -> int:
+        """Versions of the weights whose files are kept for servers: those of all batches that are sampled."""
+        return max(2, self.lag + 1)
 
     @property
     def overlaps(self) -> bool:

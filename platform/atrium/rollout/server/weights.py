@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from atrium.models.shards import full_tensor
-from atrium.rollout.declaration import KEPT_VERSIONS
 
 _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64"}
 
@@ -25,7 +24,7 @@ class WeightFiles:
     and are written one after the other, so that no second copy of the model is in memory.
     """
 
-    def __init__(self, base: Path, config: str, dtype: torch.dtype | None = None, num_kept: int = 2) -> None:
+    def __init__(self, base: Path, config: str, dtype: torch.dtype | None, num_kept: int) -> None:
         self._base = base
         self._config = config
         self._dtype = dtype
@@ -40,7 +39,7 @@ class WeightFiles:
         (folder / "config.json").write_text(self._config, encoding="utf-8")
         self._write(weights, folder / "model.safetensors")
         self._folders = [*(one for one in self._folders if one != folder), folder]
-        while len(self._folders) > KEPT_VERSIONS:
+        while len(self._folders) > self._num_kept:
             shutil.rmtree(self._folders.pop(0), ignore_errors=True)
         return folder
 
