@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -234,6 +235,19 @@ def test_documented_servers_are_started_by_what_engine_command_prints(on, monkey
     assert values["--middleware"] == "atrium.rollout.server.guard.Guard"
     config = compose(shlex.split(run), machine=on("80 GB"))
     assert config.rollout.servers == (f"http://{values['--host']}:{values['--port']}",)
+
+
+def test_engine_command_warns_of_a_port_that_is_in_use_on_this_machine(capsys):
+    command = ["engine-command", "rollout=vllm_cpu", "model.head_dim=32", "--port"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for host, is_warned in (("127.0.0.1", True), ("0.0.0.0", True), ("192.0.2.1", False)):
+            assert app.main([*command, port, "--host", host]) == 0
+            printed = capsys.readouterr()
+            assert f"--host {host} --port {port}" in printed.out
+            assert (f"warning: port {port} at {host} is in use" in printed.err) == is_warned
+    assert app.main([*command, "70000"]) == 2
+    assert "--port must be between 1 and 65535, got 70000" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", SWEEPING)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 import sys
 from collections.abc import Sequence
 
@@ -20,6 +22,8 @@ examples:
 def main(argv: Sequence[str]) -> int:
     """Print the command, or raise `ConfigError` where the settings name no vLLM."""
     arguments = _parser().parse(argv)
+    if not 0 < arguments.port < 1 << 16:
+        raise ConfigError(f"--port must be between 1 and 65535, got {arguments.port}")
     config = compose(arguments.overrides)
     if not isinstance(config.rollout, VllmSettings):
         raise ConfigError(f"rollout.engine={config.rollout.engine} has no server; add rollout=vllm")
@@ -29,8 +33,23 @@ def main(argv: Sequence[str]) -> int:
     command, folder = engine_command(config, arguments.host, arguments.port)
     if folder is not None:
         sys.stderr.write(f"the server reads {folder}; copy this folder if it is not shared\n")
+    if _is_in_use(arguments.host, arguments.port):
+        sys.stderr.write(
+            f"warning: port {arguments.port} at {arguments.host} is in use on this machine, where the "
+            "server would end at once; choose another port with --port\n"
+        )
     sys.stdout.write(f"{command}\n")
     return 0
+
+
+def _is_in_use(host: str, port: int) -> bool:
+    """Whether a process of this machine listens there; False for the addresses of other machines."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False
 
 
 def _parser() -> CommandParser:
