@@ -245,12 +245,11 @@ def test_unfit_server_is_refused_before_the_first_request(start, variables, dtyp
         start(1, variables=variables, dtype=dtype)
 
 
-def test_temperature_that_servers_refuse_is_an_error_before_sampling(start):
+def test_sampling_that_the_server_refuses_ends_the_run_with_its_answer(start):
+    """Configurations refuse it before anything starts."""
     engine = start(1)
-    with pytest.raises(
-        EngineError, match=r"temperature must be at most 2 .*got 3; choose rollout\.placement"
-    ):
-        engine.generate(REQUESTS, SamplingParams(max_new_tokens=8, temperature=3.0))
+    with pytest.raises(EngineError, match=r"generate answers 400: .*temperature must be in \[0, 2\]"):
+        list(engine.generate(REQUESTS, SamplingParams(max_new_tokens=8, temperature=3.0)))
 
 
 def free_port():

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from atrium.errors import EngineError
 from atrium.models.lora import base_weights, merged_weights
 from atrium.models.policy import Policy
 from atrium.models.texts import TextDecoder
@@ -31,9 +30,6 @@ from atrium.rollout.server.weights import WeightFiles
 from atrium.rollout.vllm_outputs import completions_of
 from atrium.rollout.vllm_start import sampling_fields
 from atrium.rollout.weights import check_weights
-
-MAX_TEMPERATURE = 2.0
-"""The highest temperature that vLLM's server accepts."""
 
 _T = TypeVar("_T")
 _GIVEN_UP = "sampling was given up"
@@ -75,7 +71,7 @@ class ServerEngine:
         self._decode = TextDecoder(policy.tokenizer)
         self._stop_token_ids = tuple(policy.stop_token_ids)
         self._files, self._sender = files, sender
-        self._context_length = context_length
+        self.context_length = context_length
         self._folders = tuple(folders)
         self._weight_version = 0
         self._interrupted, self._is_closed = threading.Event(), False
@@ -144,7 +140,7 @@ class ServerEngine:
         self, version: int, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:
         """As `generate`, by the weights of `version`, whose files have to be there."""
-        self._check(requests, sampling)
+        check_requests(requests, sampling, context_length=self.context_length)
         return self._generate(version, tuple(requests), sampling)
 
     def stream(self, sampling: SamplingParams) -> CompletionStream:
@@ -174,19 +170,6 @@ class ServerEngine:
         finally:
             self._answers.discard(answers)
             task.cancel()
-
-    def _check(self, requests: Sequence[GenerationRequest], sampling: SamplingParams) -> None:
-        check_requests(requests, sampling, context_length=self._context_length)
-        if sampling.temperature > MAX_TEMPERATURE:
-            raise EngineError(
-                f"temperature must be at most {MAX_TEMPERATURE:g} for vLLM's server, got "
-                f"{sampling.temperature:g}; choose rollout.placement=inside"
-            )
-        if sampling.stop:
-            raise EngineError(
-                "servers have no tokenizer to find stop strings with (model.prompt.stop); choose "
-                "rollout.placement=inside"
-            )
 
     def _completed(
         self, sampling: SamplingParams, version: int | None
@@ -302,7 +285,7 @@ class CompletionStream:
     def add(self, index: int, request: GenerationRequest) -> None:
         """Request completions; raises `EngineError` for a prompt that leaves no room for them."""
         engine = self._engine
-        engine._check((request,), self._sampling)
+        check_requests((request,), self._sampling, context_length=engine.context_length)
         self._answers.expect(index, len(request.sample_seeds))
         samples = engine._samples(index, request, self._sampling)
         engine._submit(self._extend(samples)).result()
