@@ -84,11 +84,6 @@ class ScriptedEngine:
         self._weight_version = 0
 
     @property
-    def weight_version(self) -> int:
-        """The version of the last `update_weights`, 0 before the first."""
-        return self._weight_version
-
-    @property
     def facts(self) -> EngineFacts:
         """Nothing: it computes nothing."""
         return EngineFacts()

@@ -47,8 +47,6 @@ def completion(text, *, finish_reason=FinishReason.STOP, num_tokens=3):
 class TableEngine:
     """Answers each prompt by `answer(prompt number, sample index)`, last request first."""
 
-    weight_version = 0
-
     def __init__(self, answer):
         self.answer = answer
         self.seeds = {}

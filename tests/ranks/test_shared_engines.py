@@ -69,7 +69,6 @@ class NotingEngine:
     """Answers by seed, in an order of its own, and notes what it was asked."""
 
     asked: list = field(default_factory=list)
-    weight_version: int = 0
     facts: EngineFacts = EngineFacts()
 
     def generate(self, requests, sampling):

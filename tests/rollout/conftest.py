@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from tests.scripted_engine import ScriptedCompletion, ScriptedEngine
@@ -117,7 +118,7 @@ VLLM_ENGINES = []
 
 def vllm_engine(policy):
     """The engine of this process, started once, with the policy's weights."""
-    if not VLLM_ENGINES or VLLM_ENGINES[-1].is_closed:
+    if not VLLM_ENGINES or VLLM_ENGINES[-1]._engine is None:
         from atrium.rollout.vllm_engine import VllmEngine
         from atrium.rollout.vllm_start import Place
 
@@ -134,6 +135,17 @@ def vllm_engine(policy):
         )
     VLLM_ENGINES[-1].update_weights(policy.model.state_dict(), 0)
     return VLLM_ENGINES[-1]
+
+
+def pids_of(process):
+    """The ids of a server's processes, its first one's first."""
+    if process._process is None:
+        return []
+    try:
+        leader = psutil.Process(process._process.pid)
+        return [leader.pid, *(child.pid for child in leader.children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def are_gone(pids):

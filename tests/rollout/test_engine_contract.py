@@ -192,11 +192,9 @@ def test_ignoring_the_stop_gives_exactly_the_limit(any_engine, tokenizer):
 
 def test_completions_carry_the_version_of_the_weights(any_engine, policy, tokenizer):
     requests = requests_for(["1+2=", "7"], tokenizer)
-    assert any_engine.weight_version == 0
     for version in (0, 1, 5):
         if version:
             any_engine.update_weights(policy.model.state_dict(), version)
-        assert any_engine.weight_version == version
         for completion in sum(generate(any_engine, requests, TEMPERATURE_1), ()):
             assert completion.weight_version == version
 
@@ -328,7 +326,6 @@ def test_weights_without_the_tied_head_are_refused_by_name(engine, tokenizer):
     before = generate(engine, requests, TEMPERATURE_1)
     with pytest.raises(EngineError, match=r"missing: lm_head\.weight; unexpected: none"):
         engine.update_weights(weights, 1)
-    assert engine.weight_version == 0
     assert_equal(generate(engine, requests, TEMPERATURE_1)[0], before[0])
 
 

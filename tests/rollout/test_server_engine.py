@@ -20,7 +20,7 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.rollout.conftest import are_gone
+from tests.rollout.conftest import are_gone, pids_of
 from tests.server_stand_in import sampled
 
 from atrium.errors import EngineError, PolicyDivergedError
@@ -83,33 +83,21 @@ def start(policy, folders):
             )
             for number in range(0 if urls else num_servers)
         ]
-
-        def make_pool():
-            joined = [
-                Server(name=f"server {url}", client=ServerClient(url, token, 60.0), process=None)
-                for url in urls
-            ]
-            own = [
-                Server(
-                    name=f"server {number}",
-                    client=ServerClient(one.address, token, 60.0),
-                    process=one,
-                )
-                for number, one in enumerate(processes)
-            ]
-            return ServerPool(
-                joined or own,
-                expected=Expected(model=policy.model.config.to_dict(), dtype="float32", context_length=128),
-                is_continuous=False,
-                start_timeout_s=start_timeout_s,
-                hang_timeout_s=hang_timeout_s,
-                log=logged.append,
-            )
-
-        files = WeightFiles(weights, model_config(policy.model), None, num_kept)
-        engines.append(
-            ServerEngine(policy, make_pool, files=files, per_server=4, context_length=128, folders=())
+        joined = [Server(name=f"server {url}", client=ServerClient(url, token), process=None) for url in urls]
+        own = [
+            Server(name=f"server {number}", client=ServerClient(one.address, token), process=one)
+            for number, one in enumerate(processes)
+        ]
+        pool = ServerPool(
+            joined or own,
+            expected=Expected(model=policy.model.config.to_dict(), dtype="float32", context_length=128),
+            is_continuous=False,
+            start_timeout_s=start_timeout_s,
+            hang_timeout_s=hang_timeout_s,
+            log=logged.append,
         )
+        files = WeightFiles(weights, model_config(policy.model), None, num_kept)
+        engines.append(ServerEngine(policy, pool, files=files, per_server=4, context_length=128, folders=()))
         return engines[-1]
 
     started.logged = logged
@@ -171,7 +159,7 @@ def test_killed_or_hung_server_is_restarted_and_changes_no_result(start, policy,
         before = [next(generations) for _ in range(int(draw.integers(1, 20)))]
         up = [one for one in engine.pool.servers if one.lost is not None and one.num_lost == 0]
         if up:
-            os.kill(up[int(draw.integers(len(up)))].process.pids[0], number)
+            os.kill(pids_of(up[int(draw.integers(len(up)))].process)[0], number)
             num_left -= 1
         assert completions([*before, *generations]) == expected_completions(engine, version)
     assert any("is lost" in line and "restarted" in line for line in start.logged)
@@ -182,7 +170,7 @@ def test_both_servers_killed_are_restarted_and_answer_the_rest(start):
     generations = engine.generate(REQUESTS, SAMPLING)
     first = next(generations)
     for server in engine.pool.servers:
-        os.kill(server.process.pids[0], signal.SIGKILL)
+        os.kill(pids_of(server.process)[0], signal.SIGKILL)
     assert completions([first, *generations]) == expected_completions(engine, 0)
 
 
@@ -210,7 +198,7 @@ def test_server_that_dies_again_and_again_ends_the_run_with_its_log(start):
     def kill_again_and_again():
         while not stopped.wait(0.05):
             server = engine.pool.servers[0]
-            if server.num_requests and (pids := server.process.pids):
+            if server.num_requests and (pids := pids_of(server.process)):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pids[0], signal.SIGKILL)
 
@@ -405,7 +393,7 @@ process = ServerProcess(0, arguments, variables={{}}, folder=Path({str(sockets)!
     shared=(Path({str(shared)!r}),), token="t", log=Path({str(logs / "log")!r}), device=None,
     module="tests.server_stand_in")
 process.start()
-print(process.pids[0], flush=True)
+print(process._process.pid, flush=True)
 time.sleep(600)
 """
     trainer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)

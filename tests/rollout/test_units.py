@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from atrium.rollout.engine import GenerationRequest
-from atrium.rollout.units import cut_units
+from atrium.rollout.transformers_engine import cut_units
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_a_wrong_uri_is_said_once_and_the_run_is_delivered_elsewhere_later(recor
         mirrors.end(RunState.FINISHED)
         assert f"atrium sync {folder.path} --to mlflow" in said[-1]
     finally:
-        for process in mirrors.processes:
+        for process in mirrors._processes.values():
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     runs_dir = ["--runs-dir", str(tmp_path / "runs")]

@@ -34,7 +34,6 @@ class KeptGrader:
 class EngineThatTakesLong:
     """Samples a prompt only once the verdicts of the one before are there, or never if they do not come."""
 
-    weight_version = 0
     facts = EngineFacts()
 
     def __init__(self, grader):

@@ -122,7 +122,7 @@ def test_two_generations_at_once_get_their_own_completions(engine):
 def test_weights_that_change_in_the_middle_stop_the_generation(engine, policy):
     generations = engine.generate([request(seed) for seed in range(20)], SamplingParams(max_new_tokens=60))
     next(generations)
-    version = engine.weight_version
+    version = engine._weight_version
     engine.update_weights(policy.model.state_dict(), version + 1)
     with pytest.raises(EngineError, match=f"from version {version} to {version + 1}"):
         list(generations)

@@ -15,6 +15,7 @@ import httpx
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.rollout.conftest import pids_of
 from tests.rollout.test_server_engine import free_port, running_server
 from tests.vllm.settings import SMALL
 from tests.vllm.test_vllm_runs import train
@@ -68,7 +69,7 @@ def test_run_with_two_servers_of_which_one_is_killed_equals_the_run_inside(tmp_p
         generations = generate(self, version, requests, sampling)
         yield next(generations)
         if len(requests) == 8 and not killed:
-            killed.extend(self.pool.servers[0].process.pids)
+            killed.extend(pids_of(self.pool.servers[0].process))
             os.kill(killed[-1], signal.SIGKILL)
         yield from generations
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from tests.rollout.conftest import pids_of
 from tests.vllm import store_transfer
 from tests.vllm.settings import SMALL
 from tests.vllm.test_vllm_engine import mean_gap, request
@@ -82,7 +83,7 @@ def test_two_servers_sample_by_sent_weights_as_by_weights_in_files(engine_of, mo
 
     def kill_and_broadcast(self, weights):
         if not killed:
-            killed.extend(engine.pool.servers[1].process.pids)
+            killed.extend(pids_of(engine.pool.servers[1].process))
             os.kill(killed[-1], signal.SIGKILL)
         broadcast(self, weights)
 

@@ -63,13 +63,19 @@ def _vllm(settings: VllmSettings, config: RunConfig, policy: Policy, *, shares_m
         tokenizer=policy.tokenizer,
         stop_token_ids=policy.stop_token_ids,
         settings=settings,
-        place=Place(
-            device=config.compute.device,
-            dtype=config.compute.dtype,
-            head_dtype=config.compute.head_dtype,
-            context_length=settings.longest(policy.context_length),
-        ),
+        place=vllm_place(config, settings.longest(policy.context_length)),
         cache_dir=Path(config.runs_dir) / ".cache",
+    )
+
+
+def vllm_place(config: RunConfig, context_length: int) -> Place:
+    """Where and how vLLM computes, in this process or as a server."""
+    compute = config.compute
+    return Place(
+        device=compute.device,
+        dtype=compute.dtype,
+        head_dtype=compute.head_dtype,
+        context_length=context_length,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from atrium.assemble.engines import build_engine
+from atrium.assemble.engines import build_engine, vllm_place
 from atrium.assemble.memory import reads_rounded_weights
 from atrium.assemble.shapes import exact_shape
 from atrium.config.machine import visible_gpus
@@ -38,7 +38,7 @@ from atrium.rollout.server.process import (
     server_arguments,
     server_environment,
 )
-from atrium.rollout.server.transfer import NcclSender, sent_tensors
+from atrium.rollout.server.transfer import NcclSender
 from atrium.rollout.server.weights import WeightFiles
 from atrium.rollout.settings import VllmSettings
 from atrium.rollout.vllm_start import Place, model_config, model_folder
@@ -91,33 +91,25 @@ def _server_engine(
     """Start or join the servers of this process of the run."""
     rollout = config.rollout
     assert isinstance(rollout, VllmSettings)
+    joined, devices = _joined(rollout, ranks), engine_devices(config, ranks)
     weights = _private_folder(Path(rollout.weights_dir) if rollout.weights_dir else _SHARED_MEMORY)
     sockets = _private_folder(Path(tempfile.gettempdir()))
-    place = served_place(config, policy)
+    place = vllm_place(config, rollout.longest(policy.context_length))
     rounded = torch.bfloat16 if reads_rounded_weights(config) else None
     files = WeightFiles(weights, model_config(policy.model), rounded, rollout.num_kept_weights)
-
-    def make_pool() -> ServerPool:
-        """The pool, whose first weights are in the folder of version 0."""
-        servers = (
-            _joined(rollout, ranks)
-            if rollout.servers
-            else _started(config, policy, (weights, sockets), logs, engine_devices(config, ranks))
-        )
-        return ServerPool(
-            servers,
-            expected=Expected(
-                model=policy.model.config.to_dict(), dtype=place.dtype, context_length=place.context_length
-            ),
-            is_continuous=rollout.continuous,
-            start_timeout_s=rollout.start_timeout_s,
-            hang_timeout_s=rollout.step_timeout_s,
-            log=log,
-        )
-
+    pool = ServerPool(
+        joined or _started(config, policy, place, (weights, sockets), logs, devices),
+        expected=Expected(
+            model=policy.model.config.to_dict(), dtype=place.dtype, context_length=place.context_length
+        ),
+        is_continuous=rollout.continuous,
+        start_timeout_s=rollout.start_timeout_s,
+        hang_timeout_s=rollout.step_timeout_s,
+        log=log,
+    )
     return ServerEngine(
         policy,
-        make_pool,
+        pool,
         files=files,
         per_server=rollout.max_num_seqs,
         context_length=place.context_length,
@@ -131,37 +123,20 @@ def _sender(config: RunConfig, policy: Policy, rounded: torch.dtype | None) -> N
     # For other machines NCCL has to listen on the network.
     if config.compute.num_nodes == 1 and not rollout.sends_weights_afar:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
-    tensors = sent_tensors(base_weights(policy.model), rounded)
-    return NcclSender(tensors, device=policy.model.device, timeout_s=rollout.step_timeout_s)
-
-
-def served_place(config: RunConfig, policy: Policy) -> Place:
-    """Where and how servers compute."""
-    rollout = config.rollout
-    assert isinstance(rollout, VllmSettings)
-    return _place(config, rollout.longest(policy.context_length))
-
-
-def _place(config: RunConfig, context_length: int) -> Place:
-    compute = config.compute
-    return Place(
-        device=compute.device,
-        dtype=compute.dtype,
-        head_dtype=compute.head_dtype,
-        context_length=context_length,
-    )
+    device, timeout_s = policy.model.device, rollout.step_timeout_s
+    return NcclSender(base_weights(policy.model), rounded, device=device, timeout_s=timeout_s)
 
 
 def _joined(rollout: VllmSettings, ranks: Ranks) -> list[Server]:
-    """The servers at given addresses that belong to this process of the run."""
+    """The servers at given addresses that belong to this process of the run; none where none are given."""
     token = os.environ.get(TOKEN, "")
-    if not token:
+    if rollout.servers and not token:
         raise ConfigError(
             f"rollout.servers: {TOKEN} must hold the servers' token in the environment; set it to the value "
             "that they were started with"
         )
     return [
-        Server(name=f"server {url}", client=_client(url, token), process=None)
+        Server(name=f"server {url}", client=ServerClient(url, token), process=None)
         for url in rollout.servers[ranks.rank :: ranks.size]
     ]
 
@@ -169,13 +144,14 @@ def _joined(rollout: VllmSettings, ranks: Ranks) -> list[Server]:
 def _started(
     config: RunConfig,
     policy: Policy,
+    place: Place,
     folders: tuple[Path, Path],
     logs: Path,
     devices: tuple[tuple[str | None, ...], ...],
 ) -> list[Server]:
     """The servers of this machine, not started yet."""
     rollout: Any = config.rollout
-    (weights, sockets), place = folders, served_place(config, policy)
+    weights, sockets = folders
     logs.mkdir(parents=True, exist_ok=True)
     token = secrets.token_hex(32)
     cache_dir = Path(config.runs_dir) / ".cache"
@@ -193,7 +169,7 @@ def _started(
             log=(logs / f"server-{number}.log").absolute(),
             device=",".join(name for name in of_server if name is not None) or None,
         )
-        client = _client(process.address, token)
+        client = ServerClient(process.address, token)
         servers.append(Server(name=f"server {number}", client=client, process=process))
     return servers
 
@@ -206,7 +182,7 @@ def engine_command(config: RunConfig, host: str, port: int) -> tuple[str, Path |
     rollout, model = config.rollout, config.model
     assert isinstance(rollout, VllmSettings)
     length = exact_shape(config).context_length
-    place = _place(config, rollout.longest(length) if length else rollout.context_length or 0)
+    place = vllm_place(config, rollout.longest(length) if length else rollout.context_length or 0)
     address, folder = ["--host", host, "--port", str(port)], None
     cache_dir = Path(config.runs_dir) / ".cache"
     if isinstance(model, HubModelSettings) and model.weights == "pretrained":
@@ -225,11 +201,6 @@ def engine_command(config: RunConfig, host: str, port: int) -> tuple[str, Path |
     token = f'{TOKEN}="${{{TOKEN}:?must hold a secret that you choose}}"'
     assigned = [f"{variable}={shlex.quote(value)}" for variable, value in variables.items()]
     return " ".join([token, *assigned, shlex.join(words)]), folder
-
-
-def _client(address: str, token: str) -> ServerClient:
-    # Hangs are seen by token counts, and a completion may take hours.
-    return ServerClient(address, token, timeout_s=24 * 3600.0)
 
 
 def _private_folder(parent: Path) -> Path:

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from atrium.nested import mapping_at, setting
-from atrium.rollout.declaration import REMOVED_PLACE_SETTINGS, EngineSettings
+from atrium.rollout.declaration import REMOVED_PLACE_SETTINGS, SERVER_SETTINGS, EngineSettings
 
 _REMOVED_PLACEMENTS = ("beside", "cluster")
-_OF_SERVERS = ("num_servers", "servers", "weights_dir", "devices", "weight_transfer")
 
 
 def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,7 +24,7 @@ def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
     if rollout.get("overlap") is False:  # an earlier name of placement=inside
         del rollout["overlap"]
     if (placement := _placement_now(data)) is not None:
-        rollout = {name: value for name, value in rollout.items() if name not in _OF_SERVERS}
+        rollout = {name: value for name, value in rollout.items() if name not in SERVER_SETTINGS}
         rollout["placement"] = placement
     if placement == "server":
         rollout["num_servers"] = recorded.get("num_engines", 1)

@@ -45,11 +45,6 @@ class BankEngine:
         self._context_length = context_length
 
     @property
-    def weight_version(self) -> int:
-        """The version of the weights behind what is sampled live; stored completions have their own."""
-        return self._live.weight_version
-
-    @property
     def facts(self) -> EngineFacts:
         """Those of the live engine."""
         return self._live.facts

@@ -23,16 +23,6 @@ from atrium.section import Axis, Count, CountOrZero, Parallel, Positive, Positiv
 NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1}
 """Bytes of one number."""
 
-PLACE_SETTINGS = (
-    "placement",
-    "num_servers",
-    "servers",
-    "weights_dir",
-    "devices",
-    "weight_transfer",
-)
-"""Settings that say where engines live; none changes what they sample."""
-
 REMOVED_PLACE_SETTINGS = ("num_engines", "engine_timeout_s", "cluster_address", "allow_open_cluster")
 """Settings that said where the engines of earlier versions ran."""
 
@@ -45,6 +35,10 @@ _IDLE_INSIDE = {
     "continuous": False,
 }
 """Settings of `placement=server` only, with the values that ask for nothing."""
+
+SERVER_SETTINGS = tuple(name for name in _IDLE_INSIDE if name != "continuous")
+PLACE_SETTINGS = ("placement", *SERVER_SETTINGS)
+"""Settings that say where engines live; none changes what they sample."""
 
 ALONE = {"placement": "inside", "lag": 0, **_IDLE_INSIDE}
 """Settings of the engine of one process."""

@@ -83,11 +83,6 @@ class Sampler(Protocol):
     """Samples completions from weights of the policy."""
 
     @property
-    def weight_version(self) -> int:
-        """The number of updates behind the weights that `generate` samples from."""
-        ...
-
-    @property
     def facts(self) -> EngineFacts:
         """What only the started engine knows of itself, now."""
         ...

@@ -28,7 +28,6 @@ from atrium.rollout.decoding import Decoder, check_decoding, inference_mode
 from atrium.rollout.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
 from atrium.rollout.qwen3_decoder import Qwen3Decoder
 from atrium.rollout.sampling import Occurrences, check_requests, sample_keys, sample_tokens, uniforms
-from atrium.rollout.units import cut_units
 from atrium.rollout.weights import load_weights
 
 # Finished rows are dropped once they have wasted as much as copying the others' cache costs,
@@ -81,11 +80,6 @@ class TransformersEngine:
         self._max_batch_tokens = max_batch_tokens
         self._unit_samples = unit_samples
         self._weight_version = 0
-
-    @property
-    def weight_version(self) -> int:
-        """The number of updates behind the weights that `generate` samples from."""
-        return self._weight_version
 
     @property
     def facts(self) -> EngineFacts:
@@ -211,6 +205,24 @@ class _Sample:
     logprobs: Logprobs
     stopped: bool
     finished: bool
+
+
+def cut_units(requests: Sequence[GenerationRequest], unit_samples: int | None) -> list[range]:
+    """The places of each unit's requests, which follow one another; no requests make no unit.
+
+    A batch's shape changes the last bits of what is computed in it, so which requests share one follows from
+    the requests alone. A unit is of one wave and has at most `unit_samples` samples, and one request at
+    least; None makes one of the whole wave.
+    """
+    units: list[range] = []
+    first = num_samples = 0
+    for place, request in enumerate(requests):
+        num_samples += len(request.sample_seeds)
+        is_full = unit_samples is not None and num_samples > unit_samples and place > first
+        if is_full or request.wave != requests[first].wave:
+            units.append(range(first, place))
+            first, num_samples = place, len(request.sample_seeds)
+    return [*units, range(first, len(requests))] if requests else []
 
 
 def _plan_waves(rows: list[_Row], max_new_tokens: int, max_batch_tokens: int | None) -> Iterator[list[_Row]]:

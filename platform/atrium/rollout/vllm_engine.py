@@ -106,19 +106,9 @@ class VllmEngine:
         self._load()
 
     @property
-    def weight_version(self) -> int:
-        """The number of updates behind the weights that `generate` samples from."""
-        return self._weight_version
-
-    @property
     def facts(self) -> EngineFacts:
         """What vLLM made of its settings, and its preemptions."""
         return EngineFacts(described=self._described, num_preempted=self._preemptions.num)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the engine has ended; it then answers nothing any more."""
-        return self._engine is None
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams

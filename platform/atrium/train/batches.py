@@ -13,10 +13,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from torch import Tensor, nn
 
@@ -119,37 +118,11 @@ class Sampling:
         )
 
 
-class BatchSource(Protocol):
-    """The batches of a run, in the order of its steps."""
-
-    @property
-    def sampling(self) -> Sampling:
-        """What they are compared with."""
-        ...
-
-    def take(self, state: TrainingState) -> LaggedBatch:
-        """The batch of the step after `state`."""
-        ...
-
-    def during_update(self) -> AbstractContextManager[None]:
-        """Surround the updates of a step."""
-        ...
-
-    def advance(self, state: TrainingState, *, is_last: bool) -> None:
-        """Go on after the step that led to `state`, whose weights the engine has now."""
-        ...
-
-    def ahead(self, state: TrainingState) -> Sequence[LaggedBatch]:
-        """The batches of the steps after `state` that a checkpoint has to hold."""
-        ...
-
-    def close(self) -> None:
-        """Give up what is being sampled."""
-        ...
-
-
 class Batches:
-    """The batches of a run, each sampled between two updates; `lagged` are those of the next steps."""
+    """The batches of a run, in the order of its steps, each sampled between two updates.
+
+    `lagged` are those of the next steps.
+    """
 
     def __init__(self, sampling: Sampling, lagged: Sequence[LaggedBatch]) -> None:
         self.sampling = sampling

@@ -11,14 +11,13 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Protocol
 
 from atrium import metrics
 from atrium.records import Problem, RolloutGroup
 from atrium.rollout.engine import Generation, GenerationRequest
-from atrium.train.batches import Sampling
+from atrium.train.batches import Batches, Sampling
 from atrium.train.checkpoint.checkpoint import TrainingState
 from atrium.train.checkpoint.group_records import bytes_of_groups, groups_of_bytes
 from atrium.train.checkpoint.lagged import LaggedBatch
@@ -42,13 +41,16 @@ class Stream(Protocol):
         ...
 
 
-class ContinuousBatches:
-    """The batches of a run whose engines sample a `stream` all the time."""
+class ContinuousBatches(Batches):
+    """The batches of a run whose engines sample a `stream` all the time, also during updates.
+
+    A checkpoint holds none of them: a resumed run samples anew.
+    """
 
     def __init__(self, sampling: Sampling, stream: Stream, cursor: int) -> None:
-        self.sampling = sampling
+        super().__init__(sampling, ())
         self._stream = stream
-        self._cursor = cursor
+        self._position = cursor
         self._num_open = 0
         self._problems: dict[int, tuple[Problem, GenerationRequest]] = {}
         self._finished: queue.SimpleQueue[tuple[int, Graded] | BaseException] = queue.SimpleQueue()
@@ -87,20 +89,8 @@ class ContinuousBatches:
         measurements.add(metrics.NUM_GROUPS_DROPPED, sum(ranks.gather(num_dropped)))
         measurements.add(metrics.STALENESS_STEPS, sum(ages), len(ages))
         self._measure(groups, measurements)
-        collected = collector.collected(groups, max(ranks.gather(self._cursor)))
+        collected = collector.collected(groups, max(ranks.gather(self._position)))
         return LaggedBatch(collected=collected, measurements=measurements)
-
-    @contextmanager
-    def during_update(self) -> Iterator[None]:
-        """Sampling goes on during the update that is the body."""
-        yield
-
-    def advance(self, state: TrainingState, *, is_last: bool) -> None:
-        """Nothing: the engines have new weights already."""
-
-    def ahead(self, state: TrainingState) -> Sequence[LaggedBatch]:
-        """Nothing: a resumed run samples anew."""
-        return ()
 
     def close(self) -> None:
         """Give up what is being sampled."""
@@ -111,7 +101,7 @@ class ContinuousBatches:
         """Request problems until `lag` steps can be made of those that are open; more would grow too old."""
         collector, ranks = self.sampling.collector, self.sampling.collector.ranks
         num_allowed = self.sampling.lag * len(ranks.share(range(collector.num_prompts)))
-        first = max(self._cursor, state.cursor)
+        first = max(self._position, state.cursor)
         while self._num_open < num_allowed:
             position = first + ranks.rank
             (problem,) = collector.stream.take(position, 1)
@@ -120,7 +110,7 @@ class ContinuousBatches:
             self._num_open += 1
             self._stream.add(position, request)
             first += ranks.size
-        self._cursor = first
+        self._position = first
 
     def _grade(self) -> None:
         """Hand completions to the grader as soon as they are there."""

@@ -21,7 +21,7 @@ from atrium.errors import Interrupted, PolicyDivergedError, TrainingDivergedErro
 from atrium.metrics import Quantity
 from atrium.rollout.engine import Engine
 from atrium.tracking.listener import Listener
-from atrium.train.batches import ENGINE_ADVICE, Batches, BatchesBeside, BatchSource, Outside, Sampling
+from atrium.train.batches import ENGINE_ADVICE, Batches, BatchesBeside, Outside, Sampling
 from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState
 from atrium.train.checkpoint.lagged import LaggedBatch
 from atrium.train.collect import RolloutCollector
@@ -124,7 +124,7 @@ def train(run: Training, state: TrainingState) -> TrainingState:
     return state
 
 
-def _batches(run: Training, state: TrainingState, peak: PeakMemory) -> BatchSource:
+def _batches(run: Training, state: TrainingState, peak: PeakMemory) -> Batches:
     """Where the batches come from."""
     sampling = Sampling(
         collector=run.collector,
@@ -145,7 +145,7 @@ def _batches(run: Training, state: TrainingState, peak: PeakMemory) -> BatchSour
 def _trained(
     run: Training,
     state: TrainingState,
-    batches: BatchSource,
+    batches: Batches,
     peak: PeakMemory,
     run_started: float,
 ) -> TrainingState:
@@ -186,7 +186,7 @@ def _trained(
 
 
 def _stepped(
-    run: Training, state: TrainingState, batches: BatchSource, peak: PeakMemory
+    run: Training, state: TrainingState, batches: Batches, peak: PeakMemory
 ) -> tuple[TrainingState, Measurements]:
     """The state after one step, and what was measured."""
     step, batch = state.step + 1, batches.take(state)

@@ -18,6 +18,8 @@ from atrium.rollout.vllm_environment import SERVES, serves
 
 # uvicorn closes idle connections after 5 s.
 _KEEP_IDLE_S, _CONNECT_S = 2.0, 5.0
+# A completion may take hours. Hangs are seen by token counts.
+_ANSWER_S = 24 * 3600.0
 _MODEL_NAME = "policy"
 _SHAPE = (
     *("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
@@ -49,7 +51,7 @@ class Expected:
 class ServerClient:
     """Requests to the server at `address`, a URL, or `unix:` with the path of a socket."""
 
-    def __init__(self, address: str, token: str, timeout_s: float) -> None:
+    def __init__(self, address: str, token: str) -> None:
         path = address.removeprefix("unix:")
         transport = httpx.AsyncHTTPTransport(
             uds=path if path != address else None,
@@ -60,7 +62,7 @@ class ServerClient:
         self._client = httpx.AsyncClient(
             transport=transport,
             base_url="http://server" if path != address else address,
-            timeout=httpx.Timeout(timeout_s, connect=_CONNECT_S),
+            timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
             headers={"Authorization": f"Bearer {token}"},
         )
 

@@ -42,8 +42,8 @@ class ServerEngine:
     ----------
     policy
         The policy whose weights are sampled from.
-    make_pool
-        Makes the pool; it is called in the engine's event loop.
+    pool
+        The servers, not started yet.
     files
         Where servers read weights.
     per_server
@@ -59,7 +59,7 @@ class ServerEngine:
     def __init__(
         self,
         policy: Policy,
-        make_pool: Callable[[], ServerPool],
+        pool: ServerPool,
         *,
         files: WeightFiles,
         per_server: int,
@@ -67,6 +67,7 @@ class ServerEngine:
         folders: Sequence[Path],
         sender: NcclSender | None = None,
     ) -> None:
+        self.pool = pool
         self._model = policy.model
         self._decode = TextDecoder(policy.tokenizer)
         self._stop_token_ids = tuple(policy.stop_token_ids)
@@ -81,28 +82,15 @@ class ServerEngine:
         self._thread = threading.Thread(target=self._loop.run_forever, name="server-engine", daemon=True)
         self._thread.start()
         self._started = time.monotonic()
-        self._pool: ServerPool | None = None
+        self._dealer = Dealer(pool, per_server)
         try:
-            self._pool = self._run(_called(make_pool))
-            self._dealer = Dealer(self._pool, per_server)
             weights = merged_weights(policy.model)
-            self._run(self._pool.start(None if sender else files.write(weights, 0), 0))
+            self._run(pool.start(None if sender else files.write(weights, 0), 0))
             if sender is not None:
-                sender.send(weights, 0, self._pool, self._submit)
+                sender.send(weights, 0, pool, self._submit)
         except BaseException:
             self.close()
             raise
-
-    @property
-    def weight_version(self) -> int:
-        """The number of updates behind the weights that `generate` samples from."""
-        return self._weight_version
-
-    @property
-    def pool(self) -> ServerPool:
-        """The servers."""
-        assert self._pool is not None
-        return self._pool
 
     @property
     def facts(self) -> EngineFacts:
@@ -116,11 +104,6 @@ class ServerEngine:
             num_preempted=int(counts.get("num_preemptions", 0.0)),
             idle_s=max(0.0, now - self._started - busy_s / len(servers)),
         )
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the engine has ended; it then answers nothing any more."""
-        return self._is_closed
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
@@ -226,8 +209,7 @@ class ServerEngine:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._pool is not None:
-            self._run(self._pool.close())
+        self._run(self.pool.close())
         if self._sender is not None:
             self._sender.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -307,7 +289,3 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     # anyio reports a socket that becomes readable just as its request is cancelled.
     if not isinstance(context.get("exception"), asyncio.InvalidStateError):
         loop.default_exception_handler(context)
-
-
-async def _called(make: Callable[[], _T]) -> _T:
-    return make()

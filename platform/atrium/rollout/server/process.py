@@ -105,16 +105,6 @@ class ServerProcess:
         """Where it listens."""
         return f"unix:{self._socket}"
 
-    @property
-    def pids(self) -> list[int]:
-        """The ids of all its processes."""
-        if self._process is None:
-            return []
-        with suppress(psutil.NoSuchProcess):
-            leader = psutil.Process(self._process.pid)
-            return [leader.pid, *(child.pid for child in leader.children(recursive=True))]
-        return []
-
     def start(self) -> None:
         """Start it anew, unless it was ended for good."""
         with self._lock, append_plain(self.log) as log:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from atrium.errors import EngineError
 from atrium.models.shards import full_tensor, is_sharded
-from atrium.rollout.server.client import ServerError
+from atrium.rollout.server.client import ServerError, one_line
 from atrium.rollout.server.pool import Server, ServerPool
 from atrium.watchdog import Watchdog
 
@@ -31,31 +30,30 @@ Submit = Callable[[Coroutine[Any, Any, Any]], Future[Any]]
 """Starts a coroutine in the event loop of the pool."""
 
 
-@dataclass(frozen=True, slots=True)
-class SentTensor:
-    """Name, dtype and shape of a weight as servers receive it."""
-
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-
-def sent_tensors(weights: Mapping[str, Tensor], rounded: torch.dtype | None) -> tuple[SentTensor, ...]:
-    """Describe a `state_dict` whose floating-point weights are rounded to `rounded`, None for no rounding."""
-    return tuple(
-        SentTensor(name, rounded if rounded and one.is_floating_point() else one.dtype, tuple(one.shape))
-        for name, one in weights.items()
-    )
-
-
 class NcclSender:
     """Sends a policy's weights to a pool of servers.
 
-    `timeout_s` is how long one transfer may take, and all servers to join the group.
+    `weights` has their names, dtypes and shapes. Those in floating point are rounded to `rounded`, None for
+    no rounding. `timeout_s` is how long one transfer may take, and all servers to join the group.
     """
 
-    def __init__(self, tensors: Sequence[SentTensor], *, device: torch.device, timeout_s: float) -> None:
-        self._tensors = tuple(tensors)
+    def __init__(
+        self,
+        weights: Mapping[str, Tensor],
+        rounded: torch.dtype | None,
+        *,
+        device: torch.device,
+        timeout_s: float,
+    ) -> None:
+        self._dtypes = {
+            name: rounded if rounded and one.is_floating_point() else one.dtype
+            for name, one in weights.items()
+        }
+        self._described = {
+            "names": list(weights),
+            "dtype_names": [str(dtype).removeprefix("torch.") for dtype in self._dtypes.values()],
+            "shapes": [list(one.shape) for one in weights.values()],
+        }
         self._device = device
         self._timeout_s = timeout_s
         self._watchdog = Watchdog()
@@ -74,7 +72,7 @@ class NcclSender:
             self._send(weights, version, pool, submit)
         except (httpx.HTTPError, ServerError, RuntimeError) as error:
             self._leave()
-            why = f"weights could not be sent over NCCL: {' '.join(str(error).split())[:300]}"
+            why = f"weights could not be sent over NCCL: {one_line(error)}"
             if any(map(is_sharded, weights.values())):
                 raise EngineError(f"{why}; {_RESUME}") from error
             submit(pool.restart(why)).result()
@@ -82,9 +80,7 @@ class NcclSender:
                 self._send(weights, version, pool, submit)
             except (httpx.HTTPError, ServerError, RuntimeError) as again:
                 self._leave()
-                raise EngineError(
-                    f"{why}; after a restart: {' '.join(str(again).split())[:300]}; {_RESUME}"
-                ) from again
+                raise EngineError(f"{why}; after a restart: {one_line(again)}; {_RESUME}") from again
 
     def close(self) -> None:
         """Leave the group. Harmless when called twice."""
@@ -97,7 +93,7 @@ class NcclSender:
             with self._watchdog.bounded("servers to join the trainer's NCCL group", self._timeout_s):
                 self._connect(servers, submit)
             with self._watchdog.bounded("new weights to reach the servers over NCCL", self._timeout_s):
-                received = submit(pool.receive(servers, self._described(), version))
+                received = submit(pool.receive(servers, self._described, version))
                 received.add_done_callback(self._leave_where_failed)
                 self._broadcast(weights)
                 received.result()
@@ -127,13 +123,6 @@ class NcclSender:
             one.result()
         self._members = members
 
-    def _described(self) -> dict[str, list[Any]]:
-        return {
-            "names": [one.name for one in self._tensors],
-            "dtype_names": [str(one.dtype).removeprefix("torch.") for one in self._tensors],
-            "shapes": [list(one.shape) for one in self._tensors],
-        }
-
     def _broadcast(self, weights: Mapping[str, Tensor]) -> None:
         from vllm.distributed.weight_transfer.packed_tensor import packed_nccl_broadcast_producer
 
@@ -149,8 +138,8 @@ class NcclSender:
         )
 
     def _rounded(self, weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        for one in self._tensors:
-            yield one.name, full_tensor(weights[one.name]).to(self._device, one.dtype)
+        for name, dtype in self._dtypes.items():
+            yield name, full_tensor(weights[name]).to(self._device, dtype)
 
     def _leave_where_failed(self, received: Future[Any]) -> None:
         """End a broadcast that a lost server will never receive."""

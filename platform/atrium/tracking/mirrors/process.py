@@ -37,11 +37,6 @@ class MirrorProcesses(Listener):
         self._troubled: set[str] = set()
         self._is_started = False
 
-    @property
-    def processes(self) -> tuple[subprocess.Popen[bytes], ...]:
-        """Those that were started."""
-        return tuple(self._processes.values())
-
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Start the mirrors after the first step; later, pass on what they reported. Costs microseconds."""
         del step, metrics
