@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = [
     REPOSITORY / "README.md",
@@ -32,11 +30,15 @@ def linked(page):
         yield (page.parent / name).resolve() if name else page, anchor
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
-def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page):
-    for target, anchor in linked(page):
-        assert target.exists(), target
-        assert not anchor or anchor in anchors(target), f"{target}#{anchor}"
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading():
+    links = [(page.name, *link) for page in PAGES for link in linked(page)]
+    broken = [
+        f"{page}: {target}#{anchor}"
+        for page, target, anchor in links
+        if not target.exists() or (anchor and anchor not in anchors(target))
+    ]
+    assert links
+    assert not broken
 
 
 def test_every_page_is_reached_from_the_readme():
