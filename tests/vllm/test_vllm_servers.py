@@ -37,7 +37,7 @@ LAGGED = ("num_steps=4", "rollout.lag=1", "rollout.num_prompts=8", "compute.num_
 def of_no_time(steps):
     """Metrics that are no times and no memory."""
     return [
-        {name: value for name, value in step.items() if name != "time" and not name.endswith(("_s", "_mb"))}
+        {name: value for name, value in step.items() if not re.match(r"time$|time/|.*_(s|mb)$", name)}
         for step in steps
     ]
 
