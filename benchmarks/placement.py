@@ -5,6 +5,8 @@ the machine allows (`bound`) follows from the times of the phases, max(sampling,
 and on a CPU from the machine's own factor: how much longer a matrix product takes while each core computes
 one. `reached` is the bound over the ratio. The start of the server does not count. Compare on a machine that
 does nothing else, with a Python that has vLLM. On one GPU both sides share it, which the bound does not know.
+`costs` are those of one server of the model: its start, new weights, and what its API process and the trainer
+compute for a request and a token besides the model.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
+
 import record
 
 _BUILT_IN = (
@@ -28,6 +33,7 @@ _BUILT_IN = (
     "model.warmup.num_imperfect_steps=0",
     "compute.num_threads=1",
 )
+_REQUESTS = 512
 _TIMES = ("time/step_s", "time/rollout_s", "time/update_s", "time/overlap_s", "time/batch_wait_s")
 
 
@@ -49,15 +55,9 @@ def parse() -> argparse.Namespace:
     return options.parse_args()
 
 
-def run(args: argparse.Namespace, runs_dir: Path, placement: str) -> dict[str, float]:
-    """The median of each time over the steps of a run."""
-    from atrium.assemble.graders import build_grader
-    from atrium.assemble.training import run_training
-    from atrium.config.compose import compose
-    from atrium.tracking.json_lines import read_json_lines
-    from atrium.tracking.run_folder import RunFolder
-
-    lines = [
+def settings(args: argparse.Namespace, runs_dir: Path, placement: str) -> list[str]:
+    """The settings of a run."""
+    return [
         f"rollout={args.engine}",
         *([f"model={args.model}", "model.weights=random"] if args.model else _BUILT_IN),
         f"compute={args.device}",
@@ -78,6 +78,17 @@ def run(args: argparse.Namespace, runs_dir: Path, placement: str) -> dict[str, f
         f"runs_dir={runs_dir}",
         *args.settings,
     ]
+
+
+def run(args: argparse.Namespace, runs_dir: Path, placement: str) -> dict[str, float]:
+    """The median of each time over the steps of a run."""
+    from atrium.assemble.graders import build_grader
+    from atrium.assemble.training import run_training
+    from atrium.config.compose import compose
+    from atrium.tracking.json_lines import read_json_lines
+    from atrium.tracking.run_folder import RunFolder
+
+    lines = settings(args, runs_dir, placement)
     config = compose(lines)
     config.rollout.prepare_environment(args.device, runs_dir / ".cache")
     with build_grader(config.grader, config.model) as grader:
@@ -85,6 +96,56 @@ def run(args: argparse.Namespace, runs_dir: Path, placement: str) -> dict[str, f
     # The first step begins with two batches, the last is followed by an evaluation.
     steps = list(read_json_lines(folder.metrics_file).records)[2:-1]
     return {name: statistics.median(step.get(name, 0.0) for step in steps) for name in _TIMES}
+
+
+def server_costs(args: argparse.Namespace, runs_dir: Path) -> dict[str, float]:
+    """What one server costs, in seconds, milliseconds per request and microseconds per token."""
+    from atrium.assemble.policies import build_policy
+    from atrium.assemble.servers import build_placed_engine
+    from atrium.config.compose import compose
+    from atrium.rollout.engine import GenerationRequest, SamplingParams
+    from atrium.rollout.server.engine import ServerEngine
+    from atrium.tracking.listener import Listener
+
+    config = compose(settings(args, runs_dir, "server"))
+    config.rollout.prepare_environment(args.device, runs_dir / ".cache")
+    policy = build_policy(config, runs_dir / ".cache", Listener())
+    started = time.perf_counter()
+    engine = build_placed_engine(config, policy, runs_dir / "logs", lambda line: print(line, file=sys.stderr))
+    assert isinstance(engine, ServerEngine)
+    costs = {"start_s": time.perf_counter() - started}
+    try:
+        leader = engine.pool.servers[0].process.pids[0]
+        all_of_server = [psutil.Process(pid) for pid in engine.pool.servers[0].process.pids]
+        costs["start_cpu_s"] = sum(_cpu_s(process) for process in all_of_server)
+        updates = []
+        for version in range(1, 6):
+            started = time.perf_counter()
+            engine.update_weights(policy.model.state_dict(), version)
+            updates.append(time.perf_counter() - started)
+        costs["update_s"] = statistics.median(updates)
+        spent = []
+        for num_tokens in (1, 1, 33):  # the first round warms up
+            sampling = SamplingParams(max_new_tokens=num_tokens, ignore_stop=True)
+            sides = [psutil.Process(leader), psutil.Process()]
+            before = [_cpu_s(side) for side in sides]
+            prompt = np.array([1, 2, 3], dtype=np.int32)
+            requests = [
+                GenerationRequest(prompt_token_ids=prompt, sample_seeds=(seed,)) for seed in range(_REQUESTS)
+            ]
+            assert len(list(engine.generate(requests, sampling))) == _REQUESTS
+            spent.append([_cpu_s(side) - start for side, start in zip(sides, before, strict=True)])
+    finally:
+        engine.close()
+    for number, side in enumerate(("api", "trainer")):
+        costs[f"{side}_ms_per_request"] = 1e3 * spent[1][number] / _REQUESTS
+        costs[f"{side}_us_per_token"] = 1e6 * (spent[2][number] - spent[1][number]) / _REQUESTS / 32
+    return {name: round(value, 3) for name, value in costs.items()}
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 def product_s(_: int = 0) -> float:
@@ -118,6 +179,7 @@ def main() -> None:
             for placement in sorted(found, reverse=turn % 2 == 0):
                 with contextlib.redirect_stdout(sys.stderr):  # what a run says is no part of the record
                     found[placement].append(run(args, Path(folder), placement))
+        costs = server_costs(args, Path(folder))
     pairs = zip(found["server"], found["inside"], strict=True)
     report: dict[str, Any] = {
         "impl": record.versions("atrium-rl", "transformers", "torch"),
@@ -129,6 +191,7 @@ def main() -> None:
         "steps": args.steps,
         "rounds": args.rounds,
         "step_ratio": round(statistics.median(a[_TIMES[0]] / b[_TIMES[0]] for a, b in pairs), 3),
+        "costs": costs,
         "machine_factor": round(machine_factor(), 3) if args.device == "cpu" else 1.0,
     }
     for placement, runs in found.items():
