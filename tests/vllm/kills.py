@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 import torch
 from safetensors.torch import load_file
+from tests.rollout.conftest import pids_of
 from tests.vllm.test_vllm_runs import train
 from tests.vllm.test_vllm_servers import of_no_time
 
@@ -34,7 +35,7 @@ def kill_in_batches(count, rng):
     generate, victims = ServerEngine.generate_by, []
 
     def kill(server):
-        for pid in rng.sample(pids := server.process.pids, len(pids)):
+        for pid in rng.sample(pids := pids_of(server.process), len(pids)):
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
                 victims.append(psutil.Process(pid).name())
                 os.kill(pid, signal.SIGKILL)

@@ -35,9 +35,9 @@ LAGGED = ("num_steps=4", "rollout.lag=1", "rollout.num_prompts=8", "compute.num_
 
 
 def of_no_time(steps):
-    """Metrics that are no times and no memory."""
+    """Metrics that are no times and no memory, preemptions included."""
     return [
-        {name: value for name, value in step.items() if not re.match(r"time$|time/|.*_(s|mb)$", name)}
+        {name: value for name, value in step.items() if not re.match(r"time$|(time|memory)/|.*_s$", name)}
         for step in steps
     ]
 
