@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -38,6 +39,12 @@ def _no_network(monkeypatch):
         return connect(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", connect_here)
+
+
+def pytest_collection_finish():
+    """Leave what imports and collection have made out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
