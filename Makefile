@@ -152,7 +152,7 @@ attack: install-dev ## Wrong settings and command lines, damaged files and kills
 		$(call setting,HOSTILE,--hostile=) $(call setting,SEED,--seed=) $(ARGS)
 
 same: install-dev ## Show that this checkout computes and prints what a commit did: make same BASE=HEAD
-	@$(RUN_PYTHON) tests/same.py $(call quoted,$(or $(BASE),HEAD)) $(ARGS)
+	@$(RUN_PYTHON) tests/same.py $(call setting,BASE,) $(ARGS)
 
 lint: install-dev ## Check style and formatting
 	@$(VENV)/bin/ruff check .

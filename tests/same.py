@@ -1,15 +1,21 @@
 """Whether two states of the code compute and say the same: `make same BASE=COMMIT`.
 
 A change that is meant to move code and no number is shown to be one. This checkout and the commit BASE run
-side by side on one machine, and three things are compared:
+side by side on one machine, and four things are compared:
 
 - objectives: loss, gradient and entropy gradient of every method on fixed batches in float64, bit for bit;
 - training: 80 steps of six methods that between them use windows constant and per token, every kind of
   surrogate, a KL in the weight, selection by key, resampling and all reductions: every repeatable metric,
   every evaluation and the final weights, and the CPU seconds that both took;
-- words: what the command line prints for every method and experiment, for pages, and for 300 wrong settings.
+- words: what the command line prints for every method and experiment, for pages, and for 300 wrong settings;
+- studies: what is printed and written, figures included, about a comparison, a sweep, a claim, a run and
+  methods side by side, from recorded and made-up outcomes.
 
 Numbers are equal or this fails. Words are shown as a diff, which is to be read.
+
+A series of moves is compared with its beginning: `make same ARGS="--write FILE"` records digests of all parts
+in a file, and `make same ARGS="--with FILE"` names what has changed since. They hold for one kind of machine
+and the versions that the file names.
 """
 
 from __future__ import annotations
@@ -23,11 +29,14 @@ import io
 import json
 import os
 import random
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
@@ -36,14 +45,19 @@ NUM_CASES = 4
 NUM_MISTAKES = 300
 WRONG_VALUES = ("-1", "0", "1e9", "nan", "inf", "word", "null", "true", "[]", "{}", "''", "1e-300")
 MAX_SHOWN_LINES = 400
+WRITTEN = {".svg", ".html", ".tex", ".md", ".csv"}  # PNG files show the same; JSON files hold times
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("base", help="the commit that this checkout is compared with")
+    parser.add_argument("base", nargs="?", default="HEAD", help="the commit that is compared (HEAD)")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="some of the parts")
     parser.add_argument("--steps", type=int, default=80, help="steps of each method that is trained")
+    parser.add_argument("--write", type=Path, help="record digests of this checkout in a file")
+    parser.add_argument("--with", type=Path, dest="record", help="compare this checkout with such a file")
     arguments = parser.parse_args()
+    if arguments.write or arguments.record:
+        return compare_with_record(arguments)
     with tempfile.TemporaryDirectory() as folder, checkout(arguments.base, Path(folder)) as base:
         trees = {"base": base, "here": HERE}
         out = {name: Path(folder) / "out" / name for name in trees}
@@ -53,6 +67,58 @@ def main() -> int:
             record(trees, out, arguments.steps)
             same &= compare(out)
     return 0 if same else 1
+
+
+def compare_with_record(arguments: argparse.Namespace) -> int:
+    """Record this checkout's digests, or compare them with a file's."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = {"here": Path(folder)}
+        found: dict[str, object] = {"machine": machine(), "steps": arguments.steps}
+        for part in arguments.only:
+            PARTS[part][0]({"here": HERE}, out, arguments.steps)
+            found[part] = DIGESTS[part](Path(folder))
+    if arguments.write:
+        write_json(arguments.write, found)
+        return 0
+    return 0 if compare_digests(read_json(arguments.record), found, arguments.only) else 1
+
+
+def compare_digests(recorded: Mapping, found: Mapping, parts: Sequence[str]) -> bool:
+    """Say which digests differ from the recorded ones; False where some do."""
+    if recorded["machine"] != found["machine"]:
+        say(f"recorded on {recorded['machine']}, this is {found['machine']}: last bits of numbers may differ")
+    same = True
+    for part in parts:
+        before, now = recorded[part], found[part]
+        changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+        said = f": {', '.join(changed)}" if changed else ""
+        say(f"{part}: {len(before)} recorded, {len(changed)} differ{said}")
+        same &= not changed
+    return same
+
+
+def machine() -> dict[str, str]:
+    """What numbers depend on in their last bits."""
+    processor = load_module(HERE / "benchmarks" / "record.py").machine("cpu")["processor"]
+    return {"processor": processor, **{name: version(name) for name in ("torch", "transformers", "numpy")}}
+
+
+def digests_of_objectives(out: Path) -> dict[str, str]:
+    found = read_json(out / "objectives" / "found.json")
+    return {name: digest(json.dumps(value, sort_keys=True).encode()) for name, value in found.items()}
+
+
+def digests_of_training(out: Path) -> dict[str, str]:
+    found = {}
+    for method in METHODS:
+        run = read_run(out / "training", method)
+        for part in ("metrics", "evaluations", "weights"):
+            found[f"{method} {part}"] = digest(json.dumps(run[part], sort_keys=True).encode())
+    return found
+
+
+def digests_of_texts(out: Path) -> dict[str, str]:
+    return {path.name: digest(path.read_bytes()) for path in sorted(out.iterdir())}
 
 
 @contextlib.contextmanager
@@ -295,18 +361,101 @@ SETTINGS = """
 
 
 def compare_words(out: Mapping[str, Path]) -> bool:
-    folders = [out[name] / "words" for name in ("base", "here")]
+    return compare_texts(out, "words")
+
+
+def compare_texts(out: Mapping[str, Path], part: str) -> bool:
+    folders = [out[name] / part for name in ("base", "here")]
     names = sorted({path.name for folder in folders for path in folder.iterdir()})
     lines: list[str] = []
     for name in names:
         old, new = (read_text_lines(folder / name) for folder in folders)
         lines += difflib.unified_diff(old, new, f"base/{name}", f"here/{name}", lineterm="", n=1)
-    say(f"words: {len(names)} texts, {'equal' if not lines else f'{len(lines)} lines of differences'}")
+    say(f"{part}: {len(names)} texts, {'equal' if not lines else f'{len(lines)} lines of differences'}")
     for line in lines[:MAX_SHOWN_LINES]:
         say(f"  {line}")
     if len(lines) > MAX_SHOWN_LINES:
         say(f"  ... and {len(lines) - MAX_SHOWN_LINES} more")
     return not lines
+
+
+# Studies
+
+
+def record_studies(trees: Mapping[str, Path], out: Mapping[str, Path], _steps: int) -> None:
+    record_apart("studies", trees, out)
+
+
+def write_studies(tree: Path, out: Path) -> None:
+    """What commands say and write about five studies, a file each. Pictures are those of SVG."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        runs = Path("runs")
+        shutil.copytree(tree / "tests" / "recorded" / "6991847" / "recorded", runs / "recorded")
+        finish_sweep(tree, runs)
+        write_outcomes(Path("outcomes.csv"))
+        names = sorted(path.name for path in (runs / "recorded").iterdir())
+        whole = [name for name in names if re.search("-s[012]-", name)]
+        said = {
+            "comparison": answer(tree, "report", *whole, "--out", "report"),
+            "unfinished": answer(tree, "report", "recorded", "--out", "unfinished"),
+            "sweep": answer(tree, "sweep", "report", "small"),
+            "claim": answer(tree, "claim", "check", "atr/figure_2d", "outcomes.csv", "--scale", "laptop"),
+            "run": answer(tree, "show", whole[0]),
+            "methods": answer(tree, "objectives", "atr", "grpo", "dapo"),
+            "windows": answer(tree, "windows", "kl3", "ratio", "--out", "windows"),
+        }
+        for path in sorted(Path().rglob("*")):
+            if path.suffix in WRITTEN and not {"recorded", ".cache"} & set(path.parts):
+                said["-".join(path.parts)] = path.read_text(encoding="utf-8")
+        for name, text in said.items():
+            text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "NOW", text)
+            (out / name).write_text(text, encoding="utf-8")
+
+
+def finish_sweep(tree: Path, runs: Path) -> None:
+    """A finished sweep whose outcomes follow a formula, by the stand-in of the tree's tests."""
+    from atrium.sweep.files import validated_definition  # of the tree that is on the path
+    from atrium.sweep.setup import prepare
+    from atrium.sweep.storage import SweepStorage, storage_url
+
+    sweeps = load_module(tree / "tests" / "sweep" / "conftest.py")
+    base = ["experiment=stress", "num_steps=4", "optimizer.num_warmup_steps=1"]
+    definition = validated_definition(
+        {
+            "name": "small",
+            "question": "Which delta?",
+            "base": [*base, "algorithm=atr"],
+            "space": {"divergence.delta": {"low": 0.002, "high": 0.2, "log": True, "num": 5}},
+            "seeds": [0, 1, 2],
+            "trials": 5,
+            "baseline": {
+                "base": [*base, "algorithm=grpo"],
+                "space": {"divergence.delta": {"low": 0.1, "high": 0.5, "num": 3}},
+            },
+            "final": {"seeds": [70, 71, 72, 73, 74]},
+            "runs_dir": str(runs),
+        },
+        source="small.yaml",
+    )
+    storage = SweepStorage(storage_url("journal", runs / "sweeps" / "small"))
+    prepare(storage, definition)
+    scripted = sweeps.ScriptedRuns(
+        lambda config: max(0.0, 0.8 - 2.0 * abs(config.divergence.delta - 0.02) + 0.01 * (config.seed % 3))
+    )
+    sweeps.new_worker(storage, definition, scripted).work()
+
+
+def write_outcomes(path: Path) -> None:
+    """A table of two methods, of which the first is right more often."""
+    draw = random.Random(0)
+    lines = ["run,method,seed,problem,sample,correct"]
+    for method, rate in (("atr", 0.7), ("clip", 0.5)):
+        for seed in range(500, 505):
+            for problem in range(10):
+                for sample in range(64):
+                    is_right = int(draw.random() < rate)
+                    lines.append(f"{method}-{seed},{method},{seed},{problem},{sample},{is_right}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 # Files
@@ -345,11 +494,18 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-RECORDERS = {"objectives": compute_objectives, "words": write_words}
+RECORDERS = {"objectives": compute_objectives, "words": write_words, "studies": write_studies}
 PARTS = {
     "objectives": (record_objectives, compare_objectives),
     "training": (record_training, compare_training),
     "words": (record_words, compare_words),
+    "studies": (record_studies, lambda out: compare_texts(out, "studies")),
+}
+DIGESTS = {
+    "objectives": digests_of_objectives,
+    "training": digests_of_training,
+    "words": lambda out: digests_of_texts(out / "words"),
+    "studies": lambda out: digests_of_texts(out / "studies"),
 }
 
 if __name__ == "__main__":

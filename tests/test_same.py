@@ -52,6 +52,17 @@ def test_another_word_is_shown_as_a_difference(same, out, capsys):
     assert "+allowed is 2" in capsys.readouterr().out
 
 
+def test_digests_that_differ_from_the_recorded_ones_are_named(same, capsys):
+    recorded = {"machine": {"torch": "2"}, "words": {"a": "1", "b": "2", "gone": "3"}}
+    assert same.compare_digests(recorded, recorded, ["words"])
+    assert capsys.readouterr().out == "words: 3 recorded, 0 differ\n"
+    found = {"machine": {"torch": "3"}, "words": {"a": "1", "b": "4", "new": "5"}}
+    assert not same.compare_digests(recorded, found, ["words"])
+    said = capsys.readouterr().out
+    assert "last bits of numbers may differ" in said
+    assert said.endswith("words: 3 recorded, 3 differ: b, gone, new\n")
+
+
 def test_the_mistakes_are_the_same_ones_every_time(same):
     assert same.mistakes(["atr", "grpo"]) == same.mistakes(["atr", "grpo"])
     assert len({tuple(mistake) for mistake in same.mistakes(["atr", "grpo"])}) > same.NUM_MISTAKES / 2
