@@ -105,6 +105,7 @@ def server_costs(args: argparse.Namespace, runs_dir: Path) -> dict[str, float]:
     from atrium.config.compose import compose
     from atrium.rollout.engine import GenerationRequest, SamplingParams
     from atrium.rollout.server.engine import ServerEngine
+    from atrium.rollout.server.process import SERVER_MODULE
     from atrium.tracking.listener import Listener
 
     config = compose(settings(args, runs_dir, "server"))
@@ -115,9 +116,8 @@ def server_costs(args: argparse.Namespace, runs_dir: Path) -> dict[str, float]:
     assert isinstance(engine, ServerEngine)
     costs = {"start_s": time.perf_counter() - started}
     try:
-        leader = engine.pool.servers[0].process.pids[0]
-        all_of_server = [psutil.Process(pid) for pid in engine.pool.servers[0].process.pids]
-        costs["start_cpu_s"] = sum(_cpu_s(process) for process in all_of_server)
+        [leader] = [one for one in psutil.Process().children() if SERVER_MODULE in one.cmdline()]
+        costs["start_cpu_s"] = sum(_cpu_s(one) for one in (leader, *leader.children(recursive=True)))
         updates = []
         for version in range(1, 6):
             started = time.perf_counter()
@@ -127,7 +127,7 @@ def server_costs(args: argparse.Namespace, runs_dir: Path) -> dict[str, float]:
         spent = []
         for num_tokens in (1, 1, 33):  # the first round warms up
             sampling = SamplingParams(max_new_tokens=num_tokens, ignore_stop=True)
-            sides = [psutil.Process(leader), psutil.Process()]
+            sides = [leader, psutil.Process()]
             before = [_cpu_s(side) for side in sides]
             prompt = np.array([1, 2, 3], dtype=np.int32)
             requests = [
