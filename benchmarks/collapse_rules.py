@@ -1,11 +1,11 @@
-"""What the rules of `atrium.tracking.diagnosis` say of recorded runs, beside how the runs ended.
+"""What the rules of `atrium.runs.diagnosis` say of recorded runs, beside how the runs ended.
 
 Each run is told to the rules step by step, as training tells it, and the step is noted at which a rule first
 speaks. `ess` and `norm` are two signs that are no rules (docs/collapse.md): the lowest mean of the effective
 sample fraction over ten steps, and the largest gradient norm of a step over the median of the steps so far.
 
     python benchmarks/collapse_rules.py runs/healthy runs/stress_none
-    python benchmarks/collapse_rules.py runs/stress_none --write tests/tracking/recorded_curves.jsonl
+    python benchmarks/collapse_rules.py runs/stress_none --write tests/runs/recorded_curves.jsonl
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import math
 from pathlib import Path
 from statistics import median
 
-from atrium.metrics import EFFECTIVE_SAMPLE_FRAC, GRAD_NORM_MAX, Quantity
-from atrium.tracking import diagnosis
-from atrium.tracking.diagnosis import NUM_STEPS, Course, Step, diagnose
-from atrium.tracking.find import list_runs
-from atrium.tracking.reader import read_evaluations, read_steps
-from atrium.tracking.run_folder import RunFolder
+from atrium.base.metrics import EFFECTIVE_SAMPLE_FRAC, GRAD_NORM_MAX, Quantity
+from atrium.runs import diagnosis
+from atrium.runs.diagnosis import NUM_STEPS, Course, Step, diagnose
+from atrium.runs.find import list_runs
+from atrium.runs.reader import read_evaluations, read_steps
+from atrium.runs.run_folder import RunFolder
 
 KEPT = [value.name for value in vars(diagnosis).values() if isinstance(value, Quantity)]
 """What the rules read."""

@@ -27,9 +27,8 @@ import numpy as np
 import psutil
 
 import record
-from atrium.config.compose import compose
-from atrium.metrics import CATALOGUE
-from atrium.records import (
+from atrium.base.metrics import CATALOGUE
+from atrium.base.records import (
     Completion,
     EvaluatedSample,
     FinishReason,
@@ -40,7 +39,8 @@ from atrium.records import (
     Verdict,
     VerdictKind,
 )
-from atrium.tracking.sample_files import write_evaluation, write_rollouts
+from atrium.config.compose import compose
+from atrium.runs.sample_files import write_evaluation, write_rollouts
 from dashboard_growth import measure_growth
 
 NUM_METRICS, NUM_COURSES = 40, 8

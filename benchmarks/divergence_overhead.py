@@ -21,9 +21,9 @@ import record
 import updates
 
 if TYPE_CHECKING:
+    from atrium.engines.collate import RolloutRows
     from atrium.method.divergences import Divergence
     from atrium.models.policy import Policy
-    from atrium.rollout.collate import RolloutRows
     from atrium.train.update.step import PolicyUpdater
 
 BASELINE = "ratio"

@@ -24,10 +24,10 @@ def memory(config: Any, steps: Sequence[Mapping[str, float]], device: str) -> di
     """Megabytes by phase: predicted, and measured where the device says."""
     import torch
 
-    from atrium import metrics
     from atrium.assemble.memory import known_shape, planned_memory
+    from atrium.base import metrics
+    from atrium.base.records import Phase
     from atrium.planning.memory import peak_by_phase
-    from atrium.records import Phase
 
     size = int(torch.cuda.mem_get_info()[1]) if device == "cuda" else None
     shape = known_shape(config)
@@ -52,7 +52,7 @@ def memory(config: Any, steps: Sequence[Mapping[str, float]], device: str) -> di
 
 def evaluations(folder: Any) -> dict[str, list[dict[str, Any]]]:
     """The score of each benchmark before training and at the end, with its interval over problems."""
-    from atrium.tracking.reader import read_evaluations
+    from atrium.runs.reader import read_evaluations
 
     return {
         name: [
@@ -74,11 +74,11 @@ def main() -> None:
     args = options.parse_args()
     from atrium.assemble.graders import build_grader
     from atrium.assemble.training import run_training
+    from atrium.base.errors import Pruned
+    from atrium.base.json_lines import read_json_lines
     from atrium.config.compose import compose, from_json
-    from atrium.errors import Pruned
-    from atrium.tracking.json_lines import read_json_lines
-    from atrium.tracking.listener import Listener
-    from atrium.tracking.run_folder import RunFolder
+    from atrium.runs.listener import Listener
+    from atrium.runs.run_folder import RunFolder
 
     class Stop(Listener):
         """Ends a run whose checkpoint, of tens of GB, nobody needs."""

@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
 def train(arguments: list[str]) -> int:
     """Train in this process, and leave the seconds spent on mirrors in the file that comes first."""
     from atrium.cli.app import main as atrium
-    from atrium.tracking.mirrors.process import MirrorProcesses
+    from atrium.runs.mirrors.process import MirrorProcesses
 
     spent: dict[str, list[float]] = {"step": [], "end": []}
 

@@ -36,8 +36,8 @@ from atrium.compare.readings import as_always_wrong
 from atrium.compare.scored_arms import ScoredArms
 from atrium.compare.simultaneous import Family
 from atrium.compare.verdicts import Verdict, under_both_readings
-from atrium.tracking.reader import read_evaluations
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.reader import read_evaluations
+from atrium.runs.run_folder import RunFolder
 
 Counts = NDArray[np.int64]
 Values = NDArray[np.float64]

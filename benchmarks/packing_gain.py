@@ -42,7 +42,7 @@ def main() -> None:
     updates.compute_as_runs_do()
     import copy
 
-    from atrium import metrics
+    from atrium.base import metrics
     from make_models import SHAPES, VOCABULARY, build_model
 
     lengths = updates.natural_lengths(

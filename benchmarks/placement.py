@@ -84,9 +84,9 @@ def run(args: argparse.Namespace, runs_dir: Path, placement: str) -> dict[str, f
     """The median of each time over the steps of a run."""
     from atrium.assemble.graders import build_grader
     from atrium.assemble.training import run_training
+    from atrium.base.json_lines import read_json_lines
     from atrium.config.compose import compose
-    from atrium.tracking.json_lines import read_json_lines
-    from atrium.tracking.run_folder import RunFolder
+    from atrium.runs.run_folder import RunFolder
 
     lines = settings(args, runs_dir, placement)
     config = compose(lines)
@@ -103,10 +103,10 @@ def server_costs(args: argparse.Namespace, runs_dir: Path) -> dict[str, float]:
     from atrium.assemble.policies import build_policy
     from atrium.assemble.servers import build_placed_engine
     from atrium.config.compose import compose
-    from atrium.rollout.engine import GenerationRequest, SamplingParams
-    from atrium.rollout.server.engine import ServerEngine
-    from atrium.rollout.server.process import SERVER_MODULE
-    from atrium.tracking.listener import Listener
+    from atrium.engines.engine import GenerationRequest, SamplingParams
+    from atrium.engines.server.engine import ServerEngine
+    from atrium.engines.server.process import SERVER_MODULE
+    from atrium.runs.listener import Listener
 
     config = compose(settings(args, runs_dir, "server"))
     config.rollout.prepare_environment(args.device, runs_dir / ".cache")

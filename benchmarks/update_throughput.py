@@ -47,7 +47,7 @@ def main() -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch
 
-    from atrium import metrics
+    from atrium.base import metrics
     from atrium.config.compose import compose
     from atrium.models.policy import build_random_policy
     from atrium.models.tiny import build_tokenizer

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from atrium.engines.collate import RolloutRows
     from atrium.method.divergences import Divergence
-    from atrium.rollout.collate import RolloutRows
     from atrium.train.update.divergence_meter import DivergenceMeter
     from atrium.train.update.step import PolicyUpdater
 
@@ -53,8 +53,16 @@ def random_rows(
     """Completions of random tokens with the given lengths, in groups that share a random prompt."""
     import numpy as np
 
-    from atrium.records import Completion, FinishReason, Problem, Rollout, RolloutGroup, Verdict, VerdictKind
-    from atrium.rollout.collate import collate
+    from atrium.base.records import (
+        Completion,
+        FinishReason,
+        Problem,
+        Rollout,
+        RolloutGroup,
+        Verdict,
+        VerdictKind,
+    )
+    from atrium.engines.collate import collate
 
     rng = np.random.default_rng(seed)
     verdict = Verdict(kind=VerdictKind.INCORRECT, reason="")

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from record import machine
 
 if TYPE_CHECKING:
+    from atrium.engines.engine import GenerationRequest
+    from atrium.engines.vllm_engine import VllmEngine
     from atrium.models.policy import Policy
-    from atrium.rollout.engine import GenerationRequest
-    from atrium.rollout.vllm_engine import VllmEngine
 
 CACHE = Path(__file__).resolve().parents[1] / "runs" / ".cache"
 
@@ -74,9 +74,9 @@ def build_policy(args: argparse.Namespace) -> Policy:
 
 
 def start(args: argparse.Namespace, policy: Policy) -> VllmEngine:
-    from atrium.rollout.settings import VllmSettings
-    from atrium.rollout.vllm_engine import VllmEngine
-    from atrium.rollout.vllm_start import Place
+    from atrium.engines.settings import VllmSettings
+    from atrium.engines.vllm_engine import VllmEngine
+    from atrium.engines.vllm_start import Place
 
     return VllmEngine(
         model=policy.model,
@@ -149,12 +149,12 @@ def main() -> None:
     args = parse()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from atrium.rollout.vllm_environment import set_environment
+    from atrium.engines.vllm_environment import set_environment
 
     set_environment(args.device, enforce_eager=not args.graphs, cache_dir=CACHE)
     import numpy as np
 
-    from atrium.rollout.engine import GenerationRequest, SamplingParams
+    from atrium.engines.engine import GenerationRequest, SamplingParams
 
     policy = build_policy(args)
     started = time.perf_counter()

@@ -10,15 +10,15 @@ from pathlib import Path
 from generate_schema import schema_text
 from generate_settings import SettingsPage
 
+from atrium.base.metrics import CATALOGUE, Quantity
 from atrium.cli.train.help import flat
 from atrium.config.presets import read_presets
-from atrium.metrics import CATALOGUE, Quantity
 from atrium.peers.trainers import OWN_LOOP, TRL, VERL
 
 _METRICS = """\
 # Metrics
 
-Generated from `platform/atrium/metrics.py` by `make docs`; do not edit. These are the names in
+Generated from `platform/atrium/base/metrics.py` by `make docs`; do not edit. These are the names in
 `metrics.jsonl`, in the mirrors and in the dashboard. Values of a step are combined over micro-batches,
 updates and processes as the column says, exactly. Evaluations are recorded as
 `evaluation/BENCHMARK/mean_at_8` and alike; [statistics.md](statistics.md) says what they are.

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from atrium.records import (
+from atrium.base.records import (
     Completion,
     EvaluatedSample,
     FinishReason,
@@ -16,8 +16,8 @@ from atrium.records import (
     Verdict,
     VerdictKind,
 )
-from atrium.tracking.run_folder_writer import RunFolderWriter
-from atrium.tracking.status import RunState
+from atrium.runs.run_folder_writer import RunFolderWriter
+from atrium.runs.status import RunState
 
 
 def sum_problem(index, name=None, **metadata):

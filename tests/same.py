@@ -262,7 +262,7 @@ def shared_quantities(base: list[dict], here: list[dict]) -> list[dict]:
 
 def read_run(runs: Path, method: str) -> dict[str, object]:
     """What a finished run must share with another of the same settings, and its CPU seconds."""
-    from atrium.metrics import is_repeatable  # the parent process alone reads runs
+    from atrium.base.metrics import is_repeatable  # the parent process alone reads runs
 
     ended = read_json(runs / f"{method}.json")
     log = (runs / f"{method}.log").read_text(encoding="utf-8")

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from atrium.errors import EngineError
-from atrium.records import Completion, FinishReason, TokenIds
-from atrium.rollout.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
-from atrium.rollout.sampling import check_requests
-from atrium.seeding import derive_seed
+from atrium.base.errors import EngineError
+from atrium.base.records import Completion, FinishReason, TokenIds
+from atrium.base.seeding import derive_seed
+from atrium.engines.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
+from atrium.engines.sampling import check_requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

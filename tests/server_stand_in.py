@@ -19,8 +19,8 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
-from atrium.rollout.server.guard import Guard
-from atrium.rollout.server.plugin import end_with_trainer
+from atrium.engines.server.guard import Guard
+from atrium.engines.server.plugin import end_with_trainer
 
 VERSION = "0.32.0"
 

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from atrium.base.errors import ConfigError
 from atrium.cli import app
 from atrium.cli.seed_plan import with_seed_plan
 from atrium.cli.sweep.run import sweep_definition
@@ -30,7 +31,6 @@ from atrium.config.evaluation import compose_evaluation
 from atrium.config.files import conf_folder
 from atrium.config.machine import Machine
 from atrium.config.scale import LARGE_MODEL, known_architecture
-from atrium.errors import ConfigError
 from atrium.models.shape import read_shape
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -141,9 +141,9 @@ def on(monkeypatch):
         machine, memory, gpu_memory = MACHINES[name]
         gpus = [{"name": "a GPU", "memory": f"{gpu_memory >> 20} MiB", "driver": "1"}] if gpu_memory else []
         monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
-        monkeypatch.setattr("atrium.rollout.settings.check_vllm", lambda device: None)
-        monkeypatch.setattr("atrium.tracking.provenance.gpus", lambda: gpus * machine.num_gpus)
-        monkeypatch.setattr("atrium.tracking.provenance.memory_limit_mb", lambda: None)
+        monkeypatch.setattr("atrium.engines.settings.check_vllm", lambda device: None)
+        monkeypatch.setattr("atrium.runs.provenance.gpus", lambda: gpus * machine.num_gpus)
+        monkeypatch.setattr("atrium.runs.provenance.memory_limit_mb", lambda: None)
         monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**13))
         monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=memory, available=memory))
         return machine
@@ -232,7 +232,7 @@ def test_documented_servers_are_started_by_what_engine_command_prints(on, monkey
     assert "VLLM_SERVER_DEV_MODE=1" in words
     values = {flag: words[place + 1] for place, flag in enumerate(words[:-1]) if flag.startswith("--")}
     assert (values["--model"], values["--host"]) == ("Qwen/Qwen3-1.7B", "10.0.0.2")
-    assert values["--middleware"] == "atrium.rollout.server.guard.Guard"
+    assert values["--middleware"] == "atrium.engines.server.guard.Guard"
     config = compose(shlex.split(run), machine=on("80 GB"))
     assert config.rollout.servers == (f"http://{values['--host']}:{values['--port']}",)
 

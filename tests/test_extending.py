@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from atrium.base.records import Completion, Problem, Verdict
 from atrium.grading.rewards import GradedGroup
-from atrium.records import Completion, Problem, Verdict
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
 FILES = ["triangular", "exponential_gate", "shortest_first", "last_line"]
@@ -23,12 +23,12 @@ FILES = ["triangular", "exponential_gate", "shortest_first", "last_line"]
 GRADED = """
 import json, sys
 import numpy as np
-from atrium import plugins
+from atrium.base import plugins
 plugins.load(["my_parts.py"])
 from atrium.config.compose import compose
 from atrium.grading.pool import GraderPool
 from atrium.grading.rewards import GradedGroup
-from atrium.records import Completion, FinishReason, Problem
+from atrium.base.records import Completion, FinishReason, Problem
 
 config = compose(["reward=./shortest_first.yaml", "grader=./last_line.yaml", "grader.timeout_s=60.0"])
 texts = ["Well.\\nAnswer: 7", "Answer: 7.0", "Answer: 8", "7", "Answer: seven"]
@@ -61,7 +61,7 @@ print(json.dumps([kinds, config.reward(group), written.kind.value, changed.reaso
 """
 COMPUTED = """
 import json
-from atrium import plugins
+from atrium.base import plugins
 plugins.load(["my_parts.py"])
 from atrium.config.compose import compose
 from atrium.objective.surrogates import SurrogateInputs, _differentiated, terms
@@ -170,7 +170,7 @@ def test_an_installed_package_is_loaded_by_every_command_and_a_failing_one_is_on
     package = own / "site" / "my_package-1.2.dist-info"
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.2\n")
-    (package / "entry_points.txt").write_text("[atrium.plugins]\nmy_parts = my_package\n")
+    (package / "entry_points.txt").write_text("[atrium.base.plugins]\nmy_parts = my_package\n")
     (own / "site" / "my_package.py").write_text((own / "my_parts.py").read_text())
     program = (
         "import sys; sys.path.insert(0, 'site'); from atrium.cli import main; sys.exit(main(sys.argv[1:]))"

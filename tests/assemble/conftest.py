@@ -12,15 +12,15 @@ import pytest
 from safetensors.torch import load_file
 
 from atrium.assemble.training import run_training
+from atrium.base.json_lines import read_json_lines
+from atrium.base.metrics import is_repeatable
 from atrium.config.compose import compose, from_json
 from atrium.config.resume import resumed
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
-from atrium.metrics import is_repeatable
-from atrium.tracking import provenance
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_writer import RunFolderWriter
+from atrium.runs import provenance
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.run_folder_writer import RunFolderWriter
 
 SMALL = (
     "debug=tiny_steps",

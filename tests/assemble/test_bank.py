@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from tests.assemble.conftest import assert_same_weights, metrics_of, rollouts_of
 
+from atrium.base.errors import ConfigError, DataError, RunFolderError
+from atrium.base.json_lines import read_json_lines
+from atrium.base.records import STORED_VERSION
 from atrium.config.compose import compose
-from atrium.errors import ConfigError, DataError, RunFolderError
-from atrium.records import STORED_VERSION
-from atrium.tracking.json_lines import read_json_lines
 
 ONE_UPDATE = ("algorithm=grpo", "optimizer.num_minibatches=1")
 EVERY = "tracking.rollouts_every_num_steps=1"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.assemble.conftest import metrics_of
 
+from atrium.base.errors import ConfigError
 from atrium.config.compose import compose
-from atrium.errors import ConfigError
 
 ANY_DIFFERENCE = "algorithm.correction={kind: sequence_rejection, estimator: k2, bound: 1e-30}"
 COMPARING = [

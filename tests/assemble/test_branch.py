@@ -9,12 +9,12 @@ from safetensors.torch import load_file, save_file
 from tests.assemble.conftest import assert_same_weights, evaluations_of, metrics_of, rollouts_of
 
 from atrium.assemble.training import run_training
+from atrium.base.errors import CheckpointError, ConfigError, PolicyDivergedError
 from atrium.cli import main
 from atrium.cli.train.branching import begin_branch, branch_config, split_step
 from atrium.config.compose import from_json
-from atrium.errors import CheckpointError, ConfigError, PolicyDivergedError
-from atrium.tracking.method_settings import method_key
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.method_settings import method_key
+from atrium.runs.run_folder import RunFolder
 from atrium.train.checkpoint.checkpoint_files import DIGESTS, write_digests
 
 FOUR_STEPS = (
@@ -76,7 +76,7 @@ def test_a_branch_that_cannot_be_copied_leaves_nothing(runs, parent, monkeypatch
     def fail(*paths):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("atrium.tracking.branch.shutil.copytree", fail)
+    monkeypatch.setattr("atrium.runs.branch.shutil.copytree", fail)
     with pytest.raises(Exception, match="No space left"):
         _branched(runs, parent, 2)
     assert len(list(parent.path.parent.iterdir())) == num_runs

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atrium import plugins
 from atrium.assemble import evaluation_key as keys
 from atrium.assemble.problem_sets import Loading
 from atrium.assemble.task import build_task, evaluated_benchmark
+from atrium.base import plugins
 from atrium.config.compose import compose
 from atrium.data.prompts import prompt_encoder
 from atrium.models.digests import weights_digest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow.parquet as pq
 
-from atrium.tracking.json_lines import read_json_lines
+from atrium.base.json_lines import read_json_lines
 
 
 def answers(folder, step):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from atrium.cli import main
-from atrium.tracking.find import find_run
+from atrium.runs.find import find_run
 
 NUM_STEPS = 12
 SETTINGS = (

@@ -7,11 +7,11 @@ import shutil
 
 import pytest
 
+from atrium.base.errors import CheckpointError
+from atrium.base.json_lines import read_json_lines
 from atrium.cli import main
-from atrium.errors import CheckpointError
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState, read_status
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState, read_status
 
 SIX_STEPS = (
     "num_steps=6",

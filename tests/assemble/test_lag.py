@@ -14,11 +14,9 @@ from transformers import AutoModelForCausalLM
 
 from atrium.assemble import servers, training
 from atrium.assemble.evaluation import run_evaluation
-from atrium.cli import main
-from atrium.config.compose import from_json
-from atrium.config.evaluation import EvaluatedCheckpoint, checkpoint_evaluation
-from atrium.errors import CheckpointError, EngineError
-from atrium.metrics import (
+from atrium.base.errors import CheckpointError, EngineError
+from atrium.base.json_lines import read_json_lines
+from atrium.base.metrics import (
     ENGINE_IDLE_S,
     KL_BEFORE_UPDATE,
     MISMATCH_MAX,
@@ -33,10 +31,12 @@ from atrium.metrics import (
     STALENESS_STEPS,
     is_repeatable,
 )
-from atrium.rollout.server.engine import ServerEngine
-from atrium.rollout.server.process import ServerProcess
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.run_folder import RunFolder
+from atrium.cli import main
+from atrium.config.compose import from_json
+from atrium.config.evaluation import EvaluatedCheckpoint, checkpoint_evaluation
+from atrium.engines.server.engine import ServerEngine
+from atrium.engines.server.process import ServerProcess
+from atrium.runs.run_folder import RunFolder
 from atrium.train.batches import Outside, Sampling
 from atrium.train.checkpoint.lagged import read_lagged
 from atrium.train.update.optimizer import PolicyOptimizer

@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file
 
 from atrium.assemble.policies import build_policy, restore_weights
+from atrium.base.errors import CheckpointError, ConfigError
+from atrium.base.json_lines import read_json_lines
+from atrium.base.metrics import MISMATCH_MAX, REFERENCE_KL, REWARD
 from atrium.cli import main
-from atrium.errors import CheckpointError, ConfigError
-from atrium.metrics import MISMATCH_MAX, REFERENCE_KL, REWARD
 from atrium.models.policy import load_policy
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.listener import Listener
+from atrium.runs.listener import Listener
 
 LORA = ("model.lora={rank: 4, alpha: 8}", "optimizer.learning_rate=0.01", "checkpoint.every_num_steps=1")
 

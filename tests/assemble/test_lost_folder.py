@@ -6,11 +6,11 @@ import shutil
 
 import pytest
 
-from atrium.errors import RunFolderError
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_writer import RunFolderWriter
-from atrium.tracking.status import RunState, read_status
+from atrium.base.errors import RunFolderError
+from atrium.base.json_lines import read_json_lines
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.run_folder_writer import RunFolderWriter
+from atrium.runs.status import RunState, read_status
 
 
 def _losing(monkeypatch, step, lose):

@@ -14,11 +14,11 @@ import sys
 import pytest
 from safetensors.torch import load_file
 
+from atrium.base.errors import ConfigError
+from atrium.base.metrics import is_repeatable
 from atrium.config.compose import compose
 from atrium.config.machine import Machine, resolve_auto
 from atrium.config.resume import resumed
-from atrium.errors import ConfigError
-from atrium.metrics import is_repeatable
 
 SHAPE = (
     "debug=tiny_steps",

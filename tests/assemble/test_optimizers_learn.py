@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from atrium.base.json_lines import read_json_lines
+from atrium.base.metrics import REWARD
 from atrium.cli import main
-from atrium.metrics import REWARD
-from atrium.tracking.json_lines import read_json_lines
 
 SHORT = (
     "num_steps=10",

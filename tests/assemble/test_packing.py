@@ -8,12 +8,12 @@ import pytest
 from tests.models.zoo import zoo_policy
 
 from atrium.assemble.packing import Rows, settle_packing
+from atrium.base.errors import ConfigError
 from atrium.config.compose import compose, from_json
 from atrium.config.resume import branched, resumed
 from atrium.config.schema import BranchConfig
-from atrium.errors import ConfigError
 from atrium.models.policy import save_policy
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.run_folder import RunFolder
 from atrium.train.ranks.ranks import SINGLE
 from atrium.train.update.forward import PolicyForward
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from atrium.metrics import CATALOGUE
-from atrium.tracking.json_lines import read_json_lines
+from atrium.base.json_lines import read_json_lines
+from atrium.base.metrics import CATALOGUE
 from atrium.train.checkpoint.checkpoint import latest_checkpoint
 
 FILES = (Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml")

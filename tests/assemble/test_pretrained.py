@@ -6,10 +6,10 @@ import pyarrow.parquet as pq
 import pytest
 from tests.pretrained import pretrained_folder
 
+from atrium.base.json_lines import read_json_lines
+from atrium.base.metrics import GRAD_NORM, MISMATCH_MAX, TRUNCATED_FRAC
 from atrium.cli import main
-from atrium.metrics import GRAD_NORM, MISMATCH_MAX, TRUNCATED_FRAC
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.run_folder import RunFolder
 
 SMALL = (
     "num_steps=2",

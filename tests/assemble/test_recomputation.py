@@ -9,12 +9,12 @@ from atrium.assemble.budget import tune_micro_batches
 from atrium.assemble.memory import known_shape
 from atrium.assemble.memory import needs_recomputation as needed
 from atrium.assemble.policies import build_policy, build_updater
+from atrium.base.errors import ConfigError, MemoryExhaustedError
 from atrium.config.compose import compose, from_json
 from atrium.config.machine import Machine, resolve_auto
 from atrium.config.resume import resumed
-from atrium.errors import ConfigError, MemoryExhaustedError
-from atrium.tracking.listener import Listener
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.listener import Listener
+from atrium.runs.run_folder import RunFolder
 from atrium.train.guard.faults import FaultHandling
 
 AUTO = "compute.recompute_activations=auto"

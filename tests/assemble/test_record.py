@@ -8,12 +8,12 @@ import math
 import pyarrow.parquet as pq
 import pytest
 
+from atrium.base.json_lines import read_json_lines
+from atrium.base.metrics import CATALOGUE
 from atrium.config.compose import from_json
 from atrium.config.dates import dated
-from atrium.metrics import CATALOGUE
 from atrium.models.policy import load_policy
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.status import RunState, read_status
+from atrium.runs.status import RunState, read_status
 from atrium.train.checkpoint.checkpoint import latest_checkpoint
 
 BENCHMARKS = {"arithmetic-validation": (0, 2, 3), "arithmetic-test": (0, 3)}

@@ -17,12 +17,12 @@ from tests.assemble.conftest import Killed
 
 from atrium.assemble import run as life
 from atrium.assemble.evaluation_plan import EvaluationPlan
-from atrium.errors import Interrupted, RunFolderError
-from atrium.metrics import is_repeatable
-from atrium.rollout.transformers_engine import TransformersEngine
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.run_folder_writer import RunFolderWriter
-from atrium.tracking.status import RunState, read_status
+from atrium.base.errors import Interrupted, RunFolderError
+from atrium.base.json_lines import read_json_lines
+from atrium.base.metrics import is_repeatable
+from atrium.engines.transformers_engine import TransformersEngine
+from atrium.runs.run_folder_writer import RunFolderWriter
+from atrium.runs.status import RunState, read_status
 from atrium.train.checkpoint import checkpoint
 from atrium.train.checkpoint.checkpoint import CheckpointStore
 from atrium.train.update.optimizer import PolicyOptimizer
@@ -189,7 +189,7 @@ def test_resuming_a_finished_run_changes_nothing(runs, undisturbed, same_record)
 
 HOLD = """
 import sys
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.run_folder import RunFolder
 with RunFolder.open(sys.argv[1]).lock():
     print("held", flush=True)
     sys.stdin.read()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from atrium.assemble.run import opened, training_request
-from atrium.errors import EngineError, Interrupted, Pruned, RunFolderError, TrainingDivergedError
-from atrium.tracking.listener import Listener
-from atrium.tracking.reader import read_metrics
-from atrium.tracking.status import RunState, read_status
+from atrium.base.errors import EngineError, Interrupted, Pruned, RunFolderError, TrainingDivergedError
+from atrium.runs.listener import Listener
+from atrium.runs.reader import read_metrics
+from atrium.runs.status import RunState, read_status
 
 ENDS = {
     "asked": (Interrupted("stopped after step 1 of 4"), "interrupted", "stopped after step 1 of 4", None),

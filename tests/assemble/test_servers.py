@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from atrium.assemble.servers import _private_folder
-from atrium.rollout.server.plugin import identity
+from atrium.engines.server.plugin import identity
 
 
 def test_folders_of_killed_trainers_are_deleted_and_those_of_others_stay(tmp_path):

@@ -9,14 +9,14 @@ import shutil
 import pytest
 import torch
 
+from atrium.base.errors import DataError
 from atrium.cli import main
 from atrium.config.dates import dated
-from atrium.errors import DataError
 from atrium.models.digests import source_digests, weights_digest
 from atrium.models.policy import load_policy, save_policy
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.run_folder import RunFolder
 
 SHAPE = TinySettings(hidden_size=32, num_layers=1, feed_forward_size=64)
 CLOCK = "{% set form = '%d' %}{{ strftime_now(form) }}"

@@ -8,17 +8,17 @@ import shutil
 import pytest
 
 from atrium.assemble.prompts import checked_encoder
+from atrium.base.errors import AtriumError, ConfigError, RunFolderError
+from atrium.base.records import Problem
 from atrium.cli.app import main
 from atrium.cli.runs.clean import find_deletable
 from atrium.config.compose import compose
-from atrium.errors import AtriumError, ConfigError, RunFolderError
 from atrium.models.policy import build_random_policy, save_policy
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy, build_tokenizer
-from atrium.records import Problem
-from atrium.tracking.find import find_run
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState, StatusWriter
+from atrium.runs.find import find_run
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState, StatusWriter
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_last_says_that_no_run_has_started(tmp_path):
 
 
 def test_the_summary_of_a_failed_start_offers_no_resume(tmp_path, capsys):
-    from atrium.tracking.end_summary import print_summary
+    from atrium.runs.end_summary import print_summary
 
     folder = RunFolder.create(tmp_path / "runs", "study", "atr", 0)
     StatusWriter(folder.status_file).end(RunState.FAILED, "no such model")

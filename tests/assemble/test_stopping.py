@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from atrium.assemble.run import StopRequests
-from atrium.processes import STOP_SIGNALS, stop_requests
+from atrium.base.processes import STOP_SIGNALS, stop_requests
 
 
 @pytest.fixture

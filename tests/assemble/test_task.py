@@ -16,14 +16,14 @@ from atrium.assemble.prepared import prepare
 from atrium.assemble.problem_sets import Loading, recorded_unreadable
 from atrium.assemble.references import check_references
 from atrium.assemble.task import Task, build_task, evaluated_benchmark, require_room
+from atrium.base.errors import ConfigError, DataError
+from atrium.base.records import Problem
 from atrium.cli.train.checks import check_before_run
 from atrium.config.compose import compose, from_json, to_json
-from atrium.errors import ConfigError, DataError
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
 from atrium.models.context import Context
-from atrium.records import Problem
-from atrium.tracking.listener import Listener
+from atrium.runs.listener import Listener
 
 UNREADABLE_GOLDS: dict[str, set[str]] = {
     "aime2024": set(),

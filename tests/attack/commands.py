@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from tests.attack.outcomes import Outcome, judge
 
+from atrium.base.processes import bounded_memory
 from atrium.cli import main
-from atrium.processes import bounded_memory
 
 HANG_S = 120
 """No command of the attack takes so long on any machine; the usual one takes a second."""

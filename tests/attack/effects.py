@@ -21,14 +21,14 @@ from pathlib import Path
 from tests.attack.outcomes import Attempt, Outcome
 
 from atrium.assemble.training import run_training
+from atrium.base.errors import AtriumError, ConfigError
+from atrium.base.json_lines import read_json_lines
+from atrium.base.metrics import is_repeatable
+from atrium.base.nested import flattened
 from atrium.config.compose import compose
-from atrium.errors import AtriumError, ConfigError
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
-from atrium.metrics import is_repeatable
-from atrium.nested import flattened
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.run_folder import RunFolder
 
 METHODS = (
     "atr", "clip_higher", "gspo", "cispo", "dual_clip", "gmpo", "sapo", "topr", "bapo", "vespo", "kl_cov",

@@ -20,8 +20,8 @@ from tests.attack.commands import said_by
 from tests.attack.kills import TRAIN
 from tests.attack.outcomes import Attempt, Outcome
 
-from atrium.tracking.find import list_runs
-from atrium.tracking.layout import remove
+from atrium.runs.find import list_runs
+from atrium.runs.layout import remove
 
 Make = Callable[[Path], object]
 NUM_ROWS = 8

@@ -26,11 +26,11 @@ import pyarrow.parquet as pq
 from tests.attack.outcomes import Attempt, Outcome
 from tests.benchmark_files import small_suite
 
-from atrium.metrics import is_repeatable
-from atrium.tracking.find import list_runs
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.layout import RunLayout
-from atrium.tracking.recorded import read_object
+from atrium.base.json_lines import read_json_lines
+from atrium.base.metrics import is_repeatable
+from atrium.base.recorded import read_object
+from atrium.runs.find import list_runs
+from atrium.runs.layout import RunLayout
 
 MARK = "ATRIUM_ATTACK"
 PATIENCE_S = 900.0

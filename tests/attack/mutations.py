@@ -22,11 +22,11 @@ import yaml
 from tests.attack.commands import HANG_S, Hung, in_time
 from tests.attack.outcomes import Attempt, Outcome, judge
 
+from atrium.base.errors import ConfigError
+from atrium.base.nested import flattened
 from atrium.cli import main
 from atrium.config.compose import compose
 from atrium.config.files import conf_folder, read_groups
-from atrium.errors import ConfigError
-from atrium.nested import flattened
 
 NUM_BASES = 24
 """Combinations of shipped options that settings are changed in; each is composed once."""

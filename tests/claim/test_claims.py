@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
+from atrium.base.errors import ConfigError
 from atrium.claim.definition import SCALES, Computation
 from atrium.claim.evidence import design, evidence_of_runs
 from atrium.claim.files import claims_of, papers, read_claim, sweep_of
@@ -19,10 +20,9 @@ from atrium.cli.app import main
 from atrium.cli.claim.computations import COMPUTATIONS
 from atrium.cli.claim.page import page
 from atrium.config.files import conf_folder
-from atrium.errors import ConfigError
 from atrium.evaluation.estimates import Interval
+from atrium.runs.curve_outcomes import Fall
 from atrium.sweep.files import find_definition, read_definition, shipped_names
-from atrium.tracking.curve_outcomes import Fall
 
 SEEDS, NUM_PROBLEMS, NUM_SAMPLES = (0, 1, 2, 3, 4), 40, 2
 BASE = ["debug=tiny_steps", f"evaluation.num_samples={NUM_SAMPLES}", "tracking.figures=false", "num_steps=2"]

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from atrium import __version__
+from atrium.base.errors import AtriumError, CheckpointError, ConfigError, Interrupted
 from atrium.cli import app, main
-from atrium.errors import AtriumError, CheckpointError, ConfigError, Interrupted
 
 
 def _raising(monkeypatch, error):

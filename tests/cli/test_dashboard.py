@@ -14,10 +14,10 @@ from contextlib import contextmanager
 import pytest
 import uvicorn
 
+from atrium.base.errors import ConfigError
 from atrium.cli.app import main as atrium
 from atrium.cli.dashboard import listening, main
 from atrium.compare.dashboard.connections import PunctualProtocol
-from atrium.errors import ConfigError
 
 
 def test_a_missing_folder_is_named_before_anything_starts(tmp_path):

@@ -9,14 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from tests.benchmark_files import small_suite
 
+from atrium.base.json_lines import read_json_lines
 from atrium.cli.app import main
 from atrium.cli.evaluate import print_evaluation
-from atrium.tracking.evaluation_parts import EvaluationParts
-from atrium.tracking.find import TRAINED, find_run, list_runs
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.sample_files import read_samples, write_evaluation
-from atrium.tracking.status import read_status
+from atrium.runs.evaluation_parts import EvaluationParts
+from atrium.runs.find import TRAINED, find_run, list_runs
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.sample_files import read_samples, write_evaluation
+from atrium.runs.status import read_status
 
 BENCHMARK, STEP = "arithmetic-test", 2
 
@@ -122,7 +122,7 @@ def test_an_evaluation_whose_process_died_goes_on_and_ends_with_the_same_rows(ev
 
 
 def _read_back(folder, path):
-    from atrium.records import Problem
+    from atrium.base.records import Problem
 
     problems = {
         row["problem_id"]: Problem(

@@ -11,8 +11,10 @@ import torch
 
 from atrium.assemble.memory import planned_memory, trainer_demand
 from atrium.assemble.shapes import exact_shape
+from atrium.base.records import MemoryItem, Phase
 from atrium.cli import main
 from atrium.config.compose import compose
+from atrium.engines.collate import RolloutRows
 from atrium.models.architecture import random_shape
 from atrium.models.lora import add_lora
 from atrium.models.policy import build_random_policy, write_policy
@@ -27,8 +29,6 @@ from atrium.planning.memory import (
     peak_by_phase,
     plan_memory,
 )
-from atrium.records import MemoryItem, Phase
-from atrium.rollout.collate import RolloutRows
 from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState
 from atrium.train.settings import AdamWSettings
 from atrium.train.update import token_logprobs

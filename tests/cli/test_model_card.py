@@ -10,15 +10,15 @@ import torch
 from tests.run_records import group_of_two
 from transformers.utils import chat_template_utils
 
+from atrium.base.records import Problem
 from atrium.cli.runs.model_card import example_of, usage_lines, write_card
 from atrium.config.compose import compose
 from atrium.data.prompts import encode_prompt
 from atrium.models.policy import load_policy, save_policy
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import CHAT_TEMPLATE, build_tiny_policy
-from atrium.records import Problem
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.sample_files import write_rollouts
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.sample_files import write_rollouts
 
 CLOCK = "{{ '<q>' + date_string[:2] + strftime_now('%Y' ~ '%m') }}" + CHAT_TEMPLATE
 EXAMPLES = "examples:[{question:'1+2=',answer:'1+2=3;'}]"

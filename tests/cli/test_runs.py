@@ -16,18 +16,18 @@ import pytest
 from tests.run_records import evaluated_sample, leave, sum_problem, write_run
 
 import atrium as atrium_package
+from atrium.base.metrics import is_repeatable
+from atrium.base.records import BenchmarkResult, FinishReason
 from atrium.cli import doctor
 from atrium.cli.app import main
 from atrium.cli.doctor import requirements, unmet
 from atrium.cli.runs.show import spread
 from atrium.config.compose import compose
-from atrium.metrics import is_repeatable
-from atrium.records import BenchmarkResult, FinishReason
-from atrium.tracking import provenance
-from atrium.tracking.find import list_runs
-from atrium.tracking.reader import read_metrics
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState
+from atrium.runs import provenance
+from atrium.runs.find import list_runs
+from atrium.runs.reader import read_metrics
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState
 
 HOSTILE_TEXT = "<script>\x1b[2J[red]\\boxed{5}"
 
@@ -577,7 +577,7 @@ def test_doctor_names_every_extra_and_no_other():
     ],
 )
 def test_doctor_compares_the_drivers_cuda_with_torchs(monkeypatch, driver, built, level):
-    monkeypatch.setattr("atrium.tracking.provenance.driver_cuda", lambda: driver)
+    monkeypatch.setattr("atrium.runs.provenance.driver_cuda", lambda: driver)
     monkeypatch.setattr(doctor, "torch_cuda", lambda: built)
     found = list(doctor._cuda())
     assert [finding.level for finding in found] == ([level] if level else [])
@@ -608,7 +608,7 @@ def test_doctor_looks_for_what_kernels_are_built_with_and_for_a_vllm_that_fits(m
     (tmp_path / "Python.h").touch()
     monkeypatch.setattr(doctor.shutil, "which", lambda name: "/usr/bin/gcc")
     assert [finding.level for finding in doctor._compiler()] == ["ok"]
-    monkeypatch.setattr("atrium.rollout.vllm_environment._version", {"vllm": "0.26.0"}.get)
+    monkeypatch.setattr("atrium.engines.vllm_environment._version", {"vllm": "0.26.0"}.get)
     (other,) = doctor._vllm()
     assert other.text.startswith("vllm 0.26.0 is not supported, expected 0.27 to 0.33")
 

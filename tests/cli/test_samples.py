@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from atrium.cli.app import main
-from atrium.tracking.find import find_run
+from atrium.runs.find import find_run
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ from contextlib import suppress
 
 import pytest
 
-from atrium.errors import Interrupted
-from atrium.processes import END_SIGNALS, STOP_SIGNALS, stop_requests, stopped_at_once
-from atrium.tracking.find import list_runs
-from atrium.tracking.status import RunState, read_status
+from atrium.base.errors import Interrupted
+from atrium.base.processes import END_SIGNALS, STOP_SIGNALS, stop_requests, stopped_at_once
+from atrium.runs.find import list_runs
+from atrium.runs.status import RunState, read_status
 
 _PATIENCE_S = 120.0
 

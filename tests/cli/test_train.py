@@ -11,13 +11,13 @@ import sys
 import pytest
 import yaml
 
+from atrium.base.errors import DataError, Interrupted
 from atrium.cli import main
 from atrium.cli.train import command as train
 from atrium.config.compose import compose, to_json
 from atrium.config.schema import RunConfig
-from atrium.errors import DataError, Interrupted
-from atrium.tracking.provenance import DataProvenance, collect_provenance
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.provenance import DataProvenance, collect_provenance
+from atrium.runs.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from atrium.cli import main
 from atrium.cli.methods.window_rows import coinciding, families, matches, named_arms
 from atrium.config.presets import read_presets
-from atrium.windows import Window, budget_for_lower, budget_for_upper, window
+from atrium.method.windows import Window, budget_for_lower, budget_for_upper, window
 
 
 def printed(capsys, *argv):

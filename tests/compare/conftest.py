@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tests.run_records import evaluated_sample, leave, method_settings, sum_problem, write_run
 
+from atrium.base.records import BenchmarkResult
 from atrium.evaluation.results import summarize
-from atrium.records import BenchmarkResult
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState
 
 DIVERGENCES = {
     "atr": {"kind": "kl3", "delta": 0.0231},

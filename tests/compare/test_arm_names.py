@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from atrium.base.errors import ConfigError
 from atrium.cli.app import main
 from atrium.compare.arm_names import find_arm, name_arms
 from atrium.config.compose import compose
-from atrium.errors import ConfigError
-from atrium.tracking.method_settings import method_key
+from atrium.runs.method_settings import method_key
 
 
 def runs(*rows):

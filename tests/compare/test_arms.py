@@ -7,8 +7,8 @@ import math
 
 import pytest
 
+from atrium.base.errors import ConfigError
 from atrium.compare.arms import are_same_method, group_runs
-from atrium.errors import ConfigError
 
 COUNTS = {("exam", 4): [1, 2]}
 

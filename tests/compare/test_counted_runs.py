@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from atrium.base.errors import ConfigError, RunFolderError
 from atrium.compare.outcomes import At
 from atrium.compare.report_tables import note_lines
 from atrium.compare.run_comparison import compare_runs
-from atrium.errors import ConfigError, RunFolderError
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState
 
 WHOLE = {("exam", 0): [1, 0, 0], ("exam", 4): [4, 3, 4]}
 BEGUN = {("exam", 0): [1, 0, 0]}

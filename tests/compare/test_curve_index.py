@@ -7,8 +7,8 @@ import pytest
 
 from atrium.compare import curve_index
 from atrium.compare.curve_index import CurveIndex
-from atrium.tracking.reader import read_metrics
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.reader import read_metrics
+from atrium.runs.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from tests.run_records import leave
 
+from atrium.base.errors import ConfigError
 from atrium.cli.app import main
 from atrium.compare.paper_sentences import paper_sentences
 from atrium.compare.report_markup import results_latex
 from atrium.compare.report_tables import headline_pair, note_lines, report_tables
 from atrium.compare.run_comparison import compare_runs
 from atrium.compare.verdicts import points, rounded_up
-from atrium.errors import ConfigError
-from atrium.tracking.run_folder_writer import RunFolderWriter
-from atrium.tracking.status import RunState
+from atrium.runs.run_folder_writer import RunFolderWriter
+from atrium.runs.status import RunState
 
 EXAM, NUM_PROBLEMS = "exam", 20
 RECORDED = Path(__file__).parents[1] / "recorded" / "6991847"
@@ -55,8 +55,8 @@ def _evaluate(folder, step, counts):
     """Add the evaluation of the policy that a run diverged to, as the loop does, to a run that has ended."""
     from tests.compare.conftest import _samples
 
+    from atrium.base.records import BenchmarkResult
     from atrium.evaluation.results import summarize
-    from atrium.records import BenchmarkResult
 
     status = folder.status_file.read_text()
     answers = _samples(counts, 4)
@@ -214,7 +214,7 @@ def test_runs_recorded_by_an_earlier_version_are_read_by_the_rules_for_them(reco
 def test_a_diverged_run_of_an_earlier_version_needs_an_evaluation_after_its_last_step(recorded):
     from atrium.compare.counted_runs import counted_runs
     from atrium.compare.outcomes import At
-    from atrium.tracking.run_folder import RunFolder
+    from atrium.runs.run_folder import RunFolder
 
     folders = [RunFolder(path) for path in sorted(recorded.values())]
     found = counted_runs(folders, [], At.LAST, can_compare=lambda some: True)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from atrium.base.errors import RunFolderError
 from atrium.compare.curve_index import index_of
 from atrium.compare.outcomes import (
     At,
@@ -16,7 +17,6 @@ from atrium.compare.outcomes import (
     read_answers,
     read_evaluated_run,
 )
-from atrium.errors import RunFolderError
 
 
 def test_answers_are_counted_by_problem(make_run):

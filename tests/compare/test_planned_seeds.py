@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from atrium.base.errors import ConfigError
 from atrium.cli.app import main
 from atrium.cli.seed_plan import with_seed_plan
 from atrium.compare.paper_sentences import paper_sentences
@@ -13,8 +14,7 @@ from atrium.compare.planned_seeds import NOT_PLANNED
 from atrium.compare.report_files import report_files
 from atrium.compare.report_tables import headline_pair, report_tables, verdict_lines
 from atrium.compare.run_comparison import compare_runs
-from atrium.errors import ConfigError
-from atrium.tracking.status import RunState
+from atrium.runs.status import RunState
 
 EFFECTS = {"grpo": 0.0, "atr": 0.3}
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from atrium.base.errors import ConfigError, RunFolderError
 from atrium.compare.outcomes import At
 from atrium.compare.run_comparison import compare_runs
-from atrium.errors import ConfigError, RunFolderError
 
 
 def test_scores_are_means_over_seeds_and_problems_and_the_difference_is_theirs(make_run):

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from atrium.base.errors import RunFolderError
 from atrium.compare.ratio_records import ratios_of
 from atrium.compare.trust_region import (
     count_ratios,
@@ -16,8 +17,7 @@ from atrium.compare.trust_region import (
     no_counts,
     window_in_use,
 )
-from atrium.errors import RunFolderError
-from atrium.windows import UNBOUNDED, Window, window
+from atrium.method.windows import UNBOUNDED, Window, window
 
 RATIOS = np.array([1.0, 1.1, 1.5, 0.5, 1.0, 0.0, np.inf, np.nan], dtype=np.float32)
 ADVANTAGES = np.array([1, 1, 1, -1, 0, 1, 1, -1], dtype=np.float32)

@@ -11,13 +11,13 @@ import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from pydantic import ValidationError
 
+from atrium.base.errors import ConfigError
 from atrium.cli import main
 from atrium.config import compose as composition
 from atrium.config import files
 from atrium.config.compose import check_overrides, compose, compose_all, from_json, to_json
 from atrium.config.files import conf_folder
 from atrium.config.machine import Machine
-from atrium.errors import ConfigError
 
 LAPTOP = Machine(num_cores=4, requested_threads=None, has_cuda=False)
 SERVER = Machine(num_cores=16, requested_threads=None, has_cuda=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from atrium.base.errors import ConfigError, RunFolderError
 from atrium.config.compose import compose, from_json
 from atrium.config.evaluation import (
     SECTIONS,
@@ -15,7 +16,6 @@ from atrium.config.evaluation import (
     compose_evaluation,
     stored_evaluation,
 )
-from atrium.errors import ConfigError, RunFolderError
 
 CHECKPOINT = EvaluatedCheckpoint(run="quickstart/one", step=40, seed=3)
 

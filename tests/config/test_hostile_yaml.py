@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from atrium.base.errors import ConfigError
 from atrium.config.compose import compose
 from atrium.config.files import parse_yaml
-from atrium.errors import ConfigError
 from atrium.sweep.files import read_definition
 
 _LEVELS = "bcdefghijklm"

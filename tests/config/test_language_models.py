@@ -8,11 +8,11 @@ import re
 import pytest
 
 from atrium.assemble.memory import check_memory, known_shape
+from atrium.base.errors import ConfigError
 from atrium.config.compose import compose, compose_all
 from atrium.config.files import conf_folder
 from atrium.config.machine import Machine
 from atrium.data.prompts import PROMPT_TEMPLATES
-from atrium.errors import ConfigError
 from atrium.models.architecture import random_shape
 
 # As published with each model.

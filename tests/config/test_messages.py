@@ -7,8 +7,8 @@ import json
 
 import pytest
 
+from atrium.base.errors import ConfigError
 from atrium.config.compose import compose, to_json, validated
-from atrium.errors import ConfigError
 
 GREEDY = {"evaluation.temperature": 0.0, "evaluation.num_samples": 1}
 OVERLONG = {"reward.overlong": {"buffer_tokens": 65, "factor": 1.0}}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from atrium.base.errors import ConfigError
 from atrium.config.compose import compose
-from atrium.errors import ConfigError
 
 
 def test_the_gradient_of_the_old_surrogate_is_not_that_of_the_new_one():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from atrium.base.errors import ConfigError
 from atrium.config.compose import check_overrides, compose, compose_all, with_files
 from atrium.config.files import conf_folder
-from atrium.errors import ConfigError
 
 CONF = conf_folder()
 SHIPPED = [

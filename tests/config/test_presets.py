@@ -6,10 +6,10 @@ import hydra
 import pytest
 from omegaconf import OmegaConf
 
+from atrium.base.errors import ConfigError
 from atrium.config import presets
 from atrium.config.files import conf_folder
 from atrium.config.presets import names, read_part, read_preset, read_presets
-from atrium.errors import ConfigError
 
 VARIED = ("atr", "fipo", "gvpo_offpolicy", "dr_grpo", "gspo", "rpg_reinforce_fkl", "dppo_top_k_tv", "rloo")
 """Presets with parents of parents, choices in every group, and values taken from elsewhere."""

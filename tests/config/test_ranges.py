@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from atrium.base.errors import ConfigError
+from atrium.base.nested import put, setting
+from atrium.base.section import SMALLEST
 from atrium.config.compose import compose, validated
 from atrium.config.presets import read_presets
 from atrium.config.schema import RunConfig
-from atrium.errors import ConfigError
-from atrium.nested import put, setting
-from atrium.section import SMALLEST
 from atrium.sweep.definition import SweepDefinition
 
 WITHOUT_RANGE = {

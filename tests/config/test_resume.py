@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from atrium.base.errors import ConfigError
 from atrium.config.compose import compose
 from atrium.config.machine import Machine
 from atrium.config.resume import MAY_CHANGE, resumed, schedule_note
-from atrium.errors import ConfigError
 
 BEGUN_WITH = ["experiment=stress", "algorithm=grpo", "divergence.delta=0.3", "seed=5"]
 

@@ -9,12 +9,12 @@ import shutil
 import pytest
 from tests.config.test_language_models import NUM_PARAMETERS
 
+from atrium.base.errors import ConfigError
 from atrium.cli.app import main
 from atrium.config import compose as composition
 from atrium.config.compose import compose, compose_notes
 from atrium.config.files import conf_folder
 from atrium.config.scale import LARGE_MODEL
-from atrium.errors import ConfigError
 from atrium.models.shape import read_shape
 
 MATH = ("dataset=math", "benchmark=math_suite")
@@ -169,7 +169,7 @@ def test_a_stored_configuration_of_any_scale_can_be_read():
 def test_a_model_that_cannot_fit_is_refused_in_one_line_before_anything_is_loaded(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("atrium.tracking.provenance.memory_limit_mb", lambda: 8192)
+    monkeypatch.setattr("atrium.runs.provenance.memory_limit_mb", lambda: 8192)
     assert main(["train", *hub("Qwen/Qwen3-1.7B"), f"runs_dir={tmp_path}", "compute.device=cpu"]) == 2
     printed = capsys.readouterr()
     assert re.search(r"takes at least 28\.\d GB of main memory.*there are 8\.6 GB; what fits:", printed.err)

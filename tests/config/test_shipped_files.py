@@ -8,10 +8,10 @@ import re
 import pytest
 import yaml
 
+from atrium.base.errors import ConfigError
 from atrium.config.compose import compose, validated
 from atrium.config.files import conf_folder, read_groups
 from atrium.config.overrides import calls_something
-from atrium.errors import ConfigError
 
 CONF = conf_folder()
 FILES = sorted(CONF.rglob("*.yaml"))

@@ -9,6 +9,7 @@ from itertools import islice, pairwise
 
 import pytest
 
+from atrium.base.errors import ConfigError
 from atrium.data.arithmetic import (
     arithmetic_splits,
     draw_questions,
@@ -18,7 +19,6 @@ from atrium.data.arithmetic import (
     solution,
 )
 from atrium.data.settings import ArithmeticSettings
-from atrium.errors import ConfigError
 
 SETTINGS = ArithmeticSettings(num_train=3000)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from atrium.base.records import Problem
 from atrium.data.contamination import Contamination, find_overlaps
-from atrium.records import Problem
 
 HELD = (
     "A farmer has 12 cows and 7 sheep on a field of 30 acres. How many animals does the farmer have in all?"

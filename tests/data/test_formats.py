@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from atrium.base.errors import DataError
 from atrium.config.compose import compose
 from atrium.data.problem_sets import read_problem_set
-from atrium.errors import DataError
 from atrium.grading.extraction import extract_answer
 
 FORMATS = Path(__file__).with_name("formats")

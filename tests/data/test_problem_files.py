@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
+from atrium.base.errors import DataError
 from atrium.data.problem_sets import read_problem_set
 from atrium.data.settings import Fields, ProblemFiles
-from atrium.errors import DataError
 from atrium.grading.extraction import extract_answer
 
 FIELDS = Fields(

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from atrium.base.errors import DataError
+from atrium.base.records import Problem
 from atrium.data.problems import Dataset, ProblemStream, content_hash
-from atrium.errors import DataError
-from atrium.records import Problem
 
 
 def _problems(num):

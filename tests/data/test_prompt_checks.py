@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.data.test_prompts import PROBLEM
 
+from atrium.base.errors import ConfigError
 from atrium.data import chat_templates
 from atrium.data.prompt_checks import check_prompt
 from atrium.data.prompts import PromptTemplate, WorkedExample, encode_prompt
-from atrium.errors import ConfigError
 from atrium.models.tiny import build_tokenizer
 
 DAY = "2026-11-25"

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
+from atrium.base.errors import ConfigError
+from atrium.base.records import Problem
 from atrium.data.chat_templates import MAX_CHARS
 from atrium.data.prompts import (
     PROMPT_TEMPLATES,
@@ -17,9 +19,7 @@ from atrium.data.prompts import (
     find_prompt_template,
     prompt_encoder,
 )
-from atrium.errors import ConfigError
 from atrium.models.tiny import build_tokenizer
-from atrium.records import Problem
 
 PROBLEM = Problem(problem_id="p", question="7+8=", answer="15")
 SPELLED = (

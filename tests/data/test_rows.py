@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from atrium.base.errors import DataError
 from atrium.data.rows import read_rows
-from atrium.errors import DataError
 
 ROWS = [{"problem": "1+1?", "answer": "2"}, {"problem": 'línea\nnueva, "q"', "answer": "3"}]
 COLUMNS = {"problem", "answer"}

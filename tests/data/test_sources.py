@@ -7,11 +7,11 @@ import json
 import pytest
 from huggingface_hub import constants
 
+from atrium.base.errors import DataError
 from atrium.data.fields import UnreadableValueError
 from atrium.data.problem_sets import read_problem_set
 from atrium.data.settings import Fields, ProblemFiles
 from atrium.data.sources import is_local, locate_files
-from atrium.errors import DataError
 
 REPOSITORY = "some-lab/sums"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

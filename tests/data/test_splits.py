@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from atrium.base.errors import DataError
+from atrium.base.records import Problem
 from atrium.data.splits import question_key, split_problems
-from atrium.errors import DataError
-from atrium.records import Problem
 
 
 def _problems(num):

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from tests.scripted_engine import ScriptedCompletion, ScriptedEngine
 
-from atrium.errors import ConfigError, DataError, EngineError
+from atrium.base.errors import ConfigError, DataError, EngineError
+from atrium.base.records import Completion, FinishReason, Problem, Verdict, VerdictKind
+from atrium.base.seeding import derive_seed
+from atrium.engines.declaration import WaveSize
+from atrium.engines.engine import Generation, SamplingParams
 from atrium.evaluation.collection import Watch
 from atrium.evaluation.evaluator import Benchmark, evaluate
-from atrium.records import Completion, FinishReason, Problem, Verdict, VerdictKind
-from atrium.rollout.declaration import WaveSize
-from atrium.rollout.engine import Generation, SamplingParams
-from atrium.seeding import derive_seed
 
 
 def problem(index, *, level="1"):

@@ -6,10 +6,10 @@ from itertools import combinations
 
 import pytest
 
+from atrium.base.records import EvaluatedSample, FinishReason, Problem, VerdictKind
 from atrium.evaluation.majority import _share_of_wins, majority_at
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
-from atrium.records import EvaluatedSample, FinishReason, Problem, VerdictKind
 
 GOLD = r"\frac{1}{2}"
 

@@ -19,11 +19,11 @@ from tests.benchmark_files import BENCHMARK_FILES, needs_benchmark_files
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from atrium.base.json_lines import read_json_lines
+from atrium.base.recorded import read_object
 from atrium.models.policy import build_random_policy, save_policy
-from atrium.tracking.find import list_runs
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.recorded import read_object
-from atrium.tracking.status import RunState, read_status
+from atrium.runs.find import list_runs
+from atrium.runs.status import RunState, read_status
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 

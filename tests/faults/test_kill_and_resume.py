@@ -23,10 +23,10 @@ import psutil
 import pytest
 from safetensors.torch import load_file
 
-from atrium.metrics import is_repeatable
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState, read_status
+from atrium.base.json_lines import read_json_lines
+from atrium.base.metrics import is_repeatable
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState, read_status
 from atrium.train.checkpoint.checkpoint import latest_checkpoint
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from atrium.base.metrics import ENTROPY, GRAD_NORM, MISMATCH_MAX, PEAK_MEMORY_MB
 from atrium.cli import main
-from atrium.metrics import ENTROPY, GRAD_NORM, MISMATCH_MAX, PEAK_MEMORY_MB
+from atrium.engines.engine import GenerationRequest, SamplingParams
+from atrium.engines.transformers_engine import TransformersEngine
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy
-from atrium.rollout.engine import GenerationRequest, SamplingParams
-from atrium.rollout.transformers_engine import TransformersEngine
 
 DEVICE = "cuda"
 

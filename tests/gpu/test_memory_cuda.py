@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from atrium.base.json_lines import read_json_lines
+from atrium.base.metrics import UPDATE_PEAK_MB
 from atrium.cli import main
-from atrium.metrics import UPDATE_PEAK_MB
-from atrium.tracking.json_lines import read_json_lines
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 MODEL = (

@@ -1,6 +1,6 @@
 """vLLM on a CUDA device: the engine samples what the trainer says, sleeps and wakes, and a whole run trains.
 
-The contract and the runs of `tests/vllm` are the same on a GPU: `pytest -m vllm tests/rollout tests/vllm`.
+The contract and the runs of `tests/vllm` are the same on a GPU: `pytest -m vllm tests/engines tests/vllm`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import pytest
 import torch
 from tests.vllm.settings import vllm_settings
 
+from atrium.base.json_lines import read_json_lines
+from atrium.base.metrics import MISMATCH_MEAN, NUM_UPDATES
 from atrium.cli import main
 from atrium.config.machine import this_machine
-from atrium.metrics import MISMATCH_MEAN, NUM_UPDATES
+from atrium.engines.engine import GenerationRequest, SamplingParams
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy
-from atrium.rollout.engine import GenerationRequest, SamplingParams
-from atrium.tracking.json_lines import read_json_lines
 
 pytestmark = [
     pytest.mark.gpu,
@@ -33,8 +33,8 @@ CACHE = Path(__file__).resolve().parents[2] / "runs" / ".cache" / "vllm-tests"
 @pytest.mark.parametrize("sleep_level", [None, 1, 2])
 @pytest.mark.parametrize("enforce_eager", [True, False], ids=["eager", "graphs"])
 def test_sampled_log_probabilities_are_the_trainers_after_an_update(sleep_level, enforce_eager):
-    from atrium.rollout.vllm_engine import VllmEngine
-    from atrium.rollout.vllm_start import Place
+    from atrium.engines.vllm_engine import VllmEngine
+    from atrium.engines.vllm_start import Place
 
     policy, other = (build_tiny_policy(TinySettings(head_dim=64), seed=seed) for seed in (0, 1))
     for each in (policy, other):

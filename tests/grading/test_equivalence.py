@@ -11,11 +11,11 @@ import pytest
 from tests.benchmark_files import BENCHMARK_FILES, needs_benchmark_files
 from tests.grading.judged_cases import JUDGED
 
+from atrium.base.records import Verdict, VerdictKind
 from atrium.grading.equivalence import settle
 from atrium.grading.extraction import extract_answer
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
-from atrium.records import Verdict, VerdictKind
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from atrium.base.records import VerdictKind
 from atrium.grading.equivalence import settle, verify
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
-from atrium.records import VerdictKind
 
 TIMEOUT_S = 0.6
 MEMORY_LIMIT_MB = 512

@@ -23,13 +23,13 @@ import psutil
 import pytest
 from pydantic import ValidationError
 
-from atrium.errors import GraderError
+from atrium.base.errors import GraderError
+from atrium.base.records import Verdict, VerdictKind
 from atrium.grading.equivalence import Finding
 from atrium.grading.pool import GraderPool
 from atrium.grading.supervisor import Failure, Outcome, Reply, Supervisor
 from atrium.grading.template import Template
 from atrium.grading.verifiers import MathVerifier
-from atrium.records import Verdict, VerdictKind
 
 ENDLESS = r"\boxed{\sin(9^{9^{9^{9}}})+x}"
 SLOW_ENOUGH = r"\boxed{\log x + %d}"  # needs a worker, which takes some milliseconds

@@ -10,13 +10,13 @@ from atrium.assemble.datasets import load_dataset
 from atrium.assemble.problem_sets import Loading
 from atrium.assemble.procedural import generator
 from atrium.assemble.references import check_references
+from atrium.base.errors import ConfigError, DataError
+from atrium.base.records import Completion, FinishReason, Problem, VerdictKind
 from atrium.config.compose import compose
-from atrium.errors import ConfigError, DataError
 from atrium.grading.pool import GraderPool
 from atrium.grading.procedural import ReasoningGymVerifier
 from atrium.grading.rewards import CorrectnessReward, GradedGroup
-from atrium.records import Completion, FinishReason, Problem, VerdictKind
-from atrium.tracking.listener import Listener
+from atrium.runs.listener import Listener
 
 TASKS = (
     *(

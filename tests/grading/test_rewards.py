@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from atrium.errors import ConfigError, PluginError
+from atrium.base.errors import ConfigError, PluginError
+from atrium.base.records import Completion, FinishReason, Problem, Verdict, VerdictKind
 from atrium.grading.rewards import (
     CorrectnessReward,
     FormatReward,
@@ -15,7 +16,6 @@ from atrium.grading.rewards import (
     RandomReward,
     checked_rewards,
 )
-from atrium.records import Completion, FinishReason, Problem, Verdict, VerdictKind
 
 
 def completion(num_tokens: int = 5, reason: FinishReason = FinishReason.STOP) -> Completion:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atrium.errors import DataError
+from atrium.base.errors import DataError
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import (
     MathVerifier,

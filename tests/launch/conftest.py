@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.run_folder import RunFolder
 
 
 @pytest.fixture

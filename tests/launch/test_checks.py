@@ -10,10 +10,10 @@ import sys
 import pytest
 
 from atrium.assemble.ranks import joined_ranks
+from atrium.base.errors import ConfigError, RunFolderError
 from atrium.cli import main
 from atrium.cli.train import launching
 from atrium.config.compose import compose
-from atrium.errors import ConfigError, RunFolderError
 from atrium.launch import gpus
 from atrium.models.settings import TinySettings
 
@@ -97,7 +97,7 @@ def test_servers_of_a_node_take_gpus_of_their_own(driver):
 
 
 def test_servers_are_counted_before_a_model_is_loaded(driver, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("atrium.rollout.vllm_environment._version", {"vllm": "0.32.0"}.get)
+    monkeypatch.setattr("atrium.engines.vllm_environment._version", {"vllm": "0.32.0"}.get)
     served = ["rollout=vllm", "rollout.placement=server", "rollout.num_servers=3"]
     assert main(["train", f"runs_dir={tmp_path / 'runs'}", "compute.device=cuda", *served]) == 2
     said = capfd.readouterr()

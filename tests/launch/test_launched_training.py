@@ -12,9 +12,9 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from atrium.tracking.find import list_runs
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.status import RunState, concluded_state, read_status
+from atrium.base.json_lines import read_json_lines
+from atrium.runs.find import list_runs
+from atrium.runs.status import RunState, concluded_state, read_status
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 

@@ -14,12 +14,12 @@ from datetime import timedelta
 import psutil
 import pytest
 
-from atrium.errors import ConfigError, Interrupted, RankError
+from atrium.base.errors import ConfigError, Interrupted, RankError
 from atrium.launch.agent import Meeting, RankFailure
 from atrium.launch.rank_logs import last_words, rank_log
 from atrium.launch.settings import NodeSettings
 from atrium.launch.supervisor import HangClock, NodeRun, agreed_folder, cause_of
-from atrium.tracking.status import read_status
+from atrium.runs.status import read_status
 
 # A timer of torch's elastic agent joins its own thread where the collector frees it there, which is harmless.
 pytestmark = pytest.mark.filterwarnings(

@@ -11,9 +11,9 @@ import time
 import psutil
 import pytest
 
-from atrium.tracking.find import list_runs
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.status import read_status
+from atrium.base.json_lines import read_json_lines
+from atrium.runs.find import list_runs
+from atrium.runs.status import read_status
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 

@@ -14,12 +14,12 @@ import time
 import psutil
 import pytest
 
+from atrium.base.json_lines import read_json_lines
 from atrium.cli import main
 from atrium.config.compose import compose
 from atrium.launch.slurm_task import RunJob
-from atrium.tracking.find import list_runs
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.status import read_status
+from atrium.runs.find import list_runs
+from atrium.runs.status import read_status
 
 SLURM = ["compute=slurm", "compute.device=cpu"]
 
@@ -68,7 +68,7 @@ def test_the_script_asks_for_what_the_settings_say(tmp_path, capsys, monkeypatch
 
 def test_script_requests_the_gpus_of_servers_too(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
-    monkeypatch.setattr("atrium.rollout.vllm_environment._version", {"vllm": "0.32.0"}.get)
+    monkeypatch.setattr("atrium.engines.vllm_environment._version", {"vllm": "0.32.0"}.get)
     processes = ("compute=slurm", "compute.num_nodes=2", "compute.num_processes=2")
     settings = (*processes, "rollout=vllm", "rollout.placement=server", "rollout.num_servers=12")
     assert main(["train", *settings, f"runs_dir={tmp_path}", "--print-script"]) == 0

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 import pytest
 import yaml
 
+from atrium.base.section import Axis
 from atrium.config.presets import divergence_from, read_presets
 from atrium.method.algorithm import Algorithm
 from atrium.method.corrections import Correction
@@ -22,7 +23,6 @@ from atrium.method.surrogates import Surrogate
 from atrium.method.token_weights import TokenWeight
 from atrium.objective import corrections, divergences, reductions, surrogates, token_weights
 from atrium.objective.regularizers import KL_ESTIMATORS
-from atrium.section import Axis
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"

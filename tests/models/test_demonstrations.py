@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from atrium.base.records import Problem
 from atrium.data.arithmetic import held_out_questions, slipping_solution, solution
 from atrium.data.prompts import PROMPT_TEMPLATES, encode_prompt
 from atrium.data.settings import ArithmeticSettings
@@ -18,7 +19,6 @@ from atrium.models.demonstrations import (
 )
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy, build_tokenizer
-from atrium.records import Problem
 
 ARITHMETIC = ArithmeticSettings()
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 
-from atrium.errors import ConfigError
+from atrium.base.errors import ConfigError
 from atrium.models.architecture import hub_shape
 from atrium.models.policy import load_policy
 

@@ -11,7 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from atrium.errors import CheckpointError, ConfigError, EngineError
+from atrium.base.errors import CheckpointError, ConfigError, EngineError
+from atrium.engines.engine import GenerationRequest, SamplingParams
+from atrium.engines.transformers_engine import TransformersEngine
+from atrium.engines.weights import check_weights
 from atrium.models.lora import (
     LoraSettings,
     adapters_off,
@@ -26,9 +29,6 @@ from atrium.models.policy import load_policy, save_policy
 from atrium.models.qwen3 import has_fused_form
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy
-from atrium.rollout.engine import GenerationRequest, SamplingParams
-from atrium.rollout.transformers_engine import TransformersEngine
-from atrium.rollout.weights import check_weights
 
 SMALL = TinySettings(hidden_size=16, num_layers=2, num_heads=2, num_key_value_heads=1, head_dim=8)
 TOKENS = torch.tensor([[3, 7, 8, 9, 4, 11, 12]])

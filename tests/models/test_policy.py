@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from atrium.errors import CheckpointError, ConfigError
+from atrium.base.errors import CheckpointError, ConfigError
 from atrium.models.policy import build_random_policy, load_policy, save_policy
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy, build_tokenizer

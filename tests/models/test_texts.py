@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from atrium.base.records import REASONING_MARKERS
+from atrium.engines.completion_bank import _compared
+from atrium.engines.engine import GenerationRequest, SamplingParams
+from atrium.engines.transformers_engine import TransformersEngine
+from atrium.engines.vllm_outputs import completions_of
 from atrium.grading.extraction import extract_answer
 from atrium.models.policy import build_random_policy
 from atrium.models.texts import TextDecoder
 from atrium.models.tiny import build_tokenizer
-from atrium.records import REASONING_MARKERS
-from atrium.rollout.completion_bank import _compared
-from atrium.rollout.engine import GenerationRequest, SamplingParams
-from atrium.rollout.transformers_engine import TransformersEngine
-from atrium.rollout.vllm_outputs import completions_of
 
 ANSWER = r"<think>7+8=\boxed{16}</think>7+8=\boxed{15}"
 

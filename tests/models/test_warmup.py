@@ -10,10 +10,10 @@ import filelock
 import pytest
 import torch
 
+from atrium.base.errors import CheckpointError, ConfigError, TrainingDivergedError
 from atrium.data.arithmetic import arithmetic_splits
 from atrium.data.prompts import PROMPT_TEMPLATES, encode_prompt
 from atrium.data.settings import ArithmeticSettings
-from atrium.errors import CheckpointError, ConfigError, TrainingDivergedError
 from atrium.models.settings import TinySettings, WarmupSettings
 from atrium.models.warmup import train_policy, warmed_up_policy, warmup_hash
 

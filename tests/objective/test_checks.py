@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from atrium.errors import ConfigError
+from atrium.base.errors import ConfigError
 from atrium.method.needs import Use
 
 REGRESSION = "algorithm.surrogate={kind:implicit_reward_regression,beta:0.1,gradient:pathwise}"

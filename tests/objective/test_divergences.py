@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from atrium import windows
+from atrium.method import windows
 from atrium.method.divergences import BalancedWindow, BudgetDivergence, Divergence, SequenceMean
 from atrium.objective.divergences import RegionInputs, judge, prepare_bounds
 from atrium.objective.state_divergences import (

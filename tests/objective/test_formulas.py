@@ -11,18 +11,18 @@ from typing import ClassVar, Literal
 import pytest
 import torch
 
+from atrium.base.section import Positive
 from atrium.method.divergences import Divergence, ExplicitWindow
 from atrium.method.surrogates import Clip, Quadratic, SoftGate, Surrogate
+from atrium.method.windows import Window
 from atrium.objective.divergences import within
 from atrium.objective.objective import Objective
 from atrium.objective.surrogates import SurrogateInputs, choose, crossed_bound, terms
-from atrium.section import Positive
-from atrium.windows import Window
 
 MINE = '''
 from typing import ClassVar, Literal
 from atrium.method.surrogates import Surrogate
-from atrium.section import Positive
+from atrium.base.section import Positive
 
 class ExponentialGate(Surrogate):
     """tau (1 - exp((1 - w) / tau)) A: the slope of w A at w = 1, falling off above it."""

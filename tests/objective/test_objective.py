@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from atrium import metrics
+from atrium.base import metrics
 from atrium.method.needs import Needs
 from atrium.method.regularizers import EntropyBonus, Regularizer
 from atrium.objective.divergences import judge

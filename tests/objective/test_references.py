@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
-from atrium import metrics
+from atrium.base import metrics
 from atrium.method.references import Reference, ReferenceState
 from atrium.objective.objective import ObjectiveState
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import atrium
+from atrium.base.errors import ConfigError
 from atrium.config.presets import read_preset
-from atrium.errors import ConfigError
 from atrium.objective.objective import Objective
 from atrium.objective.reductions import Totals, count_totals
 from atrium.peers.interface import LoadedMethod, load_method

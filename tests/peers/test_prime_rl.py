@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import atrium
-from atrium.errors import ConfigError
+from atrium.base.errors import ConfigError
 from atrium.peers.prime_rl import loss
 
 

@@ -124,7 +124,7 @@ def test_groups_with_fewer_than_two_rewards_have_no_gradient(method, kept):
     ],
 )
 def test_what_cannot_run_is_one_line_before_a_model_is_loaded(method, changes, said):
-    from atrium.errors import ConfigError
+    from atrium.base.errors import ConfigError
     from atrium.peers.trl_trainer import AtriumGRPOTrainer
 
     with pytest.raises(ConfigError) as caught:
@@ -136,7 +136,7 @@ def test_what_cannot_run_is_one_line_before_a_model_is_loaded(method, changes, s
 def test_another_version_of_trl_is_refused(monkeypatch):
     import trl
 
-    from atrium.errors import ConfigError
+    from atrium.base.errors import ConfigError
     from atrium.peers.trl_trainer import AtriumGRPOTrainer
 
     monkeypatch.setattr(trl, "__version__", "2.0.0")

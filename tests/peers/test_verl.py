@@ -121,7 +121,7 @@ def test_advantages_are_verls_own():
     ],
 )
 def test_what_cannot_run_is_one_line(method, mode, said):
-    from atrium.errors import ConfigError
+    from atrium.base.errors import ConfigError
 
     with pytest.raises(ConfigError) as caught:
         gradient(f"atrium/{method}", mode, actor(GLOBAL))
@@ -130,7 +130,7 @@ def test_what_cannot_run_is_one_line(method, mode, said):
 
 
 def test_settings_of_methods_stand_in_a_file(tmp_path, monkeypatch):
-    from atrium.errors import ConfigError
+    from atrium.base.errors import ConfigError
     from atrium.peers import verl_losses
 
     path = tmp_path / "settings.yaml"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from atrium.assemble.memory import PROMPT_TOKENS, known_shape
+from atrium.base.errors import ConfigError
 from atrium.cli.memory import judge
 from atrium.config.compose import compose
 from atrium.config.machine import Machine
-from atrium.errors import ConfigError
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "scaling.md"
 SIZES = (24, 48, 80, 141)

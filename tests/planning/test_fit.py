@@ -8,12 +8,12 @@ import pytest
 
 from atrium.assemble.fitting import fitting_changes
 from atrium.assemble.memory import check_memory, known_shape, planned_memory
+from atrium.base.errors import ConfigError
+from atrium.base.records import Phase
 from atrium.cli import main
 from atrium.config.compose import compose
 from atrium.config.machine import Machine
-from atrium.errors import ConfigError
 from atrium.planning.memory import peak_by_phase
-from atrium.records import Phase
 
 GB = 10**9
 ONE_GPU = Machine(num_cores=16, requested_threads=None, has_cuda=True, has_vllm=True, num_gpus=1)

@@ -10,11 +10,11 @@ import psutil
 import pytest
 import torch
 
+from atrium.base.records import Phase
 from atrium.models.architecture import random_shape
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import build_tokenizer
 from atrium.planning.memory import TrainerDemand, peak_by_phase, plan_memory
-from atrium.records import Phase
 from atrium.train.guard.budget_search import worst_rows
 from atrium.train.settings import AdamWSettings
 from atrium.train.update.forward import PolicyForward

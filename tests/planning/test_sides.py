@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from atrium import metrics
+from atrium.base import metrics
 from atrium.planning.sides import Sides, sides_of
 
 STEP = {

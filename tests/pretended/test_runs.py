@@ -9,8 +9,8 @@ import peft  # noqa: F401 - its packages look for the GPU as they are imported
 import pytest
 from tests.pretended.cuda import pretended_cuda
 
+from atrium.base.metrics import GRAD_NORM, MISMATCH_MEAN, ROLLOUT_PEAK_MB, UPDATE_PEAK_MB
 from atrium.cli import main
-from atrium.metrics import GRAD_NORM, MISMATCH_MEAN, ROLLOUT_PEAK_MB, UPDATE_PEAK_MB
 
 SMALL = (
     "debug=tiny_steps", "compute=cuda", "compute.dtype=bfloat16", "num_steps=2", "dataset.num_validation=4",

@@ -20,14 +20,14 @@ from tests.train.conftest import random_groups, run_step
 from atrium.assemble.memory import planned_memory
 from atrium.assemble.policies import build_reference, build_updater
 from atrium.assemble.shapes import exact_shape
+from atrium.base.records import Phase
 from atrium.config.compose import compose
 from atrium.config.machine import Machine
+from atrium.engines.collate import collate
 from atrium.models.lora import add_lora
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import build_tokenizer
 from atrium.planning.memory import peak_by_phase
-from atrium.records import Phase
-from atrium.rollout.collate import collate
 from atrium.train.guard.faults import FaultHandling
 
 ONE_GPU = Machine(num_cores=2, requested_threads=None, has_cuda=True, has_vllm=False, num_gpus=1)

@@ -10,8 +10,8 @@ from tests.objective.conftest import PRESETS, composed
 from tests.pretended.cuda import pretended_cuda
 from tests.train.conftest import OPTIMIZER, random_groups, run_step, tiny_policy
 
-from atrium.metrics import FORWARD_S, GRAD_NORM, UPDATE_S
-from atrium.rollout.collate import collate
+from atrium.base.metrics import FORWARD_S, GRAD_NORM, UPDATE_S
+from atrium.engines.collate import collate
 from atrium.train.update.divergence_meter import meter_of
 from atrium.train.update.forward import PolicyForward
 from atrium.train.update.optimizer import PolicyOptimizer

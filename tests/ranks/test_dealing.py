@@ -9,8 +9,8 @@ import pytest
 import torch
 from tests.train.conftest import exact_model, forward_of, random_groups, rows_of
 
-from atrium import metrics
-from atrium.records import STORED_VERSION
+from atrium.base import metrics
+from atrium.base.records import STORED_VERSION
 from atrium.train.checkpoint.group_records import bytes_of_groups, groups_of_bytes
 from atrium.train.guard.out_of_memory import MicroBatchBudget
 from atrium.train.measure.measurements import Measurements

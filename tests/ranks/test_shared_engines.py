@@ -14,16 +14,16 @@ import pytest
 
 from atrium.assemble.evaluation_plan import EvaluationPlan, JudgedBenchmark
 from atrium.assemble.ranks import explained_by
+from atrium.base.errors import EngineError, RankError
+from atrium.base.metrics import RANK_TOKENS_MAX, RANK_TOKENS_MIN
+from atrium.base.records import Completion, FinishReason, Problem
 from atrium.data.problems import ProblemStream
-from atrium.errors import EngineError, RankError
+from atrium.engines.engine import EngineFacts, Generation, SamplingParams
 from atrium.evaluation.evaluator import Benchmark
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
 from atrium.method.groups import GroupFilter
-from atrium.metrics import RANK_TOKENS_MAX, RANK_TOKENS_MIN
-from atrium.records import Completion, FinishReason, Problem
-from atrium.rollout.engine import EngineFacts, Generation, SamplingParams
-from atrium.tracking.listener import Listener
+from atrium.runs.listener import Listener
 from atrium.train.collect import RolloutCollector
 from atrium.train.measure.measurements import Measurements
 from atrium.train.ranks.ranks import Ranks

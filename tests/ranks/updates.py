@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import save_file
 from tests.train.conftest import OPTIMIZER, exact_model, random_groups, rows_of
 
+from atrium.base.metrics import is_repeatable
 from atrium.config.compose import compose, from_json, to_json
-from atrium.metrics import is_repeatable
 from atrium.models.shards import full_tensor, local_tensor
 from atrium.objective.objective import Objective
 from atrium.train.guard.faults import FaultHandling

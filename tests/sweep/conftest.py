@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from atrium.errors import Pruned
-from atrium.records import BenchmarkResult
+from atrium.base.errors import Pruned
+from atrium.base.records import BenchmarkResult
 from atrium.sweep.files import validated_definition
 from atrium.sweep.pruning import RunWatch
 from atrium.sweep.results import FINISHED, PRUNED, SeedResult

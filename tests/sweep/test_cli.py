@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
+from atrium.base.errors import ConfigError
 from atrium.cli import main
 from atrium.cli.sweep.run import sweep_definition
 from atrium.cli.sweep.table import Lines, Progress, live_view, value_text, window_text
-from atrium.errors import ConfigError
 
 
 def test_help_says_what_can_be_swept(capsys):

@@ -9,13 +9,13 @@ import pytest
 import yaml
 from tests.sweep.conftest import ScriptedRuns, new_worker
 
+from atrium.base.errors import ConfigError
 from atrium.cli.sweep.report import report
 from atrium.cli.sweep.run import predictions_commit
-from atrium.errors import ConfigError
+from atrium.runs.run_folder import RunFolder
 from atrium.sweep.files import read_definition
 from atrium.sweep.setup import prepare
 from atrium.sweep.storage import SweepStorage, storage_url
-from atrium.tracking.run_folder import RunFolder
 
 DEFINITION = {
     "question": "How fast?",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atrium.errors import ConfigError, SweepError
+from atrium.base.errors import ConfigError, SweepError
 from atrium.sweep.storage import SweepStorage, storage_url
 
 

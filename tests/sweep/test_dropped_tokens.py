@@ -7,15 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from atrium.errors import ConfigError
-from atrium.records import RatioHistogram
+from atrium.base.errors import ConfigError
+from atrium.base.records import RatioHistogram
+from atrium.method.windows import DIVERGENCES, Window, window
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.run_folder_writer import RunFolderWriter
+from atrium.runs.status import RunState
 from atrium.sweep.definition import DerivedConfig
 from atrium.sweep.dropped_tokens import SignedRatios, budget_for_dropped, dropped_share, ratios_of_run
 from atrium.sweep.space import derive
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_writer import RunFolderWriter
-from atrium.tracking.status import RunState
-from atrium.windows import DIVERGENCES, Window, window
 
 _EDGES = np.exp(np.linspace(-3.0, 3.0, 1201))
 

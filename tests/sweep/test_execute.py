@@ -10,17 +10,17 @@ import pytest
 from tests.run_records import evaluated_sample, sum_problem
 
 from atrium.assemble.sweeping import execute, read_result
+from atrium.base.records import BenchmarkResult
 from atrium.evaluation.results import summarize
-from atrium.records import BenchmarkResult
+from atrium.runs.find import list_runs
+from atrium.runs.reader import read_overview
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.run_folder_writer import RunFolderWriter
+from atrium.runs.status import RunState, read_status
 from atrium.sweep.definition import PrunerConfig
 from atrium.sweep.plan import trial_config
 from atrium.sweep.pruning import RunWatch
 from atrium.sweep.runner import TrialRun
-from atrium.tracking.find import list_runs
-from atrium.tracking.reader import read_overview
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.run_folder_writer import RunFolderWriter
-from atrium.tracking.status import RunState, read_status
 from atrium.train.update.optimizer import PolicyOptimizer
 
 OVERRIDES = (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from atrium.base.errors import ConfigError
 from atrium.config.compose import compose
-from atrium.errors import ConfigError
+from atrium.runs.method_settings import method_key
 from atrium.sweep.files import find_definition, read_definition, shipped_names, tiny
 from atrium.sweep.plan import Stage, count_runs, plan_stage
 from atrium.sweep.study import stages_of
-from atrium.tracking.method_settings import method_key
 
 SHIPPED = {
     "delta",

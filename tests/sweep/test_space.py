@@ -7,8 +7,8 @@ import math
 
 import pytest
 
+from atrium.base.errors import ConfigError
 from atrium.config.compose import compose
-from atrium.errors import ConfigError
 from atrium.sweep.definition import ParameterConfig
 from atrium.sweep.space import (
     corners,

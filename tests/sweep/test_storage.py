@@ -11,7 +11,7 @@ import optuna
 import pytest
 from tests.sweep.conftest import ScriptedRuns, new_worker
 
-from atrium.errors import ConfigError, MissingDependencyError, SweepError
+from atrium.base.errors import ConfigError, MissingDependencyError, SweepError
 from atrium.sweep import storage as module
 from atrium.sweep.setup import known_storage, prepare
 from atrium.sweep.storage import SweepStorage, storage_url, without_password

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from tests.sweep.conftest import ScriptedRuns, new_worker
 
+from atrium.base.errors import ConfigError
 from atrium.cli.sweep.report import report
-from atrium.errors import ConfigError
 from atrium.sweep.files import validated_definition
 from atrium.sweep.setup import prepare
 from atrium.sweep.storage import SweepStorage, storage_url

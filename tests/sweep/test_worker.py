@@ -8,7 +8,7 @@ import pytest
 from optuna.trial import TrialState
 from tests.sweep.conftest import ScriptedRuns, new_worker
 
-from atrium.errors import ConfigError, Interrupted
+from atrium.base.errors import ConfigError, Interrupted
 from atrium.sweep.plan import Stage
 from atrium.sweep.setup import prepare
 

@@ -13,12 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from atrium.config.compose import compose
-from atrium.models.policy import build_random_policy
-from atrium.models.settings import TOKENS, TinySettings
-from atrium.models.tiny import build_tiny_policy, build_tokenizer
-from atrium.objective.objective import Objective
-from atrium.records import (
+from atrium.base.records import (
     Completion,
     FinishReason,
     Problem,
@@ -27,7 +22,12 @@ from atrium.records import (
     Verdict,
     VerdictKind,
 )
-from atrium.rollout.collate import collate
+from atrium.config.compose import compose
+from atrium.engines.collate import collate
+from atrium.models.policy import build_random_policy
+from atrium.models.settings import TOKENS, TinySettings
+from atrium.models.tiny import build_tiny_policy, build_tokenizer
+from atrium.objective.objective import Objective
 from atrium.train.measure.measurements import Measurements
 from atrium.train.settings import AdamWSettings
 from atrium.train.update.forward import PolicyForward

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from atrium.errors import CheckpointError
+from atrium.base.errors import CheckpointError
 from atrium.models.policy import write_policy
 from atrium.objective.objective import ObjectiveState
 from atrium.train.checkpoint import checkpoint as module

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atrium.errors import ConfigError
+from atrium.base.errors import ConfigError
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import build_tokenizer
 from atrium.train.update.compiled_blocks import CompiledBlocks

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from atrium.errors import DataError, MemoryExhaustedError, TrainingDivergedError
+from atrium.base.errors import DataError, MemoryExhaustedError, TrainingDivergedError
 from atrium.train.guard.faults import MAX_SAVED, FaultHandling, UpdateState, read_minibatch
 from atrium.train.guard.out_of_memory import is_out_of_memory, memory_explained, size_asked_for
 from atrium.train.measure.measurements import Measurements

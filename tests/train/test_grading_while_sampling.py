@@ -6,12 +6,12 @@ import time
 
 import numpy as np
 
+from atrium.base.records import Completion, FinishReason, Problem
 from atrium.data.problems import ProblemStream
+from atrium.engines.engine import EngineFacts, Generation, SamplingParams
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
 from atrium.method.groups import GroupFilter
-from atrium.records import Completion, FinishReason, Problem
-from atrium.rollout.engine import EngineFacts, Generation, SamplingParams
 from atrium.train.collect import RolloutCollector
 from atrium.train.measure.measurements import Measurements
 

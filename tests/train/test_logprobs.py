@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from atrium.errors import ConfigError
+from atrium.base.errors import ConfigError
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import build_tokenizer
 from atrium.train.update.forward import PolicyForward

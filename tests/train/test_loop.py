@@ -11,19 +11,19 @@ import pytest
 import torch
 from tests.scripted_engine import ScriptedCompletion, ScriptedEngine
 
+from atrium.base.errors import Interrupted, PluginError, TrainingDivergedError
+from atrium.base.records import FinishReason, Problem, VerdictKind
+from atrium.base.seeding import derive_seed
 from atrium.config.presets import read_preset
 from atrium.data.problems import ProblemStream
-from atrium.errors import Interrupted, PluginError, TrainingDivergedError
+from atrium.engines.engine import SamplingParams
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
 from atrium.method.groups import GroupFilter
 from atrium.method.references import ReferenceState
 from atrium.models.policy import write_policy
 from atrium.objective.objective import ObjectiveState
-from atrium.records import FinishReason, Problem, VerdictKind
-from atrium.rollout.engine import SamplingParams
-from atrium.seeding import derive_seed
-from atrium.tracking.listener import Listener
+from atrium.runs.listener import Listener
 from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState, latest_checkpoint
 from atrium.train.checkpoint.group_records import bytes_of_groups, groups_of_bytes
 from atrium.train.collect import RolloutCollector

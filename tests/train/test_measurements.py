@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atrium import metrics
+from atrium.base import metrics
 from atrium.objective.ratio_histogram import NUM_BINS, SIGNS, count_ratios
 from atrium.train.measure.measurements import Measurements
 

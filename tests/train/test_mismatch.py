@@ -6,7 +6,7 @@ import pytest
 from tests.models.test_zoo import TEMPERATURE, sampled_rows
 from tests.models.zoo import zoo_policy
 
-from atrium.errors import EngineError
+from atrium.base.errors import EngineError
 from atrium.train.measure.mismatch import check_mismatch, mismatch_cause
 from atrium.train.update import packed_attention
 from atrium.train.update.forward import PolicyForward

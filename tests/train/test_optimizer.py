@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from atrium.errors import CheckpointError
+from atrium.base.errors import CheckpointError
 from atrium.train.settings import AdamWSettings, learning_rate_at
 from atrium.train.update.optimizer import PolicyOptimizer
 

@@ -12,11 +12,11 @@ import torch
 from tests.train.test_loop import build_scene
 
 from atrium.compare.trust_region import count_ratios
+from atrium.engines.engine import Generation
+from atrium.engines.stored_rollouts import read_stored
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
-from atrium.rollout.engine import Generation
-from atrium.rollout.stored_rollouts import read_stored
-from atrium.tracking.sample_files import write_rollouts
+from atrium.runs.sample_files import write_rollouts
 from atrium.train.checkpoint.group_records import bytes_of_groups, groups_of_bytes
 
 TOOL = (5, 6, 7)

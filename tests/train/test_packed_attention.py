@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from atrium.errors import ConfigError
+from atrium.base.errors import ConfigError
 from atrium.models.policy import build_random_policy
 from atrium.models.qwen3 import has_fused_form
 from atrium.models.tiny import build_tokenizer

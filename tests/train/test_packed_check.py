@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atrium.errors import ConfigError
+from atrium.base.errors import ConfigError
 from atrium.models.policy import build_random_policy
 from atrium.models.tiny import build_tokenizer
 from atrium.train.update import forward as logprobs

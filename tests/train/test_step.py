@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from atrium.errors import CheckpointError, TrainingDivergedError
+from atrium.base.errors import CheckpointError, TrainingDivergedError
 from atrium.models.settings import TinyModelSettings
 from atrium.objective.state_divergences import STATE_DIVERGENCES
 from atrium.train.settings import AdamWSettings

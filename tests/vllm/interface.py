@@ -18,7 +18,7 @@ from pathlib import Path
 PLATFORM = Path(__file__).resolve().parents[2] / "platform"
 sys.path[:0] = [str(PLATFORM)]  # where nothing is installed
 
-from atrium.rollout.vllm_environment import serves  # noqa: E402
+from atrium.engines.vllm_environment import serves  # noqa: E402
 
 PACKAGE = PLATFORM / "atrium" / "rollout"
 

@@ -21,11 +21,11 @@ from pathlib import Path
 import psutil
 import torch
 from safetensors.torch import load_file
-from tests.rollout.conftest import pids_of
+from tests.engines.conftest import pids_of
 from tests.vllm.test_vllm_runs import train
 from tests.vllm.test_vllm_servers import of_no_time
 
-from atrium.rollout.server.engine import ServerEngine
+from atrium.engines.server.engine import ServerEngine
 
 SETTINGS = ("rollout.num_prompts=16", "compute.num_threads=1", "optimizer.num_minibatches=1")
 

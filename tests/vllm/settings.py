@@ -6,7 +6,7 @@ import torch
 import yaml
 
 from atrium.config.files import conf_folder
-from atrium.rollout.settings import VllmSettings
+from atrium.engines.settings import VllmSettings
 
 
 def vllm_settings(**changes):

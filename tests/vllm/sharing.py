@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from tests.vllm.test_vllm_engine import DEVICE, build, mean_gap, request
 
-from atrium.errors import EngineError
+from atrium.base.errors import EngineError
+from atrium.engines.engine import SamplingParams
 from atrium.models.policy import build_random_policy
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tokenizer
-from atrium.rollout.engine import SamplingParams
 from atrium.train.ranks.connected_ranks import join
 
 

@@ -16,12 +16,12 @@ import torch
 from tests.vllm import interface
 from tests.vllm.settings import vllm_settings
 
-from atrium.errors import EngineError
+from atrium.base.errors import EngineError
+from atrium.engines.engine import GenerationRequest, SamplingParams
+from atrium.engines.vllm_engine import VllmEngine
+from atrium.engines.vllm_start import Place, model_folder
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy
-from atrium.rollout.engine import GenerationRequest, SamplingParams
-from atrium.rollout.vllm_engine import VllmEngine
-from atrium.rollout.vllm_start import Place, model_folder
 from atrium.train.measure.mismatch import check_mismatch
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]

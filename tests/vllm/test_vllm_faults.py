@@ -15,12 +15,12 @@ from tests.vllm.test_vllm_runs import train
 
 from atrium.assemble.graders import build_grader
 from atrium.assemble.training import run_training
+from atrium.base.errors import EngineError
+from atrium.base.json_lines import read_json_lines
 from atrium.config.compose import from_json
 from atrium.config.resume import resumed
-from atrium.errors import EngineError
-from atrium.rollout import vllm_engine
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.run_folder import RunFolder
+from atrium.engines import vllm_engine
+from atrium.runs.run_folder import RunFolder
 from atrium.train.checkpoint.checkpoint import latest_checkpoint
 from atrium.train.collect import RolloutCollector
 
@@ -82,7 +82,7 @@ import sys, time
 from atrium.assemble.graders import build_grader
 from atrium.assemble.training import run_training
 from atrium.config.compose import compose
-from atrium.rollout import vllm_engine
+from atrium.engines import vllm_engine
 from atrium.train.collect import RolloutCollector
 
 collect, start, engines = RolloutCollector.collect, vllm_engine.start_vllm, []

@@ -13,10 +13,10 @@ import pytest
 import torch
 from tests.vllm.settings import SMALL
 
-from atrium.metrics import MISMATCH_MAX, NUM_TOKENS, RANK_TOKENS_MAX, RANK_TOKENS_MIN, REWARD
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState, read_status
+from atrium.base.json_lines import read_json_lines
+from atrium.base.metrics import MISMATCH_MAX, NUM_TOKENS, RANK_TOKENS_MAX, RANK_TOKENS_MIN, REWARD
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState, read_status
 
 pytestmark = [
     pytest.mark.vllm,

@@ -14,9 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from atrium.assemble.graders import build_grader
 from atrium.assemble.training import run_training
-from atrium.cli import main
-from atrium.config.compose import compose
-from atrium.metrics import (
+from atrium.base.json_lines import read_json_lines
+from atrium.base.metrics import (
     MISMATCH_KL,
     MISMATCH_MAX,
     MISMATCH_MEAN,
@@ -26,9 +25,10 @@ from atrium.metrics import (
     REWARD,
     STALENESS,
 )
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
+from atrium.base.recorded import read_object
+from atrium.cli import main
+from atrium.config.compose import compose
+from atrium.runs.run_folder import RunFolder
 from atrium.train.continuous import ContinuousBatches
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]

@@ -15,15 +15,15 @@ import httpx
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.rollout.conftest import pids_of
-from tests.rollout.test_server_engine import free_port, running_server
+from tests.engines.conftest import pids_of
+from tests.engines.test_server_engine import free_port, running_server
 from tests.vllm.settings import SMALL
 from tests.vllm.test_vllm_runs import train
 
+from atrium.base.errors import EngineError
 from atrium.cli import main
-from atrium.errors import EngineError
-from atrium.rollout.server.engine import ServerEngine
-from atrium.rollout.server.guard import TOKEN
+from atrium.engines.server.engine import ServerEngine
+from atrium.engines.server.guard import TOKEN
 
 pytestmark = [
     pytest.mark.vllm,

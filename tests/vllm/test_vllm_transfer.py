@@ -9,17 +9,17 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from tests.rollout.conftest import pids_of
+from tests.engines.conftest import pids_of
 from tests.vllm import store_transfer
 from tests.vllm.settings import SMALL
 from tests.vllm.test_vllm_engine import mean_gap, request
 
 from atrium.assemble.servers import build_placed_engine
 from atrium.config.compose import compose
+from atrium.engines.engine import SamplingParams
+from atrium.engines.server.transfer import NcclSender
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy
-from atrium.rollout.engine import SamplingParams
-from atrium.rollout.server.transfer import NcclSender
 
 pytestmark = [
     pytest.mark.vllm,

@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from atrium.base.errors import DataError, RunFolderError
+from atrium.base.plain_files import MAX_LINES_BYTES, read_plain
+from atrium.base.records import Problem, TokenIds
 from atrium.config.schema import RunConfig
 from atrium.data.problems import ProblemStream
-from atrium.errors import DataError, RunFolderError
+from atrium.engines.bank_engine import BankEngine
+from atrium.engines.completion_bank import Vocabulary, build_bank
+from atrium.engines.engine import Engine
+from atrium.engines.settings import BankSettings
+from atrium.engines.stored_rollouts import StoredCompletion, read_stored, stored_files
 from atrium.grading.rewards import GradedGroup, RewardFunction
 from atrium.models.policy import Policy
 from atrium.models.texts import TextDecoder
-from atrium.plain_files import MAX_LINES_BYTES, read_plain
-from atrium.records import Problem, TokenIds
-from atrium.rollout.bank_engine import BankEngine
-from atrium.rollout.completion_bank import Vocabulary, build_bank
-from atrium.rollout.engine import Engine
-from atrium.rollout.settings import BankSettings
-from atrium.rollout.stored_rollouts import StoredCompletion, read_stored, stored_files
-from atrium.tracking.find import WITH_ROLLOUTS, find_run
+from atrium.runs.find import WITH_ROLLOUTS, find_run
 from atrium.train.collect import RolloutCollector
 
 

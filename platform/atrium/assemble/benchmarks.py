@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 from atrium.assemble.datasets import load_dataset
 from atrium.assemble.problem_sets import Loading, load_problem_set
+from atrium.base.errors import ConfigError
+from atrium.base.records import Problem
 from atrium.config.tasks import (
     ArithmeticBenchmarkConfig,
     ArithmeticDatasetConfig,
@@ -17,9 +19,7 @@ from atrium.config.tasks import (
 )
 from atrium.data.problem_sets import Origin
 from atrium.data.problems import Dataset
-from atrium.errors import ConfigError
 from atrium.grading.verifiers import Verifier
-from atrium.records import Problem
 
 
 @dataclass(frozen=True, kw_only=True)

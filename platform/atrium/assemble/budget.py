@@ -17,13 +17,13 @@ import torch
 
 from atrium.assemble.memory import needs_recomputation, planned_memory
 from atrium.assemble.shapes import exact_shape
+from atrium.base.atomic import write_text
+from atrium.base.errors import MemoryExhaustedError
+from atrium.base.recorded import read_object
 from atrium.config.schema import RunConfig
-from atrium.errors import MemoryExhaustedError
 from atrium.models.blocks import decoder_blocks
 from atrium.planning.memory import OPTIMIZER_STATE, PROXIMAL_STATES
-from atrium.tracking.atomic import write_text
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.run_folder import RunFolder
 from atrium.train.guard.budget_search import largest_budget, update_fits
 from atrium.train.ranks.ranks import SINGLE, Ranks
 from atrium.train.update.step import PolicyUpdater

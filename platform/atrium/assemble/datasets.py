@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from atrium.assemble.problem_sets import Loading, load_problem_set
 from atrium.assemble.procedural import procedural_problems
 from atrium.assemble.references import check_references
+from atrium.base.errors import DataError
+from atrium.base.records import Problem
 from atrium.config.tasks import ArithmeticDatasetConfig, DatasetConfig, ReasoningGymDatasetConfig
 from atrium.data.arithmetic import arithmetic_splits
 from atrium.data.contamination import Overlap, find_overlaps
 from atrium.data.problem_sets import Origin
 from atrium.data.settings import ArithmeticSettings
 from atrium.data.splits import Splits, split_problems
-from atrium.errors import DataError
 from atrium.grading.verifiers import Verifier
-from atrium.records import Problem
 
 _MAX_SHOWN = 3
 _MAX_RECORDED = 1_000

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 from atrium.assemble.memory import trainer_demand
+from atrium.base.errors import RunFolderError
 from atrium.config.schema import RunConfig
-from atrium.errors import RunFolderError
 from atrium.models.shape import ModelShape
 from atrium.planning.memory import checkpoint_bytes
 

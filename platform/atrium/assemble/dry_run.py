@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from atrium.base.errors import ConfigError, PluginError
+from atrium.base.records import Completion, FinishReason, Problem, Verdict, VerdictKind
 from atrium.config.schema import RunConfig
 from atrium.data.arithmetic import solution
-from atrium.errors import ConfigError, PluginError
 from atrium.grading.extraction import answer_text
 from atrium.grading.rewards import GradedGroup, checked_rewards
 from atrium.models.settings import TinyModelSettings
-from atrium.records import Completion, FinishReason, Problem, Verdict, VerdictKind
 
 _NUM_TOKENS = 4
 

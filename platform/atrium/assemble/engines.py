@@ -12,14 +12,14 @@ from atrium.assemble.disk import check_disk
 from atrium.assemble.memory import check_memory
 from atrium.assemble.shapes import exact_shape
 from atrium.config.schema import RunConfig
+from atrium.engines.engine import Engine
+from atrium.engines.settings import DecoderSettings, EngineSettings, VllmSettings
+from atrium.engines.transformers_engine import TransformersEngine
+from atrium.engines.vllm_engine import VllmEngine
+from atrium.engines.vllm_start import Place
 from atrium.models.lora import has_lora, plain_copy
 from atrium.models.policy import Policy
 from atrium.models.settings import HubModelSettings
-from atrium.rollout.engine import Engine
-from atrium.rollout.settings import DecoderSettings, EngineSettings, VllmSettings
-from atrium.rollout.transformers_engine import TransformersEngine
-from atrium.rollout.vllm_engine import VllmEngine
-from atrium.rollout.vllm_start import Place
 
 # Measured: 6e-6 at most between float32 engines, 0.014 on average in bfloat16.
 _EXACT_MISMATCH, _ROUNDED_MISMATCH = 1e-3, 0.1

@@ -26,6 +26,9 @@ from atrium.assemble.prompts import checked_encoder, prompt_hashes
 from atrium.assemble.run import Run, RunRequest, opened, start_of
 from atrium.assemble.servers import build_placed_engine
 from atrium.assemble.task import evaluated_benchmark, require_same_data
+from atrium.base.errors import ConfigError, Interrupted
+from atrium.base.processes import END_SIGNALS, stop_requests
+from atrium.base.records import BenchmarkResult, EvaluatedSample, Problem, TokenIds
 from atrium.compare.figures.pass_at_k import draw_pass_at_k
 from atrium.config.dates import dated
 from atrium.config.evaluation import EvaluationSettings
@@ -33,7 +36,7 @@ from atrium.config.schema import RunConfig
 from atrium.config.tasks import ArithmeticBenchmarkConfig
 from atrium.data.prompt_checks import check_prompt
 from atrium.data.prompts import PromptTemplate, prompt_encoder
-from atrium.errors import ConfigError, Interrupted
+from atrium.engines.engine import Engine
 from atrium.evaluation.collection import Progress, Watch
 from atrium.evaluation.evaluator import Benchmark, Evaluation, evaluate
 from atrium.evaluation.results import summarize_all
@@ -42,14 +45,11 @@ from atrium.models.context import Context
 from atrium.models.digests import source_digests, weights_digest
 from atrium.models.policy import Policy, load_policy
 from atrium.models.settings import HubModelSettings, TinyModelSettings
-from atrium.processes import END_SIGNALS, stop_requests
-from atrium.records import BenchmarkResult, EvaluatedSample, Problem, TokenIds
-from atrium.rollout.engine import Engine
-from atrium.tracking.end_summary import name_to_type
-from atrium.tracking.evaluation_parts import EvaluationParts
-from atrium.tracking.formatting import number, share
-from atrium.tracking.listener import Listener
-from atrium.tracking.provenance import DataProvenance
+from atrium.runs.end_summary import name_to_type
+from atrium.runs.evaluation_parts import EvaluationParts
+from atrium.runs.formatting import number, share
+from atrium.runs.listener import Listener
+from atrium.runs.provenance import DataProvenance
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+=-]+")
 

@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import atrium
-from atrium import plugins
 from atrium.assemble.graders import grader_version
+from atrium.base import plugins
+from atrium.base.records import Problem, TokenIds
 from atrium.config.evaluation import ONLY_TRAINING_READS
 from atrium.config.schema import RunConfig
+from atrium.engines.declaration import PLACE_SETTINGS, EngineSettings
+from atrium.engines.settings import BankSettings, DecoderSettings
 from atrium.grading.verifiers import Verifier
 from atrium.models.digests import architecture, tokenizer_digest
 from atrium.models.policy import Policy
 from atrium.models.settings import TinySettings
-from atrium.records import Problem, TokenIds
-from atrium.rollout.declaration import PLACE_SETTINGS, EngineSettings
-from atrium.rollout.settings import BankSettings, DecoderSettings
-from atrium.tracking.provenance import package_versions
+from atrium.runs.provenance import package_versions
 
 if TYPE_CHECKING:
     from atrium.evaluation.evaluator import Benchmark
@@ -41,7 +41,7 @@ _OF_WAITING = {"sleep_level", "start_timeout_s", "step_timeout_s"}
 _OF_BANK = BankSettings.model_fields.keys() - DecoderSettings.model_fields.keys()
 _READ_OF_COMPUTE = {"device", "dtype", "head_dtype"}
 _PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")
-_CODE = ("grading", "models", "rollout", "evaluation")
+_CODE = ("grading", "models", "engines", "evaluation")
 
 
 def policy_key(config: RunConfig, policy: Policy, weights: str) -> str:

@@ -18,20 +18,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atrium.assemble.evaluation_key import evaluation_key, policy_key
+from atrium.base.atomic import explained
+from atrium.base.errors import RunFolderError
+from atrium.base.records import BenchmarkResult, EvaluatedSample, Problem, TokenIds
 from atrium.config.schema import RunConfig
-from atrium.errors import RunFolderError
+from atrium.engines.declaration import WaveSize
+from atrium.engines.engine import Engine
 from atrium.evaluation.collection import Watch
 from atrium.evaluation.evaluator import Benchmark, Evaluation, evaluate, sample_only
 from atrium.grading.grader import Grader
 from atrium.grading.verifiers import Verifier
 from atrium.models.policy import Policy
-from atrium.records import BenchmarkResult, EvaluatedSample, Problem, TokenIds
-from atrium.rollout.declaration import WaveSize
-from atrium.rollout.engine import Engine
-from atrium.tracking.atomic import explained
-from atrium.tracking.evaluation_parts import EvaluationParts, Finished
-from atrium.tracking.listener import Listener
-from atrium.tracking.sample_files import answer_columns, sample_of, write_evaluation
+from atrium.runs.evaluation_parts import EvaluationParts, Finished
+from atrium.runs.listener import Listener
+from atrium.runs.sample_files import answer_columns, sample_of, write_evaluation
 from atrium.train.ranks.ranks import Ranks
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from atrium.base.errors import ConfigError
+from atrium.base.records import MemoryItem
 from atrium.config.own_files import override_text
 from atrium.config.schema import RunConfig
-from atrium.errors import ConfigError
+from atrium.engines.settings import DecoderSettings, VllmSettings
 from atrium.models.settings import HubModelSettings, LoraSettings
 from atrium.planning.memory import peak_by_phase
-from atrium.records import MemoryItem
-from atrium.rollout.settings import DecoderSettings, VllmSettings
 
 Plan = Callable[[RunConfig], tuple[MemoryItem, ...]]
 """What a configuration takes, with everything else fixed; `ConfigError` where it could not run."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atrium.assemble.fitting import Plan, changed, fitting_changes
+from atrium.base.errors import ConfigError
+from atrium.base.records import MemoryItem, Phase
 from atrium.config.scale import known_architecture
 from atrium.config.schema import RunConfig
-from atrium.errors import ConfigError
+from atrium.engines.declaration import EngineDemand
 from atrium.models.settings import LoraSettings, TinyModelSettings
 from atrium.models.shape import ModelShape, chosen_maps, read_shape
 from atrium.planning.memory import TrainerDemand, peak_by_phase, plan_memory
-from atrium.records import MemoryItem, Phase
-from atrium.rollout.declaration import EngineDemand
 
 USABLE_FRAC = 0.9
 """The share of memory that is planned with; libraries and fragmentation take the rest."""

@@ -17,12 +17,12 @@ import transformers
 
 import atrium
 from atrium.assemble.fitting import changed
+from atrium.base.atomic import write_text
+from atrium.base.errors import ConfigError
+from atrium.base.recorded import read_object
 from atrium.config.own_files import override_text
 from atrium.config.schema import RunConfig
-from atrium.errors import ConfigError
-from atrium.tracking.atomic import write_text
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.run_folder import RunFolder
 from atrium.train.ranks.ranks import Ranks
 from atrium.train.update.forward import PolicyForward
 from atrium.train.update.forward_check import PackingFinding, check_model, find_packing

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from atrium.assemble.datasets import arithmetic_settings
 from atrium.assemble.engines import check_model
+from atrium.base.errors import CheckpointError
 from atrium.config.schema import RunConfig
-from atrium.errors import CheckpointError
 from atrium.method.checks import compares_numerics
 from atrium.models.lora import (
     ADAPTER_FOLDER,
@@ -28,7 +28,7 @@ from atrium.models.tiny import build_tokenizer
 from atrium.models.warmup import warmed_up_policy
 from atrium.objective.objective import Objective
 from atrium.planning.devices import peak_flops
-from atrium.tracking.listener import Listener
+from atrium.runs.listener import Listener
 from atrium.train.guard.faults import FaultHandling
 from atrium.train.guard.out_of_memory import memory_explained
 from atrium.train.ranks.ranks import SINGLE, UNSHARDED, Ranks, Shards

@@ -13,28 +13,28 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from atrium import plugins
 from atrium.assemble.bank import read_bank
 from atrium.assemble.dry_run import try_grader, try_reward
 from atrium.assemble.problem_sets import Loading, recorded_unreadable
 from atrium.assemble.ranks import explained_by
 from atrium.assemble.task import Task, build_task, evaluated_benchmark, require_room
+from atrium.base import plugins
 from atrium.config.compose import from_json, to_json
 from atrium.config.schema import RunConfig
 from atrium.config.tasks import ArithmeticDatasetConfig
 from atrium.data.prompt_checks import check_prompt
 from atrium.data.prompts import prompt_encoder
 from atrium.data.sources import Log
+from atrium.engines.stored_rollouts import StoredCompletion
 from atrium.models.context import Context
 from atrium.models.policy import load_tokenizer
 from atrium.models.settings import TinyModelSettings
 from atrium.models.tiny import build_tokenizer
-from atrium.rollout.stored_rollouts import StoredCompletion
-from atrium.tracking.layout import CACHE_DIR
-from atrium.tracking.listener import Listeners
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState
-from atrium.tracking.terminal_display import displays
+from atrium.runs.layout import CACHE_DIR
+from atrium.runs.listener import Listeners
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState
+from atrium.runs.terminal_display import displays
 from atrium.train.ranks.ranks import SINGLE, Ranks
 
 

@@ -13,16 +13,16 @@ from functools import partial
 from pathlib import Path
 
 from atrium.assemble.references import check_references
+from atrium.base.errors import DataError
+from atrium.base.nested import mapping_at
+from atrium.base.plain_files import read_plain
+from atrium.base.records import Problem
 from atrium.config.tasks import ProblemSetConfig
 from atrium.data.problem_sets import ProblemSet, read_problem_set
 from atrium.data.sources import Log
-from atrium.errors import DataError
 from atrium.grading.extraction import extract_answer
 from atrium.grading.verifiers import Verifier
-from atrium.nested import mapping_at
-from atrium.plain_files import read_plain
-from atrium.records import Problem
-from atrium.tracking.listener import Listener
+from atrium.runs.listener import Listener
 
 _MAX_LISTED = 5
 

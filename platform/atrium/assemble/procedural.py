@@ -16,15 +16,15 @@ from typing import Any
 
 from atrium.assemble.problem_sets import Loading
 from atrium.assemble.references import check_references
+from atrium.base.errors import DataError
+from atrium.base.records import Problem
+from atrium.base.seeding import derive_seed
 from atrium.config.tasks import ReasoningGymDatasetConfig
 from atrium.data.problem_sets import Origin
 from atrium.data.problems import Dataset
 from atrium.data.splits import Splits
-from atrium.errors import DataError
 from atrium.grading.procedural import FIELD, PACKAGE, installed_version
 from atrium.grading.verifiers import Verifier
-from atrium.records import Problem
-from atrium.seeding import derive_seed
 
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[2].split(sys.argv[1]); "

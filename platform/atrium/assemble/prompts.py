@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
+from atrium.base.errors import ConfigError
+from atrium.base.records import Problem, TokenIds
 from atrium.config.schema import RunConfig
 from atrium.data.prompt_checks import check_prompt
 from atrium.data.prompts import prompt_encoder
-from atrium.errors import ConfigError
 from atrium.models.policy import Policy
-from atrium.records import Problem, TokenIds
 
 _MAX_HASHED = 256
 """Problems of a set whose prompts are hashed, from the first on: all of a large one would take minutes."""

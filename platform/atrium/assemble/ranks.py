@@ -15,18 +15,18 @@ import torch
 from torch import Tensor
 
 from atrium.assemble.fitting import changed
+from atrium.base.atomic import explained
+from atrium.base.errors import AtriumError, CheckpointError, ConfigError, EngineError
 from atrium.config.consistency import check_ranks
 from atrium.config.schema import RunConfig
-from atrium.errors import AtriumError, CheckpointError, ConfigError, EngineError
 from atrium.launch.rank_logs import ranks_dir
 from atrium.models.policy import Policy, write_policy
 from atrium.models.policy_files import write_policy_files
-from atrium.tracking.atomic import explained
-from atrium.tracking.layout import RunLayout
-from atrium.tracking.policy_origin import write_origin
-from atrium.tracking.reader import read_metrics, read_overview
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState
+from atrium.runs.layout import RunLayout
+from atrium.runs.policy_origin import write_origin
+from atrium.runs.reader import read_metrics, read_overview
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState
 from atrium.train.checkpoint.checkpoint import Checkpoint, CheckpointStore, latest_checkpoint, load_checkpoint
 from atrium.train.checkpoint.checkpoint_files import going_back
 from atrium.train.ranks.rank_report import RankReport

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atrium.assemble.graders import grader_version
+from atrium.base.plain_files import MAX_LINES_BYTES, append_plain, read_plain
+from atrium.base.records import Problem, Verdict, VerdictKind
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import Verifier
-from atrium.plain_files import MAX_LINES_BYTES, append_plain, read_plain
-from atrium.records import Problem, Verdict, VerdictKind
-from atrium.tracking.listener import Listener
+from atrium.runs.listener import Listener
 
 _MAX_WORKED = 500
 _MIN_SHOWN = 20

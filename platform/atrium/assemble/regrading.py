@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from atrium.assemble.stored_answers import StoredAnswer
+from atrium.base.records import VerdictKind
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import Verifier
-from atrium.records import VerdictKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

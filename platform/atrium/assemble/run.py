@@ -13,27 +13,27 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from atrium import plugins
 from atrium.assemble.ranks import agreed_folder, explained_by, restore_and_truncate
+from atrium.base import plugins
+from atrium.base.recorded import read_object
+from atrium.base.watchdog import on_hang
 from atrium.compare.figures.runs import draw_figures
 from atrium.config.schema import RunConfig
+from atrium.engines.engine import EngineFacts
 from atrium.launch.rank_logs import rank_log
-from atrium.rollout.engine import EngineFacts
-from atrium.tracking.diagnosis import Notes
-from atrium.tracking.end_summary import print_summary
-from atrium.tracking.listener import Listener, Listeners
-from atrium.tracking.log_display import LogDisplay
-from atrium.tracking.mirrors.process import MirrorProcesses
-from atrium.tracking.provenance import DataProvenance, collect_provenance
-from atrium.tracking.reader import read_facts, read_overview, read_steps
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder, log_into
-from atrium.tracking.run_folder_writer import RunFolderWriter
-from atrium.tracking.status import RunState, RunStatus, StatusWriter, end_by
-from atrium.tracking.terminal_display import displays
+from atrium.runs.diagnosis import Notes
+from atrium.runs.end_summary import print_summary
+from atrium.runs.listener import Listener, Listeners
+from atrium.runs.log_display import LogDisplay
+from atrium.runs.mirrors.process import MirrorProcesses
+from atrium.runs.provenance import DataProvenance, collect_provenance
+from atrium.runs.reader import read_facts, read_overview, read_steps
+from atrium.runs.run_folder import RunFolder, log_into
+from atrium.runs.run_folder_writer import RunFolderWriter
+from atrium.runs.status import RunState, RunStatus, StatusWriter, end_by
+from atrium.runs.terminal_display import displays
 from atrium.train.checkpoint.checkpoint import Checkpoint
 from atrium.train.ranks.ranks import SINGLE, Ranks
-from atrium.watchdog import on_hang
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,30 +18,30 @@ import torch
 from atrium.assemble.engines import build_engine, vllm_place
 from atrium.assemble.memory import reads_rounded_weights
 from atrium.assemble.shapes import exact_shape
+from atrium.base.errors import ConfigError
 from atrium.config.machine import visible_gpus
 from atrium.config.schema import RunConfig
-from atrium.errors import ConfigError
-from atrium.models.lora import base_weights
-from atrium.models.policy import Policy, build_random_policy
-from atrium.models.settings import HubModelSettings
-from atrium.models.sources import locate
-from atrium.models.tiny import build_tokenizer
-from atrium.rollout.engine import Engine
-from atrium.rollout.server.client import Expected, ServerClient
-from atrium.rollout.server.engine import ServerEngine
-from atrium.rollout.server.guard import TOKEN
-from atrium.rollout.server.plugin import identity, is_alive
-from atrium.rollout.server.pool import Server, ServerPool
-from atrium.rollout.server.process import (
+from atrium.engines.engine import Engine
+from atrium.engines.server.client import Expected, ServerClient
+from atrium.engines.server.engine import ServerEngine
+from atrium.engines.server.guard import TOKEN
+from atrium.engines.server.plugin import identity, is_alive
+from atrium.engines.server.pool import Server, ServerPool
+from atrium.engines.server.process import (
     SERVER_MODULE,
     ServerProcess,
     server_arguments,
     server_environment,
 )
-from atrium.rollout.server.transfer import NcclSender
-from atrium.rollout.server.weights import WeightFiles
-from atrium.rollout.settings import VllmSettings
-from atrium.rollout.vllm_start import Place, model_config, model_folder
+from atrium.engines.server.transfer import NcclSender
+from atrium.engines.server.weights import WeightFiles
+from atrium.engines.settings import VllmSettings
+from atrium.engines.vllm_start import Place, model_config, model_folder
+from atrium.models.lora import base_weights
+from atrium.models.policy import Policy, build_random_policy
+from atrium.models.settings import HubModelSettings
+from atrium.models.sources import locate
+from atrium.models.tiny import build_tokenizer
 from atrium.train.ranks.ranks import SINGLE, Ranks
 
 _SHARED_MEMORY = Path("/dev/shm")

@@ -18,23 +18,23 @@ from atrium.assemble.graders import build_grader
 from atrium.assemble.prepared import check_start
 from atrium.assemble.run import begin_folder, training_request
 from atrium.assemble.training import run_training
+from atrium.base.atomic import write_json
+from atrium.base.errors import PolicyDivergedError, Pruned, TrainingDivergedError
+from atrium.base.metrics import NUM_TOKENS
+from atrium.base.processes import END_SIGNALS, stop_requests
+from atrium.base.recorded import read_object
 from atrium.compare.failures import fell_below_start
 from atrium.compare.outcomes import outcome_table, read_answers
-from atrium.errors import PolicyDivergedError, Pruned, TrainingDivergedError
-from atrium.metrics import NUM_TOKENS
-from atrium.processes import END_SIGNALS, stop_requests
+from atrium.runs.diagnosis import find_collapse
+from atrium.runs.reader import EvaluationPoint, read_evaluations, read_facts, read_metrics, read_steps
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState, StatusUnreadableError, read_status
 from atrium.sweep.pruning import VALIDATION_SUFFIX, RunWatch
 from atrium.sweep.results import DIVERGED, FINISHED, PRUNED, SeedResult
 from atrium.sweep.runner import TrialRun
 from atrium.sweep.setup import check_plugins, join
 from atrium.sweep.storage import SweepStorage
 from atrium.sweep.worker import SweepWorker
-from atrium.tracking.atomic import write_json
-from atrium.tracking.diagnosis import find_collapse
-from atrium.tracking.reader import EvaluationPoint, read_evaluations, read_facts, read_metrics, read_steps
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState, StatusUnreadableError, read_status
 
 LABEL_FILE = "sweep.json"
 

@@ -12,19 +12,19 @@ from atrium.assemble.datasets import load_dataset
 from atrium.assemble.graders import grader_version
 from atrium.assemble.problem_sets import Loading
 from atrium.assemble.prompts import prompt_hashes
+from atrium.base.errors import DataError
+from atrium.base.plain_files import read_plain
+from atrium.base.records import Problem, TokenIds
 from atrium.config.schema import RunConfig
 from atrium.data.problem_sets import Origin
 from atrium.data.problems import Dataset
 from atrium.data.prompts import PromptTemplate
-from atrium.errors import DataError
+from atrium.engines.declaration import Sampling
+from atrium.engines.engine import SamplingParams
 from atrium.evaluation.evaluator import Benchmark
 from atrium.grading.procedural import PACKAGE
 from atrium.models.context import Context
-from atrium.plain_files import read_plain
-from atrium.records import Problem, TokenIds
-from atrium.rollout.declaration import Sampling
-from atrium.rollout.engine import SamplingParams
-from atrium.tracking.provenance import DataProvenance
+from atrium.runs.provenance import DataProvenance
 
 _TRAINING_SET = "the training set"
 

@@ -46,20 +46,20 @@ from atrium.assemble.task import (
     require_room,
     require_same_data,
 )
+from atrium.base.errors import Interrupted
+from atrium.base.processes import stop_requests, stopped_at_once
+from atrium.base.records import Problem, TokenIds
 from atrium.config.dates import dated
 from atrium.config.schema import RunConfig
 from atrium.data.problems import ProblemStream
-from atrium.errors import Interrupted
+from atrium.engines.engine import Engine, SamplingParams
+from atrium.engines.server.engine import ServerEngine
+from atrium.engines.stored_rollouts import StoredCompletion
 from atrium.grading.grader import Grader
 from atrium.models.digests import source_digests, weights_digest
 from atrium.models.policy import Policy, with_files_of
 from atrium.models.settings import HubModelSettings
-from atrium.processes import stop_requests, stopped_at_once
-from atrium.records import Problem, TokenIds
-from atrium.rollout.engine import Engine, SamplingParams
-from atrium.rollout.server.engine import ServerEngine
-from atrium.rollout.stored_rollouts import StoredCompletion
-from atrium.tracking.listener import Listener
+from atrium.runs.listener import Listener
 from atrium.train.batches import Outside
 from atrium.train.checkpoint.checkpoint import TrainingState
 from atrium.train.collect import RolloutCollector

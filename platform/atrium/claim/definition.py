@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from atrium.base.section import Axis, Count, Positive, Section, Text
 from atrium.compare.power import POWER, power
-from atrium.section import Axis, Count, Positive, Section, Text
-from atrium.tracking.curve_outcomes import CurveOutcome
+from atrium.runs.curve_outcomes import CurveOutcome
 
 Scale = Literal["laptop", "day", "paper"]
 SCALES: tuple[Scale, ...] = ("laptop", "day", "paper")

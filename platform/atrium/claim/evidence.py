@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from atrium.base.errors import ConfigError
+from atrium.base.recorded import read_object
 from atrium.claim.definition import Claim, CurveScore, Scale, ScoreOutcome
 from atrium.claim.files import sweep_of
 from atrium.claim.judgement import Evidence
@@ -17,14 +19,12 @@ from atrium.compare.arm_pairs import values_of
 from atrium.compare.curve_contrasts import curve_contrast, curve_value
 from atrium.compare.outcomes import Answers, outcome_table, read_answers, read_evaluated_run
 from atrium.compare.statistics import compare_arms
-from atrium.errors import ConfigError
+from atrium.runs.find import list_runs
+from atrium.runs.method_settings import method_key
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState, read_status
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.plan import Stage, plan_stage, trial_config
-from atrium.tracking.find import list_runs
-from atrium.tracking.method_settings import method_key
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState, read_status
 
 Runs = Mapping[str, Mapping[int, RunFolder]]
 """Finished runs by arm and seed."""

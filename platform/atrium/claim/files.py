@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from atrium.base.errors import ConfigError
 from atrium.claim.definition import Claim, DesignConfig, Scale
 from atrium.config.files import conf_folder, read_yaml
 from atrium.config.messages import config_error
 from atrium.config.nearest import suggestion
-from atrium.errors import ConfigError
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.files import find_definition, read_definition
 

@@ -15,7 +15,7 @@ from typing import Literal
 from atrium.claim.definition import Expectation, Scale
 from atrium.compare.verdicts import points, rounded_up
 from atrium.evaluation.estimates import Interval
-from atrium.tracking.formatting import counted
+from atrium.runs.formatting import counted
 
 Finding = Literal["for", "against", "open", "not_run", "not_read"]
 _PAPER: Mapping[Finding, str] = {

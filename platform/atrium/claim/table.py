@@ -15,9 +15,9 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 import pyarrow.parquet as pa_parquet
 
+from atrium.base.errors import ConfigError
+from atrium.base.plain_files import open_plain
 from atrium.compare.outcomes import Answers
-from atrium.errors import ConfigError
-from atrium.plain_files import open_plain
 
 COLUMNS = ("run", "method", "seed", "problem", "sample", "correct")
 _READERS = {

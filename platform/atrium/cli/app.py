@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from atrium import __version__, plugins
+from atrium import __version__
+from atrium.base import plugins
+from atrium.base.errors import AtriumError, ConfigError, Interrupted, MissingDependencyError
 from atrium.config.nearest import shown, suggestion
-from atrium.errors import AtriumError, ConfigError, Interrupted, MissingDependencyError
 
 INTERRUPTED = 130
 _BROKEN_PIPE = 141

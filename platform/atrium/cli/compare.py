@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atrium.base.errors import ConfigError
 from atrium.cli.parser import CommandParser, files_explained
-from atrium.errors import ConfigError
-from atrium.tracking.find import find_run, list_runs
-from atrium.tracking.formatting import printable
-from atrium.tracking.printing import print_table, standard_output, tell
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.find import find_run, list_runs
+from atrium.runs.formatting import printable
+from atrium.runs.printing import print_table, standard_output, tell
+from atrium.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from atrium.compare.figures.style import FileKind
     from atrium.compare.report_tables import ReportTable
     from atrium.compare.run_comparison import RunsComparison
-    from atrium.tracking.curve_outcomes import CurveOutcome
+    from atrium.runs.curve_outcomes import CurveOutcome
 
 _AT = ("last", "steps", "tokens", "wall_clock")
 _MAX_RUNS_NAMED = 12
@@ -265,7 +265,7 @@ def _curve_tables(
 
 def _outcomes(arguments: argparse.Namespace) -> list[CurveOutcome]:
     """The outcomes of curves that are asked for."""
-    from atrium.tracking.curve_outcomes import Area, StepsTo
+    from atrium.runs.curve_outcomes import Area, StepsTo
 
     if not arguments.area and not arguments.steps_to:
         return []
@@ -322,9 +322,9 @@ def _write(
     claims: Sequence[str] = (),
 ) -> list[Path]:
     """Write the report's three files; their paths."""
+    from atrium.base.atomic import write_text
     from atrium.compare.figures.style import use_cache
     from atrium.compare.report_files import report_files, report_name
-    from atrium.tracking.atomic import write_text
 
     named = [folder.name for folder in folders[:_MAX_RUNS_NAMED]]
     others = [f"and {len(folders) - len(named)} more"] if len(folders) > len(named) else []
@@ -344,11 +344,11 @@ def _write(
 
 def _draw(comparison: RunsComparison, path: Path, runs_dir: Path) -> Path:
     """Write the picture, as what its name ends in."""
+    from atrium.base.atomic import replacing
     from atrium.compare.figures.paper import comparison_picture, saved
     from atrium.compare.figures.style import use_cache
     from atrium.compare.paper_sentences import difference_sentences
     from atrium.compare.report_training import read_training
-    from atrium.tracking.atomic import replacing
 
     use_cache(runs_dir / ".cache")
     rewards = read_training([one.arm for one in comparison.arms]).rewards

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
+from atrium.base.errors import ConfigError
 from atrium.cli.parser import CommandParser
-from atrium.errors import ConfigError
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.run_folder import RunFolder
 
 _NUM_PORTS_TRIED = 20
 _STALLED_S = 30.0

@@ -22,8 +22,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import atrium
+from atrium.base.errors import MissingDependencyError
 from atrium.cli.parser import CommandParser
-from atrium.errors import MissingDependencyError
 
 MIN_PYTHON, BELOW_PYTHON = (3, 11), (3, 14)
 MIN_MEMORY_MB, MIN_FREE_MB = 2000, 500
@@ -164,13 +164,13 @@ def _programs(runs_dir: Path) -> Iterator[Finding]:
 
 
 def _processor(runs_dir: Path) -> Iterator[Finding]:
-    from atrium.tracking.provenance import cpu_model, num_usable_cores
+    from atrium.runs.provenance import cpu_model, num_usable_cores
 
     yield Finding(level="ok", subject="cpu", text=f"{cpu_model()}, {num_usable_cores()} usable cores")
 
 
 def _gpu(runs_dir: Path) -> Iterator[Finding]:
-    from atrium.tracking.provenance import gpus
+    from atrium.runs.provenance import gpus
 
     found = gpus()
     if not found:
@@ -190,7 +190,7 @@ def _gpu(runs_dir: Path) -> Iterator[Finding]:
 
 def _cuda() -> Iterator[Finding]:
     """Whether the driver is new enough for the CUDA that torch was built with."""
-    from atrium.tracking.provenance import driver_cuda
+    from atrium.runs.provenance import driver_cuda
 
     driver, built = driver_cuda(), torch_cuda()
     if driver is None or built is None:
@@ -233,7 +233,7 @@ def _compiler() -> Iterator[Finding]:
 
 def _vllm() -> Iterator[Finding]:
     """Whether rollouts will be vLLM's, which is chosen by itself where there is a GPU."""
-    from atrium.rollout.vllm_environment import check_vllm
+    from atrium.engines.vllm_environment import check_vllm
 
     try:
         check_vllm("cuda")
@@ -247,7 +247,7 @@ def _vllm() -> Iterator[Finding]:
 def _memory(runs_dir: Path) -> Iterator[Finding]:
     import psutil
 
-    from atrium.tracking.provenance import memory_limit_mb
+    from atrium.runs.provenance import memory_limit_mb
 
     memory = psutil.virtual_memory()
     limit = memory_limit_mb()

@@ -7,10 +7,10 @@ import socket
 import sys
 from collections.abc import Sequence
 
+from atrium.base.errors import ConfigError
 from atrium.cli.parser import CommandParser
 from atrium.config.compose import compose
-from atrium.errors import ConfigError
-from atrium.rollout.settings import VllmSettings
+from atrium.engines.settings import VllmSettings
 
 _EXAMPLES = """\
 examples:

@@ -16,6 +16,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from atrium.base.errors import ConfigError, RunFolderError
+from atrium.base.nested import mapping_at, setting
+from atrium.base.plain_files import read_plain
+from atrium.base.recorded import as_finite, as_integer, as_interval, read_object
 from atrium.cli.app import loading
 from atrium.cli.parser import CommandParser, ask_for_plugins, files_explained
 from atrium.config.compose import compose, from_json, validated
@@ -27,18 +31,14 @@ from atrium.config.evaluation import (
     compose_evaluation,
     stored_evaluation,
 )
-from atrium.errors import ConfigError, RunFolderError
 from atrium.models.settings import HubModelSettings
-from atrium.nested import mapping_at, setting
-from atrium.plain_files import read_plain
-from atrium.tracking.end_summary import name_to_type
-from atrium.tracking.find import EVALUATED, WITH_CHECKPOINT, find_run
-from atrium.tracking.formatting import counted, number, printable, share, span
-from atrium.tracking.policy_origin import read_origin
-from atrium.tracking.printing import print_cells, print_json, say, tell
-from atrium.tracking.reader import EvaluationPoint, read_evaluations
-from atrium.tracking.recorded import as_finite, as_integer, as_interval, read_object
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.end_summary import name_to_type
+from atrium.runs.find import EVALUATED, WITH_CHECKPOINT, find_run
+from atrium.runs.formatting import counted, number, printable, share, span
+from atrium.runs.policy_origin import read_origin
+from atrium.runs.printing import print_cells, print_json, say, tell
+from atrium.runs.reader import EvaluationPoint, read_evaluations
+from atrium.runs.run_folder import RunFolder
 
 _DESCRIPTION = """\
 Evaluate a model on benchmarks: Mean@K, Pass@k, Maj@K and Pass^k with their intervals.
@@ -179,7 +179,7 @@ def _stored(wanted: str, runs_dir: str) -> tuple[EvaluationSettings, Path]:
 
 def _place_in_run(path: Path) -> tuple[RunFolder, int | None] | None:
     """The run, and the step if it is said, where a path leads to a run or into its checkpoints."""
-    from atrium.tracking.layout import step_of
+    from atrium.runs.layout import step_of
 
     if not path.is_dir():
         return None

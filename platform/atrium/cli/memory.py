@@ -10,15 +10,15 @@ from rich.console import Console
 
 from atrium.assemble.fitting import changed, fitting_changes
 from atrium.assemble.memory import PROMPT_TOKENS, USABLE_FRAC, needs_recomputation, planned_memory
+from atrium.base.errors import ConfigError
+from atrium.base.records import MemoryItem, Phase
 from atrium.cli.parser import CommandParser
 from atrium.config.compose import compose
 from atrium.config.machine import Machine, num_usable_cores
 from atrium.config.schema import RunConfig
-from atrium.errors import ConfigError
 from atrium.models.shape import ModelShape
 from atrium.planning.memory import peak_by_phase
-from atrium.records import MemoryItem, Phase
-from atrium.tracking.printing import print_json, print_numbers, standard_output, tell
+from atrium.runs.printing import print_json, print_numbers, standard_output, tell
 
 _GB = 1e9
 _EXAMPLES = """\

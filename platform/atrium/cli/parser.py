@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from atrium import plugins
-from atrium.errors import ConfigError, RunFolderError
-from atrium.tracking.recorded import read_object
+from atrium.base import plugins
+from atrium.base.errors import ConfigError, RunFolderError
+from atrium.base.recorded import read_object
 
 if TYPE_CHECKING:
-    from atrium.tracking.run_folder import RunFolder
+    from atrium.runs.run_folder import RunFolder
 
 
 class CommandParser(argparse.ArgumentParser):

@@ -12,8 +12,8 @@ import threading
 import time
 from pathlib import Path
 
+from atrium.base.errors import RunFolderError
 from atrium.cli.app import main as atrium
-from atrium.errors import RunFolderError
 from atrium.launch.rank_logs import print_into, rank_log
 
 _LOOK_S = 1.0

@@ -11,19 +11,19 @@ from rich.text import Text
 from atrium.assemble.graders import grader_version
 from atrium.assemble.regrading import Regraded, answers_of_rows, regrade
 from atrium.assemble.stored_answers import answers_of_file, is_answer_file
+from atrium.base.errors import ConfigError
+from atrium.base.nested import mapping_at, setting
+from atrium.base.recorded import read_object
+from atrium.base.records import VerdictKind
 from atrium.cli.parser import ask_for_plugins, files_explained
 from atrium.cli.samples import read_rows
 from atrium.config.compose import check_overrides, compose
 from atrium.config.nearest import shown
-from atrium.errors import ConfigError
 from atrium.grading.verifiers import Verifier
-from atrium.nested import mapping_at, setting
-from atrium.records import VerdictKind
-from atrium.tracking.find import WITH_SAMPLES, find_run
-from atrium.tracking.formatting import share
-from atrium.tracking.printing import print_cells, say, standard_output
-from atrium.tracking.recorded import read_object
-from atrium.tracking.sample_exports import write_csv
+from atrium.runs.find import WITH_SAMPLES, find_run
+from atrium.runs.formatting import share
+from atrium.runs.printing import print_cells, say, standard_output
+from atrium.runs.sample_exports import write_csv
 
 _MAX_LISTED = 20
 _FIELDS = (

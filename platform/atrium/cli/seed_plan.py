@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from atrium.errors import ConfigError
+from atrium.base.errors import ConfigError
 
 FLAGS = ("--planned-seeds", "--looks")
 

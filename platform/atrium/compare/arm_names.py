@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from atrium.base.errors import ConfigError
 from atrium.compare.run_settings import ABSENT, SEED, Settings, label, labels, method_keys
-from atrium.errors import ConfigError
 
 ALGORITHM, LABEL = "algorithm.name", "label"
 _TELLING_FIRST = ("divergence.kind", "divergence.delta", "regularizer.kl.kind", "model.kind")

@@ -17,7 +17,7 @@ from atrium.compare.simultaneous import Family
 from atrium.compare.statistics import Comparison, compare_arms, verdict
 from atrium.compare.verdicts import Verdict
 from atrium.evaluation.estimates import Interval
-from atrium.tracking.formatting import counted
+from atrium.runs.formatting import counted
 
 MACRO = "macro average"
 MEAN = "mean"

@@ -10,19 +10,19 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from atrium.base.errors import ConfigError
+from atrium.base.nested import flattened_text
+from atrium.base.recorded import read_object
 from atrium.compare.arm_names import NamedArm, name_arms
 from atrium.compare.run_settings import SEED, Settings, method_keys
 from atrium.compare.trust_region import window_of_run
-from atrium.errors import ConfigError
 from atrium.method.method import SECTIONS, Method
 from atrium.method.needs import Use
-from atrium.nested import flattened_text
-from atrium.tracking.find import started
-from atrium.tracking.method_settings import LENGTH, use_of
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState, StatusUnreadableError, read_status
-from atrium.windows import Window
+from atrium.method.windows import Window
+from atrium.runs.find import started
+from atrium.runs.method_settings import LENGTH, use_of
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState, StatusUnreadableError, read_status
 
 _NO_SETTING = ("algorithm.name", "algorithm.on_policy.")
 """What a method is called, and what is said of it, tells no methods apart."""

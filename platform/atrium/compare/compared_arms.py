@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from atrium.base.errors import ConfigError
+from atrium.base.recorded import read_object
 from atrium.compare.arm_names import NamedArm, find_arm
 from atrium.compare.arms import Arm, Arms, group_runs, is_finished, named_arms
 from atrium.compare.counted_runs import (
@@ -19,9 +21,7 @@ from atrium.compare.counted_runs import (
 )
 from atrium.compare.default_choice import default_baseline
 from atrium.compare.outcomes import At
-from atrium.errors import ConfigError
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.run_folder import RunFolder
 
 
 def compared_arms(

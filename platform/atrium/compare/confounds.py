@@ -13,15 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from atrium.base.nested import flattened_text, mapping_at, setting
+from atrium.base.recorded import read_object
 from atrium.compare.arms import Arm
 from atrium.compare.run_settings import ABSENT, differing, short_number
 from atrium.config.presets import settings_outside
 from atrium.method.method import SECTIONS
-from atrium.nested import flattened_text, mapping_at, setting
-from atrium.tracking.layout import SWEEPS_DIR
-from atrium.tracking.method_settings import tells_methods_apart
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.layout import SWEEPS_DIR
+from atrium.runs.method_settings import tells_methods_apart
+from atrium.runs.run_folder import RunFolder
 
 MOST_QUOTED = 3
 """More confounds than this leave no sentence that can be quoted."""

@@ -18,8 +18,8 @@ from atrium.compare.curve_index import recorded_curves
 from atrium.compare.simultaneous import Family, SeedSpread
 from atrium.compare.unpaired import unpaired_spread
 from atrium.evaluation.estimates import Interval
-from atrium.tracking.curve_outcomes import CurveOutcome
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.curve_outcomes import CurveOutcome
+from atrium.runs.run_folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

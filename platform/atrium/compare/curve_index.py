@@ -23,11 +23,11 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 from numpy.typing import NDArray
 
-from atrium.plain_files import open_plain
-from atrium.tracking.atomic import TEMPORARY_PREFIX
-from atrium.tracking.json_lines import decode_line
-from atrium.tracking.recorded import as_integer, number_or_nan
-from atrium.tracking.run_folder import RunFolder
+from atrium.base.atomic import TEMPORARY_PREFIX
+from atrium.base.json_lines import decode_line
+from atrium.base.plain_files import open_plain
+from atrium.base.recorded import as_integer, number_or_nan
+from atrium.runs.run_folder import RunFolder
 
 Column = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from atrium.metrics import NUM_TOKENS, STEP_S
+from atrium.base.metrics import NUM_TOKENS, STEP_S
 
 Column = NDArray[np.float64]
 _MAX_GRID = 4000

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from atrium.base.nested import flattened_text
+from atrium.base.recorded import read_object
 from atrium.compare.arm_names import NamedArm, name_arms
 from atrium.compare.arms import Arm
 from atrium.compare.run_settings import Settings
-from atrium.nested import flattened_text
-from atrium.tracking.find import is_failed_start, list_runs, started
-from atrium.tracking.layout import SWEEPS_DIR
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.find import is_failed_start, list_runs, started
+from atrium.runs.layout import SWEEPS_DIR
+from atrium.runs.run_folder import RunFolder
 
 ANNOTATIONS = "annotations.json"
 """The file of a run's folder that holds what people noted about it."""

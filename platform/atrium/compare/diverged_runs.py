@@ -12,7 +12,7 @@ import numpy as np
 
 from atrium.compare.arms import Arm
 from atrium.compare.outcomes import Answers, At, EvaluatedRun, OutcomeTable, evaluations_at, read_answers
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.run_folder import RunFolder
 
 Tables = Mapping[str, Mapping[str, OutcomeTable]]
 """Outcomes by benchmark and arm."""

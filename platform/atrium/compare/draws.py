@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from atrium.base.nested import setting
 from atrium.compare.arms import Arm
 from atrium.compare.outcomes import EvaluatedRun
-from atrium.nested import setting
 
 
 @dataclass(frozen=True, slots=True)

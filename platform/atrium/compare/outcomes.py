@@ -19,18 +19,18 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from atrium.base.errors import RunFolderError
+from atrium.base.recorded import read_object
+from atrium.base.records import CLUSTER
+from atrium.base.seeding import derive_seed
 from atrium.compare.clusters import cluster_numbers
 from atrium.compare.crossed import Values
 from atrium.compare.curve_index import recorded_curves
 from atrium.compare.curves import Axis, at_steps
-from atrium.errors import RunFolderError
 from atrium.evaluation.estimates import pass_at_k
-from atrium.records import CLUSTER
-from atrium.seeding import derive_seed
-from atrium.tracking.reader import EvaluationPoint, read_evaluations
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.sample_files import read_samples
+from atrium.runs.reader import EvaluationPoint, read_evaluations
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.sample_files import read_samples
 
 
 class At(StrEnum):

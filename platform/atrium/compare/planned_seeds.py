@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from atrium.base.recorded import read_object
 from atrium.compare.arms import Arm
 from atrium.compare.counted_runs import MissingRun
-from atrium.tracking.find import started
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.find import started
+from atrium.runs.run_folder import RunFolder
 
 NOT_PLANNED = (
     "number of seeds not planned: if tested after every new seed, up to 16 % of equal methods are called "

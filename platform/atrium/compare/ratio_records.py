@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from atrium.base.json_lines import decode_line
+from atrium.base.plain_files import MAX_LINES_BYTES, read_plain
 from atrium.compare.trust_region import RatioCounts, counts_of_record, evenly_chosen, no_counts
-from atrium.plain_files import MAX_LINES_BYTES, read_plain
-from atrium.tracking.json_lines import decode_line
 
 _MAX_LINES = 300
 _STEP = re.compile(rb'\{"step":(\d{1,15})[,}]')

@@ -21,8 +21,8 @@ from atrium.compare.robust import interquartile_of
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
 from atrium.compare.verdicts import points, rounded_up, signed
 from atrium.evaluation.estimates import Interval
-from atrium.tracking.formatting import counted
-from atrium.windows import Window
+from atrium.method.windows import Window
+from atrium.runs.formatting import counted
 
 NOTHING = "–"
 EQUAL_WINDOWS = "their windows [l, u] are equal"

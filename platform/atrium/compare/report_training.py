@@ -7,14 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from atrium.base.metrics import (
+    KL_BEFORE_UPDATE,
+    OUTSIDE_BEFORE_UPDATE_FRAC,
+    REWARD,
+    STALENESS_STEPS,
+    Quantity,
+)
 from atrium.compare.arm_curves import compare_curves
 from atrium.compare.arms import Arm
 from atrium.compare.curve_index import recorded_curves
 from atrium.compare.curve_tables import outcome_table
 from atrium.compare.curves import Axis, Band, Column, GroupCurve, axis_values, curve, group_curve
 from atrium.compare.report_tables import NOTHING, ReportTable
-from atrium.metrics import KL_BEFORE_UPDATE, OUTSIDE_BEFORE_UPDATE_FRAC, REWARD, STALENESS_STEPS, Quantity
-from atrium.tracking.curve_outcomes import Area
+from atrium.runs.curve_outcomes import Area
 
 _AGE = (
     (STALENESS_STEPS, "age of a batch, steps", 1.0),

@@ -42,9 +42,9 @@ from atrium.compare.outcomes import (
 from atrium.compare.pairing import ranges_text
 from atrium.compare.planned_seeds import PlannedArms, planned_arms
 from atrium.compare.power import Plan, plan
-from atrium.tracking.find import started
-from atrium.tracking.formatting import counted
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.find import started
+from atrium.runs.formatting import counted
+from atrium.runs.run_folder import RunFolder
 
 MEASURES = (MEAN, PASS)
 _UNEQUAL = 0.1

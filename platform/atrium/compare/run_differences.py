@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from atrium.nested import flattened_text
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
+from atrium.base.nested import flattened_text
+from atrium.base.recorded import read_object
+from atrium.runs.run_folder import RunFolder
 
 ABSENT = "–"
 """What is shown where only the other run recorded a key; a setting that is off is `null`."""

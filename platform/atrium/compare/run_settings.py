@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from atrium.tracking.method_settings import tells_methods_apart
+from atrium.runs.method_settings import tells_methods_apart
 
 Settings = Mapping[str, str]
 """Settings by dotted key, every value as text (`nested.flattened_text`)."""

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from atrium.errors import RunFolderError
+from atrium.base.errors import RunFolderError
+from atrium.base.plain_files import open_plain
+from atrium.base.recorded import read_object
 from atrium.method.divergences import Divergence
-from atrium.plain_files import open_plain
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
-from atrium.windows import Window
+from atrium.method.windows import Window
+from atrium.runs.run_folder import RunFolder
 
 Counts = NDArray[np.float64]
 

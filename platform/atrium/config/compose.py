@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import YAMLError
 
+from atrium.base.errors import ConfigError
 from atrium.config.consistency import check_consistency
 from atrium.config.earlier import upgraded
 from atrium.config.files import CONFIG_NAME, LOCAL, check_method_name, conf_folder, parse_yaml, read_groups
@@ -39,8 +40,7 @@ from atrium.config.overrides import (
 from atrium.config.own_files import expand_files
 from atrium.config.scale import check_scale, choose_by_source, scale_notes
 from atrium.config.schema import RunConfig
-from atrium.errors import ConfigError
-from atrium.rollout.settings import EngineSettings
+from atrium.engines.settings import EngineSettings
 
 HYDRA_VERSION_BASE = "1.3"
 

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from atrium.base.errors import ConfigError
+from atrium.base.section import Count, Parallel
 from atrium.config.machine import LARGE_BATCH_TOKENS
-from atrium.errors import ConfigError
+from atrium.engines.settings import EngineSettings
 from atrium.launch.settings import NodeSettings
-from atrium.rollout.settings import EngineSettings
-from atrium.section import Count, Parallel
 
 
 class ComputeConfig(NodeSettings):

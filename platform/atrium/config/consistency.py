@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from atrium.base.errors import ConfigError
 from atrium.config.compute import check_processes, divisors
 from atrium.config.schema import RunConfig
 from atrium.config.tasks import (
@@ -17,7 +18,6 @@ from atrium.config.tasks import (
     ProblemsDatasetConfig,
     SuiteBenchmarkConfig,
 )
-from atrium.errors import ConfigError
 from atrium.grading.verifiers import MultipleChoiceVerifier
 from atrium.models.settings import HubModelSettings, TinyModelSettings
 

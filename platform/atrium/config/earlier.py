@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from atrium.nested import mapping_at, setting
-from atrium.rollout.declaration import REMOVED_PLACE_SETTINGS, SERVER_SETTINGS, EngineSettings
+from atrium.base.nested import mapping_at, setting
+from atrium.engines.declaration import REMOVED_PLACE_SETTINGS, SERVER_SETTINGS, EngineSettings
 
 _REMOVED_PLACEMENTS = ("beside", "cluster")
 

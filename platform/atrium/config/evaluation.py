@@ -14,15 +14,15 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
+from atrium.base.errors import ConfigError, RunFolderError
+from atrium.base.nested import flattened
 from atrium.config.compose import check_overrides, compose, validated
 from atrium.config.compute import ONE_PROCESS, check_alone
 from atrium.config.earlier import upgraded
 from atrium.config.files import conf_folder, options_of
 from atrium.config.nearest import shown
 from atrium.config.schema import RunConfig
-from atrium.errors import ConfigError, RunFolderError
 from atrium.models.settings import HubModelSettings
-from atrium.nested import flattened
 
 EXPERIMENT = "evaluations"
 """The folder below runs_dir that evaluations are filed in, unless experiment_name says otherwise."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from atrium.errors import ConfigError
-from atrium.plain_files import read_plain
+from atrium.base.errors import ConfigError
+from atrium.base.plain_files import read_plain
 
 CONFIG_NAME = "config"
 LOCAL = "local"

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from atrium.base.errors import ConfigError
+from atrium.base.section import Axis
 from atrium.config.machine import AUTO_KEYS
 from atrium.config.nearest import MAX_LISTED, nearest_key, shown, suggestion
-from atrium.errors import ConfigError
-from atrium.section import Axis
 
 DISCRIMINATORS = ("kind", "engine")
 """The keys by which sections of several kinds are told apart."""

@@ -9,6 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 from yaml import YAMLError
 
+from atrium.base.errors import ConfigError
+from atrium.base.nested import flattened, mapping_at, put, setting
+from atrium.base.section import Section
 from atrium.config.files import conf_folder, parse_yaml, read_groups, read_yaml
 from atrium.config.messages import config_error
 from atrium.config.nearest import shown, suggestion
@@ -23,13 +26,10 @@ from atrium.config.presets import (
     read_preset,
     read_settings,
 )
-from atrium.errors import ConfigError
 from atrium.method.algorithm import Algorithm
 from atrium.method.divergences import Divergence
 from atrium.method.method import SECTIONS, Method
 from atrium.method.regularizers import Regularizer
-from atrium.nested import flattened, mapping_at, put, setting
-from atrium.section import Section
 
 _ANY_METHOD = "grpo"
 MAX_NEW_TOKENS = "rollout.max_new_tokens"

@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from atrium.base.nested import mapping_at
+from atrium.base.section import Section
 from atrium.config.messages import DISCRIMINATORS, sections_at
-from atrium.nested import mapping_at
-from atrium.section import Section
 
 _UNDECIDED = "auto"
 

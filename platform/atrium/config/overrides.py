@@ -17,9 +17,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 
+from atrium.base.errors import ConfigError
 from atrium.config.files import LOCAL
 from atrium.config.nearest import MAX_LISTED, nearest, shown, suggestion
-from atrium.errors import ConfigError
 
 _MAX_DEPTH = 32
 _PLAIN_INTERPOLATION = re.compile(r"\$\{[\w.]+\}")

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from atrium.base.errors import ConfigError
 from atrium.config.files import read_yaml
 from atrium.config.nearest import shown
-from atrium.errors import ConfigError
 
 WHOLE_RUN = frozenset({"debug", "experiment", "recipe"})
 """Groups whose files set keys of the whole run; those of any other set keys of their own section."""

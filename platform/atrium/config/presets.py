@@ -17,15 +17,15 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from atrium.base.errors import ConfigError
+from atrium.base.nested import flattened_text
 from atrium.config.files import check_method_name, conf_folder, options_of, parse_yaml
 from atrium.config.messages import config_error
 from atrium.config.nearest import shown, suggestion
-from atrium.errors import ConfigError
 from atrium.method.algorithm import Algorithm
 from atrium.method.divergences import Divergence
 from atrium.method.method import SECTIONS, Method
 from atrium.method.regularizers import Regularizer
-from atrium.nested import flattened_text
 
 _OVERRIDE = re.compile(r"override /(\w+)@_global_\.\w+")
 _REFERENCE = re.compile(r"\$\{(\w+)\.(\w+)\}")

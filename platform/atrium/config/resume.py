@@ -13,13 +13,13 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
+from atrium.base.errors import ConfigError
+from atrium.base.nested import put, setting
 from atrium.config.compose import check_overrides, compose, validated
 from atrium.config.machine import AUTO_KEYS
 from atrium.config.nearest import shown
 from atrium.config.schema import BranchConfig, RunConfig
-from atrium.errors import ConfigError
-from atrium.nested import put, setting
-from atrium.rollout.declaration import PLACE_SETTINGS
+from atrium.engines.declaration import PLACE_SETTINGS
 from atrium.train.settings import OptimizerSettings, learning_rate_at
 
 MAY_CHANGE = (

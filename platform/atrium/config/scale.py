@@ -13,12 +13,12 @@ from pathlib import Path
 
 from hydra.core.override_parser.types import Override
 
+from atrium.base.errors import ConfigError
+from atrium.base.plain_files import read_plain
 from atrium.config.files import parse_yaml
 from atrium.config.schema import RunConfig
-from atrium.errors import ConfigError
 from atrium.models.settings import HubModelSettings
 from atrium.models.shape import read_shape
-from atrium.plain_files import read_plain
 
 LARGE_MODEL = 500_000_000
 """Parameters from which on a model is fine-tuned at about 1e-6."""

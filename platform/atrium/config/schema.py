@@ -11,8 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from atrium.base.section import Count, FolderName, Section, Seed, Text
 from atrium.config.compute import ComputeConfig
 from atrium.config.tasks import BenchmarkConfig, DatasetConfig
+from atrium.engines.declaration import Sampling
+from atrium.engines.settings import EngineSettings, EngineUse
 from atrium.grading.rewards import Reward
 from atrium.grading.verifiers import Verifier
 from atrium.method.algorithm import Algorithm
@@ -21,9 +24,6 @@ from atrium.method.method import Method
 from atrium.method.needs import Use
 from atrium.method.regularizers import Regularizer
 from atrium.models.settings import ModelSettings
-from atrium.rollout.declaration import Sampling
-from atrium.rollout.settings import EngineSettings, EngineUse
-from atrium.section import Count, FolderName, Section, Seed, Text
 from atrium.train.settings import OptimizerSettings
 
 MIN_PLANNED_SEEDS = 3

@@ -6,11 +6,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from atrium.base.section import Count, CountOrZero, Day, FolderName, Section, Seed
 from atrium.data.contamination import Contamination
 from atrium.data.settings import ArithmeticSettings, ProblemFiles, Scalar
 from atrium.grading.procedural import ReasoningGymVerifier
 from atrium.grading.verifiers import MultipleChoiceVerifier, Verifier
-from atrium.section import Count, CountOrZero, Day, FolderName, Section, Seed
 
 
 class ArithmeticDatasetConfig(ArithmeticSettings):

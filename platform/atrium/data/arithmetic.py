@@ -13,12 +13,12 @@ import re
 from collections.abc import Iterator, Set
 from itertools import accumulate, islice, pairwise
 
+from atrium.base.errors import ConfigError
+from atrium.base.records import Problem
+from atrium.base.seeding import derive_seed
 from atrium.data.problems import Dataset
 from atrium.data.settings import ArithmeticSettings
 from atrium.data.splits import Splits
-from atrium.errors import ConfigError
-from atrium.records import Problem
-from atrium.seeding import derive_seed
 
 _DIGITS = range(1, 10)
 _TERM = re.compile(r"[+-]?[1-9]")

@@ -14,8 +14,8 @@ from functools import cache
 from types import FrameType
 from typing import Any, Protocol, Self
 
-from atrium.errors import ConfigError
-from atrium.section import CountOrZero
+from atrium.base.errors import ConfigError
+from atrium.base.section import CountOrZero
 
 MAX_CHARS = 1 << 20
 """The longest chat template that is compiled; the longest of published models have some 20,000."""

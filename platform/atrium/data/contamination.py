@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from atrium.base.records import Problem
+from atrium.base.section import Count, Frac, Section
 from atrium.data.splits import question_key
-from atrium.records import Problem
-from atrium.section import Count, Frac, Section
 
 _WORD = re.compile(r"\\?[a-z]+|[0-9]+|[^\sa-z0-9$~{}\\]")
 _LAYOUT = re.compile(r"\\(?:left|right|displaystyle)(?![a-z])")

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from atrium.base.errors import DataError
+from atrium.base.records import CLUSTER, Problem
 from atrium.data.choices import COLUMNS, choice_columns
 from atrium.data.fields import BoxReader, UnreadableValueError, look_up
 from atrium.data.row_problems import RowProblem, RowReader
 from atrium.data.rows import Row
 from atrium.data.settings import ProblemFiles
 from atrium.data.splits import question_key
-from atrium.errors import DataError
-from atrium.records import CLUSTER, Problem
 
 _MAX_LISTED = 5
 _MAX_SHOWN_CHARS = 90

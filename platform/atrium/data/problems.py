@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from atrium.errors import DataError
-from atrium.records import Problem
-from atrium.seeding import derive_seed
+from atrium.base.errors import DataError
+from atrium.base.records import Problem
+from atrium.base.seeding import derive_seed
 
 
 def content_hash(problems: Sequence[Problem]) -> str:

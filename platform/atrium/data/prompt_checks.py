@@ -6,11 +6,11 @@ import difflib
 import re
 from collections.abc import Callable
 
+from atrium.base.errors import ConfigError
+from atrium.base.processes import bounded_memory
+from atrium.base.records import Problem
 from atrium.data.chat_templates import ChatTokenizer, Option, moved_clock, options_of
 from atrium.data.prompts import FIRST_PROMPT_BYTES, PromptTemplate, encode_prompt
-from atrium.errors import ConfigError
-from atrium.processes import bounded_memory
-from atrium.records import Problem
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}")
 _OTHER_TEXT = "Answer in one word."

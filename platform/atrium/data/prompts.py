@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from pydantic import AfterValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
 
+from atrium.base.errors import ConfigError
+from atrium.base.processes import bounded_memory
+from atrium.base.records import Problem, TokenIds
+from atrium.base.section import Section, Text
 from atrium.data.chat_templates import ChatTokenizer, Option, conversation_tokens
-from atrium.errors import ConfigError
-from atrium.processes import bounded_memory
-from atrium.records import Problem, TokenIds
-from atrium.section import Section, Text
 
 FIRST_PROMPT_BYTES = 2 << 30
 """Memory that the first prompt may take, which bounds what a chat template can do."""

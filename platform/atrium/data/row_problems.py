@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from atrium.base.records import CLUSTER
 from atrium.data.choices import Choices, choices_of
 from atrium.data.conversations import Asked, asked
 from atrium.data.fields import (
@@ -22,7 +23,6 @@ from atrium.data.fields import (
 from atrium.data.instructions import without_instruction
 from atrium.data.rows import Row
 from atrium.data.settings import ProblemFiles
-from atrium.records import CLUSTER
 
 _SYSTEM = {
     "keep": "prompts have a system turn, which precedes that of model.prompt",

@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atrium.errors import DataError
-from atrium.plain_files import MAX_LINES_BYTES, open_plain, read_plain
+from atrium.base.errors import DataError
+from atrium.base.plain_files import MAX_LINES_BYTES, open_plain, read_plain
 
 Row = Mapping[str, Any]
 

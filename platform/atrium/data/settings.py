@@ -11,10 +11,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
+from atrium.base.errors import ConfigError
+from atrium.base.section import Count, FolderName, Section, Seed, Text
 from atrium.data.choices import COLUMNS
 from atrium.data.fields import steps_of
-from atrium.errors import ConfigError
-from atrium.section import Count, FolderName, Section, Seed, Text
 
 ProblemCount = Annotated[int, Field(ge=1, le=1_000_000)]
 

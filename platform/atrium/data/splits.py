@@ -13,9 +13,9 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from atrium.base.errors import DataError
+from atrium.base.records import Problem
 from atrium.data.problems import Dataset
-from atrium.errors import DataError
-from atrium.records import Problem
 
 _LAYOUT = re.compile(
     r"\\(?:left|right|displaystyle|textstyle|quad|qquad|limits)(?![A-Za-z])|\\[,;:! ()\[\]]|[\s$~]"

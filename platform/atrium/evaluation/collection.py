@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from atrium.base.records import Completion, EvaluatedSample, FinishReason, Problem, Verdict
 from atrium.grading.grader import Grader
-from atrium.records import Completion, EvaluatedSample, FinishReason, Problem, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,16 +18,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from atrium.errors import ConfigError, DataError, EngineError
+from atrium.base.errors import ConfigError, DataError, EngineError
+from atrium.base.records import Completion, EvaluatedSample, Problem, TokenIds
+from atrium.base.seeding import derive_seed
+from atrium.engines.declaration import WaveSize
+from atrium.engines.engine import Engine, GenerationRequest, SamplingParams
 from atrium.evaluation.collection import Collection, Watch
 from atrium.evaluation.estimates import Values
 from atrium.evaluation.majority import majority_at
 from atrium.evaluation.results import Results, summarize
 from atrium.grading.grader import Grader
-from atrium.records import Completion, EvaluatedSample, Problem, TokenIds
-from atrium.rollout.declaration import WaveSize
-from atrium.rollout.engine import Engine, GenerationRequest, SamplingParams
-from atrium.seeding import derive_seed
 
 _SMALL_WAVES = WaveSize()
 

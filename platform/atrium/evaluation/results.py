@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atrium.base.records import EvaluatedSample, FinishReason, VerdictKind
 from atrium.evaluation.estimates import (
     Counts,
     Interval,
@@ -27,7 +28,6 @@ from atrium.evaluation.estimates import (
     sampling_interval,
 )
 from atrium.grading.grader import ENDLESS_THOUGHT
-from atrium.records import EvaluatedSample, FinishReason, VerdictKind
 
 Results = dict[str, Any]
 """Numbers, null, and lists and dictionaries of them."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from atrium.records import REASONING_MARKERS
+from atrium.base.records import REASONING_MARKERS
 
 ANSWER = "{answer}"
 """Where the answer stands in words around it."""

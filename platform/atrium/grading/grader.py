@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from atrium.records import Verdict
+from atrium.base.records import Verdict
 
 GRADER_VERSION = 3
 """Counts the changes of verdicts: raised whenever an answer may get another verdict than before."""

@@ -16,15 +16,15 @@ from concurrent.futures import Future
 from types import MappingProxyType, TracebackType
 from typing import Any
 
-from atrium import plugins
-from atrium.errors import ConfigError, GraderError
+from atrium.base import plugins
+from atrium.base.errors import ConfigError, GraderError
+from atrium.base.records import Verdict, VerdictKind
 from atrium.grading.equivalence import Finding
 from atrium.grading.extraction import answer_text
 from atrium.grading.grader import ENDLESS_THOUGHT
 from atrium.grading.normalization import MAX_ANSWER_CHARS
 from atrium.grading.supervisor import Defect, Failure, Outcome, Reply, Supervisor
 from atrium.grading.verifiers import PlacedVerifier, Verifier, place_of
-from atrium.records import Verdict, VerdictKind
 
 _MAX_KNOWN = 16_384
 

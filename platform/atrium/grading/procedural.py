@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import JsonValue
 
-from atrium.errors import DataError, install_command
+from atrium.base.errors import DataError, install_command
 from atrium.grading import equivalence
 from atrium.grading.equivalence import Finding
 from atrium.grading.verifiers import ExpressionVerifier

@@ -22,10 +22,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from atrium.errors import ConfigError, PluginError
-from atrium.records import Completion, FinishReason, Problem, Verdict, VerdictKind
-from atrium.section import Axis, Count, Number, Positive, Section
-from atrium.seeding import derive_seed
+from atrium.base.errors import ConfigError, PluginError
+from atrium.base.records import Completion, FinishReason, Problem, Verdict, VerdictKind
+from atrium.base.section import Axis, Count, Number, Positive, Section
+from atrium.base.seeding import derive_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

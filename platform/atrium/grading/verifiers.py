@@ -25,7 +25,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from atrium.errors import DataError
+from atrium.base.errors import DataError
+from atrium.base.section import Axis, NonNegative, Parallel, Positive, Text, Wait
 from atrium.grading import equivalence
 from atrium.grading.arithmetic import evaluate
 from atrium.grading.equivalence import Finding
@@ -35,7 +36,6 @@ from atrium.grading.soundness import restated
 from atrium.grading.structure import unlabelled
 from atrium.grading.symbolic import numeric_value
 from atrium.grading.values import Tolerance, Value, close
-from atrium.section import Axis, NonNegative, Parallel, Positive, Text, Wait
 
 _FONT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*(?=\{)|[{}$*]|\\[() ,;]")
 _LEADING_LETTER = re.compile(r"\s*[(\[]?\s*([A-Za-z])\s*(?:[)\].:,]|\s|$)")

@@ -10,7 +10,7 @@ import errno
 import ipaddress
 import socket
 
-from atrium.errors import ConfigError
+from atrium.base.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)

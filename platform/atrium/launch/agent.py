@@ -27,7 +27,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousError
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend, create_backend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
-from atrium.errors import ConfigError, RankError
+from atrium.base.errors import ConfigError, RankError
 from atrium.launch.addresses import LOOPBACK
 from atrium.launch.rank_logs import last_words, rank_log, size_of
 from atrium.launch.settings import NodeSettings

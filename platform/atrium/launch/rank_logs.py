@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from atrium.plain_files import append_plain, open_plain
+from atrium.base.plain_files import append_plain, open_plain
 
 _ERROR = "error: "
 _OF_ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b.*")

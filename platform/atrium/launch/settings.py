@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atrium.section import Count, CountOrZero, Parallel, Section, Text, Wait
+from atrium.base.section import Count, CountOrZero, Parallel, Section, Text, Wait
 
 
 class SlurmSettings(Section):

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atrium import plugins
-from atrium.errors import AtriumError, ConfigError, Interrupted, MissingDependencyError, install_command
+from atrium.base import plugins
+from atrium.base.errors import AtriumError, ConfigError, Interrupted, MissingDependencyError, install_command
 from atrium.launch.rank_logs import last_words
 from atrium.launch.settings import SlurmSettings
 from atrium.launch.slurm_task import RunJob

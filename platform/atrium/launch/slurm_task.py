@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atrium.processes import is_alive
+from atrium.base.processes import is_alive
 
 RUN_FILE_VARIABLE = "ATRIUM_RUN_FILE"
 """Names the file that the run's folder is written into, so that a job that is queued again finds it."""

@@ -16,14 +16,14 @@ from pathlib import Path
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
-from atrium.errors import AtriumError, ConfigError, Interrupted, MemoryExhaustedError, RankError
+from atrium.base.errors import AtriumError, ConfigError, Interrupted, MemoryExhaustedError, RankError
+from atrium.base.processes import stop_requests
 from atrium.launch.agent import Meeting, NodeAgent, RankFailure, signal_name
 from atrium.launch.rank_logs import ranks_dir
 from atrium.launch.settings import NodeSettings
-from atrium.processes import stop_requests
-from atrium.tracking.find import is_failed_start
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import (
+from atrium.runs.find import is_failed_start
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import (
     DIVERGED,
     RunState,
     RunStatus,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from atrium.section import NonNegative, Number, PositiveFrac, Section
+from atrium.base.section import NonNegative, Number, PositiveFrac, Section
 
 
 class Advantage(Section):

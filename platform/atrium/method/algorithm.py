@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from atrium.base.section import Exponent, Positive, Section
 from atrium.method.advantages import Advantage
 from atrium.method.corrections import Correction, NoCorrection
 from atrium.method.groups import GroupFilter
@@ -12,7 +13,6 @@ from atrium.method.reductions import Reduction
 from atrium.method.references import NoReference, Reference
 from atrium.method.surrogates import Surrogate
 from atrium.method.token_weights import AllTokens, TokenWeight
-from atrium.section import Exponent, Positive, Section
 
 
 class OnPolicy(Section):

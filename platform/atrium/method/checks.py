@@ -5,7 +5,7 @@ Every rule is one line that names the two settings that clash and a value to cho
 
 from __future__ import annotations
 
-from atrium.errors import ConfigError
+from atrium.base.errors import ConfigError
 from atrium.method.advantages import Advantage
 from atrium.method.algorithm import Algorithm
 from atrium.method.corrections import MaskedImportance

@@ -11,8 +11,8 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
+from atrium.base.section import Axis, NonNegative, Positive
 from atrium.method.needs import NOTHING, Anchor, Needs
-from atrium.section import Axis, NonNegative, Positive
 
 
 class Correction(Axis, axis=True):

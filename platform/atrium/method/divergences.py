@@ -14,10 +14,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from atrium import windows
+from atrium.base.section import AboveOne, Axis, Count, PositiveFrac
+from atrium.method import windows
 from atrium.method.needs import NOTHING, Needs
-from atrium.section import AboveOne, Axis, Count, PositiveFrac
-from atrium.windows import RatioDivergence, Window, find_root
+from atrium.method.windows import RatioDivergence, Window, find_root
 
 Budget = Annotated[float, Field(ge=1e-12, le=100.0)]
 _LEAST_LOG_ODDS = -750.0
@@ -81,7 +81,7 @@ class NoDivergence(Divergence):
 
 
 class BudgetDivergence(Divergence):
-    """A divergence that is a function of the ratio alone, with one budget; see `atrium.windows`."""
+    """A divergence that is a function of the ratio alone, with one budget; see `atrium.method.windows`."""
 
     kind: Literal[
         "ratio",

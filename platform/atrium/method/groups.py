@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from atrium.section import Count, Section
+from atrium.base.section import Count, Section
 
 
 class GroupFilter(Section):

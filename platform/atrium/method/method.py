@@ -8,13 +8,13 @@ from functools import reduce
 from math import isfinite, log, sqrt
 from typing import Any
 
+from atrium.base.section import Section
 from atrium.method.algorithm import Algorithm
 from atrium.method.checks import check_anchors, check_parts
 from atrium.method.divergences import Divergence
 from atrium.method.needs import NOTHING, Anchor, Needs, Use
 from atrium.method.regularizers import Regularizer
 from atrium.method.words import describe
-from atrium.section import Section
 
 SECTIONS = ("algorithm", "divergence", "regularizer")
 """The sections of a run that its method consists of."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from atrium.base.section import Positive, Section
 from atrium.method.needs import Anchor, Needs
-from atrium.section import Positive, Section
 
 Level = Literal["token", "sequence_mean", "sequence", "none"]
 

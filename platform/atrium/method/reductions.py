@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from atrium.base.section import Axis, Positive
 from atrium.method.needs import NOTHING, Needs
-from atrium.section import Axis, Positive
 
 
 class Reduction(Axis, axis=True):

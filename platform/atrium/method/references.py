@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from atrium.section import Axis, Count, Positive
+from atrium.base.section import Axis, Count, Positive
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from atrium.base.section import Exponent, NonNegative, Positive, Section
 from atrium.method.needs import Anchor, Needs
-from atrium.section import Exponent, NonNegative, Positive, Section
 
 Estimator = Literal["k1", "k1_absolute", "k2", "k3", "k3_straight_through", "fkl", "rkl", "ufkl", "urkl"]
 KLCorrection = Literal["none", "weight", "detached_weight"]

@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from atrium.base.section import AboveOne, Axis, NonNegative, Positive
 from atrium.method.needs import NOTHING, Needs
 from atrium.method.ratios import Level
-from atrium.section import AboveOne, Axis, NonNegative, Positive
 
 _MEANING = Field(
     description="How the surrogate reaches the policy: through w (pathwise), or as a detached weight (score)."

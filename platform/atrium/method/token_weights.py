@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from atrium.base.section import AboveOne, Axis, Number, Positive, PositiveFrac
 from atrium.method.needs import NOTHING, Anchor, Needs
-from atrium.section import AboveOne, Axis, Number, Positive, PositiveFrac
 
 
 class TokenWeight(Axis, axis=True):

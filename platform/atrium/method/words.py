@@ -10,7 +10,7 @@ from atrium.method.algorithm import Algorithm
 from atrium.method.divergences import Divergence
 from atrium.method.needs import Anchor
 from atrium.method.regularizers import EntropyBonus, KLPenalty, Regularizer
-from atrium.windows import Window
+from atrium.method.windows import Window
 
 _BASELINES = {
     "none": "R",

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from atrium.base.seeding import derive_seed
 from atrium.data.arithmetic import (
     draw_questions,
     guessed_answer,
@@ -28,7 +29,6 @@ from atrium.data.arithmetic import (
 )
 from atrium.data.settings import ArithmeticSettings
 from atrium.models.tiny import PIECE
-from atrium.seeding import derive_seed
 
 Demonstrator = Callable[[str], str]
 """Question to completion, without the end token."""

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from atrium.errors import CheckpointError
+from atrium.base.errors import CheckpointError
 from atrium.models.settings import LoraSettings
 from atrium.models.shape import chosen_maps
 

@@ -28,7 +28,7 @@ from transformers import (
 )
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from atrium.errors import CheckpointError, ConfigError
+from atrium.base.errors import CheckpointError, ConfigError
 from atrium.models.context import Context
 from atrium.models.lora import ADAPTER_FOLDER, has_lora, host_weights, merged_weights, write_adapter
 from atrium.models.sources import buildable, locate, one_line, quiet, readable

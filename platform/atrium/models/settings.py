@@ -9,10 +9,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
+from atrium.base.nested import flattened
+from atrium.base.section import SMALLEST, Count, CountOrZero, Day, Frac, Positive, Rate, Section, Seed, Text
 from atrium.data.prompts import Prompt
 from atrium.models.shape import OTHER_SIZES, SIZES
-from atrium.nested import flattened
-from atrium.section import SMALLEST, Count, CountOrZero, Day, Frac, Positive, Rate, Section, Seed, Text
 
 TOKENS = (
     *("<pad>", "<unk>", "<eos>", "<q>", "<a>"),

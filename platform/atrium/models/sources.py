@@ -16,7 +16,7 @@ from huggingface_hub import errors as hub
 from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
-from atrium.errors import AtriumError, CheckpointError, ConfigError
+from atrium.base.errors import AtriumError, CheckpointError, ConfigError
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 # What transformers raises for a folder that is damaged or not a language model: it has no type of its own

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from atrium.records import REASONING_MARKERS
+from atrium.base.records import REASONING_MARKERS
 
 
 class TextDecoder:

@@ -22,8 +22,10 @@ import torch
 import transformers
 from safetensors import SafetensorError
 
+from atrium.base.errors import AtriumError, CheckpointError, ConfigError, TrainingDivergedError
+from atrium.base.plain_files import MAX_LINES_BYTES, read_plain
+from atrium.base.seeding import derive_seed
 from atrium.data.settings import ArithmeticSettings
-from atrium.errors import AtriumError, CheckpointError, ConfigError, TrainingDivergedError
 from atrium.models.demonstrations import (
     PackedBatch,
     clean_demonstrator,
@@ -34,8 +36,6 @@ from atrium.models.demonstrations import (
 from atrium.models.policy import Policy, load_policy, staged, write_policy
 from atrium.models.settings import TOKENS, TinySettings, WarmupSettings
 from atrium.models.tiny import CHAT_TEMPLATE, build_tiny_policy
-from atrium.plain_files import MAX_LINES_BYTES, read_plain
-from atrium.seeding import derive_seed
 
 RECIPE_VERSION = 1
 """Raise it when a change of code changes the checkpoint that equal settings give."""

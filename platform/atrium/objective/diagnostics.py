@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from atrium import metrics
-from atrium.metrics import Quantity
+from atrium.base import metrics
+from atrium.base.metrics import Quantity
 from atrium.objective.batch import neutral
 
 Sums = dict[Quantity, tuple[Tensor, Tensor]]

@@ -1,8 +1,9 @@
 """How far is too far: what a trust region says about the tokens of a batch.
 
 Divergences that are functions of the ratio alone are constant windows, computed once in float64 by
-`atrium.windows`; whatever they are called, they run the code of plain clipping. Others have a window per
-token, one per minibatch, or none: means over a row, and divergences of the whole distribution at a position.
+`atrium.method.windows`; whatever they are called, they run the code of plain clipping. Others have a
+window per token, one per minibatch, or none: means over a row, and divergences of the whole distribution at
+a position.
 
 The formulas and sources stand with the classes of `atrium.method.divergences`, which are executed here.
 q and p are the probabilities that anchor and policy give to the sampled token, w = p / q.

@@ -19,7 +19,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from atrium import metrics
+from atrium.base import metrics
 from atrium.method.corrections import Correction
 from atrium.method.method import Method
 from atrium.method.needs import Needs

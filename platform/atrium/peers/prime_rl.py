@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from atrium.errors import ConfigError
-from atrium.metrics import Reduction
+from atrium.base.errors import ConfigError
+from atrium.base.metrics import Reduction
 from atrium.objective.reductions import Totals
 from atrium.peers.interface import LoadedMethod, Tensors, load_method
 from atrium.peers.trainers import PRIME_RL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atrium.errors import ConfigError
+from atrium.base.errors import ConfigError
 from atrium.method.checks import compares_numerics
 from atrium.method.method import Method
 from atrium.method.needs import Use

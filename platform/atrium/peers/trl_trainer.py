@@ -23,15 +23,15 @@ import trl
 from torch import Tensor
 from transformers.utils import logging
 
-from atrium.errors import ConfigError
+from atrium.base.errors import ConfigError
+from atrium.base.metrics import ABSTAINED_FRAC, Reduction
+from atrium.base.seeding import derive_seed
 from atrium.method.needs import Use
-from atrium.metrics import ABSTAINED_FRAC, Reduction
 from atrium.objective.objective import LossOutput, Prepared
 from atrium.objective.reductions import Totals
 from atrium.objective.selection import keyed_anew
 from atrium.peers.interface import LoadedMethod, Tensors, load_method
 from atrium.peers.trainers import TRL, wants
-from atrium.seeding import derive_seed
 
 VERSIONS = ("1.16",)
 """The versions of TRL whose trainer has been run with Atrium's loss."""

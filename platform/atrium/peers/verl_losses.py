@@ -29,9 +29,9 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss
 from verl.workers.utils import losses
 
-from atrium import metrics
+from atrium.base import metrics
+from atrium.base.errors import ConfigError
 from atrium.config.files import conf_folder, read_groups, read_yaml
-from atrium.errors import ConfigError
 from atrium.method.reductions import Reduction, SequenceMeanTokenMean, SequenceMeanTokenSum, TokenMean
 from atrium.objective.objective import LossOutput
 from atrium.objective.reductions import Totals, count_totals

@@ -3,7 +3,7 @@
 Weights, gradients and AdamW's float32 state are exact. Activations are the tensors that a layer of Qwen3,
 Llama or Qwen2 keeps for its backward pass, counted one by one; other architectures keep about as much, and
 compiled layers less. Beside them stands, at the peak, what the loss or the backward pass of a layer needs,
-whichever is more. What an engine takes, it declares itself (`rollout/settings.py`). Libraries, CUDA's context
+whichever is more. What an engine takes, it declares itself (`engines/settings.py`). Libraries, CUDA's context
 and fragmentation are not counted: leave a tenth free.
 """
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from atrium.base.records import MemoryItem, Phase
 from atrium.models.shape import ModelShape
-from atrium.records import MemoryItem, Phase
 
 _CHUNK_LOGITS = 1 << 27  # as in `token_logprobs`
 _FLOAT32, _BFLOAT16 = 4, 2

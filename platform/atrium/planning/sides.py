@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from atrium import metrics
+from atrium.base import metrics
 
 _SAMPLING = (metrics.ROLLOUT_S, metrics.GRADE_WAIT_S)
 _TRAINING = (metrics.SCORE_S, metrics.UPDATE_S, metrics.KL_S)

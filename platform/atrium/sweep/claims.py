@@ -21,7 +21,7 @@ import optuna
 import psutil
 from optuna.trial import TrialState
 
-from atrium.processes import is_alive
+from atrium.base.processes import is_alive
 from atrium.sweep.storage import SweepStorage
 
 DEAD_AFTER_S = 60.0

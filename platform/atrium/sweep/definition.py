@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from atrium.base.section import Count, FolderName, Number, Positive, Section, Seed, Text
 from atrium.config.nearest import suggestion
-from atrium.section import Count, FolderName, Number, Positive, Section, Seed, Text
-from atrium.tracking.curve_outcomes import CurveOutcome
+from atrium.runs.curve_outcomes import CurveOutcome
 
 OF_THE_SWEEP = {
     "seed": "every setting runs with each of the sweep's seeds; give seeds=0,1,2",

@@ -17,10 +17,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from atrium.errors import ConfigError, RunFolderError
-from atrium.tracking.json_lines import read_json_lines
-from atrium.tracking.run_folder import RunFolder
-from atrium.windows import Window, window
+from atrium.base.errors import ConfigError, RunFolderError
+from atrium.base.json_lines import read_json_lines
+from atrium.method.windows import Window, window
+from atrium.runs.run_folder import RunFolder
 
 _SMALLEST_BUDGET, _LARGEST_BUDGET = 1e-8, 1e3
 _NUM_HALVINGS = 60

@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from atrium.base.errors import ConfigError
 from atrium.config.files import read_yaml
 from atrium.config.messages import config_error
 from atrium.config.nearest import suggestion
-from atrium.errors import ConfigError
 from atrium.sweep.definition import SweepDefinition
 
 SWEEPS_FOLDER = "sweeps"

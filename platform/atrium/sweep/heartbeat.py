@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from atrium.errors import AtriumError, Interrupted, SweepError
+from atrium.base.errors import AtriumError, Interrupted, SweepError
 from atrium.sweep.claims import Claims
 from atrium.sweep.snapshot import snapshot, sweep_folder, write_state
 from atrium.sweep.study import SweepStudies

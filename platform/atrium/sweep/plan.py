@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
+from atrium.base.errors import ConfigError
 from atrium.config.compose import compose
 from atrium.config.schema import RunConfig
-from atrium.errors import ConfigError
+from atrium.method.windows import Window
+from atrium.runs.method_settings import method_key
 from atrium.sweep import space as spaces
 from atrium.sweep.definition import Scalar, SpaceConfig, SweepDefinition
-from atrium.tracking.method_settings import method_key
-from atrium.windows import Window
 
 
 class Stage(StrEnum):

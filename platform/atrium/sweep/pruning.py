@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 import optuna
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 
-from atrium.errors import Pruned
-from atrium.records import BenchmarkResult
+from atrium.base.errors import Pruned
+from atrium.base.records import BenchmarkResult
+from atrium.runs.diagnosis import Course, find_collapse
+from atrium.runs.listener import Listener
 from atrium.sweep.definition import PrunerConfig
-from atrium.tracking.diagnosis import Course, find_collapse
-from atrium.tracking.listener import Listener
 
 _MIN_PAIRS = 10
 VALIDATION_SUFFIX = "-validation"

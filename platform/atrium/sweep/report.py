@@ -18,7 +18,7 @@ import optuna
 import yaml
 from optuna.trial import TrialState
 
-from atrium.nested import put
+from atrium.base.nested import put
 from atrium.sweep import space as spaces
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.final import best_trial

@@ -14,9 +14,11 @@ from typing import Any, Protocol
 import optuna
 from optuna.trial import TrialState
 
+from atrium.base.errors import ConfigError, Interrupted
 from atrium.config.dates import dated
 from atrium.config.schema import MIN_PLANNED_SEEDS, RunConfig
-from atrium.errors import ConfigError, Interrupted
+from atrium.runs.formatting import counted
+from atrium.runs.run_folder import RunFolder
 from atrium.sweep.claims import Claims
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.heartbeat import Heartbeat
@@ -24,8 +26,6 @@ from atrium.sweep.plan import PlannedTrial, Stage, planned_trial, stage_space, t
 from atrium.sweep.pruning import RunWatch, is_worse, trial_report
 from atrium.sweep.results import DIVERGED, FINISHED, PRUNED, SeedResult, objective_means
 from atrium.sweep.study import SweepStudies, Trial
-from atrium.tracking.formatting import counted
-from atrium.tracking.run_folder import RunFolder
 
 _SEED_PROGRESS = 10**9
 """What a finished seed counts against steps, where progress is compared."""

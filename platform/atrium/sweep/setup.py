@@ -9,8 +9,10 @@ from typing import Any
 
 import optuna
 
-from atrium import plugins
-from atrium.errors import ConfigError, SweepError
+from atrium.base import plugins
+from atrium.base.atomic import explained, write_json
+from atrium.base.errors import ConfigError, SweepError
+from atrium.base.recorded import read_object
 from atrium.sweep.claims import Claims, this_worker
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.files import validated_definition
@@ -24,8 +26,6 @@ from atrium.sweep.snapshot import (
 )
 from atrium.sweep.storage import SweepStorage, without_password
 from atrium.sweep.study import DEFINITION, SweepStudies, stages_of
-from atrium.tracking.atomic import explained, write_json
-from atrium.tracking.recorded import read_object
 
 CREATED, PLUGINS = "created", "plugins"
 PREDICTED_AT = "predictions_commit"

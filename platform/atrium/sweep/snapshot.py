@@ -13,11 +13,11 @@ from typing import Any
 
 from optuna.trial import TrialState
 
+from atrium.base.atomic import write_json
 from atrium.sweep.claims import Claims
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.results import SeedResult, as_record
 from atrium.sweep.study import SweepStudies, Trial
-from atrium.tracking.atomic import write_json
 
 FORMAT_VERSION = 1
 SWEEPS_DIR = "sweeps"

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from atrium.base.errors import ConfigError
 from atrium.config.own_files import override_text
-from atrium.errors import ConfigError
+from atrium.method.windows import DIVERGENCES, budget_for_lower, budget_for_upper
 from atrium.sweep.definition import DerivedConfig, ParameterConfig, Scalar, SpaceConfig
 from atrium.sweep.dropped_tokens import budget_for_dropped, ratios_of_run
-from atrium.windows import DIVERGENCES, budget_for_lower, budget_for_upper
 
 ARM = "arm"
 """The name under which the choice of an arm appears among the parameters."""

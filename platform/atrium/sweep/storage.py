@@ -19,7 +19,7 @@ import optuna
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
-from atrium.errors import ConfigError, MissingDependencyError, SweepError
+from atrium.base.errors import ConfigError, MissingDependencyError, SweepError
 
 JOURNAL_FILE, SQLITE_FILE = "journal.log", "study.db"
 _LOCK_TIMEOUT_S = 60

@@ -20,7 +20,7 @@ from optuna.distributions import (
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
-from atrium.seeding import derive_seed
+from atrium.base.seeding import derive_seed
 from atrium.sweep import space as spaces
 from atrium.sweep.definition import ParameterConfig, Scalar, SpaceConfig, SweepDefinition
 from atrium.sweep.plan import PlannedTrial, Stage

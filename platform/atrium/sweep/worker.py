@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from optuna.trial import TrialState
 
-from atrium.errors import Interrupted
+from atrium.base.errors import Interrupted
 from atrium.sweep.claims import DEAD_AFTER_S, Claims, this_worker
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.final import plan_final

@@ -19,10 +19,10 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from atrium import metrics
+from atrium.base import metrics
+from atrium.engines.collate import RolloutRows, collate, with_behavior
+from atrium.engines.engine import Sampler
 from atrium.models.shards import local_tensor
-from atrium.rollout.collate import RolloutRows, collate, with_behavior
-from atrium.rollout.engine import Sampler
 from atrium.train.checkpoint.checkpoint import TrainingState
 from atrium.train.checkpoint.lagged import LaggedBatch
 from atrium.train.collect import Collected, RolloutCollector

@@ -7,13 +7,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from atrium import metrics
-from atrium.data.problems import ProblemStream
-from atrium.grading.grader import Grader
-from atrium.grading.rewards import GradedGroup, RewardFunction, checked_rewards
-from atrium.method.groups import GroupFilter
-from atrium.metrics import Quantity
-from atrium.records import (
+from atrium.base import metrics
+from atrium.base.metrics import Quantity
+from atrium.base.records import (
     Completion,
     FinishReason,
     Problem,
@@ -23,8 +19,12 @@ from atrium.records import (
     Verdict,
     VerdictKind,
 )
-from atrium.rollout.engine import Engine, GenerationRequest, Sampler, SamplingParams
-from atrium.seeding import derive_seed
+from atrium.base.seeding import derive_seed
+from atrium.data.problems import ProblemStream
+from atrium.engines.engine import Engine, GenerationRequest, Sampler, SamplingParams
+from atrium.grading.grader import Grader
+from atrium.grading.rewards import GradedGroup, RewardFunction, checked_rewards
+from atrium.method.groups import GroupFilter
 from atrium.train.checkpoint.group_records import bytes_of_groups, groups_of_bytes
 from atrium.train.measure.measurements import Measurements
 from atrium.train.ranks.ranks import Ranks

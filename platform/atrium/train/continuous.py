@@ -14,9 +14,9 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from atrium import metrics
-from atrium.records import Problem, RolloutGroup
-from atrium.rollout.engine import Generation, GenerationRequest
+from atrium.base import metrics
+from atrium.base.records import Problem, RolloutGroup
+from atrium.engines.engine import Generation, GenerationRequest
 from atrium.train.batches import Batches, Sampling
 from atrium.train.checkpoint.checkpoint import TrainingState
 from atrium.train.checkpoint.group_records import bytes_of_groups, groups_of_bytes

@@ -16,11 +16,11 @@ from typing import Protocol
 
 from torch import Tensor
 
-from atrium import metrics
-from atrium.errors import Interrupted, PolicyDivergedError, TrainingDivergedError
-from atrium.metrics import Quantity
-from atrium.rollout.engine import Engine
-from atrium.tracking.listener import Listener
+from atrium.base import metrics
+from atrium.base.errors import Interrupted, PolicyDivergedError, TrainingDivergedError
+from atrium.base.metrics import Quantity
+from atrium.engines.engine import Engine
+from atrium.runs.listener import Listener
 from atrium.train.batches import ENGINE_ADVICE, Batches, BatchesBeside, Outside, Sampling
 from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState
 from atrium.train.checkpoint.lagged import LaggedBatch

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atrium.section import Count, CountOrZero, NonNegative, Positive, Rate, Section
+from atrium.base.section import Count, CountOrZero, NonNegative, Positive, Rate, Section
 
 OptimizerKind = Literal["adamw", "adamw_8bit", "adamw_bf16"]
 

@@ -22,10 +22,10 @@ from tests.run_records import (
     write_run,
 )
 
+from atrium.base.records import BenchmarkResult, RatioHistogram, TokenTrace
 from atrium.compare.dashboard.server import create_app
-from atrium.records import BenchmarkResult, RatioHistogram, TokenTrace
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\\boxed{1}"
 DIVERGENCES = {

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from atrium.base.errors import RunFolderError
 from atrium.compare.dashboard.annotations import (
     FILE_NAME,
     Annotations,
@@ -14,7 +15,6 @@ from atrium.compare.dashboard.annotations import (
     read_annotations,
     write_annotations,
 )
-from atrium.errors import RunFolderError
 
 
 def test_what_is_written_is_read(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from atrium.compare.dashboard.run_view_queries import arms_answer
 from atrium.compare.dashboard.runs_scan import RunsScan
-from atrium.tracking.status import RunState
+from atrium.runs.status import RunState
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import json
 import pytest
 from tests.dashboard_pages import VIEWS, drawn, show, until
 
-from atrium.tracking.status import RunState
+from atrium.runs.status import RunState
 
 pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 LAPTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}

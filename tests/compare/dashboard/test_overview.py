@@ -8,8 +8,8 @@ import time
 import httpx
 import pytest
 
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState
 
 
 @pytest.fixture

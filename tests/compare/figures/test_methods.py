@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from atrium.base.errors import RunFolderError
 from atrium.compare.figures import style as pictures
 from atrium.compare.figures.methods import (
     MethodWindow,
@@ -18,7 +19,7 @@ from atrium.compare.figures.methods import (
 )
 from atrium.compare.figures.style import COLOURS, DASHES, line_style, spread
 from atrium.compare.figures.windows import BudgetedDivergence, Plane, draw_plane, draw_windows
-from atrium.errors import RunFolderError
+from atrium.method.windows import DIVERGENCES, UNBOUNDED, Window, divergence
 from atrium.theory.results import (
     CoefficientCurves,
     EstimatorBias,
@@ -28,7 +29,6 @@ from atrium.theory.results import (
     RegressionSteps,
     UpdateCourse,
 )
-from atrium.windows import DIVERGENCES, UNBOUNDED, Window, divergence
 
 
 def curve(name):

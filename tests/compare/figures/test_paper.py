@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from atrium.base.errors import ConfigError
 from atrium.compare.figures.paper import (
     INCHES,
     comparison_figure,
@@ -16,7 +17,6 @@ from atrium.compare.figures.paper import (
 from atrium.compare.paper_sentences import difference_sentences
 from atrium.compare.report_training import read_training
 from atrium.compare.run_comparison import compare_runs
-from atrium.errors import ConfigError
 
 
 def panel(name="objective/entropy", *, is_share=False, **changes):

@@ -9,8 +9,8 @@ import pytest
 from matplotlib.image import imread
 
 from atrium.compare.figures.pass_at_k import draw_pass_at_k, pass_at_k_figure
-from atrium.tracking.reader import read_evaluations
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.reader import read_evaluations
+from atrium.runs.run_folder import RunFolder
 
 K = 8
 RESULTS = {

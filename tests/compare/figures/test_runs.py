@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from atrium.base.errors import RunFolderError
 from atrium.compare.figures.runs import PANELS, draw_combined, draw_figures, moving_mean, read_curves
-from atrium.errors import RunFolderError
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_figures_use_no_global_state_no_torch_and_no_place_outside_the_runs_fold
     write_metrics(folder, 5)
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from atrium.tracking.run_folder import RunFolder\n"
+        "from atrium.runs.run_folder import RunFolder\n"
         "from atrium.compare.figures.runs import draw_figures\n"
         "assert 'matplotlib' not in sys.modules\n"
         "draw_figures(RunFolder(Path(sys.argv[1])))\n"

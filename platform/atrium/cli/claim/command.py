@@ -6,12 +6,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from atrium.base.errors import ConfigError
 from atrium.claim.definition import SCALES
 from atrium.claim.files import claims_of, design_of, find_claim, papers
 from atrium.cli.claim.words import claim_lines
 from atrium.cli.parser import CommandParser
 from atrium.config.nearest import suggestion
-from atrium.errors import ConfigError
 
 _USAGE = """\
 Usage: atrium claim list [PAPER]

@@ -15,11 +15,11 @@ from atrium.cli.methods.theory_findings import Findings, find
 from atrium.compare.figures import methods as figures
 from atrium.compare.figures.windows import BudgetedDivergence, draw_windows
 from atrium.config.presets import read_preset
+from atrium.method.windows import DIVERGENCES, Window
 from atrium.theory.implicit_reward import regression_findings
 from atrium.theory.preferences import preference_optima
 from atrium.theory.regularized_forms import BETA as FORM_BETA
 from atrium.theory.regularized_forms import form_gradients
-from atrium.windows import DIVERGENCES, Window
 
 METHODS = ("grpo", "clip_higher", "atr")
 _KL3 = DIVERGENCES["kl3"]

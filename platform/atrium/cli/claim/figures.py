@@ -13,7 +13,7 @@ from atrium.compare.arm_pairs import MEAN, values_of
 from atrium.compare.curve_index import recorded_curves
 from atrium.compare.figures.claims import Values, draw_claim_curves, draw_claim_scores
 from atrium.compare.outcomes import OutcomeTable, outcome_table
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.run_folder import RunFolder
 
 _WIDTH = 100
 """Steps that a curve's moving mean is over, as in Figure 2 of arXiv 2602.05494."""

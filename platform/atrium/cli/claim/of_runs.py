@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from atrium.base.errors import ConfigError
 from atrium.claim.definition import Claim, Computation, Scale
 from atrium.claim.evidence import arm_runs, design, evidence_of_runs
 from atrium.claim.files import claims_of, design_of, papers
 from atrium.claim.judgement import judge
-from atrium.errors import ConfigError
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.run_folder import RunFolder
 
 
 def claims_said(folders: Sequence[RunFolder]) -> list[str]:

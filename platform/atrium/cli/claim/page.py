@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from atrium.base.atomic import explained, write_text
+from atrium.base.recorded import read_object
 from atrium.claim.definition import SCALES, Claim, Computation, ScoreOutcome
 from atrium.claim.files import claims_of, papers
 from atrium.compare.verdicts import points
-from atrium.tracking.atomic import explained, write_text
-from atrium.tracking.recorded import read_object
 
 FOLDER, PAGE = "reproductions", "reproductions.md"
 COMPUTED = "computed"

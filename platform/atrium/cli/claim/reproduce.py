@@ -17,6 +17,9 @@ import psutil
 
 from atrium.assemble.memory import PROMPT_TOKENS
 from atrium.assemble.shapes import exact_shape
+from atrium.base.atomic import explained, write_json
+from atrium.base.errors import ConfigError
+from atrium.base.recorded import read_object
 from atrium.claim.definition import Claim, Computation, Scale
 from atrium.claim.evidence import Runs, arm_runs, design, evidence_of_runs
 from atrium.claim.files import design_of, sweep_of
@@ -30,13 +33,10 @@ from atrium.cli.memory import judge, verdict
 from atrium.cli.sweep.outlook import outlook
 from atrium.cli.sweep.run import run_sweep
 from atrium.config.machine import visible_gpus
-from atrium.errors import ConfigError
+from atrium.runs.find import list_runs
+from atrium.runs.provenance import checkout_dir, code_version, cpu_model
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.plan import Stage, count_runs, trial_config
-from atrium.tracking.atomic import explained, write_json
-from atrium.tracking.find import list_runs
-from atrium.tracking.provenance import checkout_dir, code_version, cpu_model
-from atrium.tracking.recorded import read_object
 
 PLANNED_GPU = "H100"
 CPU_MS_PER_COMPLETION = (5.0, 1.5)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel
 
+from atrium.base.nested import flattened
 from atrium.config.presets import PartFile, Preset
-from atrium.nested import flattened
 
 
 def axes(preset: Preset) -> dict[str, str]:

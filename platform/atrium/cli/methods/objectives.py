@@ -12,16 +12,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from atrium.base.atomic import write_text
+from atrium.base.errors import RunFolderError
 from atrium.cli.methods.axes import axes, settings
 from atrium.cli.methods.page import methods_page
 from atrium.cli.parser import CommandParser
 from atrium.config.method_files import resolve_preset
 from atrium.config.presets import Preset, read_presets
-from atrium.errors import RunFolderError
 from atrium.method.method import SECTIONS
 from atrium.method.words import window_text
-from atrium.tracking.atomic import write_text
-from atrium.tracking.printing import print_json, print_table, say, standard_output, tell
+from atrium.runs.printing import print_json, print_table, say, standard_output, tell
 
 _WINDOW = "window [l, u]"
 _ALWAYS = ("advantage", "ratio", "divergence", _WINDOW, "surrogate", "reduction")

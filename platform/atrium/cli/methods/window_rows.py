@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from atrium.base.errors import ConfigError
 from atrium.cli.methods.axes import axes
 from atrium.config.method_files import resolve_divergence
 from atrium.config.presets import Preset, divergence_from, names, read_divergence
-from atrium.errors import ConfigError
 from atrium.method.divergences import AlphaDivergence, BudgetDivergence, Divergence, NoDivergence
+from atrium.method.windows import Window
 from atrium.method.words import kind_text
-from atrium.windows import Window
 
 PROBABILITIES = (0.01, 0.1, 0.3, 0.5, 0.9)
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from atrium.base.errors import ConfigError
 from atrium.cli.methods import window_rows
 from atrium.cli.methods.window_rows import PROBABILITIES, Arm, Match
 from atrium.cli.parser import CommandParser, draw
 from atrium.config.presets import read_presets
-from atrium.errors import ConfigError
+from atrium.method.windows import DIVERGENCES, Window, divergence
 from atrium.method.words import interval, window_text
-from atrium.tracking.printing import print_json, print_numbers, say, standard_output, tell
-from atrium.windows import DIVERGENCES, Window, divergence
+from atrium.runs.printing import print_json, print_numbers, say, standard_output, tell
 
 _CLIP = (0.2, 0.28)
 _CACHE = Path("runs/.cache")

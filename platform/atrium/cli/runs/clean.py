@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from atrium.base.errors import RunFolderError
 from atrium.cli.parser import CommandParser, files_explained
-from atrium.errors import RunFolderError
-from atrium.tracking.find import list_runs
-from atrium.tracking.formatting import size
-from atrium.tracking.layout import folder_size, remove
-from atrium.tracking.printing import say, standard_output
-from atrium.tracking.reader import RunOverview, read_overview
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState
+from atrium.runs.find import list_runs
+from atrium.runs.formatting import size
+from atrium.runs.layout import folder_size, remove
+from atrium.runs.printing import say, standard_output
+from atrium.runs.reader import RunOverview, read_overview
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState
 
 _CACHE = ".cache"
 

@@ -6,16 +6,16 @@ import shutil
 import sys
 from pathlib import Path
 
+from atrium.base.atomic import TEMPORARY_PREFIX, sync_folder
+from atrium.base.errors import CheckpointError, RunFolderError
+from atrium.base.recorded import read_object
 from atrium.cli.parser import CommandParser, files_explained
 from atrium.cli.runs.model_card import CARD, example_of, usage_lines, write_card
-from atrium.errors import CheckpointError, RunFolderError
-from atrium.tracking.atomic import TEMPORARY_PREFIX, sync_folder
-from atrium.tracking.find import TRAINED, find_run
-from atrium.tracking.formatting import size
-from atrium.tracking.layout import folder_size, step_name
-from atrium.tracking.policy_origin import write_origin
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.find import TRAINED, find_run
+from atrium.runs.formatting import size
+from atrium.runs.layout import folder_size, step_name
+from atrium.runs.policy_origin import write_origin
+from atrium.runs.run_folder import RunFolder
 from atrium.train.checkpoint.checkpoint_files import DIGESTS, STATE, check_files
 
 POLICY_FOLDER = "policy"

@@ -10,13 +10,13 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from atrium.base.nested import setting
 from atrium.cli.parser import CommandParser, files_explained
-from atrium.nested import setting
-from atrium.tracking.find import list_runs
-from atrium.tracking.formatting import age, counted, number, printable
-from atrium.tracking.printing import print_json, say, standard_output
-from atrium.tracking.reader import RunOverview, Scores, read_overview
-from atrium.tracking.status import RunState
+from atrium.runs.find import list_runs
+from atrium.runs.formatting import age, counted, number, printable
+from atrium.runs.printing import print_json, say, standard_output
+from atrium.runs.reader import RunOverview, Scores, read_overview
+from atrium.runs.status import RunState
 
 STATE_STYLES = {
     RunState.STARTING: "cyan",

@@ -11,17 +11,17 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from atrium.base.errors import RunFolderError
+from atrium.base.nested import mapping_at, setting
+from atrium.base.plain_files import read_plain
+from atrium.base.recorded import read_object
+from atrium.base.records import Problem
 from atrium.data.prompts import Prompt, PromptTemplate, plain_prompt, prompt_turns
 from atrium.data.sources import is_local
-from atrium.errors import RunFolderError
-from atrium.nested import mapping_at, setting
-from atrium.plain_files import read_plain
-from atrium.records import Problem
-from atrium.tracking.formatting import share, span
-from atrium.tracking.reader import EvaluationPoint, read_evaluations
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.sample_files import read_samples
+from atrium.runs.formatting import share, span
+from atrium.runs.reader import EvaluationPoint, read_evaluations
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.sample_files import read_samples
 
 CARD = "README.md"
 PROMPT_FILE = "prompt.txt"

@@ -12,10 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from atrium.cli.parser import CommandParser, files_explained
-from atrium.cli.runs.sides import sides_lines
-from atrium.errors import AtriumError, RunFolderError
-from atrium.metrics import (
+from atrium.base.errors import AtriumError, RunFolderError
+from atrium.base.metrics import (
     CLIP_HIGH_FRAC,
     CLIP_LOW_FRAC,
     ENTROPY,
@@ -28,14 +26,17 @@ from atrium.metrics import (
     STEP_S,
     TRUNCATED_FRAC,
 )
-from atrium.nested import flattened, mapping_at, setting
-from atrium.plain_files import read_plain
-from atrium.tracking.end_summary import INTERVAL_NOTE, curves_table, print_findings, print_heading
-from atrium.tracking.find import find_run
-from atrium.tracking.formatting import age, counted, printable, share, shortened, span
-from atrium.tracking.layout import steps_in
-from atrium.tracking.printing import cell, print_cells, say, standard_output, tell
-from atrium.tracking.reader import (
+from atrium.base.nested import flattened, mapping_at, setting
+from atrium.base.plain_files import read_plain
+from atrium.base.recorded import number_or_nan, read_object
+from atrium.cli.parser import CommandParser, files_explained
+from atrium.cli.runs.sides import sides_lines
+from atrium.runs.end_summary import INTERVAL_NOTE, curves_table, print_findings, print_heading
+from atrium.runs.find import find_run
+from atrium.runs.formatting import age, counted, printable, share, shortened, span
+from atrium.runs.layout import steps_in
+from atrium.runs.printing import cell, print_cells, say, standard_output, tell
+from atrium.runs.reader import (
     EvaluationPoint,
     RunOverview,
     read_evaluations,
@@ -43,9 +44,8 @@ from atrium.tracking.reader import (
     read_metrics,
     read_overview,
 )
-from atrium.tracking.recorded import number_or_nan, read_object
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.sample_files import Row, read_samples
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.sample_files import Row, read_samples
 
 _SHOWN_CURVES = tuple(
     quantity.name

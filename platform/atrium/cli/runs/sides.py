@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from atrium.nested import setting
+from atrium.base.nested import setting
+from atrium.base.recorded import as_integer
 from atrium.planning.sides import Sides, sides_of
-from atrium.tracking.formatting import counted, number, share
-from atrium.tracking.reader import RunOverview, read_steps
-from atrium.tracking.recorded import as_integer
+from atrium.runs.formatting import counted, number, share
+from atrium.runs.reader import RunOverview, read_steps
 
 
 def sides_lines(run: RunOverview) -> list[str]:

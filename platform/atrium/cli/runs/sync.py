@@ -6,13 +6,13 @@ import argparse
 import os
 from pathlib import Path
 
+from atrium.base.errors import AtriumError, RunFolderError
 from atrium.cli.compare import find_runs
 from atrium.cli.parser import CommandParser, files_explained
-from atrium.errors import AtriumError, RunFolderError
-from atrium.tracking.lock import RunLock
-from atrium.tracking.mirrors.targets import KINDS, delivery_of
-from atrium.tracking.printing import standard_output
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.lock import RunLock
+from atrium.runs.mirrors.targets import KINDS, delivery_of
+from atrium.runs.printing import standard_output
+from atrium.runs.run_folder import RunFolder
 
 _LOWEST_PRIORITY = 19
 _EXAMPLES = """\
@@ -53,7 +53,7 @@ def _parser() -> CommandParser:
 
 
 def _deliver_all(folders: list[RunFolder], arguments: argparse.Namespace) -> int:
-    from atrium.tracking.mirrors.delivery import describe
+    from atrium.runs.mirrors.delivery import describe
 
     console = standard_output()
     num_failed = 0

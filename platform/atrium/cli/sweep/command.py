@@ -7,9 +7,9 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
+from atrium.base.errors import ConfigError
 from atrium.cli.seed_plan import with_seed_plan
 from atrium.config.nearest import suggestion
-from atrium.errors import ConfigError
 
 _USAGE = """\
 Usage: atrium sweep NAME [workers=N] [budget=tiny] [KEY=VALUE ...]
@@ -110,7 +110,7 @@ def _worker(name: str, arguments: Sequence[str]) -> int:
     url = _known_url(name, runs_dir, options.get("storage"))
     # Only now: torch reads the environment when it is loaded.
     from atrium.assemble.sweeping import work
-    from atrium.tracking.log_display import StandardOutput
+    from atrium.runs.log_display import StandardOutput
 
     parent = os.environ.get(PARENT_VARIABLE)
     work(url, name, runs_dir, int(parent) if parent else None, StandardOutput())

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atrium.runs.curve_outcomes import CurveOutcome
+from atrium.runs.run_folder import RunFolder
 from atrium.sweep.definition import ContrastConfig, SweepDefinition
 from atrium.sweep.plan import Stage
 from atrium.sweep.results import mean_over_seeds
 from atrium.sweep.setup import PREDICTED_AT
 from atrium.sweep.study import SweepStudies
-from atrium.tracking.curve_outcomes import CurveOutcome
-from atrium.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from rich.table import Table

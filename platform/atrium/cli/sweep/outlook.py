@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from atrium.assemble.duration import planned_run
 from atrium.assemble.memory import PROMPT_TOKENS
+from atrium.base.errors import ConfigError
 from atrium.cli.memory import judge, verdict
 from atrium.config.compose import compose
 from atrium.config.machine import Machine, num_usable_cores
-from atrium.errors import ConfigError
 from atrium.planning.devices import GPUS, find_gpu
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.plan import count_runs

@@ -16,25 +16,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from atrium import plugins
+from atrium.base import plugins
+from atrium.base.atomic import explained
+from atrium.base.errors import ConfigError, Interrupted, SweepError
+from atrium.base.plain_files import append_plain
+from atrium.base.processes import END_SIGNALS, stop_requests
+from atrium.base.recorded import read_object
 from atrium.cli.sweep.outlook import outlook
 from atrium.cli.sweep.table import SweepDisplay, sweep_display
 from atrium.config.compute import check_alone
 from atrium.config.machine import num_usable_cores, visible_gpus
-from atrium.errors import ConfigError, Interrupted, SweepError
 from atrium.launch.rank_logs import last_words
-from atrium.plain_files import append_plain
 from atrium.planning.devices import find_gpu
-from atrium.processes import END_SIGNALS, stop_requests
+from atrium.runs.provenance import commit_of, gpus
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.files import find_definition, read_definition, tiny, validated_definition
 from atrium.sweep.plan import trial_config
 from atrium.sweep.setup import PARENT_VARIABLE, STORAGE_VARIABLE, prepare
 from atrium.sweep.snapshot import STATE_FILE, sweep_folder
 from atrium.sweep.storage import SweepStorage, storage_url
-from atrium.tracking.atomic import explained
-from atrium.tracking.provenance import commit_of, gpus
-from atrium.tracking.recorded import read_object
 
 _POLL_S = 0.5
 _MAX_RESTARTS = 100

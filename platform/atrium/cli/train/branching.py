@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from atrium.base.errors import ConfigError
 from atrium.cli.train.launching import is_rank
 from atrium.config.resume import branched
 from atrium.config.schema import BranchConfig, RunConfig
-from atrium.errors import ConfigError
-from atrium.tracking.branch import copy_until
-from atrium.tracking.method_settings import method_key
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.branch import copy_until
+from atrium.runs.method_settings import method_key
+from atrium.runs.run_folder import RunFolder
 from atrium.train.checkpoint.checkpoint_files import check_files
 
 

@@ -19,25 +19,25 @@ import psutil
 
 from atrium.assemble.disk import check_disk
 from atrium.assemble.memory import check_memory, known_shape
-from atrium.config.compute import ComputeConfig
-from atrium.config.machine import torch_has_cuda
-from atrium.config.schema import RunConfig
-from atrium.config.tasks import ProblemSetConfig, SuiteBenchmarkConfig
-from atrium.data.prompts import PromptTemplate
-from atrium.data.sources import is_local
-from atrium.errors import (
+from atrium.base.errors import (
     CheckpointError,
     ConfigError,
     MissingDependencyError,
     RunFolderError,
     install_command,
 )
+from atrium.base.plain_files import read_plain
+from atrium.config.compute import ComputeConfig
+from atrium.config.machine import torch_has_cuda
+from atrium.config.schema import RunConfig
+from atrium.config.tasks import ProblemSetConfig, SuiteBenchmarkConfig
+from atrium.data.prompts import PromptTemplate
+from atrium.data.sources import is_local
 from atrium.models.settings import HubModelSettings
 from atrium.models.shape import read_shape
-from atrium.plain_files import read_plain
-from atrium.tracking import provenance
-from atrium.tracking.layout import RunLayout, check_experiment
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs import provenance
+from atrium.runs.layout import RunLayout, check_experiment
+from atrium.runs.run_folder import RunFolder
 from atrium.train.checkpoint.checkpoint_files import check_files
 
 MIN_FREE_MB = 100

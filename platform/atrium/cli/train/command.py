@@ -17,7 +17,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from atrium import plugins
+from atrium.base import plugins
+from atrium.base.errors import AtriumError, ConfigError, Interrupted, RunFolderError
+from atrium.base.plain_files import read_plain
+from atrium.base.processes import END_SIGNALS, stopped_at_once
+from atrium.base.recorded import read_object
 from atrium.cli.app import loading, one_line
 from atrium.cli.parser import CommandParser, ask_for_plugins, files_explained
 from atrium.cli.seed_plan import with_seed_plan
@@ -40,12 +44,8 @@ from atrium.config.machine import engine_choice, this_machine
 from atrium.config.nearest import shown
 from atrium.config.resume import resumed, schedule_note
 from atrium.config.schema import RunConfig
-from atrium.errors import AtriumError, ConfigError, Interrupted, RunFolderError
-from atrium.plain_files import read_plain
-from atrium.processes import END_SIGNALS, stopped_at_once
-from atrium.tracking.find import TRAINED, find_run
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.find import TRAINED, find_run
+from atrium.runs.run_folder import RunFolder
 
 _RESUME = "resume"
 _FROM_STEP = "from-step"
@@ -359,7 +359,7 @@ def _train(config: RunConfig, overrides: Sequence[str]) -> None:
     with stopped_at_once(_stopped, END_SIGNALS) as stop_if_asked:
         set_threads(config)
         from atrium.assemble.graders import build_grader
-        from atrium.tracking.printing import waiting
+        from atrium.runs.printing import waiting
 
         with build_grader(config.grader, config.model) as grader:  # its worker starts while torch is loaded
             with waiting("loading torch"), loading():

@@ -11,10 +11,10 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from atrium.base.errors import ConfigError
 from atrium.config.files import CONFIG_NAME, conf_folder, read_groups
 from atrium.config.nearest import shown, suggestion
 from atrium.config.schema import RunConfig
-from atrium.errors import ConfigError
 
 Schema = Mapping[str, Any]
 

@@ -20,11 +20,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from atrium.base.errors import ConfigError
 from atrium.cli.seed_plan import FLAGS as SEED_PLAN_FLAGS
 from atrium.config.compose import HYDRA_VERSION_BASE
 from atrium.config.files import CONFIG_NAME, conf_folder
 from atrium.config.nearest import is_named, nearest_key, shown, suggestion
-from atrium.errors import ConfigError
 
 PROGRAM = "atrium"
 _COMPLETION = re.compile("(install|uninstall|query)=(bash|fish|zsh)")

@@ -12,19 +12,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from atrium import plugins
+from atrium.base import plugins
+from atrium.base.errors import ConfigError
 from atrium.config.compose import to_json
 from atrium.config.dates import dated
 from atrium.config.machine import num_usable_cores, visible_gpus
 from atrium.config.schema import RunConfig
-from atrium.errors import ConfigError
 from atrium.launch.addresses import check_rendezvous
 from atrium.launch.gpus import gpu_models
 from atrium.launch.rank_logs import ranks_dir
 from atrium.launch.slurm import JobSettings, Submission, check_settings, job_script, raise_for
 from atrium.launch.slurm_task import RENDEZVOUS_VARIABLE, RUN_FILE_VARIABLE
-from atrium.tracking.log_display import StandardOutput
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.log_display import StandardOutput
+from atrium.runs.run_folder import RunFolder
 
 
 def is_rank(environment: Mapping[str, str] = os.environ) -> bool:

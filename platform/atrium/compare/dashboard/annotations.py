@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from atrium.base.atomic import explained, write_json
+from atrium.base.errors import RunFolderError
+from atrium.base.recorded import read_object
 from atrium.compare.default_choice import ANNOTATIONS
-from atrium.errors import RunFolderError
-from atrium.tracking.atomic import explained, write_json
-from atrium.tracking.recorded import read_object
 
 FILE_NAME = ANNOTATIONS
 MAX_NOTE, MAX_TAG, MAX_TAGS = 20_000, 60, 50

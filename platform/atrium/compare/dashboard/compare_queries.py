@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from atrium.base.errors import ConfigError, RunFolderError
 from atrium.compare.arm_pairs import Pair
 from atrium.compare.confounds import confound_lines, environment_lines, shared_lines
 from atrium.compare.crossed import SHARES, CrossedMean, crossed_mean, interval_of
@@ -18,7 +19,6 @@ from atrium.compare.power import Plan
 from atrium.compare.report_tables import best_line, plan_line
 from atrium.compare.run_comparison import ArmScores, RunsComparison, compare_runs
 from atrium.compare.verdicts import headline
-from atrium.errors import ConfigError, RunFolderError
 from atrium.evaluation.estimates import Interval
 
 Answer = dict[str, Any]

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atrium.base.metrics import CATALOGUE
+from atrium.base.recorded import as_finite
 from atrium.compare.arm_names import NamedArm, name_arms
 from atrium.compare.curves import (
     Axis,
@@ -26,9 +28,7 @@ from atrium.compare.curves import (
 from atrium.compare.dashboard.runs_scan import RunEntry
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.method_colours import places
-from atrium.metrics import CATALOGUE
-from atrium.tracking.reader import EvaluationPoint
-from atrium.tracking.recorded import as_finite
+from atrium.runs.reader import EvaluationPoint
 
 Answer = dict[str, Any]
 

@@ -14,7 +14,7 @@ from atrium.compare.curves import Axis, Band
 from atrium.compare.dashboard.curve_queries import METHODS, CurveRequest, curves_answer
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.figures.style import FileKind
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

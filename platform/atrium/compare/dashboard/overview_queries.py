@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from atrium.base.errors import AtriumError
 from atrium.compare.arm_names import NamedArm
 from atrium.compare.arm_pairs import MEAN
 from atrium.compare.counted_runs import VALIDATION
@@ -15,8 +16,7 @@ from atrium.compare.dashboard.runs_scan import RunEntry
 from atrium.compare.dashboard.sweep_queries import over_seeds
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.default_choice import num_methods
-from atrium.errors import AtriumError
-from atrium.tracking.status import RunState
+from atrium.runs.status import RunState
 
 Answer = dict[str, Any]
 

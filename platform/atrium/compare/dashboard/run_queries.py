@@ -10,6 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from atrium.base.metrics import REWARD
+from atrium.base.nested import setting
+from atrium.base.plain_files import open_plain
+from atrium.base.recorded import read_object
 from atrium.compare.arm_names import NamedArm
 from atrium.compare.dashboard.curve_queries import WITHOUT_SETTINGS, method_arms
 from atrium.compare.dashboard.runs_scan import RunEntry, Signature
@@ -17,14 +21,10 @@ from atrium.compare.dashboard.sweep_queries import sweeps_answer
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.default_choice import default_experiment
 from atrium.compare.run_settings import differing
-from atrium.metrics import REWARD
-from atrium.nested import setting
-from atrium.plain_files import open_plain
-from atrium.tracking.method_settings import tells_methods_apart
-from atrium.tracking.reader import read_findings
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState
+from atrium.runs.method_settings import tells_methods_apart
+from atrium.runs.reader import read_findings
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState
 
 Answer = dict[str, Any]
 

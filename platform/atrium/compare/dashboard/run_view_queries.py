@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atrium.base.errors import RunFolderError
+from atrium.base.nested import setting
+from atrium.base.records import VerdictKind
 from atrium.compare.dashboard.curve_queries import METHODS, groups_of, method_arms, places_of
 from atrium.compare.dashboard.samples import (
     TRAINING,
@@ -34,9 +37,6 @@ from atrium.compare.trust_region import (
     no_counts,
     window_of_run,
 )
-from atrium.errors import RunFolderError
-from atrium.nested import setting
-from atrium.records import VerdictKind
 
 Answer = dict[str, Any]
 

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from atrium.base.errors import RunFolderError
+from atrium.base.nested import flattened_text
+from atrium.base.recorded import read_object
 from atrium.compare.arms import as_trained
 from atrium.compare.dashboard.annotations import FILE_NAME, Annotations, read_annotations
 from atrium.compare.run_settings import Settings
-from atrium.errors import RunFolderError
-from atrium.nested import flattened_text
-from atrium.tracking.find import list_runs, started
-from atrium.tracking.reader import EvaluationPoint, RunOverview, read_evaluations, read_overview
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.status import RunState, RunStatus
+from atrium.runs.find import list_runs, started
+from atrium.runs.reader import EvaluationPoint, RunOverview, read_evaluations, read_overview
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState, RunStatus
 
 Signature = tuple[tuple[int, int] | None, ...]
 OUTSIDE = "it is a link to a place outside of the runs folder, which is not read"

@@ -13,11 +13,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from atrium.base.errors import RunFolderError
 from atrium.compare.dashboard.runs_scan import is_within
-from atrium.errors import RunFolderError
-from atrium.tracking.layout import NAME_PATTERN, steps_in
-from atrium.tracking.run_folder import RunFolder
-from atrium.tracking.sample_files import Row, read_samples
+from atrium.runs.layout import NAME_PATTERN, steps_in
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.sample_files import Row, read_samples
 
 TRAINING = "training"
 _LISTED = (

@@ -20,6 +20,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware.gzip import GZipMiddleware
 
+from atrium.base.errors import AtriumError
 from atrium.compare.dashboard.annotations import annotate
 from atrium.compare.dashboard.curve_queries import curves_answer, quantities_answer
 from atrium.compare.dashboard.export_routes import AskedComparison, AskedCurves, AskedRuns, add_exports
@@ -34,8 +35,7 @@ from atrium.compare.dashboard.run_queries import (
 from atrium.compare.dashboard.samples import TRAINING, Filter
 from atrium.compare.dashboard.sweep_queries import sweep_answer, sweeps_answer
 from atrium.compare.dashboard.watcher import Watcher
-from atrium.errors import AtriumError
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.run_folder import RunFolder
 
 STATIC = Path(__file__).with_name("static")
 VIEWS = ("overview", "runs", "curves", "compare", "trust-region", "rollouts", "sweeps", "evaluations")

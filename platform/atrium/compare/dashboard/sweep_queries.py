@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from atrium.base.errors import RunFolderError
+from atrium.base.nested import setting
+from atrium.base.recorded import as_finite, read_object
 from atrium.compare.dashboard.runs_scan import is_within
 from atrium.compare.dashboard.watcher import Watcher
-from atrium.errors import RunFolderError
-from atrium.nested import setting
-from atrium.tracking.layout import NAME_PATTERN
-from atrium.tracking.recorded import as_finite, read_object
+from atrium.runs.layout import NAME_PATTERN
 
 Answer = dict[str, Any]
 

@@ -21,6 +21,7 @@ from atrium.compare.figures.style import (
     style,
     use_cache,
 )
+from atrium.method.windows import Window
 from atrium.theory.results import (
     CoefficientCurves,
     EstimatorBias,
@@ -29,7 +30,6 @@ from atrium.theory.results import (
     RegressionFindings,
     UpdateCourse,
 )
-from atrium.windows import Window
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

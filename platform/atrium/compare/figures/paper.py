@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from atrium.base.errors import ConfigError
 from atrium.compare.arm_pairs import MACRO, MEAN
 from atrium.compare.curves import GroupCurve
 from atrium.compare.figures.reports import draw_differences, draw_grid, draw_rewards, draw_scores
 from atrium.compare.figures.style import BLACK, MARKERS, FileKind, line_style, literal, new_figure, style
 from atrium.compare.run_comparison import RunsComparison
-from atrium.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atrium.base.nested import mapping_at, setting
+from atrium.base.recorded import as_finite, as_interval
 from atrium.compare.figures.style import (
     BLACK,
     BLUE,
@@ -21,12 +23,10 @@ from atrium.compare.figures.style import (
     style,
     use_cache,
 )
-from atrium.nested import mapping_at, setting
-from atrium.tracking.formatting import counted
-from atrium.tracking.layout import step_name
-from atrium.tracking.reader import EvaluationPoint, read_evaluations
-from atrium.tracking.recorded import as_finite, as_interval
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.formatting import counted
+from atrium.runs.layout import step_name
+from atrium.runs.reader import EvaluationPoint, read_evaluations
+from atrium.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

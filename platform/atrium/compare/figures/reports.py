@@ -31,7 +31,7 @@ from atrium.compare.figures.style import (
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
 from atrium.compare.verdicts import signed
 from atrium.evaluation.estimates import Interval
-from atrium.windows import Window
+from atrium.method.windows import Window
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

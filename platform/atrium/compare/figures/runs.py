@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from atrium.base.atomic import explained
+from atrium.base.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD, Quantity
+from atrium.base.nested import setting
+from atrium.base.recorded import read_object
 from atrium.compare.curves import moving_mean
 from atrium.compare.figures.style import (
     BLUE,
@@ -23,12 +27,8 @@ from atrium.compare.figures.style import (
     style,
     use_cache,
 )
-from atrium.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD, Quantity
-from atrium.nested import setting
-from atrium.tracking.atomic import explained
-from atrium.tracking.reader import EvaluationPoint, MetricTable, read_evaluations, read_metrics
-from atrium.tracking.recorded import read_object
-from atrium.tracking.run_folder import RunFolder
+from atrium.runs.reader import EvaluationPoint, MetricTable, read_evaluations, read_metrics
+from atrium.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

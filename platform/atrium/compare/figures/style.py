@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from atrium.tracking.atomic import explained, replacing
+from atrium.base.atomic import explained, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -28,7 +28,7 @@ from atrium.compare.figures.style import (
     style,
     use_cache,
 )
-from atrium.windows import RatioDivergence, Window
+from atrium.method.windows import RatioDivergence, Window
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

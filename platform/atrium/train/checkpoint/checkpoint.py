@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from atrium.errors import CheckpointError
+from atrium.base.errors import CheckpointError
 from atrium.objective.objective import ObjectiveState
 from atrium.train.checkpoint.checkpoint_files import (
     DIGESTS,

@@ -18,8 +18,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from atrium.errors import CheckpointError
-from atrium.plain_files import open_plain, read_plain
+from atrium.base.errors import CheckpointError
+from atrium.base.plain_files import open_plain, read_plain
 
 FORMAT_VERSION = 1
 STATE = "state.json"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from atrium.records import (
+from atrium.base.records import (
     Completion,
     FinishReason,
     Logprobs,

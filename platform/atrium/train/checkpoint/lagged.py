@@ -15,8 +15,8 @@ from pathlib import Path
 
 from safetensors.numpy import load_file, save_file
 
-from atrium.errors import CheckpointError
-from atrium.plain_files import read_plain
+from atrium.base.errors import CheckpointError
+from atrium.base.plain_files import read_plain
 from atrium.train.checkpoint.group_records import groups_of_record, record_of_groups
 from atrium.train.collect import Collected
 from atrium.train.measure.measurements import Measurements

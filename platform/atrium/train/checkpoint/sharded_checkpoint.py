@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from atrium.errors import CheckpointError
+from atrium.base.errors import CheckpointError
 from atrium.models.shards import is_sharded
 from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState
 from atrium.train.checkpoint.lagged import LaggedBatch, write_lagged

@@ -17,12 +17,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from atrium.errors import DataError, TrainingDivergedError
+from atrium.base.errors import DataError, TrainingDivergedError
+from atrium.base.plain_files import read_plain
+from atrium.engines.collate import RolloutRows
 from atrium.models.shards import local_tensor
 from atrium.objective.batch import Batch
 from atrium.objective.objective import ObjectiveState
-from atrium.plain_files import read_plain
-from atrium.rollout.collate import RolloutRows
 
 MAX_SAVED = 20
 """Minibatches that are kept of one run; what is skipped beyond them is only counted."""

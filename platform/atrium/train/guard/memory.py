@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
-from atrium.metrics import Quantity
+from atrium.base.metrics import Quantity
 from atrium.train.measure.measurements import Measurements
 
 _KILOBYTES_PER_UNIT = 1 if sys.platform == "linux" else 1 / 1024  # ru_maxrss is in bytes on macOS

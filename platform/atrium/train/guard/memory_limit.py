@@ -7,7 +7,7 @@ from types import TracebackType
 
 import torch
 
-from atrium.processes import bounded_memory
+from atrium.base.processes import bounded_memory
 
 
 class MemoryLimit:

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from atrium.errors import MemoryExhaustedError
-from atrium.metrics import Quantity
-from atrium.rollout.collate import RolloutRows
+from atrium.base.errors import MemoryExhaustedError
+from atrium.base.metrics import Quantity
+from atrium.engines.collate import RolloutRows
 from atrium.train.measure.clock import Span
 from atrium.train.measure.measurements import Measurements
 from atrium.train.ranks.ranks import Ranks

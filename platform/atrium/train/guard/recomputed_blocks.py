@@ -16,7 +16,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from atrium.errors import ConfigError
+from atrium.base.errors import ConfigError
 from atrium.models.blocks import decoder_blocks
 from atrium.train.update.packed_attention import attention_of
 

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atrium.metrics import CATALOGUE, RATIO_QUANTILES, TIME_STAGES, Metric, Quantity, Reduction
+from atrium.base.metrics import CATALOGUE, RATIO_QUANTILES, TIME_STAGES, Metric, Quantity, Reduction
+from atrium.base.records import RatioHistogram
 from atrium.objective.diagnostics import Sums
 from atrium.objective.ratio_histogram import NUM_BINS, SIGNS, log_ratio_edges, ratio_quantile
-from atrium.records import RatioHistogram
 from atrium.train.measure.clock import Span
 from atrium.train.ranks.ranks import Ranks
 

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atrium import metrics
-from atrium.errors import EngineError
+from atrium.base import metrics
+from atrium.base.errors import EngineError
+from atrium.base.records import RolloutGroup
+from atrium.engines.collate import RolloutRows
 from atrium.objective.batch import neutral
 from atrium.objective.diagnostics import Sums
-from atrium.records import RolloutGroup
-from atrium.rollout.collate import RolloutRows
 from atrium.train.measure.measurements import Measurements
 from atrium.train.update.forward import PolicyForward
 

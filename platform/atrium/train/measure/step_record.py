@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atrium import metrics
+from atrium.base import metrics
+from atrium.engines.collate import RolloutRows
 from atrium.objective.batch import PolicyTokens
 from atrium.objective.diagnostics import Sums
 from atrium.objective.objective import LossOutput
-from atrium.rollout.collate import RolloutRows
 from atrium.train.measure.clock import Span
 from atrium.train.measure.flops import ModelFlops
 from atrium.train.measure.measurements import Measurements

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
+from atrium.base.records import RolloutGroup, TokenTrace
+from atrium.engines.collate import RolloutRows
 from atrium.objective.batch import Batch, PolicyTokens
 from atrium.objective.objective import LossOutput
-from atrium.records import RolloutGroup, TokenTrace
-from atrium.rollout.collate import RolloutRows
 from atrium.train.ranks.ranks import Ranks
 
 

@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from atrium.errors import ConfigError, RankError
-from atrium.processes import is_alive
+from atrium.base.errors import ConfigError, RankError
+from atrium.base.processes import is_alive
 from atrium.train.ranks.ranks import Ranks
 
 _T = TypeVar("_T")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from atrium import metrics
-from atrium.plain_files import append_plain
+from atrium.base import metrics
+from atrium.base.plain_files import append_plain
 from atrium.train.measure.measurements import Measurements
 from atrium.train.ranks.ranks import Ranks
 

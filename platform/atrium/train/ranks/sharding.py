@@ -22,7 +22,7 @@ from torch.distributed.fsdp import (
 )
 from transformers import PreTrainedModel
 
-from atrium.errors import ConfigError
+from atrium.base.errors import ConfigError
 from atrium.models.blocks import decoder_blocks
 
 

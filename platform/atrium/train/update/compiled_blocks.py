@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from torch import nn
 from transformers import PreTrainedModel
 
-from atrium.errors import ConfigError
+from atrium.base.errors import ConfigError
 from atrium.models.blocks import decoder_blocks
 from atrium.models.qwen3 import has_fused_form
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from atrium.errors import ConfigError
+from atrium.base.errors import ConfigError
 from atrium.models.context import windows
 from atrium.train.update.forward import PolicyForward
 from atrium.train.update.packing_probe import packing_obstacle

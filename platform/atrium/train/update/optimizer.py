@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from atrium.errors import CheckpointError
+from atrium.base.errors import CheckpointError
 from atrium.models.shards import full_tensor
 from atrium.train.settings import AdamWSettings, learning_rate_at
 from atrium.train.update.host_optimizer import HostCopies

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from atrium.errors import MissingDependencyError, install_command
+from atrium.base.errors import MissingDependencyError, install_command
 from atrium.train.settings import OptimizerKind
 
 _TABLE = "qmap"

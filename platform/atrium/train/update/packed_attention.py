@@ -24,7 +24,7 @@ from torch.nn.attention import varlen
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
-from atrium.errors import ConfigError
+from atrium.base.errors import ConfigError
 from atrium.models.blocks import decoder_of
 from atrium.train.update.packing import Gathering, Packing
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atrium.rollout.collate import on_device
+from atrium.engines.collate import on_device
 from atrium.train.update.micro_batches import split_by_length
 
 _Index = NDArray[np.int64]

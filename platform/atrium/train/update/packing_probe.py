@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
-from atrium.errors import ConfigError
+from atrium.base.errors import ConfigError
 from atrium.models.blocks import decoder_of
 from atrium.models.context import windows
 from atrium.models.sources import one_line

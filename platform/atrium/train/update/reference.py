@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from atrium.engines.collate import RolloutRows
 from atrium.models.lora import adapters_off
 from atrium.objective.batch import PolicyTokens
-from atrium.rollout.collate import RolloutRows
 from atrium.train.update.forward import PolicyForward
 from atrium.train.update.token_logprobs import Entropy
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from atrium import metrics
+from atrium.base import metrics
+from atrium.engines.collate import RolloutRows
 from atrium.objective.diagnostics import kl_k3
 from atrium.objective.objective import ObjectiveState
 from atrium.objective.ratios import bounded
-from atrium.rollout.collate import RolloutRows
 from atrium.train.guard.faults import (
     NO_FAULTS,
     FaultHandling,

@@ -1,0 +1,93 @@
+"""Files that are either the old ones or the new ones, whenever the process or the machine stops.
+
+A file is written beside its target, flushed to disk, and renamed over it; the folder's entry is flushed
+too. Not for files that grow by lines: those are in `json_lines`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from atrium.base.errors import RunFolderError
+
+TEMPORARY_PREFIX = ".tmp-"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; when the block ends well it becomes `path`, else it goes.
+
+    Raises `OSError` where the disk is full or the folder is not writable; `path` is then unchanged.
+    """
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}-{path.name}")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small text file as a whole; characters that UTF-8 cannot hold become `?`."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(text.encode("utf-8", "replace"))
+
+
+def write_json(path: Path, value: Mapping[str, object]) -> None:
+    """Write an object as indented standard JSON; numbers that are not finite become text (`"NaN"`)."""
+    text = json.dumps(standard_json(value), indent=2, allow_nan=False)
+    write_text(path, text + "\n")
+
+
+def standard_json(value: object) -> object:
+    """The value with what JSON cannot say replaced: NaN and infinities by text, paths by their text."""
+    match value:
+        case bool() | int() | str() | None:
+            return value
+        case float():
+            return float(value) if math.isfinite(value) else _NAMES.get(value, "NaN")
+        case Mapping():
+            return {str(key): standard_json(item) for key, item in value.items()}
+        case list() | tuple():
+            return [standard_json(item) for item in value]
+        case os.PathLike():
+            return os.fspath(value)
+        case _ if hasattr(value, "item"):  # a scalar of numpy or torch, without importing either
+            return standard_json(value.item())
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
+
+
+_NAMES = {math.inf: "Infinity", -math.inf: "-Infinity"}
+
+
+def sync_folder(path: Path) -> None:
+    """Flush a folder's entries to disk, so that a rename survives a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        # Some network file systems refuse to sync a folder; the rename itself has happened.
+        pass
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def explained(action: str, path: Path) -> Iterator[None]:
+    """Turn an `OSError` inside the block into a `RunFolderError` that says what could not be done."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RunFolderError(
+            f"cannot {action} {path}: {reason}; free or unlock it, or choose another runs_dir"
+        ) from error

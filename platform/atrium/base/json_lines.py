@@ -1,0 +1,135 @@
+"""Files that grow by one JSON object per line, and readers that forgive how such a file can end.
+
+A writer appends whole lines only and takes back what a full disk cut short. A reader stops before a last
+line without its end (it is being written, or its writer was killed) and counts lines that are not
+objects.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from atrium.base.atomic import replacing, standard_json
+from atrium.base.plain_files import MAX_LINES_BYTES, read_plain
+
+Record = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonLines:
+    """Lines that were read: the objects in order, where to read on, and how many were unreadable."""
+
+    records: tuple[Record, ...]
+    next_offset: int
+    num_unreadable: int
+
+
+def encode_line(record: Record) -> bytes:
+    """The record as one line of standard JSON, with its end."""
+    text = json.dumps(standard_json(record), allow_nan=False, separators=(",", ":"))
+    return text.encode() + b"\n"
+
+
+def decode_line(line: bytes) -> Record | None:
+    """The object on a line, or None where the line does not hold one."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def read_json_lines(path: Path, offset: int = 0) -> JsonLines:
+    """The whole lines from byte `offset` on; a missing file has none. Raises `OSError` if unreadable."""
+    try:
+        data = read_plain(path, MAX_LINES_BYTES, offset=offset)
+    except FileNotFoundError:
+        return JsonLines(records=(), next_offset=offset, num_unreadable=0)
+    whole = data[: data.rfind(b"\n") + 1]
+    decoded = [decode_line(line) for line in whole.split(b"\n")[:-1]]
+    records = tuple(record for record in decoded if record is not None)
+    return JsonLines(
+        records=records,
+        next_offset=offset + len(whole),
+        num_unreadable=len(decoded) - len(records),
+    )
+
+
+def split_lines(path: Path, wanted: Callable[[Record], bool]) -> tuple[bytes, bytes]:
+    """The lines of the wanted objects, and all others: unwanted, broken, or without an end."""
+    try:
+        data = read_plain(path, MAX_LINES_BYTES)
+    except FileNotFoundError:
+        return b"", b""
+    kept: list[bytes] = []
+    cut: list[bytes] = []
+    for line in io.BytesIO(data):
+        record = decode_line(line) if line.endswith(b"\n") else None
+        (kept if record is not None and wanted(record) else cut).append(line)
+    return b"".join(kept), b"".join(cut)
+
+
+def keep_lines(path: Path, wanted: Callable[[Record], bool]) -> None:
+    """Rewrite the file with the wanted objects only, their bytes unchanged; broken lines go."""
+    kept, cut = split_lines(path, wanted)
+    if cut:
+        with replacing(path) as temporary:
+            temporary.write_bytes(kept)
+
+
+class JsonLinesWriter:
+    """Appends to one file, after cutting off a last line that an earlier writer left without its end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        data = read_plain(path, MAX_LINES_BYTES)
+        self._end = data.rfind(b"\n") + 1
+        if self._end != len(data):
+            os.ftruncate(self._descriptor, self._end)
+        self._pending: list[bytes] = []
+
+    def append(self, record: Record) -> None:
+        """Write the record, and first whatever is pending. On `OSError` it stays pending, in order."""
+        self._pending.append(encode_line(record))
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what is pending; raises `OSError` and leaves only whole lines where there is no room."""
+        while self._pending:
+            line = self._pending[0]
+            try:
+                written = os.write(self._descriptor, line)
+                if written < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                os.ftruncate(self._descriptor, self._end)
+                raise
+            self._end += written
+            del self._pending[0]
+
+    def sync(self) -> None:
+        """Write what is pending and flush the file to disk."""
+        self.flush()
+        os.fsync(self._descriptor)
+
+    def is_in_place(self) -> bool:
+        """Whether the file that is written is still the one at its path, neither removed nor moved."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True  # whoever writes next says what is wrong
+
+    def close(self) -> None:
+        """Close the file; what is still pending is lost. Harmless when called twice."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -1,0 +1,149 @@
+"""A bank of completions: stored text as the policy's tokens, by the prompt that it answers.
+
+Text without token ids is encoded by the policy's tokenizer and ends in its stop token unless it was cut
+off. Stored token ids are taken as they are once they are known to be this tokenizer's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from atrium.base.errors import DataError
+from atrium.base.records import REASONING_MARKERS, STORED_VERSION, Completion, FinishReason, Problem, TokenIds
+from atrium.engines.stored_rollouts import StoredCompletion
+
+Bank = dict[tuple[int, ...], tuple[Completion, ...]]
+"""The stored completions of each prompt, by its token ids."""
+
+_MAX_TEXTS_COMPARED = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """What is needed of the policy's tokenizer.
+
+    `encode` and `decode` work without special tokens; `stop_token_ids` are those of the policy, of which
+    the first ends a text; `unknown_token_id` is what stands for text that the vocabulary lacks, if any.
+    """
+
+    encode: Callable[[str], Sequence[int]]
+    decode: Callable[[Sequence[int]], str]
+    stop_token_ids: tuple[int, ...]
+    num_tokens: int
+    unknown_token_id: int | None
+
+
+def build_bank(
+    stored: Sequence[StoredCompletion],
+    vocabulary: Vocabulary,
+    *,
+    encode_prompt: Callable[[Problem], TokenIds],
+    max_new_tokens: int,
+    num_needed: int,
+) -> Bank:
+    """The bank of these completions.
+
+    Raises `DataError` for tokens that are not the tokenizer's, for log-probabilities that are not one per
+    token, for completions longer than `max_new_tokens`, and for a prompt with fewer than `num_needed`.
+    """
+    every = max(1, len(stored) // _MAX_TEXTS_COMPARED)
+    found: dict[tuple[int, ...], list[Completion]] = defaultdict(list)
+    asked: dict[tuple[int, ...], Problem] = {}
+    for number, one in enumerate(stored):
+        prompt = tuple(encode_prompt(one.problem).tolist())
+        asked[prompt] = one.problem
+        found[prompt].append(_completion(one, vocabulary, compares_text=number % every == 0))
+    _check_lengths(found, max_new_tokens)
+    _check_numbers(found, asked, num_needed)
+    return {prompt: tuple(completions) for prompt, completions in found.items()}
+
+
+def _completion(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text: bool) -> Completion:
+    stops = one.finish_reason is FinishReason.STOP
+    if one.token_ids is None:
+        ids = np.asarray(vocabulary.encode(one.text), dtype=np.int64)
+        if vocabulary.unknown_token_id is not None and (ids == vocabulary.unknown_token_id).any():
+            raise DataError(
+                f"{one.where} holds text that the policy's tokenizer has no tokens for; choose the model "
+                "that it was written for, or leave the row out"
+            )
+        if stops:
+            ids = np.append(ids, vocabulary.stop_token_ids[0])
+        text = one.text
+    else:
+        ids = one.token_ids
+        text = _own_text(one, vocabulary, compares_text=compares_text)
+    if not len(ids):
+        raise DataError(f"{one.where} has no tokens: a completion that was cut off holds at least one")
+    if one.logprobs is not None and len(one.logprobs) != len(ids):
+        raise DataError(
+            f"{one.where} has {len(one.logprobs)} log-probabilities for {len(ids)} tokens of the policy's "
+            "tokenizer, the stop token included; give token_ids too, or drop the column logprobs"
+        )
+    unknown = np.full(len(ids), np.nan, dtype=np.float32)
+    return Completion(
+        token_ids=ids.astype(np.int32),
+        logprobs=unknown if one.logprobs is None else one.logprobs,
+        text=text,
+        finish_reason=one.finish_reason,
+        weight_version=STORED_VERSION,
+        stored_reward=one.reward,
+        own=one.own,
+    )
+
+
+def _own_text(one: StoredCompletion, vocabulary: Vocabulary, *, compares_text: bool) -> str:
+    """The text of stored tokens; a few texts are compared with what was stored beside them."""
+    ids = one.token_ids
+    assert ids is not None, "called for stored tokens"
+    other = "they belong to another tokenizer; choose the model that wrote them, or drop the column token_ids"
+    outside = ids[(ids < 0) | (ids >= vocabulary.num_tokens)]
+    if len(outside):
+        raise DataError(
+            f"{one.where} has the token id {outside[0]}, and the policy's tokenizer knows 0 to "
+            f"{vocabulary.num_tokens - 1}: {other}"
+        )
+    ends_in_stop = len(ids) > 0 and int(ids[-1]) in vocabulary.stop_token_ids
+    if ends_in_stop != (one.finish_reason is FinishReason.STOP):
+        raise DataError(
+            f"{one.where} has the finish_reason {one.finish_reason.value} and "
+            f"{'ends' if ends_in_stop else 'does not end'} in a stop token of the policy: {other}"
+        )
+    text = vocabulary.decode(ids[: len(ids) - ends_in_stop].tolist())
+    if compares_text and _compared(text.encode("utf-8", "replace").decode()) != _compared(one.text):
+        raise DataError(f"{one.where} has token ids that do not spell its text: {other}")
+    return text
+
+
+def _compared(text: str) -> str:
+    """The text without reasoning markers, which earlier versions left out where they are special tokens."""
+    for marker in REASONING_MARKERS:
+        text = text.replace(marker, "")
+    return text.strip()
+
+
+def _check_lengths(found: dict[tuple[int, ...], list[Completion]], max_new_tokens: int) -> None:
+    lengths = [len(completion.token_ids) for group in found.values() for completion in group]
+    num_long = sum(length > max_new_tokens for length in lengths)
+    if num_long:
+        raise DataError(
+            f"{num_long} of {len(lengths)} stored completions have more than rollout.max_new_tokens="
+            f"{max_new_tokens} tokens; allowed is at least {max(lengths)}, the length of the longest"
+        )
+
+
+def _check_numbers(
+    found: dict[tuple[int, ...], list[Completion]], asked: dict[tuple[int, ...], Problem], num_needed: int
+) -> None:
+    short = [prompt for prompt, completions in found.items() if len(completions) < num_needed]
+    if short:
+        least = min(short, key=lambda prompt: len(found[prompt]))
+        raise DataError(
+            f"{len(short)} of {len(found)} problems have fewer than the {num_needed} stored completions "
+            f"that a group takes ({asked[least].problem_id!r} has {len(found[least])}); lower "
+            "rollout.group_size or rollout.stored_frac, or leave those problems out"
+        )

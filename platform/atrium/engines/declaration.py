@@ -1,0 +1,356 @@
+"""What every engine declares in its settings: how it is asked, what it can, and what memory it takes.
+
+Whoever has to know how a run samples asks the engine's class and never compares its name, so an engine of
+one's own answers for itself. The classes of the engines stand in `settings`. Never torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, field_validator
+
+from atrium.base.errors import ConfigError
+from atrium.base.records import MemoryItem
+from atrium.base.section import Axis, Count, CountOrZero, Parallel, Positive, PositiveFrac, Section, Text
+from atrium.models.shape import ModelShape
+
+NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "fp8": 1}
+"""Bytes of one number."""
+
+REMOVED_PLACE_SETTINGS = ("num_engines", "engine_timeout_s", "cluster_address", "allow_open_cluster")
+"""Settings that said where the engines of earlier versions ran."""
+
+_IDLE_INSIDE = {
+    "num_servers": 1,
+    "servers": (),
+    "weights_dir": None,
+    "devices": None,
+    "weight_transfer": "host",
+    "continuous": False,
+}
+"""Settings of `placement=server` only, with the values that ask for nothing."""
+
+SERVER_SETTINGS = tuple(name for name in _IDLE_INSIDE if name != "continuous")
+PLACE_SETTINGS = ("placement", *SERVER_SETTINGS)
+"""Settings that say where engines live; none changes what they sample."""
+
+ALONE = {"placement": "inside", "lag": 0, **_IDLE_INSIDE}
+"""Settings of the engine of one process."""
+
+_LOOPBACK = re.compile(r"https?://(localhost|127\.[\d.]+|\[::1\]):")
+_OLD_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+def _check_url(value: str) -> str:
+    if re.fullmatch(r"https?://[^\s/@]+:\d{1,5}", value) is None:
+        raise ValueError("http:// or https:// with a host and a port, such as http://10.0.0.2:8000")
+    return value
+
+
+class Sampling(Section):
+    """How answers are drawn, as evaluations can choose it; training samples from the policy itself."""
+
+    temperature: Annotated[float, Field(ge=0.0, le=1e6)] = 1.0
+    """Of sampling; 0 is greedy decoding."""
+    top_p: PositiveFrac = 1.0
+    """Share of the probability mass that is sampled from."""
+    top_k: Count | None = None
+    """How many of the likeliest tokens are sampled from; null for all."""
+    min_p: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """The least probability of a token that is sampled, relative to the likeliest one's; 0 for any."""
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=10.0)] = 1.0
+    """Divides the logits above 0 of tokens in prompt and answer, and multiplies those below; 1 for none."""
+    presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
+    """Taken off the logits of tokens that the answer has; 0 for none."""
+    frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
+    """Taken off the logits of tokens that the answer has, once for each time; 0 for none."""
+    max_new_tokens: Count
+    """Length limit of an answer; as shipped, that of rollouts."""
+
+    @field_validator("temperature")
+    @classmethod
+    def _check_temperature(cls, value: float) -> float:
+        if 0.0 < value < 0.01:  # divided by which logits overflow; vLLM takes 0.01 in its place
+            raise ValueError("0, which is greedy decoding, or at least 0.01")
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineUse:
+    """What a run does around its engine, as far as it decides whether the two go together.
+
+    Attributes
+    ----------
+    device
+        What the run computes on: `cpu` or `cuda`.
+    num_ranks, num_nodes
+        Processes of the run, and the machines that they are on.
+    evaluation_top_p, evaluation_temperature
+        The share of the probability mass that evaluations sample from, and their temperature.
+    behavior_logprobs
+        The setting `compute.behavior_logprobs`.
+    compiles
+        Whether torch compiles blocks of the model for updates.
+    has_stop_strings
+        Whether prompts name strings that end a completion.
+    """
+
+    device: str
+    num_ranks: int
+    num_nodes: int
+    evaluation_top_p: float
+    evaluation_temperature: float
+    behavior_logprobs: str
+    compiles: bool
+    has_stop_strings: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineDemand:
+    """What an engine's memory follows from, besides its own settings and the model's shape.
+
+    Attributes
+    ----------
+    dtype
+        What the model computes in: `float32` or `bfloat16`.
+    weight_bytes
+        Bytes of one weight of the trainer's.
+    is_apart
+        Whether the trainer's module cannot be sampled from: it is sharded, adapted, or in another process.
+    num_ranks
+        Processes that share the work.
+    rollout_tokens, evaluation_tokens
+        Tokens of a whole batch of rollouts, and of the longest prompt with the longest answer.
+    device_bytes
+        The device's memory; None where it is not known.
+    """
+
+    dtype: str
+    weight_bytes: int
+    is_apart: bool
+    num_ranks: int
+    rollout_tokens: int
+    evaluation_tokens: int
+    device_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaveSize:
+    """How much an engine gets at a time: at most so many samples, and tokens of prompts and answers.
+
+    Whole problems, at least one. The defaults suit a small model on a CPU.
+    """
+
+    num_samples: int = 512
+    num_tokens: int = 131_072
+
+
+class EngineSettings(Axis, axis=True, tag="engine"):
+    """What every engine is asked for."""
+
+    has_own_weights: ClassVar[bool] = False
+    """Whether it holds weights apart from the trainer's module, which it could otherwise sample from."""
+    reads_stored: ClassVar[bool] = False
+    """Whether completions may have been written by anyone, at any time."""
+    runs_as_server: ClassVar[bool] = False
+    """Whether it can run as a server."""
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Distributions, beside torch and transformers, of which the installed one computes the completions."""
+
+    if TYPE_CHECKING:  # every engine declares it, as a literal of its own
+        engine: str
+
+    num_prompts: Annotated[int, Field(ge=1, le=1_000_000)]
+    """Problems sampled in each training step."""
+    group_size: Annotated[int, Field(ge=1, le=100_000)]
+    """Completions sampled per problem: the group that advantages compare."""
+    max_new_tokens: Count
+    """Length limit of a completion, its stop token included."""
+    temperature: Annotated[float, Field(ge=0.01, le=100.0)]
+    """Of the distribution that is sampled from and trained."""
+
+    sampling_stream: CountOrZero = 0
+    """Which stream of random numbers completions are drawn from: another one repeats a run with other draws,
+    and all else equal."""
+    lag: Annotated[int, Field(ge=0, le=64)] = 0
+    """Steps that sampling is ahead: with k, the weights after step t-1-k sample the batch of step t."""
+    placement: Literal["inside", "server"] = "inside"
+    """Where engines live: inside the trainer's process, or as vLLM servers in processes of their own. With a
+    `lag` servers sample during updates, which saves time where they have devices of their own and takes a
+    copy of the trained parameters."""
+    continuous: bool = False
+    """Whether servers sample without a pause and take new weights in the middle of completions. A group that
+    is older than `lag` steps is dropped. Such a run cannot be repeated (speed not measured)."""
+    num_servers: Parallel = 1
+    """Number of vLLM servers that `placement=server` starts on this machine; each process of the run has an
+    equal share of them."""
+    servers: tuple[Annotated[str, AfterValidator(_check_url)], ...] = ()
+    """URLs of running vLLM servers for `placement=server`, in place of servers that are started; the token is
+    read from ATRIUM_TOKEN in the environment."""
+    weights_dir: Text | None = None
+    """Folder for the weight files of `placement=server`, which must be readable by all servers; null for
+    shared memory of this machine."""
+    devices: tuple[CountOrZero, ...] | None = None
+    """GPUs of the servers that a machine starts, as indices into the GPUs that the run sees: those of the
+    first server, then those of the next; null for the GPUs after the trainer's, in an evaluation for all."""
+    weight_transfer: Literal["host", "nccl"] = "host"
+    """How new weights reach servers: `host` in files, `nccl` from GPU to GPU by vLLM's own transfer, without
+    a copy of the model on the host (not measured)."""
+    max_mismatch: Positive | Literal["auto"] | None = "auto"
+    """Mean difference, in nats, of the engine's and the trainer's log-probabilities beyond which a run ends;
+    auto for 0.001 where both compute in float32, 0.1 elsewhere, none for stored rollouts; null for none."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether it samples from other weights than those of this process's module."""
+        return self.has_own_weights or self.placement != "inside"
+
+    @property
+    def processes_per_engine(self) -> int:
+        """Processes that share one engine, on a GPU each where there are any."""
+        return 1
+
+    @property
+    def ranks_per_engine(self) -> int:
+        """Processes of the run itself that share one engine."""
+        return self.processes_per_engine if self.placement == "inside" else 1
+
+    @property
+    def num_outside(self) -> int:
+        """Number of servers, where `placement` has any."""
+        return len(self.servers) or self.num_servers
+
+    def num_gpus(self, num_processes: int, num_nodes: int) -> int:
+        """GPUs that each machine needs for its processes of the run and the servers that it starts."""
+        if self.placement == "inside" or self.servers:
+            return num_processes
+        if self.devices is not None:
+            return max(num_processes, *(place + 1 for place in self.devices))
+        return num_processes + self.num_outside * self.processes_per_engine // num_nodes
+
+    @property
+    def num_kept_weights(self) -> int:
+        """Versions of the weights whose files are kept for servers: those of all batches that are sampled."""
+        return max(2, self.lag + 1)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a batch is sampled during the update before it."""
+        return self.placement != "inside" and self.lag > 0
+
+    @property
+    def sends_weights(self) -> bool:
+        """Whether new weights are sent from GPU to GPU."""
+        return self.weight_transfer == "nccl"
+
+    @property
+    def sends_weights_afar(self) -> bool:
+        """Whether NCCL has to reach other machines for that."""
+        return self.sends_weights and any(_LOOPBACK.match(url) is None for url in self.servers)
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether the engine gives its memory to the update."""
+        return False
+
+    @property
+    def allows_expandable_segments(self) -> bool:
+        """Whether the engine works beside torch's growing segments of GPU memory."""
+        return True
+
+    def check(self, use: EngineUse) -> None:
+        """Raise `ConfigError` where the engine cannot do what the run asks, or a setting has no effect."""
+        for name, idle in _IDLE_INSIDE.items():
+            if self.placement == "inside" and (value := getattr(self, name)) != idle:
+                raise ConfigError(
+                    f"rollout.{name}={json.dumps(value).strip(chr(34))} has no effect with "
+                    "rollout.placement=inside; choose rollout.placement=server, or leave it out"
+                )
+        self._check_placed(use)
+        if self.sends_weights:
+            self._check_sending(use)
+
+    def _check_placed(self, use: EngineUse) -> None:
+        """Raise `ConfigError` where servers cannot be shared evenly by processes and devices."""
+        if self.placement == "inside":
+            return
+        if not self.runs_as_server:
+            raise ConfigError(
+                f"rollout.placement=server: rollout.engine={self.engine} has no server; choose rollout=vllm, "
+                "or rollout.placement=inside"
+            )
+        if self.servers and (self.num_servers > 1 or self.devices is not None):
+            raise ConfigError(
+                "rollout.num_servers and rollout.devices have no effect on servers that are given by "
+                "rollout.servers; leave them out"
+            )
+        name = "servers" if self.servers else "num_servers"
+        if self.num_outside % use.num_ranks:
+            raise ConfigError(
+                f"rollout.{name}={self.num_outside} cannot be shared evenly by the {use.num_ranks} "
+                f"processes of the run; give a multiple of {use.num_ranks}"
+            )
+        num_devices = self.num_outside * self.processes_per_engine // use.num_nodes
+        if self.devices is not None and len(self.devices) != num_devices:
+            raise ConfigError(
+                f"rollout.devices={list(self.devices)}: the servers of rollout.num_servers="
+                f"{self.num_servers} take {num_devices} on each machine; name so many, or null"
+            )
+
+    def _check_sending(self, use: EngineUse) -> None:
+        """Raise `ConfigError` unless the trainer and each process of the servers have a GPU of their own."""
+        num_trained_on, devices = use.num_ranks // use.num_nodes, self.devices or ()
+        has_shared = len({*devices, *range(num_trained_on)}) < len(devices) + num_trained_on
+        obstacle = None
+        if use.device != "cuda":
+            obstacle = f"compute.device={use.device} has no GPU to send from"
+        elif has_shared:
+            obstacle = (
+                f"rollout.devices={list(devices)} names a GPU twice or one of the trainer's, the first "
+                f"{num_trained_on}, and NCCL needs one GPU per process"
+            )
+        if obstacle is not None:
+            raise ConfigError(
+                f"rollout.weight_transfer=nccl: {obstacle}; change that, or choose "
+                "rollout.weight_transfer=host"
+            )
+
+    def check_machine(self, device: str) -> None:
+        """Raise `MissingDependencyError` or `ConfigError` where the engine cannot run here on `device`."""
+
+    def check_model(self, shape: ModelShape, device: str) -> None:
+        """Raise `ConfigError` where the engine cannot compute such a model on `device`."""
+
+    def check_cache(self, shape: ModelShape, dtype: str, device_bytes: int | None) -> None:
+        """Raise `ConfigError` where what the engine is given does not hold the longest completion."""
+
+    def memory(self, shape: ModelShape, demand: EngineDemand) -> tuple[MemoryItem, ...]:
+        """What the engine takes of a device's memory, and when."""
+        raise NotImplementedError
+
+    def wave_size(self, num_parameters: int) -> WaveSize | None:
+        """How much an evaluation gives the engine at a time; None for one that batches by itself.
+
+        A rule, not a measurement: it decides the last bits of log-probabilities, so it has to be the same for
+        an evaluation that is resumed.
+        """
+        return None
+
+    def prepare_environment(self, device: str, cache_dir: Path) -> None:
+        """Put what torch and the engine's libraries read into the environment, before any is imported.
+
+        On a GPU, segments that grow: micro-batches of many sizes then leave no holes in its memory. What the
+        user has set stays.
+        """
+        if device == "cuda" and self.allows_expandable_segments and _OLD_ALLOCATOR not in os.environ:
+            os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+
+    def for_evaluation(self) -> Self | None:
+        """The settings by which the engine answers for one process alone; None where it answers nothing."""
+        return self.model_copy(update=ALONE)

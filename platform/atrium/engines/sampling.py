@@ -1,0 +1,164 @@
+"""Drawing tokens from logits, with randomness keyed by (sample seed, position) and by nothing else.
+
+Pure functions on tensors, on any device; no generator state, no model. The token of a sample at a
+position is the inverse of the cumulative distribution at one uniform number, and that number is a hash
+of the sample's seed and the position: batching, order and neighbours cannot change it.
+
+Axes: N rows, T positions, V vocabulary, S stop tokens.
+
+The hash is the output function and increment of SplitMix64; see `atrium.objective.selection`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from atrium.base.errors import EngineError
+from atrium.base.records import TokenIds
+from atrium.engines.engine import GenerationRequest, SamplingParams
+from atrium.objective.selection import INCREMENT, mix, shift_right, signed
+
+# Drawing holds a few float64 copies of the distributions; more rows at once than this are split.
+_MAX_ELEMENTS = 1 << 25
+
+
+def check_requests(
+    requests: Sequence[GenerationRequest], sampling: SamplingParams, *, context_length: int
+) -> None:
+    """Raise `EngineError` for a prompt that is empty or too long.
+
+    A prompt is too long when it leaves no room for `max_new_tokens` in the context.
+    """
+    for index, request in enumerate(requests):
+        num_tokens = len(request.prompt_token_ids)
+        if num_tokens == 0:
+            raise EngineError(f"the prompt of request {index} is empty: give at least one token")
+        if num_tokens + sampling.max_new_tokens > context_length:
+            raise EngineError(
+                f"the prompt of request {index} has {num_tokens} tokens and leaves no room for "
+                f"max_new_tokens={sampling.max_new_tokens} in a context of {context_length}: lower "
+                "max_new_tokens or leave out longer prompts"
+            )
+
+
+def sample_keys(seeds: Sequence[int], device: torch.device | str) -> Tensor:
+    """The hash state int64 [N] of each sample seed (any integers, taken modulo 2**64)."""
+    words = torch.tensor([signed(seed) for seed in seeds], dtype=torch.int64, device=device)
+    return mix(words)
+
+
+def uniforms(key_N: Tensor, positions: range) -> Tensor:
+    """One number in [0, 1) per position and row, float64 [T, N], that depends on (key, position) only.
+
+    The numbers are multiples of 2**-53. Positions count a completion's tokens from 0.
+    """
+    steps = [signed((position + 1) * INCREMENT) for position in positions]
+    step_T1 = torch.tensor(steps, dtype=torch.int64, device=key_N.device).unsqueeze(-1)
+    return shift_right(mix(key_N + step_T1), 11).to(torch.float64) * 2.0**-53
+
+
+class Occurrences:
+    """The tokens [N, V] that prompt and completion of each row have, and what they do to its logits."""
+
+    def __init__(self, prompts: Sequence[TokenIds], like_NV: Tensor) -> None:
+        self._in_prompt_NV = torch.zeros_like(like_NV, dtype=torch.bool)
+        self._count_NV = torch.zeros_like(like_NV, dtype=torch.int32)
+        for row, prompt in enumerate(prompts):
+            self._in_prompt_NV[row, torch.from_numpy(prompt).long().to(like_NV.device)] = True
+
+    def add(self, token_N: Tensor) -> None:
+        """Count the next token of each row."""
+        self._count_NV[torch.arange(len(token_N), device=token_N.device), token_N] += 1
+
+    def select(self, keep_N: Tensor) -> None:
+        """Keep these rows alone."""
+        self._in_prompt_NV, self._count_NV = self._in_prompt_NV[keep_N], self._count_NV[keep_N]
+
+    def penalised(self, logits_NV: Tensor, sampling: SamplingParams) -> Tensor:
+        """The logits float32 [N, V] after the penalties, see `SamplingParams`."""
+        occurred_NV = self._count_NV > 0
+        logits_NV = logits_NV.float()
+        factor = sampling.repetition_penalty
+        repeated_NV = torch.where(logits_NV > 0, logits_NV / factor, logits_NV * factor)
+        logits_NV = torch.where(occurred_NV | self._in_prompt_NV, repeated_NV, logits_NV)
+        logits_NV = logits_NV - sampling.frequency_penalty * self._count_NV
+        return logits_NV - sampling.presence_penalty * occurred_NV
+
+
+def log_distribution(logits_NV: Tensor, sampling: SamplingParams) -> Tensor:
+    """Log-probabilities float32 [N, V] of the distribution that is sampled from.
+
+    log softmax(logits / temperature), cut to the tokens that are at least `min_p` times as likely as the
+    likeliest (arXiv 2407.01082), then to the `top_k` likeliest (ties with the last of them stay), then to the
+    fewest likeliest that hold `top_p` of what remains, and renormalised; this is vLLM's order.
+    Tokens cut away have -inf. At temperature 0 it is the whole distribution at temperature 1.
+    """
+    scores_NV = logits_NV.float()
+    if sampling.temperature == 0:
+        return scores_NV.log_softmax(-1)
+    if sampling.temperature != 1:
+        # Relative to the maximum, so that a small temperature cannot overflow the largest score.
+        scores_NV = (scores_NV - scores_NV.amax(-1, keepdim=True)) / sampling.temperature
+    if sampling.min_p > 0:
+        least_N1 = scores_NV.amax(-1, keepdim=True) + math.log(sampling.min_p)
+        scores_NV = scores_NV.masked_fill(scores_NV < least_N1, -torch.inf)
+    if sampling.top_k is not None and sampling.top_k < scores_NV.shape[-1]:
+        last_N1 = scores_NV.topk(sampling.top_k, dim=-1).values[:, -1:]
+        scores_NV = scores_NV.masked_fill(scores_NV < last_N1, -torch.inf)
+    if sampling.top_p < 1:
+        ordered_NV, token_NV = scores_NV.sort(dim=-1, descending=True, stable=True)
+        mass_NV = ordered_NV.softmax(-1, dtype=torch.float64)
+        is_cut_NV = mass_NV.cumsum(-1) - mass_NV >= sampling.top_p
+        is_cut_NV[:, 0] = False
+        scores_NV = scores_NV.masked_fill(
+            torch.zeros_like(is_cut_NV).scatter(-1, token_NV, is_cut_NV), -torch.inf
+        )
+    return scores_NV.log_softmax(-1)
+
+
+def draw(logprob_NV: Tensor, uniform_N: Tensor) -> Tensor:
+    """The token int64 [N] at which the cumulative distribution first exceeds `uniform_N`.
+
+    A token of probability 0 is never drawn: its cumulative sum equals its predecessor's, and the
+    threshold stays below the total because a uniform number is at most 1 - 2**-53. Rows that hold NaN
+    give an arbitrary token.
+    """
+    cumulative_NV = logprob_NV.exp().cumsum(-1, dtype=torch.float64)
+    # Scaled by the total, because the float32 probabilities sum to 1 only up to rounding.
+    threshold_N1 = (uniform_N * cumulative_NV[:, -1]).unsqueeze(-1)
+    token_N1 = torch.searchsorted(cumulative_NV, threshold_N1, right=True)
+    return token_N1.squeeze(-1).clamp_(max=logprob_NV.shape[-1] - 1)
+
+
+def sample_tokens(
+    logits_NV: Tensor, uniform_N: Tensor, *, sampling: SamplingParams, stop_S: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The next token int64 [N] of every row, and its log-probability float32 [N].
+
+    With `ignore_stop` the tokens `stop_S` have probability 0. Rows whose logits are not finite give
+    NaN as log-probability; callers must check for it.
+    """
+    num_rows, vocabulary_size = logits_NV.shape
+    chunk = max(1, _MAX_ELEMENTS // vocabulary_size)
+    if num_rows <= chunk:
+        return _sample(logits_NV, uniform_N, sampling, stop_S)
+    parts = [
+        _sample(logits, uniform, sampling, stop_S)
+        for logits, uniform in zip(logits_NV.split(chunk), uniform_N.split(chunk), strict=True)
+    ]
+    return torch.cat([token for token, _ in parts]), torch.cat([logprob for _, logprob in parts])
+
+
+def _sample(
+    logits_NV: Tensor, uniform_N: Tensor, sampling: SamplingParams, stop_S: Tensor
+) -> tuple[Tensor, Tensor]:
+    if sampling.ignore_stop:
+        logits_NV = logits_NV.index_fill(-1, stop_S, -torch.inf)
+    logprob_NV = log_distribution(logits_NV, sampling)
+    is_greedy = sampling.temperature == 0
+    token_N = logprob_NV.argmax(-1) if is_greedy else draw(logprob_NV, uniform_N)
+    return token_N, logprob_NV.gather(-1, token_N.unsqueeze(-1)).squeeze(-1)

@@ -1,0 +1,239 @@
+"""HTTP client of one vLLM server: samples, weights and state."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+
+from atrium.engines.server.guard import FOLDER_PATH, MODEL_PATH
+from atrium.engines.vllm_environment import SERVES, serves
+
+# uvicorn closes idle connections after 5 s.
+_KEEP_IDLE_S, _CONNECT_S = 2.0, 5.0
+# A completion may take hours. Hangs are seen by token counts.
+_ANSWER_S = 24 * 3600.0
+_MODEL_NAME = "policy"
+_SHAPE = (
+    *("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "intermediate_size", "tie_word_embeddings", "rms_norm_eps"),
+)
+_FROM_FILES = {"load_config": {"load_format": "safetensors"}}
+_COUNTERS = ("generation_tokens", "prompt_tokens", "num_preemptions")
+_NOT_FINITE = -9999.0  # what vLLM's server answers for a log-probability of NaN or minus infinity
+_ADVICE = "start it with the command that `atrium engine-command` prints"
+
+
+class ServerError(Exception):
+    """A server answered wrongly, or refuses a request."""
+
+
+class UnfitServerError(ServerError):
+    """A server that answers, but must not be used; starting it again does not help."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What a server has to compute with: the model's configuration, its dtype, and the context in tokens."""
+
+    model: Mapping[str, Any]
+    dtype: str
+    context_length: int
+
+
+class ServerClient:
+    """Requests to the server at `address`, a URL, or `unix:` with the path of a socket."""
+
+    def __init__(self, address: str, token: str) -> None:
+        path = address.removeprefix("unix:")
+        transport = httpx.AsyncHTTPTransport(
+            uds=path if path != address else None,
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=256, keepalive_expiry=_KEEP_IDLE_S
+            ),
+        )
+        self._client = httpx.AsyncClient(
+            transport=transport,
+            base_url="http://server" if path != address else address,
+            timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
+            headers={"Authorization": f"Bearer {token}"},
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+    async def obstacle(self) -> str | None:
+        """Return why the server does not serve, None where it does.
+
+        Raises `UnfitServerError` for a wrong token and for an address that is not a vLLM server's.
+        """
+        try:
+            answer = await self._client.get("/health", timeout=_CONNECT_S)
+        except httpx.HTTPError as error:
+            return one_line(error)
+        if answer.status_code == httpx.codes.UNAUTHORIZED:
+            raise UnfitServerError("the server refuses the token; set ATRIUM_TOKEN to the server's token")
+        if answer.is_redirect:
+            raise UnfitServerError(
+                f"the address redirects to {answer.headers.get('location')}; give the server's own address"
+            )
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            raise UnfitServerError("/health answers 404: no vLLM server is at this address; correct it")
+        return None if answer.status_code == httpx.codes.OK else f"/health answers {answer.status_code}"
+
+    async def check(self, expected: Expected) -> Mapping[str, str | int | float]:
+        """Return a description of the server; raises `UnfitServerError` where it does not fit the run."""
+        open_answer = await self._client.get("/weight_info", headers={"Authorization": ""})
+        if open_answer.status_code != httpx.codes.UNAUTHORIZED:
+            raise UnfitServerError(f"the server answers requests without a token; {_ADVICE}")
+        version = str((await self._json("GET", "/version"))["version"])
+        if not serves(version):
+            expected_versions = " to ".join(f"{major}.{minor}" for major, minor in SERVES)
+            raise UnfitServerError(
+                f"the server runs vLLM {version}, expected {expected_versions}; install one of these"
+            )
+        info = (await self._json("GET", "/server_info", config_format="json"))["vllm_config"]
+        _check_model(await self._json("GET", MODEL_PATH), info["model_config"], expected)
+        cache, batch = info["cache_config"], info["scheduler_config"]
+        num_tokens = cache["num_gpu_blocks"] * cache["block_size"]
+        return {
+            "engine": "vllm",
+            "version": version,
+            "cache_tokens": num_tokens,
+            "cache_longest_completions": round(num_tokens / info["model_config"]["max_model_len"], 2),
+            "max_num_batched_tokens": batch["max_num_batched_tokens"],
+            "max_num_seqs": batch["max_num_seqs"],
+        }
+
+    async def sample(self, token_ids: Sequence[int], parameters: Mapping[str, Any]) -> SimpleNamespace:
+        """Sample one completion; `spans` hold version, start and end of the tokens by each set of weights."""
+        body = {"model": _MODEL_NAME, "token_ids": token_ids, "sampling_params": parameters}
+        answer = await self._json("POST", "/inference/v1/generate", body)
+        try:
+            (choice,) = answer["choices"]
+            logprobs = [_finite_or_nan(one["logprob"]) for one in choice["logprobs"]["content"]]
+            spans = [
+                (int(span["version"]), int(span["start"]), int(span["end"]))
+                for span in choice["weight_versions"]
+            ]
+            token_ids = [int(token) for token in choice["token_ids"]]
+            reason = choice["finish_reason"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ServerError(f"an answer lacks a field ({type(error).__name__}: {error})") from error
+        return SimpleNamespace(
+            token_ids=token_ids,
+            logprobs=SimpleNamespace(logprobs=logprobs),
+            finish_reason=reason,
+            spans=spans,
+        )
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Interrupt running requests, which go on with the weights that the body loads.
+
+        Their caches are cleared: a cache of two sets of weights belongs to neither.
+        """
+        await self._json("POST", "/pause", mode="keep", clear_cache="true")
+        try:
+            yield
+        finally:
+            await self._json("POST", "/resume")
+
+    async def take_weights(self, folder: Path, version: int) -> None:
+        """Load the weights of a folder as `version`, and clear what was cached under the old ones."""
+        # vLLM's engine dies of a folder that it cannot read.
+        if not (await self._json("GET", FOLDER_PATH, folder=str(folder)))["is_readable"]:
+            raise UnfitServerError(
+                f"the server cannot read {folder}; set rollout.weights_dir to a folder that it shares with "
+                "the trainer"
+            )
+        # Servers start without weights, which reading files then replaces.
+        load = {"method": "update_config", "kwargs": {"overrides": _FROM_FILES}}
+        await self._json("POST", "/collective_rpc", load)
+        reload = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+        await self._json("POST", "/collective_rpc", reload)
+        await self._clear_cache()
+        await self._json("POST", "/update_weight_version", {"new_version": str(version)})
+
+    async def num_processes(self) -> int:
+        """Return the number of processes that hold the server's weights."""
+        return int((await self._json("GET", "/get_world_size"))["world_size"])
+
+    async def join_group(self, init_info: Mapping[str, Any]) -> None:
+        """Join the group that sends weights, in place of an earlier one; blocks until all have joined."""
+        await self._json("POST", "/shutdown_weight_transfer_engine")
+        await self._json("POST", "/init_weight_transfer_engine", {"init_info": init_info})
+
+    async def receive_weights(self, update_info: Mapping[str, Any], version: int) -> None:
+        """Receive the weights that the group's trainer sends as `version`."""
+        await self._json("POST", "/start_weight_update")
+        await self._json("POST", "/update_weights", {"update_info": update_info})
+        await self._clear_cache()
+        await self._json("POST", "/finish_weight_update", {"weight_version": str(version)})
+
+    async def _clear_cache(self) -> None:
+        answer = await self._json("POST", "/reset_prefix_cache", reset_running_requests="true")
+        if not answer.get("success"):
+            raise ServerError("the server could not clear its cache of the old weights")
+
+    async def counters(self, timeout_s: float = _CONNECT_S) -> dict[str, float]:
+        """Return vLLM's counts of tokens and preemptions."""
+        answer = await self._client.get("/metrics", timeout=timeout_s)
+        found = re.findall(rf"(?m)^vllm:({'|'.join(_COUNTERS)})_total\S* (\S+)$", answer.text)
+        return {name: sum(float(value) for key, value in found if key == name) for name in _COUNTERS}
+
+    async def _json(self, method: str, path: str, body: object = None, **query: str) -> dict[str, Any]:
+        answer = await self._client.request(method, path, json=body, params=query)
+        if answer.status_code != httpx.codes.OK:
+            said = " ".join(answer.text.split())[:300]
+            if answer.status_code == httpx.codes.NOT_FOUND:
+                raise UnfitServerError(f"{path} answers 404: {said}; {_ADVICE}")
+            raise ServerError(f"{path} answers {answer.status_code}: {said}")
+        try:
+            found = answer.json()
+        except ValueError as error:
+            raise ServerError(f"{path} answers no JSON") from error
+        if not isinstance(found, dict):
+            raise ServerError(f"{path} answers no JSON object")
+        return found
+
+
+def _check_model(model: Mapping[str, Any], config: Mapping[str, Any], expected: Expected) -> None:
+    """Raise `UnfitServerError` where a server has another model, or computes in another way."""
+    for name in _SHAPE:
+        if model.get(name) != expected.model.get(name):
+            raise UnfitServerError(
+                f"the server's model has {name}={model.get(name)}, the policy has "
+                f"{expected.model.get(name)}; serve the policy's model"
+            )
+    wanted = {
+        "dtype": f"torch.{expected.dtype}",
+        "logprobs_mode": "processed_logprobs",
+        "served_model_name": _MODEL_NAME,
+        "generation_config": "vllm",
+    }
+    for name, value in wanted.items():
+        if config.get(name) != value:
+            raise UnfitServerError(f"the server has {name}={config.get(name)}, expected {value}; {_ADVICE}")
+    if config["max_model_len"] < expected.context_length:
+        raise UnfitServerError(
+            f"the server has max_model_len={config['max_model_len']}, expected at least "
+            f"{expected.context_length}; {_ADVICE}"
+        )
+
+
+def _finite_or_nan(logprob: float | None) -> float:
+    return math.nan if logprob is None or logprob <= _NOT_FINITE else logprob
+
+
+def one_line(error: Exception) -> str:
+    """Return an error's message in one line, its type where it has none."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,155 @@
+"""Samples dealt to the servers of a pool: who samples what, and with which weights.
+
+The completion of a sample depends on its prompt, its seed and the weights, so neither the server that
+answers nor a repeated request changes a result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+
+from atrium.engines.server.client import ServerError, UnfitServerError, one_line
+from atrium.engines.server.pool import Server, ServerPool
+
+_MAX_TRIES = 3  # of one sample, each of which a server answered wrongly
+
+
+@dataclass(kw_only=True, eq=False)
+class Sample:
+    """One completion to sample: its place in the batch, and how often it was requested in vain."""
+
+    place: tuple[int, int]
+    token_ids: Sequence[int]
+    parameters: Mapping[str, Any]
+    num_tries: int = 0
+
+
+@dataclass(kw_only=True, eq=False)
+class Batch:
+    """Samples by the weights of one version, None for those of any time; `found` receives each answer."""
+
+    version: int | None
+    found: Callable[[Sample, SimpleNamespace], None]
+    waiting: deque[Sample] = field(default_factory=deque)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no sample is left."""
+        return not self.waiting and not self.tasks
+
+
+class Dealer:
+    """Deals batches to the servers of a pool, each of which has at most `per_server` requests at a time.
+
+    The oldest batch that waits goes first. A server without requests loads the weights that it needs, so
+    servers that have done their share of a batch begin the next one while others are at work.
+    """
+
+    def __init__(self, pool: ServerPool, per_server: int) -> None:
+        self._pool = pool
+        self._per_server = per_server
+        self._batches: list[Batch] = []
+
+    async def answer(self, batch: Batch) -> None:
+        """Sample the whole batch; raises `EngineError` where servers are lost again and again.
+
+        A batch of any version ends when this is cancelled.
+        """
+        self._batches.append(batch)
+        try:
+            while batch.version is None or not batch.is_done:
+                self._pool.check(batch.version)
+                self._deal()
+                await self._pool.next_change()
+        finally:
+            self._batches.remove(batch)
+            for task in list(batch.tasks):
+                task.cancel()
+            await asyncio.gather(*batch.tasks, return_exceptions=True)
+
+    def _deal(self) -> None:
+        for batch in self._batches:
+            while batch.waiting and (free := self._free(batch.version)) is not None:
+                self._request(*free, batch)
+            if batch.waiting:
+                if batch.version is not None:
+                    self._pool.load_idle(batch.version)
+                return
+
+    def _free(self, version: int | None) -> tuple[Server, asyncio.Future[None]] | None:
+        """The least busy server with these weights and room for a request, and its `lost`."""
+        up = [
+            (one, one.lost)
+            for one in self._pool.servers
+            if one.lost is not None and one.version is not None and version in (None, one.version)
+        ]
+        free = min(up, key=lambda pair: pair[0].num_requests, default=None)
+        return free if free is not None and free[0].num_requests < self._per_server else None
+
+    def _request(self, server: Server, lost: asyncio.Future[None], batch: Batch) -> None:
+        server.num_requests += 1
+        if server.num_requests == 1:
+            server.busy_since = time.monotonic()
+        task = asyncio.create_task(self._one(server, lost, batch.waiting.popleft(), batch))
+        batch.tasks.add(task)
+        task.add_done_callback(batch.tasks.discard)
+        task.add_done_callback(lambda _: self._pool.notify())
+
+    async def _one(self, server: Server, lost: asyncio.Future[None], sample: Sample, batch: Batch) -> None:
+        """Request one sample; where that fails it waits again, before all others."""
+        pool = self._pool
+        request = asyncio.create_task(server.client.sample(sample.token_ids, sample.parameters))
+        try:
+            both: set[asyncio.Future[Any]] = {request, lost}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not request.done():
+                raise ServerError("the server is lost")
+            answer = request.result()
+            _check(answer, batch.version)
+        except (httpx.HTTPError, ServerError) as error:
+            sample.num_tries += isinstance(error, ServerError) and not lost.done()
+            batch.waiting.appendleft(sample)
+            if sample.num_tries > _MAX_TRIES or isinstance(error, UnfitServerError):
+                pool.fail(f"{server.name} failed to answer a request: {one_line(error)} ({server.log})")
+            elif not lost.done() and not await _is_idle_connection(server, error):
+                pool.lose(server, lost, one_line(error))
+        else:
+            server.num_lost = 0
+            batch.found(sample, answer)
+        finally:
+            request.cancel()
+            server.num_requests -= 1
+            if server.num_requests == 0:
+                server.busy_s += time.monotonic() - server.busy_since
+
+
+async def _is_idle_connection(server: Server, error: Exception) -> bool:
+    """Whether only a connection ended, which the server had closed as idle."""
+    if not isinstance(error, httpx.ReadError | httpx.RemoteProtocolError):
+        return False
+    has_ended = server.process is not None and server.process.ended is not None
+    with suppress(UnfitServerError):
+        return not has_ended and await server.client.obstacle() is None
+    return False
+
+
+def _check(answer: SimpleNamespace, version: int | None) -> None:
+    """Raise `ServerError` for a completion that ended early, or is of other weights."""
+    if answer.finish_reason not in ("stop", "length"):
+        raise ServerError(f"a completion ended for the reason '{answer.finish_reason}'")
+    versions = {found for found, _, _ in answer.spans}
+    if version is not None and versions != {version}:
+        raise ServerError(
+            f"a completion was sampled by weights of version {', '.join(map(str, sorted(versions)))}, "
+            f"expected {version}"
+        )

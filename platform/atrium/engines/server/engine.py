@@ -1,0 +1,291 @@
+"""The engine that samples with a pool of vLLM servers."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from atrium.base.records import Completion
+from atrium.engines.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
+from atrium.engines.sampling import check_requests
+from atrium.engines.server.answers import Answers
+from atrium.engines.server.dealing import Batch, Dealer, Sample
+from atrium.engines.server.pool import ServerPool
+from atrium.engines.server.transfer import NcclSender
+from atrium.engines.server.weights import WeightFiles
+from atrium.engines.vllm_outputs import completions_of
+from atrium.engines.vllm_start import sampling_fields
+from atrium.engines.weights import check_weights
+from atrium.models.lora import base_weights, merged_weights
+from atrium.models.policy import Policy
+from atrium.models.texts import TextDecoder
+
+_T = TypeVar("_T")
+_GIVEN_UP = "sampling was given up"
+
+
+class ServerEngine:
+    """Samples from the weights that `update_weights` gives, at first the policy's own.
+
+    Parameters
+    ----------
+    policy
+        The policy whose weights are sampled from.
+    pool
+        The servers, not started yet.
+    files
+        Where servers read weights.
+    per_server
+        The most requests that a server has at a time.
+    context_length
+        The most tokens of a prompt and its completion.
+    folders
+        What is deleted when the engine is closed.
+    sender
+        Sends weights from the trainer's GPU; None for weights in files.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        pool: ServerPool,
+        *,
+        files: WeightFiles,
+        per_server: int,
+        context_length: int,
+        folders: Sequence[Path],
+        sender: NcclSender | None = None,
+    ) -> None:
+        self.pool = pool
+        self._model = policy.model
+        self._decode = TextDecoder(policy.tokenizer)
+        self._stop_token_ids = tuple(policy.stop_token_ids)
+        self._files, self._sender = files, sender
+        self.context_length = context_length
+        self._folders = tuple(folders)
+        self._weight_version = 0
+        self._interrupted, self._is_closed = threading.Event(), False
+        self._answers: set[Answers] = set()
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_report)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="server-engine", daemon=True)
+        self._thread.start()
+        self._started = time.monotonic()
+        self._dealer = Dealer(pool, per_server)
+        try:
+            weights = merged_weights(policy.model)
+            self._run(pool.start(None if sender else files.write(weights, 0), 0))
+            if sender is not None:
+                sender.send(weights, 0, pool, self._submit)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What the servers made of their settings, their preemptions, and how long they were idle."""
+        servers = self.pool.servers
+        counts = self._run(self.pool.counters())
+        now = time.monotonic()
+        busy_s = sum(one.busy_s + (now - one.busy_since if one.num_requests else 0.0) for one in servers)
+        return EngineFacts(
+            described={**servers[0].described, "servers": len(servers)},
+            num_preempted=int(counts.get("num_preemptions", 0.0)),
+            idle_s=max(0.0, now - self._started - busy_s / len(servers)),
+        )
+
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> Iterator[Generation]:
+        """Yield each request's completions once, as soon as all of them are finished, in any order.
+
+        Checks all requests when called, and samples by the weights of that time. Raises `EngineError` where
+        servers are lost again and again, and `InterruptedError` after `interrupt`.
+        """
+        return self.generate_by(self._weight_version, requests, sampling)
+
+    def at_this_version(self) -> VersionSampler:
+        """What samples by the weights of now, also when the engine has others."""
+        return VersionSampler(self, self._weight_version)
+
+    def generate_by(
+        self, version: int, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> Iterator[Generation]:
+        """As `generate`, by the weights of `version`, whose files have to be there."""
+        check_requests(requests, sampling, context_length=self.context_length)
+        return self._generate(version, tuple(requests), sampling)
+
+    def stream(self, sampling: SamplingParams) -> CompletionStream:
+        """What samples without an end, by the weights that the servers have at each token."""
+        return CompletionStream(self, sampling)
+
+    def _generate(
+        self, version: int, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> Iterator[Generation]:
+        answers = Answers(self._completed(sampling, version))
+        for index, request in enumerate(requests):
+            if request.sample_seeds:
+                answers.expect(index, len(request.sample_seeds))
+            else:
+                yield Generation(request_index=index, completions=())
+        samples = [
+            one for index, request in enumerate(requests) for one in self._samples(index, request, sampling)
+        ]
+        batch = Batch(version=version, found=answers.put, waiting=deque(samples))
+        self._answers.add(answers)
+        task = self._submit(self._answered(batch, answers))
+        try:
+            while answers.num_left:
+                if self._interrupted.is_set():
+                    raise InterruptedError(_GIVEN_UP)
+                yield answers.next()
+        finally:
+            self._answers.discard(answers)
+            task.cancel()
+
+    def _completed(
+        self, sampling: SamplingParams, version: int | None
+    ) -> Callable[[Sequence[SimpleNamespace]], Sequence[Completion]]:
+        """What makes completions of answers by weights of `version`, None for those that they name."""
+        stops = () if sampling.ignore_stop else self._stop_token_ids
+        return lambda answers: completions_of(answers, self._decode, stops, version)
+
+    def _samples(self, index: int, request: GenerationRequest, sampling: SamplingParams) -> list[Sample]:
+        return [
+            Sample(
+                place=(index, number),
+                token_ids=request.prompt_token_ids.tolist(),
+                parameters=sampling_fields(sampling, seed, self._stop_token_ids),
+            )
+            for number, seed in enumerate(request.sample_seeds)
+        ]
+
+    async def _answered(self, batch: Batch, answers: Answers) -> None:
+        try:
+            await self._dealer.answer(batch)
+        except BaseException as error:
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            answers.fail(InterruptedError(_GIVEN_UP) if is_cancelled else error)
+            raise
+
+    def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Take over a full `state_dict` as `version`, in all servers.
+
+        Raises `EngineError`, with nothing changed, unless names and shapes are exactly the model's.
+        """
+        check_weights(base_weights(self._model), weights)
+        self._interrupted.clear()
+        self._weight_version = version
+        if self._sender is not None:
+            self._sender.send(weights, version, self.pool, self._submit)
+        else:
+            self._run(self.pool.update(self._files.write(weights, version), version))
+
+    def release_memory(self) -> None:
+        """Keep the memory: servers have devices of their own."""
+
+    def interrupt(self) -> None:
+        """Let the completions that another thread takes end with `InterruptedError`.
+
+        It holds until new weights are taken.
+        """
+        self._interrupted.set()
+        for answers in list(self._answers):
+            answers.fail(InterruptedError(_GIVEN_UP))
+
+    def close(self) -> None:
+        """End the servers that were started here, and delete their files. Harmless when called twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._run(self.pool.close())
+        if self._sender is not None:
+            self._sender.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Start work in the engine's event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run work in the engine's event loop and wait for it."""
+        task = self._submit(work)
+        try:
+            return task.result()
+        except BaseException:
+            task.cancel()
+            raise
+
+
+@dataclass(frozen=True)
+class VersionSampler:
+    """Samples by the weights of one version, whichever the engine has."""
+
+    engine: ServerEngine
+    weight_version: int
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What the engine knows of itself."""
+        return self.engine.facts
+
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> Iterator[Generation]:
+        """As the engine's."""
+        return self.engine.generate_by(self.weight_version, requests, sampling)
+
+
+class CompletionStream:
+    """Samples without an end, by the weights that servers have at each token; names them per completion.
+
+    Requests are added by one thread, and completions are taken by one.
+    """
+
+    def __init__(self, engine: ServerEngine, sampling: SamplingParams) -> None:
+        self._engine = engine
+        self._sampling = sampling
+        self._answers = Answers(engine._completed(sampling, None))
+        self._batch = Batch(version=None, found=self._answers.put)
+        self._task = engine._submit(engine._answered(self._batch, self._answers))
+
+    def add(self, index: int, request: GenerationRequest) -> None:
+        """Request completions; raises `EngineError` for a prompt that leaves no room for them."""
+        engine = self._engine
+        check_requests((request,), self._sampling, context_length=engine.context_length)
+        self._answers.expect(index, len(request.sample_seeds))
+        samples = engine._samples(index, request, self._sampling)
+        engine._submit(self._extend(samples)).result()
+
+    async def _extend(self, samples: Sequence[Sample]) -> None:
+        self._batch.waiting.extend(samples)
+        self._engine.pool.notify()
+
+    def next(self) -> Generation:
+        """Wait for the next request that is answered; raises as `ServerEngine.generate` does."""
+        return self._answers.next()
+
+    def close(self) -> None:
+        """Give up what is being sampled; `next` raises `InterruptedError`."""
+        self._task.cancel()
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # anyio reports a socket that becomes readable just as its request is cancelled.
+    if not isinstance(context.get("exception"), asyncio.InvalidStateError):
+        loop.default_exception_handler(context)

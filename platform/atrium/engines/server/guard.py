@@ -1,0 +1,63 @@
+"""ASGI middleware for vLLM's server: every path requires the token in ATRIUM_TOKEN.
+
+vLLM's `--api-key` protects the sampling endpoints only and leaves weights, pauses and worker methods open.
+Start a server with `--middleware atrium.engines.server.guard.Guard`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+TOKEN = "ATRIUM_TOKEN"
+"""The environment variable that holds the token."""
+
+MODEL_PATH = "/atrium/model"
+"""Where a guarded server describes the configuration of its model."""
+
+FOLDER_PATH = "/atrium/folder"
+"""Where it answers whether it can read the weights in the query's `folder`."""
+
+_Scope = MutableMapping[str, Any]
+_Send = Callable[[_Scope], Awaitable[None]]
+_App = Callable[[_Scope, Any, _Send], Awaitable[None]]
+
+
+class Guard:
+    """Answer 401 to requests without the token, and describe the server's model."""
+
+    def __init__(self, app: _App) -> None:
+        token = os.environ.get(TOKEN, "")
+        if not token:
+            raise RuntimeError(f"{TOKEN} must hold the token that clients send; set it and start again")
+        self._app = app
+        self._expected = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: _Scope, receive: Any, send: _Send) -> None:  # noqa: ANN401 - ASGI
+        """Handle one connection."""
+        if scope["type"] not in ("http", "websocket"):
+            return await self._app(scope, receive, send)
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        if not hmac.compare_digest(given, self._expected):
+            if scope["type"] == "websocket":
+                return await send({"type": "websocket.close", "code": 1008})
+            return await _answer(send, 401, {"error": "the token is missing or wrong"})
+        if scope["path"] == MODEL_PATH:
+            config = scope["app"].state.vllm_config.model_config.hf_config
+            return await _answer(send, 200, config.to_dict())
+        if scope["path"] == FOLDER_PATH:
+            (folder,) = parse_qs(scope["query_string"].decode())["folder"]
+            is_readable = os.access(Path(folder) / "model.safetensors", os.R_OK)
+            return await _answer(send, 200, {"is_readable": is_readable})
+        return await self._app(scope, receive, send)
+
+
+async def _answer(send: _Send, status: int, content: object) -> None:
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(content, default=str).encode()})

@@ -1,0 +1,328 @@
+"""Servers as one pool: starts them, restarts those that are lost, and loads weights.
+
+All methods run in one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from atrium.base.errors import EngineError
+from atrium.engines.server.client import Expected, ServerClient, ServerError, UnfitServerError, one_line
+from atrium.engines.server.process import ServerProcess
+
+_LOOK_EVERY_S, _RETRY_S = 5.0, 0.2
+_MAX_LOST = 3  # losses of one server without a completion in between
+_RESUME = "go on from the last checkpoint with --resume"
+
+
+@dataclass(kw_only=True, eq=False)
+class Server:
+    """One server of the pool; `process` is None for a server that somebody else started.
+
+    `lost` is set while the server answers, and gets a result when it is lost.
+    """
+
+    name: str
+    client: ServerClient
+    process: ServerProcess | None
+    lost: asyncio.Future[None] | None = None
+    version: int | None = None
+    is_loading: bool = False
+    num_lost: int = 0
+    num_requests: int = 0
+    busy_s: float = 0.0
+    busy_since: float = 0.0
+    described: Mapping[str, str | int | float] = field(default_factory=dict)
+
+    @property
+    def log(self) -> str:
+        """How messages refer to what the server prints."""
+        if self.process is None:
+            return "its log is where it was started"
+        return f"log {self.process.log}: {self.process.last_words()}"
+
+
+class ServerPool:
+    """Servers of one model.
+
+    Parameters
+    ----------
+    servers
+        All of the pool.
+    expected
+        What each of them has to compute.
+    is_continuous
+        Whether servers load new weights while they sample. Otherwise one with requests keeps its weights.
+    start_timeout_s, hang_timeout_s
+        How long a server may take to start, and how long it may produce no token while it has requests.
+    log
+        Takes a line that people should read.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        *,
+        expected: Expected,
+        is_continuous: bool,
+        start_timeout_s: float,
+        hang_timeout_s: float,
+        log: Callable[[str], None],
+    ) -> None:
+        self.servers = tuple(servers)
+        self._expected = expected
+        self._is_continuous = is_continuous
+        self._start_timeout_s = start_timeout_s
+        self._hang_timeout_s = hang_timeout_s
+        self._log = log
+        self._folders: dict[int, Path] = {}
+        self._newest = 0
+        self._changed = asyncio.Event()
+        self._failure: Exception | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, folder: Path | None, version: int) -> None:
+        """Start all servers with the weights of a folder; raises `EngineError` where one does not start.
+
+        Without a folder they wait for `receive`, after every restart too.
+        """
+        self._newest = version
+        if folder is not None:
+            self._folders[version] = folder
+        await asyncio.gather(*(self._start(server) for server in self.servers))
+        self._spawn(self._watch())
+
+    async def update(self, folder: Path, version: int) -> None:
+        """Have new weights, and load them into the servers without requests, or where continuous into all.
+
+        One that fails is restarted with them in the background.
+        """
+        self._folders[version], self._newest = folder, version
+        up = [one for one in self.servers if one.lost is not None]
+        free = [one for one in up if self._is_continuous or not (one.num_requests or one.is_loading)]
+        await asyncio.gather(*(self._load(server, version) for server in free))
+        self.check(None)
+
+    def load_idle(self, version: int) -> None:
+        """Let the servers without requests load the weights of `version` in the background."""
+        for server in self.servers:
+            is_idle = server.lost is not None and not (server.num_requests or server.is_loading)
+            if is_idle and server.version != version and version in self._folders:
+                self._spawn(self._load(server, version))
+
+    def check(self, version: int | None) -> None:
+        """Raise `EngineError` where the pool has failed, or nothing can sample by weights of `version`."""
+        has_version = version is None or any(one.version == version for one in self.servers)
+        if not self._folders and not has_version:
+            self.fail("all servers that had the weights were lost")
+        if self._failure is not None:
+            raise self._failure
+
+    async def next_change(self) -> None:
+        """Wait until a request has ended or a server has changed."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    def notify(self) -> None:
+        """Wake those who wait for a change."""
+        self._changed.set()
+
+    async def reachable(self, *, wait_for_all: bool = False) -> list[Server]:
+        """Return the servers that answer, after at least one does, or all."""
+        while self._failure is None:
+            self._changed.clear()
+            for server in self.servers:
+                if (lost := server.lost) is not None and await server.client.obstacle() is not None:
+                    self.lose(server, lost, "it does not answer")
+            up = [server for server in self.servers if server.lost is not None]
+            if len(up) >= (len(self.servers) if wait_for_all else 1):
+                return up
+            await self._changed.wait()
+        raise self._failure
+
+    async def receive(self, servers: Sequence[Server], update_info: Mapping[str, Any], version: int) -> None:
+        """Let servers receive the weights that the trainer sends; raises `ServerError` where one is lost."""
+        for server in servers:
+            server.version = None
+        tasks = {asyncio.create_task(_receive(one, update_info, version)) for one in servers}
+        try:
+            while tasks:
+                done, tasks = await asyncio.wait(tasks, timeout=_RETRY_S, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                # A server whose engine has died never answers what it was sent before.
+                for server in servers:
+                    if await server.client.obstacle() is not None:
+                        raise ServerError(f"{server.name} does not answer")
+        finally:
+            for task in tasks:
+                task.cancel()
+        for server in servers:
+            server.version = version
+        self._changed.set()
+
+    async def restart(self, why: str) -> None:
+        """Restart all servers and wait until they serve."""
+        for server in self.servers:
+            if (lost := server.lost) is not None:
+                if server.process is None:
+                    self.fail(f"{server.name} was not started here and cannot be restarted: {why}")
+                self.lose(server, lost, why)
+        await self.reachable(wait_for_all=True)
+
+    async def close(self) -> None:
+        """End all servers that the pool started."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for server in self.servers:
+            await server.client.close()
+        ending = (asyncio.to_thread(one.process.end) for one in self.servers if one.process is not None)
+        await asyncio.gather(*ending)
+
+    async def counters(self) -> dict[str, float]:
+        """Return the sums of the servers' counters; restarted servers count from zero."""
+        total: dict[str, float] = {}
+        for server in self.servers:
+            if server.lost is not None:
+                with suppress(httpx.HTTPError):
+                    for name, value in (await server.client.counters()).items():
+                        total[name] = total.get(name, 0.0) + value
+        return total
+
+    def lose(self, server: Server, lost: asyncio.Future[None], why: str) -> None:
+        """Take a server out of the pool and restart it in the background."""
+        if lost.done():
+            return
+        lost.set_result(None)
+        server.lost = server.version = None
+        server.num_lost += 1
+        said = f"{server.name} is lost: {why} ({server.log})"
+        if server.num_lost > _MAX_LOST:
+            self.fail(f"{said}, for the {server.num_lost}th time without a completion in between")
+            return
+        remedy = "it is restarted" if server.process is not None else self._waits
+        self._log(f"{said}; {remedy}, and its requests are sent again")
+        self._spawn(self._restart(server))
+
+    async def _restart(self, server: Server) -> None:
+        try:
+            await self._start(server)
+        except EngineError as error:
+            server.num_lost += 1
+            if server.num_lost > _MAX_LOST or isinstance(error.__cause__, UnfitServerError):
+                self.fail(str(error))
+            else:
+                self._log(f"{error}; it is restarted again")
+                self._spawn(self._restart(server))
+        self._changed.set()
+
+    async def _start(self, server: Server) -> None:
+        """Start a server, wait until it serves, check it, and give it the newest weights."""
+        if server.process is not None:
+            await asyncio.to_thread(server.process.start)
+        try:
+            async with asyncio.timeout(2 * self._start_timeout_s):
+                await self._until_healthy(server)
+                server.described = await server.client.check(self._expected)
+                await self._catch_up(server)
+        except (httpx.HTTPError, ServerError, TimeoutError) as error:
+            raise EngineError(f"{server.name} cannot be used: {one_line(error)} ({server.log})") from error
+        server.lost = asyncio.get_running_loop().create_future()
+        self._changed.set()
+
+    async def _catch_up(self, server: Server) -> None:
+        """Load the newest weights; an update during the transfer makes them newer."""
+        while self._folders and server.version != self._newest:
+            version = self._newest
+            try:
+                await server.client.take_weights(self._folders[version], version)
+            except ServerError:
+                if version == self._newest:
+                    raise
+            else:
+                server.version = version
+
+    async def _until_healthy(self, server: Server) -> None:
+        started, has_said = time.monotonic(), server.num_lost > 0
+        while (obstacle := await server.client.obstacle()) is not None:
+            if server.process is not None and (code := server.process.ended) is not None:
+                raise ServerError(f"the server ended with code {code} before it served")
+            if time.monotonic() - started > self._start_timeout_s:
+                kind = UnfitServerError if server.process is None else ServerError
+                raise kind(
+                    f"no server answered within {self._start_timeout_s:g} s (rollout.start_timeout_s), "
+                    f"{obstacle}"
+                )
+            if server.process is None and not has_said:
+                self._log(f"{server.name} does not answer ({obstacle}); {self._waits}")
+                has_said = True
+            await asyncio.sleep(_RETRY_S)
+
+    async def _load(self, server: Server, version: int) -> None:
+        lost = server.lost
+        assert lost is not None
+        server.version, server.is_loading = None, True
+        try:
+            async with asyncio.timeout(self._hang_timeout_s):
+                async with server.client.paused() if server.num_requests else nullcontext():
+                    await server.client.take_weights(self._folders[version], version)
+            server.version = version
+        except (httpx.HTTPError, ServerError, TimeoutError) as error:
+            if isinstance(error, ServerError) and server.process is None:
+                self.fail(f"{server.name} cannot load new weights: {one_line(error)}")
+            else:
+                self.lose(server, lost, f"new weights did not arrive, {one_line(error)}")
+        finally:
+            server.is_loading = False
+            self._changed.set()
+
+    async def _watch(self) -> None:
+        """Lose servers that have requests and compute no token for `hang_timeout_s`."""
+        every = min(_LOOK_EVERY_S, self._hang_timeout_s / 4)
+        seen: dict[str, tuple[asyncio.Future[None], object, float]] = {}
+        while True:
+            await asyncio.sleep(every)
+            for server in self.servers:
+                lost, now = server.lost, time.monotonic()
+                if lost is None or not server.num_requests:
+                    seen.pop(server.name, None)
+                    continue
+                before = seen.get(server.name)
+                try:
+                    counts: object = await server.client.counters(every)
+                except httpx.HTTPError:
+                    counts = before[1] if before else None
+                if before is None or before[0] is not lost or before[1] != counts:
+                    seen[server.name] = (lost, counts, now)
+                elif now - before[2] > self._hang_timeout_s:
+                    self.lose(server, lost, f"it computed no token for {self._hang_timeout_s:g} s")
+
+    @property
+    def _waits(self) -> str:
+        """What happens to a server that somebody else has to start."""
+        return f"the run waits {self._start_timeout_s:g} s for it (rollout.start_timeout_s)"
+
+    def fail(self, why: str) -> None:
+        """Let all that wait for completions end with an error."""
+        self._failure = EngineError(f"{why}; {_RESUME}")
+        self._changed.set()
+
+    def _spawn(self, work: Any) -> None:  # noqa: ANN401 - a coroutine
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _receive(server: Server, update_info: Mapping[str, Any], version: int) -> None:
+    async with server.client.paused() if server.num_requests else nullcontext():
+        await server.client.receive_weights(update_info, version)

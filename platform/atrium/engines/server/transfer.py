@@ -1,0 +1,152 @@
+"""Weights from the trainer's GPU to those of its servers over NCCL, by vLLM's own transfer.
+
+The trainer and all processes of its servers form one NCCL group, in which the trainer is rank 0 and
+broadcasts. Weights are rounded on the trainer's GPU one by one and travel in packed buffers, so no copy of
+the model is in memory. NCCL waits forever for a process that died, so a watchdog bounds each transfer.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import httpx
+import torch
+from torch import Tensor
+
+from atrium.base.errors import EngineError
+from atrium.base.watchdog import Watchdog
+from atrium.engines.server.client import ServerError, one_line
+from atrium.engines.server.pool import Server, ServerPool
+from atrium.models.shards import full_tensor, is_sharded
+
+# Of the trainer and of each server's processes; both sides hold all buffers during a transfer.
+_PACKED = {"packed": True, "packed_buffer_size_bytes": 256 << 20, "packed_num_buffers": 2}
+_RESUME = "go on from the last checkpoint with --resume"
+
+Submit = Callable[[Coroutine[Any, Any, Any]], Future[Any]]
+"""Starts a coroutine in the event loop of the pool."""
+
+
+class NcclSender:
+    """Sends a policy's weights to a pool of servers.
+
+    `weights` has their names, dtypes and shapes. Those in floating point are rounded to `rounded`, None for
+    no rounding. `timeout_s` is how long one transfer may take, and all servers to join the group.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, Tensor],
+        rounded: torch.dtype | None,
+        *,
+        device: torch.device,
+        timeout_s: float,
+    ) -> None:
+        self._dtypes = {
+            name: rounded if rounded and one.is_floating_point() else one.dtype
+            for name, one in weights.items()
+        }
+        self._described = {
+            "names": list(weights),
+            "dtype_names": [str(dtype).removeprefix("torch.") for dtype in self._dtypes.values()],
+            "shapes": [list(one.shape) for one in weights.values()],
+        }
+        self._device = device
+        self._timeout_s = timeout_s
+        self._watchdog = Watchdog()
+        self._members: tuple[object, ...] = ()
+        self._group: Any = None
+
+    def send(self, weights: Mapping[str, Tensor], version: int, pool: ServerPool, submit: Submit) -> None:
+        """Send a full `state_dict` as `version` to the servers that answer.
+
+        A server that is restarting receives the weights of a later call. Where a server is lost during the
+        transfer, the others cannot finish it: all servers are restarted, and the weights are sent again.
+        Ranks with servers of their own call this at the same time, in particular where weights are sharded.
+        Raises `EngineError` where that fails too.
+        """
+        try:
+            self._send(weights, version, pool, submit)
+        except (httpx.HTTPError, ServerError, RuntimeError) as error:
+            self._leave()
+            why = f"weights could not be sent over NCCL: {one_line(error)}"
+            if any(map(is_sharded, weights.values())):
+                raise EngineError(f"{why}; {_RESUME}") from error
+            submit(pool.restart(why)).result()
+            try:
+                self._send(weights, version, pool, submit)
+            except (httpx.HTTPError, ServerError, RuntimeError) as again:
+                self._leave()
+                raise EngineError(f"{why}; after a restart: {one_line(again)}; {_RESUME}") from again
+
+    def close(self) -> None:
+        """Leave the group. Harmless when called twice."""
+        self._leave()
+        self._watchdog.close()
+
+    def _send(self, weights: Mapping[str, Tensor], version: int, pool: ServerPool, submit: Submit) -> None:
+        servers: list[Server] = submit(pool.reachable()).result()
+        with torch.no_grad():
+            with self._watchdog.bounded("servers to join the trainer's NCCL group", self._timeout_s):
+                self._connect(servers, submit)
+            with self._watchdog.bounded("new weights to reach the servers over NCCL", self._timeout_s):
+                received = submit(pool.receive(servers, self._described, version))
+                received.add_done_callback(self._leave_where_failed)
+                self._broadcast(weights)
+                received.result()
+
+    def _connect(self, servers: Sequence[Server], submit: Submit) -> None:
+        """Form a group with the servers, unless it exists; a restarted server is a new member."""
+        members = tuple(server.lost for server in servers)
+        if self._group is not None and members == self._members:
+            return
+        from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary
+        from vllm.distributed.weight_transfer.nccl_common import uid_init_process_group
+
+        self._leave()
+        sizes = [submit(server.client.num_processes()).result() for server in servers]
+        unique_id, world_size = bytes(NCCLLibrary().ncclGetUniqueId()), 1 + sum(sizes)
+        shared = {
+            "nccl_unique_id_b64": base64.b64encode(unique_id).decode(),
+            "world_size": world_size,
+            **_PACKED,
+        }
+        joined = [
+            submit(server.client.join_group({**shared, "rank_offset": 1 + sum(sizes[:number])}))
+            for number, server in enumerate(servers)
+        ]
+        self._group = uid_init_process_group(unique_id, 0, world_size, self._device.index or 0)
+        for one in joined:
+            one.result()
+        self._members = members
+
+    def _broadcast(self, weights: Mapping[str, Tensor]) -> None:
+        from vllm.distributed.weight_transfer.packed_tensor import packed_nccl_broadcast_producer
+
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # the buffers' streams do not wait for the update's
+        packed_nccl_broadcast_producer(
+            iterator=self._rounded(weights),
+            group=self._group,
+            src=0,
+            post_iter_func=lambda item: item[1],
+            buffer_size_bytes=_PACKED["packed_buffer_size_bytes"],
+            num_buffers=_PACKED["packed_num_buffers"],
+        )
+
+    def _rounded(self, weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        for name, dtype in self._dtypes.items():
+            yield name, full_tensor(weights[name]).to(self._device, dtype)
+
+    def _leave_where_failed(self, received: Future[Any]) -> None:
+        """End a broadcast that a lost server will never receive."""
+        if not received.cancelled() and received.exception() is not None:
+            self._leave()
+
+    def _leave(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            group.destroy()

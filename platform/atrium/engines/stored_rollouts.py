@@ -1,0 +1,211 @@
+"""Stored completions: reading them from Parquet, and matching them to the problems they answer.
+
+Two shapes of file are read: what a run records in `rollouts/`, and a table of one's own with the columns
+`problem_id` or `prompt` (the problem's question), `completion` or `text`, and, where they are known,
+`reward`, `token_ids`, `logprobs` (one per token, the stop token's included), `finish_reason` (`stop` or
+`length`) and `own` (for each of `token_ids`, whether the policy wrote it or somebody else did, such as a
+tool). No model and no tokenizer is needed here; `completion_bank` makes tokens of the text.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from atrium.base.errors import DataError
+from atrium.base.plain_files import open_plain
+from atrium.base.records import FinishReason, Logprobs, OwnTokens, Problem
+
+_ALTERNATIVES = {"prompt": ("question",), "completion": ("text",)}
+"""Other names of columns: those that a run's own rollouts have."""
+_KNOWN = ("problem_id", "prompt", "completion", "reward", "token_ids", "logprobs", "finish_reason", "own")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredCompletion:
+    """One row of a file, with the problem that it answers. `where` names file and row, for messages."""
+
+    where: str
+    problem: Problem
+    text: str
+    finish_reason: FinishReason
+    reward: float | None
+    token_ids: NDArray[np.int64] | None
+    logprobs: Logprobs | None
+    own: OwnTokens | None = None
+
+
+def read_stored(paths: Sequence[Path], problems: Sequence[Problem]) -> list[StoredCompletion]:
+    """The completions of all files, in their order, each with its problem.
+
+    A row is matched by `problem_id` where the file has one, whose question must then be the problem's own,
+    and by its question otherwise (blanks at both ends aside). Raises `DataError` for a file that cannot be
+    read or lacks a column, and for a row whose problem is not among `problems`.
+    """
+    by_id = {problem.problem_id: problem for problem in problems}
+    by_question = {problem.question.strip(): problem for problem in problems}
+    found = []
+    for path in paths:
+        for row_number, row in enumerate(_rows(path)):
+            where = f"row {row_number} of {path}"
+            problem = _matched(where, row, by_id, by_question)
+            found.append(_completion(where, row, problem))
+    if not found:
+        raise DataError(
+            f"no completions are stored in {', '.join(map(str, paths)) or 'the folder'}: it holds no rows"
+        )
+    return found
+
+
+def stored_files(source: Path) -> list[Path]:
+    """The Parquet files of a source: itself, or all that lie in the folder, in the order of their names.
+
+    Raises `DataError` where there is none.
+    """
+    if source.is_file():
+        return [source]
+    files = sorted(source.glob("*.parquet")) if source.is_dir() else []
+    if not files:
+        raise DataError(
+            f"rollout.source={source}: there are no Parquet files; allowed is a run whose rollouts were "
+            "recorded, a folder of Parquet files, or one such file"
+        )
+    return files
+
+
+def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The rows of a file under the names of `_KNOWN`; columns that the file lacks are left out."""
+    try:
+        with open_plain(path) as plain, pq.ParquetFile(plain) as file:
+            present = set(file.schema_arrow.names)
+            named = {name: found for name in _KNOWN if (found := _column(name, present)) is not None}
+            _check_columns(path, present, named)
+            _check_types(path, file.schema_arrow, named)
+            for batch in file.iter_batches(columns=list(named.values())):
+                columns = {name: batch.column(found).to_pylist() for name, found in named.items()}
+                for values in zip(*columns.values(), strict=True):
+                    yield dict(zip(columns, values, strict=True))
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).split("\n")[0]
+        raise DataError(f"{path} cannot be read as Parquet, it is missing or damaged: {reason}") from error
+
+
+def _column(name: str, present: set[str]) -> str | None:
+    return next((found for found in (name, *_ALTERNATIVES.get(name, ())) if found in present), None)
+
+
+def _check_columns(path: Path, present: set[str], named: Mapping[str, str]) -> None:
+    missing = [] if "completion" in named else ["completion (or text)"]
+    if "prompt" not in named and "problem_id" not in named:
+        missing.append("prompt (or question, or problem_id)")
+    if missing:
+        has = ", ".join(sorted(present)) or "none"
+        raise DataError(f"{path} lacks the column {' and '.join(missing)}; its columns are {has}")
+
+
+def _check_types(path: Path, schema: pa.Schema, named: Mapping[str, str]) -> None:
+    for name, column in named.items():
+        words, is_right = _TYPES[name]
+        found = schema.field(column).type
+        if not (pa.types.is_null(found) or is_right(found)):
+            raise DataError(f"{path}: the column {column} holds {found}; allowed is {words}")
+
+
+def _is_text(found: pa.DataType) -> bool:
+    found = found.value_type if pa.types.is_dictionary(found) else found
+    return bool(pa.types.is_string(found) or pa.types.is_large_string(found))
+
+
+def _is_number(found: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(found) or pa.types.is_floating(found) or pa.types.is_boolean(found))
+
+
+def _is_list_of(is_right: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+    def check(found: pa.DataType) -> bool:
+        is_list = (
+            pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found)
+        )
+        return is_list and is_right(found.value_type)
+
+    return check
+
+
+_TYPES: Mapping[str, tuple[str, Callable[[pa.DataType], bool]]] = {
+    **dict.fromkeys(("problem_id", "prompt", "completion", "finish_reason"), ("text", _is_text)),
+    "reward": ("numbers", _is_number),
+    "token_ids": ("lists of whole numbers", _is_list_of(pa.types.is_integer)),
+    "logprobs": ("lists of numbers", _is_list_of(_is_number)),
+    "own": ("lists of true and false", _is_list_of(_is_number)),
+}
+
+
+def _matched(
+    where: str, row: Mapping[str, Any], by_id: Mapping[str, Problem], by_question: Mapping[str, Problem]
+) -> Problem:
+    problem_id, question = row.get("problem_id"), row.get("prompt")
+    problem = by_id.get(problem_id) if problem_id is not None else by_question.get((question or "").strip())
+    if problem is None:
+        asked = repr(problem_id if problem_id is not None else _shortened(question or ""))
+        close = difflib.get_close_matches(str(problem_id), list(by_id)[:10_000], n=1) if problem_id else []
+        raise DataError(
+            f"{where} answers {asked}, which is none of the {len(by_id)} training problems"
+            + (f" (the nearest is {close[0]!r})" if close else "")
+            + "; choose the dataset that the completions answer, or leave such rows out"
+        )
+    if question is not None and question.strip() != problem.question.strip():
+        raise DataError(
+            f"{where} has the problem_id {problem.problem_id!r} of the question "
+            f"{_shortened(problem.question)!r} but asks {_shortened(question)!r}: it comes from other "
+            "problems of that name; choose the dataset that it was recorded with"
+        )
+    return problem
+
+
+def _completion(where: str, row: Mapping[str, Any], problem: Problem) -> StoredCompletion:
+    text, reward = row["completion"], row.get("reward")
+    if text is None:
+        raise DataError(f"{where} has no completion; leave the row out, or give an empty text")
+    finish = row.get("finish_reason") or FinishReason.STOP.value
+    if finish not in {reason.value for reason in FinishReason}:
+        allowed = " or ".join(reason.value for reason in FinishReason)
+        raise DataError(f"{where} has the finish_reason {finish!r}; allowed is {allowed}")
+    if reward is not None and not np.isfinite(reward):
+        raise DataError(f"{where} has the reward {reward}; allowed is a finite number")
+    ids, logprobs, own = row.get("token_ids"), row.get("logprobs"), row.get("own")
+    if own is not None and (ids is None or len(own) != len(ids) or not any(own)):
+        raise DataError(
+            f"{where} says with own which tokens the policy wrote; allowed is one value for each of "
+            "token_ids, at least one of them true"
+        )
+    return StoredCompletion(
+        where=where,
+        problem=problem,
+        text=text,
+        finish_reason=FinishReason(finish),
+        reward=None if reward is None else float(reward),
+        token_ids=None if ids is None else np.asarray(ids, dtype=np.int64),
+        logprobs=None if logprobs is None else _checked(where, np.asarray(logprobs, dtype=np.float32)),
+        own=None if own is None else np.asarray(own, dtype=np.bool_),
+    )
+
+
+def _checked(where: str, logprobs: Logprobs) -> Logprobs:
+    """Log-probabilities at most 0; NaN stays, which stands for one that is not known."""
+    wrong = logprobs[logprobs > 1e-3]
+    if len(wrong):
+        raise DataError(f"{where} has the log-probability {wrong[0]:g}; allowed is at most 0, in nats")
+    if np.isneginf(logprobs).any():
+        raise DataError(f"{where} has the log-probability -inf: its sampler could not have drawn the token")
+    return np.minimum(logprobs, np.float32(0.0))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."

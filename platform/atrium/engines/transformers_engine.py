@@ -1,0 +1,337 @@
+"""Sampling with a transformers model in this process: the engine that runs anywhere, on CPU and CUDA.
+
+Left-padded batches with a key-value cache, through the public interface of transformers: one prefill
+per distinct prompt, shared by its completions; finished rows are dropped when that pays; masks and
+positions are explicit, since without them a padded batch silently has other probabilities.
+The module is the trainer's own, so there are no second weights in memory.
+
+Axes: N rows (completions in flight), F rows that have just finished, U distinct prompts, L prompt tokens
+with padding, T new tokens, B positions whose random numbers are hashed at once, V vocabulary, S stop
+tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, StopStringCriteria
+
+from atrium.base.errors import EngineError, PolicyDivergedError
+from atrium.base.records import Completion, FinishReason, Logprobs, TokenIds
+from atrium.engines.decoding import Decoder, check_decoding, inference_mode
+from atrium.engines.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
+from atrium.engines.qwen3_decoder import Qwen3Decoder
+from atrium.engines.sampling import Occurrences, check_requests, sample_keys, sample_tokens, uniforms
+from atrium.engines.weights import load_weights
+from atrium.models.qwen3 import has_fused_form
+from atrium.models.texts import TextDecoder
+
+# Finished rows are dropped once they have wasted as much as copying the others' cache costs,
+# in decoding steps of the rows that remain.
+_DROP_COST_STEPS = 0.5
+# Random numbers are hashed for this many positions at a time.
+_UNIFORM_BLOCK = 32
+
+
+class TransformersEngine:
+    """Samples from `model`, a causal language model of transformers, in waves of bounded size.
+
+    Parameters
+    ----------
+    model
+        The policy. It is in evaluation mode only while the engine computes.
+    tokenizer
+        Turns completions into text, without special tokens other than reasoning markers.
+    stop_token_ids
+        Each of these ends a completion and is kept as its last token.
+    pad_token_id
+        Fills shorter prompts on the left; it is masked, so any valid token serves.
+    context_length
+        The most tokens that a prompt and its completion may have together.
+    max_batch_tokens
+        Bounds rows * (longest prompt + max_new_tokens) of a wave, and with it memory; a single row
+        that exceeds it runs alone. None for no bound.
+    unit_samples
+        The most completions of consecutive requests that share waves (see `units`); None for no bound.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        stop_token_ids: Sequence[int],
+        pad_token_id: int,
+        context_length: int,
+        max_batch_tokens: int | None = None,
+        unit_samples: int | None = None,
+    ) -> None:
+        check_decoding(model)
+        self._model = model
+        self._tokenizer = tokenizer
+        self._decode = TextDecoder(tokenizer)
+        self._stop_token_ids = tuple(stop_token_ids)
+        self._pad_token_id = pad_token_id
+        self._context_length = context_length
+        self._max_batch_tokens = max_batch_tokens
+        self._unit_samples = unit_samples
+        self._weight_version = 0
+
+    @property
+    def facts(self) -> EngineFacts:
+        """Nothing: all follows from its settings."""
+        return EngineFacts()
+
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> Iterator[Generation]:
+        """Yield each request's completions once, as soon as all of them are finished, in any order.
+
+        Checks all requests when called, before anything is generated. Raises `EngineError` for a
+        prompt that is empty or leaves no room for `max_new_tokens`, for sampling parameters without
+        a meaning, for logits that are not finite, and when weights change before the last completion.
+        """
+        check_requests(requests, sampling, context_length=self._context_length)
+        return self._generate(requests, sampling)
+
+    def _generate(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> Iterator[Generation]:
+        version = self._weight_version
+        decoder_type = Qwen3Decoder if has_fused_form(self._model) else Decoder
+        unfinished: dict[int, dict[int, Completion]] = {}
+        for index, request in enumerate(requests):
+            if request.sample_seeds:
+                unfinished[index] = {}
+            else:
+                yield Generation(request_index=index, completions=())
+        # Only the last token may reach beyond a string: an earlier match would have ended the completion.
+        ends_in_string = StopStringCriteria(self._tokenizer, sampling.stop) if sampling.stop else None
+        for rows in self._waves(requests, sampling.max_new_tokens):
+            # Nothing is yielded inside `inference_mode`: the caller must not run in its modes.
+            with inference_mode(self._model):
+                decoder = decoder_type(
+                    self._model,
+                    [row.prompt for row in rows],
+                    pad_token_id=self._pad_token_id,
+                    max_new_tokens=sampling.max_new_tokens,
+                )
+                wave = _Wave(decoder, rows, sampling, self._stop_token_ids, ends_in_string)
+            while wave.num_live:
+                if self._weight_version != version:
+                    raise EngineError(
+                        f"the weights went from version {version} to {self._weight_version} while "
+                        "completions were sampled: take all completions before updating weights"
+                    )
+                with inference_mode(self._model):
+                    samples = wave.run()
+                for row, completion in self._completions(samples, version):
+                    group = unfinished[row.request_index]
+                    group[row.sample_index] = completion
+                    if len(group) == len(requests[row.request_index].sample_seeds):
+                        del unfinished[row.request_index]
+                        yield Generation(
+                            request_index=row.request_index,
+                            completions=tuple(group[place] for place in range(len(group))),
+                        )
+
+    def _waves(self, requests: Sequence[GenerationRequest], max_new_tokens: int) -> Iterator[list[_Row]]:
+        for places in cut_units(requests, self._unit_samples):
+            rows = [
+                _Row(place, sample_index, seed, requests[place].prompt_token_ids)
+                for place in places
+                for sample_index, seed in enumerate(requests[place].sample_seeds)
+            ]
+            yield from _plan_waves(rows, max_new_tokens, self._max_batch_tokens)
+
+    def _completions(self, samples: Sequence[_Sample], version: int) -> list[tuple[_Row, Completion]]:
+        num_kept = [len(sample.token_ids) - sample.stopped for sample in samples]
+        texts = self._decode(
+            [sample.token_ids[:num].tolist() for sample, num in zip(samples, num_kept, strict=True)]
+        )
+        return [
+            (
+                sample.row,
+                Completion(
+                    token_ids=sample.token_ids,
+                    logprobs=sample.logprobs,
+                    text=text,
+                    finish_reason=FinishReason.STOP if sample.finished else FinishReason.LENGTH,
+                    weight_version=version,
+                ),
+            )
+            for sample, text in zip(samples, texts, strict=True)
+        ]
+
+    def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Take over a full `state_dict` as `version`; the module's own tensors are left as they are.
+
+        Raises `EngineError`, with nothing changed, unless names and shapes are exactly the module's;
+        tied weights stand under each of their names, with equal values.
+        """
+        load_weights(self._model, weights)
+        self._weight_version = version
+
+    def release_memory(self) -> None:
+        """Do nothing, as `close`."""
+
+    def close(self) -> None:
+        """Do nothing: between generations the engine holds no memory of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One completion to sample: its place among the requests, its seed and its prompt."""
+
+    request_index: int
+    sample_index: int
+    seed: int
+    prompt: TokenIds
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """What was sampled for a row; `stopped` says that the last token is a stop token.
+
+    `finished` says that it is, or that it completes a stop string.
+    """
+
+    row: _Row
+    token_ids: TokenIds
+    logprobs: Logprobs
+    stopped: bool
+    finished: bool
+
+
+def cut_units(requests: Sequence[GenerationRequest], unit_samples: int | None) -> list[range]:
+    """The places of each unit's requests, which follow one another; no requests make no unit.
+
+    A batch's shape changes the last bits of what is computed in it, so which requests share one follows from
+    the requests alone. A unit is of one wave and has at most `unit_samples` samples, and one request at
+    least; None makes one of the whole wave.
+    """
+    units: list[range] = []
+    first = num_samples = 0
+    for place, request in enumerate(requests):
+        num_samples += len(request.sample_seeds)
+        is_full = unit_samples is not None and num_samples > unit_samples and place > first
+        if is_full or request.wave != requests[first].wave:
+            units.append(range(first, place))
+            first, num_samples = place, len(request.sample_seeds)
+    return [*units, range(first, len(requests))] if requests else []
+
+
+def _plan_waves(rows: list[_Row], max_new_tokens: int, max_batch_tokens: int | None) -> Iterator[list[_Row]]:
+    """Cut a unit's completions into waves, sorted by prompt length so that neighbours need no padding."""
+    rows = sorted(rows, key=lambda row: -len(row.prompt))
+    while rows:
+        num_rows = len(rows)
+        if max_batch_tokens is not None:
+            num_rows = max(1, max_batch_tokens // (len(rows[0].prompt) + max_new_tokens))
+        yield rows[:num_rows]
+        rows = rows[num_rows:]
+
+
+class _Wave:
+    """Completions that are decoded together, one token of each per step."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        rows: list[_Row],
+        sampling: SamplingParams,
+        stop_token_ids: Sequence[int],
+        ends_in_string: StopStringCriteria | None,
+    ) -> None:
+        self.num_live = len(rows)
+        self._ends_in_string = ends_in_string
+        self._decoder = decoder
+        self._rows = rows
+        self._sampling = sampling
+        self._num_steps = 0
+        self._num_wasted = 0
+        device = decoder.logit_NV.device
+        self._key_N = sample_keys([row.seed for row in rows], device)
+        self._stop_S = torch.tensor(stop_token_ids, dtype=torch.int64, device=device)
+        self._occurrences = (
+            Occurrences([row.prompt for row in rows], decoder.logit_NV) if sampling.has_penalties else None
+        )
+        self._is_live_N = torch.ones(len(rows), dtype=torch.bool, device=device)
+        shape = (sampling.max_new_tokens, len(rows))
+        self._token_TN = torch.empty(shape, dtype=torch.int64, device=device)
+        self._logprob_TN = torch.empty(shape, dtype=torch.float32, device=device)
+
+    def run(self) -> list[_Sample]:
+        """Decode until some completions are finished, and return those; needs `num_live` > 0."""
+        while True:
+            position = self._num_steps
+            if position % _UNIFORM_BLOCK == 0:
+                positions = range(position, position + _UNIFORM_BLOCK)
+                self._uniform_BN = uniforms(self._key_N, positions)
+            if position > 0:
+                self._drop_finished()
+                self._decoder.step(self._token_TN[position - 1])
+            logit_NV = self._decoder.logit_NV
+            if self._occurrences is not None:
+                logit_NV = self._occurrences.penalised(logit_NV, self._sampling)
+            token_N, logprob_N = sample_tokens(
+                logit_NV,
+                self._uniform_BN[position % _UNIFORM_BLOCK],
+                sampling=self._sampling,
+                stop_S=self._stop_S,
+            )
+            self._token_TN[position] = token_N
+            self._logprob_TN[position] = logprob_N
+            if self._occurrences is not None:
+                self._occurrences.add(token_N)
+            self._num_steps += 1
+            if samples := self._take_finished(token_N):
+                return samples
+
+    def _take_finished(self, token_N: Tensor) -> list[_Sample]:
+        if self._sampling.ignore_stop:
+            if self._num_steps < self._sampling.max_new_tokens:
+                return []
+            stopped_N = finished_N = torch.zeros_like(self._is_live_N)
+        else:
+            stopped_N = finished_N = self._is_live_N & (token_N.unsqueeze(-1) == self._stop_S).any(-1)
+            if self._ends_in_string is not None:
+                token_NT = self._token_TN[: self._num_steps].T
+                finished_N = stopped_N | self._is_live_N & self._ends_in_string(token_NT, None)
+        if self._num_steps < self._sampling.max_new_tokens:
+            place_F = finished_N.nonzero().squeeze(-1)
+        else:
+            place_F = self._is_live_N.nonzero().squeeze(-1)
+        if len(place_F) == 0:
+            return []
+        self._is_live_N[place_F] = False
+        self.num_live -= len(place_F)
+        token_FT = self._token_TN[: self._num_steps, place_F].T.to(torch.int32).cpu().numpy()
+        logprob_FT = self._logprob_TN[: self._num_steps, place_F].T.cpu().numpy()
+        if not np.isfinite(logprob_FT).all():
+            raise PolicyDivergedError
+        ends_F = zip(stopped_N[place_F].tolist(), finished_N[place_F].tolist(), strict=True)
+        return [
+            _Sample(self._rows[place], token_FT[index].copy(), logprob_FT[index].copy(), stopped, finished)
+            for index, (place, (stopped, finished)) in enumerate(zip(place_F.tolist(), ends_F, strict=True))
+        ]
+
+    def _drop_finished(self) -> None:
+        self._num_wasted += len(self._rows) - self.num_live
+        if self._num_wasted <= _DROP_COST_STEPS * self.num_live:
+            return
+        self._num_wasted = 0
+        keep_N = self._is_live_N.nonzero().squeeze(-1)
+        self._decoder.select(keep_N)
+        if self._occurrences is not None:
+            self._occurrences.select(keep_N)
+        self._key_N = self._key_N[keep_N]
+        self._uniform_BN = self._uniform_BN[:, keep_N]
+        self._is_live_N = self._is_live_N[keep_N]
+        self._token_TN = self._token_TN[:, keep_N]
+        self._logprob_TN = self._logprob_TN[:, keep_N]
+        self._rows = [self._rows[place] for place in keep_N.tolist()]

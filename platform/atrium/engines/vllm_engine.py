@@ -1,0 +1,313 @@
+"""Sampling with vLLM in this process: the engine for real models, on a GPU or with the CPU build.
+
+One engine per process. All samples of a call are in flight together, each with its own seed, and a
+request's completions are handed out as soon as they are finished, so that grading runs while others are
+still sampled. Weights are the trainer's: the engine starts from an architecture without weights, and every
+update is copied in place. Log-probabilities are those of the distribution that was sampled from
+(`processed_logprobs`), and a stop token is kept in its completion.
+
+vLLM's own tokenizer, generation defaults and end-of-sequence rules are not used: prompts are token ids and
+the policy says what stops a completion, so that sampler and trainer cannot disagree about either.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from atrium.base.errors import EngineError
+from atrium.base.records import Completion
+from atrium.base.watchdog import Watchdog
+from atrium.engines.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
+from atrium.engines.sampling import check_requests
+from atrium.engines.settings import VllmSettings
+from atrium.engines.vllm_outputs import completions_of
+from atrium.engines.vllm_start import (
+    Place,
+    Preemptions,
+    described,
+    explanation,
+    sampling_parameters,
+    start_vllm,
+)
+from atrium.engines.weights import check_weights
+from atrium.models.lora import base_weights, merged_weights
+from atrium.models.shards import full_tensor, is_sharded
+from atrium.models.texts import TextDecoder
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """A sample in flight: its place among the requests."""
+
+    request_index: int
+    sample_index: int
+
+
+class VllmEngine:
+    """Samples from `model`'s architecture with the weights that `update_weights` gives, at first its own.
+
+    Parameters
+    ----------
+    model
+        The policy: its configuration, its first weights, and the names and shapes of those to come. Adapters
+        are merged on the way here, so vLLM runs the plain architecture at its full speed.
+    tokenizer
+        Turns completions into text, without special tokens.
+    stop_token_ids
+        Each of these ends a completion and is kept as its last token.
+    settings, place
+        How vLLM runs, and where.
+    cache_dir
+        Folder for what vLLM and the compilers store.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        stop_token_ids: Sequence[int],
+        settings: VllmSettings,
+        place: Place,
+        cache_dir: Path,
+    ) -> None:
+        settings.check_machine(place.device)
+        settings.prepare_environment(place.device, cache_dir)
+        self._model = model
+        self._decode = TextDecoder(tokenizer)
+        self._stop_token_ids = tuple(stop_token_ids)
+        self._settings = settings
+        self._context_length = place.context_length
+        self._weight_version = 0
+        self._num_submitted = 0
+        self._finished: dict[str, Any] = {}
+        self._asleep: set[str] = set()
+        self._is_stale = False
+        self._is_out_of_step = False
+        self._watchdog = Watchdog()
+        self._engine: Any = None
+        with self._bounded("vLLM to start", settings.start_timeout_s):
+            self._engine = start_vllm(model, settings, place, cache_dir)
+        self._preemptions = Preemptions(self._engine)
+        self._described = described(self._engine)
+        # Private, in vLLM 0.27 to 0.32: without a tokenizer of its own, stop strings are looked for in the
+        # text that this one decodes. It is asked for requests with stop strings only.
+        self._engine.output_processor.tokenizer = tokenizer
+        self._weights: Mapping[str, Tensor] = merged_weights(model)
+        self._load()
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What vLLM made of its settings, and its preemptions."""
+        return EngineFacts(described=self._described, num_preempted=self._preemptions.num)
+
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> Iterator[Generation]:
+        """Yield each request's completions once, as soon as all of them are finished, in any order.
+
+        Requests that are appended to `requests` while completions are taken are answered too. Checks all
+        requests when called, before anything is generated. Raises `EngineError` for a prompt that is empty
+        or leaves no room for `max_new_tokens`, for sampling parameters without a meaning, for
+        log-probabilities that are not finite, when vLLM fails, and when weights change before the last
+        completion. Ranks that share the engine call this alike and take all completions: nothing may then be
+        appended, and after completions that were left the engine refuses to go on.
+        """
+        if self._engine is None:
+            raise EngineError("vLLM has ended and cannot generate; start the run again with --resume")
+        if self._is_out_of_step:
+            raise EngineError(
+                "completions were left, so the processes that share vLLM (rollout.tensor_parallel) are not "
+                "in step any more; go on from the last checkpoint with --resume"
+            )
+        check_requests(requests, sampling, context_length=self._context_length)
+        is_cut = sampling.top_p < 1.0 or sampling.top_k is not None or sampling.min_p > 0
+        if self._settings.num_speculative_tokens is not None and sampling.has_penalties:
+            raise EngineError(
+                "penalties are not known to be right where vLLM guesses tokens "
+                "(rollout.num_speculative_tokens); set it to null, or leave the penalties out"
+            )
+        if self._settings.num_speculative_tokens is not None and is_cut:
+            # Seen with vLLM 0.32: log-probabilities of minus infinity with top_p, an error with top_k.
+            raise EngineError(
+                "vLLM cannot guess tokens (rollout.num_speculative_tokens) of a distribution that top_p, "
+                "top_k or min_p cuts; set it to null, or top_p to 1, top_k to null and min_p to 0"
+            )
+        return self._generate(requests, sampling)
+
+    def _generate(
+        self, requests: Sequence[GenerationRequest], sampling: SamplingParams
+    ) -> Iterator[Generation]:
+        version = self._weight_version
+        in_flight: dict[str, _Sample] = {}
+        groups: dict[int, dict[int, Completion]] = {}
+        num_seen = 0
+        self._wake()
+        try:
+            while num_seen < len(requests) or in_flight:
+                # The caller may have appended requests, or changed the weights, since the last yield.
+                self._check_appended(requests, num_seen, sampling)
+                for index in range(num_seen, len(requests)):
+                    groups[index] = {}
+                    in_flight |= self._submit(index, requests[index], sampling)
+                    if not requests[index].sample_seeds:
+                        yield Generation(request_index=index, completions=())
+                    num_seen = index + 1
+                if self._weight_version != version:
+                    raise EngineError(
+                        f"the weights went from version {version} to {self._weight_version} while "
+                        "completions were sampled: take all completions before updating weights"
+                    )
+                for sample, completion in self._step(in_flight, sampling, version):
+                    group = groups[sample.request_index]
+                    group[sample.sample_index] = completion
+                    if len(group) == len(requests[sample.request_index].sample_seeds):
+                        del groups[sample.request_index]
+                        yield Generation(
+                            request_index=sample.request_index,
+                            completions=tuple(group[place] for place in range(len(group))),
+                        )
+        finally:
+            if in_flight and self._engine is not None:
+                self._engine.abort_request(list(in_flight))
+                self._is_out_of_step = self._settings.tensor_parallel > 1
+            self._sleep()
+
+    def _check_appended(
+        self, requests: Sequence[GenerationRequest], num_seen: int, sampling: SamplingParams
+    ) -> None:
+        check_requests(requests[num_seen:], sampling, context_length=self._context_length)
+        if 0 < num_seen < len(requests) and self._settings.tensor_parallel > 1:
+            raise EngineError(
+                "requests were appended while completions were taken, which processes that share vLLM "
+                "(rollout.tensor_parallel) would each do at another moment; hand over all requests at once"
+            )
+
+    def _submit(
+        self, request_index: int, request: GenerationRequest, sampling: SamplingParams
+    ) -> dict[str, _Sample]:
+        """Hand the samples of one request to vLLM; they are in flight under the returned names."""
+        from vllm import TokensPrompt
+
+        samples: dict[str, _Sample] = {}
+        token_ids = request.prompt_token_ids.tolist()
+        for sample_index, seed in enumerate(request.sample_seeds):
+            name = str(self._num_submitted)
+            self._num_submitted += 1
+            parameters = sampling_parameters(sampling, seed, self._stop_token_ids)
+            with self._bounded("vLLM to take a request", self._settings.step_timeout_s):
+                self._engine.add_request(name, TokensPrompt(prompt_token_ids=token_ids), parameters)
+            samples[name] = _Sample(request_index, sample_index)
+        return samples
+
+    def _step(
+        self, in_flight: dict[str, _Sample], sampling: SamplingParams, version: int
+    ) -> list[tuple[_Sample, Completion]]:
+        """Decode one token of every sample; those that are finished leave `in_flight`."""
+        if not in_flight:
+            return []
+        with self._bounded("a decoding step of vLLM", self._settings.step_timeout_s):
+            # Outputs may belong to another call whose completions are being taken too.
+            self._finished |= {output.request_id: output for output in self._engine.step() if output.finished}
+        names = [name for name in self._finished if name in in_flight]
+        if not names:
+            return []
+        outputs = [self._finished.pop(name).outputs[0] for name in names]
+        stops = () if sampling.ignore_stop else self._stop_token_ids
+        completions = completions_of(outputs, self._decode, stops, version)
+        return [
+            (in_flight.pop(name), completion) for name, completion in zip(names, completions, strict=True)
+        ]
+
+    def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Take over a full `state_dict` as `version`, in place, and forget what was cached under the old one.
+
+        An engine that sleeps reads them when it wakes up, unless they are sharded.
+        Raises `EngineError`, with nothing changed, unless names and shapes are exactly the model's; tied
+        weights stand under each of their names, with equal values.
+        """
+        check_weights(base_weights(self._model), weights)
+        self._weights = weights
+        self._weight_version = version
+        self._is_stale = True
+        # Shards are put together by all ranks at once, whatever each of them is asked to sample next.
+        if not self._asleep or is_sharded(next(iter(weights.values()))):
+            self._refresh()
+
+    def _load(self) -> None:
+        """Copy `self._weights` into vLLM's model. A tied head has to be among them, or the old one stays."""
+        with self._bounded("new weights to reach vLLM", self._settings.step_timeout_s):
+            # An iterator: what is merged, or put together from shards, is dropped as soon as it is copied.
+            weights = ((name, full_tensor(weight)) for name, weight in self._weights.items())
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+            self._engine.reset_prefix_cache(reset_running_requests=True)
+        if self._settings.sleep_level != 2:
+            self._weights = {}  # vLLM has them now: whoever handed them over may free them
+
+    def _refresh(self) -> None:
+        """Wake vLLM's own weights and bring them up to date; its cache may sleep on."""
+        if "weights" in self._asleep:
+            self._rouse("weights")
+        if self._is_stale:
+            self._load()
+            self._is_stale = False
+
+    def _wake(self) -> None:
+        """Wake all that sleeps: new weights are taken before the cache has its memory again."""
+        self._refresh()
+        if "kv_cache" in self._asleep:
+            self._rouse("kv_cache")
+
+    def _rouse(self, pool: str) -> None:
+        """Wake one of vLLM's two pools of memory, by its name for it (read in 0.27 to 0.32)."""
+        with self._bounded(f"vLLM's {pool} to wake up", self._settings.step_timeout_s):
+            self._engine.wake_up(tags=[pool])
+        self._asleep.remove(pool)
+
+    def release_memory(self) -> None:
+        """Free the device's memory until the engine is used again, where the settings ask for sleep."""
+        self._sleep()
+
+    def _sleep(self) -> None:
+        """Free the device's memory, where the settings ask for it and nothing is in flight."""
+        level = self._settings.sleep_level
+        is_idle = self._engine is not None and not self._engine.has_unfinished_requests()
+        if level is None or "weights" in self._asleep or not is_idle:
+            return
+        if self._asleep:
+            self._rouse("kv_cache")  # vLLM frees both pools, and would free this one twice
+        with self._bounded("vLLM to go to sleep", self._settings.step_timeout_s):
+            self._engine.sleep(level=level)
+        self._asleep = {"weights", "kv_cache"}
+        self._is_stale |= level == 2  # which drops them
+
+    def close(self) -> None:
+        """End vLLM and give back its memory. Harmless when called twice."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            with self._bounded("vLLM to end", self._settings.step_timeout_s):
+                engine.engine_core.shutdown()
+            del engine
+            gc.collect()
+        self._watchdog.close()
+
+    @contextmanager
+    def _bounded(self, what: str, timeout_s: float) -> Iterator[None]:
+        """Run vLLM's code: in bounded time, without its warnings, any failure as one line."""
+        try:
+            with self._watchdog.bounded(what, timeout_s), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        except EngineError:
+            raise
+        except Exception as error:
+            raise EngineError(explanation(what, error)) from error

@@ -1,0 +1,245 @@
+"""What Atrium asks of vLLM: how it starts, the parameters of one sample, and its failures as one line."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch._dynamo.config
+import torch.distributed
+from transformers import PreTrainedModel
+
+from atrium.base.errors import EngineError
+from atrium.engines.engine import SamplingParams
+from atrium.engines.settings import VllmSettings
+
+_MEGABYTE = 1 << 20
+# vLLM takes a seed of -1 for none; other seeds are taken modulo this.
+_NUM_SEEDS = 1 << 63
+_GLOO_EXECUTOR = "atrium.engines.vllm_executor.GlooExecutor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where vLLM computes: on `cpu` or `cuda`, in `float32` or `bfloat16`, for so many tokens of context.
+
+    `head_dtype` is what logits are computed in: `float32`, or what the `model` computes in.
+    """
+
+    device: Literal["cpu", "cuda"]
+    dtype: Literal["float32", "bfloat16"]
+    context_length: int
+    head_dtype: Literal["model", "float32"] = "model"
+
+
+def start_vllm(  # vLLM has no types here
+    model: PreTrainedModel, settings: VllmSettings, place: Place, cache_dir: Path
+) -> Any:  # noqa: ANN401
+    """vLLM with the architecture of the model and weights that mean nothing yet."""
+    if settings.enforce_eager:
+        # The environment says so too, but torch may have read it already; vLLM compiles where it is imported.
+        torch._dynamo.config.disable = True
+    # It says that Triton is not there, which is so on every machine without a GPU.
+    logging.getLogger("torch._library.triton").setLevel(logging.ERROR)
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    engine = LLMEngine.from_engine_args(
+        EngineArgs(
+            model=str(model_folder(model, cache_dir)),
+            load_format="dummy",
+            enable_sleep_mode=settings.sleep_level is not None,
+            **engine_arguments(settings, place),
+            **batching(settings, place),
+            **_sharing(settings, place),
+            disable_log_stats=True,
+        )
+    )
+    if settings.tensor_parallel > 1:
+        _drop_queue()
+    return engine
+
+
+def engine_arguments(settings: VllmSettings, place: Place) -> dict[str, Any]:
+    """Arguments that decide what vLLM computes, in this process or in a server."""
+    speculative = None
+    if settings.num_speculative_tokens is not None:
+        speculative = {"method": "ngram", "num_speculative_tokens": settings.num_speculative_tokens}
+    return {
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",
+        "dtype": place.dtype,
+        "max_model_len": place.context_length,
+        "max_num_seqs": settings.max_num_seqs,
+        "gpu_memory_utilization": settings.gpu_memory_fraction,
+        "kv_cache_memory_bytes": None if settings.kv_cache_mb is None else settings.kv_cache_mb * _MEGABYTE,
+        "kv_cache_dtype": settings.kv_cache_dtype,
+        "enforce_eager": settings.enforce_eager,
+        "speculative_config": speculative,
+        "hf_overrides": {"head_dtype": place.head_dtype},
+        "logprobs_mode": "processed_logprobs",
+    }
+
+
+def _drop_queue() -> None:
+    """Drop vLLM's queue between the processes that split it, with its shared memory and its sockets' files.
+
+    Each schedules for itself and sends nothing through it, and one that is killed would leave these behind.
+    """
+    from vllm.distributed.parallel_state import get_tp_group
+
+    group = get_tp_group()
+    handle, group.mq_broadcaster = group.mq_broadcaster.handle, None
+    for address in vars(handle).values():
+        if isinstance(address, str) and address.startswith("ipc://"):
+            Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
+
+
+def model_folder(model: PreTrainedModel, cache_dir: Path) -> Path:
+    """A folder that holds the model's configuration alone, named by its content.
+
+    The path is part of the key under which vLLM keeps what it compiled, so equal models share a folder.
+    """
+    text = model_config(model)
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    folder = cache_dir.absolute() / "vllm-models" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".config-{os.getpid()}"  # ranks write at the same time
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(folder / "config.json")
+    return folder
+
+
+def model_config(model: PreTrainedModel) -> str:
+    """The content of `config.json` for a model's architecture."""
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    text: str = config.to_json_string()
+    return text
+
+
+class Preemptions:
+    """Counts the samples that vLLM takes off the device, to compute all their tokens again later.
+
+    Its own count needs statistics of every token, and its log says it below the level that is shown.
+    """
+
+    def __init__(self, engine: Any) -> None:  # noqa: ANN401 - vLLM has no types here
+        self.num = 0
+        scheduler = engine.engine_core.engine_core.scheduler
+        preempt = scheduler._preempt_request  # private, in vLLM 0.27 to 0.32
+
+        @functools.wraps(preempt)
+        def counted(*args: object, **kwargs: object) -> object:
+            self.num += 1
+            return preempt(*args, **kwargs)
+
+        scheduler._preempt_request = counted
+
+
+def described(engine: Any) -> Mapping[str, str | int | float]:  # noqa: ANN401 - as above
+    """What vLLM made of its settings: the code that runs the model, and how much its cache holds."""
+    from vllm import __version__
+
+    config = engine.vllm_config
+    cache = config.cache_config
+    num_tokens = cache.num_gpu_blocks * cache.block_size
+    return {
+        "engine": "vllm",
+        "version": __version__,
+        "model_runner": "V2" if config.use_v2_model_runner else "V1",
+        "head_dtype": str(config.model_config.head_dtype).removeprefix("torch."),
+        "cache_tokens": num_tokens,
+        "cache_longest_completions": round(num_tokens / config.model_config.max_model_len, 2),
+        "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
+        "max_num_seqs": config.scheduler_config.max_num_seqs,
+    }
+
+
+def _sharing(settings: VllmSettings, place: Place) -> dict[str, Any]:
+    """What lets the ranks of a run have engines, in the process group that is there already.
+
+    Ranks start and end their engines at the same time. vLLM splits an engine over consecutive ranks, each of
+    which schedules and samples by itself; several engines are to it copies that do not know of each other.
+    """
+    num_ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    if num_ranks % settings.tensor_parallel:
+        raise EngineError(
+            f"rollout.tensor_parallel={settings.tensor_parallel} does not divide the number of processes, "
+            f"{num_ranks}; start a multiple of it"
+        )
+    if num_ranks == 1:
+        return {}
+    on_cpu = place.device == "cpu" and settings.tensor_parallel > 1
+    return {
+        "distributed_executor_backend": _GLOO_EXECUTOR if on_cpu else "external_launcher",
+        "tensor_parallel_size": settings.tensor_parallel,
+    }
+
+
+def batching(settings: VllmSettings, place: Place) -> dict[str, Any]:
+    """How prompts are batched: whole on a CPU, where vLLM cannot rewind a seed after a part of a prompt."""
+    num_tokens = settings.max_num_batched_tokens
+    if place.device != "cpu":
+        return {"max_num_batched_tokens": num_tokens}
+    return {
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(num_tokens, place.context_length),
+    }
+
+
+def sampling_fields(sampling: SamplingParams, seed: int, stop_token_ids: Sequence[int]) -> dict[str, Any]:
+    """Fields of vLLM's parameters for one sample, as JSON has them too."""
+    return {
+        "max_tokens": sampling.max_new_tokens,
+        # Stop tokens have probability 0 as long as fewer tokens than this are sampled.
+        "min_tokens": sampling.max_new_tokens if sampling.ignore_stop else 0,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or 0,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "seed": seed % _NUM_SEEDS,
+        "stop_token_ids": list(stop_token_ids),
+        "ignore_eos": True,
+        "logprobs": 0,
+        # vLLM looks for strings in the text, and ends a completion with the token that completes one.
+        "stop": [] if sampling.ignore_stop else list(sampling.stop),
+        "include_stop_str_in_output": True,
+        "detokenize": bool(sampling.stop),
+    }
+
+
+def sampling_parameters(sampling: SamplingParams, seed: int, stop_token_ids: Sequence[int]) -> Any:  # noqa: ANN401 - as above
+    """vLLM's parameters for one sample."""
+    from vllm import SamplingParams as VllmSamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    # The constructor raises small temperatures to 0.01 and refuses those above 2; the sampler needs neither.
+    allowed = sampling.model_copy(update={"temperature": min(sampling.temperature, 1.0)})
+    parameters = VllmSamplingParams(
+        **sampling_fields(allowed, seed, stop_token_ids),
+        flat_logprobs=True,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        skip_clone=True,
+    )
+    parameters.temperature = sampling.temperature
+    return parameters
+
+
+def explanation(what: str, error: Exception) -> str:
+    """One line on why vLLM failed, with the setting that helps where it is known."""
+    message = " ".join(str(error).split())[:300] or type(error).__name__
+    advice = "go on from the last checkpoint with --resume"
+    if "out of memory" in message.lower() or "kv cache" in message.lower():
+        advice = "lower rollout.gpu_memory_fraction, rollout.max_num_seqs or rollout.context_length"
+    return f"vLLM failed (waiting for {what}): {type(error).__name__}: {message}; {advice}"

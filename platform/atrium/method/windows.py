@@ -1,0 +1,223 @@
+"""Divergences of one token's ratio, and the ratio windows that budgets on them imply. Float64, no torch.
+
+A divergence here is a function D(w) of the ratio w = pi_theta(a) / pi_behavior(a) with D(1) = 0. The
+constraint D(w) <= delta is then the same as w in [l, u] (arXiv 2602.05494, Theorem 4.2 for KL3), so the
+trust region of any of them is computed once per run and costs what plain clipping costs.
+Functions take x = log w where that avoids cancellation near w = 1.
+
+Divergences that also depend on the behavior probability, or on the whole distribution, have no constant
+window; they live in `atrium.objective.divergences`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from atrium.base.errors import MissingDependencyError
+
+LogRatioFunction = Callable[[float], float]
+_SERIES_BELOW = 1e-2
+_LOG_RATIO_BRACKET = 700.0  # exp(700) is the last power that float64 holds
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The ratios w with lower <= w <= upper. `lower` 0 or `upper` infinity: that side never binds.
+
+    Examples
+    --------
+    ATR's window is the asymmetric clip range that its budget stands for (arXiv 2602.05494, Theorem 4.2):
+
+    >>> atr = window("kl3", 0.02314)
+    >>> f"[{atr.lower:.4f}, {atr.upper:.4f}]"
+    '[0.8000, 1.2308]'
+    """
+
+    lower: float
+    upper: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.lower <= 1.0 <= self.upper:
+            raise ValueError(f"a window must hold 1 and no negative ratio, got {self}")
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether neither side ever binds."""
+        return self.lower == 0.0 and math.isinf(self.upper)
+
+    @property
+    def digits(self) -> tuple[str, str]:
+        """Both bounds to ten digits. Windows that agree in them are the same trust region."""
+        return f"{self.lower:.10g}", f"{self.upper:.10g}"
+
+
+UNBOUNDED = Window(0.0, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class RatioDivergence:
+    """One divergence D(w): its value, its limit as w goes to 0, and its curvature at w = 1.
+
+    `curvature` is D''(1), or None where D has a kink there; the width of a small window follows from it
+    (u - 1 and 1 - l are about sqrt(2 delta / curvature)), which is why equal budgets of different
+    divergences are not equal trust regions. `binds_above` is False for one-sided divergences.
+    """
+
+    of_log_ratio: LogRatioFunction
+    limit_at_zero: float
+    curvature: float | None
+    binds_above: bool = True
+
+    def value(self, ratio: float) -> float:
+        """D(w) for a ratio w >= 0."""
+        if ratio < 0.0:
+            raise ValueError(f"a ratio is not negative, got {ratio}")
+        return self.limit_at_zero if ratio == 0.0 else self.of_log_ratio(math.log(ratio))
+
+    def window(self, delta: float) -> Window:
+        """All ratios with D(w) <= delta, to a relative error of 1e-12 in both bounds."""
+        if not delta >= 0.0 or math.isinf(delta):
+            raise ValueError(f"a budget is a number >= 0, got {delta}")
+        if delta == 0.0:
+            return Window(1.0, 1.0 if self.binds_above else math.inf)
+        lower = 0.0 if delta >= self.limit_at_zero else math.exp(self._solve(delta, sign=-1.0))
+        upper = math.exp(self._solve(delta, sign=1.0)) if self.binds_above else math.inf
+        return Window(lower, upper)
+
+    def _solve(self, delta: float, *, sign: float) -> float:
+        """The log-ratio on one side of 0 at which D equals delta; D grows monotonically from 0."""
+        edge = 1e-9
+        while self.of_log_ratio(sign * edge) < delta:
+            edge *= 2.0
+            if edge > _LOG_RATIO_BRACKET:
+                return sign * math.inf if sign > 0 else -_LOG_RATIO_BRACKET
+        return sign * find_root(lambda size: self.of_log_ratio(sign * size) - delta, 0.0, edge, xtol=1e-300)
+
+
+def share_after_batch(share: float, window: Window) -> float:
+    """The share of a good answer after one batch that is used until the window stops all motion.
+
+    Good answers push their share p until its ratio is u, bad ones push theirs, 1 - p, until its ratio is l;
+    the looser bound decides: min(1, max(u p, 1 - l (1 - p))). A law of this project (`docs/designs.md`),
+    where one token decides and steps are small.
+
+    Examples
+    --------
+    >>> f"{share_after_batch(0.4, Window(0.8, 1.2)):.2f}, {share_after_batch(0.6, Window(0.8, 1.2)):.2f}"
+    '0.52, 0.72'
+    """
+    if share <= 0.0:
+        return 1.0 - window.lower
+    return min(1.0, max(window.upper * share, 1.0 - window.lower * (1.0 - share)))
+
+
+def find_root(function: Callable[[float], float], low: float, high: float, *, xtol: float) -> float:
+    """The root of a function between two numbers at which it has different signs, to 1e-15 of it.
+
+    Raises `MissingDependencyError` without scipy, which a program with a training loop of its own may lack.
+    """
+    try:
+        from scipy.optimize import brentq
+    except ImportError as error:
+        raise MissingDependencyError(
+            "the window of this divergence is found by scipy, which is not installed: pip install scipy"
+        ) from error
+    return float(brentq(function, low, high, xtol=xtol, rtol=1e-15))
+
+
+def _exponential_remainder(x: float) -> float:
+    """exp(x) - 1 - x without the cancellation near 0."""
+    if abs(x) < _SERIES_BELOW:
+        return x * x * (0.5 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x * (1 / 720 + x / 5040)))))
+    return math.expm1(x) - x
+
+
+def _reversed_kl_remainder(x: float) -> float:
+    """1 + exp(x) (x - 1), that is w log w - w + 1, without the cancellation near 0."""
+    if abs(x) < _SERIES_BELOW:
+        return x * x * (0.5 + x * (1 / 3 + x * (1 / 8 + x * (1 / 30 + x * (1 / 144 + x / 840)))))
+    return x * math.exp(x) - math.expm1(x)
+
+
+def _jensen_shannon(x: float) -> float:
+    ratio = math.exp(x)
+    return 0.5 * (ratio * x - (ratio + 1.0) * math.log1p(0.5 * math.expm1(x)))
+
+
+def alpha_divergence(alpha: float) -> RatioDivergence:
+    """(w^a - a w + a - 1) / (a (a - 1)), with its limits KL3 at a = 0 and w log w - w + 1 at a = 1."""
+    if alpha == 0.0:
+        return DIVERGENCES["kl3"]
+    if alpha == 1.0:
+        return RatioDivergence(_reversed_kl_remainder, limit_at_zero=1.0, curvature=1.0)
+
+    def of_log_ratio(x: float) -> float:
+        # expm1(a x) - a expm1(x) = remainder(a x) - a remainder(x): the linear terms cancel exactly.
+        remainder = _exponential_remainder(alpha * x) - alpha * _exponential_remainder(x)
+        return remainder / (alpha * (alpha - 1.0))
+
+    limit = 1.0 / alpha if alpha > 0.0 else math.inf
+    return RatioDivergence(of_log_ratio, limit_at_zero=limit, curvature=1.0)
+
+
+DIVERGENCES: dict[str, RatioDivergence] = {
+    # |w - 1|: the clip range of PPO.
+    "ratio": RatioDivergence(lambda x: abs(math.expm1(x)), limit_at_zero=1.0, curvature=None),
+    # |log w|, the absolute value of the estimator k1.
+    "k1": RatioDivergence(abs, limit_at_zero=math.inf, curvature=None),
+    # -log w itself: bounds w from below only.
+    "k1_signed": RatioDivergence(
+        lambda x: max(-x, 0.0), limit_at_zero=math.inf, curvature=None, binds_above=False
+    ),
+    # (log w)^2 / 2.
+    "k2": RatioDivergence(lambda x: 0.5 * x * x, limit_at_zero=math.inf, curvature=1.0),
+    # w - 1 - log w, whose mean under the behavior policy is KL(behavior || policy).
+    "kl3": RatioDivergence(_exponential_remainder, limit_at_zero=math.inf, curvature=1.0),
+    # KL3 of 1 / w.
+    "kl3_reversed": RatioDivergence(
+        lambda x: _exponential_remainder(-x), limit_at_zero=math.inf, curvature=1.0
+    ),
+    # (w - 1)^2 / 2.
+    "chi2": RatioDivergence(lambda x: 0.5 * math.expm1(x) ** 2, limit_at_zero=0.5, curvature=1.0),
+    # (sqrt w - 1)^2, the squared Hellinger distance up to a factor.
+    "hellinger": RatioDivergence(lambda x: math.expm1(0.5 * x) ** 2, limit_at_zero=1.0, curvature=0.5),
+    # [w log w - (w + 1) log((w + 1) / 2)] / 2.
+    "jensen_shannon": RatioDivergence(_jensen_shannon, limit_at_zero=0.5 * math.log(2.0), curvature=0.25),
+    # |w - 1| / 2.
+    "total_variation": RatioDivergence(lambda x: 0.5 * abs(math.expm1(x)), limit_at_zero=0.5, curvature=None),
+}
+
+
+@cache
+def window(kind: str, delta: float, *, alpha: float = 0.0) -> Window:
+    """The ratio window of budget `delta` for the divergence called `kind` (`alpha` for `"alpha"`)."""
+    return divergence(kind, alpha=alpha).window(delta)
+
+
+def divergence(kind: str, *, alpha: float = 0.0) -> RatioDivergence:
+    """The divergence called `kind`: a key of `DIVERGENCES`, or `"alpha"`."""
+    return alpha_divergence(alpha) if kind == "alpha" else DIVERGENCES[kind]
+
+
+def budget_for_upper(kind: str, upper: float, *, alpha: float = 0.0) -> float:
+    """The budget whose window has this upper bound, e.g. KL3's delta for u = 1.28: 0.03314."""
+    chosen = divergence(kind, alpha=alpha)
+    if not chosen.binds_above:
+        raise ValueError(f"{kind} bounds no ratio from above")
+    return chosen.value(_at_least(upper, 1.0))
+
+
+def budget_for_lower(kind: str, lower: float, *, alpha: float = 0.0) -> float:
+    """The budget whose window has this lower bound, e.g. KL3's delta for l = 0.8: 0.02314."""
+    if not 0.0 < lower <= 1.0:
+        raise ValueError(f"a lower bound lies in (0, 1], got {lower}")
+    return divergence(kind, alpha=alpha).value(lower)
+
+
+def _at_least(value: float, least: float) -> float:
+    if not value >= least:
+        raise ValueError(f"an upper bound is at least {least}, got {value}")
+    return value

@@ -1,0 +1,160 @@
+"""Outcomes of learning curves: one number per run, read off a metric that its steps recorded.
+
+Step i is recorded with the policy before update i, from 1 on. An outcome of the last score sees where a run
+ended; these see how it came there, which separates methods that end alike.
+
+Axes: N recorded steps.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from atrium.base.section import Axis, Count, Number, Text
+
+_CUT = 1e-5
+"""Shares are cut to [_CUT, 1 - _CUT] before their log-odds are taken."""
+
+
+class CurveOutcome(Axis, axis=True):
+    """A number that sums up a run's curve of one metric, up to step `until`, the horizon."""
+
+    metric: Text
+    """The recorded quantity, such as `rollout/reward`."""
+    until: Annotated[int, Field(ge=2, le=10**9)]
+    """The last step that counts, the same for all runs that are compared."""
+
+    def of_curve(self, step_N: NDArray[np.float64], value_N: NDArray[np.float64]) -> float | None:
+        """The outcome of a curve, NaN where a step did not record the metric; None where it is not known."""
+        raise NotImplementedError
+
+    @property
+    def words(self) -> str:
+        """The outcome as a table's head names it."""
+        raise NotImplementedError
+
+
+class Area(CurveOutcome):
+    """The mean of the metric over a span of steps: how much of it was had on the way.
+
+    Examples
+    --------
+    >>> early = Area(kind="area", metric="rollout/reward", until=3)
+    >>> early.of_curve(np.arange(1.0, 5), np.array([1.0, 2.0, 6.0, 9.0]))
+    3.0
+    """
+
+    kind: Literal["area"]
+    """Which outcome this is."""
+    start: Count = 1
+    """The first step that counts."""
+
+    @model_validator(mode="after")
+    def _check_span(self) -> Area:
+        if self.start > self.until:
+            raise ValueError(f"start={self.start} lies behind until={self.until}; give a step before it")
+        return self
+
+    def of_curve(self, step_N: NDArray[np.float64], value_N: NDArray[np.float64]) -> float | None:
+        """The mean; None where one of the steps lacks the metric."""
+        span_N = (step_N >= self.start) & (step_N <= self.until) & np.isfinite(value_N)
+        is_whole = int(span_N.sum()) == self.until - self.start + 1
+        return float(value_N[span_N].mean()) if is_whole else None
+
+    @property
+    def words(self) -> str:
+        """The outcome as a table's head names it."""
+        return f"mean {self.metric} over steps {self.start} to {self.until}"
+
+
+class StepsTo(CurveOutcome):
+    """The step at which the metric first reaches a value from below, interpolated, and at most `until`.
+
+    A run that does not reach it counts with the horizon: means are restricted means, and no run is left out.
+    One that begins there counts with its first step.
+
+    Examples
+    --------
+    >>> half = StepsTo(kind="steps_to", metric="rollout/worked_frac", value=0.5, until=4)
+    >>> half.of_curve(np.arange(1.0, 5), np.array([0.1, 0.4, 0.6, 0.9]))
+    2.5
+    >>> half.of_curve(np.arange(1.0, 5), np.array([0.1, 0.2, 0.3, 0.4]))
+    4.0
+    """
+
+    kind: Literal["steps_to"]
+    """Which outcome this is."""
+    value: Number
+    """What has to be reached."""
+    scale: Literal["linear", "log_odds"] = "linear"
+    """What is interpolated: the metric, or the log-odds of a share, which such curves are straighter in."""
+
+    @model_validator(mode="after")
+    def _check_share(self) -> StepsTo:
+        if self.scale == "log_odds" and not 0.0 < self.value < 1.0:
+            raise ValueError(f"value={self.value:g} has no log-odds; give a share between 0 and 1")
+        return self
+
+    def of_curve(self, step_N: NDArray[np.float64], value_N: NDArray[np.float64]) -> float | None:
+        """The step; None where the curve ends before the horizon without having reached the value."""
+        known_N = np.isfinite(value_N) & (step_N <= self.until)
+        step_N, value_N = step_N[known_N], value_N[known_N]
+        reached = np.flatnonzero(value_N >= self.value)
+        if not len(reached):
+            return float(self.until) if len(step_N) and step_N[-1] == self.until else None
+        last = int(reached[0])
+        if last == 0:
+            return float(step_N[0])
+        low, high, wanted = (self._scaled(one) for one in (value_N[last - 1], value_N[last], self.value))
+        share = (wanted - low) / (high - low)
+        return float(step_N[last - 1] + share * (step_N[last] - step_N[last - 1]))
+
+    @property
+    def words(self) -> str:
+        """The outcome as a table's head names it."""
+        return f"steps to {self.metric} of {self.value:g}, at most {self.until}"
+
+    def _scaled(self, value: float) -> float:
+        if self.scale == "linear":
+            return float(value)
+        share = min(max(float(value), _CUT), 1.0 - _CUT)
+        return float(np.log(share / (1.0 - share)))
+
+
+class Fall(CurveOutcome):
+    """The largest fall of the metric's moving mean below its own earlier maximum; 0 for one that never falls.
+
+    Examples
+    --------
+    >>> fall = Fall(kind="fall", metric="rollout/reward", width=1, until=4)
+    >>> fall.of_curve(np.arange(1.0, 5), np.array([1.0, 3.0, 1.0, 2.0]))
+    2.0
+    """
+
+    kind: Literal["fall"]
+    """Which outcome this is."""
+    width: Count
+    """Steps that the moving mean is over."""
+
+    @model_validator(mode="after")
+    def _check_width(self) -> Fall:
+        if self.width >= self.until:
+            raise ValueError(f"width={self.width} leaves no two means until={self.until}; give fewer steps")
+        return self
+
+    def of_curve(self, step_N: NDArray[np.float64], value_N: NDArray[np.float64]) -> float | None:
+        """The fall; None where one of the steps lacks the metric."""
+        value_N = value_N[(step_N <= self.until) & np.isfinite(value_N)]
+        if len(value_N) != self.until:
+            return None
+        mean_N = np.convolve(value_N, np.full(self.width, 1.0 / self.width), mode="valid")
+        return float((np.maximum.accumulate(mean_N) - mean_N).max())
+
+    @property
+    def words(self) -> str:
+        """The outcome as a table's head names it."""
+        return f"largest fall of {self.metric}, mean of {self.width} steps, until {self.until}"

@@ -1,0 +1,390 @@
+"""Rules that name what goes wrong in training: pure functions of recorded steps, in their order.
+
+The one place for rules of this kind. Notes while training, the last lines of a run, `summary.json`, `atrium
+show`, the dashboard, mirrors and the pruning of sweeps all say what is found here. `docs/collapse.md` has
+each rule with its threshold, and how often the rules are wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from atrium.base.metrics import (
+    CORRECT_FRAC,
+    ENTROPY,
+    GRAD_NORM,
+    HEAVIEST_TOKEN_FRAC,
+    KL_AFTER_UPDATE,
+    LENGTH_MEAN,
+    LOSS,
+    MISMATCH_KL,
+    NO_ANSWER_FRAC,
+    NO_SIGNAL_FRAC,
+    NUM_SKIPPED_UPDATES,
+    NUM_UPDATES,
+    RATIO_MAX,
+    REWARD,
+    TRUNCATED_FRAC,
+    Quantity,
+)
+from atrium.runs.formatting import number, share
+from atrium.runs.listener import Listener
+from atrium.runs.run_facts import RunFacts
+
+Metrics = Mapping[str, float]
+"""One step's metrics by name."""
+
+Step = tuple[int, Metrics]
+"""A step's number and its metrics."""
+
+NUM_STEPS = 10
+"""Steps over which most rules judge; one step says little."""
+NUM_FIRST_STEPS = 3
+"""Steps that count as a run's start, where a rule compares with it: learning is fast there."""
+ALMOST_ALL = 0.98
+MAX_TRUNCATED = 0.30
+MIN_COMPLETION_ENTROPY = 0.05
+"""Nats of a whole completion below which nearly all samples of a prompt are one text."""
+MAX_KL = 0.15
+"""Nats per token from the policy that sampled a batch to the one that a step's updates leave."""
+MAX_HEAVIEST_TOKEN = 0.3
+MAX_MISMATCH_KL = 5e-3
+"""Nats per token from the engine to the trainer, at equal weights."""
+MAX_LENGTH_GROWTH = 2.0
+MIN_CORRECT_PER_REWARD = 0.2
+"""Of a rise in reward, the rise in the share of correct answers below which form earned it."""
+NOISE = 5.0
+"""Standard errors by which a mean has to differ from the start's."""
+
+
+_DEFAULT = RunFacts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A problem in the steps `first_step` to `last_step`.
+
+    `evidence` holds means by name over the last of them, as many as the rule judges by; `start` those of the
+    run's first steps, where the rule compares with them.
+    """
+
+    rule: str
+    first_step: int
+    last_step: int
+    evidence: Metrics
+    text: str
+    start: Metrics = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What `judge` says of `evidence` over `num_steps` steps; None where all is well.
+
+    It gets these steps and the first of the run; a rule that `compares` waits for both.
+    """
+
+    name: str
+    judge: Callable[[_Span, _Span], str | None]
+    evidence: tuple[Quantity, ...]
+    num_steps: int = NUM_STEPS
+    compares: bool = False
+    is_collapse: bool = False
+    """Whether a run in which it is found has nothing left to give, so that a sweep may stop it."""
+
+
+class _Span:
+    """Consecutive steps of a run, and its facts. A quantity that no step recorded is NaN: no rule applies."""
+
+    def __init__(self, steps: Sequence[Step], facts: RunFacts) -> None:
+        self._steps = steps
+        self.facts = facts
+
+    def values(self, quantity: Quantity) -> list[float]:
+        """Of the steps that recorded the quantity."""
+        return [metrics[quantity.name] for _, metrics in self._steps if quantity.name in metrics]
+
+    def __getitem__(self, quantity: Quantity) -> float:
+        """The mean over the steps that recorded the quantity."""
+        values = self.values(quantity)
+        return sum(values) / len(values) if values else math.nan
+
+    def means(self, quantities: Sequence[Quantity]) -> dict[str, float]:
+        """By name; what no step recorded is left out."""
+        return {one.name: self[one] for one in quantities if self.values(one)}
+
+
+class Course:
+    """What rules ask for of a run that goes on: its first steps and the newest, so that memory is bounded."""
+
+    def __init__(self, steps: Sequence[Step] = (), *, num_newest: int = NUM_STEPS) -> None:
+        self._first: list[Step] = []
+        self._newest: deque[Step] = deque(maxlen=num_newest)
+        for step in steps:
+            self.add(*step)
+
+    def add(self, step: int, metrics: Metrics) -> None:
+        """The next step."""
+        if step <= NUM_FIRST_STEPS:
+            self._first.append((step, metrics))
+        else:
+            self._newest.append((step, metrics))
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """In their order, perhaps with a gap after the first."""
+        return (*self._first, *self._newest)
+
+
+class Notes(Listener):
+    """Says to `log` what goes wrong while steps come in: each rule once. `steps` were recorded before."""
+
+    name = "what judges the steps"
+
+    def __init__(
+        self, log: Callable[[str], None], steps: Sequence[Step] = (), facts: RunFacts = _DEFAULT
+    ) -> None:
+        self._log = log
+        self._course = Course(steps)
+        self._facts = facts
+        self._told: set[str] = set()
+
+    def step(self, step: int, metrics: Metrics) -> None:
+        """Say what this step adds to what is known."""
+        self._course.add(step, metrics)
+        for found in diagnose(self._course.steps, is_over=False, facts=self._facts):
+            if found.rule not in self._told:
+                self._told.add(found.rule)
+                self._log(f"note: {found.text}")
+
+
+def diagnose(
+    steps: Sequence[Step], *, is_over: bool = True, facts: RunFacts = _DEFAULT
+) -> tuple[Finding, ...]:
+    """The problems at the end of these steps, and since when there are.
+
+    Until the run is over, a rule waits for as many steps as it wants to see; a rule that compares with the
+    start always does.
+    """
+    found = (_found(rule, steps, facts, is_over=is_over) for rule in _RULES)
+    return tuple(finding for finding in found if finding is not None)
+
+
+def find_collapse(
+    steps: Sequence[Step], num_steps: int = NUM_STEPS, *, facts: RunFacts = _DEFAULT
+) -> Finding | None:
+    """Why a run counts as collapsed by its last `num_steps` steps; None where it does not."""
+    for rule in _RULES:
+        if rule.is_collapse:
+            judged = replace(rule, num_steps=min(rule.num_steps, num_steps))
+            if found := _found(judged, steps, facts, is_over=False):
+                return found
+    return None
+
+
+def _found(rule: _Rule, steps: Sequence[Step], facts: RunFacts, *, is_over: bool) -> Finding | None:
+    first = max(len(steps) - rule.num_steps, 0)
+    start = _Span([step for step in steps if step[0] <= NUM_FIRST_STEPS], facts)
+    if rule.compares:
+        is_ready = first >= NUM_FIRST_STEPS and steps[NUM_FIRST_STEPS - 1][0] == NUM_FIRST_STEPS
+    else:
+        is_ready = len(steps) - first >= (1 if is_over else rule.num_steps)
+    now = _Span(steps[first:], facts)
+    if not is_ready or (said := rule.judge(now, start)) is None:
+        return None
+    earliest = NUM_FIRST_STEPS if rule.compares else 0
+    while first > earliest and _follows(steps, first) and rule.judge(_Span([steps[first - 1]], facts), start):
+        first -= 1
+    (first_step, _), (last_step, _) = steps[first], steps[-1]
+    where = f"step {last_step}" if first_step == last_step else f"steps {first_step} to {last_step}"
+    return Finding(
+        rule=rule.name,
+        first_step=first_step,
+        last_step=last_step,
+        evidence=now.means(rule.evidence),
+        start=start.means(rule.evidence) if rule.compares else {},
+        text=f"{rule.name}, {where}: {said}",
+    )
+
+
+def _follows(steps: Sequence[Step], place: int) -> bool:
+    return steps[place][0] == steps[place - 1][0] + 1
+
+
+def _change(now: _Span, start: _Span, quantity: Quantity) -> float:
+    """The change of a mean since the start, in its standard errors; those of the spread of single steps."""
+    spans = [now.values(quantity), start.values(quantity)]
+    num = [len(values) for values in spans]
+    change = now[quantity] - start[quantity]
+    if not all(num) or sum(num) <= 2 or change == 0.0:
+        return 0.0
+    squares = sum(
+        (value - span[quantity]) ** 2
+        for span, values in zip((now, start), spans, strict=True)
+        for value in values
+    )
+    error = math.sqrt(squares / (sum(num) - 2) * (1 / num[0] + 1 / num[1]))
+    return change / error if error else math.copysign(math.inf, change)
+
+
+def _of_divergence(now: _Span, _start: _Span) -> str | None:
+    names = [
+        one.name
+        for one in (LOSS, GRAD_NORM, ENTROPY, REWARD)
+        if any(not math.isfinite(value) for value in now.values(one))
+    ]
+    skipped, made = now[NUM_SKIPPED_UPDATES], now[NUM_UPDATES]
+    if names:
+        what = f"{', '.join(names)} is not a finite number"
+    elif skipped > 0 and not made > skipped:
+        what = f"{number(skipped)} of {number(skipped + made)} updates of a step had no finite gradient"
+    else:
+        return None
+    return f"{what}; lower optimizer.learning_rate"
+
+
+def _of_no_signal(now: _Span, _start: _Span) -> str | None:
+    if not now[NO_SIGNAL_FRAC] >= ALMOST_ALL or now[CORRECT_FRAC] >= ALMOST_ALL:
+        return None
+    found = (
+        f"in {share(now[NO_SIGNAL_FRAC])} of the groups all rewards were equal (mean reward "
+        f"{number(now[REWARD])}, {share(now[CORRECT_FRAC])} correct), so there was nothing to learn from"
+    )
+    more = ", or raise rollout.max_new_tokens" if now[TRUNCATED_FRAC] > MAX_TRUNCATED else ""
+    if now[NO_ANSWER_FRAC] >= ALMOST_ALL and now.facts.reward != "random":
+        return f"{now.facts.missing_answers(share(1.0 - now[NO_ANSWER_FRAC]))}{more}; {found}"
+    if now.facts.reward != "correctness":
+        return f"{found}; see what reward={now.facts.reward} pays for"
+    choice = "larger groups" if more else "or larger groups"
+    return f"{found}; choose problems that the model solves sometimes, {choice}{more}"
+
+
+def _of_truncation(now: _Span, _start: _Span) -> str | None:
+    if not now[TRUNCATED_FRAC] > MAX_TRUNCATED:
+        return None
+    cut = f"{share(now[TRUNCATED_FRAC])} of the completions were cut off by the length limit"
+    if not now.facts.pays_for_answers:
+        return (
+            f"{cut}, and reward={now.facts.reward} decides what they are worth; look at what they say "
+            "(atrium samples), and check the stop tokens and model.prompt.stop"
+        )
+    if now.facts.counts_truncated and not now[NO_ANSWER_FRAC] > MAX_TRUNCATED:
+        return (
+            f"{cut}, and their answers count (the reward requires no stop); look at what follows the answers "
+            "(atrium samples), and check the stop tokens and model.prompt.stop"
+        )
+    return f"{cut}, before they could answer; raise rollout.max_new_tokens"
+
+
+def _of_solved(now: _Span, _start: _Span) -> str | None:
+    if not (now[NO_SIGNAL_FRAC] >= ALMOST_ALL and now[CORRECT_FRAC] >= ALMOST_ALL):
+        return None
+    return (
+        f"{share(now[CORRECT_FRAC])} of the completions were correct, so little was left to learn; "
+        "choose harder problems"
+    )
+
+
+def _of_entropy(now: _Span, _start: _Span) -> str | None:
+    entropy = now[ENTROPY] * now[LENGTH_MEAN]
+    if not entropy < MIN_COMPLETION_ENTROPY or now[CORRECT_FRAC] >= ALMOST_ALL:
+        return None
+    return (
+        f"a completion has {number(entropy)} nats of entropy ({number(now[ENTROPY])} a token), so nearly "
+        f"all samples of a prompt are one text, and {share(now[CORRECT_FRAC])} are correct; "
+        f"{'widen the upper bound of the trust region, ' * now.facts.has_trust_region}lower "
+        f"optimizer.learning_rate, or {'raise' if now.facts.has_entropy_bonus else 'add'} the entropy bonus "
+        "(regularizer.entropy)"
+    )
+
+
+def _of_ratios(now: _Span, _start: _Span) -> str | None:
+    if not now[KL_AFTER_UPDATE] > MAX_KL:
+        return None
+    largest = max(now.values(RATIO_MAX), default=math.nan)
+    # A gate ratio that is constantly 1 says nothing about how far the policy moved.
+    ratios = f", with ratios up to {number(largest)}" if largest > 1.0 else ""
+    return (
+        f"each step's updates took the policy {number(now[KL_AFTER_UPDATE])} nats per token away from the "
+        f"one that sampled{ratios}; {'narrow the trust region, or ' * now.facts.has_trust_region}make fewer "
+        "or smaller updates of a batch"
+    )
+
+
+def _of_heaviest_token(now: _Span, _start: _Span) -> str | None:
+    if not now[HEAVIEST_TOKEN_FRAC] > MAX_HEAVIEST_TOKEN:
+        return None
+    return (
+        f"one token had {share(now[HEAVIEST_TOKEN_FRAC])} of the squared gradients by log-probabilities of "
+        "a whole step; bound the ratio on both sides (a dual clip, truncated weights)"
+    )
+
+
+def _of_length(now: _Span, start: _Span) -> str | None:
+    growth = now[LENGTH_MEAN] / start[LENGTH_MEAN] if start[LENGTH_MEAN] else math.nan
+    if not growth > MAX_LENGTH_GROWTH or _change(now, start, REWARD) > NOISE:
+        return None
+    return (
+        f"completions grew from {number(start[LENGTH_MEAN])} to {number(now[LENGTH_MEAN])} tokens, and "
+        f"reward did not rise (from {number(start[REWARD])} to {number(now[REWARD])}); look at what "
+        "they say (atrium samples), and see whether the reduction favours length"
+    )
+
+
+def _of_mismatch(now: _Span, _start: _Span) -> str | None:
+    if not now[MISMATCH_KL] > MAX_MISMATCH_KL:
+        return None
+    return (
+        f"the engine's probabilities are {number(now[MISMATCH_KL])} nats per token away from the trainer's "
+        "at equal weights; compare compute.dtype and the engine's settings (rollout)"
+        f"{'' if now.facts.has_correction else ', or choose a correction'}"
+    )
+
+
+def _of_format(now: _Span, start: _Span) -> str | None:
+    rise, right = (now[one] - start[one] for one in (REWARD, CORRECT_FRAC))
+    if not _change(now, start, REWARD) > NOISE or not right < MIN_CORRECT_PER_REWARD * rise:
+        return None
+    return (
+        f"reward rose from {number(start[REWARD])} to {number(now[REWARD])}, correct answers only from "
+        f"{share(start[CORRECT_FRAC])} to {share(now[CORRECT_FRAC])}: what is rewarded is not what is "
+        "wanted; see what reward= pays for"
+    )
+
+
+def _of_fall(now: _Span, start: _Span) -> str | None:
+    if not _change(now, start, REWARD) < -NOISE:
+        return None
+    return (
+        f"mean reward fell from {number(start[REWARD])} at the start to {number(now[REWARD])}; go back "
+        "to an earlier checkpoint by --resume RUN@STEP, with a lower optimizer.learning_rate"
+        f"{' or a narrower trust region' * now.facts.has_trust_region}"
+    )
+
+
+_RULES = (
+    _Rule(
+        "divergence",
+        _of_divergence,
+        (NUM_UPDATES, NUM_SKIPPED_UPDATES, LOSS, GRAD_NORM, ENTROPY, REWARD),
+        num_steps=1,
+        is_collapse=True,
+    ),
+    _Rule(
+        "no signal",
+        _of_no_signal,
+        (NO_SIGNAL_FRAC, CORRECT_FRAC, NO_ANSWER_FRAC, TRUNCATED_FRAC, REWARD),
+        is_collapse=True,
+    ),
+    _Rule("entropy gone", _of_entropy, (ENTROPY, LENGTH_MEAN, CORRECT_FRAC), is_collapse=True),
+    _Rule("reward below its start", _of_fall, (REWARD, CORRECT_FRAC), compares=True, is_collapse=True),
+    _Rule("ratios running away", _of_ratios, (KL_AFTER_UPDATE, RATIO_MAX)),
+    _Rule("one token carries the gradient", _of_heaviest_token, (HEAVIEST_TOKEN_FRAC,)),
+    _Rule("length without reward", _of_length, (LENGTH_MEAN, TRUNCATED_FRAC, REWARD), compares=True),
+    _Rule("sampler and trainer apart", _of_mismatch, (MISMATCH_KL,)),
+    _Rule("reward by form alone", _of_format, (REWARD, CORRECT_FRAC, NO_ANSWER_FRAC), compares=True),
+    _Rule("truncation", _of_truncation, (TRUNCATED_FRAC, NO_ANSWER_FRAC)),
+    _Rule("all solved", _of_solved, (NO_SIGNAL_FRAC, CORRECT_FRAC)),
+)

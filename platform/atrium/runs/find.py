@@ -1,0 +1,189 @@
+"""Finding run folders: all of them, or the one that a person means.
+
+A name is only ever compared with the names of runs that exist, so no name leads out of the runs folder; a
+path is followed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from atrium.base.errors import RunFolderError
+from atrium.base.recorded import read_object
+from atrium.runs.layout import SWEEPS_DIR, steps_in
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunState, StatusUnreadableError, concluded_state, read_status
+
+_START = re.compile(r"(\d{8}-\d{6})-")
+_MAX_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LatestQuery:
+    """The runs that `last` can mean; `words` name them in the message that there is none."""
+
+    is_meant: Callable[[RunFolder], bool]
+    words: str
+    when: Callable[[RunFolder], float] | None = None
+    """When the event was that the latest run is meant by; by default the run's start."""
+
+
+def list_runs(runs_dir: Path | str) -> list[RunFolder]:
+    """All runs below `runs_dir`, the oldest first; hidden folders are none, a missing folder holds none.
+
+    Raises `RunFolderError` where `runs_dir` cannot be read.
+    """
+    found: list[RunFolder] = []
+    for path in _folders(Path(runs_dir)):
+        if path.name == SWEEPS_DIR:
+            continue
+        folder = RunFolder(path)
+        if folder.looks_like_run():
+            found.append(folder)
+            continue
+        try:
+            found += [RunFolder(run) for run in _folders(path)]
+        except RunFolderError:
+            continue  # an experiment that this user may not read holds no runs for this user
+    return sorted(found, key=lambda folder: (started(folder), folder.name))
+
+
+def find_run(runs_dir: Path | str, wanted: str, *, last: LatestQuery | None = None) -> RunFolder:
+    """The run that `wanted` means: `last`, a path, `<experiment>/<run>`, a run's name, or its end.
+
+    `last` is the latest run of all, or of those that the caller can do something with; a run that failed to
+    start is never meant.
+
+    Raises `RunFolderError` where there is none, naming the nearest, or more than one.
+    """
+    if (path := _as_path(wanted)) is not None:
+        return RunFolder.open(path)
+    runs = list_runs(runs_dir)
+    if not runs:
+        raise RunFolderError(
+            f"there are no runs in {Path(runs_dir).absolute()}; `atrium train` makes "
+            "one, --runs-dir names another place"
+        )
+    if wanted == "last":
+        in_order = runs if last is None or last.when is None else sorted(runs, key=last.when)
+        for run in reversed(in_order):
+            if not is_failed_start(run) and (last is None or last.is_meant(run)):
+                return run
+        words = "{} holds no run that has started" if last is None else last.words
+        raise RunFolderError(
+            f"last: {words.format(Path(runs_dir).absolute())}; --runs-dir names another place"
+        )
+    matches = _matching(runs, wanted)
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        names = _listed([run.name for run in matches])
+        raise RunFolderError(f"{wanted!r} fits {len(matches)} runs: {names}; give more of the name")
+    raise RunFolderError(f"there is no run {_shortened(wanted)!r}; {_nearest(runs, wanted)}")
+
+
+def short_name(runs_dir: Path, folder: RunFolder) -> str:
+    """The shortest of the run's names that means no other run: its four digits, or all of it."""
+    name = folder.path.name
+    digits = name.rpartition("-")[2]
+    num_alike = sum(other.path.name.endswith(digits) for other in list_runs(runs_dir))
+    return digits if num_alike == 1 and digits else folder.name
+
+
+def started(folder: RunFolder) -> float:
+    """When the run began, in seconds since 1970: by its status, else its name, else 0."""
+    try:
+        if (recorded := read_status(folder.status_file).started) > 0.0:
+            return recorded
+    except StatusUnreadableError:
+        pass
+    if match := _START.match(folder.path.name):
+        try:
+            return time.mktime(time.strptime(match[1], "%Y%m%d-%H%M%S"))
+        except (ValueError, OverflowError):
+            return 0.0
+    return 0.0
+
+
+def is_failed_start(folder: RunFolder) -> bool:
+    """Whether the run ended before its first step or evaluation, so that it is none of a method."""
+    try:
+        return concluded_state(read_status(folder.status_file)) is RunState.FAILED_START
+    except StatusUnreadableError:
+        return False
+
+
+def _is_evaluation(folder: RunFolder) -> bool:
+    config, _ = read_object(folder.config_file)
+    return config.get("kind") == "evaluation"
+
+
+TRAINED = LatestQuery(lambda run: not _is_evaluation(run), "{} holds no training")
+
+
+def _last_evaluated(folder: RunFolder) -> float:
+    """When samples of an evaluation were last written, in seconds since 1970; 0 where there are none."""
+    times = (path.stat().st_mtime for path in folder.evaluations_dir.glob("*/*.parquet"))
+    return max(times, default=0.0)
+
+
+EVALUATED = LatestQuery(_is_evaluation, "{} holds no evaluation")
+WITH_CHECKPOINT = LatestQuery(lambda run: bool(run.checkpoint_steps()), "no run in {} has a checkpoint")
+WITH_SAMPLES = LatestQuery(
+    lambda run: _last_evaluated(run) > 0.0, "{} holds no samples of an evaluation", _last_evaluated
+)
+WITH_ROLLOUTS = LatestQuery(lambda run: bool(steps_in(run.rollouts_dir)), "no run in {} recorded rollouts")
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return [entry for entry in path.iterdir() if entry.name[0] != "." and entry.is_dir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _as_path(wanted: str) -> Path | None:
+    """The folder that `wanted` names as a path, if it is one."""
+    try:
+        path = Path(wanted)
+        if len(path.parts) < 3 or ".." in path.parts:  # the runs' folder lies two above a run
+            path = Path(os.path.abspath(path))  # noqa: PTH100 - follows no link, as resolve() would
+        return path if wanted and path.is_dir() and RunFolder(path).looks_like_run() else None
+    except (OSError, ValueError):
+        return None  # too long, or a zero byte: no path
+
+
+def _matching(runs: Sequence[RunFolder], wanted: str) -> list[RunFolder]:
+    """The runs that fit best: equal names first, then ends, then any part; nothing fits an empty text."""
+    wanted = wanted.strip().rstrip("/").lower()
+    if not wanted:
+        return []
+    names = [(run, run.name.lower()) for run in runs]
+    equal = [run for run, name in names if wanted in (name, name.rpartition("/")[2])]
+    ends = [run for run, name in names if name.endswith(wanted)]
+    return equal or ends or [run for run, name in names if wanted in name]
+
+
+def _nearest(runs: Sequence[RunFolder], wanted: str) -> str:
+    experiments = dict.fromkeys(run.name.partition("/")[0] for run in runs)
+    names = ["last", *experiments, *(run.path.name for run in runs), *(run.name for run in runs)]
+    if close := difflib.get_close_matches(wanted[:200], names, n=1, cutoff=0.5):
+        return f"did you mean {close[0]}?"
+    return f"the latest are {_listed([run.name for run in reversed(runs)])}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."

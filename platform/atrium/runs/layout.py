@@ -1,0 +1,219 @@
+"""Where everything of a run lies, and how its parts are named, measured and removed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from atrium.base.errors import ConfigError
+from atrium.base.recorded import as_integer, read_object
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,99}")
+SWEEPS_DIR = "sweeps"
+CACHE_DIR = ".cache"
+"""The folder of runs_dir in which sweeps keep their own files; their runs lie elsewhere, as all runs do."""
+_TAKEN = (SWEEPS_DIR, "reports", "mlflow.db")
+"""What lies in runs_dir beside the folders of experiments: nothing looks for runs there."""
+_STEP_NAME = re.compile(r"step-(\d{1,12})(?:\.parquet)?")
+
+
+def step_name(step: int) -> str:
+    """The name of what belongs to a step, such as `step-000040`."""
+    return f"step-{step:06d}"
+
+
+def step_of(name: str) -> int | None:
+    """The step in a name such as `step-000040` or `step-000040.parquet`, or None."""
+    match = _STEP_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def check_name(name: str, what: str) -> None:
+    """Raise `ConfigError` unless `name` is a plain folder name without separators."""
+    if not NAME_PATTERN.fullmatch(name) or name.endswith("."):
+        raise ConfigError(
+            f"{what} is {name!r}; it becomes a folder's name: a letter or digit first, then letters, "
+            "digits and any of . _ + = -, at most 100 characters"
+        )
+
+
+def check_experiment(name: str) -> None:
+    """Raise `ConfigError` unless `name` is one that a new experiment's folder in runs_dir can have."""
+    check_name(name, "experiment_name")
+    if name.lower() in _TAKEN:  # some file systems do not tell upper from lower case
+        raise ConfigError(
+            f"experiment_name={name}: runs_dir keeps something else under that name, and no command finds "
+            f"runs there; allowed is any name but {', '.join(_TAKEN)}"
+        )
+
+
+def steps_in(folder: Path) -> list[tuple[int, Path]]:
+    """What belongs to steps in a folder, in their order; a missing folder holds nothing."""
+    try:
+        found = [(step_of(path.name), path) for path in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted((step, path) for step, path in found if step is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class RunLayout:
+    """The paths of one run. `path` need not exist."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """`<experiment>/<run>`, by which commands find the run."""
+        path = self.path.absolute()
+        return f"{path.parent.name}/{path.name}"
+
+    @property
+    def cache_dir(self) -> Path:
+        """`runs/.cache/` of the runs folder that this run lies in."""
+        return self.path.parent.parent / CACHE_DIR
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved configuration, `config.json`."""
+        return self.path / "config.json"
+
+    @property
+    def method_file(self) -> Path:
+        """The method's window, description and key, `method.json`; runs of earlier versions have none."""
+        return self.path / "method.json"
+
+    @property
+    def overrides_file(self) -> Path:
+        """The settings typed on the command line, `overrides.yaml`: a list of `key=value`."""
+        return self.path / "overrides.yaml"
+
+    @property
+    def provenance_file(self) -> Path:
+        """Code, packages, machine and data, `provenance.json`."""
+        return self.path / "provenance.json"
+
+    @property
+    def plugins_dir(self) -> Path:
+        """Copies of the plugins' files, `plugins/`: to be read by people, never executed."""
+        return self.path / "plugins"
+
+    @property
+    def engines_dir(self) -> Path:
+        """Output of servers, `engines/`: a file for each."""
+        return self.path / "engines"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One object per step, `metrics.jsonl`."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def ratios_file(self) -> Path:
+        """The distribution of the ratios of each step, one object per step, `ratios.jsonl`."""
+        return self.path / "ratios.jsonl"
+
+    @property
+    def evaluations_file(self) -> Path:
+        """One object per evaluation, `evaluations.jsonl`."""
+        return self.path / "evaluations.jsonl"
+
+    @property
+    def log_file(self) -> Path:
+        """The messages of the run, `log.txt`."""
+        return self.path / "log.txt"
+
+    @property
+    def status_file(self) -> Path:
+        """The state of the run, `status.json`."""
+        return self.path / "status.json"
+
+    @property
+    def summary_file(self) -> Path:
+        """The outcome, `summary.json`; present once a run has ended."""
+        return self.path / "summary.json"
+
+    @property
+    def rollouts_dir(self) -> Path:
+        """Sampled training rollouts, one Parquet file per recorded step."""
+        return self.path / "rollouts"
+
+    @property
+    def evaluations_dir(self) -> Path:
+        """Evaluated samples, one folder per benchmark with one Parquet file per step."""
+        return self.path / "evaluations"
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        """Checkpoints, written by training: `step-000040/` with `policy/` inside, and `best.json`."""
+        return self.path / "checkpoints"
+
+    @property
+    def best_file(self) -> Path:
+        """The step of the best checkpoint that is kept, `checkpoints/best.json`."""
+        return self.checkpoints_dir / "best.json"
+
+    @property
+    def set_aside_dir(self) -> Path:
+        """Records that the run no longer goes on from, one folder for each time that it went back."""
+        return self.path / "set-aside"
+
+    @property
+    def figures_dir(self) -> Path:
+        """Figures as PNG."""
+        return self.path / "figures"
+
+    @property
+    def faults_dir(self) -> Path:
+        """Minibatches of updates that were skipped, as safetensors and JSON."""
+        return self.path / "faults"
+
+    @property
+    def profile_dir(self) -> Path:
+        """Traces of profiled steps, for Perfetto."""
+        return self.path / "profile"
+
+    def rollouts_path(self, step: int) -> Path:
+        """The file of a step's rollouts."""
+        return self.rollouts_dir / f"{step_name(step)}.parquet"
+
+    def evaluation_path(self, benchmark: str, step: int) -> Path:
+        """The file of a benchmark's samples at a step."""
+        check_name(benchmark, "the benchmark's name")
+        return self.evaluations_dir / benchmark / f"{step_name(step)}.parquet"
+
+    def checkpoint_path(self, step: int) -> Path:
+        """The folder of the checkpoint at a step."""
+        return self.checkpoints_dir / step_name(step)
+
+    def checkpoint_steps(self) -> tuple[int, ...]:
+        """The steps that have a checkpoint, in order."""
+        return tuple(step for step, path in steps_in(self.checkpoints_dir) if path.is_dir())
+
+    def best_checkpoint_step(self) -> int | None:
+        """The step that `checkpoints/best.json` names, or None where it names none."""
+        content, _ = read_object(self.best_file)
+        return as_integer(content.get("step"))
+
+
+def folder_size(path: Path) -> int:
+    """The bytes of all files below `path`, links not followed; files that vanish count nothing."""
+    total = 0
+    for root, _, files in os.walk(path):
+        for file in files:
+            try:
+                total += os.lstat(os.path.join(root, file)).st_size  # noqa: PTH118 - a hot loop
+            except OSError:
+                continue
+    return total
+
+
+def remove(path: Path) -> None:
+    """Delete a file, a link, or a folder with all it holds; links are removed, not followed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

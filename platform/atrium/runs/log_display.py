@@ -1,0 +1,155 @@
+"""How far a run is, as plain lines, as many as read well: for its log, for pipes, and for a person."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from atrium.base.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD
+from atrium.base.recorded import as_finite, as_interval
+from atrium.base.records import BenchmarkResult
+from atrium.runs.formatting import counted, duration, number, printable, share, span
+from atrium.runs.listener import Listener
+
+_NUM_PLAIN_LINES = 20
+_LONGEST_SILENCE_S = 60.0
+
+
+class StandardOutput:
+    """Prints lines to stdout, and stops quietly once nobody reads them."""
+
+    def __init__(self) -> None:
+        self._is_open = True
+
+    def __call__(self, line: str) -> None:
+        """Print one line now."""
+        if not self._is_open:
+            return
+        try:
+            sys.stdout.write(printable(line) + "\n")
+            sys.stdout.flush()
+        except (OSError, ValueError, UnicodeEncodeError):
+            self._is_open = False  # the pipe is closed; a run does not end for want of readers
+
+
+class Pace:
+    """How long steps take, and how long the rest will: by the mean of the latest steps."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._started = self._previous = clock()
+        self._durations: deque[float] = deque(maxlen=20)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the start."""
+        return self._clock() - self._started
+
+    @property
+    def step_s(self) -> float | None:
+        """The mean duration of the latest steps, evaluations between them included."""
+        return sum(self._durations) / len(self._durations) if self._durations else None
+
+    def tick(self) -> None:
+        """A step is done."""
+        now = self._clock()
+        self._durations.append(now - self._previous)
+        self._previous = now
+
+    def left_s(self, num_steps_left: int) -> float | None:
+        """How long the remaining steps will take, or None before the first."""
+        return None if self.step_s is None else self.step_s * num_steps_left
+
+
+class LogDisplay(Listener):
+    """Lines for a log: set-up by quarters, training by about twenty lines, every evaluation."""
+
+    name = "the display"
+
+    def __init__(self, write: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
+        self._write = write
+        self._clock = clock
+        self._pace: Pace | None = None
+        self._num_steps = 0
+        self._phase, self._total, self._done = "", 0, 0
+        self._phase_started = self._last_line = clock()
+
+    def begin(self, *, step: int, num_steps: int, title: str = "") -> None:
+        """Start training after `step`."""
+        self._num_steps = num_steps
+        self._pace = Pace(self._clock)
+        after = f", after step {step}" if step else ""
+        self._line(f"{title}: {counted(num_steps, 'step')}{after}")
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """Note what happens now; it is printed only when it goes on for a while."""
+        self._phase, self._total, self._done = name, total or 0, 0
+        self._phase_started = self._clock()
+
+    def advance(self, num: int = 1, detail: str = "") -> None:
+        """Print set-up at every quarter and after a minute of silence; phases of a step are not printed."""
+        before, self._done = self._done, self._done + num
+        if self._pace is not None or not self._total:
+            return
+        is_silent = self._clock() - self._last_line > _LONGEST_SILENCE_S
+        if is_silent or 4 * before // self._total != 4 * self._done // self._total:
+            spent = duration(self._clock() - self._phase_started)
+            parts = (f"{self._phase} {self._done}/{self._total}", detail, spent)
+            self._line("  ".join(part for part in parts if part))
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Print every n-th step, the first, the last, and one after a minute of silence."""
+        if self._pace is None:
+            return
+        self._pace.tick()
+        every = max(self._num_steps // _NUM_PLAIN_LINES, 1)
+        is_due = step % every == 0 or step in (1, self._num_steps)
+        if is_due or self._clock() - self._last_line > _LONGEST_SILENCE_S:
+            self._line(step_line(step, self._num_steps, metrics, self._pace))
+
+    def evaluation(self, result: BenchmarkResult) -> None:
+        """Print the main results."""
+        self._line(f"evaluation at step {result.step}: {result.benchmark}  {evaluation_text(result.results)}")
+
+    def message(self, text: str) -> None:
+        """Print the text as it is."""
+        self._line(text)
+
+    def _line(self, text: str) -> None:
+        self._last_line = self._clock()
+        self._write(text)
+
+
+def step_line(step: int, num_steps: int, metrics: Mapping[str, float], pace: Pace) -> str:
+    """One training step as a line."""
+    left_s, step_s = pace.left_s(num_steps - step), pace.step_s
+    high, low = (share(metrics.get(name)) for name in (CLIP_HIGH_FRAC.name, CLIP_LOW_FRAC.name))
+    parts = [
+        f"step {step:>{len(str(num_steps))}}/{num_steps}",
+        f"reward {_aligned(metrics.get(REWARD.name), 6, 3)}",
+        f"entropy {_aligned(metrics.get(ENTROPY.name), 5, 3)}",
+        f"length {_aligned(metrics.get(LENGTH_MEAN.name), 5, 1)}",
+        f"clipped high {high:>6} low {low:>6}",
+        f"{number(step_s)} s/step",
+    ]
+    if left_s is not None and step < num_steps:
+        parts.append(f"{duration(left_s)} left")
+    return "  ".join(parts)
+
+
+def _aligned(value: float | None, width: int, digits: int) -> str:
+    return f"{'–' if value is None else f'{value:.{digits}f}':>{width}}"
+
+
+def evaluation_text(results: Mapping[str, object]) -> str:
+    """The main results of an evaluation in one line, with the interval over problems."""
+    k = results.get("k", "k")
+    mean, passed = (as_finite(results.get(name)) for name in ("mean_at_k", "pass_at_k"))
+    text = f"Mean@{k} {share(mean)} {span(as_interval(results.get('interval_over_problems')))}".rstrip()
+    text = f"{text}  Pass@{k} {share(passed)}"
+    length, cut = (as_finite(results.get(name)) for name in ("completion_length", "truncated_frac"))
+    if length is not None and cut is not None:
+        text = f"{text}  length {number(length)}  truncated {share(cut)}"
+    return text

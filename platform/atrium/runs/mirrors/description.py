@@ -1,0 +1,93 @@
+"""A run's description for trackers, besides its numbers: parameters, tags, group, and files to link.
+
+Read from the run folder alone, so that old runs import like new ones. Secrets are not in it: the folder
+holds none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from atrium.base.nested import flattened_text, setting
+from atrium.base.recorded import read_object
+from atrium.runs.method_settings import method_key
+from atrium.runs.run_folder import RunFolder
+
+_FILES = (
+    "config.json",
+    "method.json",
+    "overrides.yaml",
+    "provenance.json",
+    "summary.json",
+    "log.txt",
+    "sweep.json",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDescription:
+    """A run as trackers list it.
+
+    `config` holds the settings as recorded, and `parameters` their text by dotted key. `group` joins the runs
+    that belong together: those of one sweep, else those that differ in their seeds alone; `group_name` is how
+    people read it.
+    """
+
+    name: str
+    experiment: str
+    folder: Path
+    config: Mapping[str, object]
+    parameters: Mapping[str, str]
+    tags: Mapping[str, str]
+    group: str
+    group_name: str
+    started: float
+
+
+def describe_run(folder: RunFolder, started: float) -> RunDescription:
+    """The description of a run; what its folder does not hold is left out."""
+    config, _ = read_object(folder.config_file)
+    provenance, _ = read_object(folder.provenance_file)
+    sweep = read_object(folder.path / "sweep.json")[0].get("sweep")
+    found = {
+        "algorithm": setting(config, "algorithm.name"),
+        "divergence": setting(config, "divergence.kind"),
+        "seed": config.get("seed"),
+        "commit": setting(provenance, "code.commit"),
+        "command": provenance.get("command"),
+        "sweep": sweep,
+        "run": folder.name,
+        "folder": str(folder.path.absolute()),
+    }
+    group, group_name = _group(config, sweep)
+    return RunDescription(
+        name=folder.path.name,
+        experiment=folder.name.partition("/")[0],
+        folder=folder.path.absolute(),
+        config=config,
+        parameters=flattened_text(config),
+        tags={key: str(value) for key, value in found.items() if value is not None},
+        group=group,
+        group_name=group_name,
+        started=started,
+    )
+
+
+def small_files(folder: Path) -> list[tuple[Path, str]]:
+    """The files that a tracker elsewhere gets a copy of, each with the folder it goes to there."""
+    figures = sorted((folder / "figures").glob("*.png"))
+    return [
+        *((folder / name, "") for name in _FILES if (folder / name).is_file()),
+        *((path, "figures") for path in figures),
+    ]
+
+
+def _group(config: Mapping[str, object], sweep: object) -> tuple[str, str]:
+    if isinstance(sweep, str) and sweep:
+        return f"sweep {sweep}", f"sweep {sweep}"
+    digest = method_key(config)[:6]
+    words = [setting(config, "algorithm.name"), setting(config, "divergence.kind")]
+    name = " ".join(str(word) for word in dict.fromkeys(words) if word is not None)
+    return f"{name} {digest}".strip(), f"{name} {digest} (seeds)".strip()

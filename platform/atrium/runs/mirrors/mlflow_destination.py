@@ -1,0 +1,224 @@
+"""A run in MLflow: SQLite below the runs folder by default, or any server by its URI.
+
+Values are sent with the time at which they were recorded. MLflow's database takes a metric's name, step,
+time and value as one key, so what is sent twice counts once, even where nothing remembers the first time.
+A run's files become its artifacts: hard links where MLflow keeps artifacts on this disk, copies of the
+small ones elsewhere. Runs of one sweep, or of one setting with several seeds, become children of one
+parent run as soon as there are two of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from atrium.runs.mirrors.delivery import Delivered
+from atrium.runs.mirrors.description import RunDescription, small_files
+from atrium.runs.mirrors.names import mlflow_name
+from atrium.runs.mirrors.rows import Row
+from atrium.runs.redaction import redact
+from atrium.runs.status import RunState
+
+RUN_TAG, GROUP_TAG, ROLE_TAG = "atrium.run", "atrium.group", "atrium.role"
+_PARENT = "parent"
+_METRICS_PER_BATCH, _PARAMETERS_PER_BATCH = 1000, 100
+_LONGEST_PARAMETER, _LONGEST_TAG = 6000, 5000
+_STATUS = {RunState.FINISHED: "FINISHED", RunState.FAILED: "FAILED", RunState.FAILED_START: "FAILED"}
+_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    # A server that does not answer is tried again by `Delivery.follow`, with a pause.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+
+
+def default_uri(runs_dir: Path) -> str:
+    """The database below the runs folder, unless MLFLOW_TRACKING_URI names a place."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir.absolute()}/mlflow.db"
+
+
+class MLflowDestination:
+    """One run in MLflow; implements `Destination`. MLflow is imported by `open`, which takes seconds."""
+
+    def __init__(self, run: RunDescription, *, runs_dir: Path, uri: str) -> None:
+        self._run, self._runs_dir, self._uri = run, runs_dir.absolute(), uri
+        self._client: Any = None
+        self._run_id = ""
+        self._artifacts = ""
+
+    @property
+    def target(self) -> str:
+        """The tracking URI, without a password."""
+        return redact(self._uri, {})
+
+    def open(self, delivered: Delivered) -> Delivered:
+        """Find or make the experiment and the run; a run whose record was lost is found by its tag."""
+        os.environ.update({name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()})
+        from mlflow.tracking import MlflowClient
+
+        with self._one_at_a_time():
+            self._client = MlflowClient(tracking_uri=self._uri)
+            experiment_id = self._experiment()
+            found = self._find(experiment_id, RUN_TAG, self._run.tags["run"])
+            if found is None:
+                found = self._client.create_run(
+                    experiment_id,
+                    start_time=round(1000 * self._run.started) or None,
+                    tags=self._tags(),
+                    run_name=self._run.name,
+                )
+                delivered = Delivered(target=self.target)
+            self._run_id, self._artifacts = found.info.run_id, found.info.artifact_uri
+            if found.info.status != "RUNNING":
+                self._client.update_run(self._run_id, status="RUNNING")
+            self._send_parameters(found.data.params)
+            self._join_group(experiment_id)
+        self._hand_over_files()
+        return replace(delivered, remote=self._run_id, where=self._where())
+
+    def send(self, rows: Sequence[Row]) -> None:
+        """Log the rows' numbers, at most 1,000 at once."""
+        from mlflow.entities import Metric
+
+        metrics = [
+            Metric(mlflow_name(name), value, round(1000 * row.time), row.step)
+            for row in rows
+            for name, value in row.values.items()
+        ]
+        for start in range(0, len(metrics), _METRICS_PER_BATCH):
+            self._client.log_batch(self._run_id, metrics=metrics[start : start + _METRICS_PER_BATCH])
+
+    def finish(self, state: RunState, ended: float, findings: str) -> None:
+        """Set the run's final status; an interrupted or killed run is KILLED, as MLflow calls it."""
+        self._hand_over_files()
+        self._client.set_tag(self._run_id, "atrium.state", state.value)
+        self._client.set_tag(self._run_id, "atrium.findings", findings[:_LONGEST_TAG])
+        self._client.set_terminated(
+            self._run_id, status=_STATUS.get(state, "KILLED"), end_time=round(1000 * ended)
+        )
+
+    def close(self) -> None:
+        """Forget the client."""
+        self._client = None
+
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        """Let one process of this machine at a time make tables, experiments and parents."""
+        import fcntl
+
+        path = self._runs_dir / ".cache" / "mlflow.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _experiment(self) -> str:
+        name = self._run.experiment
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            # Without a place of its own, MLflow would put artifacts into the working directory.
+            place = (self._runs_dir / ".mlflow" / name).as_uri() if self._is_local() else None
+            # The kind decides which views its pages open with.
+            kind = {"mlflow.experimentKind": "custom_model_development"}
+            return str(self._client.create_experiment(name, artifact_location=place, tags=kind))
+        if found.lifecycle_stage == "deleted":
+            self._client.restore_experiment(found.experiment_id)
+        return str(found.experiment_id)
+
+    def _is_local(self) -> bool:
+        return self._uri.startswith("sqlite:")
+
+    def _find(self, experiment_id: str, tag: str, value: str) -> Any:  # noqa: ANN401 - MLflow's run
+        found = self._client.search_runs([experiment_id], f"tags.`{tag}` = '{_quoted(value)}'", max_results=1)
+        return found[0] if found else None
+
+    def _tags(self) -> dict[str, str]:
+        tags = {name: value[:_LONGEST_TAG] for name, value in self._run.tags.items()}
+        known = {
+            "mlflow.source.git.commit": tags.get("commit"),
+            "mlflow.source.name": tags.get("command"),
+            "mlflow.source.type": "LOCAL" if "command" in tags else None,
+        }
+        return {
+            **{name: value for name, value in tags.items() if name != "run"},
+            **{name: value for name, value in known.items() if value is not None},
+            RUN_TAG: self._run.tags["run"],
+            GROUP_TAG: self._run.group,
+        }
+
+    def _send_parameters(self, present: Mapping[str, str]) -> None:
+        """Log settings that are not there yet. MLflow never changes one: a changed one becomes a tag."""
+        from mlflow.entities import Param, RunTag
+
+        missing, changed = [], []
+        for key, value in self._run.parameters.items():
+            name, text = mlflow_name(key), value[:_LONGEST_PARAMETER]
+            if name not in present:
+                missing.append(Param(name, text))
+            elif present[name] != text:
+                changed.append(RunTag(f"changed.{name}", text[:_LONGEST_TAG]))
+        for start in range(0, len(missing), _PARAMETERS_PER_BATCH):
+            self._client.log_batch(self._run_id, params=missing[start : start + _PARAMETERS_PER_BATCH])
+        for start in range(0, len(changed), _PARAMETERS_PER_BATCH):
+            self._client.log_batch(self._run_id, tags=changed[start : start + _PARAMETERS_PER_BATCH])
+
+    def _join_group(self, experiment_id: str) -> None:
+        """Become a child of the group's parent, which is made for the second run."""
+        group = self._client.search_runs(
+            [experiment_id], f"tags.`{GROUP_TAG}` = '{_quoted(self._run.group)}'", max_results=1000
+        )
+        parents = [run for run in group if run.data.tags.get(ROLE_TAG) == _PARENT]
+        children = [run for run in group if run.data.tags.get(ROLE_TAG) != _PARENT]
+        if not parents and len(children) < 2:
+            return
+        if parents:
+            parent_id = parents[0].info.run_id
+        else:
+            tags = {GROUP_TAG: self._run.group, ROLE_TAG: _PARENT}
+            parent = self._client.create_run(experiment_id, tags=tags, run_name=self._run.group_name)
+            parent_id = parent.info.run_id
+            self._client.set_terminated(parent_id)
+        for child in children:
+            if child.data.tags.get("mlflow.parentRunId") != parent_id:
+                self._client.set_tag(child.info.run_id, "mlflow.parentRunId", parent_id)
+
+    def _hand_over_files(self) -> None:
+        """Link the run's files where MLflow's artifacts lie on this disk, else send the small ones."""
+        files = small_files(self._run.folder)
+        if not self._artifacts.startswith("file:"):
+            for path, folder in files:
+                self._client.log_artifact(self._run_id, str(path), folder or None)
+            return
+        place = Path(unquote(urlsplit(self._artifacts).path))
+        samples = sorted((self._run.folder / "evaluations").glob("*/*.parquet"))
+        files += [(path, f"evaluations/{path.parent.name}") for path in samples]
+        for path, folder in files:
+            _link(path, place / folder / path.name)
+
+    def _where(self) -> str:
+        if self._is_local():
+            return f"mlflow ui --backend-store-uri {self._uri}"
+        return self.target
+
+
+def _link(source: Path, target: Path) -> None:
+    """Make `target` the same file as `source`; a copy where they lie on different disks."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _quoted(value: str) -> str:
+    """Text inside quotes of MLflow's filter language, which has no escape for the quote itself."""
+    return value.replace("'", "").replace("\\", "")

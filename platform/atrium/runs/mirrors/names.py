@@ -1,0 +1,65 @@
+"""Metric names in a tracker: the same everywhere, escaped only where a tracker refuses them.
+
+MLflow takes letters of any script, digits, and `_ - . : / ` and space, and only names that are a plain
+relative path. Any other character, and a dot or slash that makes no such path, becomes its code in
+hexadecimal between colons: `mean@8` is `mean:40:8`. W&B takes every name as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from atrium.base.json_lines import Record
+from atrium.base.metrics import evaluation_name
+from atrium.base.nested import mapping_at
+from atrium.base.recorded import as_finite
+
+_REFUSED = re.compile(r"[^/\w.\- :]")
+_MAX_LENGTH = 250
+
+
+def mlflow_name(name: str) -> str:
+    """The name as MLflow takes it; names that it takes are unchanged."""
+    escaped = _REFUSED.sub(_code, name)
+    parts = escaped.split("/")
+    plain = [part if part.strip(".") else "".join(map(_code_of, part)) or "_" for part in parts]
+    return "/".join(plain)[:_MAX_LENGTH]
+
+
+def evaluation_numbers(record: Record) -> dict[str, float]:
+    """The numbers of one line of `evaluations.jsonl`, by the names that training logs them under.
+
+    Empty for a line that is no evaluation.
+    """
+    benchmark, results = record.get("benchmark"), record.get("results")
+    if not isinstance(benchmark, str) or not isinstance(results, Mapping):
+        return {}
+    k = results.get("k")
+    mean = f"mean_at_{k}"
+    found = {
+        mean: results.get("mean_at_k"),
+        **{f"pass_at_{k}": value for k, value in mapping_at(results, "pass_at").items()},
+        "truncated_frac": results.get("truncated_frac"),
+        "completion_length": results.get("completion_length"),
+        f"maj_at_{k}": results.get("maj_at_k"),
+        f"pass_hat_{k}": mapping_at(results, "pass_hat").get(str(k)),
+        **{f"{kind}_frac": value for kind, value in mapping_at(results, "verdicts").items()},
+    }
+    for key, groups in mapping_at(results, "breakdown").items():
+        for group, scores in groups.items() if isinstance(groups, Mapping) else ():
+            if isinstance(scores, Mapping):
+                found[f"{key}_{group}/{mean}"] = scores.get("mean_at_k")
+    return {
+        evaluation_name(benchmark, name): number
+        for name, value in found.items()
+        if (number := as_finite(value)) is not None
+    }
+
+
+def _code(match: re.Match[str]) -> str:
+    return _code_of(match[0])
+
+
+def _code_of(character: str) -> str:
+    return f":{ord(character):x}:"

@@ -1,0 +1,134 @@
+"""What a run recorded, as rows to deliver: all numbers of one step together, each step once.
+
+Training writes a step's metrics first and its evaluations after, so a step is whole once a later one has
+been recorded or the run is over; until then it is held back. An evaluation that is added to a step long
+after comes as a late row of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from atrium.base.json_lines import Record, read_json_lines
+from atrium.base.metrics import NUM_TOKENS
+from atrium.base.recorded import as_integer, as_number
+from atrium.runs.mirrors.names import evaluation_numbers
+from atrium.runs.run_folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Numbers by name at one step; `time` in seconds since 1970. A late row's step was delivered before.
+
+    `num_tokens` is the number of completion tokens that the run has sampled up to this step.
+    """
+
+    step: int
+    time: float
+    values: Mapping[str, float]
+    num_tokens: int = 0
+    is_late: bool = False
+    evaluations: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Tail:
+    """Reads a growing file on from where it stopped; from its start where the file is another one."""
+
+    path: Path
+    offset: int = 0
+    identity: int = 0
+
+    def read(self) -> tuple[Record, ...]:
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return ()
+        if status.st_ino != self.identity or status.st_size < self.offset:
+            self.identity, self.offset = status.st_ino, 0
+        lines = read_json_lines(self.path, self.offset)
+        self.offset = lines.next_offset
+        return lines.records
+
+
+@dataclass(slots=True)
+class RowReader:
+    """Makes rows of what a run folder records.
+
+    `delivered_step` and `delivered_evaluations` (`benchmark@step`) say what a tracker already has: steps up
+    to it are not made again, whatever happens to the files. After a run was resumed, steps that it repeats
+    stay as they were first delivered.
+    """
+
+    folder: RunFolder
+    delivered_step: int = -1
+    delivered_evaluations: set[str] = field(default_factory=set)
+    _metrics: _Tail = field(init=False)
+    _evaluations: _Tail = field(init=False)
+    _waiting: dict[int, Row] = field(default_factory=dict)
+    _sampled: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._metrics = _Tail(self.folder.metrics_file)
+        self._evaluations = _Tail(self.folder.evaluations_file)
+
+    def read(self, *, is_over: bool) -> list[Row]:
+        """The rows that have become whole, in the order of steps; late rows last.
+
+        Raises `OSError` where a file cannot be read.
+        """
+        late = []
+        for record in self._metrics.read():
+            step = as_integer(record.get("step"))
+            if step is not None:
+                self._sampled[step] = int(as_number(record.get(NUM_TOKENS.name)) or 0)
+            if step is not None and step > self.delivered_step:
+                values = {
+                    name: as_number(value) for name, value in record.items() if name not in ("step", "time")
+                }
+                self._add(step, record, {name: v for name, v in values.items() if v is not None})
+        for record in self._evaluations.read():
+            step, key = as_integer(record.get("step")), f"{record.get('benchmark')}@{record.get('step')}"
+            scores = evaluation_numbers(record)
+            if step is None or not scores or key in self.delivered_evaluations:
+                continue
+            if step > self.delivered_step:
+                self._add(step, record, scores, key)
+            else:
+                time = as_number(record.get("time")) or 0.0
+                late.append(Row(step=step, time=time, values=scores, is_late=True, evaluations=(key,)))
+        newest = max(self._waiting, default=-1)
+        ready = sorted(step for step in self._waiting if is_over or step < newest)
+        rows = [self._waiting.pop(step) for step in ready]
+        return [*(replace(row, num_tokens=self._sampled_until(row.step)) for row in rows), *late]
+
+    def _sampled_until(self, last: int) -> int:
+        return sum(num_tokens for step, num_tokens in self._sampled.items() if step <= last)
+
+    def was_delivered(self, row: Row) -> None:
+        """Remember that a tracker has the row."""
+        self.delivered_step = max(self.delivered_step, row.step)
+        self.delivered_evaluations.update(row.evaluations)
+
+    def put_back(self, rows: list[Row]) -> None:
+        """Rows that could not be delivered come again with the next `read`."""
+        for row in rows:
+            if row.is_late:
+                self._evaluations.offset = 0
+            else:
+                self._waiting[row.step] = row
+
+    def _add(
+        self, step: int, record: Record, values: Mapping[str, float], evaluation: str | None = None
+    ) -> None:
+        before = self._waiting.get(step)
+        known = dict(before.values) if before else {}
+        evaluations = before.evaluations if before else ()
+        self._waiting[step] = Row(
+            step=step,
+            time=before.time if before else as_number(record.get("time")) or 0.0,
+            values=known | dict(values),
+            evaluations=evaluations if evaluation is None else (*evaluations, evaluation),
+        )

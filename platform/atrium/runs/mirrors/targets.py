@@ -1,0 +1,60 @@
+"""Which trackers a run is mirrored to, by its own settings, and how each is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from atrium.base.errors import ConfigError
+from atrium.base.nested import setting
+from atrium.base.recorded import read_object
+from atrium.runs.find import started
+from atrium.runs.mirrors.delivery import Delivery, Destination
+from atrium.runs.mirrors.description import describe_run
+from atrium.runs.mirrors.mlflow_destination import MLflowDestination, default_uri
+from atrium.runs.mirrors.tensorboard_destination import TensorBoardDestination
+from atrium.runs.mirrors.wandb_destination import WandbDestination
+from atrium.runs.run_folder import RunFolder
+
+KINDS = ("mlflow", "wandb", "tensorboard")
+DEFAULT_PROJECT = "atrium"
+
+
+def delivery_of(
+    folder: RunFolder, kind: str, *, uri: str | None = None, offline: bool | None = None
+) -> Delivery:
+    """How a run gets to a tracker: as its settings say, where they say something and nothing is given.
+
+    Raises `ConfigError` for another kind.
+    """
+    config, _ = read_object(folder.config_file)
+    runs_dir = folder.path.absolute().parent.parent
+    run = describe_run(folder, started(folder))
+    destination: Destination
+    if kind == "mlflow":
+        chosen = uri or _text(config, "tracking.mlflow.uri") or default_uri(runs_dir)
+        destination = MLflowDestination(run, runs_dir=runs_dir, uri=chosen)
+    elif kind == "wandb":
+        is_offline = _text(config, "tracking.wandb.mode") == "offline" if offline is None else offline
+        destination = WandbDestination(
+            run,
+            runs_dir=runs_dir,
+            project=_text(config, "tracking.wandb.project") or DEFAULT_PROJECT,
+            entity=_text(config, "tracking.wandb.entity"),
+            mode="offline" if is_offline else "online",
+        )
+    elif kind == "tensorboard":
+        destination = TensorBoardDestination(run)
+    else:
+        raise ConfigError(f"{kind!r} is no tracker; allowed are {', '.join(KINDS)}")
+    return Delivery(folder=folder, kind=kind, destination=destination)
+
+
+def _text(config: Mapping[str, object], key: str) -> str | None:
+    value = setting(config, key)
+    return value if isinstance(value, str) and value else None
+
+
+def log_file(folder: RunFolder) -> Path:
+    """The output of the mirror processes of a run."""
+    return folder.path / ".mirrors" / "log.txt"

@@ -1,0 +1,87 @@
+"""A run as TensorBoard's event files, in the run folder: `tensorboard --logdir runs` shows them.
+
+An event file only grows and belongs to one process, so a delivery by another process makes the files anew
+from the first step; that is a matter of seconds, and no number is ever in them twice.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from atrium.base.errors import install_command
+from atrium.runs.mirrors.delivery import Delivered, MirrorError
+from atrium.runs.mirrors.description import RunDescription
+from atrium.runs.mirrors.rows import Row
+from atrium.runs.status import RunState
+
+
+class TensorBoardDestination:
+    """The event files of one run; implements `Destination`."""
+
+    def __init__(self, run: RunDescription) -> None:
+        self._run = run
+        self._folder = run.folder / "tensorboard"
+        self._writer: Any = None
+
+    @property
+    def target(self) -> str:
+        """The folder of the files, below the run's."""
+        return "tensorboard"
+
+    def open(self, delivered: Delivered) -> Delivered:
+        """Begin the files anew. Raises `MirrorError` where TensorBoard is not installed."""
+        try:
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ImportError as error:
+            raise MirrorError(
+                f"TensorBoard is not installed: {install_command('tensorboard')}, or pip install tensorboard"
+            ) from error
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._writer = EventFileWriter(str(self._folder))
+        self._write_texts()
+        return Delivered(target=self.target, where=f"tensorboard --logdir {self._folder.parent.parent}")
+
+    def send(self, rows: Sequence[Row]) -> None:
+        """Write the numbers of each step, under the names that they have everywhere."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        for row in rows:
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in row.values.items()]
+            self._writer.add_event(Event(wall_time=row.time, step=row.step, summary=Summary(value=values)))
+        self._writer.flush()
+
+    def finish(self, state: RunState, ended: float, findings: str) -> None:
+        """Nothing: TensorBoard knows no state, and finds the run's files beside its own."""
+
+    def close(self) -> None:
+        """End the file."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    def _write_texts(self) -> None:
+        """Settings and tags, as TensorBoard's text view shows them."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto.tensor_pb2 import TensorProto
+        from tensorboard.plugins.text.metadata import create_summary_metadata
+
+        described = {"settings": self._run.parameters, "tags": self._run.tags}
+        values = [
+            Summary.Value(
+                tag=name,
+                metadata=create_summary_metadata(display_name=name, description=""),
+                tensor=TensorProto(dtype="DT_STRING", string_val=[_as_markdown(content).encode()]),
+            )
+            for name, content in described.items()
+        ]
+        event = Event(wall_time=self._run.started, step=0, summary=Summary(value=values))
+        self._writer.add_event(event)
+
+
+def _as_markdown(content: Mapping[str, str]) -> str:
+    return f"```\n{json.dumps(dict(content), indent=1)}\n```"

@@ -1,0 +1,50 @@
+"""What a policy's folder carries of its run, so that it is asked as it was trained: `atrium.json` in it.
+
+It holds settings only. Whoever evaluates the folder reads them as settings; what is typed wins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from atrium.base.errors import RunFolderError
+from atrium.base.nested import setting
+from atrium.base.plain_files import read_plain
+
+_FILE = "atrium.json"
+ASKED_BY = (
+    *("model.prompt", "model.thinking", "model.date"),
+    *("evaluation.temperature", "evaluation.top_p", "evaluation.top_k", "evaluation.min_p"),
+    *("evaluation.repetition_penalty", "evaluation.presence_penalty", "evaluation.frequency_penalty"),
+    "evaluation.max_new_tokens",
+)
+"""The settings of a run that its policy carries: its prompt with its date, thinking mode and sampling."""
+
+
+def write_origin(policy: Path, config: Mapping[str, object], *, run: str, step: int | None = None) -> None:
+    """Write what the run's recorded `config` says of `ASKED_BY` into a policy's folder.
+
+    `step` is for a folder that does not lie in a checkpoint, whose name says it.
+    """
+    asked = {key: setting(config, key) for key in ASKED_BY if setting(config, key) is not None}
+    text = json.dumps({"run": run, "step": step, "asked": asked}, indent=2)
+    (policy / _FILE).write_text(f"{text}\n", encoding="utf-8")
+
+
+def read_origin(policy: Path) -> dict[str, object]:
+    """The settings that a policy's folder carries, by key, not validated; empty where it carries none.
+
+    Raises `RunFolderError` where the file is damaged.
+    """
+    path = policy / _FILE
+    if not path.is_file():
+        return {}
+    try:
+        asked = json.loads(read_plain(path))["asked"]
+        return {key: asked[key] for key in ASKED_BY if key in asked}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunFolderError(
+            f"{path} is damaged ({type(error).__name__}); export the policy again, or delete the file"
+        ) from error

@@ -1,0 +1,282 @@
+"""Reading run folders in whatever state they are: running, killed, damaged, empty, or newer.
+
+Nothing here raises because of what a folder holds. What can be known is returned; what cannot is named in
+`problems`, in words for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atrium.base.json_lines import Record, read_json_lines
+from atrium.base.nested import mapping_at, setting
+from atrium.base.recorded import Interval, as_finite, as_integer, as_interval, number_or_nan, read_object
+from atrium.runs.diagnosis import Finding, Step, diagnose
+from atrium.runs.run_facts import RunFacts
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import (
+    FORMAT_VERSION,
+    RunState,
+    RunStatus,
+    StatusUnreadableError,
+    concluded_state,
+    read_status,
+)
+
+_TAIL_BYTES = 64_000
+_SCORES = (
+    "step",
+    "k",
+    "mean_at_k",
+    "pass_at_k",
+    "interval_over_problems",
+    "interval_sampling",
+    "num_problems",
+)
+_BESIDE_SCORES = ("maj_at_k", "completion_length", "truncated_frac")
+"""Where an evaluation recorded them: a score says little without its length and what was cut off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationPoint:
+    """One evaluation's main results; None where they were not recorded or could not be estimated.
+
+    Shares lie in [0, 1]. `interval_*` are 95 % intervals of Mean@k, `pass_interval_*` those of Pass@k.
+    `results` is everything that was recorded.
+    """
+
+    benchmark: str
+    step: int
+    k: int | None
+    mean_at_k: float | None
+    pass_at_k: float | None
+    interval_over_problems: Interval | None
+    interval_sampling: Interval | None
+    pass_interval_over_problems: Interval | None
+    num_problems: int | None
+    results: Mapping[str, object]
+
+    def as_record(self) -> dict[str, object]:
+        """The point as `summary.json` holds it."""
+        found = {**self.results, **{name: getattr(self, name) for name in _SCORES}}
+        return {name: found[name] for name in (*_SCORES, *_BESIDE_SCORES) if name in found}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """The first, best and last evaluation of one benchmark; `best` is the best on that same benchmark."""
+
+    first: EvaluationPoint
+    best: EvaluationPoint
+    last: EvaluationPoint
+
+    def as_record(self) -> dict[str, dict[str, object]]:
+        """The three points as `summary.json` holds them."""
+        return {place: getattr(self, place).as_record() for place in ("first", "best", "last")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricTable:
+    """The metrics of a run: `steps` [N], `times` [N] in seconds since 1970, and columns [N] by name.
+
+    A column holds NaN where a step did not record the quantity.
+    """
+
+    steps: NDArray[np.int64]
+    times: NDArray[np.float64]
+    columns: Mapping[str, NDArray[np.float64]]
+    num_unreadable: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOverview:
+    """One run as a list of runs shows it. `problems` says what is wrong with its folder, if anything."""
+
+    folder: RunFolder
+    state: RunState
+    status: RunStatus
+    config: Mapping[str, object]
+    scores: Mapping[str, Scores]
+    problems: tuple[str, ...]
+
+
+def read_overview(folder: RunFolder) -> RunOverview:
+    """The overview of a run, from its small files only."""
+    problems: list[str] = []
+    status, state = RunStatus(), RunState.UNKNOWN
+    try:
+        status = read_status(folder.status_file)
+        state = concluded_state(status)
+        if state in (RunState.STARTING, RunState.RUNNING, RunState.KILLED, RunState.LOST):
+            status = replace(status, step=max(status.step, _last_recorded_step(folder.metrics_file)))
+        if state is RunState.UNKNOWN:
+            problems.append(f"its state {status.state!r} is not known here")
+    except StatusUnreadableError as error:
+        problems.append(str(error) if _holds_anything(folder.path) else "the folder is empty")
+    if status.format_version > FORMAT_VERSION:
+        problems.append(
+            f"it was written by a newer Atrium (format {status.format_version}, this one knows "
+            f"{FORMAT_VERSION}), so some of it may be missing here"
+        )
+    config, problem = read_object(folder.config_file)
+    if problem and problems != ["the folder is empty"]:
+        problems.append(problem)
+    scores = _read_scores(folder, problems)
+    return RunOverview(
+        folder=folder,
+        state=state,
+        status=status,
+        config=config,
+        scores=scores,
+        problems=tuple(problems),
+    )
+
+
+def read_metrics(folder: RunFolder) -> MetricTable:
+    """The metrics of all steps in order; where a step was recorded twice, the later record counts.
+
+    Raises `OSError` where the file exists and cannot be read.
+    """
+    lines = read_json_lines(folder.metrics_file)
+    by_step = _by_step(lines.records)
+    steps = list(by_step)
+    names = dict.fromkeys(name for step in steps for name in by_step[step])
+    columns = {
+        name: np.array([number_or_nan(by_step[step].get(name)) for step in steps], dtype=np.float64)
+        for name in names
+        if name not in ("step", "time")
+    }
+    return MetricTable(
+        steps=np.array(steps, dtype=np.int64),
+        times=np.array([number_or_nan(by_step[step].get("time")) for step in steps], dtype=np.float64),
+        columns=columns,
+        num_unreadable=lines.num_unreadable + len(lines.records) - len(by_step),
+    )
+
+
+def read_findings(folder: RunFolder, *, is_over: bool = True) -> tuple[Finding, ...]:
+    """The problems that a run's metrics show; see `diagnosis`.
+
+    Raises `OSError` where the file exists and cannot be read.
+    """
+    return diagnose(read_steps(folder), is_over=is_over, facts=read_facts(folder))
+
+
+def read_facts(folder: RunFolder) -> RunFacts:
+    """The facts of a run that its diagnosis depends on; the defaults without a readable configuration."""
+    return RunFacts.of(read_object(folder.config_file)[0])
+
+
+def read_steps(folder: RunFolder) -> list[Step]:
+    """Each step with what it recorded, as the rules of `diagnosis` take it.
+
+    Raises `OSError` where the file exists and cannot be read.
+    """
+    by_step = _by_step(read_json_lines(folder.metrics_file).records)
+    return [
+        (step, {name: number_or_nan(value) for name, value in record.items() if name not in ("step", "time")})
+        for step, record in by_step.items()
+    ]
+
+
+def _by_step(records: Iterable[Record]) -> dict[int, Record]:
+    """Records of steps in order; where a step was recorded twice, the later record counts."""
+    found = {step: record for record in records if (step := as_integer(record.get("step"))) is not None}
+    return dict(sorted(found.items()))
+
+
+def read_evaluations(folder: RunFolder) -> dict[str, tuple[EvaluationPoint, ...]]:
+    """All evaluations by benchmark, in the order of steps.
+
+    Raises `OSError` where the file exists and cannot be read.
+    """
+    found: dict[str, dict[int, EvaluationPoint]] = {}
+    for record in read_json_lines(folder.evaluations_file).records:
+        point = _point_of(record)
+        if point is not None:
+            found.setdefault(point.benchmark, {})[point.step] = point
+    return {benchmark: tuple(points[step] for step in sorted(points)) for benchmark, points in found.items()}
+
+
+def scores_of(points: Iterable[EvaluationPoint]) -> Scores:
+    """The first, best (the earliest with the highest Mean@k) and last of one benchmark's points."""
+    points = tuple(points)
+    best = max(points, key=lambda point: (_or_minus_one(point.mean_at_k), -point.step))
+    return Scores(first=points[0], best=best, last=points[-1])
+
+
+def _read_scores(folder: RunFolder, problems: list[str]) -> dict[str, Scores]:
+    """From `summary.json` where the run has ended, for it is small; else from the evaluations."""
+    summary, _ = read_object(folder.summary_file)
+    if recorded := mapping_at(summary, "evaluations"):
+        scores = {str(name): _scores_from_summary(str(name), entry) for name, entry in recorded.items()}
+        if all(scores.values()):
+            return {name: entry for name, entry in scores.items() if entry is not None}
+    try:
+        evaluations = read_evaluations(folder)
+    except OSError as error:
+        problems.append(f"evaluations.jsonl cannot be read: {error.strerror}")
+        return {}
+    return {benchmark: scores_of(points) for benchmark, points in evaluations.items()}
+
+
+def _scores_from_summary(benchmark: str, entry: object) -> Scores | None:
+    points = {}
+    for place in ("first", "best", "last"):
+        content = entry.get(place) if isinstance(entry, Mapping) else None
+        step = as_integer(content.get("step")) if isinstance(content, Mapping) else None
+        if step is None or not isinstance(content, Mapping):
+            return None
+        points[place] = _point(benchmark, step, content)
+    return Scores(**points)
+
+
+def _point_of(record: Record) -> EvaluationPoint | None:
+    step, benchmark, results = (record.get(key) for key in ("step", "benchmark", "results"))
+    number = as_integer(step)
+    if number is None or not isinstance(benchmark, str) or not isinstance(results, Mapping):
+        return None
+    return _point(benchmark, number, results)
+
+
+def _point(benchmark: str, step: int, results: Mapping[str, object]) -> EvaluationPoint:
+    k = as_integer(results.get("k"))
+    return EvaluationPoint(
+        benchmark=benchmark,
+        step=step,
+        k=k,
+        mean_at_k=as_finite(results.get("mean_at_k")),
+        pass_at_k=as_finite(results.get("pass_at_k")),
+        interval_over_problems=as_interval(results.get("interval_over_problems")),
+        interval_sampling=as_interval(results.get("interval_sampling")),
+        pass_interval_over_problems=as_interval(setting(results, f"pass_at_intervals.{k}.over_problems")),
+        num_problems=as_integer(results.get("num_problems")),
+        results=results,
+    )
+
+
+def _or_minus_one(value: float | None) -> float:
+    return -1.0 if value is None else value
+
+
+def _last_recorded_step(path: Path) -> int:
+    """The step of the last whole line, 0 where there is none; the status is a second behind it."""
+    try:
+        start = max(path.stat().st_size - _TAIL_BYTES, 0)
+        records = read_json_lines(path, start).records
+    except OSError:
+        return 0
+    steps = [step for record in records if (step := as_integer(record.get("step"))) is not None]
+    return steps[-1] if steps else 0
+
+
+def _holds_anything(path: Path) -> bool:
+    try:
+        return any(path.iterdir())
+    except OSError:
+        return True

@@ -1,0 +1,62 @@
+"""The recorded settings that advice about a run depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from atrium.base.nested import mapping_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """The recorded settings that decide which advice applies to a run."""
+
+    has_trust_region: bool = True
+    has_entropy_bonus: bool = False
+    has_correction: bool = False
+    counts_truncated: bool = False
+    """Whether an answer counts in a completion that was cut off."""
+    reward: str = "correctness"
+    grader: str = "math"
+    answer_place: str = "box"
+    """Where the grader looks for an answer; empty for a grader without such a setting."""
+    thinks: bool = False
+    """Whether answers have to begin with a thought that ends in </think>."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, object]) -> RunFacts:
+        """The facts in a resolved configuration; the defaults where it does not say."""
+        grader, reward = mapping_at(config, "grader"), mapping_at(config, "reward")
+        kind = str(reward.get("kind", "correctness"))
+        return cls(
+            has_trust_region=mapping_at(config, "divergence").get("kind") != "none",
+            has_entropy_bonus=bool(mapping_at(config, "regularizer.entropy")),
+            has_correction=mapping_at(config, "algorithm.correction").get("kind", "none") != "none",
+            counts_truncated=kind != "correctness" or reward.get("require_stop") is False,
+            reward=kind,
+            grader=str(grader.get("kind", "math")),
+            answer_place=str(grader.get("answer", "" if grader else "box")),
+            thinks=mapping_at(config, "model").get("thinking") is True,
+        )
+
+    @property
+    def pays_for_answers(self) -> bool:
+        """Whether the reward is known to depend on an extracted answer."""
+        return self.reward in ("correctness", "format")
+
+    def missing_answers(self, extracted: str) -> str:
+        """What the grader looked for where it extracted hardly any answer, and the settings to check."""
+        none = f"the grader {self.grader} extracted an answer from {extracted} of the completions"
+        if self.thinks:
+            return (
+                f"{none}; it reads what follows </think>, so check that the model writes this marker, or set "
+                "model.thinking=false"
+            )
+        if not self.answer_place:
+            return f"{none}; check that grader.kind={self.grader} fits the answers (`atrium samples`)"
+        where = r"\boxed{}" if self.answer_place == "box" else self.answer_place
+        return (
+            f"{none}; it looks for {where}, so check that the prompt asks for this, or set grader.answer to "
+            "what the model writes (`atrium samples`)"
+        )

@@ -1,0 +1,163 @@
+"""The Parquet files of sampled text: rollouts of training, and samples of evaluations.
+
+One row per completion. Per-token columns are lists of one length; those that need a trace are null for
+rollouts that no update used. Text is stored as it was sampled: whoever shows it must treat it as text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from atrium.base.atomic import replacing
+from atrium.base.errors import RunFolderError
+from atrium.base.plain_files import open_plain
+from atrium.base.records import EvaluatedSample, FinishReason, Problem, RolloutGroup, TokenTrace, VerdictKind
+
+Row = dict[str, Any]
+
+_FLOATS = pa.list_(pa.float32())
+_PROBLEM_FIELDS = [
+    ("step", pa.int64()),
+    ("problem_id", pa.string()),
+    ("question", pa.string()),
+    ("gold", pa.string()),
+    ("metadata", pa.string()),  # the problem's metadata as a JSON object
+    ("turns", pa.string()),  # the turns before the question, JSON of pairs of role and text; null for none
+    ("verifier", pa.string()),  # the values for the verifier as a JSON object; null for none
+    ("sample_index", pa.int32()),
+    ("text", pa.string()),
+    ("verdict", pa.string()),
+    ("reason", pa.string()),
+    ("extracted", pa.string()),
+]
+ROLLOUT_SCHEMA = pa.schema(
+    [
+        *_PROBLEM_FIELDS,
+        ("reward", pa.float64()),
+        ("finish_reason", pa.string()),
+        ("num_tokens", pa.int32()),
+        ("weight_version", pa.int64()),
+        # Version, first token and end of each part; null where one set of weights sampled all tokens.
+        ("spans", pa.list_(pa.list_(pa.int64()))),
+        ("token_ids", pa.list_(pa.int32())),
+        ("own", pa.list_(pa.bool_())),  # null where the policy wrote all tokens
+        ("logprobs", _FLOATS),
+        ("advantage", _FLOATS),
+        ("ratio", _FLOATS),
+        ("entropy", _FLOATS),
+        ("clipped", pa.list_(pa.int8())),
+    ]
+)
+EVALUATION_SCHEMA = pa.schema(
+    [
+        *_PROBLEM_FIELDS,
+        ("is_correct", pa.bool_()),
+        ("finish_reason", pa.string()),
+        ("num_tokens", pa.int32()),
+        ("logprob_sum", pa.float64()),
+    ]
+)
+
+
+def write_rollouts(
+    path: Path,
+    step: int,
+    groups: Sequence[RolloutGroup],
+    traces: Mapping[tuple[str, int], TokenTrace],
+) -> None:
+    """Write a step's rollouts as one file. Raises `OSError` where there is no room."""
+    rows = []
+    for group in groups:
+        for rollout in group.rollouts:
+            completion, verdict = rollout.completion, rollout.verdict
+            trace = traces.get((group.problem.problem_id, rollout.sample_index))
+            rows.append(
+                {
+                    **_problem_columns(step, group.problem),
+                    "sample_index": rollout.sample_index,
+                    "text": _encodable(completion.text),
+                    "verdict": verdict.kind.value,
+                    "reason": _encodable(verdict.reason),
+                    "extracted": _encodable(verdict.extracted),
+                    "reward": rollout.reward,
+                    "finish_reason": completion.finish_reason.value,
+                    "num_tokens": completion.num_tokens,
+                    "weight_version": completion.weight_version,
+                    "spans": [list(span) for span in completion.spans] or None,
+                    "token_ids": completion.token_ids,
+                    "own": completion.own,
+                    "logprobs": completion.logprobs,
+                    "advantage": trace.advantage if trace else None,
+                    "ratio": trace.ratio if trace else None,
+                    "entropy": trace.entropy if trace else None,
+                    "clipped": trace.clipped if trace else None,
+                }
+            )
+    _write(path, rows, ROLLOUT_SCHEMA)
+
+
+def write_evaluation(path: Path, step: int, samples: Iterable[EvaluatedSample]) -> None:
+    """Write an evaluation's samples as one file. Raises `OSError` where there is no room."""
+    rows = [{**_problem_columns(step, one.problem), **answer_columns(one)} for one in samples]
+    _write(path, rows, EVALUATION_SCHEMA)
+
+
+def answer_columns(sample: EvaluatedSample) -> Row:
+    """The columns of an answer, without those of its problem; `sample_of` reads them."""
+    values = {field.name: getattr(sample, field.name) for field in fields(sample) if field.name != "problem"}
+    return {name: _encodable(value) if isinstance(value, str) else value for name, value in values.items()}
+
+
+def sample_of(row: Row, problem: Problem) -> EvaluatedSample:
+    """The answer to `problem` that a row holds."""
+    values = {field.name: row[field.name] for field in fields(EvaluatedSample) if field.name != "problem"}
+    kinds = {"verdict": VerdictKind(row["verdict"]), "finish_reason": FinishReason(row["finish_reason"])}
+    return EvaluatedSample(problem=problem, **{**values, **kinds})
+
+
+def read_samples(path: Path, columns: Sequence[str] | None = None) -> list[Row]:
+    """The rows of a file, with the columns asked for (all by default) that it has.
+
+    Raises `RunFolderError` where the file is missing or damaged.
+    """
+    try:
+        with open_plain(path) as plain, pq.ParquetFile(plain) as file:
+            present = file.schema_arrow.names
+            wanted = None if columns is None else [name for name in columns if name in present]
+            rows: list[Row] = file.read(columns=wanted, use_threads=False).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).split("\n")[0]
+        raise RunFolderError(f"{path} cannot be read, it is missing or damaged: {reason}") from error
+    return rows
+
+
+def _problem_columns(step: int, problem: Problem) -> Row:
+    return {
+        "step": step,
+        "problem_id": _encodable(problem.problem_id),
+        "question": _encodable(problem.question),
+        "gold": _encodable(problem.answer),
+        "metadata": json.dumps(dict(problem.metadata)),
+        "turns": json.dumps(problem.turns) if problem.turns else None,
+        "verifier": json.dumps(dict(problem.verifier)) if problem.verifier else None,
+    }
+
+
+def _encodable(text: str | None) -> str | None:
+    """The text with halves of surrogate pairs, which UTF-8 cannot hold, replaced by `?`."""
+    return text if text is None else text.encode("utf-8", "replace").decode()
+
+
+def _write(path: Path, rows: Sequence[Row], schema: Any) -> None:  # noqa: ANN401 - untyped library
+    columns = [pa.array([row[field.name] for row in rows], type=field.type) for field in schema]
+    table = pa.Table.from_arrays(columns, schema=schema)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")

@@ -1,0 +1,273 @@
+"""What a run is doing: `status.json`, and whether the process that wrote it still lives.
+
+A run is `starting` until its first step or evaluation. If it fails before that, it becomes a `failed_start`,
+which is no run of a method. The states `killed` and `lost` are never written: a reader concludes them where
+the status says `running` and the process is gone from this host, or has written nothing from another host for
+minutes although it promised to. A run that is gone while it is `starting` is a failed start, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from atrium.base.atomic import write_json
+from atrium.base.errors import AtriumError, Interrupted, MemoryExhaustedError, Pruned
+from atrium.base.processes import is_alive
+from atrium.base.recorded import read_object
+
+FORMAT_VERSION = 2
+"""The format of run folders that this version writes, and the newest that it reads in full.
+
+Version 2 records the `cause` of a failure and the state `starting`.
+"""
+
+DIVERGED = "diverged"
+"""The cause of a run whose training diverged."""
+
+BEAT_S = 15.0
+"""Seconds between two writes of a status that is kept up to date while nothing happens."""
+
+LOST_AFTER_S = 180.0
+"""Silence after which a process on another host is taken for lost; clocks may differ by less than that."""
+
+
+class RunState(StrEnum):
+    """The state of a run, as shown; `killed`, `lost` and `unknown` are concluded by readers."""
+
+    STARTING = "starting"
+    FAILED_START = "failed_start"
+    RUNNING = "running"
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    PRUNED = "pruned"
+    FAILED = "failed"
+    KILLED = "killed"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a process works on the run."""
+        return self in (RunState.STARTING, RunState.RUNNING)
+
+
+def end_by(failure: BaseException) -> tuple[RunState, str, str | None]:
+    """How a run ended that raised this, the line that says why, and the cause of a failure."""
+    match failure:
+        case Interrupted() | KeyboardInterrupt():
+            return RunState.INTERRUPTED, str(failure) or "stopped at once", None
+        case Pruned():
+            return RunState.PRUNED, str(failure), None
+    return RunState.FAILED, str(failure) or type(failure).__name__, _cause(failure)
+
+
+def _cause(failure: BaseException) -> str:
+    """The cause in one word; that of libraries' errors is `out_of_memory` or `error`."""
+    if isinstance(failure, MemoryError) or type(failure).__name__ == "OutOfMemoryError":
+        return MemoryExhaustedError.cause
+    return failure.cause if isinstance(failure, AtriumError) else AtriumError.cause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """The content of `status.json`. Times are in seconds since 1970; `wall_s` adds up all sessions.
+
+    `num_steps` is 0 until training is set up. `pid_started` is when the process `pid` began: a later
+    process with the same number has another. `beat_s` is how often the status is written while the process
+    lives, 0 where that is not promised. `cause` is one word for why a run failed (`diverged`,
+    `out_of_memory`, `error`, ...; see `errors`), None for other ends and in folders of format 1.
+    """
+
+    format_version: int = FORMAT_VERSION
+    state: str = RunState.RUNNING
+    step: int = 0
+    num_steps: int = 0
+    pid: int = 0
+    pid_started: float = 0.0
+    host: str = ""
+    started: float = 0.0
+    updated: float = 0.0
+    wall_s: float = 0.0
+    error: str | None = None
+    cause: str | None = None
+    beat_s: float = 0.0
+
+
+class StatusUnreadableError(Exception):
+    """Raised for a missing or damaged `status.json`; readers report it and go on."""
+
+
+def read_status(path: Path) -> RunStatus:
+    """The status in the file; fields of a newer format are ignored, those that are missing are empty.
+
+    Raises `StatusUnreadableError` where the file is missing, unreadable, or holds another type.
+    """
+    content, problem = read_object(path)
+    if problem is not None:
+        raise StatusUnreadableError(problem)
+    known: dict[str, Any] = {
+        field.name: content[field.name]
+        for field in fields(RunStatus)
+        if field.name in content and _has_type(content[field.name], str(field.type))
+    }
+    return RunStatus(**known)
+
+
+def _has_type(value: object, annotation: str) -> bool:
+    match annotation:
+        case "int":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "float":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "str":
+            return isinstance(value, str)
+        case _:
+            return value is None or isinstance(value, str)
+
+
+def concluded_state(status: RunStatus, *, clock: Callable[[], float] = time.time) -> RunState:
+    """The state to show: what the status says, or what became of a process that is gone.
+
+    In format 1 a failed start was recorded as a failure whose training was never set up.
+    """
+    try:
+        state = RunState(status.state)
+    except ValueError:
+        return RunState.UNKNOWN
+    if state is RunState.FAILED and status.format_version < FORMAT_VERSION and status.num_steps == 0:
+        return RunState.FAILED_START
+    if not state.is_live:
+        return state
+    if status.host != socket.gethostname():
+        is_silent = status.beat_s > 0.0 and clock() - status.updated > LOST_AFTER_S + status.beat_s
+        gone = RunState.LOST if is_silent else None
+    else:
+        gone = None if is_alive(status.pid, status.pid_started) else RunState.KILLED
+    if gone is None:
+        return state
+    return RunState.FAILED_START if state is RunState.STARTING else gone
+
+
+class StatusWriter:
+    """Keeps `status.json` up to date for this process, at most once per `interval_s` while steps pass."""
+
+    def __init__(
+        self, path: Path, *, interval_s: float = 1.0, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._path = path
+        self._interval_s = interval_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        now = clock()
+        pid, pid_started = os.getpid(), float(psutil.Process().create_time())
+        try:
+            before = read_status(path)
+        except StatusUnreadableError:
+            before = RunStatus(state=RunState.STARTING, started=now)
+        self._finished = before if before.state == RunState.FINISHED else None
+        has_started = before.state not in (RunState.STARTING, RunState.FAILED_START)
+        is_live = before.state in (RunState.STARTING, RunState.RUNNING)
+        same_session = is_live and (before.pid, before.pid_started) == (
+            pid,
+            pid_started,
+        )
+        self._counted_until = before.updated if same_session else now
+        self._status = replace(
+            before,
+            format_version=FORMAT_VERSION,
+            state=RunState.RUNNING if has_started else RunState.STARTING,
+            pid=pid,
+            pid_started=pid_started,
+            host=socket.gethostname(),
+            error=None,
+            cause=None,
+            beat_s=0.0,
+        )
+
+    @property
+    def status(self) -> RunStatus:
+        """The status as last set, written yet or not."""
+        return self._status
+
+    def keep_beating(self, interval_s: float = BEAT_S) -> None:
+        """Write the status every so often from a thread, until it ends or nobody holds this object."""
+        self._change(beat_s=interval_s)
+        threading.Thread(target=_beat, args=(weakref.ref(self), self._ended, interval_s), daemon=True).start()
+
+    def beat(self) -> None:
+        """Say that this process lives. A folder that cannot be written is left to others to report."""
+        with contextlib.suppress(OSError):
+            self._write(is_beat=True)
+
+    def begin(self, *, step: int, num_steps: int) -> None:
+        """Say that this process trains from `step` on; a run with a step has started."""
+        self._finished = None
+        self._change(step=step, num_steps=num_steps, **({"state": RunState.RUNNING} if step else {}))
+        self._write()
+
+    def has_started(self) -> None:
+        """Say that the run has made a step or an evaluation."""
+        if self._status.state == RunState.STARTING:
+            self._change(state=RunState.RUNNING)
+            self._write()
+
+    def advance(self, step: int) -> None:
+        """Say that `step` is done; written now and then only."""
+        is_first = self._status.state == RunState.STARTING
+        self._change(step=step, state=RunState.RUNNING)
+        if is_first or not 0.0 <= self._clock() - self._status.updated < self._interval_s:
+            self._write()
+
+    def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
+        """Say how the run ended, with the error's first line.
+
+        A failure before the run has started is a failed start; a finished run that could not be resumed stays
+        finished.
+        """
+        line = error.strip().split("\n")[0] if error and error.strip() else None
+        self.stop_beating()
+        if state is RunState.FAILED:
+            cause = cause or AtriumError.cause
+            if self._status.state == RunState.STARTING:
+                state = RunState.FAILED_START
+            elif self._finished is not None:
+                state, line, cause = RunState.FINISHED, self._finished.error, self._finished.cause
+        self._change(state=state, error=line, cause=cause)
+        self._write()
+
+    def stop_beating(self) -> None:
+        """Write no more by itself; the thread ends."""
+        self._ended.set()
+
+    def _change(self, **changes: Any) -> None:  # noqa: ANN401 - fields of RunStatus
+        with self._lock:
+            self._status = replace(self._status, **changes)
+
+    def _write(self, *, is_beat: bool = False) -> None:
+        with self._lock:
+            if is_beat and self._ended.is_set():
+                return
+            now = self._clock()
+            wall_s = round(self._status.wall_s + max(now - self._counted_until, 0.0), 3)
+            self._counted_until = now
+            self._status = replace(self._status, updated=now, wall_s=wall_s)
+            write_json(self._path, asdict(self._status))
+
+
+def _beat(holder: weakref.ref[StatusWriter], ended: threading.Event, interval_s: float) -> None:
+    while not ended.wait(interval_s) and (writer := holder()) is not None:
+        writer.beat()
+        del writer

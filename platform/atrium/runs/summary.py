@@ -1,0 +1,39 @@
+"""What came out of a run, as one small object computed from the rest of its folder: `summary.json`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+
+from atrium.base.metrics import NUM_TOKENS
+from atrium.runs.reader import read_evaluations, read_findings, read_metrics, scores_of
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.status import RunStatus, StatusUnreadableError, read_status
+
+
+def summarize(folder: RunFolder) -> dict[str, object]:
+    """The content of `summary.json`, from what the folder holds.
+
+    `best` is the evaluation with the highest Mean@k of the same benchmark, and says in `selected_on` what
+    it was chosen on: a best on test problems is an optimistic number, a verdict uses `last`. `findings` say
+    what went wrong, by the rules of `diagnosis`.
+    """
+    try:
+        status = read_status(folder.status_file)
+    except StatusUnreadableError:
+        status = RunStatus(state="unknown")
+    metrics = read_metrics(folder)
+    tokens = metrics.columns.get(NUM_TOKENS.name, np.zeros(0))
+    evaluations = {}
+    for benchmark, points in read_evaluations(folder).items():
+        evaluations[benchmark] = scores = scores_of(points).as_record()
+        scores["best"]["selected_on"] = benchmark
+    return {
+        "evaluations": evaluations,
+        "num_steps": int(metrics.steps[-1]) if len(metrics.steps) else 0,
+        "num_tokens": int(np.nansum(tokens)),
+        "wall_s": status.wall_s,
+        "status": str(status.state),
+        "findings": [asdict(finding) for finding in read_findings(folder)],
+    }

@@ -1,0 +1,177 @@
+"""The live view of training in a terminal: progress, curves, clip shares and evaluations in one frame."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from atrium.base.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD
+from atrium.base.records import BenchmarkResult
+from atrium.runs.formatting import duration, number, printable, share, sparkline
+from atrium.runs.listener import Listener
+from atrium.runs.log_display import LogDisplay, Pace, StandardOutput, evaluation_text
+from atrium.runs.status import RunState
+
+_CURVES = (("reward", REWARD), ("entropy", ENTROPY), ("length", LENGTH_MEAN))
+_SHORTEST_REFRESH_S = 0.1
+_GAP, _SHORTEST_BAR, _LONGEST_BAR = 2, 4, 36
+
+
+def displays(mode: str, log: Callable[[str], object]) -> tuple[Listener, ...]:
+    """The listener that writes lines to `log`, and the one that shows a person what happens.
+
+    The latter is a live view where `mode` is `on`, and absent where it is `off`; `auto` is `on` where stdout
+    is a terminal, and plain lines elsewhere.
+    """
+    if mode == "off":
+        return (LogDisplay(log),)
+    if mode == "on" or sys.stdout.isatty():
+        return LogDisplay(log), TerminalDisplay()
+    print_line = StandardOutput()
+
+    def write(line: str) -> None:
+        print_line(line)
+        log(line)
+
+    return (LogDisplay(write),)
+
+
+class TerminalDisplay(Listener):
+    """Redraws one frame at most ten times a second, and lets messages pass above it."""
+
+    name = "the display"
+
+    def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._console = console or Console()
+        self._title = ""
+        self._pace: Pace | None = None
+        self._step, self._num_steps = 0, 0
+        self._phase, self._total, self._done, self._detail = "", 0, 0, ""
+        self._phase_started = clock()
+        self._curves: dict[str, list[float]] = {name: [] for name, _ in _CURVES}
+        self._metrics: Mapping[str, float] = {}
+        self._evaluations: dict[str, list[tuple[int, str]]] = {}
+        self._drawn = -1.0
+        # One redraw a second of its own keeps the clock moving while a long phase says nothing.
+        self._live = Live(get_renderable=self.frame, console=self._console, refresh_per_second=1)
+
+    def begin(self, *, step: int, num_steps: int, title: str = "") -> None:
+        """Start training after `step`."""
+        self._title, self._step, self._num_steps = title, step, num_steps
+        self._pace = Pace(self._clock)
+        self.phase("")
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """Show what happens now."""
+        self._phase, self._total, self._done, self._detail = name, total or 0, 0, ""
+        self._phase_started = self._clock()
+        self._live.start()  # with the first phase; harmless when called twice
+        self._refresh()
+
+    def advance(self, num: int = 1, detail: str = "") -> None:
+        """Show how far the phase is."""
+        self._done += num
+        self._detail = detail or self._detail
+        self._refresh()
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show a finished step."""
+        self._step, self._metrics = step, metrics
+        if self._pace is not None:
+            self._pace.tick()
+        for name, quantity in _CURVES:
+            self._curves[name].append(metrics.get(quantity.name, float("nan")))
+        self._refresh()
+
+    def evaluation(self, result: BenchmarkResult) -> None:
+        """Show an evaluation; the first and the latest of each benchmark stay."""
+        shown = self._evaluations.setdefault(result.benchmark, [])
+        shown[1:] = [(result.step, evaluation_text(result.results))]
+        self._refresh()
+
+    def message(self, text: str) -> None:
+        """Print above the frame."""
+        self._console.print(Text(printable(text)))
+
+    def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
+        """Draw the last frame and give the cursor back."""
+        del state, error, cause
+        if self._live.is_started:
+            self._phase = ""
+            self._live.stop()
+
+    def frame(self) -> RenderableType:
+        """The content of the screen."""
+        if self._pace is None:
+            return self._phase_line() if self._phase else Text("")
+        return Group(
+            Text(printable(self._title), style="bold"),
+            self._progress_line(self._pace),
+            self._phase_line(),
+            self._quantities(),
+        )
+
+    def _progress_line(self, pace: Pace) -> RenderableType:
+        left_s = pace.left_s(self._num_steps - self._step)
+        times = [f"{duration(pace.elapsed_s)} elapsed"]
+        if left_s is not None and self._step < self._num_steps:
+            times.append(f"{duration(left_s)} left")
+        times.append(f"{number(pace.step_s)} s/step")
+        label = f"step {self._step}/{self._num_steps}"
+        return _bar_line(label, self._step, self._num_steps, times, self._console.width)
+
+    def _phase_line(self) -> RenderableType:
+        if not self._phase:
+            return Text(" ")
+        spent = duration(self._clock() - self._phase_started)
+        notes = [note for note in (self._detail, spent) if note]
+        label = f"{self._phase} {self._done}/{self._total}" if self._total else self._phase
+        if self._pace is None and self._total:
+            return _bar_line(label, self._done, self._total, notes, self._console.width)
+        return Text(f"{printable(label)}  {printable('  '.join(notes))}", style="dim")
+
+    def _quantities(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="cyan")
+        table.add_column(justify="right")
+        table.add_column(style="cyan")
+        for name, quantity in _CURVES:
+            values = self._curves[name]
+            unit = f" {quantity.unit}" if quantity.unit else ""
+            latest = f"{number(values[-1])}{unit}" if values else "–"
+            table.add_row(name, latest, Text(sparkline(values)))
+        high, low = (self._metrics.get(q.name) for q in (CLIP_HIGH_FRAC, CLIP_LOW_FRAC))
+        table.add_row("clipped", "", Text(f"high {share(high)}  low {share(low)}", style="default"))
+        for benchmark, shown in self._evaluations.items():
+            for step, text in shown:
+                table.add_row(Text(printable(benchmark)), f"step {step}", Text(text, style="default"))
+        return table
+
+    def _refresh(self) -> None:
+        now = self._clock()
+        if now - self._drawn >= _SHORTEST_REFRESH_S and self._live.is_started:
+            self._drawn = now
+            self._live.refresh()
+
+
+def _bar_line(label: str, done: int, total: int, notes: list[str], room: int) -> Table:
+    """A bar between its label and notes, in one line: the bar shrinks first, then the first notes go."""
+    percent = f"{100 * min(done, total) // max(total, 1)} %"
+    fixed = cell_len(label) + cell_len(percent) + 3 * _GAP
+    while notes and fixed + _SHORTEST_BAR + cell_len("  ".join(notes)) > room:
+        notes = notes[1:]
+    told = Text("  ".join(notes), style="dim")
+    width = max(_SHORTEST_BAR, min(_LONGEST_BAR, room - fixed - told.cell_len))
+    bar = ProgressBar(total=max(total, 1), completed=min(done, total), width=width)
+    table = Table.grid(padding=(0, _GAP))
+    table.add_row(Text(printable(label)), bar, percent, told)
+    return table

@@ -1,0 +1,314 @@
+"""Deliveries to a tracker that may be down, refuse, or lose its process; training's folder is the record.
+
+The tracker here is a small one of its own, kept in memory: it obeys the contract of `Destination`, and what
+it holds is compared with what the run recorded.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from atrium.base.errors import ConfigError
+from atrium.cli.app import main
+from atrium.config.compose import compose
+from atrium.runs.lock import RunLock
+from atrium.runs.mirrors.delivery import (
+    Delivered,
+    Delivery,
+    MirrorError,
+    delivered_file,
+    describe,
+    read_delivered,
+)
+from atrium.runs.mirrors.process import MirrorProcesses
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.run_folder_writer import RunFolderWriter
+from atrium.runs.status import RunState
+
+
+class MemoryTracker:
+    """Values by (step, name), as a tracker whose connection can be cut."""
+
+    def __init__(self, target="memory", can_continue=True):
+        self.target = target
+        self.values = {}
+        self.num_sent = 0
+        self.ended = None
+        self.fails_after = None
+        self.is_down = False
+        self.can_continue = can_continue
+
+    def open(self, delivered):
+        if self.is_down:
+            raise MirrorError("connection refused")
+        self.ended = None
+        if not self.can_continue:
+            self.values = {}
+            return Delivered(target=self.target, remote="r", where="w")
+        return replace(delivered, remote="r", where="w")
+
+    def send(self, rows):
+        for row in rows:
+            if self.fails_after is not None and self.num_sent >= self.fails_after:
+                raise MirrorError("connection reset")
+            for name, value in row.values.items():
+                assert (row.step, name) not in self.values, "delivered twice"
+                self.values[row.step, name] = value
+            self.num_sent += 1
+
+    def finish(self, state, ended, findings):
+        self.ended, self.findings = state, findings
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def training(tmp_path):
+    """A run folder, and a function that records steps up to one."""
+    folder = RunFolder.create(tmp_path / "runs", "study", "atr", 0)
+    folder.write_config({"seed": 0})
+    tracker = RunFolderWriter(folder)
+    tracker.begin(step=0, num_steps=250)
+    recorded = iter(range(1, 10_000))
+
+    def train(num_steps):
+        for _ in range(num_steps):
+            step = next(recorded)
+            tracker.step(step, {"rollout/reward": step / 100})
+
+    yield folder, train, tracker
+    tracker.close()
+
+
+def expected(num_steps):
+    return {(step, "rollout/reward"): step / 100 for step in range(1, num_steps + 1)}
+
+
+def test_a_run_is_delivered_while_it_trains_and_to_its_end(training):
+    folder, train, tracker = training
+    memory = MemoryTracker()
+    delivery = Delivery(folder=folder, kind="memory", destination=memory)
+    train(3)
+    assert not delivery.deliver()
+    assert memory.values == expected(2)
+    train(250)
+    tracker.end(RunState.FINISHED)
+    assert delivery.deliver()
+    assert memory.values == expected(253)
+    assert (memory.ended, memory.findings) == (RunState.FINISHED, "")
+
+
+def test_a_tracker_is_told_what_went_wrong_once_the_run_is_over(training):
+    folder, _, tracker = training
+    tracker.step(1, {"optimizer/grad_norm": math.inf})
+    tracker.end(RunState.FINISHED)
+    memory = MemoryTracker()
+    assert Delivery(folder=folder, kind="memory", destination=memory).deliver()
+    assert memory.findings.startswith("divergence, step 1: optimizer/grad_norm is not a finite number")
+
+
+def test_a_tracker_that_fails_is_reported_once_and_gets_what_it_missed(training):
+    folder, train, tracker = training
+    memory = MemoryTracker()
+    memory.is_down = True
+    delivery = Delivery(folder=folder, kind="memory", destination=memory)
+    train(5)
+    for _ in range(3):
+        with pytest.raises(MirrorError) as failure:
+            delivery.deliver()
+        delivery.report(failure.value)
+    assert folder.log_file.read_text().count("connection refused") == 1
+    assert read_delivered(folder, "memory").problem == "memory: connection refused"
+    memory.is_down = False
+    tracker.end(RunState.FINISHED)
+    assert delivery.deliver()
+    assert memory.values == expected(5)
+    assert read_delivered(folder, "memory").problem is None
+
+
+def test_a_connection_cut_in_the_middle_loses_nothing_and_repeats_nothing(training):
+    folder, train, tracker = training
+    train(230)
+    tracker.end(RunState.FINISHED)
+    memory = MemoryTracker()
+    memory.fails_after = 100
+    delivery = Delivery(folder=folder, kind="memory", destination=memory)
+    with pytest.raises(MirrorError):
+        delivery.deliver()
+    memory.fails_after = None
+    assert delivery.deliver()
+    assert memory.values == expected(230)
+
+
+def test_another_process_goes_on_where_one_was_killed(training):
+    folder, train, tracker = training
+    memory = MemoryTracker()
+    train(10)
+    Delivery(folder=folder, kind="memory", destination=memory).deliver()
+    train(10)
+    tracker.end(RunState.INTERRUPTED)
+    assert Delivery(folder=folder, kind="memory", destination=memory).deliver()
+    assert memory.values == expected(20)
+    num_sent = memory.num_sent
+    assert Delivery(folder=folder, kind="memory", destination=memory).deliver()
+    assert memory.num_sent == num_sent
+
+
+def test_a_copy_that_cannot_be_continued_is_made_anew_from_the_first_step(training):
+    folder, train, tracker = training
+    memory = MemoryTracker(can_continue=False)
+    train(10)
+    Delivery(folder=folder, kind="memory", destination=memory).deliver()
+    train(5)
+    tracker.end(RunState.FINISHED)
+    Delivery(folder=folder, kind="memory", destination=memory).deliver()
+    assert memory.values == expected(15)
+
+
+def test_another_tracker_of_the_same_kind_starts_from_nothing(training):
+    folder, train, tracker = training
+    train(5)
+    tracker.end(RunState.FINISHED)
+    for target in ("here", "there"):
+        memory = MemoryTracker(target)
+        Delivery(folder=folder, kind="memory", destination=memory).deliver()
+        assert memory.values == expected(5)
+
+
+def test_a_record_of_delivery_that_is_damaged_counts_as_none(training):
+    folder, train, tracker = training
+    train(2)
+    tracker.end(RunState.FINISHED)
+    Delivery(folder=folder, kind="memory", destination=MemoryTracker()).deliver()
+    delivered_file(folder, "memory").write_text('{"step": "many"}')
+    memory = MemoryTracker()
+    Delivery(folder=folder, kind="memory", destination=memory).deliver()
+    assert memory.values == expected(2)
+
+
+def test_following_waits_for_the_end_retries_and_gives_up_at_last(training):
+    folder, train, tracker = training
+    train(3)
+    memory = MemoryTracker()
+    memory.is_down = True
+    pauses = []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            memory.is_down = False
+        if len(pauses) == 4:
+            train(1)
+            tracker.end(RunState.FINISHED)
+
+    delivery = Delivery(folder=folder, kind="memory", destination=memory)
+    assert delivery.follow(sleep=sleep, settle_s=0.0)
+    assert memory.values == expected(4)
+    assert pauses[:3] == [5.0, 10.0, 2.0]
+    memory.is_down = True
+    folder.status_file.write_text(folder.status_file.read_text().replace("finished", "failed"))
+    assert not Delivery(folder=folder, kind="memory", destination=memory).follow(sleep=sleep, linger_s=0.0)
+
+
+def test_a_resumed_run_is_told_to_the_tracker_as_running_again(training):
+    folder, train, tracker = training
+    train(3)
+    tracker.end(RunState.INTERRUPTED)
+    memory = MemoryTracker()
+    Delivery(folder=folder, kind="memory", destination=memory).deliver()
+    assert memory.ended is RunState.INTERRUPTED
+    again = RunFolderWriter(folder)
+    again.begin(step=3, num_steps=6)
+    again.step(4, {"rollout/reward": 0.04})
+    delivery = Delivery(folder=folder, kind="memory", destination=memory)
+    assert not delivery.deliver()
+    assert memory.ended is None
+    again.end(RunState.FINISHED)
+    assert delivery.deliver()
+    assert memory.values == expected(4)
+
+
+def test_the_switch_keeps_all_mirrors_off(training, monkeypatch):
+    folder, _, _ = training
+    monkeypatch.setenv("ATRIUM_MIRRORS", "off")
+    said = []
+    mirrors = MirrorProcesses(folder, ["mlflow", "wandb"], said.append)
+    for _ in range(3):
+        mirrors.step(1, {})
+    mirrors.end(RunState.FINISHED)
+    assert said == []
+    assert not (folder.path / ".mirrors").exists()
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (
+            "Failed to establish a new connection: [Errno 111] Connection refused",
+            "[Errno 111] Connection refused",
+        ),
+        (
+            "Failed to resolve 'a.b' ([Errno -2] Name or service not known)",
+            "[Errno -2] Name or service not known",
+        ),
+        ("Read timed out. (read timeout=20)", "timed out"),
+        ("something", "no connection"),
+    ],
+)
+def test_a_server_that_is_not_reached_is_said_in_a_few_words(cause, said):
+    error = f"API request failed: HTTPConnectionPool(host='a.b', port=443): Max retries exceeded ({cause})"
+    assert describe(MirrorError(error)) == f"a.b:443 does not answer ({said})"
+
+
+def test_other_errors_are_their_first_line():
+    assert describe(MirrorError("quota exceeded\nsee there")) == "quota exceeded"
+    assert describe(ValueError()) == "ValueError"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["sync", "x"], "required: --to"),
+        (["sync", "x", "--to", "neptune"], "invalid choice: 'neptune'"),
+        (["sync", "nothing", "--to", "mlflow"], "there is no run"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_one_line(training, capsys, arguments, said):
+    folder, _, _ = training
+    assert main([*arguments, "--runs-dir", str(folder.path.parents[1])]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_two_processes_do_not_deliver_one_run_at_once(training, capsys):
+    folder, _, _ = training
+    (folder.path / ".mirrors").mkdir()
+    with RunLock(folder.path / ".mirrors" / "mlflow.lock", "another"):
+        code = main(["sync", folder.path.name, "--to", "mlflow", "--runs-dir", str(folder.path.parents[1])])
+    assert code == 1
+    assert "in use by the process that mirrors it to mlflow" in capsys.readouterr().out
+
+
+def test_a_server_with_a_password_in_its_uri_is_refused_before_anything_is_written():
+    with pytest.raises(ConfigError, match="MLFLOW_TRACKING_PASSWORD"):
+        compose(["tracking.mlflow.uri=http://me:secret@host"])
+
+
+def test_the_settings_choose_the_mirrors():
+    chosen = {name: compose([f"tracking={name}"]).tracking.mirrors for name in CHOICES}
+    assert chosen == CHOICES
+    assert compose([]).tracking.mirrors == ("mlflow",)
+
+
+CHOICES = {
+    "none": (),
+    "mlflow": ("mlflow",),
+    "wandb": ("wandb",),
+    "both": ("mlflow", "wandb"),
+    "tensorboard": ("tensorboard",),
+}

@@ -1,0 +1,275 @@
+"""Runs in the real MLflow and W&B: written by `atrium sync`, read back by the trackers' own means."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from atrium.base.records import BenchmarkResult
+from atrium.cli.app import main
+from atrium.runs.mirrors.delivery import read_delivered
+from atrium.runs.mirrors.process import MirrorProcesses
+from atrium.runs.run_folder import RunFolder
+from atrium.runs.run_folder_writer import RunFolderWriter
+from atrium.runs.status import RunState
+
+pytestmark = [
+    pytest.mark.full,
+    # Of the trackers' packages and what they import.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_accounts(monkeypatch, tmp_path):
+    """No tracker of whoever runs the tests is touched."""
+    for name in ("MLFLOW_TRACKING_URI", "WANDB_API_KEY", "WANDB_MODE", "ATRIUM_MIRRORS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
+
+
+@pytest.fixture
+def recorded(tmp_path, samples, results):
+    """Make a run with steps, an evaluation before and after, a figure, and NaN among its numbers."""
+
+    def make(seed=0, num_steps=30, state=RunState.FINISHED, tracking=None):
+        folder = RunFolder.create(tmp_path / "runs", "study", "atr", seed)
+        folder.write_config(
+            {
+                "seed": seed,
+                "algorithm": {"name": "atr", "advantage": {"ddof": 1}},
+                "divergence": {"kind": "kl3", "delta": 0.02},
+                "optimizer": {"betas": [0.9, 0.95], "clip": None, "fused": False},
+                "tracking": tracking or {},
+            }
+        )
+        folder.provenance_file.write_text(
+            json.dumps({"code": {"commit": "c0ffee"}, "command": "atrium train"})
+        )
+        tracker = RunFolderWriter(folder)
+        tracker.begin(step=0, num_steps=num_steps)
+        tracker.evaluation(
+            BenchmarkResult(step=0, benchmark="exam", samples=samples(), results=results(0.25))
+        )
+        for step in range(1, num_steps + 1):
+            values = {"rollout/reward": step / 100, "mean@k": float("nan") if step == 2 else 0.5}
+            values["rollout/num_tokens"] = 10.0 * step
+            tracker.step(step, values)
+        if state is not RunState.RUNNING:
+            tracker.evaluation(
+                BenchmarkResult(step=num_steps, benchmark="exam", samples=samples(), results=results(0.75))
+            )
+            (folder.path / "figures").mkdir()
+            (folder.path / "figures" / "curves.png").write_bytes(b"figure")
+            tracker.end(state)
+        return folder
+
+    return make
+
+
+def mlflow_runs(uri):
+    """All runs of the experiment by name, and the client."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("study")
+    return client, {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+
+
+def test_mlflow_has_every_number_setting_tag_and_file_of_a_run(recorded, tmp_path, capsys):
+    folder = recorded()
+    assert main(["sync", "study", "--to", "mlflow", "--runs-dir", str(tmp_path / "runs")]) == 0
+    assert "up to step 30" in capsys.readouterr().out
+    client, runs = mlflow_runs(f"sqlite:///{tmp_path}/runs/mlflow.db")
+    run = runs[folder.path.name]
+    history = client.get_metric_history(run.info.run_id, "rollout/reward")
+    assert [(m.step, m.value) for m in history] == [(step, step / 100) for step in range(1, 31)]
+    history = client.get_metric_history(run.info.run_id, "evaluation/exam/mean_at_8")
+    assert [(m.step, m.value) for m in history] == [(0, 0.25), (30, 0.75)]
+    assert len(client.get_metric_history(run.info.run_id, "mean:40:k")) == 30
+    assert run.data.params["divergence.delta"] == "0.02"
+    tags = run.data.tags
+    assert (tags["algorithm"], tags["divergence"], tags["seed"]) == ("atr", "kl3", "0")
+    assert tags["mlflow.source.git.commit"] == "c0ffee"
+    assert run.info.status == "FINISHED"
+    linked = tmp_path / "runs/.mlflow/study" / run.info.run_id / "artifacts/figures/curves.png"
+    assert linked.samefile(folder.path / "figures" / "curves.png")
+    assert {a.path for a in client.list_artifacts(run.info.run_id)} >= {
+        "config.json",
+        "figures",
+        "evaluations",
+    }
+
+
+def test_mlflow_gets_nothing_twice_even_where_the_record_of_delivery_is_lost(recorded, tmp_path):
+    folder = recorded(num_steps=5, state=RunState.INTERRUPTED)
+    arguments = ["sync", folder.path.name, "--to", "mlflow", "--runs-dir", str(tmp_path / "runs")]
+    assert main(arguments) == 0
+    (folder.path / ".mirrors" / "mlflow.json").unlink()
+    assert main(arguments) == 0
+    client, runs = mlflow_runs(f"sqlite:///{tmp_path}/runs/mlflow.db")
+    assert len(runs) == 1
+    run = runs[folder.path.name]
+    assert len(client.get_metric_history(run.info.run_id, "rollout/reward")) == 5
+    assert run.info.status == "KILLED"
+
+
+def test_seeds_of_one_setting_become_children_of_one_parent_in_mlflow(recorded, tmp_path):
+    folders = [recorded(seed, num_steps=2) for seed in range(3)]
+    assert main(["sync", "study", "--to", "mlflow", "--runs-dir", str(tmp_path / "runs")]) == 0
+    _, runs = mlflow_runs(f"sqlite:///{tmp_path}/runs/mlflow.db")
+    [parent] = [run for name, run in runs.items() if name.endswith("(seeds)")]
+    parents = {runs[folder.path.name].data.tags["mlflow.parentRunId"] for folder in folders}
+    assert parents == {parent.info.run_id}
+
+
+def test_a_mirror_process_that_is_killed_loses_nothing(recorded, tmp_path):
+    folder = recorded(num_steps=20, state=RunState.RUNNING)
+    command = [sys.executable, "-m", "atrium", "sync", str(folder.path), "--to", "mlflow", "--follow"]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        wait_until(lambda: read_delivered(folder, "mlflow").step == 19)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    tracker = RunFolderWriter(folder)
+    for step in range(21, 41):
+        tracker.step(step, {"rollout/reward": step / 100})
+    tracker.end(RunState.FINISHED)
+    assert main(["sync", folder.path.name, "--to", "mlflow", "--runs-dir", str(tmp_path / "runs")]) == 0
+    client, runs = mlflow_runs(f"sqlite:///{tmp_path}/runs/mlflow.db")
+    history = client.get_metric_history(runs[folder.path.name].info.run_id, "rollout/reward")
+    assert [m.step for m in history] == list(range(1, 41))
+
+
+def test_a_wrong_uri_is_said_once_and_the_run_is_delivered_elsewhere_later(recorded, tmp_path, capsys):
+    folder = recorded(state=RunState.RUNNING, tracking={"mlflow": {"uri": "http://127.0.0.1:9"}})
+    said = []
+    mirrors = MirrorProcesses(folder, ["mlflow"], said.append)
+    mirrors.step(1, {})
+    try:
+        wait_until(lambda: read_delivered(folder, "mlflow").problem is not None)
+        for _ in range(5):
+            mirrors.step(1, {})
+        assert len(said) == 1
+        assert "refused" in said[0]
+        assert "training goes on" in said[0]
+        tracker = RunFolderWriter(folder)
+        tracker.end(RunState.FINISHED)
+        mirrors.end(RunState.FINISHED)
+        assert f"atrium sync {folder.path} --to mlflow" in said[-1]
+    finally:
+        for process in mirrors._processes.values():
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    runs_dir = ["--runs-dir", str(tmp_path / "runs")]
+    assert main(["sync", folder.path.name, "--to", "mlflow", *runs_dir]) == 1
+    assert capsys.readouterr().out.count("\n") == 1
+    there = f"sqlite:///{tmp_path}/other.db"
+    assert main(["sync", folder.path.name, "--to", "mlflow", "--uri", there, *runs_dir]) == 0
+    assert folder.path.name in mlflow_runs(there)[1]
+
+
+def test_wandb_has_a_complete_and_readable_offline_run(recorded, tmp_path):
+    folder = recorded()
+    arguments = ["sync", folder.path.name, "--to", "wandb", "--offline", "--runs-dir", str(tmp_path / "runs")]
+    assert main(arguments) == 0
+    [copy] = (folder.path / ".mirrors" / "wandb").glob("offline-run-*")
+    history, run, exit_code, axes = read_offline_run(next(copy.glob("*.wandb")))
+    assert [row["_step"] for row in history] == list(range(31))
+    assert [row["rollout/reward"] for row in history[1:]] == [step / 100 for step in range(1, 31)]
+    assert history[0]["evaluation/exam/mean_at_8"] == 0.25
+    assert history[30]["evaluation/exam/mean_at_8"] == 0.75
+    assert {"mean@k", "rollout/reward"} <= history[1].keys()
+    assert run.display_name == folder.path.name
+    assert run.run_group.startswith("atr kl3 ")
+    assert [row["step"] for row in history] == list(range(31))
+    assert [row["tokens"] for row in history[:4]] == [0, 10, 30, 60]
+    assert axes == {"step": "", "tokens": "", "*": "step"}
+    config = {update.key: json.loads(update.value_json) for update in run.config.update}
+    assert not {key for key in config if "." in key}, "settings are nested"
+    assert config["divergence"] == {"kind": "kl3", "delta": 0.02}
+    assert config["algorithm"]["advantage"] == {"ddof": 1}
+    assert config["optimizer"] == {"betas": [0.9, 0.95], "clip": None, "fused": False}
+    assert type(config["seed"]) is int
+    assert config["atrium"]["run"] == folder.name
+    assert exit_code == 0
+    assert (copy / "files" / "summary.json").exists()
+    assert main(arguments) == 0
+    assert len(list((folder.path / ".mirrors" / "wandb").glob("offline-run-*"))) == 1
+
+
+def test_wandb_online_without_a_key_says_what_to_do(recorded, tmp_path, capsys):
+    folder = recorded(num_steps=2)
+    assert main(["sync", folder.path.name, "--to", "wandb", "--runs-dir", str(tmp_path / "runs")]) == 1
+    said = capsys.readouterr().out
+    assert "WANDB_API_KEY" in said
+    assert "offline" in said
+
+
+def test_tensorboard_reads_each_step_once_however_often_it_is_brought(recorded, tmp_path):
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    folder = recorded()
+    arguments = ["sync", folder.path.name, "--to", "tensorboard", "--runs-dir", str(tmp_path / "runs")]
+    assert main(arguments) == 0
+    with (folder.path / ".mirrors" / "tensorboard.json").open("r+") as file:
+        file.truncate(0)  # as if the process had been killed before it noted what it sent
+    assert main(arguments) == 0
+    found = event_accumulator.EventAccumulator(str(folder.path / "tensorboard"))
+    found.Reload()
+    rewards = [(event.step, event.value) for event in found.Scalars("rollout/reward")]
+    assert rewards == [(step, pytest.approx(step / 100)) for step in range(1, 31)]
+    exams = {event.step: event.value for event in found.Scalars("evaluation/exam/mean_at_8")}
+    assert (exams[0], exams[30]) == (0.25, 0.75)
+    [settings] = found.Tensors("settings")
+    assert b"divergence.delta" in settings.tensor_proto.string_val[0]
+
+
+def wait_until(holds, timeout_s=90.0):
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.2)
+
+
+def read_offline_run(path):
+    """History rows, the run's record, its exit code and the axes of its metrics from W&B's own file.
+
+    The file is a LevelDB log of protobuf records. wandb publishes no reader since 0.31.
+    """
+    from wandb.proto import wandb_internal_pb2
+
+    data = path.read_bytes()
+    assert data[:4] == b":W&B"
+    place, parts, history, run, exit_code, axes = 7, b"", [], None, None, {}
+    while place + 7 <= len(data):
+        room = 32768 - place % 32768
+        if room < 7:
+            place += room
+            continue
+        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        parts += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind not in (1, 4):
+            continue
+        record, parts = wandb_internal_pb2.Record.FromString(parts), b""
+        match record.WhichOneof("record_type"):
+            case "history":
+                items = {
+                    i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item
+                }
+                history.append(items)
+            case "run":
+                run = record.run
+            case "metric":
+                axes[record.metric.name or record.metric.glob_name] = record.metric.step_metric
+            case "exit":
+                exit_code = record.exit.exit_code
+    return history, run, exit_code, axes
