@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.stats import beta, norm, t
 
-from atrium.evaluation.estimates import (
+from atrium.stats.estimates import (
     Interval,
     interval_over_problems,
     mean_at_k,

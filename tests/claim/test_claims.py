@@ -20,8 +20,8 @@ from atrium.cli.app import main
 from atrium.cli.claim.computations import COMPUTATIONS
 from atrium.cli.claim.page import page
 from atrium.config.files import conf_folder
-from atrium.evaluation.estimates import Interval
 from atrium.runs.curve_outcomes import Fall
+from atrium.stats.estimates import Interval
 from atrium.sweep.files import find_definition, read_definition, shipped_names
 
 SEEDS, NUM_PROBLEMS, NUM_SAMPLES = (0, 1, 2, 3, 4), 40, 2

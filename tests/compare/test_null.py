@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atrium.compare.failures import exact_interval
+from atrium.stats.failures import exact_interval
 
 NULL = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "null_verdicts.py"))
 CELLS = {cell.name: cell for cell in NULL["cells"]()}

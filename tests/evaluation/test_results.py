@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from atrium.base.records import EvaluatedSample, FinishReason, Problem, VerdictKind
-from atrium.evaluation.estimates import macro_average, pass_hat_k, sampling_interval
 from atrium.evaluation.results import summarize, summarize_all
 from atrium.grading.grader import ENDLESS_THOUGHT
+from atrium.stats.estimates import macro_average, pass_hat_k, sampling_interval
 
 NUM_SAMPLES = 4
 CORRECT = np.array([[1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 1]], dtype=bool)

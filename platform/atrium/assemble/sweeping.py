@@ -23,12 +23,12 @@ from atrium.base.errors import PolicyDivergedError, Pruned, TrainingDivergedErro
 from atrium.base.metrics import NUM_TOKENS
 from atrium.base.processes import END_SIGNALS, stop_requests
 from atrium.base.recorded import read_object
-from atrium.compare.failures import fell_below_start
 from atrium.compare.outcomes import outcome_table, read_answers
 from atrium.runs.diagnosis import find_collapse
 from atrium.runs.reader import EvaluationPoint, read_evaluations, read_facts, read_metrics, read_steps
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState, StatusUnreadableError, read_status
+from atrium.stats.failures import fell_below_start
 from atrium.sweep.pruning import VALIDATION_SUFFIX, RunWatch
 from atrium.sweep.results import DIVERGED, FINISHED, PRUNED, SeedResult
 from atrium.sweep.runner import TrialRun

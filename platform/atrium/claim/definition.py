@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from atrium.base.section import Axis, Count, Positive, Section, Text
-from atrium.compare.power import POWER, power
 from atrium.runs.curve_outcomes import CurveOutcome
+from atrium.stats.power import POWER, power
 
 Scale = Literal["laptop", "day", "paper"]
 SCALES: tuple[Scale, ...] = ("laptop", "day", "paper")

@@ -14,8 +14,8 @@ from typing import Literal
 
 from atrium.claim.definition import Expectation, Scale
 from atrium.compare.verdicts import points, rounded_up
-from atrium.evaluation.estimates import Interval
 from atrium.runs.formatting import counted
+from atrium.stats.estimates import Interval
 
 Finding = Literal["for", "against", "open", "not_run", "not_read"]
 _PAPER: Mapping[Finding, str] = {

@@ -10,13 +10,13 @@ import numpy as np
 
 from atrium.base.errors import ConfigError
 from atrium.compare.arms import Arm
-from atrium.compare.ceilings import CeilingFit, fit_ceiling
 from atrium.compare.curve_contrasts import CurveContrast, curve_contrast, curve_value
 from atrium.compare.curve_index import recorded_curves
 from atrium.compare.curves import Axis, axis_values
-from atrium.compare.pairing import SeedPairing, pair_seeds
 from atrium.runs.curve_outcomes import CurveOutcome
 from atrium.runs.run_folder import RunFolder
+from atrium.stats.ceilings import CeilingFit, fit_ceiling
+from atrium.stats.pairing import SeedPairing, pair_seeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from atrium.compare.arms import Arm, are_same_method
-from atrium.compare.crossed import SHARES, CrossedMean, Uncertainty, Values, crossed_mean
 from atrium.compare.outcomes import OutcomeTable
-from atrium.compare.pairing import SeedPairing
 from atrium.compare.scored_arms import ScoredArms
-from atrium.compare.simultaneous import Family
 from atrium.compare.statistics import Comparison, compare_arms, verdict
 from atrium.compare.verdicts import Verdict
-from atrium.evaluation.estimates import Interval
 from atrium.runs.formatting import counted
+from atrium.stats.crossed import SHARES, CrossedMean, Uncertainty, Values, crossed_mean
+from atrium.stats.estimates import Interval
+from atrium.stats.pairing import SeedPairing
+from atrium.stats.simultaneous import Family
 
 MACRO = "macro average"
 MEAN = "mean"

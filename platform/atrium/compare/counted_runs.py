@@ -17,12 +17,12 @@ from typing import Literal
 from atrium.base.errors import ConfigError, RunFolderError
 from atrium.compare.default_choice import is_archived
 from atrium.compare.outcomes import AT_WORDS, At, EvaluatedRun, read_evaluated_run
-from atrium.compare.readings import is_diverged_outcome
 from atrium.runs.find import is_failed_start
 from atrium.runs.formatting import counted
 from atrium.runs.reader import RunOverview, read_overview
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import DIVERGED, FORMAT_VERSION, RunState, read_status
+from atrium.stats.readings import is_diverged_outcome
 
 VALIDATION = "validation"
 """What the names of validation problems hold."""

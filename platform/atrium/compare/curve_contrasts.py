@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from atrium.compare.curve_index import recorded_curves
-from atrium.compare.simultaneous import Family, SeedSpread
-from atrium.compare.unpaired import unpaired_spread
-from atrium.evaluation.estimates import Interval
 from atrium.runs.curve_outcomes import CurveOutcome
 from atrium.runs.run_folder import RunFolder
+from atrium.stats.estimates import Interval
+from atrium.stats.simultaneous import Family, SeedSpread
+from atrium.stats.unpaired import unpaired_spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

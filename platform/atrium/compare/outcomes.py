@@ -23,14 +23,14 @@ from atrium.base.errors import RunFolderError
 from atrium.base.recorded import read_object
 from atrium.base.records import CLUSTER
 from atrium.base.seeding import derive_seed
-from atrium.compare.clusters import cluster_numbers
-from atrium.compare.crossed import Values
 from atrium.compare.curve_index import recorded_curves
 from atrium.compare.curves import Axis, at_steps
-from atrium.evaluation.estimates import pass_at_k
 from atrium.runs.reader import EvaluationPoint, read_evaluations
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.sample_files import read_samples
+from atrium.stats.clusters import cluster_numbers
+from atrium.stats.crossed import Values
+from atrium.stats.estimates import pass_at_k
 
 
 class At(StrEnum):

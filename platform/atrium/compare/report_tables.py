@@ -13,16 +13,16 @@ import numpy as np
 from atrium.compare.arm_pairs import MACRO, MEAN, Pair
 from atrium.compare.confounds import confound_lines, environment_lines, shared_lines
 from atrium.compare.counted_runs import left_out_words
-from atrium.compare.crossed import CrossedMean, interval_of
 from atrium.compare.outcomes import AT_WORDS, common_answers
-from atrium.compare.pairing import ranges_text
-from atrium.compare.power import PLANNED_SEEDS
-from atrium.compare.robust import interquartile_of
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
 from atrium.compare.verdicts import points, rounded_up, signed
-from atrium.evaluation.estimates import Interval
 from atrium.method.windows import Window
 from atrium.runs.formatting import counted
+from atrium.stats.crossed import CrossedMean, interval_of
+from atrium.stats.estimates import Interval
+from atrium.stats.pairing import ranges_text
+from atrium.stats.power import PLANNED_SEEDS
+from atrium.stats.robust import interquartile_of
 
 NOTHING = "–"
 EQUAL_WINDOWS = "their windows [l, u] are equal"

@@ -22,14 +22,11 @@ from atrium.compare.arm_pairs import (
     score_of,
 )
 from atrium.compare.arms import Arm, Arms, are_same_method
-from atrium.compare.clusters import MIN_CLUSTERS, clusters_words, num_clusters
 from atrium.compare.compared_arms import compared_arms
 from atrium.compare.confounds import Recorded, read_confounds, read_environment
 from atrium.compare.counted_runs import VALIDATION, LeftOut, MissingRun, old_runs_note
-from atrium.compare.crossed import CrossedMean
 from atrium.compare.diverged_runs import answers_used, steps_used
 from atrium.compare.draws import draws_notes
-from atrium.compare.failures import FailureRate, fell_below_start
 from atrium.compare.judged_pairs import judge_pairs
 from atrium.compare.method_colours import places
 from atrium.compare.outcomes import (
@@ -39,12 +36,15 @@ from atrium.compare.outcomes import (
     outcome_table,
     read_answers,
 )
-from atrium.compare.pairing import ranges_text
 from atrium.compare.planned_seeds import PlannedArms, planned_arms
-from atrium.compare.power import Plan, plan
 from atrium.runs.find import started
 from atrium.runs.formatting import counted
 from atrium.runs.run_folder import RunFolder
+from atrium.stats.clusters import MIN_CLUSTERS, clusters_words, num_clusters
+from atrium.stats.crossed import CrossedMean
+from atrium.stats.failures import FailureRate, fell_below_start
+from atrium.stats.pairing import ranges_text
+from atrium.stats.power import Plan, plan
 
 MEASURES = (MEAN, PASS)
 _UNEQUAL = 0.1

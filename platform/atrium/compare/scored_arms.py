@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from atrium.compare.clusters import sources_words
-from atrium.compare.crossed import Values
-from atrium.compare.pairing import SeedPairing, pair_seeds
-from atrium.compare.robust import mean_scores
-from atrium.compare.simultaneous import Family, SeedSpread, moderated_spreads, shown_best
 from atrium.compare.statistics import arms_difference, verdict_on
 from atrium.compare.verdicts import Verdict
+from atrium.stats.clusters import sources_words
+from atrium.stats.crossed import Values
+from atrium.stats.pairing import SeedPairing, pair_seeds
+from atrium.stats.robust import mean_scores
+from atrium.stats.simultaneous import Family, SeedSpread, moderated_spreads, shown_best
 
 
 class Contrast(NamedTuple):

@@ -19,9 +19,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from atrium.compare import verdicts
-from atrium.compare.crossed import SHARES, CrossedMean, crossed_mean
-from atrium.compare.power import Exam
-from atrium.compare.robust import (
+from atrium.compare.verdicts import Verdict, judged
+from atrium.stats.crossed import SHARES, CrossedMean, crossed_mean
+from atrium.stats.estimates import Interval
+from atrium.stats.power import Exam
+from atrium.stats.robust import (
     MIN_SEEDS_BOOTSTRAP,
     MIN_SEEDS_IQM,
     bootstrap_interval,
@@ -30,10 +32,8 @@ from atrium.compare.robust import (
     permutation_p_value,
     probability_of_improvement,
 )
-from atrium.compare.simultaneous import SINGLE, Family, SeedSpread
-from atrium.compare.unpaired import unpaired_difference
-from atrium.compare.verdicts import Verdict, judged
-from atrium.evaluation.estimates import Interval
+from atrium.stats.simultaneous import SINGLE, Family, SeedSpread
+from atrium.stats.unpaired import unpaired_difference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,10 +24,10 @@ from atrium.base.seeding import derive_seed
 from atrium.engines.declaration import WaveSize
 from atrium.engines.engine import Engine, GenerationRequest, SamplingParams
 from atrium.evaluation.collection import Collection, Watch
-from atrium.evaluation.estimates import Values
 from atrium.evaluation.majority import majority_at
 from atrium.evaluation.results import Results, summarize
 from atrium.grading.grader import Grader
+from atrium.stats.estimates import Values
 
 _SMALL_WAVES = WaveSize()
 

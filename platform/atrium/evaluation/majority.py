@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from atrium.base.records import EvaluatedSample, FinishReason, Verdict, VerdictKind
-from atrium.evaluation.estimates import Values
+from atrium.stats.estimates import Values
 
 Compare = Callable[[str, str], Future[Verdict]]
 """Starts comparing two extracted answers; `correct` means that they are equal."""

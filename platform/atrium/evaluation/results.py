@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atrium.base.records import EvaluatedSample, FinishReason, VerdictKind
-from atrium.evaluation.estimates import (
+from atrium.grading.grader import ENDLESS_THOUGHT
+from atrium.stats.estimates import (
     Counts,
     Interval,
     Values,
@@ -27,7 +28,6 @@ from atrium.evaluation.estimates import (
     pass_hat_k,
     sampling_interval,
 )
-from atrium.grading.grader import ENDLESS_THOUGHT
 
 Results = dict[str, Any]
 """Numbers, null, and lists and dictionaries of them."""

@@ -43,9 +43,9 @@ from atrium.sweep.study import SweepStudies
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from atrium.compare.crossed import CrossedMean
     from atrium.compare.statistics import Comparison
     from atrium.compare.verdicts import Verdict
+    from atrium.stats.crossed import CrossedMean
 
 Answer = dict[str, Any]
 
@@ -216,7 +216,7 @@ def arm_sentence(arm: Mapping[str, Any]) -> str:
 
 def verdict_on(runs: Sequence[FinalRun], names: Mapping[str, str]) -> Answer:
     """Every candidate against the baseline, from the runs of all arms; `names` by role."""
-    from atrium.compare.clusters import sources_words
+    from atrium.stats.clusters import sources_words
 
     seeds = paired_seeds(runs)
     counted = [run for run in runs if run.seed in seeds]
@@ -273,9 +273,9 @@ def _compared(runs: Sequence[FinalRun], *, diverged_are_wrong: bool = False) -> 
     """Every candidate with the baseline, by role, on the seeds that all share; runs in the order of seeds."""
     import numpy as np
 
-    from atrium.compare.robust import mean_scores
-    from atrium.compare.simultaneous import Family, moderated_spreads
     from atrium.compare.statistics import compare_arms
+    from atrium.stats.robust import mean_scores
+    from atrium.stats.simultaneous import Family, moderated_spreads
 
     def shares(run: FinalRun, benchmark: str) -> Sequence[float]:
         assert run.result is not None
@@ -314,7 +314,7 @@ def _clusters(runs: Sequence[FinalRun]) -> list[list[int] | None]:
 
 def _arm(name: str, runs: Sequence[FinalRun], mean: CrossedMean) -> Answer:
     """The mean over the seeds that are compared, and rates over all runs that have an outcome."""
-    from atrium.compare.robust import interquartile_of
+    from atrium.stats.robust import interquartile_of
 
     results = [run.result for run in runs if run.result is not None]
     collapsed = None
@@ -332,7 +332,7 @@ def _arm(name: str, runs: Sequence[FinalRun], mean: CrossedMean) -> Answer:
 
 
 def _rate(seeds: Sequence[int], num_runs: int) -> Answer:
-    from atrium.compare.failures import FailureRate
+    from atrium.stats.failures import FailureRate
 
     rate = FailureRate(seeds=tuple(seeds), num_runs=num_runs)
     return {

@@ -12,14 +12,14 @@ import numpy as np
 from atrium.base.errors import ConfigError, RunFolderError
 from atrium.compare.arm_pairs import Pair
 from atrium.compare.confounds import confound_lines, environment_lines, shared_lines
-from atrium.compare.crossed import SHARES, CrossedMean, crossed_mean, interval_of
 from atrium.compare.dashboard.watcher import Watcher
 from atrium.compare.outcomes import At, OutcomeTable
-from atrium.compare.power import Plan
 from atrium.compare.report_tables import best_line, plan_line
 from atrium.compare.run_comparison import ArmScores, RunsComparison, compare_runs
 from atrium.compare.verdicts import headline
-from atrium.evaluation.estimates import Interval
+from atrium.stats.crossed import SHARES, CrossedMean, crossed_mean, interval_of
+from atrium.stats.estimates import Interval
+from atrium.stats.power import Plan
 
 Answer = dict[str, Any]
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atrium.compare.crossed import Values, interval_of
 from atrium.compare.curves import GroupCurve
 from atrium.compare.figures.style import (
     BLACK,
@@ -30,8 +29,9 @@ from atrium.compare.figures.style import (
 )
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
 from atrium.compare.verdicts import signed
-from atrium.evaluation.estimates import Interval
 from atrium.method.windows import Window
+from atrium.stats.crossed import Values, interval_of
+from atrium.stats.estimates import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from atrium.compare.failures import exact_interval, fell_below_start
+from atrium.stats.failures import exact_interval, fell_below_start
 
 
 @pytest.mark.parametrize(("count", "num"), [(0, 5), (2, 5), (5, 5), (1, 1), (17, 200)])

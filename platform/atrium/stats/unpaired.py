@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from atrium.compare.crossed import (
+from atrium.stats.crossed import (
     CrossedMean,
     Squares,
     Values,
@@ -27,7 +27,7 @@ from atrium.compare.crossed import (
     pooled_degrees,
     squares_of,
 )
-from atrium.compare.simultaneous import SINGLE, Family, SeedSpread
+from atrium.stats.simultaneous import SINGLE, Family, SeedSpread
 
 
 def unpaired_difference(

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincinv
 
-from atrium.compare.crossed import crossed_mean
-from atrium.evaluation.estimates import Interval
+from atrium.stats.crossed import crossed_mean
+from atrium.stats.estimates import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, least_squares
 from scipy.special import fdtri
 
-from atrium.evaluation.estimates import Interval
+from atrium.stats.estimates import Interval
 
 Column = NDArray[np.float64]
 

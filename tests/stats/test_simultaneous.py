@@ -7,8 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import stdtrit
 
-from atrium.compare.crossed import crossed_mean
-from atrium.compare.simultaneous import SINGLE, Family, moderated_spreads, shown_best
+from atrium.stats.crossed import crossed_mean
+from atrium.stats.simultaneous import SINGLE, Family, moderated_spreads, shown_best
 
 
 def test_a_single_difference_has_students_point_and_several_have_bonferronis():

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from atrium.compare.robust import (
+from atrium.stats.robust import (
     bootstrap_interval,
     interquartile_mean,
     permutation_p_value,

@@ -18,7 +18,7 @@ from typing import Literal
 
 from scipy.special import chdtri, nctdtr, ndtr, stdtrit
 
-from atrium.compare.crossed import VarianceComponents
+from atrium.stats.crossed import VarianceComponents
 
 POWER = ASSURANCE = 0.8
 PLANNED_SEEDS = (3, 5, 10, 20)

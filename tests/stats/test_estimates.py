@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atrium.evaluation.estimates import (
+from atrium.stats.estimates import (
     Interval,
     interval_over_problems,
     macro_average,

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
-from atrium.compare.crossed import Values
-from atrium.evaluation.estimates import Interval
+from atrium.stats.crossed import Values
+from atrium.stats.estimates import Interval
 
 MIN_SEEDS_IQM = 4
 MIN_SEEDS_PERMUTATION = 6

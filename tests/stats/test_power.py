@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from atrium.compare.crossed import VarianceComponents, crossed_mean
-from atrium.compare.power import (
+from atrium.stats.crossed import VarianceComponents, crossed_mean
+from atrium.stats.power import (
     assured_error,
     detectable_difference,
     num_seeds_needed,

@@ -15,7 +15,7 @@ One seed has neither interval: it says nothing about other seeds. `new_problems`
 interval of this checkpoint for other problems.
 
 Near the ends of the scale few problems carry all of the variance, or none does. The ends of an interval for
-a share are therefore drawn as if one more problem had been seen, as in `evaluation.estimates`; those of a
+a share are therefore drawn as if one more problem had been seen, as in `stats.estimates`; those of a
 difference are where its values do not vary at all, so that two checkpoints which are always wrong have an
 interval too.
 
@@ -42,9 +42,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from atrium.compare.clusters import MIN_CLUSTERS, degrees_of_freedom, num_clusters, variance_of_mean
-from atrium.compare.simultaneous import SINGLE, Family, SeedSpread
-from atrium.evaluation.estimates import Interval
+from atrium.stats.clusters import MIN_CLUSTERS, degrees_of_freedom, num_clusters, variance_of_mean
+from atrium.stats.estimates import Interval
+from atrium.stats.simultaneous import SINGLE, Family, SeedSpread
 
 Values = NDArray[np.float64]
 

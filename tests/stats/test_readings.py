@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from atrium.compare.crossed import crossed_mean
 from atrium.compare.planned_seeds import SeedPlan
-from atrium.compare.readings import as_always_wrong
-from atrium.compare.simultaneous import SINGLE
 from atrium.compare.verdicts import judged, under_both_readings
-from atrium.evaluation.estimates import Interval
+from atrium.stats.crossed import crossed_mean
+from atrium.stats.estimates import Interval
+from atrium.stats.readings import as_always_wrong
+from atrium.stats.simultaneous import SINGLE
 
 ABOVE, AROUND, BELOW = Interval(0.01, 0.1), Interval(-0.02, 0.1), Interval(-0.2, -0.1)
 

@@ -7,8 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import expit, stdtrit
 
-from atrium.compare.crossed import SHARES, crossed_mean
-from atrium.evaluation.estimates import interval_over_problems
+from atrium.stats.crossed import SHARES, crossed_mean
+from atrium.stats.estimates import interval_over_problems
 
 DRIFT_SHARE = 5.6
 """Variance of a seeds' mean over that of the problems' mean, where ignoring seeds covers about 60 %."""

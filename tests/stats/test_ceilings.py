@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from atrium.compare.ceilings import fit_ceiling
+from atrium.stats.ceilings import fit_ceiling
 
 
 def made_curve(ceiling, *, until, steepness=2.0, noise=0.01, num=60, seed=0):

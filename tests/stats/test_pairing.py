@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from atrium.compare.pairing import pair_seeds
 from atrium.compare.statistics import compare_arms, verdict_on
-from atrium.compare.unpaired import unpaired_difference
+from atrium.stats.pairing import pair_seeds
+from atrium.stats.unpaired import unpaired_difference
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from atrium.compare.clusters import cluster_numbers, degrees_of_freedom, variance_of_mean
-from atrium.compare.crossed import crossed_mean
+from atrium.stats.clusters import cluster_numbers, degrees_of_freedom, variance_of_mean
+from atrium.stats.crossed import crossed_mean
 
 CLUSTERS = np.array([0, 0, 0, 0, 1, 1, 2, 3, 3, 4, 5])
 

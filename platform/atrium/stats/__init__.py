@@ -1,0 +1,1 @@
+"""Statistics on arrays, by numpy and scipy alone: estimates, intervals, power. Nothing here reads a run."""
