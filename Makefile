@@ -148,7 +148,7 @@ test-gpu: install-dev ## Run the tests that need an NVIDIA GPU
 	@$(RUN_PYTHON) -m pytest -q -m gpu tests/gpu $(ARGS)
 
 attack: install-dev ## Wrong settings and command lines, damaged files and kills by the hundred; writes docs/guarantees.md
-	@$(TEST_ENVIRONMENT) $(RUN_PYTHON) -m tests.attack --write $(call setting,MUTATIONS,--mutations=) $(call setting,KILLS,--kills=) $(call setting,DAMAGES,--damages=) \
+	@$(TEST_ENVIRONMENT) $(RUN_PYTHON) -m benchmarks.attack --write $(call setting,MUTATIONS,--mutations=) $(call setting,KILLS,--kills=) $(call setting,DAMAGES,--damages=) \
 		$(call setting,HOSTILE,--hostile=) $(call setting,SEED,--seed=) $(ARGS)
 
 same: install-dev ## Show that this checkout computes and prints what a commit did: make same BASE=HEAD

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 import pyarrow.parquet as pq
-from tests.attack.outcomes import Attempt, Outcome
+from benchmarks.attack.outcomes import Attempt, Outcome
 from tests.benchmark_files import small_suite
 
 from atrium.base.json_lines import read_json_lines

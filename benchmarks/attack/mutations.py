@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.attack.commands import HANG_S, Hung, in_time
-from tests.attack.outcomes import Attempt, Outcome, judge
+from benchmarks.attack.commands import HANG_S, Hung, in_time
+from benchmarks.attack.outcomes import Attempt, Outcome, judge
 
 from atrium.base.errors import ConfigError
 from atrium.base.nested import flattened

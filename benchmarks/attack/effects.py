@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from tests.attack.outcomes import Attempt, Outcome
+from benchmarks.attack.outcomes import Attempt, Outcome
 
 from atrium.assemble.training import run_training
 from atrium.base.errors import AtriumError, ConfigError

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests.attack.commands import said_by
-from tests.attack.kills import TRAIN
-from tests.attack.outcomes import Attempt, Outcome
+from benchmarks.attack.commands import said_by
+from benchmarks.attack.kills import TRAIN
+from benchmarks.attack.outcomes import Attempt, Outcome
 
 from atrium.runs.find import list_runs
 from atrium.runs.layout import remove

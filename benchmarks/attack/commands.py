@@ -8,7 +8,7 @@ import signal
 import traceback
 from collections.abc import Iterator, Sequence
 
-from tests.attack.outcomes import Outcome, judge
+from benchmarks.attack.outcomes import Outcome, judge
 
 from atrium.base.processes import bounded_memory
 from atrium.cli import main

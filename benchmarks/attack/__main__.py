@@ -24,8 +24,8 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.attack import damage, effects, hostile, kills, mutations
-from tests.attack.outcomes import Attempt, Outcome, table
+from benchmarks.attack import damage, effects, hostile, kills, mutations
+from benchmarks.attack.outcomes import Attempt, Outcome, table
 
 import atrium
 

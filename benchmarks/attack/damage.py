@@ -13,9 +13,9 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.attack.commands import said_by
-from tests.attack.kills import TRAIN
-from tests.attack.outcomes import Attempt, Outcome
+from benchmarks.attack.commands import said_by
+from benchmarks.attack.kills import TRAIN
+from benchmarks.attack.outcomes import Attempt, Outcome
 
 from atrium.runs.find import list_runs
 from atrium.runs.layout import remove
