@@ -134,6 +134,7 @@ def test_a_divergence_is_its_window_and_a_surrogate_its_formula(parts: Path):
     assert lower < 1.0 < upper
 
 
+@pytest.mark.full
 def test_a_run_trains_with_parts_of_ones_own_and_asks_for_them_again(own: Path):
     typed = ["debug=tiny_steps", "algorithm=./exponential_gate.yaml", "reward=./shortest_first.yaml"]
     atrium(own, "train", "--plugin", "my_parts.py", *typed, "checkpoint.every_num_steps=1")

@@ -101,6 +101,7 @@ def test_gvpo_mixes_live_and_stored_completions_and_compares_with_its_own_policy
     assert {0, 1, 2} <= set(versions)
 
 
+@pytest.mark.full
 def test_a_run_on_stored_rollouts_resumes_bit_for_bit(runs, recorded):
     lines = (
         "algorithm=gvpo_offpolicy",

@@ -93,6 +93,7 @@ def test_a_stale_batch_has_ratios_even_in_its_only_update(runs):
     assert abs(ratios[0] - 1.0) < 1e-3 < ratios[1] - 1.0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", [1, 3])
 def test_a_lagged_run_killed_and_resumed_equals_an_undisturbed_one(runs, undisturbed, same_record, step):
     folder = runs.killed_after(step, *LAGGED, f"experiment_name=lagged-{step}")
@@ -128,6 +129,7 @@ def test_a_batch_is_as_old_as_the_updates_of_the_steps_that_it_waited_for(deep):
     assert max(step[MISMATCH_MAX.name] for step in steps) < 1e-4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", [1, 4])
 def test_a_deeply_lagged_run_killed_and_resumed_equals_an_undisturbed_one(runs, deep, same_record, step):
     folder = runs.killed_after(step, *DEEP, "num_steps=6", f"experiment_name=deep-{step}")
@@ -136,6 +138,7 @@ def test_a_deeply_lagged_run_killed_and_resumed_equals_an_undisturbed_one(runs, 
     same_record(folder, deep, step=6)
 
 
+@pytest.mark.full
 def test_a_finished_run_that_is_extended_is_the_longer_run(runs, deep, same_record):
     folder = runs.train(*DEEP, "num_steps=4", "experiment_name=deep_short")
     runs.resume(folder, "num_steps=6")
@@ -239,6 +242,7 @@ def test_with_weights_that_do_not_move_every_ratio_of_an_old_batch_is_one(runs):
         assert step[OUTSIDE_BEFORE_UPDATE_FRAC.name] == 0.0
 
 
+@pytest.mark.full
 def test_run_recorded_with_engines_beside_it_is_resumed_inside_to_the_same_end(
     runs, undisturbed, same_record, capsys
 ):
@@ -323,11 +327,13 @@ def test_next_batch_is_requested_before_the_last_one_is_compared(runs, served, m
     assert found == [True, True]
 
 
+@pytest.mark.full
 def test_served_run_killed_and_resumed_equals_an_undisturbed_one(runs, served, same_record):
     folder = runs.killed_after(2, *SERVED, "experiment_name=served_killed")
     same_record(runs.resume(folder), served, step=4)
 
 
+@pytest.mark.full
 def test_three_batches_at_a_time_are_those_that_are_sampled_one_after_the_other(runs, served, same_record):
     """Weights that cannot be kept make each batch wait for the one before it."""
     deep = (*SERVED, "rollout.lag=3", "num_steps=6")
@@ -343,6 +349,7 @@ def test_three_batches_at_a_time_are_those_that_are_sampled_one_after_the_other(
     same_record(runs.resume(killed), folder, step=6)
 
 
+@pytest.mark.full
 def test_continuous_sampling_records_versions_and_drops_what_is_too_old(runs, served, monkeypatch):
     monkeypatch.setenv("STAND_IN_DELAY_S", "0.3")
     line = (*SERVED, "rollout.continuous=true", "num_steps=6", "experiment_name=continuous")

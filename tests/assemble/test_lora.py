@@ -50,6 +50,7 @@ def test_a_checkpoint_is_a_plain_policy_and_the_optimizer_knows_adapters_only(un
     assert json.loads((folder / "policy" / "adapter" / "adapter_config.json").read_text())["r"] == 4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", [1, 3])
 def test_a_run_with_adapters_killed_and_resumed_equals_an_undisturbed_one(
     runs, undisturbed, same_record, step
@@ -89,6 +90,7 @@ def test_export_writes_the_merged_policy_or_the_adapters(runs, undisturbed, tmp_
     assert "PeftModel" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_adapters_learn_the_built_in_task(runs):
     folder = runs.train(
         "model.lora={rank: 8, alpha: 16}",

@@ -19,6 +19,7 @@ JUDGE_CORRECTNESS = ("dapo", "eighty_twenty", "fipo")
 """Their groups train where some answers are right and some wrong; the debug model's are all wrong."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_trains_for_three_steps(runs, preset):
     folder = runs.train(

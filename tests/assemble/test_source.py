@@ -124,6 +124,7 @@ def test_changed_prompts_are_named_at_resume(runs, begun):
         runs.resume(folder)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_recorded", [True, False])
 def test_run_resumed_after_midnight_goes_on_with_the_prompts_of_its_start(
     runs, first_source, tmp_path, monkeypatch, is_recorded

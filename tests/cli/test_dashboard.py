@@ -130,6 +130,7 @@ def test_a_client_that_takes_nothing_of_an_answer_is_cut_off():
         holds_none(server)
 
 
+@pytest.mark.full
 def test_it_serves_until_it_is_interrupted(tmp_path):
     command = [sys.executable, "-m", "atrium", "dashboard", "--runs-dir", str(tmp_path), "--port", "0"]
     process = subprocess.Popen(

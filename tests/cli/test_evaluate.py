@@ -95,6 +95,7 @@ def test_a_checkpoint_gets_the_rows_and_scores_that_its_run_gave_it(evaluate, tr
     assert "tokens/s" in printed
 
 
+@pytest.mark.full
 def test_an_evaluation_whose_process_died_goes_on_and_ends_with_the_same_rows(evaluate, trained, runs_dir):
     folder, _ = evaluate("--run", trained.path.name, "evaluation.num_samples=4")
     whole, scores = rows_of(folder), folder.evaluations_file.read_text()
@@ -152,6 +153,7 @@ def test_a_suite_gets_scores_for_each_benchmark_and_their_macro_average(evaluate
     assert "not evaluation.max_new_tokens=5000" in folder.log_file.read_text()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_done", [1, 3])
 def test_a_suite_goes_on_after_any_of_its_benchmarks_and_a_finished_one_stays_finished(
     evaluate, runs_dir, tmp_path, num_done

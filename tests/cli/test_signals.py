@@ -38,6 +38,7 @@ def _ended(process):
     return process.returncode, said.splitlines()[-1]
 
 
+@pytest.mark.full
 def test_a_signal_while_torch_is_loaded_ends_in_one_line(tmp_path):
     process = _started(tmp_path)
     process.send_signal(signal.SIGTERM)
@@ -46,6 +47,7 @@ def test_a_signal_while_torch_is_loaded_ends_in_one_line(tmp_path):
     assert "stopped" in said
 
 
+@pytest.mark.full
 def test_a_signal_while_the_parts_are_built_is_recorded_in_the_folder(tmp_path):
     process = _started(tmp_path)
     deadline = time.monotonic() + _PATIENCE_S

@@ -145,6 +145,7 @@ def test_config_prints_what_a_run_would_store(begun, capsys):
     assert json.loads(capsys.readouterr().out) == json.loads(to_json(compose(["seed=3"])))
 
 
+@pytest.mark.full
 def test_a_multirun_begins_every_job_and_writes_only_below_the_runs(begun, tmp_path, capsys):
     configs, _ = begun
     assert (
@@ -158,6 +159,7 @@ def test_a_multirun_begins_every_job_and_writes_only_below_the_runs(begun, tmp_p
     assert all(path.startswith("runs/.cache/multirun/") for path in _written(tmp_path))
 
 
+@pytest.mark.full
 def test_each_run_of_a_multirun_records_a_command_that_repeats_it(begun, monkeypatch):
     configs, _ = begun
     commands = []
@@ -176,6 +178,7 @@ def test_each_run_of_a_multirun_records_a_command_that_repeats_it(begun, monkeyp
     assert configs == first * 2
 
 
+@pytest.mark.full
 def test_a_multirun_goes_on_after_an_error_and_ends_with_its_code(begun, capsys):
     configs, errors = begun
     errors[0] = DataError("the dataset is missing")
@@ -184,6 +187,7 @@ def test_a_multirun_goes_on_after_an_error_and_ends_with_its_code(begun, capsys)
     assert capsys.readouterr().err == "error: the dataset is missing\n"
 
 
+@pytest.mark.full
 def test_an_interrupted_multirun_stops(begun):
     configs, errors = begun
     errors[0] = Interrupted("stopped after step 3")
@@ -191,6 +195,7 @@ def test_an_interrupted_multirun_stops(begun):
     assert [config.seed for config in configs] == [0]
 
 
+@pytest.mark.full
 def test_a_defect_in_a_multirun_keeps_its_traceback_and_repeats_no_job(begun):
     configs, errors = begun
     errors[1] = ZeroDivisionError()

@@ -72,6 +72,7 @@ def test_random_weights_need_an_architecture():
         compose(["model=hub", "model.source=somebody/model", "model.weights=random"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SOURCES)
 def test_an_experiment_names_all_its_methods_in_lines_that_compose(name):
     text = (conf_folder() / "experiment" / f"{name}.yaml").read_text(encoding="utf-8").replace("\\\n#", "")

@@ -146,6 +146,7 @@ def test_server_goes_back_to_the_weights_of_a_batch_that_is_requested_late(start
     assert found == expected_completions(engine, 1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_killed_or_hung_server_is_restarted_and_changes_no_result(start, policy, number):
     """Servers are lost at random moments of batches; about 8 s."""
@@ -378,6 +379,7 @@ def test_lost_server_at_an_address_ends_the_run_after_the_timeout(start, folders
         list(generations)
 
 
+@pytest.mark.full
 def test_killed_trainer_leaves_no_server_and_no_folder(folders, tmp_path):
     weights, sockets, logs = folders
     (weights / "model").mkdir()

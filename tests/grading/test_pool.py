@@ -158,6 +158,7 @@ def test_an_endless_comparison_ends_at_the_deadline_and_the_pool_goes_on():
         assert eventually(lambda: not is_alive(first))
 
 
+@pytest.mark.full
 def test_a_job_whose_processes_are_all_killed_in_the_middle_is_done_by_others():
     with GraderPool(MathVerifier(num_workers=1, timeout_s=5.0, memory_limit_mb=512)) as grader:
         others = set(graders_of(os.getpid()))
@@ -174,6 +175,7 @@ def test_a_job_whose_processes_are_all_killed_in_the_middle_is_done_by_others():
         assert grader.grade(r"\boxed{x\log x+99x}", r"x(99+\log x)").is_correct
 
 
+@pytest.mark.full
 def test_a_job_at_which_two_workers_are_killed_fails_alone(patient: GraderPool):
     the_worker(patient)
     doomed = patient.submit(ENDLESS, "x+1")
@@ -189,6 +191,7 @@ def test_a_job_at_which_two_workers_are_killed_fails_alone(patient: GraderPool):
     assert waiting.result(timeout=PATIENCE_S).is_correct
 
 
+@pytest.mark.full
 def test_an_idle_worker_that_was_killed_is_replaced_unnoticed(patient: GraderPool):
     for number in range(8):
         os.kill(the_worker(patient), signal.SIGKILL)
@@ -196,6 +199,7 @@ def test_an_idle_worker_that_was_killed_is_replaced_unnoticed(patient: GraderPoo
         assert patient.grade(answer, rf"x({number}+\log x)").is_correct
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what only Linux tells of a process")
 def test_asking_a_template_that_was_killed_for_a_worker_leaves_no_socket_open():
     template = Template(memory_limit_mb=512, timeout_s=5.0)
@@ -283,6 +287,7 @@ def test_closing_while_the_processes_start_leaves_none():
     assert eventually(lambda: set(graders_of(os.getpid())) <= others)
 
 
+@pytest.mark.full
 def test_no_job_is_lost_or_done_twice_while_workers_are_killed_at_random():
     outcomes: list[list[Outcome]] = [[] for _ in range(60)]
     supervisor = Supervisor(num_workers=2, timeout_s=20.0, memory_limit_mb=512)

@@ -90,6 +90,7 @@ def is_gone(pid):
         return True
 
 
+@pytest.mark.full
 def test_every_rank_is_started_once_and_knows_its_place(folder, launch):
     assert launch("work") == []
     for rank in (0, 1):
@@ -137,6 +138,7 @@ def test_a_rendezvous_that_nobody_can_reach_is_said_in_one_line(monkeypatch):
         Meeting(NodeSettings(num_processes=1, num_nodes=2, rendezvous=nowhere))
 
 
+@pytest.mark.full
 def test_a_killed_rank_ends_the_run_which_names_it_and_leaves_no_process(folder, launch):
     with pytest.raises(RankError, match=r"rank 1 was killed by SIGKILL.*logs of all ranks are in") as ended:
         launch("kill")
@@ -147,6 +149,7 @@ def test_a_killed_rank_ends_the_run_which_names_it_and_leaves_no_process(folder,
     assert status.error == "rank 1 was killed by SIGKILL (from outside, or for want of memory)"
 
 
+@pytest.mark.full
 def test_ranks_start_again_as_often_as_they_may_and_it_is_said_why(folder, launch):
     said = launch("once", max_restarts=2)
     assert len(said) == 1
@@ -161,6 +164,7 @@ def test_a_mistake_of_the_user_is_said_once_and_never_tried_again(folder, launch
     assert not (folder.path / "seen-0-1.json").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
 def test_a_signal_is_passed_on_and_stops_all_ranks_for_good(folder, launch, number):
     def ask():
@@ -234,6 +238,7 @@ def test_nodes_agree_on_the_folder_of_the_first_and_refuse_other_settings(tmp_pa
         agreed_folder(third, pytest.fail, "b")
 
 
+@pytest.mark.full
 def test_nodes_that_do_not_share_a_disk_are_told_so(tmp_path):
     settings = NodeSettings(
         num_processes=1, num_nodes=2, rendezvous=f"localhost:{free_port()}", timeout_s=60.0
@@ -244,6 +249,7 @@ def test_nodes_that_do_not_share_a_disk_are_told_so(tmp_path):
         agreed_folder(second, pytest.fail, "a")
 
 
+@pytest.mark.full
 def test_a_node_that_waits_in_vain_for_others_says_so(folder):
     settings = NodeSettings(
         num_processes=1, num_nodes=2, rendezvous=f"localhost:{free_port()}", timeout_s=1.0
@@ -254,6 +260,7 @@ def test_a_node_that_waits_in_vain_for_others_says_so(folder):
     assert read_status(folder.status_file).state == "failed_start"
 
 
+@pytest.mark.full
 def test_a_node_that_waits_for_others_can_be_stopped(folder):
     port = free_port()
     settings = NodeSettings(num_processes=1, num_nodes=2, rendezvous=f"localhost:{port}", timeout_s=250.0)

@@ -166,6 +166,7 @@ def test_a_divergence_of_the_ratio_needs_no_more_than_its_window(compose_method,
     assert steps[0].output.details.dropped_BT.any()
 
 
+@pytest.mark.full
 def test_a_class_that_is_declared_before_the_settings_are_read_trains(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     settings = ["algorithm=sapo", "algorithm.surrogate.kind=exponential_gate"]

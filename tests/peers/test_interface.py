@@ -188,6 +188,7 @@ def run(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.full
 def test_methods_load_without_the_extra_train_and_name_scipy_where_it_is_missing():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     packages = {re.split(r"[^\w-]", line)[0] for line in project["optional-dependencies"]["train"]}

@@ -25,6 +25,7 @@ def test_a_ceiling_that_a_curve_shows_is_found(ceiling, steepness):
     assert found.steepness == pytest.approx(steepness, rel=0.15)
 
 
+@pytest.mark.full
 def test_intervals_hold_the_ceiling_about_as_often_as_they_say():
     curves = (made_curve(0.7, until=5000.0, seed=seed) for seed in range(12))
     held = [

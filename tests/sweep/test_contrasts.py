@@ -146,6 +146,7 @@ def test_a_report_compares_families_where_they_are_equally_far(reported):
     assert "<!-- other -->" in (folder / "families.svg").read_text()
 
 
+@pytest.mark.full
 def test_families_along_a_setting_are_compared_at_the_values_that_they_share(reported):
     members = {"ratio": ["narrow", "wide"], "other": ["other"]}
     arms = DEFINITION["arms"] | {"other": {"algorithm": "atr", "divergence.delta": 0.05}}
@@ -158,6 +159,7 @@ def test_families_whose_arms_lack_an_outcome_are_not_compared(reported):
     assert reported(families=FAMILIES, num_steps=3)[0]["families"] is None
 
 
+@pytest.mark.full
 def test_a_verdict_says_where_predictions_were_not_committed_before_the_first_run(reported):
     assert "were not committed before the first run" in reported()[1]
 

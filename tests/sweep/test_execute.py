@@ -115,6 +115,7 @@ def test_a_pruned_run_is_marked_so_and_stays_so(runs_dir):
     assert again == result
 
 
+@pytest.mark.full
 def test_a_run_that_was_cut_short_goes_on_in_its_folder_and_ends_the_same(two_seeds, runs_dir):
     def fail(step):
         if step == 2:

@@ -169,6 +169,7 @@ def run_scripted(tmp_path):
     return run
 
 
+@pytest.mark.full
 def test_importances_find_the_parameter_that_matters(run_scripted):
     content, folder = run_scripted(sampler={"kind": "random"}, trials=12)
     assert content["importances"]["divergence.delta"] > 0.9
@@ -177,6 +178,7 @@ def test_importances_find_the_parameter_that_matters(run_scripted):
     assert not (folder / "curve.csv").exists()
 
 
+@pytest.mark.full
 def test_two_objectives_give_a_front_and_no_winner(run_scripted):
     objectives = [
         {"metric": "mean_at_k", "direction": "maximize"},

@@ -81,6 +81,7 @@ def test_a_journal_that_is_removed_is_not_begun_anew(journal, define):
     assert not journal.path.exists()
 
 
+@pytest.mark.full
 def test_a_locked_database_stops_the_worker_with_a_message(tmp_path, define, monkeypatch):
     monkeypatch.setattr(module, "_LOCK_TIMEOUT_S", 0.2)
     storage = SweepStorage(storage_url("sqlite", tmp_path))
