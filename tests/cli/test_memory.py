@@ -15,11 +15,11 @@ from atrium.base.records import MemoryItem, Phase
 from atrium.cli import main
 from atrium.config.compose import compose
 from atrium.engines.collate import RolloutRows
+from atrium.method.batch import Batch
 from atrium.models.architecture import random_shape
 from atrium.models.lora import add_lora
 from atrium.models.policy import build_random_policy, write_policy
 from atrium.models.tiny import build_tiny_policy, build_tokenizer
-from atrium.objective.batch import Batch
 from atrium.objective.objective import ObjectiveState
 from atrium.planning import memory
 from atrium.planning.memory import (

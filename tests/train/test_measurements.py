@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from atrium.base import metrics
-from atrium.objective.ratio_histogram import NUM_BINS, SIGNS, count_ratios
+from atrium.method.ratio_histogram import NUM_BINS, SIGNS, count_ratios
 from atrium.train.measure.measurements import Measurements
 
 

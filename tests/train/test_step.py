@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from atrium.base.errors import CheckpointError, TrainingDivergedError
+from atrium.method.state_divergences import STATE_DIVERGENCES
 from atrium.models.settings import TinyModelSettings
-from atrium.objective.state_divergences import STATE_DIVERGENCES
 from atrium.train.settings import AdamWSettings
 from atrium.train.update.divergence_meter import DivergenceMeter
 from atrium.train.update.optimizer import PolicyOptimizer

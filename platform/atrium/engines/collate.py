@@ -16,7 +16,7 @@ from torch import Tensor
 
 from atrium.base.records import Completion, Rollout, RolloutGroup
 from atrium.base.seeding import derive_seed
-from atrium.objective.batch import Batch
+from atrium.method.batch import Batch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ of the sample's seed and the position: batching, order and neighbours cannot cha
 
 Axes: N rows, T positions, V vocabulary, S stop tokens.
 
-The hash is the output function and increment of SplitMix64; see `atrium.objective.selection`.
+The hash is the output function and increment of SplitMix64; see `atrium.method.selection`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from atrium.base.errors import EngineError
 from atrium.base.records import TokenIds
 from atrium.engines.engine import GenerationRequest, SamplingParams
-from atrium.objective.selection import INCREMENT, mix, shift_right, signed
+from atrium.method.selection import INCREMENT, mix, shift_right, signed
 
 # Drawing holds a few float64 copies of the distributions; more rows at once than this are split.
 _MAX_ELEMENTS = 1 << 25

@@ -283,7 +283,7 @@ class SequenceMean(Divergence):
 class StateDivergence(Divergence):
     """KL(anchor || policy) or total variation of the next-token distribution, over the vocabulary (TR-PPO).
 
-    The value arrives as `PolicyTokens.divergence_BT`; see `objective/state_divergences.py`.
+    The value arrives as `PolicyTokens.divergence_BT`; see `method/state_divergences.py`.
     """
 
     kind: Literal["state_kl", "state_total_variation"]

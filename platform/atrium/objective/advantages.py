@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from atrium.method.advantages import Advantage
-from atrium.objective.batch import Batch, Sum, neutral
+from atrium.method.batch import Batch, Sum, neutral
 
 _ROUNDING = 1e-12
 """Deviations of a batch below this share of its mean are rounding: all values are equal."""

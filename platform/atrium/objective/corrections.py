@@ -10,6 +10,7 @@ from functools import singledispatch
 import torch
 from torch import Tensor
 
+from atrium.method.batch import neutral, row_mean
 from atrium.method.corrections import (
     Correction,
     MaskedImportance,
@@ -17,7 +18,6 @@ from atrium.method.corrections import (
     SequenceRejection,
     TruncatedImportance,
 )
-from atrium.objective.batch import neutral, row_mean
 from atrium.objective.divergences import estimate_divergence
 from atrium.objective.ratios import at_level
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
+from atrium.method.batch import Sum, neutral, row_mean
 from atrium.method.divergences import (
     BalancedWindow,
     BinaryKL,
@@ -28,7 +29,6 @@ from atrium.method.divergences import (
     StateDivergence,
     TopKDivergence,
 )
-from atrium.objective.batch import Sum, neutral, row_mean
 
 Bound = float | Tensor
 _NEWTON_STEPS = 8  # from the outer bound they find the bounds to 1e-10 for budgets down to 1e-6

@@ -20,17 +20,17 @@ import torch
 from torch import Tensor
 
 from atrium.base import metrics
+from atrium.method.batch import Batch, PolicyTokens, Sum, local_sum, neutral, num_tokens
 from atrium.method.corrections import Correction
+from atrium.method.diagnostics import Sums, TokenDetails, measure, measure_reference, measure_slopes
 from atrium.method.method import Method
 from atrium.method.needs import Needs
+from atrium.method.ratio_histogram import count_ratios
 from atrium.method.reductions import Reduction, TokenMean
 from atrium.method.references import ReferenceState
 from atrium.objective.advantages import compute_advantages
-from atrium.objective.batch import Batch, PolicyTokens, Sum, local_sum, neutral, num_tokens
 from atrium.objective.corrections import correct
-from atrium.objective.diagnostics import Sums, TokenDetails, measure, measure_reference, measure_slopes
 from atrium.objective.divergences import RegionInputs, judge, prepare_bounds
-from atrium.objective.ratio_histogram import count_ratios
 from atrium.objective.ratios import anchor_logprob, at_level, bounded, capped, log_ratio, token_log_ratio
 from atrium.objective.reductions import Totals, count_totals, row_factor
 from atrium.objective.regularizers import penalize
@@ -120,7 +120,7 @@ class Slopes:
 class LossOutput:
     """A micro-batch's share of the loss, what was measured on it, and the details per token.
 
-    `ratio_counts` is what `atrium.objective.ratio_histogram` counts.
+    `ratio_counts` is what `atrium.method.ratio_histogram` counts.
     """
 
     loss: Tensor

@@ -13,9 +13,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from atrium.method.batch import Batch, neutral, row_mean, row_sum
 from atrium.method.needs import Anchor
 from atrium.method.ratios import Level, Ratio, WeightRatio
-from atrium.objective.batch import Batch, neutral, row_mean, row_sum
 
 
 def log_ratio(ratio: Ratio, logprob_BT: Tensor, batch: Batch) -> Tensor:

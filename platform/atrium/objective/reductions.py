@@ -15,6 +15,7 @@ from functools import singledispatch
 import torch
 from torch import Tensor
 
+from atrium.method.batch import Sum, local_sum
 from atrium.method.reductions import (
     GroupUnbiasedTokenSum,
     Reduction,
@@ -23,7 +24,6 @@ from atrium.method.reductions import (
     TokenMean,
 )
 from atrium.objective.advantages import group_sum
-from atrium.objective.batch import Sum, local_sum
 
 
 @dataclass(frozen=True, kw_only=True)

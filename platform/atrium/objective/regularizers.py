@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from atrium.method.batch import Batch, neutral, num_tokens, row_sum
 from atrium.method.regularizers import Estimator, KLPenalty
-from atrium.objective.batch import Batch, neutral, num_tokens, row_sum
 from atrium.objective.ratios import anchor_logprob, bounded
 
 

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from atrium.method.batch import Batch, PolicyTokens, Sum, neutral, row_mean
+from atrium.method.selection import exactly_largest, largest, token_mean, uniform
 from atrium.method.token_weights import (
     FutureRatio,
     OffPolicyMask,
@@ -23,8 +25,6 @@ from atrium.method.token_weights import (
     TopCovariancePenalty,
     TopEntropy,
 )
-from atrium.objective.batch import Batch, PolicyTokens, Sum, neutral, row_mean
-from atrium.objective.selection import exactly_largest, largest, token_mean, uniform
 
 _CLIP_COV, _KL_COV = 1, 2  # purposes of random choices; distinct choices are independent
 

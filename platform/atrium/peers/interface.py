@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from atrium.config.method_files import read_method
+from atrium.method.batch import Batch, PolicyTokens, Sum, local_sum
 from atrium.method.method import Method
 from atrium.method.needs import Needs
-from atrium.objective.batch import Batch, PolicyTokens, Sum, local_sum
 from atrium.objective.objective import LossOutput, Objective, Prepared
 from atrium.objective.reductions import Totals
 from atrium.peers.trainers import OWN_LOOP, UNKNOWN_USE

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from atrium.method.batch import Batch, PolicyTokens
 from atrium.method.divergences import StateDivergence, TopKDivergence
 from atrium.method.surrogates import Clip
 from atrium.method.token_weights import AllTokens
-from atrium.objective.batch import Batch, PolicyTokens
 from atrium.objective.divergences import Region, RegionInputs, judge
 from atrium.objective.objective import LossOutput, Objective, Prepared
 from atrium.theory.results import CoefficientCurves, Equivalence

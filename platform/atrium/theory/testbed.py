@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from atrium.method.batch import Batch, PolicyTokens
 from atrium.method.divergences import StateDivergence, TopKDivergence
-from atrium.objective.batch import Batch, PolicyTokens
+from atrium.method.state_divergences import STATE_DIVERGENCES, top_tokens, with_rest
 from atrium.objective.objective import Objective
-from atrium.objective.state_divergences import STATE_DIVERGENCES, top_tokens, with_rest
 
 
 @dataclass(frozen=True)

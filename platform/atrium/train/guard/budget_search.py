@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from atrium.engines.collate import RolloutRows
-from atrium.objective.batch import Batch
+from atrium.method.batch import Batch
 from atrium.train.guard.out_of_memory import is_out_of_memory, release_memory
 from atrium.train.update.forward import PolicyForward
 

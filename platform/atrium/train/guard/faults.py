@@ -20,8 +20,8 @@ from torch import Tensor
 from atrium.base.errors import DataError, TrainingDivergedError
 from atrium.base.plain_files import read_plain
 from atrium.engines.collate import RolloutRows
+from atrium.method.batch import Batch
 from atrium.models.shards import local_tensor
-from atrium.objective.batch import Batch
 from atrium.objective.objective import ObjectiveState
 
 MAX_SAVED = 20

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from atrium.base.metrics import CATALOGUE, RATIO_QUANTILES, TIME_STAGES, Metric, Quantity, Reduction
 from atrium.base.records import RatioHistogram
-from atrium.objective.diagnostics import Sums
-from atrium.objective.ratio_histogram import NUM_BINS, SIGNS, log_ratio_edges, ratio_quantile
+from atrium.method.diagnostics import Sums
+from atrium.method.ratio_histogram import NUM_BINS, SIGNS, log_ratio_edges, ratio_quantile
 from atrium.train.measure.clock import Span
 from atrium.train.ranks.ranks import Ranks
 

@@ -12,8 +12,8 @@ from atrium.base import metrics
 from atrium.base.errors import EngineError
 from atrium.base.records import RolloutGroup
 from atrium.engines.collate import RolloutRows
-from atrium.objective.batch import neutral
-from atrium.objective.diagnostics import Sums
+from atrium.method.batch import neutral
+from atrium.method.diagnostics import Sums
 from atrium.train.measure.measurements import Measurements
 from atrium.train.update.forward import PolicyForward
 

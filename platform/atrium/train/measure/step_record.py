@@ -11,8 +11,8 @@ from torch import Tensor
 
 from atrium.base import metrics
 from atrium.engines.collate import RolloutRows
-from atrium.objective.batch import PolicyTokens
-from atrium.objective.diagnostics import Sums
+from atrium.method.batch import PolicyTokens
+from atrium.method.diagnostics import Sums
 from atrium.objective.objective import LossOutput
 from atrium.train.measure.clock import Span
 from atrium.train.measure.flops import ModelFlops

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from atrium.method.divergences import Divergence, StateDivergence, TopKDivergence
-from atrium.objective.state_divergences import (
+from atrium.method.state_divergences import (
     STATE_DIVERGENCES,
     DistributionDivergence,
     divergence_by_chunks,

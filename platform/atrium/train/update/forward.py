@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from atrium.engines.collate import RolloutRows, on_device
+from atrium.method.batch import PolicyTokens
 from atrium.models.blocks import decoder_of
 from atrium.models.qwen3 import has_fused_form
-from atrium.objective.batch import PolicyTokens
 from atrium.train.guard.recomputed_blocks import RecomputedBlocks
 from atrium.train.update.compiled_blocks import CompiledBlocks
 from atrium.train.update.divergence_meter import DivergenceMeter

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from atrium.engines.collate import RolloutRows
+from atrium.method.batch import PolicyTokens
 from atrium.models.lora import adapters_off
-from atrium.objective.batch import PolicyTokens
 from atrium.train.update.forward import PolicyForward
 from atrium.train.update.token_logprobs import Entropy
 

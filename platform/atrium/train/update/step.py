@@ -10,7 +10,7 @@ from torch import Tensor
 
 from atrium.base import metrics
 from atrium.engines.collate import RolloutRows
-from atrium.objective.diagnostics import kl_k3
+from atrium.method.diagnostics import kl_k3
 from atrium.objective.objective import ObjectiveState
 from atrium.objective.ratios import bounded
 from atrium.train.guard.faults import (

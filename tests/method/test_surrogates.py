@@ -16,13 +16,13 @@ from pydantic import ConfigDict
 
 from atrium.method.advantages import Advantage
 from atrium.method.algorithm import Algorithm, OnPolicy
+from atrium.method.batch import Batch, PolicyTokens
 from atrium.method.divergences import Divergence, ExplicitWindow
 from atrium.method.method import Method
 from atrium.method.ratios import Ratio, Ratios, WeightRatio
 from atrium.method.reductions import SequenceMeanTokenMean, SequenceMeanTokenSum
 from atrium.method.regularizers import KLPenalty, Regularizer
 from atrium.method.surrogates import Surrogate
-from atrium.objective.batch import Batch, PolicyTokens
 from atrium.objective.divergences import Region, judge
 from atrium.objective.objective import Objective
 from atrium.objective.regularizers import penalize

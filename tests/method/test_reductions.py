@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 
+from atrium.method.batch import local_sum
 from atrium.method.reductions import (
     GroupUnbiasedTokenSum,
     Reduction,
@@ -14,7 +15,6 @@ from atrium.method.reductions import (
     SequenceMeanTokenSum,
     TokenMean,
 )
-from atrium.objective.batch import local_sum
 from atrium.objective.reductions import count_totals, row_factor
 
 NUM_TOKENS_B = torch.tensor([2, 4, 1, 3])

@@ -13,9 +13,9 @@ from omegaconf import OmegaConf
 
 from atrium.config.presets import divergence_from
 from atrium.method.algorithm import Algorithm
+from atrium.method.batch import Batch, PolicyTokens
 from atrium.method.method import Method
 from atrium.method.regularizers import Regularizer
-from atrium.objective.batch import Batch, PolicyTokens
 from atrium.objective.objective import Objective
 
 CONF = Path(__file__).resolve().parents[2] / "conf"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from atrium.objective.ratio_histogram import (
+from atrium.method.ratio_histogram import (
     NUM_BINS,
     NUM_BINS_PER_SIDE,
     SIGNS,

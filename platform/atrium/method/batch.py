@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-Sum = Callable[[Tensor], Tensor]
+Sum = Callable[["Tensor"], "Tensor"]
 """Adds a tensor over all ranks that share a batch; the identity on one process."""
 
 
@@ -56,6 +56,7 @@ class Batch:
     --------
     Two completions of one prompt; the second has two tokens and a place that is padding:
 
+    >>> import torch
     >>> batch = Batch(
     ...     mask_BT=torch.tensor([[True, True, True], [True, True, False]]),
     ...     reward_B=torch.tensor([1.0, 0.0], dtype=torch.float64),
@@ -104,6 +105,7 @@ class PolicyTokens:
 
     Examples
     --------
+    >>> import torch
     >>> PolicyTokens(logprob_BT=torch.tensor([[-0.1, -0.7]], requires_grad=True)).entropy_BT is None
     True
     """
@@ -115,7 +117,7 @@ class PolicyTokens:
 
 def neutral(value_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """The values, with 0 at masked positions, so that NaN there reaches neither value nor gradient."""
-    return torch.where(mask_BT, value_BT, 0.0)
+    return value_BT.where(mask_BT, 0.0)
 
 
 def row_sum(value_BT: Tensor, mask_BT: Tensor) -> Tensor:

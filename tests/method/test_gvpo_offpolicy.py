@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atrium.objective.batch import Batch, PolicyTokens
+from atrium.method.batch import Batch, PolicyTokens
 
 VOCABULARY, LENGTH = 3, 2
 NUM_COMPLETIONS = VOCABULARY**LENGTH

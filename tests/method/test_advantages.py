@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from atrium.method.advantages import Advantage
+from atrium.method.batch import Batch, local_sum
 from atrium.objective.advantages import compute_advantages
-from atrium.objective.batch import Batch, local_sum
 
 
 def make_batch(reward_B, *, group_B=None, mask_BT=None):

@@ -12,8 +12,8 @@ from functools import partial
 import pytest
 import torch
 
+from atrium.method.batch import PolicyTokens
 from atrium.method.regularizers import Regularizer
-from atrium.objective.batch import PolicyTokens
 from atrium.objective.objective import Objective
 
 REGRESSION = "implicit_reward_regression"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from atrium.base import metrics
 from atrium.base.metrics import Quantity
-from atrium.objective.batch import neutral
+from atrium.method.batch import neutral
 
 Sums = dict[Quantity, tuple[Tensor, Tensor]]
 """For each quantity its total and its count, as zero-dimensional tensors."""

@@ -9,7 +9,9 @@ from functools import partial
 import pytest
 import torch
 
+from atrium.method.batch import Batch, local_sum
 from atrium.method.regularizers import Regularizer
+from atrium.method.selection import largest, uniform
 from atrium.method.token_weights import (
     FutureRatio,
     OffPolicyMask,
@@ -17,9 +19,7 @@ from atrium.method.token_weights import (
     TopCovariancePenalty,
     TopEntropy,
 )
-from atrium.objective.batch import Batch, local_sum
 from atrium.objective.objective import Objective
-from atrium.objective.selection import largest, uniform
 from atrium.objective.token_weights import SelectionInputs, select, weigh
 
 

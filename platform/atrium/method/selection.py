@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from atrium.objective.batch import Sum, neutral
+from atrium.method.batch import Sum, neutral
 
 INCREMENT = 0x9E3779B97F4A7C15
 """What SplitMix64 adds to its state at each draw."""
