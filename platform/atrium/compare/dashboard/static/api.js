@@ -32,7 +32,11 @@ export async function annotate(name, changes) {
 
 async function answer(response) {
   let content = null;
-  try { content = await response.json(); } catch { /* not JSON: the status says enough */ }
+  try {
+    content = await response.json();
+  } catch {
+    /* not JSON: the status says enough */
+  }
   if (!response.ok) throw new Error(content?.error || `the server answered ${response.status}`);
   return content;
 }
@@ -46,5 +50,7 @@ export function listen(onstate) {
   }
   const { port } = new SharedWorker("/static/news_worker.js", { type: "module" });
   port.onmessage = ({ data }) => onstate(data);
-  addEventListener("pagehide", ({ persisted }) => { if (!persisted) port.postMessage("closes"); });
+  addEventListener("pagehide", ({ persisted }) => {
+    if (!persisted) port.postMessage("closes");
+  });
 }

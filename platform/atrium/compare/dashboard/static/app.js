@@ -6,8 +6,14 @@ import { fetchMetrics } from "./filter.js";
 import { addressOf, get, getAll, here } from "./url.js";
 
 const VIEWS = [
-  ["overview", "Overview"], ["runs", "Runs"], ["curves", "Curves"], ["compare", "Compare"],
-  ["trust-region", "Trust region"], ["rollouts", "Rollouts"], ["sweeps", "Sweeps"], ["evaluations", "Evaluations"],
+  ["overview", "Overview"],
+  ["runs", "Runs"],
+  ["curves", "Curves"],
+  ["compare", "Compare"],
+  ["trust-region", "Trust region"],
+  ["rollouts", "Rollouts"],
+  ["sweeps", "Sweeps"],
+  ["evaluations", "Evaluations"],
 ];
 const MODULES = {
   overview: () => import("./views/overview.js"),
@@ -56,7 +62,9 @@ const context = {
       if (asking === mine) asking = null;
     }
   },
-  forget() { table = asking = null; },
+  forget() {
+    table = asking = null;
+  },
   go(address) {
     history.pushState(null, "", address);
     void open();
@@ -94,30 +102,60 @@ async function open() {
       void refresh();
     }
   } catch (error) {
-    if (mine === turn) { fill(root, empty("This view cannot be shown", error.message)); root.dataset.ready = view; }
+    if (mine === turn) {
+      fill(root, empty("This view cannot be shown", error.message));
+      root.dataset.ready = view;
+    }
   }
 }
 
 function drawTabs() {
   const { view } = here();
   // Where the views scroll, the one that is shown comes into sight.
-  queueMicrotask(() => tabs.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }));
-  fill(tabs, VIEWS.map(([name, title]) => el("a", {
-    href: addressOf(name), "data-view": name, "aria-current": name === view ? "page" : null,
-  }, title)));
+  queueMicrotask(() =>
+    tabs.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }),
+  );
+  fill(
+    tabs,
+    VIEWS.map(([name, title]) =>
+      el(
+        "a",
+        {
+          href: addressOf(name),
+          "data-view": name,
+          "aria-current": name === view ? "page" : null,
+        },
+        title,
+      ),
+    ),
+  );
 }
 
 document.addEventListener("click", (event) => {
   const link = event.target.closest?.("a[href^='/']");
-  if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey
-    || link.target || link.hasAttribute("download") || !MODULES[new URL(link.href).pathname.slice(1)]) return;
+  if (
+    !link ||
+    event.defaultPrevented ||
+    event.button ||
+    event.metaKey ||
+    event.ctrlKey ||
+    event.shiftKey ||
+    link.target ||
+    link.hasAttribute("download") ||
+    !MODULES[new URL(link.href).pathname.slice(1)]
+  )
+    return;
   event.preventDefault();
   context.go(link.dataset.view ? addressOf(link.dataset.view) : link.getAttribute("href"));
 });
 document.addEventListener("keydown", (event) => {
   if (event.key === "/" && !/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName)) {
     const search = root.querySelector("input[type=search]");
-    if (search) { event.preventDefault(); search.focus(); search.select(); }
+    if (search) {
+      event.preventDefault();
+      search.focus();
+      search.select();
+    }
   }
 });
 addEventListener("popstate", () => void open());
@@ -128,9 +166,16 @@ async function refresh() {
   refreshing = true;
   while (shown?.refresh && drawn !== known) {
     const wait = lastRefresh + REFRESH_MS - Date.now();
-    if (wait > 0) await new Promise((resolve) => { setTimeout(resolve, wait); });
+    if (wait > 0)
+      await new Promise((resolve) => {
+        setTimeout(resolve, wait);
+      });
     drawn = known;
-    try { await shown?.refresh?.(); } catch { /* the next change tries again */ }
+    try {
+      await shown?.refresh?.();
+    } catch {
+      /* the next change tries again */
+    }
     lastRefresh = Date.now();
   }
   refreshing = false;
@@ -142,12 +187,20 @@ function showStatus() {
     return;
   }
   const { done, total, problem } = latest.index;
-  const training = (table?.runs || []).filter((run) => run.state === "running" || run.state === "starting").length;
+  const training = (table?.runs || []).filter(
+    (run) => run.state === "running" || run.state === "starting",
+  ).length;
   const parts = [];
   if (problem) parts.push(el("span", { class: "pill lost", title: problem }, "index: cannot be written"));
   if (done < total) {
-    parts.push(el("span", { class: "pill", title: "Curves are being read into the index" },
-      el("progress", { max: String(total), value: String(done) }), `indexing ${done} of ${total}`));
+    parts.push(
+      el(
+        "span",
+        { class: "pill", title: "Curves are being read into the index" },
+        el("progress", { max: String(total), value: String(done) }),
+        `indexing ${done} of ${total}`,
+      ),
+    );
   }
   if (training) parts.push(el("span", { class: "pill live" }, el("i"), `${training} training`));
   else parts.push(el("span", { class: "pill quiet" }, el("i"), "live"));
@@ -160,7 +213,9 @@ listen((state) => {
   if (state === null || state.version === known) return;
   known = state.version;
   asking = null; // what was asked for before may be older
-  void refresh().then(() => context.runs()).catch(() => {});
+  void refresh()
+    .then(() => context.runs())
+    .catch(() => {});
 });
 
 const button = document.getElementById("theme");
@@ -172,7 +227,11 @@ function showTheme() {
 button.addEventListener("click", () => {
   const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   document.documentElement.dataset.theme = next;
-  try { localStorage.setItem("atrium-theme", next); } catch { /* it holds for this page only */ }
+  try {
+    localStorage.setItem("atrium-theme", next);
+  } catch {
+    /* it holds for this page only */
+  }
   showTheme();
   document.dispatchEvent(new Event("atrium-theme"));
 });

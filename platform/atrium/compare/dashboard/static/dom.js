@@ -42,8 +42,11 @@ export function fill(parent, ...children) {
 /** A select; `options` are [value, label] pairs or plain values. */
 export function select(label, options, value, onchange, attributes = {}) {
   const pairs = options.map((option) => (Array.isArray(option) ? option : [option, option]));
-  const box = el("select", { "aria-label": label, onchange: () => onchange(box.value), ...attributes },
-    pairs.map(([key, text]) => el("option", { value: key, selected: String(key) === String(value) }, text)));
+  const box = el(
+    "select",
+    { "aria-label": label, onchange: () => onchange(box.value), ...attributes },
+    pairs.map(([key, text]) => el("option", { value: key, selected: String(key) === String(value) }, text)),
+  );
   return box;
 }
 
@@ -54,10 +57,22 @@ export function field(label, control) {
 
 /** One of a few choices as a row of buttons. */
 export function choice(label, options, value, onchange) {
-  return el("div", { class: "choice", role: "group", "aria-label": label },
-    options.map(([key, text, title]) => el("button", {
-      type: "button", title, "aria-pressed": String(key === value), onclick: () => onchange(key),
-    }, text)));
+  return el(
+    "div",
+    { class: "choice", role: "group", "aria-label": label },
+    options.map(([key, text, title]) =>
+      el(
+        "button",
+        {
+          type: "button",
+          title,
+          "aria-pressed": String(key === value),
+          onclick: () => onchange(key),
+        },
+        text,
+      ),
+    ),
+  );
 }
 
 /** A message in place of content. */
@@ -82,7 +97,9 @@ export function oneAtATime(action) {
     try {
       do {
         again = false;
-        await action().catch((error) => { if (!again) throw error; });
+        await action().catch((error) => {
+          if (!again) throw error;
+        });
       } while (again);
     } finally {
       running = null;

@@ -15,7 +15,8 @@ export function csv({ columns, rows }) {
 /** Save a file that the server makes, under the server's name. Raises what the server says against it. */
 export async function saveFromServer(path, parameters) {
   const response = await fetch(addressed(path, parameters));
-  if (!response.ok) throw new Error((await response.json()).error || `the server answered ${response.status}`);
+  if (!response.ok)
+    throw new Error((await response.json()).error || `the server answered ${response.status}`);
   const [, name] = /filename="([^"]+)"/.exec(response.headers.get("Content-Disposition"));
   const blob = await response.blob();
   download(name, blob, blob.type);

@@ -12,9 +12,12 @@ const observer = new ResizeObserver((entries) => {
 });
 const all = new Set();
 // Charts that are out of sight are drawn when they come near it: sixty runs make many.
-const sight = new IntersectionObserver((entries) => {
-  for (const entry of entries) entry.target.figure?.see(entry.isIntersecting, entry.boundingClientRect);
-}, { rootMargin: "300px" });
+const sight = new IntersectionObserver(
+  (entries) => {
+    for (const entry of entries) entry.target.figure?.see(entry.isIntersecting, entry.boundingClientRect);
+  },
+  { rootMargin: "300px" },
+);
 // They are drawn a few per frame, those on the screen first, so that the page answers meanwhile.
 const waiting = new Set();
 const FRAME_MS = 30;
@@ -47,7 +50,9 @@ function drawWaiting() {
   if (waiting.size) frame ||= requestAnimationFrame(drawWaiting);
 }
 
-document.addEventListener("atrium-theme", () => { for (const figure of all) figure.redraw(); });
+document.addEventListener("atrium-theme", () => {
+  for (const figure of all) figure.redraw();
+});
 
 export class Figure {
   /** `linked` figures share their hover and zoom. */
@@ -56,22 +61,62 @@ export class Figure {
     this.linked = linked;
     this.drawn = null;
     this.chart = null;
-    this.place = el("div", { class: "plot", role: "img", "aria-label": title, style: { height: `${height}px` } });
+    this.place = el("div", {
+      class: "plot",
+      role: "img",
+      "aria-label": title,
+      style: { height: `${height}px` },
+    });
     this.place.figure = this;
-    this.hint = el("button", { type: "button", class: "small zoomed", hidden: true, onclick: () => this.unzoom() }, "Double-click to show all");
+    this.hint = el(
+      "button",
+      { type: "button", class: "small zoomed", hidden: true, onclick: () => this.unzoom() },
+      "Double-click to show all",
+    );
     this.note = el("p", { class: "note" });
     this.heading = el("h3", {}, title);
     this.subtitle = el("p", { class: "sub" }, subtitle);
-    this.element = el("section", { class: `card figure${wide ? " wide" : ""}`, "aria-label": title },
-      el("header", {},
+    this.element = el(
+      "section",
+      { class: `card figure${wide ? " wide" : ""}`, "aria-label": title },
+      el(
+        "header",
+        {},
         el("div", { class: "titles" }, this.heading, this.subtitle),
-        el("div", { class: "exports", role: "group", "aria-label": `Export ${title}` },
-          this.width = el("button", { type: "button", class: "small", hidden: true, "data-columns": "", title: "Saved pictures are as wide as one column of a paper (85 mm) or two (175 mm)", onclick: () => changeColumns() }, columnsText()),
-          ["png", "svg", "pdf", "csv"].map((kind) => el("button", {
-            type: "button", class: "small", "data-export": kind, title: `Save as ${kind.toUpperCase()}`, hidden: kind === "pdf",
-            onclick: () => this.save(kind),
-          }, kind.toUpperCase())))),
-      el("div", { class: "plotted" }, this.place, this.hint), this.note);
+        el(
+          "div",
+          { class: "exports", role: "group", "aria-label": `Export ${title}` },
+          (this.width = el(
+            "button",
+            {
+              type: "button",
+              class: "small",
+              hidden: true,
+              "data-columns": "",
+              title: "Saved pictures are as wide as one column of a paper (85 mm) or two (175 mm)",
+              onclick: () => changeColumns(),
+            },
+            columnsText(),
+          )),
+          ["png", "svg", "pdf", "csv"].map((kind) =>
+            el(
+              "button",
+              {
+                type: "button",
+                class: "small",
+                "data-export": kind,
+                title: `Save as ${kind.toUpperCase()}`,
+                hidden: kind === "pdf",
+                onclick: () => this.save(kind),
+              },
+              kind.toUpperCase(),
+            ),
+          ),
+        ),
+      ),
+      el("div", { class: "plotted" }, this.place, this.hint),
+      this.note,
+    );
     this.isSeen = false;
     this.isStale = false;
     this.distance = 0;
@@ -130,14 +175,22 @@ export class Figure {
     const isNew = !this.chart;
     if (isNew) {
       this.chart = echarts.init(this.place, null, { renderer: "canvas" });
-      if (this.linked) { this.chart.group = this.linked; echarts.connect(this.linked); shareOnlyX(this.chart); }
-      this.chart.on("datazoom", () => { this.keepHeight(); this.showHint(); });
+      if (this.linked) {
+        this.chart.group = this.linked;
+        echarts.connect(this.linked);
+        shareOnlyX(this.chart);
+      }
+      this.chart.on("datazoom", () => {
+        this.keepHeight();
+        this.showHint();
+      });
       this.place.addEventListener("dblclick", () => this.unzoom());
       this.place.addEventListener("pointerenter", () => this.dragToZoom());
     }
     const zoom = isNew ? null : this.chart.getOption()?.dataZoom?.map(({ start, end }) => ({ start, end }));
     const option = complete(this.drawn.option(theme()), theme());
-    option.tooltip.position = (point, _data, _box, _item, { contentSize }) => besidePoint(point, contentSize, this.place);
+    option.tooltip.position = (point, _data, _box, _item, { contentSize }) =>
+      besidePoint(point, contentSize, this.place);
     if (option.zooms && zoom) zoom.forEach((part, at) => Object.assign(option.dataZoom?.[at] ?? {}, part));
     this.zooms = Boolean(option.zooms);
     this.chart.setOption(option, { notMerge: true, lazyUpdate: false });
@@ -150,18 +203,33 @@ export class Figure {
   dragToZoom() {
     if (!this.zooms || this.isReady) return;
     this.isReady = true;
-    this.chart.dispatchAction({ type: "takeGlobalCursor", key: "dataZoomSelect", dataZoomSelectActive: true, escapeConnect: true });
+    this.chart.dispatchAction({
+      type: "takeGlobalCursor",
+      key: "dataZoomSelect",
+      dataZoomSelectActive: true,
+      escapeConnect: true,
+    });
   }
 
   /** Dragging along a curve chooses steps: a box that is next to flat would leave no curve to see. */
   keepHeight() {
     const height = this.chart.getOption().dataZoom?.[1];
-    if (height && height.end - height.start < FLAT) this.chart.dispatchAction({ type: "dataZoom", dataZoomIndex: 1, start: 0, end: 100, escapeConnect: true });
+    if (height && height.end - height.start < FLAT)
+      this.chart.dispatchAction({
+        type: "dataZoom",
+        dataZoomIndex: 1,
+        start: 0,
+        end: 100,
+        escapeConnect: true,
+      });
   }
 
   /** Show all of this figure and of those linked to it. */
   unzoom() {
-    this.chart.dispatchAction({ type: "dataZoom", batch: [0, 1].map((at) => ({ dataZoomIndex: at, start: 0, end: 100 })) });
+    this.chart.dispatchAction({
+      type: "dataZoom",
+      batch: [0, 1].map((at) => ({ dataZoomIndex: at, start: 0, end: 100 })),
+    });
   }
 
   /** Say how to get back, while a part is shown. */
@@ -185,15 +253,21 @@ export class Figure {
   /** Save as a file: pictures are light on white whatever the page is, for papers. */
   async save(kind) {
     if (!this.drawn) return;
-    const name = this.title.toLowerCase().replace(/[^a-z0-9@]+/g, "-").replace(/^-|-$/g, "") || "figure";
+    const name =
+      this.title
+        .toLowerCase()
+        .replace(/[^a-z0-9@]+/g, "-")
+        .replace(/^-|-$/g, "") || "figure";
     if (kind === "csv") {
       download(`${name}.csv`, csv(await this.drawn.table()), "text/csv");
       return;
     }
     if (this.paper) {
       const { path, parameters } = this.paper;
-      await saveFromServer(path, { ...parameters, suffix: kind, columns })
-        .catch(({ message }) => { fill(this.note, `Not saved: ${message}`); this.note.hidden = false; });
+      await saveFromServer(path, { ...parameters, suffix: kind, columns }).catch(({ message }) => {
+        fill(this.note, `Not saved: ${message}`);
+        this.note.hidden = false;
+      });
       return;
     }
     const [width, height] = [Math.max(this.place.clientWidth, 480), this.place.clientHeight + HEAD];
@@ -201,17 +275,45 @@ export class Figure {
     option.animation = false;
     delete option.toolbox;
     option.title = {
-      text: this.title, subtext: this.subtitle.textContent, left: 10, top: 8, itemGap: 8,
-      subtextStyle: { fontSize: 11, fontFamily: FONT, color: THEMES.light.muted, width: width - 20, overflow: "break" },
+      text: this.title,
+      subtext: this.subtitle.textContent,
+      left: 10,
+      top: 8,
+      itemGap: 8,
+      subtextStyle: {
+        fontSize: 11,
+        fontFamily: FONT,
+        color: THEMES.light.muted,
+        width: width - 20,
+        overflow: "break",
+      },
       textStyle: { fontSize: 14, fontWeight: 600, fontFamily: FONT, color: THEMES.light.text },
     };
     for (const grid of [option.grid].flat()) if (grid) grid.top = (Number(grid.top) || 20) + HEAD;
-    for (const part of [option.legend, option.visualMap, option.parallel].flat()) if (part && "top" in part) part.top += HEAD;
-    const names = [...new Set([option.series ?? []].flat().filter(({ type, name }) => name && type !== "custom").map(({ name }) => name))];
+    for (const part of [option.legend, option.visualMap, option.parallel].flat())
+      if (part && "top" in part) part.top += HEAD;
+    const names = [
+      ...new Set(
+        [option.series ?? []]
+          .flat()
+          .filter(({ type, name }) => name && type !== "custom")
+          .map(({ name }) => name),
+      ),
+    ];
     if (!option.legend && names.length > 1 && names.length <= MOST_NAMED) {
       // On the page a list beside the figures says which line is whose.
-      option.legend = { bottom: 4, left: 10, right: 10, type: "plain", data: names, itemWidth: 18, itemHeight: 8, textStyle: { fontSize: 11, fontFamily: FONT, color: THEMES.light.text } };
-      for (const grid of [option.grid].flat()) if (grid) grid.bottom = (Number(grid.bottom) || 8) + 20 * Math.ceil(names.join("").length / 60) + 6;
+      option.legend = {
+        bottom: 4,
+        left: 10,
+        right: 10,
+        type: "plain",
+        data: names,
+        itemWidth: 18,
+        itemHeight: 8,
+        textStyle: { fontSize: 11, fontFamily: FONT, color: THEMES.light.text },
+      };
+      for (const grid of [option.grid].flat())
+        if (grid) grid.bottom = (Number(grid.bottom) || 8) + 20 * Math.ceil(names.join("").length / 60) + 6;
     }
     if (kind === "svg") {
       const chart = echarts.init(null, null, { renderer: "svg", ssr: true, width, height });
@@ -222,7 +324,9 @@ export class Figure {
       const chart = echarts.init(el("div"), null, { renderer: "canvas", width, height, devicePixelRatio: 2 });
       chart.setOption(option);
       const canvas = chart.getRenderedCanvas({ pixelRatio: 2, backgroundColor: "#ffffff" });
-      const picture = await new Promise((resolve) => { canvas.toBlob(resolve, "image/png"); });
+      const picture = await new Promise((resolve) => {
+        canvas.toBlob(resolve, "image/png");
+      });
       chart.dispose();
       download(`${name}.png`, picture, "image/png");
     }
@@ -241,7 +345,9 @@ function shareOnlyX(chart) {
   const asAction = chart.makeActionFromEvent;
   chart.makeActionFromEvent = (event) => {
     const action = asAction.call(chart, event);
-    return action.batch ? { ...action, batch: action.batch.filter(({ dataZoomId }) => !dataZoomId?.includes("yAxis")) } : action;
+    return action.batch
+      ? { ...action, batch: action.batch.filter(({ dataZoomId }) => !dataZoomId?.includes("yAxis")) }
+      : action;
   };
 }
 
@@ -261,16 +367,29 @@ function beside(point, size, start, end) {
 
 /** The tooltip's content as elements, so that no label is ever read as HTML. */
 export function tip(heading, lines) {
-  return el("div", { class: "tip" }, el("b", {}, heading),
-    lines.map(([colour, label, value]) => el("div", { class: "tip-line" },
-      colour && el("i", { style: { background: colour } }), el("span", {}, label), el("em", {}, value))));
+  return el(
+    "div",
+    { class: "tip" },
+    el("b", {}, heading),
+    lines.map(([colour, label, value]) =>
+      el(
+        "div",
+        { class: "tip-line" },
+        colour && el("i", { style: { background: colour } }),
+        el("span", {}, label),
+        el("em", {}, value),
+      ),
+    ),
+  );
 }
 
 /** An axis in the figure's style. */
 export function axis(colours, more = {}) {
   const { name = "", ...rest } = more;
   return {
-    type: "value", scale: true, name,
+    type: "value",
+    scale: true,
+    name,
     nameTextStyle: { color: colours.muted, fontSize: 11 },
     axisLine: { show: true, onZero: false, lineStyle: { color: colours.axis } },
     axisTick: { show: false },
@@ -286,13 +405,24 @@ export function bandSeries(name, points, colour) {
   const least = Math.min(...known.map(([, low]) => low));
   const greatest = Math.max(...known.map(([, , high]) => high));
   return {
-    type: "custom", name, silent: true, z: 1, progressive: 0, clip: true,
+    type: "custom",
+    name,
+    silent: true,
+    z: 1,
+    progressive: 0,
+    clip: true,
     // One item that spans all of it: an item per point takes as long as the curves themselves.
-    encode: { x: [0, 1], y: [2, 3] }, data: known.length ? [[known[0][0], known.at(-1)[0], least, greatest]] : [], tooltip: { show: false },
+    encode: { x: [0, 1], y: [2, 3] },
+    data: known.length ? [[known[0][0], known.at(-1)[0], least, greatest]] : [],
+    tooltip: { show: false },
     renderItem(parameters, api) {
       const upper = known.map(([x, , high]) => api.coord([x, high]));
       const lower = known.map(([x, low]) => api.coord([x, low])).reverse();
-      return { type: "polygon", shape: { points: [...upper, ...lower] }, style: { fill: colour, opacity: 0.16 } };
+      return {
+        type: "polygon",
+        shape: { points: [...upper, ...lower] },
+        style: { fill: colour, opacity: 0.16 },
+      };
     },
   };
 }
@@ -303,10 +433,31 @@ export function zoomable(option) {
     ...option,
     zooms: true,
     dataZoom: [
-      { type: "inside", xAxisIndex: 0, filterMode: "none", zoomOnMouseWheel: false, moveOnMouseMove: false, moveOnMouseWheel: false, zoomLock: true },
-      { type: "inside", yAxisIndex: 0, filterMode: "none", zoomOnMouseWheel: false, moveOnMouseMove: false, moveOnMouseWheel: false, zoomLock: true },
+      {
+        type: "inside",
+        xAxisIndex: 0,
+        filterMode: "none",
+        zoomOnMouseWheel: false,
+        moveOnMouseMove: false,
+        moveOnMouseWheel: false,
+        zoomLock: true,
+      },
+      {
+        type: "inside",
+        yAxisIndex: 0,
+        filterMode: "none",
+        zoomOnMouseWheel: false,
+        moveOnMouseMove: false,
+        moveOnMouseWheel: false,
+        zoomLock: true,
+      },
     ],
-    toolbox: { show: true, itemSize: 0, top: -30, feature: { dataZoom: { xAxisIndex: 0, yAxisIndex: 0, filterMode: "none" } } },
+    toolbox: {
+      show: true,
+      itemSize: 0,
+      top: -30,
+      feature: { dataZoom: { xAxisIndex: 0, yAxisIndex: 0, filterMode: "none" } },
+    },
   };
 }
 
@@ -317,10 +468,15 @@ function complete(option, colours) {
     grid: { left: 8, right: 16, top: 20, bottom: 8, containLabel: true },
     ...option,
     tooltip: {
-      backgroundColor: colours.surface, borderColor: colours.line, borderWidth: 1, padding: 0,
+      backgroundColor: colours.surface,
+      borderColor: colours.line,
+      borderWidth: 1,
+      padding: 0,
       extraCssText: "box-shadow:0 6px 24px rgba(0,0,0,.18);border-radius:8px;z-index:20",
-      textStyle: { color: colours.text, fontSize: 12, fontFamily: FONT }, transitionDuration: 0,
-      confine: false, appendTo: tips,
+      textStyle: { color: colours.text, fontSize: 12, fontFamily: FONT },
+      transitionDuration: 0,
+      confine: false,
+      appendTo: tips,
       ...option.tooltip,
     },
   };
@@ -328,5 +484,8 @@ function complete(option, colours) {
 
 /** Put figures in a grid. */
 export function figureGrid(...figures) {
-  return add(el("div", { class: "figures" }), figures.flat().map((figure) => figure.element));
+  return add(
+    el("div", { class: "figures" }),
+    figures.flat().map((figure) => figure.element),
+  );
 }

@@ -46,14 +46,19 @@ export function passing(table, text) {
   const terms = parse(text);
   const wantsArchived = terms.some((term) => term.key === "is" && term.value === "archived");
   const wantsFailedStarts = terms.some((term) => term.key === "state" && term.value === "failed_start");
-  return table.runs.filter((run) => run.is_archived === wantsArchived
-    && (wantsFailedStarts || run.state !== "failed_start")
-    && terms.every((term) => admits(table, run, term)));
+  return table.runs.filter(
+    (run) =>
+      run.is_archived === wantsArchived &&
+      (wantsFailedStarts || run.state !== "failed_start") &&
+      terms.every((term) => admits(table, run, term)),
+  );
 }
 
 function admits(table, run, term) {
   if (term.kind === "text") {
-    return [run.name, run.note, run.state, ...run.tags].some((part) => part.toLowerCase().includes(term.value));
+    return [run.name, run.note, run.state, ...run.tags].some((part) =>
+      part.toLowerCase().includes(term.value),
+    );
   }
   if (term.key === "is") return true;
   if (term.key === "tag") {
@@ -70,9 +75,10 @@ export function valueOf(table, run, key) {
   if (key in settings) return settings[key];
   if (key in table.shared) return table.shared[key];
   const suffix = `.${key}`;
-  const full = Object.keys(settings).find((name) => name.endsWith(suffix))
-    || Object.keys(table.shared).find((name) => name.endsWith(suffix));
-  return full === undefined ? undefined : settings[full] ?? table.shared[full];
+  const full =
+    Object.keys(settings).find((name) => name.endsWith(suffix)) ||
+    Object.keys(table.shared).find((name) => name.endsWith(suffix));
+  return full === undefined ? undefined : (settings[full] ?? table.shared[full]);
 }
 
 function compared(value, operator, wanted) {

@@ -15,7 +15,10 @@ export function number(value) {
 }
 
 /** How many runs of an arm diverged and collapsed, with exact intervals. */
-export const ratesText = (rates) => Object.entries(rates).map(([what, words]) => `${what} ${words}`).join(", ");
+export const ratesText = (rates) =>
+  Object.entries(rates)
+    .map(([what, words]) => `${what} ${words}`)
+    .join(", ");
 
 /** A share in percent with one decimal. */
 export function percent(value) {
@@ -25,7 +28,11 @@ export function percent(value) {
 /** A large count, such as 1.2M. */
 export function count(value) {
   if (value === null || value === undefined) return DASH;
-  for (const [size, unit] of [[1e9, "B"], [1e6, "M"], [1e4, "k"]]) {
+  for (const [size, unit] of [
+    [1e9, "B"],
+    [1e6, "M"],
+    [1e4, "k"],
+  ]) {
     if (value >= size) return `${Number((value / (unit === "k" ? 1e3 : size)).toPrecision(3))}${unit}`;
   }
   return GROUPED.format(value);
@@ -44,7 +51,11 @@ export function duration(seconds) {
 /** How long ago something was. */
 export function age(seconds) {
   if (seconds < 60) return "just now";
-  for (const [size, unit] of [[86400 * 2, "days"], [3600, "h"], [60, "min"]]) {
+  for (const [size, unit] of [
+    [86400 * 2, "days"],
+    [3600, "h"],
+    [60, "min"],
+  ]) {
     if (seconds >= size) return `${Math.floor(seconds / (unit === "days" ? 86400 : size))} ${unit} ago`;
   }
   return "just now";

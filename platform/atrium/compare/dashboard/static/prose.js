@@ -6,7 +6,12 @@ import { el } from "./dom.js";
 
 const LONGEST_FORMULA = 4000;
 const LONG_THOUGHT = 400;
-const DELIMITERS = [["$$", "$$", true], ["\\[", "\\]", true], ["\\(", "\\)", false], ["$", "$", false]];
+const DELIMITERS = [
+  ["$$", "$$", true],
+  ["\\[", "\\]", true],
+  ["\\(", "\\)", false],
+  ["$", "$", false],
+];
 const THOUGHT_END = "</think>";
 
 /** A text as a block: thoughts folded where they are long, then paragraphs, lists, code and formulas. */
@@ -14,7 +19,12 @@ export function prose(text) {
   const end = text.indexOf(THOUGHT_END);
   if (end < 0) return el("div", { class: "prose" }, blocks(text));
   const thought = text.slice(0, end).replace(/^\s*<think>/, "");
-  return el("div", { class: "prose" }, folded(thought.length > LONG_THOUGHT, `thought, ${thought.length} characters`, blocks(thought)), blocks(text.slice(end + THOUGHT_END.length)));
+  return el(
+    "div",
+    { class: "prose" },
+    folded(thought.length > LONG_THOUGHT, `thought, ${thought.length} characters`, blocks(thought)),
+    blocks(text.slice(end + THOUGHT_END.length)),
+  );
 }
 
 /** Content under a summary, open where it is short. */
@@ -27,7 +37,8 @@ export function numOfLongThought(pieces) {
   let before = "";
   for (const [at, piece] of pieces.entries()) {
     before = (before + piece).slice(-LONG_THOUGHT - THOUGHT_END.length);
-    if (before.includes(THOUGHT_END)) return pieces.slice(0, at + 1).join("").length > LONG_THOUGHT ? at + 1 : 0;
+    if (before.includes(THOUGHT_END))
+      return pieces.slice(0, at + 1).join("").length > LONG_THOUGHT ? at + 1 : 0;
   }
   return 0;
 }
@@ -37,29 +48,57 @@ function blocks(text) {
   const parts = text.split(/(```[^\n]*\n[\s\S]*?(?:```|$)|\$\$[\s\S]*?\$\$|\\\[[\s\S]*?\\\])/);
   return parts.map((part, at) => {
     if (at % 2 === 0) return lines(part);
-    return part.startsWith("```") ? el("pre", {}, part.replace(/^```[^\n]*\n/, "").replace(/```$/, "")) : formula(part, part.slice(2, -2), true);
+    return part.startsWith("```")
+      ? el("pre", {}, part.replace(/^```[^\n]*\n/, "").replace(/```$/, ""))
+      : formula(part, part.slice(2, -2), true);
   });
 }
 
 function lines(text) {
-  return text.split(/\n{2,}/).filter((paragraph) => paragraph.trim()).map((paragraph) => {
-    const heading = /^(#{1,6})\s+(.+)$/.exec(paragraph.trim());
-    if (heading && !paragraph.trim().includes("\n")) return el("p", { class: "heading" }, inline(heading[2]));
-    const rows = paragraph.replace(/^\n|\n$/g, "").split("\n");
-    for (const [tag, mark] of [["ul", /^\s*[-*]\s+/], ["ol", /^\s*\d+[.)]\s+/]]) {
-      if (rows.every((row) => mark.test(row))) return el(tag, { start: tag === "ol" ? Number.parseInt(rows[0], 10) : null }, rows.map((row) => el("li", {}, inline(row.replace(mark, "")))));
-    }
-    return el("p", {}, rows.map((row, at) => [at > 0 && el("br"), inline(row)]));
-  });
+  return text
+    .split(/\n{2,}/)
+    .filter((paragraph) => paragraph.trim())
+    .map((paragraph) => {
+      const heading = /^(#{1,6})\s+(.+)$/.exec(paragraph.trim());
+      if (heading && !paragraph.trim().includes("\n"))
+        return el("p", { class: "heading" }, inline(heading[2]));
+      const rows = paragraph.replace(/^\n|\n$/g, "").split("\n");
+      for (const [tag, mark] of [
+        ["ul", /^\s*[-*]\s+/],
+        ["ol", /^\s*\d+[.)]\s+/],
+      ]) {
+        if (rows.every((row) => mark.test(row)))
+          return el(
+            tag,
+            { start: tag === "ol" ? Number.parseInt(rows[0], 10) : null },
+            rows.map((row) => el("li", {}, inline(row.replace(mark, "")))),
+          );
+      }
+      return el(
+        "p",
+        {},
+        rows.map((row, at) => [at > 0 && el("br"), inline(row)]),
+      );
+    });
 }
 
 function inline(text) {
   const found = [];
   let plain = "";
-  const keep = () => { if (plain) found.push(marked(plain)); plain = ""; };
-  for (let at = 0; at < text.length;) {
+  const keep = () => {
+    if (plain) found.push(marked(plain));
+    plain = "";
+  };
+  for (let at = 0; at < text.length; ) {
     const piece = text[at] === "`" ? codeAt(text, at) : formulaAt(text, at);
-    if (piece) { keep(); found.push(piece.node); at = piece.end; } else { plain += text[at]; at += 1; }
+    if (piece) {
+      keep();
+      found.push(piece.node);
+      at = piece.end;
+    } else {
+      plain += text[at];
+      at += 1;
+    }
   }
   keep();
   return found;
@@ -83,7 +122,11 @@ function formulaAt(text, at) {
     const content = text.slice(start, end);
     // `$5 and $6` are prices.
     const isPrice = open === "$" && (/^\s|\s$/.test(content) || /\d/.test(text[end + 1] ?? ""));
-    if (end > start && !isPrice) return { node: formula(text.slice(at, end + close.length), content, isDisplay), end: end + close.length };
+    if (end > start && !isPrice)
+      return {
+        node: formula(text.slice(at, end + close.length), content, isDisplay),
+        end: end + close.length,
+      };
   }
   return null;
 }
@@ -103,7 +146,13 @@ function formula(written, content, isDisplay) {
   const box = el("span", { class: isDisplay ? "formula display" : "formula", title: written });
   try {
     if (content.length > LONGEST_FORMULA) throw new Error("too long");
-    temml.render(content, box, { displayMode: isDisplay, throwOnError: true, trust: false, maxExpand: 200, maxSize: [20, 20] });
+    temml.render(content, box, {
+      displayMode: isDisplay,
+      throwOnError: true,
+      trust: false,
+      maxExpand: 200,
+      maxSize: [20, 20],
+    });
   } catch {
     return el("code", {}, written);
   }
@@ -112,8 +161,10 @@ function formula(written, content, isDisplay) {
 
 /** Text with **bold** and *slanted* parts. */
 function marked(text) {
-  return text.split(/(\*\*\S(?:[^*\n]*\S)?\*\*|(?<=^|\s)\*[^\s*](?:[^*\n]*[^\s*])?\*(?=[\s.,;:!?)]|$))/).map((part, at) => {
-    if (at % 2 === 0) return part;
-    return part.startsWith("**") ? el("b", {}, part.slice(2, -2)) : el("i", {}, part.slice(1, -1));
-  });
+  return text
+    .split(/(\*\*\S(?:[^*\n]*\S)?\*\*|(?<=^|\s)\*[^\s*](?:[^*\n]*[^\s*])?\*(?=[\s.,;:!?)]|$))/)
+    .map((part, at) => {
+      if (at % 2 === 0) return part;
+      return part.startsWith("**") ? el("b", {}, part.slice(2, -2)) : el("i", {}, part.slice(1, -1));
+    });
 }

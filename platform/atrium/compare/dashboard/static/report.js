@@ -10,9 +10,27 @@ const FILES = [
 
 /** Buttons that save the report on the comparison that `query` asks for. */
 export function reportButtons(query) {
-  return el("span", { style: { display: "inline-flex", gap: "6px", marginLeft: "auto" }, role: "group", "aria-label": "Report" }, FILES.map(([suffix, text, title]) =>
-    el("button", {
-      type: "button", title, "data-report": suffix,
-      onclick: ({ target }) => saveFromServer("report", { ...query, suffix }).catch(({ message }) => { target.textContent = message; }),
-    }, text)));
+  return el(
+    "span",
+    {
+      style: { display: "inline-flex", gap: "6px", marginLeft: "auto" },
+      role: "group",
+      "aria-label": "Report",
+    },
+    FILES.map(([suffix, text, title]) =>
+      el(
+        "button",
+        {
+          type: "button",
+          title,
+          "data-report": suffix,
+          onclick: ({ target }) =>
+            saveFromServer("report", { ...query, suffix }).catch(({ message }) => {
+              target.textContent = message;
+            }),
+        },
+        text,
+      ),
+    ),
+  );
 }

@@ -15,60 +15,153 @@ export async function show(root, context) {
   const controls = el("div", { class: "controls" });
   const list = el("ol", { "aria-label": "Completions" });
   const reading = el("div", { class: "reading", tabindex: "0", role: "region", "aria-label": "Completion" });
-  root.append(el("div", { class: "rollouts" }, el("div", { class: "rollout-list" }, controls, list), reading));
+  root.append(
+    el("div", { class: "rollouts" }, el("div", { class: "rollout-list" }, controls, list), reading),
+  );
   let answer = null;
   let turn = 0;
 
   const parameters = () => ({
-    source: get("source", "training"), step: get("step"), verdict: get("verdict"), text: get("text"),
-    min_tokens: get("min"), max_tokens: get("max"), problem: get("only"),
+    source: get("source", "training"),
+    step: get("step"),
+    verdict: get("verdict"),
+    text: get("text"),
+    min_tokens: get("min"),
+    max_tokens: get("max"),
+    problem: get("only"),
   });
 
-  function change(changes) { set({ ...changes, problem: null, sample: null }); void redraw(); }
+  function change(changes) {
+    set({ ...changes, problem: null, sample: null });
+    void redraw();
+  }
 
   function drawControls() {
     const focus = document.activeElement?.getAttribute?.("aria-label");
     const made = runSelect(table, "Run", "at", () => change({ step: null, source: null }));
     const steps = answer?.sources[answer.source] ?? [];
     const typed = debounced((name, value) => change({ [name]: value }), 250);
-    const length = (name, label, hint) => el("input", { type: "number", min: "0", placeholder: hint, title: label, "aria-label": label, value: get(name), oninput: (event) => typed(name, event.target.value) });
-    if (focus && controls.contains(document.activeElement) && document.activeElement.tagName === "INPUT") return made.chosen;
-    fill(controls, made.box,
-      el("div", { class: "row" },
-        select("Source", Object.keys(answer?.sources ?? { training: [] }).map((name) => [name, name === "training" ? "training rollouts" : name]), answer?.source ?? "training", (value) => change({ source: value, step: null })),
-        select("Step", [...steps.map((step) => [String(step), `step ${step}`]), ["-1", "all steps"]], String(answer?.step ?? ""), (value) => change({ step: value }))),
-      el("div", { class: "row" },
-        select("Verdict", VERDICTS.map((verdict) => [verdict, verdict ? verdict.replace("_", " ") : "any verdict"]), get("verdict"), (value) => change({ verdict: value })),
-        length("min", "least tokens", "from"), length("max", "most tokens", "to")),
-      el("input", { type: "search", "aria-label": "Search the text", placeholder: "Search question and answer  ( / )", value: get("text"), oninput: (event) => typed("text", event.target.value) }),
-      choice("List", [["", "Completions"], ["problems", "Problems"]], get("list"), (value) => { set({ list: value, only: null }); void redraw(); }),
-      get("only") && el("button", { type: "button", class: "link", onclick: () => change({ only: null }) }, `only ${get("only")}: show all`),
-      el("span", { class: "muted", role: "status" }, answer ? `${answer.num} completions${answer.num > answer.rows.length ? `, the first ${answer.rows.length} shown` : ""}` : ""),
-      answer?.problems.map((problem) => el("p", { class: "problem" }, problem)));
+    const length = (name, label, hint) =>
+      el("input", {
+        type: "number",
+        min: "0",
+        placeholder: hint,
+        title: label,
+        "aria-label": label,
+        value: get(name),
+        oninput: (event) => typed(name, event.target.value),
+      });
+    if (focus && controls.contains(document.activeElement) && document.activeElement.tagName === "INPUT")
+      return made.chosen;
+    fill(
+      controls,
+      made.box,
+      el(
+        "div",
+        { class: "row" },
+        select(
+          "Source",
+          Object.keys(answer?.sources ?? { training: [] }).map((name) => [
+            name,
+            name === "training" ? "training rollouts" : name,
+          ]),
+          answer?.source ?? "training",
+          (value) => change({ source: value, step: null }),
+        ),
+        select(
+          "Step",
+          [...steps.map((step) => [String(step), `step ${step}`]), ["-1", "all steps"]],
+          String(answer?.step ?? ""),
+          (value) => change({ step: value }),
+        ),
+      ),
+      el(
+        "div",
+        { class: "row" },
+        select(
+          "Verdict",
+          VERDICTS.map((verdict) => [verdict, verdict ? verdict.replace("_", " ") : "any verdict"]),
+          get("verdict"),
+          (value) => change({ verdict: value }),
+        ),
+        length("min", "least tokens", "from"),
+        length("max", "most tokens", "to"),
+      ),
+      el("input", {
+        type: "search",
+        "aria-label": "Search the text",
+        placeholder: "Search question and answer  ( / )",
+        value: get("text"),
+        oninput: (event) => typed("text", event.target.value),
+      }),
+      choice(
+        "List",
+        [
+          ["", "Completions"],
+          ["problems", "Problems"],
+        ],
+        get("list"),
+        (value) => {
+          set({ list: value, only: null });
+          void redraw();
+        },
+      ),
+      get("only") &&
+        el(
+          "button",
+          { type: "button", class: "link", onclick: () => change({ only: null }) },
+          `only ${get("only")}: show all`,
+        ),
+      el(
+        "span",
+        { class: "muted", role: "status" },
+        answer
+          ? `${answer.num} completions${answer.num > answer.rows.length ? `, the first ${answer.rows.length} shown` : ""}`
+          : "",
+      ),
+      answer?.problems.map((problem) => el("p", { class: "problem" }, problem)),
+    );
     return made.chosen;
   }
 
   async function redraw() {
     const mine = ++turn;
     const chosen = drawControls();
-    if (!chosen) { fill(list); fill(reading, noRuns(table)); return; }
+    if (!chosen) {
+      fill(list);
+      fill(reading, noRuns(table));
+      return;
+    }
     try {
       const found = await ask("samples", { run: chosen, ...parameters() });
       if (mine !== turn) return;
       answer = found;
       drawControls();
       const status = controls.querySelector("[role=status]");
-      fill(status, `${answer.num} completions${answer.num > answer.rows.length ? `, the first ${answer.rows.length} shown` : ""}`);
+      fill(
+        status,
+        `${answer.num} completions${answer.num > answer.rows.length ? `, the first ${answer.rows.length} shown` : ""}`,
+      );
       drawList();
       await read();
     } catch (error) {
-      if (mine === turn) { fill(list); fill(reading, empty("These completions cannot be shown", error.message)); }
+      if (mine === turn) {
+        fill(list);
+        fill(reading, empty("These completions cannot be shown", error.message));
+      }
     }
   }
 
   function current() {
     const [problem, sample, step] = [get("problem"), get("sample"), get("step")];
-    return answer.rows.find((row) => row.problem_id === problem && String(row.sample_index) === sample && (!step || step === "-1" || String(row.step) === step)) || answer.rows[0];
+    return (
+      answer.rows.find(
+        (row) =>
+          row.problem_id === problem &&
+          String(row.sample_index) === sample &&
+          (!step || step === "-1" || String(row.step) === step),
+      ) || answer.rows[0]
+    );
   }
 
   function drawList() {
@@ -79,24 +172,55 @@ export async function show(root, context) {
       list.scrollTop = scrolled;
       return;
     }
-    fill(list, answer.rows.map((one) => el("li", {}, el("button", {
-      type: "button", class: "sample", "aria-current": String(one === row),
-      onclick: (event) => {
-        set({ problem: one.problem_id, sample: String(one.sample_index), ...(answer.step === -1 ? { read: String(one.step) } : {}) });
-        for (const other of list.querySelectorAll(".sample")) other.setAttribute("aria-current", String(other === event.currentTarget));
-        void read(one);
-      },
-      onkeydown: (event) => {
-        const next = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
-        const button = next && event.currentTarget.parentElement[next]?.firstElementChild;
-        if (button) { event.preventDefault(); button.focus(); button.click(); }
-      },
-    },
-    el("div", { class: "top" }, el("span", { class: `verdict ${one.verdict}` }, (one.verdict || "unknown").replace("_", " ")),
-      answer.step === -1 && el("span", {}, `step ${one.step}`), el("span", {}, `${number(one.num_tokens)} tokens`),
-      one.finish_reason === "length" && el("span", { class: "warn" }, "cut off"),
-      el("span", { style: { marginLeft: "auto" } }, `#${one.sample_index}`)),
-    el("div", { class: "preview" }, one.question), el("div", { class: "preview muted" }, one.text)))));
+    fill(
+      list,
+      answer.rows.map((one) =>
+        el(
+          "li",
+          {},
+          el(
+            "button",
+            {
+              type: "button",
+              class: "sample",
+              "aria-current": String(one === row),
+              onclick: (event) => {
+                set({
+                  problem: one.problem_id,
+                  sample: String(one.sample_index),
+                  ...(answer.step === -1 ? { read: String(one.step) } : {}),
+                });
+                for (const other of list.querySelectorAll(".sample"))
+                  other.setAttribute("aria-current", String(other === event.currentTarget));
+                void read(one);
+              },
+              onkeydown: (event) => {
+                const next = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[
+                  event.key
+                ];
+                const button = next && event.currentTarget.parentElement[next]?.firstElementChild;
+                if (button) {
+                  event.preventDefault();
+                  button.focus();
+                  button.click();
+                }
+              },
+            },
+            el(
+              "div",
+              { class: "top" },
+              el("span", { class: `verdict ${one.verdict}` }, (one.verdict || "unknown").replace("_", " ")),
+              answer.step === -1 && el("span", {}, `step ${one.step}`),
+              el("span", {}, `${number(one.num_tokens)} tokens`),
+              one.finish_reason === "length" && el("span", { class: "warn" }, "cut off"),
+              el("span", { style: { marginLeft: "auto" } }, `#${one.sample_index}`),
+            ),
+            el("div", { class: "preview" }, one.question),
+            el("div", { class: "preview muted" }, one.text),
+          ),
+        ),
+      ),
+    );
     list.scrollTop = scrolled;
   }
 
@@ -104,14 +228,46 @@ export async function show(root, context) {
   function drawProblems() {
     const questions = new Map(answer.rows.map(({ problem_id: id, question }) => [id, question]));
     const rows = Object.entries(answer.rates).sort(([, a], [, b]) => a[0] / a[1] - b[0] / b[1]);
-    fill(list, rows.map(([id, [correct, num]]) => el("li", {}, el("button", { type: "button", class: "sample", "data-problem": id, onclick: () => change({ only: id }) },
-      el("div", { class: "top" }, el("b", {}, id), el("span", { style: { marginLeft: "auto" } }, `${correct} of ${num}`)),
-      el("div", { class: "preview" }, questions.get(id) ?? ""),
-      el("div", { class: "meter", style: { width: "100%" } }, el("i", { style: { width: `${(100 * correct) / num}%`, background: "var(--good)" } }))))));
+    fill(
+      list,
+      rows.map(([id, [correct, num]]) =>
+        el(
+          "li",
+          {},
+          el(
+            "button",
+            { type: "button", class: "sample", "data-problem": id, onclick: () => change({ only: id }) },
+            el(
+              "div",
+              { class: "top" },
+              el("b", {}, id),
+              el("span", { style: { marginLeft: "auto" } }, `${correct} of ${num}`),
+            ),
+            el("div", { class: "preview" }, questions.get(id) ?? ""),
+            el(
+              "div",
+              { class: "meter", style: { width: "100%" } },
+              el("i", { style: { width: `${(100 * correct) / num}%`, background: "var(--good)" } }),
+            ),
+          ),
+        ),
+      ),
+    );
   }
 
   async function read(row = current()) {
-    if (!row) { fill(reading, empty("No completions", Object.keys(answer.sources).length ? "None passes these filters." : "This run has recorded no samples.")); return; }
+    if (!row) {
+      fill(
+        reading,
+        empty(
+          "No completions",
+          Object.keys(answer.sources).length
+            ? "None passes these filters."
+            : "This run has recorded no samples.",
+        ),
+      );
+      return;
+    }
     const mine = turn;
     const { chosen } = runSelect(table, "Run", "at", () => {});
     const options = colourChoices();
@@ -119,15 +275,53 @@ export async function show(root, context) {
     const other = runSelect(table, "Beside run", "beside", () => void read(row), { allowNone: true });
     const steps = answer.sources[answer.source] ?? [];
     const besideStep = get("bstep") || String(row.step);
-    const head = el("div", { class: "toolbar", style: { padding: "0 0 12px" } },
+    const head = el(
+      "div",
+      { class: "toolbar", style: { padding: "0 0 12px" } },
       answer.source === "training"
-        ? field("colour tokens by", select("Colour tokens by", options, mode, (value) => { set({ colour: value }); void read(row); }))
-        : choice("Show as", [["text", "Typeset"], ["none", "As written"]], mode, (value) => { set({ colour: value }); void read(row); }),
+        ? field(
+            "colour tokens by",
+            select("Colour tokens by", options, mode, (value) => {
+              set({ colour: value });
+              void read(row);
+            }),
+          )
+        : choice(
+            "Show as",
+            [
+              ["text", "Typeset"],
+              ["none", "As written"],
+            ],
+            mode,
+            (value) => {
+              set({ colour: value });
+              void read(row);
+            },
+          ),
       el("span", { class: "grow" }),
       field("beside", other.box),
-      other.chosen && field("at", select("Beside step", steps.map((step) => [String(step), `step ${step}`]), besideStep, (value) => { set({ bstep: value }); void read(row); })));
+      other.chosen &&
+        field(
+          "at",
+          select(
+            "Beside step",
+            steps.map((step) => [String(step), `step ${step}`]),
+            besideStep,
+            (value) => {
+              set({ bstep: value });
+              void read(row);
+            },
+          ),
+        ),
+    );
     const wanted = { source: answer.source, problem: row.problem_id };
-    const panes = [await pane({ run: chosen, step: row.step, index: row.sample_index, ...wanted }, mode, answer.rates[row.problem_id])];
+    const panes = [
+      await pane(
+        { run: chosen, step: row.step, index: row.sample_index, ...wanted },
+        mode,
+        answer.rates[row.problem_id],
+      ),
+    ];
     if (other.chosen) panes.push(await besidePane(other.chosen, besideStep, wanted, row, mode));
     if (mine !== turn) return;
     fill(reading, head, el("div", { class: "panes" }, panes));
@@ -137,7 +331,14 @@ export async function show(root, context) {
     try {
       const found = await ask("samples", { run, source: wanted.source, step, problem: wanted.problem });
       if (!found.rows.length) {
-        return el("section", { class: "card pane" }, empty("Not sampled there", `${run} has no completion of problem ${wanted.problem} at step ${step}. Evaluations ask the same problems at every step.`));
+        return el(
+          "section",
+          { class: "card pane" },
+          empty(
+            "Not sampled there",
+            `${run} has no completion of problem ${wanted.problem} at step ${step}. Evaluations ask the same problems at every step.`,
+          ),
+        );
       }
       const same = found.rows.find((one) => one.sample_index === row.sample_index) || found.rows[0];
       return await pane({ run, step: same.step, index: same.sample_index, ...wanted }, mode);
@@ -170,16 +371,33 @@ export async function show(root, context) {
 async function pane(parameters, mode, solved = null) {
   const sample = await ask("sample", parameters);
   const facts = [
-    ["question", prose(sample.question ?? "")], ["gold", sample.gold],
-    ["solved", solved && `by ${solved[0]} of ${solved[1]} samples here`], ["extracted", sample.extracted ?? "nothing"], ["reason", sample.reason],
+    ["question", prose(sample.question ?? "")],
+    ["gold", sample.gold],
+    ["solved", solved && `by ${solved[0]} of ${solved[1]} samples here`],
+    ["extracted", sample.extracted ?? "nothing"],
+    ["reason", sample.reason],
     ["reward", sample.reward === undefined ? null : number(sample.reward)],
     ["length", `${number(sample.num_tokens)} tokens${sample.finish_reason === "length" ? ", cut off" : ""}`],
   ].filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return el("section", { class: "card pane", "aria-label": `Completion of ${sample.run}` },
-    el("div", { style: { display: "flex", gap: "10px", alignItems: "center", flexWrap: "wrap" } },
+  return el(
+    "section",
+    { class: "card pane", "aria-label": `Completion of ${sample.run}` },
+    el(
+      "div",
+      { style: { display: "flex", gap: "10px", alignItems: "center", flexWrap: "wrap" } },
       el("span", { class: `verdict ${sample.verdict}` }, (sample.verdict || "unknown").replace("_", " ")),
-      el("b", {}, sample.problem_id), el("span", { class: "muted" }, `sample ${sample.sample_index}, step ${sample.step}`)),
+      el("b", {}, sample.problem_id),
+      el("span", { class: "muted" }, `sample ${sample.sample_index}, step ${sample.step}`),
+    ),
     el("p", { class: "muted", style: { fontSize: "12px", marginTop: "3px" } }, sample.run),
-    el("dl", {}, facts.map(([name, value]) => [el("dt", {}, name), el("dd", { class: name === "gold" || name === "extracted" ? "mono" : null }, value)])),
-    tokenView(sample, mode));
+    el(
+      "dl",
+      {},
+      facts.map(([name, value]) => [
+        el("dt", {}, name),
+        el("dd", { class: name === "gold" || name === "extracted" ? "mono" : null }, value),
+      ]),
+    ),
+    tokenView(sample, mode),
+  );
 }
