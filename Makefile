@@ -157,10 +157,12 @@ same: install-dev ## Show that this checkout computes and prints what a commit d
 lint: install-dev ## Check style and formatting
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
+	@sh .ci/javascript biome check
 
 format: install-dev ## Reformat the code and mend what can be mended
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
+	@sh .ci/javascript biome check --write
 
 types: install-dev ## Check types
 	@$(VENV)/bin/mypy

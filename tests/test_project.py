@@ -252,7 +252,7 @@ def test_continuous_integration_runs_all_checks_and_lets_no_slow_test_skip():
     planned = [" ".join(words) for words in commands("ci", CI="true")]
     order = [
         next(index for index, line in enumerate(planned) if part in line)
-        for part in ("ruff check", "ruff format --check", "bin/mypy", "pytest -q -n 2 --dist", "-m full")
+        for part in ("ruff check", "ruff format --check", "biome", "mypy", "pytest -q -n 2 --dist", "-m full")
     ]
     assert order == sorted(order)
     assert "ATRIUM_NO_SKIPS=1" in planned[order[-1]]
@@ -309,12 +309,29 @@ def test_a_skip_fails_where_skips_are_not_allowed(tmp_path):
     assert "ATRIUM_NO_SKIPS is set: Skipped: no such software" in done.stdout
 
 
-@pytest.mark.parametrize("script", [".ci/run", ".ci/install", ".ci/software", ".ci/variables"])
+@pytest.mark.parametrize("script", ["run", "install", "javascript", "software", "variables"])
 def test_scripts_are_executable_and_parse(script):
-    path = REPOSITORY / script
+    path = REPOSITORY / ".ci" / script
     assert path.stat().st_mode & stat.S_IXUSR
     shell = "bash" if "bash" in path.read_text(encoding="utf-8").splitlines()[0] else "sh"
     assert subprocess.run([shell, "-n", path], check=False).returncode == 0
+
+
+def test_without_node_checking_javascript_fails_with_one_line_that_says_what_to_install(tmp_path):
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / "bin").mkdir()
+    shutil.copy(REPOSITORY / ".ci" / "javascript", tmp_path / ".ci")
+    (tmp_path / ".ci" / "install").write_text("exit 1\n")  # as where the package index cannot be reached
+    (tmp_path / "bin" / "sh").symlink_to("/bin/sh")
+    done = subprocess.run(
+        ["/bin/sh", ".ci/javascript", "biome", "check"],
+        cwd=tmp_path,
+        env={"PATH": str(tmp_path / "bin")},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "needs Node 20 or later with npm: install it" in done.stderr
 
 
 def test_the_version_stands_once_and_its_copies_agree():

@@ -9,7 +9,7 @@ export function csv({ columns, rows }) {
     const text = value === null || value === undefined ? "" : String(value);
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
-  return [columns, ...rows].map((row) => row.map(cell).join(",")).join("\n") + "\n";
+  return [columns, ...rows].map((row) => `${row.map(cell).join(",")}\n`).join("");
 }
 
 /** Save a file that the server makes, under the server's name. Raises what the server says against it. */

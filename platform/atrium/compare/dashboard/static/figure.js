@@ -1,10 +1,10 @@
 // A figure: a chart in a card with its title, and its exports as PNG, SVG, PDF and CSV.
 
-import * as echarts from "./vendor/echarts/echarts.esm.min.js";
 import { add, el, fill } from "./dom.js";
 import { csv, download, saveFromServer } from "./export.js";
 import { number } from "./format.js";
 import { THEMES, theme } from "./palette.js";
+import * as echarts from "./vendor/echarts/echarts.esm.min.js";
 
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif';
 const observer = new ResizeObserver((entries) => {
@@ -36,7 +36,7 @@ const tips = document.body.appendChild(el("div", { class: "tips" }));
 
 function drawSoon(figure) {
   waiting.add(figure);
-  frame ||= requestAnimationFrame(drawWaiting);
+  if (!frame) frame = requestAnimationFrame(drawWaiting);
 }
 
 function drawWaiting() {
@@ -47,7 +47,7 @@ function drawWaiting() {
     figure.paint();
     if (performance.now() > until) break;
   }
-  if (waiting.size) frame ||= requestAnimationFrame(drawWaiting);
+  if (waiting.size && !frame) frame = requestAnimationFrame(drawWaiting);
 }
 
 document.addEventListener("atrium-theme", () => {
@@ -76,6 +76,18 @@ export class Figure {
     this.note = el("p", { class: "note" });
     this.heading = el("h3", {}, title);
     this.subtitle = el("p", { class: "sub" }, subtitle);
+    this.width = el(
+      "button",
+      {
+        type: "button",
+        class: "small",
+        hidden: true,
+        "data-columns": "",
+        title: "Saved pictures are as wide as one column of a paper (85 mm) or two (175 mm)",
+        onclick: () => changeColumns(),
+      },
+      columnsText(),
+    );
     this.element = el(
       "section",
       { class: `card figure${wide ? " wide" : ""}`, "aria-label": title },
@@ -86,18 +98,7 @@ export class Figure {
         el(
           "div",
           { class: "exports", role: "group", "aria-label": `Export ${title}` },
-          (this.width = el(
-            "button",
-            {
-              type: "button",
-              class: "small",
-              hidden: true,
-              "data-columns": "",
-              title: "Saved pictures are as wide as one column of a paper (85 mm) or two (175 mm)",
-              onclick: () => changeColumns(),
-            },
-            columnsText(),
-          )),
+          this.width,
           ["png", "svg", "pdf", "csv"].map((kind) =>
             el(
               "button",
@@ -191,7 +192,9 @@ export class Figure {
     const option = complete(this.drawn.option(theme()), theme());
     option.tooltip.position = (point, _data, _box, _item, { contentSize }) =>
       besidePoint(point, contentSize, this.place);
-    if (option.zooms && zoom) zoom.forEach((part, at) => Object.assign(option.dataZoom?.[at] ?? {}, part));
+    if (option.zooms && zoom) {
+      for (const [at, part] of zoom.entries()) Object.assign(option.dataZoom?.[at] ?? {}, part);
+    }
     this.zooms = Boolean(option.zooms);
     this.chart.setOption(option, { notMerge: true, lazyUpdate: false });
     this.showHint();
@@ -415,7 +418,7 @@ export function bandSeries(name, points, colour) {
     encode: { x: [0, 1], y: [2, 3] },
     data: known.length ? [[known[0][0], known.at(-1)[0], least, greatest]] : [],
     tooltip: { show: false },
-    renderItem(parameters, api) {
+    renderItem(_parameters, api) {
       const upper = known.map(([x, , high]) => api.coord([x, high]));
       const lower = known.map(([x, low]) => api.coord([x, low])).reverse();
       return {
@@ -488,4 +491,34 @@ export function figureGrid(...figures) {
     el("div", { class: "figures" }),
     figures.flat().map((figure) => figure.element),
   );
+}
+
+/** Dispose of figures by name. */
+export function disposeAll(figures) {
+  for (const figure of Object.values(figures)) figure.dispose();
+}
+
+const RATIOS = [
+  0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1, 1.01, 1.02, 1.05, 1.1, 1.2, 1.4,
+  2, 3, 5, 10, 20, 50, 100,
+];
+
+/** Ticks at ratios that people say, on an axis of their logarithms: of those too close together, the ones nearest to 1. */
+export function ratioTicks(edges, colours) {
+  const kept = [];
+  const least = (edges.at(-1) - edges[0]) / 14;
+  for (const log of RATIOS.map(Math.log).sort((a, b) => Math.abs(a) - Math.abs(b))) {
+    if (log > edges[0] && log < edges.at(-1) && kept.every((other) => Math.abs(other - log) >= least))
+      kept.push(log);
+  }
+  const customValues = kept.sort((a, b) => a - b);
+  return {
+    axisTick: { show: true, customValues, lineStyle: { color: colours.axis } },
+    axisLabel: {
+      color: colours.muted,
+      fontSize: 11,
+      customValues,
+      formatter: (log) => number(Number(Math.exp(log).toPrecision(4))),
+    },
+  };
 }

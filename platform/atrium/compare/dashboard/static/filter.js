@@ -64,11 +64,11 @@ function admits(table, run, term) {
   if (term.key === "tag") {
     return run.tags.includes(term.value) !== (term.operator === "!=");
   }
-  return compared(valueOf(table, run, term.key), term.operator, term.value);
+  return compared(factOf(table, run, term.key), term.operator, term.value);
 }
 
 /** A fact or setting of a run; a setting may be named by the end of its key. */
-export function valueOf(table, run, key) {
+export function factOf(table, run, key) {
   if (key in FACTS) return FACTS[key](run, table);
   if (key.includes("/")) return lastOf(run, key);
   const settings = run.settings;

@@ -1,8 +1,8 @@
 // The text of problems and models as people read it: formulas typeset, a little Markdown, long thoughts folded. All
 // of it becomes nodes; what is no formula or no Markdown stays the text that it is.
 
-import temml from "./vendor/temml/temml.esm.min.js";
 import { el } from "./dom.js";
+import temml from "./vendor/temml/temml.esm.min.js";
 
 const LONGEST_FORMULA = 4000;
 const LONG_THOUGHT = 400;

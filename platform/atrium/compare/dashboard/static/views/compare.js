@@ -2,7 +2,7 @@
 
 import { ask } from "../api.js";
 import { choice, el, empty, field, fill, select } from "../dom.js";
-import { Figure, axis, bandSeries, tip } from "../figure.js";
+import { axis, bandSeries, Figure, tip } from "../figure.js";
 import { count, duration, number, percent, ratesText, shortName } from "../format.js";
 import { seriesStyle, swatch } from "../palette.js";
 import { reportButtons } from "../report.js";

@@ -2,7 +2,7 @@
 
 import { ask } from "../api.js";
 import { choice, el, empty, field, fill, select } from "../dom.js";
-import { Figure, axis, bandSeries, tip, zoomable } from "../figure.js";
+import { axis, bandSeries, Figure, tip, zoomable } from "../figure.js";
 import { duration, number, percent } from "../format.js";
 import { seriesStyle, swatch } from "../palette.js";
 import {

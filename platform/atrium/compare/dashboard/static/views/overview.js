@@ -412,7 +412,7 @@ export async function show(root, context) {
   async function open(name) {
     drawer?.close({ silent: true });
     set({ open: name });
-    drawer = openDrawer(root, context, name, {
+    drawer = openDrawer(root, name, {
       closed: () => {
         drawer = null;
         set({ open: null });

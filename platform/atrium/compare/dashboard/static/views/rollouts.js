@@ -3,9 +3,9 @@
 import { ask } from "../api.js";
 import { choice, debounced, el, empty, field, fill, select } from "../dom.js";
 import { number } from "../format.js";
+import { prose } from "../prose.js";
 import { noRuns, runSelect } from "../selection.js";
 import { get, set } from "../url.js";
-import { prose } from "../prose.js";
 import { colourChoices, tokenView } from "./tokens.js";
 
 const VERDICTS = ["", "correct", "incorrect", "no_answer", "timed_out", "crashed"];

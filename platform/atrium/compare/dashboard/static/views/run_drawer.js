@@ -6,7 +6,7 @@ import { duration, moment, number, percent } from "../format.js";
 import { addressOf } from "../url.js";
 
 /** Open the panel of a run; `changed` is called after an annotation, `closed` when it goes. */
-export function openDrawer(root, context, name, { closed, changed }) {
+export function openDrawer(root, name, { closed, changed }) {
   const panel = el("aside", { class: "drawer", tabindex: "-1", role: "dialog", "aria-label": name });
   const before = document.activeElement;
   let isOpen = true;

@@ -1,12 +1,11 @@
 // The table of runs: search, filter, sort, what differs, results; pick runs to look at together.
 
 import { ask } from "../api.js";
-import { closeOutside } from "../selection.js";
 import { el, empty, field, fill, select, svg } from "../dom.js";
 import { csv, download } from "../export.js";
 import { fetchMetrics, lastOf, passing } from "../filter.js";
 import { age, count, duration, moment, number, percent, shortName } from "../format.js";
-import { differingKeys, filterMenu, searchBox } from "../selection.js";
+import { closeOutside, differingKeys, filterMenu, searchBox } from "../selection.js";
 import { addressOf, get, getAll, set } from "../url.js";
 import { openDrawer } from "./run_drawer.js";
 
@@ -630,7 +629,7 @@ export async function show(root, context) {
   async function open(name) {
     drawer?.close();
     set({ open: name });
-    drawer = openDrawer(root, context, name, {
+    drawer = openDrawer(root, name, {
       closed: () => {
         drawer = null;
         set({ open: null });

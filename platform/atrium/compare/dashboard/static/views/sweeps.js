@@ -2,7 +2,7 @@
 
 import { ask } from "../api.js";
 import { choice, el, empty, field, fill, oneAtATime, select } from "../dom.js";
-import { Figure, axis, tip } from "../figure.js";
+import { axis, Figure, tip } from "../figure.js";
 import { age, number, percent } from "../format.js";
 import { addressOf, get, set } from "../url.js";
 
@@ -164,7 +164,7 @@ export async function show(root, context) {
     };
     place("Optimisation history", (figure) => drawHistory(figure, trials, sweep));
     place(`${SCORES.find(([name]) => name === score)[1]} against ${key ?? "settings"}`, (figure) =>
-      drawCurve(figure, sweep, trials, key, score),
+      drawCurve(figure, trials, key, score),
     );
     place("Learning curves of trials", (figure) => drawLearning(figure, trials, sweep, score));
     const numeric = variedKeys(trials).filter((name) =>
@@ -203,15 +203,15 @@ function variedKeys(trials) {
   );
 }
 
-const valueOf = (trial) => trial.values?.[0] ?? null;
+const scoreOf = (trial) => trial.values?.[0] ?? null;
 const isLess = (sweep) => sweep.objectives[0]?.direction === "minimize";
 const nameOf = (trial) => (trial.labels?.length ? trial.labels.join(" = ") : `trial ${trial.number}`);
 const shownSetting = (value) =>
   typeof value === "number" ? number(value) : value === undefined ? "" : String(value);
 
 function best(trials, sweep) {
-  const known = trials.filter((trial) => trial.state === "complete" && valueOf(trial) !== null);
-  return known.sort((a, b) => (valueOf(b) - valueOf(a)) * (isLess(sweep) ? -1 : 1));
+  const known = trials.filter((trial) => trial.state === "complete" && scoreOf(trial) !== null);
+  return known.sort((a, b) => (scoreOf(b) - scoreOf(a)) * (isLess(sweep) ? -1 : 1));
 }
 
 function heading(sweep) {
@@ -234,7 +234,7 @@ function heading(sweep) {
 
 function drawHistory(figure, trials, sweep) {
   const lastOf = (trial) =>
-    valueOf(trial) ??
+    scoreOf(trial) ??
     trial.curves
       .map((curve) => curve?.at(-1)?.[1])
       .filter((value) => value !== undefined && value !== null)
@@ -261,9 +261,9 @@ function drawHistory(figure, trials, sweep) {
   let record = null;
   const front = [...trials]
     .sort((a, b) => a.number - b.number)
-    .filter((trial) => trial.state === "complete" && valueOf(trial) !== null)
+    .filter((trial) => trial.state === "complete" && scoreOf(trial) !== null)
     .map((trial) => {
-      const value = valueOf(trial);
+      const value = scoreOf(trial);
       record = record === null ? value : isLess(sweep) ? Math.min(record, value) : Math.max(record, value);
       return [trial.number, 100 * record];
     });
@@ -321,7 +321,7 @@ function drawHistory(figure, trials, sweep) {
       rows: trials.map((trial) => [
         trial.number,
         trial.state,
-        valueOf(trial),
+        scoreOf(trial),
         lastOf(trial),
         trial.reason ?? "",
       ]),
@@ -345,7 +345,7 @@ function trialTip(trial) {
   ]);
 }
 
-function drawCurve(figure, sweep, trials, key, score) {
+function drawCurve(figure, trials, key, score) {
   const subtitle = `%, mean over seeds with its 95 % interval; ${trials[0]?.stage === "final" ? "fresh seeds" : "validation problems"}; pruned trials are hollow`;
   const nothing = (reason) => {
     figure.draw({ option: () => ({}), table: () => ({ columns: [], rows: [] }), subtitle });
@@ -467,12 +467,12 @@ function drawParallel(figure, trials, sweep) {
     figure.drawNothing("The trials of this stage do not differ in a setting.");
     return;
   }
-  const values = known.map(valueOf).filter((value) => value !== null);
+  const values = known.map(scoreOf).filter((value) => value !== null);
   const [low, high] = [Math.min(...values), Math.max(...values)];
   const numeric = (key) => known.every(({ settings }) => typeof settings[key] === "number");
   const rows = known.map((trial) => [
     ...keys.map((key) => (numeric(key) ? trial.settings[key] : shownSetting(trial.settings[key]))),
-    valueOf(trial) === null ? null : 100 * valueOf(trial),
+    scoreOf(trial) === null ? null : 100 * scoreOf(trial),
   ]);
   figure.draw({
     subtitle,
@@ -537,7 +537,7 @@ function drawParallel(figure, trials, sweep) {
             value: row.map((value) => value ?? "-"),
             lineStyle: at
               ? {}
-              : { color: mixed(colours, (valueOf(trial) - low) / (high - low || 1), isLess(sweep)) },
+              : { color: mixed(colours, (scoreOf(trial) - low) / (high - low || 1), isLess(sweep)) },
           })),
       })),
     }),
@@ -547,7 +547,7 @@ function drawParallel(figure, trials, sweep) {
         trial.number,
         trial.state,
         ...keys.map((key) => trial.settings[key] ?? ""),
-        valueOf(trial),
+        scoreOf(trial),
       ]),
     }),
   });
@@ -583,7 +583,7 @@ function drawLearning(figure, trials, sweep, score) {
     figure.drawNothing("No trial has been evaluated twice yet.");
     return;
   }
-  const values = curves.map(({ trial }) => valueOf(trial)).filter((value) => value !== null);
+  const values = curves.map(({ trial }) => scoreOf(trial)).filter((value) => value !== null);
   const [low, high] = [Math.min(...values), Math.max(...values)];
   figure.draw({
     subtitle,
@@ -607,8 +607,8 @@ function drawLearning(figure, trials, sweep, score) {
       },
       series: curves.map(({ trial, points }) => {
         const color =
-          isPlain(trial) && valueOf(trial) !== null
-            ? mixed(colours, (valueOf(trial) - low) / (high - low || 1), isLess(sweep))
+          isPlain(trial) && scoreOf(trial) !== null
+            ? mixed(colours, (scoreOf(trial) - low) / (high - low || 1), isLess(sweep))
             : colours.zero;
         return {
           type: "line",

@@ -2,7 +2,7 @@
 
 import { ask } from "../api.js";
 import { choice, el, field, fill, oneAtATime } from "../dom.js";
-import { Figure, axis, bandSeries, figureGrid, tip, zoomable } from "../figure.js";
+import { axis, bandSeries, disposeAll, Figure, figureGrid, ratioTicks, tip, zoomable } from "../figure.js";
 import { number, percent } from "../format.js";
 import { noRuns, runSelect } from "../selection.js";
 import { addressOf, get, set } from "../url.js";
@@ -510,32 +510,7 @@ async function showRun(root, context, modes) {
 
   drawBar();
   await refresh();
-  return { refresh, dispose: () => Object.values(figures).forEach((figure) => figure.dispose()) };
-}
-
-const RATIOS = [
-  0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1, 1.01, 1.02, 1.05, 1.1, 1.2, 1.4,
-  2, 3, 5, 10, 20, 50, 100,
-];
-
-/** Ticks at ratios that people say, on an axis of their logarithms: of those too close together, the ones nearest to 1. */
-export function ratioTicks(edges, colours) {
-  const kept = [];
-  const least = (edges.at(-1) - edges[0]) / 14;
-  for (const log of RATIOS.map(Math.log).sort((a, b) => Math.abs(a) - Math.abs(b))) {
-    if (log > edges[0] && log < edges.at(-1) && kept.every((other) => Math.abs(other - log) >= least))
-      kept.push(log);
-  }
-  const customValues = kept.sort((a, b) => a - b);
-  return {
-    axisTick: { show: true, customValues, lineStyle: { color: colours.axis } },
-    axisLabel: {
-      color: colours.muted,
-      fontSize: 11,
-      customValues,
-      formatter: (log) => number(Number(Math.exp(log).toPrecision(4))),
-    },
-  };
+  return { refresh, dispose: () => disposeAll(figures) };
 }
 
 function windowMarks(bounds, colours, edges) {

@@ -2,13 +2,12 @@
 
 import { ask } from "../api.js";
 import { debounced, el, fill, oneAtATime } from "../dom.js";
-import { Figure, axis, figureGrid, tip } from "../figure.js";
+import { axis, disposeAll, Figure, figureGrid, ratioTicks, tip } from "../figure.js";
 import { number, percent } from "../format.js";
 import { seriesStyle, swatch } from "../palette.js";
 import { experimentField, filterMenu, latestOnly, noRuns, searchBox, selected } from "../selection.js";
 import { get } from "../url.js";
 import { curveOption } from "./curves.js";
-import { ratioTicks } from "./trust_region.js";
 
 const SIGNS = [
   ["positive", "A > 0"],
@@ -184,7 +183,7 @@ export async function showArms(root, context, modes) {
   }
 
   await refresh();
-  return { refresh, dispose: () => Object.values(figures).forEach((figure) => figure.dispose()) };
+  return { refresh, dispose: () => disposeAll(figures) };
 }
 
 const nothing = { option: () => ({}), table: () => ({ columns: [], rows: [] }) };
