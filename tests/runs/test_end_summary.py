@@ -7,9 +7,9 @@ import math
 import pytest
 from rich.console import Console
 
-from atrium.runs.end_summary import name_to_type, print_summary
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState
+from atrium.views.end_summary import name_to_type, print_summary
 
 
 def printed(folder, width=80):

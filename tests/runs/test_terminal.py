@@ -10,9 +10,9 @@ from rich.console import Console
 
 from atrium.base.records import BenchmarkResult
 from atrium.runs.listener import Listeners
-from atrium.runs.log_display import LogDisplay, Pace, evaluation_text
 from atrium.runs.status import RunState
-from atrium.runs.terminal_display import TerminalDisplay, displays
+from atrium.views.live.log_display import LogDisplay, Pace, evaluation_text
+from atrium.views.live.terminal_display import TerminalDisplay, displays
 
 
 class Clock:
@@ -195,7 +195,7 @@ def test_off_prints_nothing_and_still_logs(capsys, metrics, results):
 TALK = """
 import os, sys
 from atrium.runs.listener import Listeners
-from atrium.runs.terminal_display import displays
+from atrium.views.live.terminal_display import displays
 logged = []
 display = Listeners(displays("auto", logged.append))
 sys.stdin.readline()

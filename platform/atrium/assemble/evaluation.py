@@ -36,6 +36,7 @@ from atrium.config.schema import RunConfig
 from atrium.config.tasks import ArithmeticBenchmarkConfig
 from atrium.data.prompt_checks import check_prompt
 from atrium.data.prompts import PromptTemplate, prompt_encoder
+from atrium.document.formatting import number, share
 from atrium.engines.engine import Engine
 from atrium.evaluation.collection import Progress, Watch
 from atrium.evaluation.evaluator import Benchmark, Evaluation, evaluate
@@ -45,11 +46,10 @@ from atrium.models.context import Context
 from atrium.models.digests import source_digests, weights_digest
 from atrium.models.policy import Policy, load_policy
 from atrium.models.settings import HubModelSettings, TinyModelSettings
-from atrium.runs.end_summary import name_to_type
 from atrium.runs.evaluation_parts import EvaluationParts
-from atrium.runs.formatting import number, share
 from atrium.runs.listener import Listener
 from atrium.runs.provenance import DataProvenance
+from atrium.views.end_summary import name_to_type
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+=-]+")
 

@@ -34,8 +34,8 @@ from atrium.runs.layout import CACHE_DIR
 from atrium.runs.listener import Listeners
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState
-from atrium.runs.terminal_display import displays
 from atrium.train.ranks.ranks import SINGLE, Ranks
+from atrium.views.live.terminal_display import displays
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,18 +22,18 @@ from atrium.config.schema import RunConfig
 from atrium.engines.engine import EngineFacts
 from atrium.launch.rank_logs import rank_log
 from atrium.runs.diagnosis import Notes
-from atrium.runs.end_summary import print_summary
 from atrium.runs.listener import Listener, Listeners
-from atrium.runs.log_display import LogDisplay
 from atrium.runs.mirrors.process import MirrorProcesses
 from atrium.runs.provenance import DataProvenance, collect_provenance
 from atrium.runs.reader import read_facts, read_overview, read_steps
 from atrium.runs.run_folder import RunFolder, log_into
 from atrium.runs.run_folder_writer import RunFolderWriter
 from atrium.runs.status import RunState, RunStatus, StatusWriter, end_by
-from atrium.runs.terminal_display import displays
 from atrium.train.checkpoint.checkpoint import Checkpoint
 from atrium.train.ranks.ranks import SINGLE, Ranks
+from atrium.views.end_summary import print_summary
+from atrium.views.live.log_display import LogDisplay
+from atrium.views.live.terminal_display import displays
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from atrium.claim.definition import Expectation, Scale
 from atrium.compare.verdicts import points, rounded_up
-from atrium.runs.formatting import counted
+from atrium.document.formatting import counted
 from atrium.stats.estimates import Interval
 
 Finding = Literal["for", "against", "open", "not_run", "not_read"]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from atrium.base.errors import ConfigError
 from atrium.cli.parser import CommandParser, files_explained
+from atrium.document.formatting import printable
 from atrium.runs.find import find_run, list_runs
-from atrium.runs.formatting import printable
-from atrium.runs.printing import print_table, standard_output, tell
 from atrium.runs.run_folder import RunFolder
+from atrium.views.terminal import print_table, standard_output, tell
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from atrium.cli.parser import CommandParser, files_explained
+from atrium.document.formatting import printable
 from atrium.runs.find import find_run
-from atrium.runs.formatting import printable
-from atrium.runs.printing import print_json, say, standard_output
+from atrium.views.terminal import print_json, say, standard_output
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -31,14 +31,14 @@ from atrium.config.evaluation import (
     compose_evaluation,
     stored_evaluation,
 )
+from atrium.document.formatting import counted, number, printable, share, span
 from atrium.models.settings import HubModelSettings
-from atrium.runs.end_summary import name_to_type
 from atrium.runs.find import EVALUATED, WITH_CHECKPOINT, find_run
-from atrium.runs.formatting import counted, number, printable, share, span
 from atrium.runs.policy_origin import read_origin
-from atrium.runs.printing import print_cells, print_json, say, tell
 from atrium.runs.reader import EvaluationPoint, read_evaluations
 from atrium.runs.run_folder import RunFolder
+from atrium.views.end_summary import name_to_type
+from atrium.views.terminal import print_cells, print_json, say, tell
 
 _DESCRIPTION = """\
 Evaluate a model on benchmarks: Mean@K, Pass@k, Maj@K and Pass^k with their intervals.

@@ -18,7 +18,7 @@ from atrium.config.machine import Machine, num_usable_cores
 from atrium.config.schema import RunConfig
 from atrium.models.shape import ModelShape
 from atrium.planning.memory import peak_by_phase
-from atrium.runs.printing import print_json, print_numbers, standard_output, tell
+from atrium.views.terminal import print_json, print_numbers, standard_output, tell
 
 _GB = 1e9
 _EXAMPLES = """\

@@ -19,11 +19,11 @@ from atrium.cli.parser import ask_for_plugins, files_explained
 from atrium.cli.samples import read_rows
 from atrium.config.compose import check_overrides, compose
 from atrium.config.nearest import shown
+from atrium.document.formatting import share
 from atrium.grading.verifiers import Verifier
 from atrium.runs.find import WITH_SAMPLES, find_run
-from atrium.runs.formatting import share
-from atrium.runs.printing import print_cells, say, standard_output
 from atrium.runs.sample_exports import write_csv
+from atrium.views.terminal import print_cells, say, standard_output
 
 _MAX_LISTED = 20
 _FIELDS = (

@@ -13,13 +13,13 @@ from rich.console import Console
 
 from atrium.base.errors import RunFolderError
 from atrium.cli.parser import CommandParser, files_explained
+from atrium.document.formatting import counted, printable, share
 from atrium.runs.find import WITH_SAMPLES, find_run
-from atrium.runs.formatting import counted, printable, share
 from atrium.runs.layout import step_of
-from atrium.runs.printing import print_cells, say, standard_output
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.sample_exports import write_csv, write_lighteval, write_lm_eval
 from atrium.runs.sample_files import Row, read_samples
+from atrium.views.terminal import print_cells, say, standard_output
 
 _DESCRIPTION = """\
 Show an evaluation problem by problem: how many answers counted, which were given, and why.

@@ -13,7 +13,7 @@ from atrium.compare.outcomes import OutcomeTable
 from atrium.compare.scored_arms import ScoredArms
 from atrium.compare.statistics import Comparison, compare_arms, verdict
 from atrium.compare.verdicts import Verdict
-from atrium.runs.formatting import counted
+from atrium.document.formatting import counted
 from atrium.stats.crossed import SHARES, CrossedMean, Uncertainty, Values, crossed_mean
 from atrium.stats.estimates import Interval
 from atrium.stats.pairing import SeedPairing

@@ -17,8 +17,8 @@ from typing import Literal
 from atrium.base.errors import ConfigError, RunFolderError
 from atrium.compare.default_choice import is_archived
 from atrium.compare.outcomes import AT_WORDS, At, EvaluatedRun, read_evaluated_run
+from atrium.document.formatting import counted
 from atrium.runs.find import is_failed_start
-from atrium.runs.formatting import counted
 from atrium.runs.reader import RunOverview, read_overview
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import DIVERGED, FORMAT_VERSION, RunState, read_status

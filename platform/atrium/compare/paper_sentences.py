@@ -8,7 +8,7 @@ from atrium.compare.counted_runs import left_out_words
 from atrium.compare.report_tables import headline_pair
 from atrium.compare.run_comparison import ArmScores, RunsComparison
 from atrium.compare.verdicts import points, rounded_up
-from atrium.runs.formatting import counted
+from atrium.document.formatting import counted
 
 
 def paper_sentences(comparison: RunsComparison) -> list[str]:

@@ -19,7 +19,7 @@ from atrium.compare.report_tables import (
 )
 from atrium.compare.run_comparison import MEASURES, RunsComparison
 from atrium.compare.verdicts import signed
-from atrium.runs.formatting import counted
+from atrium.document.formatting import counted
 
 _MOST_SAID = 2
 """Candidates about which a caption holds sentences; of more they would be a page."""

@@ -16,8 +16,8 @@ from atrium.compare.counted_runs import left_out_words
 from atrium.compare.outcomes import AT_WORDS, common_answers
 from atrium.compare.run_comparison import MEASURES, ArmScores, RunsComparison
 from atrium.compare.verdicts import points, rounded_up, signed
+from atrium.document.formatting import counted
 from atrium.method.windows import Window
-from atrium.runs.formatting import counted
 from atrium.stats.crossed import CrossedMean, interval_of
 from atrium.stats.estimates import Interval
 from atrium.stats.pairing import ranges_text

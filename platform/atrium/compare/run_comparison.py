@@ -28,7 +28,6 @@ from atrium.compare.counted_runs import VALIDATION, LeftOut, MissingRun, old_run
 from atrium.compare.diverged_runs import answers_used, steps_used
 from atrium.compare.draws import draws_notes
 from atrium.compare.judged_pairs import judge_pairs
-from atrium.compare.method_colours import places
 from atrium.compare.outcomes import (
     At,
     EvaluatedRun,
@@ -37,8 +36,9 @@ from atrium.compare.outcomes import (
     read_answers,
 )
 from atrium.compare.planned_seeds import PlannedArms, planned_arms
+from atrium.document.formatting import counted
+from atrium.document.palette import places
 from atrium.runs.find import started
-from atrium.runs.formatting import counted
 from atrium.runs.run_folder import RunFolder
 from atrium.stats.clusters import MIN_CLUSTERS, clusters_words, num_clusters
 from atrium.stats.crossed import CrossedMean
@@ -122,7 +122,7 @@ class RunsComparison:
 
     @property
     def places(self) -> dict[str, int]:
-        """The place of each arm's colour, by name (`method_colours`); the earliest choose first."""
+        """The place of each arm's colour, by name (`document.palette`); the earliest choose first."""
         began = {one.arm.name: min(map(started, one.arm.runs.values())) for one in self.arms}
         arms = sorted((one.arm for one in self.arms), key=lambda arm: (began[arm.name], arm.name))
         return places({arm.name: arm.settings.get("algorithm.name", arm.name) for arm in arms})

@@ -30,7 +30,7 @@ from atrium.base.metrics import (
     TRUNCATED_FRAC,
     Quantity,
 )
-from atrium.runs.formatting import number, share
+from atrium.document.formatting import number, share
 from atrium.runs.listener import Listener
 from atrium.runs.run_facts import RunFacts
 

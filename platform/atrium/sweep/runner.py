@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 from atrium.base.errors import ConfigError, Interrupted
 from atrium.config.dates import dated
 from atrium.config.schema import MIN_PLANNED_SEEDS, RunConfig
-from atrium.runs.formatting import counted
+from atrium.document.formatting import counted
 from atrium.runs.run_folder import RunFolder
 from atrium.sweep.claims import Claims
 from atrium.sweep.definition import SweepDefinition

@@ -21,7 +21,7 @@ from atrium.config.method_files import resolve_preset
 from atrium.config.presets import Preset, read_presets
 from atrium.method.method import SECTIONS
 from atrium.method.words import window_text
-from atrium.runs.printing import print_json, print_table, say, standard_output, tell
+from atrium.views.terminal import print_json, print_table, say, standard_output, tell
 
 _WINDOW = "window [l, u]"
 _ALWAYS = ("advantage", "ratio", "divergence", _WINDOW, "surrogate", "reduction")

@@ -19,7 +19,6 @@ from atrium.compare.figures.methods import MethodWindow
 from atrium.config.method_files import resolve_preset
 from atrium.config.presets import Preset
 from atrium.method.words import interval
-from atrium.runs.printing import print_json, print_numbers, say, standard_output, tell
 from atrium.theory.results import (
     EstimatorBias,
     Faithfulness,
@@ -27,6 +26,7 @@ from atrium.theory.results import (
     RegressionFindings,
     UpdateCourse,
 )
+from atrium.views.terminal import print_json, print_numbers, say, standard_output, tell
 
 if TYPE_CHECKING:
     from atrium.cli.methods.theory_findings import Findings

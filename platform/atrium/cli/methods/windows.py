@@ -18,7 +18,7 @@ from atrium.cli.parser import CommandParser, draw
 from atrium.config.presets import read_presets
 from atrium.method.windows import DIVERGENCES, Window, divergence
 from atrium.method.words import interval, window_text
-from atrium.runs.printing import print_json, print_numbers, say, standard_output, tell
+from atrium.views.terminal import print_json, print_numbers, say, standard_output, tell
 
 _CLIP = (0.2, 0.28)
 _CACHE = Path("runs/.cache")

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from atrium.base.errors import RunFolderError
 from atrium.cli.parser import CommandParser, files_explained
+from atrium.document.formatting import size
 from atrium.runs.find import list_runs
-from atrium.runs.formatting import size
 from atrium.runs.layout import folder_size, remove
-from atrium.runs.printing import say, standard_output
 from atrium.runs.reader import RunOverview, read_overview
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState
+from atrium.views.terminal import say, standard_output
 
 _CACHE = ".cache"
 

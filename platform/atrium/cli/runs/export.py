@@ -11,8 +11,8 @@ from atrium.base.errors import CheckpointError, RunFolderError
 from atrium.base.recorded import read_object
 from atrium.cli.parser import CommandParser, files_explained
 from atrium.cli.runs.model_card import CARD, example_of, usage_lines, write_card
+from atrium.document.formatting import size
 from atrium.runs.find import TRAINED, find_run
-from atrium.runs.formatting import size
 from atrium.runs.layout import folder_size, step_name
 from atrium.runs.policy_origin import write_origin
 from atrium.runs.run_folder import RunFolder

@@ -12,11 +12,11 @@ from rich.text import Text
 
 from atrium.base.nested import setting
 from atrium.cli.parser import CommandParser, files_explained
+from atrium.document.formatting import age, counted, number, printable
 from atrium.runs.find import list_runs
-from atrium.runs.formatting import age, counted, number, printable
-from atrium.runs.printing import print_json, say, standard_output
 from atrium.runs.reader import RunOverview, Scores, read_overview
 from atrium.runs.status import RunState
+from atrium.views.terminal import print_json, say, standard_output
 
 STATE_STYLES = {
     RunState.STARTING: "cyan",

@@ -18,7 +18,7 @@ from atrium.base.recorded import read_object
 from atrium.base.records import Problem
 from atrium.data.prompts import Prompt, PromptTemplate, plain_prompt, prompt_turns
 from atrium.data.sources import is_local
-from atrium.runs.formatting import share, span
+from atrium.document.formatting import share, span
 from atrium.runs.reader import EvaluationPoint, read_evaluations
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.sample_files import read_samples

@@ -31,11 +31,9 @@ from atrium.base.plain_files import read_plain
 from atrium.base.recorded import number_or_nan, read_object
 from atrium.cli.parser import CommandParser, files_explained
 from atrium.cli.runs.sides import sides_lines
-from atrium.runs.end_summary import INTERVAL_NOTE, curves_table, print_findings, print_heading
+from atrium.document.formatting import age, counted, printable, share, shortened, span
 from atrium.runs.find import find_run
-from atrium.runs.formatting import age, counted, printable, share, shortened, span
 from atrium.runs.layout import steps_in
-from atrium.runs.printing import cell, print_cells, say, standard_output, tell
 from atrium.runs.reader import (
     EvaluationPoint,
     RunOverview,
@@ -46,6 +44,8 @@ from atrium.runs.reader import (
 )
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.sample_files import Row, read_samples
+from atrium.views.end_summary import INTERVAL_NOTE, curves_table, print_findings, print_heading
+from atrium.views.terminal import cell, print_cells, say, standard_output, tell
 
 _SHOWN_CURVES = tuple(
     quantity.name

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from atrium.base.nested import setting
 from atrium.base.recorded import as_integer
+from atrium.document.formatting import counted, number, share
 from atrium.planning.sides import Sides, sides_of
-from atrium.runs.formatting import counted, number, share
 from atrium.runs.reader import RunOverview, read_steps
 
 

@@ -11,8 +11,8 @@ from atrium.cli.compare import find_runs
 from atrium.cli.parser import CommandParser, files_explained
 from atrium.runs.lock import RunLock
 from atrium.runs.mirrors.targets import KINDS, delivery_of
-from atrium.runs.printing import standard_output
 from atrium.runs.run_folder import RunFolder
+from atrium.views.terminal import standard_output
 
 _LOWEST_PRIORITY = 19
 _EXAMPLES = """\

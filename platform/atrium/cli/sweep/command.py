@@ -110,7 +110,7 @@ def _worker(name: str, arguments: Sequence[str]) -> int:
     url = _known_url(name, runs_dir, options.get("storage"))
     # Only now: torch reads the environment when it is loaded.
     from atrium.assemble.sweeping import work
-    from atrium.runs.log_display import StandardOutput
+    from atrium.views.live.log_display import StandardOutput
 
     parent = os.environ.get(PARENT_VARIABLE)
     work(url, name, runs_dir, int(parent) if parent else None, StandardOutput())

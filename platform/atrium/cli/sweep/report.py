@@ -20,7 +20,6 @@ from atrium.base.recorded import read_object
 from atrium.cli.sweep.contrasts import contrast_sentences, contrast_tables, planned_contrasts
 from atrium.cli.sweep.families import compared_families, family_sentences, family_table
 from atrium.cli.sweep.table import trials_table
-from atrium.runs.printing import standard_output, tell
 from atrium.sweep.claims import Claims, this_worker
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.final import (
@@ -39,6 +38,7 @@ from atrium.sweep.setup import join, known_storage, open_studies, report_folder,
 from atrium.sweep.snapshot import STATE_FILE, snapshot, sweep_folder, write_state
 from atrium.sweep.storage import SweepStorage
 from atrium.sweep.study import SweepStudies
+from atrium.views.terminal import standard_output, tell
 
 if TYPE_CHECKING:
     from rich.console import Console

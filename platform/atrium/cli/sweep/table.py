@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from atrium.runs.formatting import duration
+from atrium.document.formatting import duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -359,7 +359,7 @@ def _train(config: RunConfig, overrides: Sequence[str]) -> None:
     with stopped_at_once(_stopped, END_SIGNALS) as stop_if_asked:
         set_threads(config)
         from atrium.assemble.graders import build_grader
-        from atrium.runs.printing import waiting
+        from atrium.views.terminal import waiting
 
         with build_grader(config.grader, config.model) as grader:  # its worker starts while torch is loaded
             with waiting("loading torch"), loading():

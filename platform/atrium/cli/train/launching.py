@@ -23,8 +23,8 @@ from atrium.launch.gpus import gpu_models
 from atrium.launch.rank_logs import ranks_dir
 from atrium.launch.slurm import JobSettings, Submission, check_settings, job_script, raise_for
 from atrium.launch.slurm_task import RENDEZVOUS_VARIABLE, RUN_FILE_VARIABLE
-from atrium.runs.log_display import StandardOutput
 from atrium.runs.run_folder import RunFolder
+from atrium.views.live.log_display import StandardOutput
 
 
 def is_rank(environment: Mapping[str, str] = os.environ) -> bool:

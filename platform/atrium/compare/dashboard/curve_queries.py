@@ -27,7 +27,7 @@ from atrium.compare.curves import (
 )
 from atrium.compare.dashboard.runs_scan import RunEntry
 from atrium.compare.dashboard.watcher import Watcher
-from atrium.compare.method_colours import places
+from atrium.document.palette import places
 from atrium.runs.reader import EvaluationPoint
 
 Answer = dict[str, Any]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atrium.compare.figures.style import line_style, new_figure, save_png, style, use_cache
-from atrium.compare.method_colours import places
+from atrium.document.palette import places
 
 Values = NDArray[np.float64]
 _INCHES = (9.2, 3.8)

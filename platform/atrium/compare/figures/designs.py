@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atrium.base.metrics import WORKED_FRAC
-from atrium.compare import method_colours
 from atrium.compare.figures.style import BLACK, GREY, MARKERS, line_style, literal, style
+from atrium.document import palette as method_colours
 from atrium.method.windows import Window, share_after_batch
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from atrium.compare.figures.style import (
     style,
     use_cache,
 )
-from atrium.runs.formatting import counted
+from atrium.document.formatting import counted
 from atrium.runs.layout import step_name
 from atrium.runs.reader import EvaluationPoint, read_evaluations
 from atrium.runs.run_folder import RunFolder

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#C2528B"
 BLACK, GREY, FAINT = "#1B1D20", "#5F6368", "#E3E5E8"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#6B5BD2", "#A67C00", "#3AA0D8", "#8A4B2A")
-"""The hues of `method_colours`, which the dashboard has too."""
+"""The hues of `document.palette`, which the dashboard has too."""
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _EDGE = "#B8BCC2"
@@ -80,7 +80,7 @@ def style(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
 
 
 def line_style(place: int) -> tuple[str, str]:
-    """The colour and dashes at a place of `method_colours`, or of the n-th line; the first 32 differ."""
+    """The colour and dashes at a place of `document.palette`, or of the n-th line; the first 32 differ."""
     return COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
 
 

@@ -20,7 +20,7 @@ import psutil
 from atrium.base.atomic import write_json
 from atrium.base.errors import AtriumError
 from atrium.base.recorded import read_object
-from atrium.runs.formatting import shortened
+from atrium.document.formatting import shortened
 from atrium.runs.mirrors.rows import Row, RowReader
 from atrium.runs.reader import read_findings
 from atrium.runs.run_folder import RunFolder

@@ -1,5 +1,5 @@
 // Colours of figures. Series: Okabe and Ito's first, which people with any colour vision tell apart. Which of
-// them a method has says the server (method_colours.py), whose figures have the light ones too.
+// them a method has says the server (document/palette.py), whose figures have the light ones too.
 
 import { svg } from "./dom.js";
 

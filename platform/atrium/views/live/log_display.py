@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from atrium.base.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD
 from atrium.base.recorded import as_finite, as_interval
 from atrium.base.records import BenchmarkResult
-from atrium.runs.formatting import counted, duration, number, printable, share, span
+from atrium.document.formatting import counted, duration, number, printable, share, span
 from atrium.runs.listener import Listener
 
 _NUM_PLAIN_LINES = 20

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from atrium.runs.formatting import (
+from atrium.document.formatting import (
     age,
     duration,
     number,

@@ -15,10 +15,9 @@ from rich.text import Text
 
 from atrium.base.errors import TrainingDivergedError
 from atrium.base.metrics import CATALOGUE, ENTROPY, LENGTH_MEAN, NUM_TOKENS, REWARD
+from atrium.document.formatting import counted, duration, number, printable, share, span, sparkline
 from atrium.runs.diagnosis import Finding
 from atrium.runs.find import short_name
-from atrium.runs.formatting import counted, duration, number, printable, share, span, sparkline
-from atrium.runs.printing import cell, print_table, say, tell
 from atrium.runs.reader import (
     MetricTable,
     RunOverview,
@@ -31,6 +30,7 @@ from atrium.runs.reader import (
 )
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState
+from atrium.views.terminal import cell, print_table, say, tell
 
 _SCORE_TITLES = ("  held-out problems", "", "before", "after")
 _MARGINS = 8

@@ -15,10 +15,10 @@ from rich.text import Text
 
 from atrium.base.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_MEAN, REWARD
 from atrium.base.records import BenchmarkResult
-from atrium.runs.formatting import duration, number, printable, share, sparkline
+from atrium.document.formatting import duration, number, printable, share, sparkline
 from atrium.runs.listener import Listener
-from atrium.runs.log_display import LogDisplay, Pace, StandardOutput, evaluation_text
 from atrium.runs.status import RunState
+from atrium.views.live.log_display import LogDisplay, Pace, StandardOutput, evaluation_text
 
 _CURVES = (("reward", REWARD), ("entropy", ENTROPY), ("length", LENGTH_MEAN))
 _SHORTEST_REFRESH_S = 0.1

@@ -1,4 +1,4 @@
-"""Numbers and text as people read them in a terminal: shares, spans of time, sizes, sparklines."""
+"""Numbers and text as people read them: one format for each unit, spans of time, sizes, sparklines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import math
 import unicodedata
 from collections.abc import Sequence
 
+from atrium.document.document import Unit
+
+DASH = "–"
+"""What is shown for an unknown value."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -31,6 +35,45 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
         " " if mean is None else _BARS[0 if is_flat else round((mean - low) / (high - low) * top)]
         for mean in means
     )
+
+
+def value_text(value: float | None, unit: Unit = "", *, is_signed: bool = False) -> str:
+    """A number in the digits of its unit; a dash for None and NaN.
+
+    Shares and points have one decimal and are in percent, without the sign; a p-value has three decimals, or
+    is `<0.001`; a ratio has three decimals, a count none, and any other number three significant digits. With
+    `is_signed` a positive number has a plus sign. Zero never has a sign.
+    """
+    if value is None or math.isnan(value):
+        return DASH
+    text = "∞" if math.isinf(value) else _magnitude(abs(value), unit)
+    if not text.strip("0."):
+        return text
+    return ("-" if value < 0 else "+" if is_signed else "") + text
+
+
+def _magnitude(value: float, unit: Unit) -> str:
+    match unit:
+        case "share" | "points":
+            return f"{100 * value:.1f}"
+        case "p":
+            return "<0.001" if value < 0.001 else f"{value:.3f}"
+        case "ratio":
+            return f"{value:.3f}"
+        case "count":
+            return f"{value:,.0f}"
+        case "seconds":
+            return duration(value)
+        case "bytes":
+            return size(value)
+        case _:
+            return number(value)
+
+
+def interval_text(interval: tuple[float, float], unit: Unit = "", *, is_signed: bool = False) -> str:
+    """An interval, such as `[30.1, 38.3]`, or `[-0.3, +4.5]` for differences."""
+    low, high = (value_text(end, unit, is_signed=is_signed) for end in interval)
+    return f"[{low}, {high}]"
 
 
 def share(value: float | None) -> str:

@@ -1,11 +1,11 @@
-"""What commands print: lines, tables, JSON. Text that was recorded cannot steer the terminal."""
+"""What commands print: documents, lines, tables, JSON. Text that was recorded cannot steer the terminal."""
 
 from __future__ import annotations
 
 import json
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.cells import cell_len
@@ -15,10 +15,19 @@ from rich.table import Table
 from rich.text import Text
 
 from atrium.base.atomic import standard_json
-from atrium.runs.formatting import printable
+from atrium.document.document import Document, Section, Tone
+from atrium.document.formatting import printable
+from atrium.views.cells import without_prose
 
 _GAP = 2
 _PIPE_WIDTH = 160
+_STYLES: Mapping[Tone, str] = {
+    "plain": "",
+    "better": "green",
+    "worse": "red",
+    "warning": "yellow",
+    "muted": "dim",
+}
 
 
 def standard_output() -> Console:
@@ -63,6 +72,42 @@ def waiting(what: str) -> Iterator[None]:
 def print_json(value: object) -> None:
     """Print what `--json` promises: standard JSON, in which NaN and infinities are text."""
     sys.stdout.write(json.dumps(standard_json(value), indent=2, allow_nan=False) + "\n")
+
+
+def print_document(console: Console, document: Document) -> None:
+    """Print a document: alerts, the answer, tables, passages, and the notes about these numbers.
+
+    Figures, tables for papers, columns of words and notes that explain terms are for other media.
+    """
+    for sentence in document.alerts:
+        tell(console, sentence.text, "yellow")
+    if document.alerts and (document.answer or document.sections):
+        console.print()
+    for sentence in document.answer:
+        tell(console, sentence.text, "bold")
+    if document.answer:
+        console.print()
+    for section in document.sections:
+        _print_section(console, section)
+    for note in document.notes:
+        if note.tone != "muted":
+            tell(console, f"note: {note.text}", _STYLES[note.tone])
+
+
+def _print_section(console: Console, section: Section) -> None:
+    for sentence in section.sentences:
+        tell(console, sentence.text, _STYLES[sentence.tone])
+    for table in section.tables:
+        if not table.caption:
+            columns, rows = without_prose(table)
+            strong = [row[0] for row, given in zip(rows, table.rows, strict=True) if given.is_strong]
+            tell(console, table.title, "bold cyan")
+            print_table(console, [column.title for column in columns], rows, strong=strong)
+            console.print()
+    for passage in section.passages:
+        if passage.title:
+            tell(console, passage.title, "bold cyan")
+        say(console, passage.text)
 
 
 def print_cells(

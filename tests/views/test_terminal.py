@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from atrium.runs import printing
-from atrium.runs.printing import print_numbers, print_table, tell, waiting
+from atrium.views import terminal as printing
+from atrium.views.terminal import print_numbers, print_table, tell, waiting
 
 TITLES = ("name", "first", "second", "third")
 ROWS = [["a", "1.234567", "2.345678", "3.456789"], ["longer", "1", "", "∞"]]

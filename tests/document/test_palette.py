@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from atrium.compare import method_colours
+import atrium.compare.dashboard
 from atrium.compare.figures.style import COLOURS
-from atrium.compare.method_colours import NUM_HUES, places
+from atrium.document.palette import NUM_HUES, places
 
-PALETTE = Path(method_colours.__file__).with_name("dashboard") / "static" / "palette.js"
+PALETTE = Path(atrium.compare.dashboard.__file__).with_name("static") / "palette.js"
 
 
 def named(*methods):

@@ -1,0 +1,1 @@
+"""Views: documents as text in a terminal, Markdown, LaTeX, HTML and figures. They compute no statistics."""

@@ -1,0 +1,53 @@
+"""Cells as text: the only place where a cell of a document becomes characters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from atrium.document.document import Cell, Column, Estimate, Row, Span, Table, Trend, Value
+from atrium.document.formatting import DASH, interval_text, sparkline, value_text
+
+
+def cell_text(cell: Cell) -> str:
+    """The text of a cell, with the digits and the sign of its unit."""
+    match cell:
+        case str():
+            return cell
+        case int():
+            return value_text(cell, "count")
+        case Value():
+            return value_text(cell.value, cell.unit, is_signed=cell.is_signed)
+        case Estimate():
+            return " ".join(estimate_parts(cell)) or DASH
+        case Span():
+            low, high = (value_text(end, cell.unit) for end in (cell.low, cell.high))
+            return low if low == high else f"{low} to {high}"
+        case Trend():
+            return sparkline(cell.values)
+        case _:
+            return DASH
+
+
+def estimate_parts(cell: Estimate) -> list[str]:
+    """The value and the interval of an estimate, as far as they are known."""
+    value = [] if cell.value is None else [value_text(cell.value, cell.unit, is_signed=cell.is_signed)]
+    if cell.interval is None:
+        return value
+    return [*value, interval_text(cell.interval, cell.unit, is_signed=cell.is_signed)]
+
+
+def texts(rows: Sequence[Row]) -> list[list[str]]:
+    """The text of all cells, row by row."""
+    return [[cell_text(cell) for cell in row.cells] for row in rows]
+
+
+def number_columns(table: Table) -> list[bool]:
+    """Whether each column is aligned right: all but the names in the first column, and words."""
+    return [bool(place) and not column.is_prose for place, column in enumerate(table.columns)]
+
+
+def without_prose(table: Table) -> tuple[tuple[Column, ...], list[list[str]]]:
+    """The columns of numbers and names, and the text of their cells."""
+    kept = [place for place, column in enumerate(table.columns) if not column.is_prose]
+    rows = [[row[place] for place in kept] for row in texts(table.rows)]
+    return tuple(table.columns[place] for place in kept), rows

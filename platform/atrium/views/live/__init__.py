@@ -1,0 +1,1 @@
+"""Displays of training while it runs: lines for its log and for pipes, a frame in a terminal."""

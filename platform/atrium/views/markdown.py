@@ -1,0 +1,59 @@
+"""A document in GitHub's Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from atrium.document.document import Document, Section, Sentence, Table
+from atrium.views.cells import number_columns, texts
+
+_ESCAPES = str.maketrans({"\\": "\\\\", "|": "\\|", "*": "\\*", "<": "&lt;", "\n": " "})
+
+
+def markdown(document: Document) -> str:
+    """The whole document: alerts, the answer, sections with their tables, notes. Figures are left out."""
+    parts = [f"## {_text(document.title)}\n"]
+    parts += [_list(sentences) for sentences in (document.alerts, document.answer) if sentences]
+    parts += [text for section in document.sections if (text := _section(section))]
+    parts += [_list(document.notes)] if document.notes else []
+    return "\n".join(parts)
+
+
+def markdown_table(table: Table) -> str:
+    """The table under its title."""
+    lines = [
+        f"**{_text(table.title)}**",
+        "",
+        _row([column.title for column in table.columns]),
+        "|" + "".join(" ---: |" if is_number else " --- |" for is_number in number_columns(table)),
+        *map(_row, texts(table.rows)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _section(section: Section) -> str:
+    """The section's sentences, tables and passages under its title; empty where it has figures alone."""
+    parts = [f"> {_text(sentence.text)}\n" for sentence in section.sentences]
+    parts += [markdown_table(table) for table in section.tables if not table.caption]
+    parts += [f"{_text(one.title)}\n\n{_fenced(one.text)}" for one in section.passages]
+    return "\n".join([f"### {_text(section.title)}\n", *parts]) if parts else ""
+
+
+def _fenced(text: str) -> str:
+    """The text in a fence that is longer than any in it."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}\n{text}\n{fence}\n"
+
+
+def _list(sentences: Sequence[Sentence]) -> str:
+    return "".join(f"- {_text(sentence.text)}\n" for sentence in sentences)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(map(_text, cells)) + " |"
+
+
+def _text(text: str) -> str:
+    return text.translate(_ESCAPES)
