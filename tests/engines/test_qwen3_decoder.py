@@ -10,8 +10,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from atrium.engines.decoding import Decoder
-from atrium.engines.qwen3_decoder import Qwen3Decoder
-from atrium.models.qwen3 import has_fused_form
+from atrium.engines.qwen3_decoder import Qwen3Decoder, has_fused_form
 
 PROMPTS = {"padded": [[5, 6, 7, 8], [9], [10, 11, 12]], "equal": [[5, 6], [7, 8], [9, 10]]}
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from atrium.base.errors import CheckpointError, ConfigError, EngineError
 from atrium.engines.engine import GenerationRequest, SamplingParams
+from atrium.engines.qwen3_decoder import has_fused_form
 from atrium.engines.transformers_engine import TransformersEngine
 from atrium.engines.weights import check_weights
 from atrium.models.lora import (
@@ -26,7 +27,6 @@ from atrium.models.lora import (
     read_adapter,
 )
 from atrium.models.policy import load_policy, save_policy
-from atrium.models.qwen3 import has_fused_form
 from atrium.models.settings import TinySettings
 from atrium.models.tiny import build_tiny_policy
 

@@ -66,7 +66,9 @@ def _measure_update():
 
 
 @pytest.mark.full
-def test_the_peak_of_an_update_is_predicted_within_a_fifth():
+def test_the_peak_of_an_update_is_predicted_within_a_fifth(monkeypatch):
+    # With a fixed threshold glibc returns freed tensors to the system. What its heap keeps is not predicted.
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "131072")
     # A process of its own: one that ran other tests has freed memory at hand, which no update has to ask for.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
         measured = fresh.submit(_measure_update).result()

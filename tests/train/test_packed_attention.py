@@ -8,11 +8,9 @@ from torch.nn import functional
 
 from atrium.base.errors import ConfigError
 from atrium.models.policy import build_random_policy
-from atrium.models.qwen3 import has_fused_form
 from atrium.models.tiny import build_tokenizer
 from atrium.train.update import packed_attention
 from atrium.train.update.packing import pack
-from atrium.train.update.qwen3_states import qwen3_states
 
 SIZES = {
     "hidden_size": 24,
@@ -45,17 +43,10 @@ def numbers(model, forward, rows):
 
 
 @pytest.mark.parametrize("short", [128, 0], ids=["two products", "torch's kernel"])
-@pytest.mark.parametrize(
-    ("name", "fused"),
-    [*((name, False) for name in ARCHITECTURES), ("qwen3", True), ("qwen3 without groups", True)],
-)
-def test_packed_training_equals_padded_training(make, monkeypatch, name, fused, short):
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_packed_training_equals_padded_training(make, monkeypatch, name, short):
     monkeypatch.setattr(packed_attention, "_SHORT", short)
     model = model_of(name)
-    if fused:
-        assert has_fused_form(model)
-    else:
-        monkeypatch.setattr("atrium.train.update.forward.has_fused_form", lambda model: False)
     rows = make.rows(make.groups(rewards=RAGGED, longest=40))
     padded, expected = numbers(model, make.forward(model, packing=False), rows)
     packed, gradients = numbers(model, make.forward(model), rows)
@@ -97,34 +88,6 @@ def test_the_kernel_for_rows_of_any_length_is_called_as_each_torch_wants_it(make
         packed_attention.packed_states(model, pack(*sizes, padded=padded)) for padded in (True, False)
     )
     torch.testing.assert_close(ragged, padded, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", ["qwen3", "qwen3 without groups"])
-def test_the_fused_gradients_are_derived_right(make, name):
-    model = model_of(name).double()
-    rows = make.rows(make.groups(rewards=RAGGED))
-    packing = pack(
-        rows.token_BL, rows.num_prompt_tokens_B, rows.num_tokens_B, rows.prompt_index_B, padded=True
-    )
-    direction_ND = torch.randn(
-        len(packing.token_N), SIZES["hidden_size"], generator=torch.Generator().manual_seed(1)
-    ).double()
-    found = []
-    for states in (qwen3_states, packed_attention.packed_states):
-        model.zero_grad()
-        state_ND = states(model, packing)
-        (state_ND * direction_ND).sum().backward()
-        found.append(
-            (
-                state_ND.detach(),
-                [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None],
-            )
-        )
-    (ours, mine), (theirs, yours) = found
-    # transformers computes norms in float32 whatever the model's dtype, which bounds the agreement.
-    assert (ours - theirs).abs().max() < 1e-5 * float(theirs.abs().max())
-    scale = max(float(gradient.abs().max()) for gradient in yours)
-    assert max(float((a - b).abs().max()) for a, b in zip(mine, yours, strict=True)) < 1e-5 * scale
 
 
 def test_a_model_keeps_its_own_attention_outside_the_packed_pass(make):

@@ -125,20 +125,12 @@ def packing_shifted_by(step):
     return shifted
 
 
-@pytest.fixture
-def plain_pass(monkeypatch):
-    """Has float32 models computed by transformers' modules, whose attention can be replaced."""
-    monkeypatch.setattr(logprobs, "has_fused_form", lambda model: False)
-
-
-@pytest.mark.usefixtures("plain_pass")
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_attention_that_is_causal_within_rows_passes(monkeypatch, precision):
     monkeypatch.setattr(packed_attention, "attend", attention_that(causal))
     assert fault_of(build_model(initializer_range=0.1), precision) is None
 
 
-@pytest.mark.usefixtures("plain_pass")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("wrong", WRONG_ATTENTION)
 def test_a_wrong_mask_is_refused_beside_massive_activations_too(monkeypatch, precision, wrong):

@@ -11,7 +11,7 @@ from atrium.models.policy import build_random_policy
 from atrium.models.settings import LoraSettings
 from atrium.models.tiny import build_tokenizer
 from atrium.train.guard.recomputed_blocks import RecomputedBlocks
-from atrium.train.update import packed_attention, qwen3_states
+from atrium.train.update import packed_attention
 from atrium.train.update.compiled_blocks import CompiledBlocks
 
 NUM_LAYERS = 4
@@ -43,7 +43,7 @@ def rows(make):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """How often attention among packed tokens is computed, by the blocks of a module or the fused pass."""
+    """How often attention among packed tokens is computed."""
     seen = []
     attend = packed_attention.attend
 
@@ -52,7 +52,6 @@ def calls(monkeypatch):
         return attend(*args, **kwargs)
 
     monkeypatch.setattr(packed_attention, "attend", counted)
-    monkeypatch.setattr(qwen3_states, "attend", counted)
     return seen
 
 
@@ -96,13 +95,6 @@ def test_values_and_gradients_are_those_of_activations_that_are_kept(make, rows,
     model = model_of(name)
     expected = numbers(model, make.forward(model, packing=packing), rows)
     assert_equal(numbers(model, make.forward(model, packing=packing, recomputes=True), rows), expected)
-
-
-def test_the_blocks_of_a_qwen3_give_the_same_too_where_the_fused_pass_does_not_run(make, rows, monkeypatch):
-    monkeypatch.setattr("atrium.train.update.forward.has_fused_form", lambda model: False)
-    model = model_of("qwen3")
-    expected = numbers(model, make.forward(model), rows)
-    assert_equal(numbers(model, make.forward(model, recomputes=True), rows), expected)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

@@ -1,8 +1,8 @@
 """Decoding Qwen3 models on a CPU with fewer and larger operations than their module's forward has.
 
 At the sizes that train on a CPU, a decoding step of transformers spends a third of its time between
-operations. This is the same computation over the same weights: query, key and value in one product,
-gate and up in one, and attention as two batched products. Equal to the module's up to rounding.
+operations. `Qwen3Decoder` does the same computation over the same weights: query, key and value in one
+product, gate and up in one, and attention as two batched products. Equal to the module's up to rounding.
 
 Axes: N rows, H query heads, K key-value heads, R = H / K, D head size, L tokens so far, E hidden size.
 
@@ -15,13 +15,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, Qwen3ForCausalLM
 
 from atrium.base.records import TokenIds
 from atrium.engines.decoding import Decoder
-from atrium.models.qwen3 import head_norms, rotations, unit_rms
+
+_PROJECTIONS = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
+
+def has_fused_form(model: PreTrainedModel) -> bool:
+    """Whether `model` is a plain float32 Qwen3 on a CPU, without hooks, adapters or sliding windows."""
+    if type(model) is not Qwen3ForCausalLM:
+        return False
+    config, weight = model.config, model.get_input_embeddings().weight
+    return bool(
+        weight.device.type == "cpu"
+        and weight.dtype == torch.float32
+        and set(config.layer_types) == {"full_attention"}
+        and not config.attention_bias
+        and config.hidden_act == "silu"
+        and config._attn_implementation == "sdpa"
+        and all(
+            not module._forward_hooks
+            and not module._forward_pre_hooks
+            and (name.rpartition(".")[2] not in _PROJECTIONS or type(module) is nn.Linear)
+            for name, module in model.named_modules()
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +86,16 @@ class Qwen3Decoder(Decoder):
         self._length += 1
         self._position = self._position + 1
         hidden_NE = functional.embedding(token_N, self._model.model.embed_tokens.weight)
-        rotation = rotations(self._model, self._position[:, 0])
+        rotation = _rotations(self._model, self._position[:, 0])
         bias = None
         if self._mask is not None:
             bias = self._mask[:, 0, :, : self._length].repeat_interleave(self._num_kv_heads, 0)
         for index, block in enumerate(self._blocks):
             hidden_NE = self._attend(index, block, hidden_NE, rotation, bias)
-            unit_NE, _ = unit_rms(hidden_NE, self._epsilon)
+            unit_NE = _unit_rms(hidden_NE, self._epsilon)
             gate, up = (unit_NE @ block.gate_up).chunk(2, dim=-1)
             hidden_NE = torch.addmm(hidden_NE, functional.silu(gate).mul_(up), block.down)
-        unit_NE, _ = unit_rms(hidden_NE, self._epsilon)
+        unit_NE = _unit_rms(hidden_NE, self._epsilon)
         self.logit_NV = unit_NE @ self._head
 
     def _attend(
@@ -86,10 +108,10 @@ class Qwen3Decoder(Decoder):
     ) -> Tensor:
         num_rows, size = len(hidden_NE), self._head_size
         num_heads, num_kv = self._num_heads, self._num_kv_heads
-        unit_NE, _ = unit_rms(hidden_NE, self._epsilon)
+        unit_NE = _unit_rms(hidden_NE, self._epsilon)
         states = (unit_NE @ block.query_key_value).view(num_rows, -1, size)
         value = states[:, num_heads + num_kv :]
-        turned = unit_rms(states[:, : num_heads + num_kv], self._epsilon)[0].mul_(block.head_norms)
+        turned = _unit_rms(states[:, : num_heads + num_kv], self._epsilon).mul_(block.head_norms)
         cos, sin = rotation
         turned = torch.addcmul(turned.roll(size // 2, -1).mul_(sin), turned, cos)
         query, key = turned.split([num_heads, num_kv], 1)
@@ -112,8 +134,35 @@ def _fuse(model: PreTrainedModel, index: int) -> _Block:
     gate_up = [feed_forward.gate_proj.weight, feed_forward.up_proj.weight]
     return _Block(
         query_key_value=(torch.cat(query_key_value) * layer.input_layernorm.weight).t().contiguous(),
-        head_norms=head_norms(model, index),
+        head_norms=_head_norms(model, index),
         output=attention.o_proj.weight.t().contiguous(),
         gate_up=(torch.cat(gate_up) * layer.post_attention_layernorm.weight).t().contiguous(),
         down=feed_forward.down_proj.weight.t().contiguous(),
     )
+
+
+def _unit_rms(state: Tensor, epsilon: float) -> Tensor:
+    """Return the states over their root mean square in the last axis."""
+    norm = torch.linalg.vector_norm(state, dim=-1, keepdim=True)
+    inverse: Tensor = norm.square_().div_(state.shape[-1]).add_(epsilon).rsqrt_()
+    return state * inverse
+
+
+def _head_norms(model: PreTrainedModel, layer: int) -> Tensor:
+    """Return the scales [H + K, D] of a layer's query and key heads, in that order."""
+    attention, config = model.model.layers[layer].self_attn, model.config
+    query = attention.q_norm.weight.expand(config.num_attention_heads, -1)
+    key = attention.k_norm.weight.expand(config.num_key_value_heads, -1)
+    return torch.cat([query, key])
+
+
+def _rotations(model: PreTrainedModel, position_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines [N, 1, D] of rotary positions, for all heads.
+
+    The sign of the sine's first half is turned, so that a rotation is x * cos + roll(x) * sin.
+    """
+    like = model.model.embed_tokens.weight
+    cos_ND, sin_ND = (part[0] for part in model.model.rotary_emb(like, position_N[None]))
+    half = cos_ND.shape[-1] // 2
+    sin_ND = torch.cat([-sin_ND[:, :half], sin_ND[:, half:]], dim=-1)
+    return cos_ND[:, None], sin_ND[:, None]

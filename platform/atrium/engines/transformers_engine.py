@@ -24,10 +24,9 @@ from atrium.base.errors import EngineError, PolicyDivergedError
 from atrium.base.records import Completion, FinishReason, Logprobs, TokenIds
 from atrium.engines.decoding import Decoder, check_decoding, inference_mode
 from atrium.engines.engine import EngineFacts, Generation, GenerationRequest, SamplingParams
-from atrium.engines.qwen3_decoder import Qwen3Decoder
+from atrium.engines.qwen3_decoder import Qwen3Decoder, has_fused_form
 from atrium.engines.sampling import Occurrences, check_requests, sample_keys, sample_tokens, uniforms
 from atrium.engines.weights import load_weights
-from atrium.models.qwen3 import has_fused_form
 from atrium.models.texts import TextDecoder
 
 # Finished rows are dropped once they have wasted as much as copying the others' cache costs,

@@ -4,7 +4,7 @@ Weights, gradients and AdamW's float32 state are exact. Activations are the tens
 Llama or Qwen2 keeps for its backward pass, counted one by one; other architectures keep about as much, and
 compiled layers less. Beside them stands, at the peak, what the loss or the backward pass of a layer needs,
 whichever is more. What an engine takes, it declares itself (`engines/settings.py`). Libraries, CUDA's context
-and fragmentation are not counted: leave a tenth free.
+and fragmentation are not counted: leave a tenth free, and a third on a CPU, whose heap keeps freed tensors.
 """
 
 from __future__ import annotations
@@ -261,8 +261,7 @@ def _layer_bytes(model: ModelShape, demand: TrainerDemand) -> float:
     per_token += of.query * query + of.keys * keys
     # What is between A and B, in the dtype that is computed in.
     per_token += demand.item_bytes * demand.adapter_width / model.num_layers
-    copies = of.weight_copies * model.hidden_size * (query + 2 * keys + 2 * model.feed_forward_size)
-    return demand.micro_batch_tokens * per_token + copies
+    return demand.micro_batch_tokens * per_token
 
 
 def logits_bytes(model: ModelShape, demand: TrainerDemand) -> int:
@@ -285,13 +284,12 @@ def _states_bytes(model: ModelShape, demand: TrainerDemand) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Coefficients:
-    """Bytes that one layer keeps per token and unit of a width, and per weight for products of its own."""
+    """Bytes that one layer keeps per token and unit of a width."""
 
     hidden: float
     feed_forward: float
     query: float
     keys: float
-    weight_copies: float = 0.0
 
 
 def _activation_coefficients(model: ModelShape, demand: TrainerDemand) -> _Coefficients:
@@ -307,20 +305,11 @@ def _activation_coefficients(model: ModelShape, demand: TrainerDemand) -> _Coeff
     has_head_norms = model.model_type == "qwen3"
     scales = not demand.has_adapters
     normed = _FLOAT32 + item * scales if has_head_norms else 0
-    hidden, query, keys = (
-        (2 + 2 * scales) * _FLOAT32 + (5 if is_half else 2) * item,
-        3 * item + normed,
-        2 * item + normed,
-    )
-    copies = 0
     is_on_cpu = demand.device == "cpu"
-    if is_on_cpu and has_head_norms and scales and not is_half:  # the fused pass, whose norms keep less
-        hidden, query, keys, copies = 8, 16, 12, 2 * _FLOAT32
     # On a CPU short rows are copied and keep probabilities, longer ones are padded: about so much more.
     return _Coefficients(
-        hidden,
-        4 * item,
-        query + 2.75 * item * is_on_cpu,
-        keys + 2.625 * item * is_on_cpu,
-        copies,
+        hidden=(2 + 2 * scales) * _FLOAT32 + (5 if is_half else 2) * item,
+        feed_forward=4 * item,
+        query=3 * item + normed + 2.75 * item * is_on_cpu,
+        keys=2 * item + normed + 2.625 * item * is_on_cpu,
     )

@@ -68,11 +68,7 @@ class RecomputedBlocks:
                 with attention_of(self._model, implementation):
                     return compute(*args, **kwargs)
 
-            return recomputed(compute_again, *args, **kwargs)
+            # Blocks draw nothing at random; only their arguments stay for the backward pass.
+            return checkpoint(compute_again, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
         return call
-
-
-def recomputed(compute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever it gives
-    """The result of `compute`, which draws nothing at random; only its arguments stay for backward."""
-    return checkpoint(compute, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)

@@ -15,7 +15,6 @@ from transformers import PreTrainedModel
 
 from atrium.base.errors import ConfigError
 from atrium.models.blocks import decoder_blocks
-from atrium.models.qwen3 import has_fused_form
 
 _COMPILERS = ("c++", "g++", "clang++")
 
@@ -23,15 +22,10 @@ _COMPILERS = ("c++", "g++", "clang++")
 class CompiledBlocks:
     """The blocks of a model, compiled when first used (about a minute) for sequences of any length.
 
-    Raises `ConfigError` where compiling would do nothing, or cannot be done.
+    Raises `ConfigError` for a model whose blocks are not known, and on a CPU without a compiler.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        if has_fused_form(model):
-            raise ConfigError(
-                "compute.compile=true: a float32 Qwen3 on a CPU is updated by a pass that does not run its "
-                "blocks, so there is nothing to compile; set compute.compile=false"
-            )
         self._blocks = decoder_blocks(model)
         if not self._blocks:
             raise ConfigError(

@@ -13,7 +13,6 @@ import copy
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -25,14 +24,12 @@ from transformers import PreTrainedConfig
 from atrium.engines.collate import RolloutRows, on_device
 from atrium.method.batch import PolicyTokens
 from atrium.models.blocks import decoder_of
-from atrium.models.qwen3 import has_fused_form
 from atrium.train.guard.recomputed_blocks import RecomputedBlocks
 from atrium.train.update.compiled_blocks import CompiledBlocks
 from atrium.train.update.divergence_meter import DivergenceMeter
 from atrium.train.update.micro_batches import split_by_length, split_by_tokens
 from atrium.train.update.packed_attention import gathered, packed_states
 from atrium.train.update.packing import Packing, num_packed_tokens, pack, rows_and_offsets
-from atrium.train.update.qwen3_states import qwen3_states
 from atrium.train.update.token_logprobs import Entropy, token_logprobs
 
 if TYPE_CHECKING:  # a run on one process loads nothing of torch.distributed
@@ -236,17 +233,11 @@ class PolicyForward:
         return state_BLD.flatten(0, 1).index_select(0, _Places(rows).column_M - 1)
 
     def _packed(self, packing: Packing) -> Tensor:
-        if self._is_fused:
-            return qwen3_states(self.model, packing, recomputes=self.recomputes)
         with (
             self._compiled.used() if self._compiled else nullcontext(),
             self._recomputed.used() if self._recomputed else nullcontext(),
         ):
             return packed_states(self.model, packing)
-
-    @cached_property
-    def _is_fused(self) -> bool:
-        return self.autocast_dtype is None and self._sharded is None and has_fused_form(self.model)
 
     @property
     def pads(self) -> bool:
