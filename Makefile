@@ -166,6 +166,7 @@ format: install-dev ## Reformat the code and mend what can be mended
 
 types: install-dev ## Check types
 	@$(VENV)/bin/mypy
+	@sh .ci/javascript tsc
 
 check: lint types test ## All of lint, types and test
 

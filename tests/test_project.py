@@ -252,7 +252,7 @@ def test_continuous_integration_runs_all_checks_and_lets_no_slow_test_skip():
     planned = [" ".join(words) for words in commands("ci", CI="true")]
     order = [
         next(index for index, line in enumerate(planned) if part in line)
-        for part in ("ruff check", "ruff format --check", "biome", "mypy", "pytest -q -n 2 --dist", "-m full")
+        for part in ("ruff check", "ruff format", "biome", "mypy", "tsc", "pytest -q -n 2 --dist", "-m full")
     ]
     assert order == sorted(order)
     assert "ATRIUM_NO_SKIPS=1" in planned[order[-1]]

@@ -1,8 +1,9 @@
 // Talking to the server: queries, annotations, and news.
 
+import { metaContent } from "./dom.js";
 import { follow } from "./news.js";
 
-const token = document.querySelector("meta[name=atrium-token]").content;
+const token = metaContent("atrium-token");
 
 /** The answer to a query. Parameters may be lists; what is null or empty is left out. */
 export async function ask(path, parameters = {}, signal = undefined) {

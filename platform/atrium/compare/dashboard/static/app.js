@@ -1,7 +1,7 @@
 // The shell: which view is shown, what is live, light or dark.
 
 import { ask, listen } from "./api.js";
-import { el, empty, fill } from "./dom.js";
+import { el, empty, fill, metaContent } from "./dom.js";
 import { fetchMetrics } from "./filter.js";
 import { addressOf, get, getAll, here } from "./url.js";
 
@@ -36,7 +36,7 @@ let table = null;
 let asking = null;
 let latest = null;
 /** The server's latest version that is known here: at first the page's own. */
-let known = Number(document.querySelector("meta[name=atrium-version]").content);
+let known = Number(metaContent("atrium-version"));
 /** The version that was known when what is shown was asked for. */
 let drawn = known;
 let refreshing = false;
@@ -132,7 +132,9 @@ function drawTabs() {
 }
 
 document.addEventListener("click", (event) => {
-  const link = event.target.closest?.("a[href^='/']");
+  const link = /** @type {HTMLAnchorElement | null} */ (
+    /** @type {Element} */ (event.target).closest?.("a[href^='/']")
+  );
   if (
     !link ||
     event.defaultPrevented ||
@@ -150,6 +152,7 @@ document.addEventListener("click", (event) => {
 });
 document.addEventListener("keydown", (event) => {
   if (event.key === "/" && !/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName)) {
+    /** @type {HTMLInputElement | null} */
     const search = root.querySelector("input[type=search]");
     if (search) {
       event.preventDefault();

@@ -24,6 +24,15 @@ function filled(element, attributes, children) {
   return element;
 }
 
+/**
+ * The content of a `<meta>` of the page.
+ * @param {string} name
+ * @returns {string}
+ */
+export function metaContent(name) {
+  return /** @type {HTMLMetaElement} */ (document.querySelector(`meta[name=${name}]`)).content;
+}
+
 /** Append children: elements, text, numbers, nested lists; null and false are nothing. */
 export function add(parent, children) {
   for (const child of [children].flat(Infinity)) {

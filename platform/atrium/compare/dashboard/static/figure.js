@@ -7,14 +7,19 @@ import { THEMES, theme } from "./palette.js";
 import * as echarts from "./vendor/echarts/echarts.esm.min.js";
 
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif';
+
+/** @typedef {Element & { figure?: Figure }} Place The element in which a figure is drawn. */
+
 const observer = new ResizeObserver((entries) => {
-  for (const entry of entries) entry.target.figure?.resize();
+  for (const { target } of entries) /** @type {Place} */ (target).figure?.resize();
 });
 const all = new Set();
 // Charts that are out of sight are drawn when they come near it: sixty runs make many.
 const sight = new IntersectionObserver(
   (entries) => {
-    for (const entry of entries) entry.target.figure?.see(entry.isIntersecting, entry.boundingClientRect);
+    for (const { target, isIntersecting, boundingClientRect } of entries) {
+      /** @type {Place} */ (target).figure?.see(isIntersecting, boundingClientRect);
+    }
   },
   { rootMargin: "300px" },
 );
@@ -357,7 +362,7 @@ function shareOnlyX(chart) {
 /** Where in the chart a tooltip stands: below the point at its right, or on the other side where there is no room. */
 function besidePoint([x, y], [width, height], place) {
   const { left, top, right } = place.getBoundingClientRect();
-  const bar = document.querySelector(".bar").offsetHeight;
+  const bar = /** @type {HTMLElement} */ (document.querySelector(".bar")).offsetHeight;
   // Of linked figures each shows one, so a tooltip stays in its own where it can.
   return [beside(left + x, width, 0, right) - left, beside(top + y, height, bar, innerHeight) - top];
 }

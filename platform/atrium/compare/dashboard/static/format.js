@@ -25,15 +25,17 @@ export function percent(value) {
   return value === null || value === undefined || Number.isNaN(value) ? DASH : (100 * value).toFixed(1);
 }
 
+const COUNTS = [
+  { least: 1e9, size: 1e9, unit: "B" },
+  { least: 1e6, size: 1e6, unit: "M" },
+  { least: 1e4, size: 1e3, unit: "k" },
+];
+
 /** A large count, such as 1.2M. */
 export function count(value) {
   if (value === null || value === undefined) return DASH;
-  for (const [size, unit] of [
-    [1e9, "B"],
-    [1e6, "M"],
-    [1e4, "k"],
-  ]) {
-    if (value >= size) return `${Number((value / (unit === "k" ? 1e3 : size)).toPrecision(3))}${unit}`;
+  for (const { least, size, unit } of COUNTS) {
+    if (value >= least) return `${Number((value / size).toPrecision(3))}${unit}`;
   }
   return GROUPED.format(value);
 }
@@ -48,15 +50,17 @@ export function duration(seconds) {
   return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
 }
 
+const AGES = [
+  { least: 2 * 86400, size: 86400, unit: "days" },
+  { least: 3600, size: 3600, unit: "h" },
+  { least: 60, size: 60, unit: "min" },
+];
+
 /** How long ago something was. */
 export function age(seconds) {
   if (seconds < 60) return "just now";
-  for (const [size, unit] of [
-    [86400 * 2, "days"],
-    [3600, "h"],
-    [60, "min"],
-  ]) {
-    if (seconds >= size) return `${Math.floor(seconds / (unit === "days" ? 86400 : size))} ${unit} ago`;
+  for (const { least, size, unit } of AGES) {
+    if (seconds >= least) return `${Math.floor(seconds / size)} ${unit} ago`;
   }
   return "just now";
 }

@@ -39,6 +39,7 @@ export const THEMES = {
     shade: "rgba(200,210,220,.07)",
   },
 };
+/** @type {("solid" | number[])[]} */
 const DASHES = ["solid", [6, 4], [8, 3, 2, 3], [2, 3]];
 
 /** The colours in use. */
@@ -46,7 +47,11 @@ export function theme() {
   return THEMES[document.documentElement.dataset.theme] || THEMES.light;
 }
 
-/** The colour and dashes at a place; when all colours are taken they come again, dashed. */
+/**
+ * The colour and dashes at a place; when all colours are taken they come again, dashed.
+ * @param {number} place
+ * @returns {{ color: string, dash: "solid" | number[] }}
+ */
 export function seriesStyle(place, colours = theme()) {
   const { series } = colours;
   return {

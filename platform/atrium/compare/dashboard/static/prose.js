@@ -7,11 +7,12 @@ import temml from "./vendor/temml/temml.esm.min.js";
 const LONGEST_FORMULA = 4000;
 const LONG_THOUGHT = 400;
 const DELIMITERS = [
-  ["$$", "$$", true],
-  ["\\[", "\\]", true],
-  ["\\(", "\\)", false],
-  ["$", "$", false],
+  { open: "$$", close: "$$", isDisplay: true },
+  { open: "\\[", close: "\\]", isDisplay: true },
+  { open: "\\(", close: "\\)", isDisplay: false },
+  { open: "$", close: "$", isDisplay: false },
 ];
+const LISTS = { ul: /^\s*[-*]\s+/, ol: /^\s*\d+[.)]\s+/ };
 const THOUGHT_END = "</think>";
 
 /** A text as a block: thoughts folded where they are long, then paragraphs, lists, code and formulas. */
@@ -63,10 +64,7 @@ function lines(text) {
       if (heading && !paragraph.trim().includes("\n"))
         return el("p", { class: "heading" }, inline(heading[2]));
       const rows = paragraph.replace(/^\n|\n$/g, "").split("\n");
-      for (const [tag, mark] of [
-        ["ul", /^\s*[-*]\s+/],
-        ["ol", /^\s*\d+[.)]\s+/],
-      ]) {
+      for (const [tag, mark] of Object.entries(LISTS)) {
         if (rows.every((row) => mark.test(row)))
           return el(
             tag,
@@ -115,7 +113,7 @@ function formulaAt(text, at) {
     const end = closing(text, at + 6);
     return end < 0 ? null : { node: formula(text.slice(at, end), text.slice(at, end), false), end };
   }
-  for (const [open, close, isDisplay] of DELIMITERS) {
+  for (const { open, close, isDisplay } of DELIMITERS) {
     if (!text.startsWith(open, at)) continue;
     const start = at + open.length;
     const end = text.indexOf(close, start);

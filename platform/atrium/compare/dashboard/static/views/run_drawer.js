@@ -8,7 +8,7 @@ import { addressOf } from "../url.js";
 /** Open the panel of a run; `changed` is called after an annotation, `closed` when it goes. */
 export function openDrawer(root, name, { closed, changed }) {
   const panel = el("aside", { class: "drawer", tabindex: "-1", role: "dialog", "aria-label": name });
-  const before = document.activeElement;
+  const before = /** @type {HTMLElement | null} */ (document.activeElement);
   let isOpen = true;
 
   function close({ silent = false } = {}) {

@@ -49,7 +49,7 @@ export async function show(root, context) {
   }
 
   function draw() {
-    const active = document.activeElement;
+    const active = /** @type {HTMLElement | null} */ (document.activeElement);
     if (active !== search) search.value = get("q");
     const trainings = table.runs.filter(({ evaluated }) => !evaluated);
     const runs = sorted(passing(table, get("q")).filter(({ evaluated }) => !evaluated));
@@ -93,7 +93,7 @@ export async function show(root, context) {
       return;
     }
     const scrolled = [box.scrollTop, box.scrollLeft];
-    const focused = active?.closest?.("[data-run]")?.dataset.run;
+    const focused = /** @type {HTMLElement} */ (active?.closest("[data-run]"))?.dataset.run;
     const columns = allColumns(keys, benchmark());
     const group = get("group");
     const shown = group ? grouped(runs, group) : [[null, runs]];

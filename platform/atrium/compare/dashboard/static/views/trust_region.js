@@ -142,7 +142,7 @@ async function showRun(root, context, modes) {
       );
       drawFacts(region);
       drawHistogram(region);
-      drawShares(byName, region);
+      drawShares(byName);
       drawQuantiles(atSteps, region);
       drawEntropy(atSteps);
       drawKl(byName);
