@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from atrium.cli import main
-from atrium.cli.methods import objectives
-from atrium.cli.methods.axes import axes
-from atrium.cli.methods.page import deviation, methods_page, papers, places
+from atrium.catalog.axes import axes
+from atrium.catalog.page import deviation, methods_page, papers, places
+from atrium.cli import main, objectives
 from atrium.config.presets import names, read_presets
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "methods.md"

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from atrium.cli import main
-from atrium.cli.methods.theory import DEFAULT, method_window
+from atrium.cli.theory import DEFAULT
 from atrium.config.presets import names, read_preset
+from atrium.theory.results import MethodWindow
 
 
 def test_two_methods_are_compared_and_drawn(tmp_path, monkeypatch, capsys):
@@ -33,11 +34,15 @@ def test_json_holds_what_was_asked_for_and_draws_nothing(tmp_path, monkeypatch, 
     assert not (tmp_path / "runs" / "figures").exists()
 
 
+def window_of(name):
+    return MethodWindow.of(name, read_preset(name).divergence)
+
+
 def test_what_is_shown_by_default_exists_and_every_method_has_its_window():
     assert set(DEFAULT) <= set(names("algorithm"))
-    assert method_window(read_preset("dcpo")).by_probability[0].upper > 2.0
-    assert method_window(read_preset("tr_ppo")).constant is None
-    assert method_window(read_preset("grpo")).by_probability == ()
+    assert window_of("dcpo").by_probability[0].upper > 2.0
+    assert window_of("tr_ppo").constant is None
+    assert window_of("grpo").by_probability == ()
 
 
 @pytest.mark.full

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
+from atrium.catalog.windows import coinciding, families, matches, named_arms
 from atrium.cli import main
-from atrium.cli.methods.window_rows import coinciding, families, matches, named_arms
 from atrium.config.presets import read_presets
 from atrium.method.windows import Window, budget_for_lower, budget_for_upper, window
 

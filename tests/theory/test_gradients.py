@@ -6,19 +6,20 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.theory.conftest import shipped
 
-from atrium.cli.methods.theory_findings import configured
 from atrium.config.presets import names, read_preset
 from atrium.method.divergences import ExplicitWindow
 from atrium.objective.objective import Objective
-from atrium.theory.gradients import Method, coefficient_curves, equivalence
+from atrium.theory.findings import named_objective
+from atrium.theory.gradients import NamedObjective, coefficient_curves, equivalence
 
 RATIOS = (0.3, 0.79, 0.81, 1.0, 1.21, 1.25, 1.29, 2.4)
 
 
 @pytest.mark.parametrize("name", names("algorithm"))
 def test_the_general_surrogate_has_the_gradient_of_every_method_with_a_clip(name):
-    found = equivalence(configured(read_preset(name)), num_tokens=1500)
+    found = equivalence(shipped(name), num_tokens=1500)
     if not found.is_clip:
         return
     assert found.general_error < 1e-12
@@ -27,50 +28,48 @@ def test_the_general_surrogate_has_the_gradient_of_every_method_with_a_clip(name
 
 
 def test_most_methods_with_a_clip_are_nothing_else():
-    found = {
-        name
-        for name in names("algorithm")
-        if equivalence(configured(read_preset(name)), num_tokens=9).is_clip
-    }
+    found = {name for name in names("algorithm") if equivalence(shipped(name), num_tokens=9).is_clip}
     assert found >= {"grpo", "atr", "clip_higher", "dapo", "gspo", "dcpo", "tr_ppo", "dppo_binary_kl"}
     assert not found & {"fipo", "grpo_kl", "dual_clip", "cispo", "gvpo", "reinforce"}
 
 
 def test_theorem_4_1_holds_for_random_windows():
     generator = torch.Generator().manual_seed(0)
-    grpo = configured(read_preset("grpo"))
+    grpo = shipped("grpo")
     for seed in range(12):
         lower, upper = torch.rand(2, generator=generator).tolist()
         window = ExplicitWindow(lower=lower, upper=1.0 + 1.5 * upper)
-        method = Method(name="random", objective=Objective(replace(grpo.objective.method, divergence=window)))
+        method = NamedObjective(
+            name="random", objective=Objective(replace(grpo.objective.method, divergence=window))
+        )
         found = equivalence(method, num_tokens=1000, seed=seed)
         assert max(found.general_error, found.window_error) < 1e-12
         assert 0.0 < found.dropped_frac < 0.6
 
 
 def test_a_constant_outside_the_region_changes_the_gradient_of_a_quarter_of_the_tokens():
-    found = equivalence(configured(read_preset("atr")))
+    found = equivalence(shipped("atr"))
     assert 0.2 < found.wrong_constant_frac < 0.35
 
 
 def test_theorem_4_2_makes_atr_its_asymmetric_clip_bit_for_bit():
-    atr = configured(read_preset("atr"))
+    atr = shipped("atr")
     window = atr.objective.method.divergence.window()
     clip = Objective(
         replace(atr.objective.method, divergence=ExplicitWindow(lower=window.lower, upper=window.upper))
     )
-    twin = Method(name="atr", objective=clip)
+    twin = NamedObjective(name="atr", objective=clip)
     assert coefficient_curves(atr, RATIOS) == coefficient_curves(twin, RATIOS)
 
 
 def test_a_wrong_feasibility_test_is_counted():
-    atr = configured(read_preset("atr"))
+    atr = shipped("atr")
     found = equivalence(replace(atr, is_feasible=lambda ratio: 0.8 <= ratio <= 1.2), num_tokens=2000)
     assert found.num_disagreeing > 20
 
 
 def test_curves_of_plain_clipping_are_those_of_ppo():
-    curves = coefficient_curves(configured(read_preset("grpo")), RATIOS)
+    curves = coefficient_curves(shipped("grpo"), RATIOS)
     assert curves.raised == pytest.approx((0.3, 0.79, 0.81, 1.0, 0.0, 0.0, 0.0, 0.0))
     assert curves.lowered == pytest.approx((0.0, 0.0, -0.81, -1.0, -1.21, -1.25, -1.29, -2.4))
 
@@ -78,7 +77,7 @@ def test_curves_of_plain_clipping_are_those_of_ppo():
 @pytest.mark.parametrize("name", names("algorithm"))
 def test_the_coefficient_at_one_is_what_the_on_policy_law_says(name):
     preset = read_preset(name)
-    curves = coefficient_curves(configured(preset), RATIOS)
+    curves = coefficient_curves(named_objective(preset.name, preset.method), RATIOS)
     law = preset.algorithm.on_policy
     scale = law.scale or 1.0
     assert len(curves.raised) == len(curves.lowered) == len(RATIOS)
@@ -87,6 +86,6 @@ def test_the_coefficient_at_one_is_what_the_on_policy_law_says(name):
 
 
 def test_state_divergences_are_those_of_a_token_against_all_others():
-    curves = coefficient_curves(configured(read_preset("tr_ppo")), (0.5, 0.9, 1.1, 2.0))
+    curves = coefficient_curves(shipped("tr_ppo"), (0.5, 0.9, 1.1, 2.0))
     assert curves.raised == pytest.approx((0.5, 0.9, 1.1, 0.0))
     assert curves.lowered == pytest.approx((0.0, -0.9, -1.1, -2.0))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.theory.conftest import shipped
 
-from atrium.cli.methods.theory_findings import configured
-from atrium.config.presets import names, read_preset
+from atrium.config.presets import names
 from atrium.theory.updates import BIN_EDGES, UpdateSetting, update_course
 
 SMALL = {"num_seeds": 3, "num_updates": 5, "num_groups": 4, "vocabulary": 4}
@@ -13,7 +13,8 @@ SMALL = {"num_seeds": 3, "num_updates": 5, "num_groups": 4, "vocabulary": 4}
 
 def course(name, **settings):
     return update_course(
-        configured(read_preset(name)), UpdateSetting(**{"rewards": "true", **SMALL, **settings})
+        shipped(name),
+        UpdateSetting(**{"rewards": "true", **SMALL, **settings}),
     )
 
 

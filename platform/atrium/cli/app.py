@@ -203,15 +203,9 @@ COMMANDS: Mapping[str, Command] = {
         "main",
         "Check what papers claim against runs or tables; reproduce a paper",
     ),
-    "objectives": Command(
-        "atrium.cli.methods.objectives", "main", "Show methods as choices on axes, side by side"
-    ),
-    "windows": Command(
-        "atrium.cli.methods.windows", "main", "Show the ratios that divergences allow, and draw them"
-    ),
-    "theory": Command(
-        "atrium.cli.methods.theory", "main", "Show what theorems say about methods, and draw it"
-    ),
+    "objectives": Command("atrium.cli.objectives", "main", "Show methods as choices on axes, side by side"),
+    "windows": Command("atrium.cli.windows", "main", "Show the ratios that divergences allow, and draw them"),
+    "theory": Command("atrium.cli.theory", "main", "Show what theorems say about methods, and draw it"),
     "engine-command": Command(
         "atrium.cli.engine_command", "main", "Print the command that starts a vLLM server on another machine"
     ),

@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["", "share", "points", "p", "ratio", "count", "seconds", "bytes"]
+Unit = Literal["", "share", "points", "p", "ratio", "bound", "count", "seconds", "bytes"]
 """The unit of a number, which decides its digits (`document.formatting.value_text`).
 
-Shares and points are fractions of 1 and shown in percent, which a title has to say; `p` is a p-value.
+Shares and points are fractions of 1 and shown in percent, which a title has to say; `p` is a p-value, `bound`
+an end of a window of ratios.
 """
 Tone = Literal["plain", "better", "worse", "warning", "muted"]
 """What a sentence means to a reader: a renderer chooses the color."""
@@ -99,7 +100,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table. Its first column names the rows.
+    """A table. Its first column names the rows; `note` says how to read it, below.
 
     A table with a `caption` is meant for a paper: LaTeX gives it a caption and a label, and HTML shows it as
     LaTeX to copy; a terminal and Markdown leave it out.
@@ -110,6 +111,7 @@ class Table:
     rows: tuple[Row, ...]
     key: str = ""
     caption: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

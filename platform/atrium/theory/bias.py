@@ -17,7 +17,7 @@ from atrium.method.regularizers import Estimator, KLCorrection, KLPenalty
 from atrium.objective.objective import Objective
 from atrium.objective.regularizers import penalize
 from atrium.theory.expectations import enumerated, expected_gradient, group_loss
-from atrium.theory.gradients import Method
+from atrium.theory.gradients import NamedObjective
 from atrium.theory.results import EstimatorBias, Faithfulness
 from atrium.theory.testbed import Tabular, kl, relative_error
 
@@ -96,7 +96,7 @@ def _penalty_gradient(penalty: KLPenalty, policy: Tabular, behavior: Tabular, re
 
 
 def faithfulness(
-    method: Method,
+    method: NamedObjective,
     *,
     distances: Sequence[float] = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0),
     num_tokens: int = 2,

@@ -28,7 +28,7 @@ _RANDOM_PROBABILITIES = (0.05, 0.3)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
+class NamedObjective:
     """An objective under its name; `is_feasible` says D(w) <= delta where D is a function of the ratio."""
 
     name: str
@@ -42,7 +42,7 @@ class Method:
         return Objective(method.with_parts(token_weight=AllTokens())) if selects else self.objective
 
 
-def coefficient_curves(method: Method, ratios: tuple[float, ...]) -> CoefficientCurves:
+def coefficient_curves(method: NamedObjective, ratios: tuple[float, ...]) -> CoefficientCurves:
     """The coefficients c(w, 1) and c(w, -1) at these ratios, which lie between 0 and 1 / `PROBABILITY`."""
     curves = {}
     for advantage in (1.0, -1.0):
@@ -64,7 +64,7 @@ def coefficient_curves(method: Method, ratios: tuple[float, ...]) -> Coefficient
 
 
 def equivalence(
-    method: Method, *, num_tokens: int = 4000, seed: int = 0, spread: float = 0.35
+    method: NamedObjective, *, num_tokens: int = 4000, seed: int = 0, spread: float = 0.35
 ) -> Equivalence:
     """Compare a method's gradient with that of the general clipped surrogate over its own region."""
     generator = torch.Generator().manual_seed(seed)

@@ -4,7 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from atrium.method.divergences import Divergence
+from atrium.method.windows import Window
+
 Numbers = tuple[float, ...]
+_PROBABILITIES = tuple(10.0 ** (-2.0 + 0.05 * step) for step in range(40))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodWindow:
+    """A method's window: for all tokens, or by the token's behavior probability, where it has one."""
+
+    name: str
+    constant: Window | None
+    probabilities: Numbers
+    by_probability: tuple[Window, ...]
+
+    @classmethod
+    def of(cls, name: str, divergence: Divergence) -> MethodWindow:
+        """The window of a method's divergence."""
+        by_probability = [divergence.window_at(q) for q in _PROBABILITIES]
+        found = tuple(window for window in by_probability if window is not None)
+        return cls(
+            name=name,
+            constant=divergence.window(),
+            probabilities=_PROBABILITIES if found else (),
+            by_probability=found if divergence.of_single_tokens else (),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from atrium.objective.objective import Objective
-from atrium.theory.gradients import Method
+from atrium.theory.gradients import NamedObjective
 from atrium.theory.results import Numbers, UpdateCourse
 from atrium.theory.testbed import Tabular, batch_of, kl, tokens_of, total_variation
 
@@ -44,7 +44,7 @@ class UpdateSetting:
     rewarded_frac: float = 0.3
 
 
-def update_course(method: Method, setting: UpdateSetting) -> UpdateCourse:
+def update_course(method: NamedObjective, setting: UpdateSetting) -> UpdateCourse:
     """The effect of the updates on the policy, averaged over seeds; the same batches for every method."""
     courses = [_one_course(method.objective, setting, seed) for seed in range(setting.num_seeds)]
     mean = {name: torch.stack([course[name] for course in courses]).mean(dim=0) for name in courses[0]}

@@ -95,9 +95,10 @@ def _table(table: Table) -> str:
 
     head = row([column.title for column in table.columns], "th")
     rows = "".join(row(cells, "td") for cells in texts(table.rows))
+    note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     return (
         f'<h3>{escape(table.title)}</h3>\n<div class="wide"><table><thead>{head}</thead>'
-        f"<tbody>{rows}</tbody></table></div>"
+        f"<tbody>{rows}</tbody></table></div>{note}"
     )
 
 

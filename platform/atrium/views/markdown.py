@@ -27,6 +27,7 @@ def markdown_table(table: Table) -> str:
         _row([column.title for column in table.columns]),
         "|" + "".join(" ---: |" if is_number else " --- |" for is_number in number_columns(table)),
         *map(_row, texts(table.rows)),
+        *(["", _text(table.note)] if table.note else []),
     ]
     return "\n".join(lines) + "\n"
 

@@ -103,6 +103,8 @@ def _print_section(console: Console, section: Section) -> None:
             strong = [row[0] for row, given in zip(rows, table.rows, strict=True) if given.is_strong]
             tell(console, table.title, "bold cyan")
             print_table(console, [column.title for column in columns], rows, strong=strong)
+            if table.note:
+                tell(console, table.note, "dim")
             console.print()
     for passage in section.passages:
         if passage.title:

@@ -10,16 +10,16 @@ import numpy as np
 from scipy.special import lambertw
 from scipy.stats import t
 
-from atrium.cli.methods.theory import method_window
-from atrium.cli.methods.theory_findings import Findings, find
 from atrium.compare.figures import methods as figures
 from atrium.compare.figures.windows import BudgetedDivergence, draw_windows
 from atrium.config.presets import read_preset
 from atrium.method.windows import DIVERGENCES, Window
+from atrium.theory.findings import Findings, find
 from atrium.theory.implicit_reward import regression_findings
 from atrium.theory.preferences import preference_optima
 from atrium.theory.regularized_forms import BETA as FORM_BETA
 from atrium.theory.regularized_forms import form_gradients
+from atrium.theory.results import MethodWindow
 
 METHODS = ("grpo", "clip_higher", "atr")
 _KL3 = DIVERGENCES["kl3"]
@@ -60,7 +60,7 @@ def window_of_kl3(folder: Path, cache_dir: Path) -> Computed:
         lower, upper = -lambertw(at, 0).real, -lambertw(at, -1).real
         is_wider_above = found.upper - 1.0 > 1.0 - found.lower
         errors.append(max(abs(found.lower - lower), abs(found.upper - upper)) if is_wider_above else np.inf)
-    windows = [method_window(read_preset(name)) for name in METHODS]
+    windows = [MethodWindow.of(name, read_preset(name).divergence) for name in METHODS]
     return Computed(
         error=float(max(errors)),
         words=f"{len(deltas)} budgets from {deltas[0]:g} to {deltas[-1]:g}, all wider above",
@@ -182,7 +182,7 @@ def correction_of_the_kl(folder: Path, cache_dir: Path) -> Computed:
 
 
 def _theory(part: str, methods: Sequence[str] = METHODS) -> Findings:
-    return find([read_preset(name) for name in methods], [part], num_seeds=_SEEDS)
+    return find({name: read_preset(name).method for name in methods}, [part], num_seeds=_SEEDS)
 
 
 def _mean(values: Sequence[float], scale: float, digits: int) -> str:

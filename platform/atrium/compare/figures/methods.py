@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,12 +20,11 @@ from atrium.compare.figures.style import (
     style,
     use_cache,
 )
-from atrium.method.windows import Window
 from atrium.theory.results import (
     CoefficientCurves,
     EstimatorBias,
     Faithfulness,
-    Numbers,
+    MethodWindow,
     RegressionFindings,
     UpdateCourse,
 )
@@ -38,16 +36,6 @@ if TYPE_CHECKING:
 Paths = tuple[Path, Path]
 _PANEL_INCHES = (4.8, 4.4)
 _LEAST_ERROR = 1e-9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MethodWindow:
-    """A method's window: for all tokens, or by the token's behavior probability, where it has one."""
-
-    name: str
-    constant: Window | None
-    probabilities: Numbers = ()
-    by_probability: tuple[Window, ...] = ()
 
 
 def draw_gradients(curves: Sequence[CoefficientCurves], folder: Path, cache_dir: Path) -> Paths:

@@ -1,4 +1,4 @@
-"""The experiments of `atrium theory` on configured methods; imports torch."""
+"""All experiments of this package on named methods."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from atrium.config.presets import Preset
 from atrium.method.divergences import AlphaDivergence, BudgetDivergence
+from atrium.method.method import Method
 from atrium.objective.objective import Objective
 from atrium.theory.bias import estimator_biases, faithfulness
-from atrium.theory.gradients import Method, coefficient_curves, equivalence
+from atrium.theory.gradients import NamedObjective, coefficient_curves, equivalence
 from atrium.theory.implicit_reward import regression_findings
 from atrium.theory.preferences import preference_optima
 from atrium.theory.results import (
@@ -23,6 +23,7 @@ from atrium.theory.results import (
     Equivalence,
     EstimatorBias,
     Faithfulness,
+    MethodWindow,
     PreferenceOptima,
     RegressionFindings,
     UpdateCourse,
@@ -39,6 +40,7 @@ _KINDS: Mapping[str, Rewards] = {"random rewards": "random", "true rewards": "tr
 class Findings:
     """The findings that were asked for; the rest is empty."""
 
+    windows: tuple[MethodWindow, ...] = ()
     curves: tuple[CoefficientCurves, ...] = ()
     equivalences: tuple[Equivalence, ...] = ()
     courses: Mapping[str, tuple[UpdateCourse, ...]] = field(default_factory=dict)
@@ -49,9 +51,9 @@ class Findings:
     preferences: PreferenceOptima | None = None
 
 
-def find(presets: Sequence[Preset], parts: Sequence[str], *, num_seeds: int) -> Findings:
-    """Run the parts that were asked for, with a bar on standard error."""
-    methods = [configured(preset) for preset in presets]
+def find(named: Mapping[str, Method], parts: Sequence[str], *, num_seeds: int) -> Findings:
+    """Run the parts that were asked for on methods by name, with a bar on standard error."""
+    methods = [named_objective(name, method) for name, method in named.items()]
     per_method = {"gradients": 2, "updates": len(_KINDS), "bias": 1}
     num_units = sum(per_method.get(part, 0) * len(methods) for part in parts)
     with _progress(num_units + ("bias" in parts) + ("gvpo" in parts)) as advance:
@@ -61,6 +63,8 @@ def find(presets: Sequence[Preset], parts: Sequence[str], *, num_seeds: int) -> 
                 "gradients", methods, lambda method: coefficient_curves(method, _RATIOS)
             )
             found["equivalences"] = advance("Theorems 4.1 and 4.2", methods, equivalence)
+        if "windows" in parts:
+            found["windows"] = tuple(MethodWindow.of(name, one.divergence) for name, one in named.items())
         if "updates" in parts:
             found["courses"] = {
                 title: advance(f"updates, {title}", methods, _course(rewards, num_seeds))
@@ -75,9 +79,9 @@ def find(presets: Sequence[Preset], parts: Sequence[str], *, num_seeds: int) -> 
     return Findings(**found)  # type: ignore[arg-type]
 
 
-def configured(preset: Preset) -> Method:
-    """The objective of a preset, and D(w) <= delta where its divergence is a function of the ratio."""
-    divergence = preset.divergence
+def named_objective(name: str, method: Method) -> NamedObjective:
+    """The objective of a method, and D(w) <= delta where its divergence is a function of the ratio."""
+    divergence = method.divergence
     is_feasible = None
     if isinstance(divergence, BudgetDivergence | AlphaDivergence):
         function, delta = divergence.of_ratio, divergence.delta
@@ -85,14 +89,10 @@ def configured(preset: Preset) -> Method:
         def is_feasible(ratio: float) -> bool:
             return function.value(ratio) <= delta
 
-    return Method(
-        name=preset.name,
-        objective=Objective(preset.method),
-        is_feasible=is_feasible,
-    )
+    return NamedObjective(name=name, objective=Objective(method), is_feasible=is_feasible)
 
 
-def _course(rewards: Rewards, num_seeds: int) -> Callable[[Method], UpdateCourse]:
+def _course(rewards: Rewards, num_seeds: int) -> Callable[[NamedObjective], UpdateCourse]:
     setting = UpdateSetting(rewards=rewards, num_seeds=num_seeds)
     return lambda method: update_course(method, setting)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from atrium.cli.methods.axes import axes
+from atrium.catalog.axes import axes
 from atrium.config.presets import PartFile, Preset, names, own_overrides, read_divergence, read_part
 from atrium.method.words import window_text
 from atrium.peers.trainers import TRAINERS, WANTS

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from atrium.base.errors import ConfigError
-from atrium.cli.methods.axes import axes
+from atrium.catalog.axes import axes
 from atrium.config.method_files import resolve_divergence
 from atrium.config.presets import Preset, divergence_from, names, read_divergence
 from atrium.method.divergences import AlphaDivergence, BudgetDivergence, Divergence, NoDivergence

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from atrium.base.atomic import write_text
 from atrium.base.errors import RunFolderError
-from atrium.cli.methods.axes import axes, settings
-from atrium.cli.methods.page import methods_page
+from atrium.catalog.axes import axes, settings
+from atrium.catalog.page import methods_page
 from atrium.cli.parser import CommandParser
 from atrium.config.method_files import resolve_preset
 from atrium.config.presets import Preset, read_presets

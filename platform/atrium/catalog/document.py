@@ -1,0 +1,114 @@
+"""The document of `atrium windows`: windows at budgets, matched budgets, and choices that are the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from atrium.catalog.windows import PROBABILITIES, Arm, Match, coinciding, families
+from atrium.config.presets import read_presets
+from atrium.document.document import Cell, Column, Document, Row, Section, Sentence, Table, Value
+from atrium.method.windows import Window
+from atrium.method.words import interval, window_text
+
+
+def windows_document(
+    arms: Sequence[Arm], matches: Sequence[Match], clip: Window, *, budget: float | None
+) -> Document:
+    """The windows of the arms, at `budget` or else at their own, beside those that match a clip range."""
+    tables = [_at_budgets(arms, budget), _by_probability(arms), _matched(matches, clip)]
+    return Document(
+        key="windows",
+        title="Windows",
+        sections=(
+            Section(title="Windows", tables=tuple(table for table in tables if table.rows)),
+            Section(
+                title="The same method (l and u equal to 1e-12)", sentences=tuple(_same(arms, matches, clip))
+            ),
+        ),
+    )
+
+
+def _at_budgets(arms: Sequence[Arm], budget: float | None) -> Table:
+    titles = ("divergence", "budget δ", "l", "u", "1 - l", "u - 1", "-log l", "log u", "D''(1)")
+    note = "equal budgets of divergences with different curvature D''(1) are different trust regions"
+    without = [arm.name for arm in arms if arm.window is None and not arm.config.of_single_tokens]
+    if without:
+        note += f"; no window on the ratio (whole distributions or completions): {', '.join(without)}"
+    where = "their own budgets" if budget is None else f"budget {budget:g}"
+    return Table(
+        title=f"windows at {where}: D(w) ≤ δ is the same as l ≤ w ≤ u",
+        columns=tuple(map(Column, titles)),
+        rows=tuple(Row(_at_budget(arm, arm.window)) for arm in arms if arm.window is not None),
+        note=note,
+    )
+
+
+def _at_budget(arm: Arm, window: Window) -> tuple[Cell, ...]:
+    is_start = arm.config.kind == "balanced_window"  # BAPO widens it, minibatch by minibatch
+    curvature = None if arm.config.of_ratio is None else arm.config.of_ratio.curvature
+    is_kink = arm.config.of_ratio is not None and curvature is None
+    bounds = (
+        window.lower,
+        window.upper,
+        1.0 - window.lower,
+        window.upper - 1.0,
+        math.inf if window.lower == 0.0 else -math.log(window.lower),
+        math.log(window.upper) if math.isfinite(window.upper) else math.inf,
+    )
+    return (
+        f"{arm.name} (start)" if is_start else arm.name,
+        "" if arm.delta is None else f"{arm.delta:.6g}",
+        *(Value(bound, "bound") for bound in bounds),
+        "kink" if is_kink else "" if curvature is None else f"{curvature:g}",
+    )
+
+
+def _by_probability(arms: Sequence[Arm]) -> Table:
+    rows = []
+    for arm in arms:
+        if arm.config.of_single_tokens:
+            found = [arm.config.window_at(q) for q in PROBABILITIES]
+            rows.append(Row((arm.name, *("" if one is None else interval(one, 3) for one in found))))
+    return Table(
+        title="windows that depend on the token's behavior probability q",
+        columns=tuple(map(Column, ("divergence", *(f"q = {q:g}" for q in PROBABILITIES)))),
+        rows=tuple(rows),
+    )
+
+
+def _matched(matches: Sequence[Match], clip: Window) -> Table:
+    lower, upper = clip.lower, clip.upper
+    titles = ("divergence", f"δ for u = {upper:g}", "l then", f"δ for l = {lower:g}", "u then")
+    rows = [
+        (
+            match.name,
+            None if match.budget_at_upper is None else f"{match.budget_at_upper:.6g}",
+            None if match.lower is None else Value(match.lower, "bound"),
+            f"{match.budget_at_lower:.6g}",
+            Value(match.upper, "bound"),
+        )
+        for match in matches
+    ]
+    return Table(
+        title=f"budgets that match the clip range [{lower:g}, {upper:g}]",
+        columns=tuple(map(Column, titles)),
+        rows=tuple(map(Row, rows)),
+    )
+
+
+def _same(arms: Sequence[Arm], matches: Sequence[Match], clip: Window) -> list[Sentence]:
+    at_upper = [(match.name, Window(match.lower, clip.upper)) for match in matches if match.lower is not None]
+    at_lower = [(match.name, Window(clip.lower, match.upper)) for match in matches]
+    found = [
+        Sentence(f"the same method {where}: {'   '.join(map(' = '.join, coinciding(named))) or 'none'}")
+        for where, named in (
+            ("at these budgets", [(arm.name, arm.window) for arm in arms]),
+            ("if matched at u", at_upper),
+            ("if matched at l", at_lower),
+        )
+    ]
+    for members in families(read_presets()):
+        texts = [f"{preset.name} {window_text(preset.divergence)}" for preset in members]
+        found.append(Sentence(f"methods that differ in their window only: {', '.join(texts)}"))
+    return found

@@ -1,1 +1,0 @@
-"""What methods are, shown and drawn."""

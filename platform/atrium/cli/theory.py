@@ -1,0 +1,80 @@
+"""`atrium theory`: what the theorems say about any methods, computed on a policy that can be enumerated."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atrium.cli.parser import CommandParser, draw
+from atrium.compare.figures import methods as figures
+from atrium.config.method_files import resolve_preset
+from atrium.views.terminal import print_document, print_json, standard_output
+
+if TYPE_CHECKING:
+    from atrium.theory.findings import Findings
+
+DEFAULT = ("grpo", "clip_higher", "atr", "cispo", "sapo", "gvpo")
+"""Plain clipping, a wider one, KL3, a clipped weight, a soft gate, a regression."""
+PARTS = ("gradients", "windows", "updates", "bias", "gvpo")
+_CACHE = Path("runs/.cache")
+_EXAMPLES = """\
+examples:
+  atrium theory                          grpo, clip_higher, atr, cispo, sapo, gvpo
+  atrium theory atr gspo dppo_binary_tv  any methods of conf/algorithm
+  atrium theory atr grpo --only updates --seeds 64
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Compute, print and draw; `ConfigError` for a name that is no method."""
+    parser = CommandParser(
+        "theory",
+        "Show what the theorems say about methods, on a softmax policy small enough to enumerate: which\n"
+        "gradient a token gets (Theorems 4.1 and 4.2 of ATR-GRPO), how asymmetric windows are, where\n"
+        "probability and entropy go when a batch is used again, how biased token-level gradients are, and\n"
+        "GVPO's Theorems 1 to 3.",
+        _EXAMPLES,
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="ALG", help="files of conf/algorithm, or your own by path"
+    )
+    parser.add_argument("--only", action="append", choices=PARTS, help="one part; may be given several times")
+    parser.add_argument("--seeds", type=int, default=8, metavar="N", help="batches per method (default: 8)")
+    parser.add_figures()
+    arguments = parser.parse(argv)
+    if arguments.seeds < 2:
+        parser.error(f"argument --seeds: {arguments.seeds} leaves no spread over seeds; allowed is 2 or more")
+    presets = [resolve_preset(name) for name in dict.fromkeys(arguments.names or DEFAULT)]
+    methods = {preset.name: preset.method for preset in presets}
+    parts = tuple(part for part in PARTS if part in (arguments.only or PARTS))
+
+    # They import torch, after every mistake has been found.
+    from atrium.theory.document import theory_document
+    from atrium.theory.findings import find
+
+    findings = find(methods, parts, num_seeds=arguments.seeds)
+    if arguments.json:
+        print_json({name: value for name, value in dataclasses.asdict(findings).items() if value})
+    else:
+        print_document(standard_output(), theory_document(findings))
+        sys.stdout.flush()
+    draw(arguments, lambda folder: _draw(findings, folder))
+    return 0
+
+
+def _draw(findings: Findings, folder: Path) -> list[Path]:
+    drawn: list[figures.Paths] = []
+    if findings.curves:
+        drawn.append(figures.draw_gradients(findings.curves, folder, _CACHE))
+    if findings.windows:
+        drawn.append(figures.draw_method_windows(findings.windows, folder, _CACHE))
+    if findings.courses:
+        drawn.append(figures.draw_updates(findings.courses, findings.bin_edges, folder, _CACHE))
+    if findings.biases:
+        drawn.append(figures.draw_bias(findings.biases, findings.faithfulness, folder, _CACHE))
+    if findings.regression is not None:
+        drawn.append(figures.draw_regression(findings.regression, folder, _CACHE))
+    return [path for paths in drawn for path in paths]
