@@ -9,7 +9,6 @@ import torch
 
 from atrium.method.advantages import Advantage
 from atrium.method.batch import Batch, local_sum
-from atrium.objective.advantages import compute_advantages
 
 
 def make_batch(reward_B, *, group_B=None, mask_BT=None):
@@ -28,7 +27,7 @@ def make_batch(reward_B, *, group_B=None, mask_BT=None):
 
 
 def of_rows(advantage, batch, penalty_BT=None):
-    return compute_advantages(advantage, batch, penalty_BT, local_sum)[:, 0]
+    return advantage.compute(batch, penalty_BT, local_sum)[:, 0]
 
 
 GROUPED = {"reward_B": [1.0, 0.0, 0.0, 1.0, 3.0, 3.5], "group_B": [5, 5, 5, 5, 2, 2]}
@@ -80,10 +79,8 @@ def test_an_offset_is_part_of_the_baseline():
 def test_large_rewards_lose_nothing(baseline, scale):
     advantage = Advantage(baseline=baseline, scale=scale)
     small = [0.0, 1e-3, 2e-3, 5e-3]
-    near_zero_BT = compute_advantages(advantage, make_batch(small), None, local_sum)
-    shifted_BT = compute_advantages(
-        advantage, make_batch([1e4 + reward for reward in small]), None, local_sum
-    )
+    near_zero_BT = advantage.compute(make_batch(small), None, local_sum)
+    shifted_BT = advantage.compute(make_batch([1e4 + reward for reward in small]), None, local_sum)
     torch.testing.assert_close(shifted_BT, near_zero_BT, rtol=1e-7, atol=1e-8)
 
 
@@ -113,7 +110,7 @@ def test_token_returns_are_discounted_sums_of_reward_less_penalties():
     mask_BT = torch.tensor([[True, True, True], [True, True, False]])
     penalty_BT = torch.tensor([[0.1, 0.2, 0.3], [0.5, 0.25, torch.nan]], dtype=torch.float64)
     advantage = Advantage(baseline="none", returns="token", discount=0.5)
-    found_BT = compute_advantages(advantage, make_batch([1.0, 2.0], mask_BT=mask_BT), penalty_BT, local_sum)
+    found_BT = advantage.compute(make_batch([1.0, 2.0], mask_BT=mask_BT), penalty_BT, local_sum)
     second = [2.0 - 0.25, -0.5 + 0.5 * (2.0 - 0.25)]
     first = [0.7, -0.2 + 0.35, -0.1 + 0.5 * 0.15]
     assert found_BT[0].tolist() == pytest.approx(first[::-1])
@@ -123,7 +120,7 @@ def test_token_returns_are_discounted_sums_of_reward_less_penalties():
 def test_whitening_runs_over_unmasked_tokens():
     mask_BT = torch.tensor([[True, True, True], [True, False, False]])
     advantage = Advantage(baseline="none", scale="token_std", epsilon=0.01)
-    found_BT = compute_advantages(advantage, make_batch([1.0, 4.0], mask_BT=mask_BT), None, local_sum)
+    found_BT = advantage.compute(make_batch([1.0, 4.0], mask_BT=mask_BT), None, local_sum)
     values = torch.tensor([1.0, 1.0, 1.0, 4.0], dtype=torch.float64)
     expected = (values - values.mean()) * torch.rsqrt(values.var() + 0.01)
     torch.testing.assert_close(found_BT[mask_BT], expected, rtol=1e-12, atol=0.0)
@@ -143,9 +140,9 @@ def test_statistics_add_up_over_ranks(over_ranks, baseline, scale):
     whole = make_batch(**GROUPED)
     advantage = Advantage(baseline=baseline, scale=scale)
     halves = [whole.select(torch.arange(4)), whole.select(torch.arange(4, 6))]
-    parts = over_ranks([partial(compute_advantages, advantage, half, None) for half in halves])
+    parts = over_ranks([partial(advantage.compute, half, None) for half in halves])
     torch.testing.assert_close(
-        torch.cat(parts), compute_advantages(advantage, whole, None, local_sum), rtol=1e-12, atol=1e-14
+        torch.cat(parts), advantage.compute(whole, None, local_sum), rtol=1e-12, atol=1e-14
     )
 
 
@@ -156,7 +153,7 @@ def test_statistics_add_up_over_ranks(over_ranks, baseline, scale):
 @pytest.mark.parametrize("returns", ["sequence", "token"])
 def test_epsilon_0_gives_equal_rewards_advantage_0(scale, baseline, offset, reward, returns):
     advantage = Advantage(scale=scale, baseline=baseline, offset=offset, epsilon=0.0, returns=returns)
-    found_BT = compute_advantages(advantage, make_batch([reward] * 7), None, local_sum)
+    found_BT = advantage.compute(make_batch([reward] * 7), None, local_sum)
     assert found_BT.tolist() == [[0.0] * 3] * 7
 
 
@@ -169,7 +166,7 @@ def test_epsilon_0_leaves_the_other_groups_of_a_silent_one_as_they_are():
 
 @pytest.mark.parametrize("scale", ["none", "group_std", "batch_std", "token_std"])
 def test_reward_that_is_not_finite_stays_visible_in_the_advantage(scale):
-    found_BT = compute_advantages(
-        Advantage(scale=scale, epsilon=0.0), make_batch([1.0, float("nan"), 0.0]), None, local_sum
+    found_BT = Advantage(scale=scale, epsilon=0.0).compute(
+        make_batch([1.0, float("nan"), 0.0]), None, local_sum
     )
     assert found_BT[1].isnan().all()

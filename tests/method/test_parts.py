@@ -19,7 +19,7 @@ from atrium.method.references import Reference
 from atrium.method.regularizers import EntropyBonus, KLPenalty, Regularizer
 from atrium.method.surrogates import Surrogate
 from atrium.method.token_weights import TokenWeight
-from atrium.objective import corrections, divergences, reductions, surrogates, token_weights
+from atrium.objective import corrections, divergences, surrogates, token_weights
 from atrium.objective.regularizers import KL_ESTIMATORS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,11 +35,17 @@ EXECUTED_BY = {
     Surrogate: [surrogates.terms],
     TokenWeight: [token_weights.select, token_weights.weigh],
     Correction: [corrections.correct],
-    Reduction: [reductions.row_factor],
     Divergence: [divergences.judge],
 }
 DOES_NOTHING = {"all"}
 """Token weights that the defaults of `select` and `weigh` execute."""
+
+
+def test_class_that_leaves_out_the_method_of_its_axis_is_refused_as_it_is_declared():
+    with pytest.raises(TypeError, match="Unfinished must define row_factor"):
+
+        class Unfinished(Reduction):
+            kind: Literal["unfinished"] = "unfinished"
 
 
 @pytest.mark.parametrize("axis", EXECUTED_BY, ids=lambda axis: axis.__name__)

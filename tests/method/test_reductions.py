@@ -14,8 +14,8 @@ from atrium.method.reductions import (
     SequenceMeanTokenMean,
     SequenceMeanTokenSum,
     TokenMean,
+    count_totals,
 )
-from atrium.objective.reductions import count_totals, row_factor
 
 NUM_TOKENS_B = torch.tensor([2, 4, 1, 3])
 GROUP_B = torch.tensor([0, 0, 1, 1])
@@ -23,7 +23,7 @@ GROUP_B = torch.tensor([0, 0, 1, 1])
 
 def factors(reduction, num_tokens_B, group_B, sum_over_ranks):
     totals = count_totals(num_tokens_B, group_B, sum_over_ranks)
-    return row_factor(reduction, num_tokens_B, group_B, totals)
+    return reduction.row_factor(num_tokens_B, group_B, totals)
 
 
 def reduced(reduction, value_BT, mask_BT, group_B):

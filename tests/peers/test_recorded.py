@@ -9,7 +9,7 @@ from tests.peers import tiny_trl as trl
 from tests.peers.recorded_vectors import read
 
 import atrium
-from atrium.objective.reductions import Totals
+from atrium.method.reductions import Totals
 
 
 def check(trainer, name, method, totals, scale=1.0):

@@ -102,8 +102,13 @@ class Axis(Section):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
-        """Make a class with a `kind` known to its axis; `TypeError` for a kind that is declared already."""
+        """Make a class with a `kind` known to its axis.
+
+        Raises `TypeError` for a class that leaves a method out, and for a kind that is declared already.
+        """
         for kind in cls.own_kinds():
+            if missing := ", ".join(sorted(cls.__abstractmethods__)):
+                raise TypeError(f"{cls.__qualname__} must define {missing}")
             known = cls.kinds.setdefault(kind, cls)
             if known is not cls:
                 raise TypeError(f"{kind} is declared by {known.__qualname__} and by {cls.__qualname__}")

@@ -1,11 +1,23 @@
-"""Whose probabilities are compared, and at which level."""
+"""Ratios between the trained policy and the policy that an objective compares it with.
+
+A ratio has a level (of one token, or of the sequence as a product or geometric mean), an anchor (whose
+probabilities stand below the line) and, as a weight, a cap. Sequence ratios are spread over the tokens
+of their row, and each token's log-probability gets its own coefficient, as in GSPO-token (arXiv
+2507.18071) and verl. Differentiating the sequence ratio, as TRL does, gives every token the mean of the
+row's coefficients instead. The two are equal while advantage, token weight, correction and reduction are
+constant in the row.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from atrium.base.section import Positive, Section
+from atrium.method.batch import Batch, neutral, row_mean, row_sum
 from atrium.method.needs import Anchor, Needs
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Level = Literal["token", "sequence_mean", "sequence", "none"]
 
@@ -34,6 +46,17 @@ class WeightRatio(Ratio):
     """Whether a sequence's mean is clipped (GSPO, arXiv 2507.18071), or its tokens before the mean is taken:
     each token's log-ratio is held at the bound that it crossed (GMPO, arXiv 2507.20673)."""
 
+    def log_ratio(self, logprob_BT: Tensor, batch: Batch) -> Tensor:
+        """The log-ratio [B, T] at its level, unbounded; 0 at masked positions of the token level.
+
+        An anchor without log-probabilities is the current policy, and the log-ratio 0.
+        """
+        return at_level(self.level, token_log_ratio(self.anchor, logprob_BT, batch), batch.mask_BT)
+
+    def capped(self, ratio_BT: Tensor) -> Tensor:
+        """The ratio, at most the weight's cap; a capped weight is a constant of the gradient."""
+        return ratio_BT if self.cap is None else ratio_BT.clamp(max=self.cap)
+
 
 class Ratios(Section):
     """The ratio that the trust region looks at, and the one that multiplies the advantage."""
@@ -49,3 +72,36 @@ class Ratios(Section):
         gate, weight = self.gate, self.weight
         is_plain = weight.cap is None and weight.order == "mean_then_clip"
         return is_plain and (gate.level, gate.anchor) == (weight.level, weight.anchor)
+
+
+def at_level(level: Level, token_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Numbers of single tokens [B, T] as a level's: themselves, their row's mean or sum, or 0."""
+    match level:
+        case "token":
+            return token_BT
+        case "sequence_mean":
+            return row_mean(token_BT, mask_BT)[:, None].expand_as(token_BT)
+        case "sequence":
+            return row_sum(token_BT, mask_BT)[:, None].expand_as(token_BT)
+        case "none":
+            return token_BT.new_zeros(token_BT.shape)
+
+
+def bounded(log_ratio_BT: Tensor, limit: float | None) -> Tensor:
+    """The log-ratio held within +-`limit`, so that its exponential stays finite; None bounds nothing."""
+    return log_ratio_BT if limit is None else log_ratio_BT.clamp(-limit, limit)
+
+
+def token_log_ratio(anchor: Anchor, logprob_BT: Tensor, batch: Batch) -> Tensor:
+    """log(policy / anchor) [B, T] of single tokens, unbounded, 0 at masked positions."""
+    return neutral(logprob_BT - anchor_logprob(anchor, logprob_BT, batch), batch.mask_BT)
+
+
+def anchor_logprob(anchor: Anchor, logprob_BT: Tensor, batch: Batch) -> Tensor:
+    """The log-probabilities [B, T] of the policy below the line of a ratio."""
+    anchor_BT = {
+        "rollout": batch.rollout_logprob_BT,
+        "behavior": batch.behavior_logprob_BT,
+        "proximal": batch.proximal_logprob_BT,
+    }[anchor]
+    return logprob_BT.detach() if anchor_BT is None else anchor_BT

@@ -1,14 +1,54 @@
-"""How tokens become one number.
+"""How tokens become one number: the factor that each row's token terms carry in the loss.
 
+Every reduction is a factor per row, found from the minibatch's totals before its loss, so that a loss is
+additive over micro-batches and ranks and never depends on which rows travelled together.
 Denominators count every token that is trained on, also those whose gradient is cut, masked or rejected.
+Rows without tokens count nowhere. Rows whose group has no signal count where `Batch` still holds them.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from atrium.base.section import Axis, Positive
+from atrium.method.advantages import group_sum
+from atrium.method.batch import Sum, local_sum
 from atrium.method.needs import NOTHING, Needs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What means divide by: the tokens, rows and groups of everything that one update adds up.
+
+    Rows without tokens, and groups of such, count nowhere. A trainer of another kind may bring its own.
+
+    Examples
+    --------
+    >>> import torch
+    >>> counted = count_totals(torch.tensor([3, 2, 0]), torch.tensor([7, 7, 8]))
+    >>> [int(total) for total in (counted.tokens, counted.rows, counted.groups)]
+    [5, 2, 1]
+    """
+
+    tokens: Tensor | float
+    rows: Tensor | float
+    groups: Tensor | float
+
+
+def count_totals(num_tokens_B: Tensor, group_B: Tensor, sum_over_ranks: Sum = local_sum) -> Totals:
+    """The totals over all ranks, at least 1 each; groups never span ranks."""
+    import torch
+
+    counts_B = (num_tokens_B > 0).double()
+    groups = (counts_B / group_sum(counts_B, group_B).clamp(min=1.0)).sum()
+    totals = sum_over_ranks(torch.stack([num_tokens_B.double().sum(), counts_B.sum(), groups]))
+    tokens, rows, groups = totals.clamp(min=1.0)
+    return Totals(tokens=tokens, rows=rows, groups=groups)
 
 
 class Reduction(Axis, axis=True):
@@ -24,6 +64,10 @@ class Reduction(Axis, axis=True):
         """The needs of the reduction; none unless it says so."""
         return NOTHING
 
+    @abstractmethod
+    def row_factor(self, num_tokens_B: Tensor, group_B: Tensor, totals: Totals) -> Tensor:
+        """The factor [B] (float64) that multiplies the sum of each row's token terms."""
+
 
 class TokenMean(Reduction):
     """The mean over all tokens of the minibatch (DAPO, arXiv 2503.14476, eq. 12)."""
@@ -31,11 +75,19 @@ class TokenMean(Reduction):
     kind: Literal["token_mean"] = "token_mean"
     divides_by: ClassVar = "tokens"
 
+    def row_factor(self, num_tokens_B: Tensor, group_B: Tensor, totals: Totals) -> Tensor:
+        """1 / (tokens of the update)."""
+        return num_tokens_B.double().new_ones(num_tokens_B.shape) / totals.tokens
+
 
 class SequenceMeanTokenMean(Reduction):
     """The mean over completions of their mean over tokens (GRPO, arXiv 2402.03300, eq. 3)."""
 
     kind: Literal["sequence_mean_token_mean"] = "sequence_mean_token_mean"
+
+    def row_factor(self, num_tokens_B: Tensor, group_B: Tensor, totals: Totals) -> Tensor:
+        """1 / (tokens of the row x rows of the update)."""
+        return 1.0 / (num_tokens_B.double().clamp(min=1.0) * totals.rows)
 
 
 class SequenceMeanTokenSum(Reduction):
@@ -47,6 +99,10 @@ class SequenceMeanTokenSum(Reduction):
     kind: Literal["sequence_mean_token_sum"] = "sequence_mean_token_sum"
     constant: Positive = 1.0
     """What every sum is divided by."""
+
+    def row_factor(self, num_tokens_B: Tensor, group_B: Tensor, totals: Totals) -> Tensor:
+        """1 / (constant x rows of the update)."""
+        return num_tokens_B.double().new_ones(num_tokens_B.shape) / (totals.rows * self.constant)
 
 
 class GroupUnbiasedTokenSum(Reduction):
@@ -62,3 +118,8 @@ class GroupUnbiasedTokenSum(Reduction):
     def needs(self) -> Needs:
         """Whole groups: their size is part of the factor."""
         return Needs(whole_groups=True)
+
+    def row_factor(self, num_tokens_B: Tensor, group_B: Tensor, totals: Totals) -> Tensor:
+        """1 / ((k - 1) x groups of the update), k being the size of the row's group."""
+        size_B = group_sum((num_tokens_B > 0).double(), group_B)
+        return 1.0 / ((size_B - 1.0).clamp(min=1.0) * totals.groups)

@@ -18,8 +18,8 @@ from atrium.method.corrections import (
     SequenceRejection,
     TruncatedImportance,
 )
+from atrium.method.ratios import at_level
 from atrium.objective.divergences import estimate_divergence
-from atrium.objective.ratios import at_level
 
 
 @singledispatch

@@ -26,13 +26,11 @@ from atrium.method.diagnostics import Sums, TokenDetails, measure, measure_refer
 from atrium.method.method import Method
 from atrium.method.needs import Needs
 from atrium.method.ratio_histogram import count_ratios
-from atrium.method.reductions import Reduction, TokenMean
+from atrium.method.ratios import anchor_logprob, at_level, bounded, token_log_ratio
+from atrium.method.reductions import Reduction, TokenMean, Totals, count_totals
 from atrium.method.references import ReferenceState
-from atrium.objective.advantages import compute_advantages
 from atrium.objective.corrections import correct
 from atrium.objective.divergences import RegionInputs, judge, prepare_bounds
-from atrium.objective.ratios import anchor_logprob, at_level, bounded, capped, log_ratio, token_log_ratio
-from atrium.objective.reductions import Totals, count_totals, row_factor
 from atrium.objective.regularizers import penalize
 from atrium.objective.surrogates import (
     SurrogateInputs,
@@ -178,7 +176,7 @@ class Objective:
             if behavior_BT is None:
                 raise ValueError("a KL penalty in the reward needs behavior log-probabilities")
             penalty_BT = penalize(kl, behavior_BT, batch, self._limit).value_BT
-        advantage_BT = compute_advantages(self.method.algorithm.advantage, batch, penalty_BT, sum_over_ranks)
+        advantage_BT = self.method.algorithm.advantage.compute(batch, penalty_BT, sum_over_ranks)
         return replace(batch, advantage_BT=advantage_BT)
 
     @torch.no_grad()
@@ -199,7 +197,7 @@ class Objective:
         totals = totals or count_totals(num_tokens_B, minibatch.group_B, sum_over_ranks)
 
         def factor(reduction: Reduction) -> Tensor:
-            factor_B = row_factor(reduction, num_tokens_B, minibatch.group_B, totals)
+            factor_B = reduction.row_factor(num_tokens_B, minibatch.group_B, totals)
             return factor_B.to(minibatch.rollout_logprob_BT.dtype)
 
         chosen = self.method.algorithm
@@ -224,7 +222,7 @@ class Objective:
             ),
             row_constant_B=row_constant(
                 chosen.surrogate,
-                log_ratio(chosen.ratio.weight, logprob_BT, minibatch),
+                chosen.ratio.weight.log_ratio(logprob_BT, minibatch),
                 at_level(chosen.ratio.weight.level, logprob_BT, minibatch.mask_BT),
                 minibatch,
             ),
@@ -328,10 +326,10 @@ class Objective:
             log_weight_BT = at_level(weight.level, clipped_BT, batch.mask_BT)
             weight_BT = clipped_ratio_BT = bounded(log_weight_BT, self._limit).exp()
         else:
-            log_weight_BT = log_ratio(weight, logprob_BT, batch)
+            log_weight_BT = weight.log_ratio(logprob_BT, batch)
             weight_BT = gate_BT
             if not ratios.are_equal:
-                weight_BT = capped(weight, bounded(log_weight_BT, self._limit).exp())
+                weight_BT = weight.capped(bounded(log_weight_BT, self._limit).exp())
         return SurrogateInputs(
             gate_BT=gate_BT,
             weight_BT=weight_BT,

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from atrium.method.batch import Batch, neutral, num_tokens, row_sum
+from atrium.method.ratios import anchor_logprob, bounded
 from atrium.method.regularizers import Estimator, KLPenalty
-from atrium.objective.ratios import anchor_logprob, bounded
 
 
 @dataclass(frozen=True)

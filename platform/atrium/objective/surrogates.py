@@ -18,6 +18,7 @@ from functools import singledispatch
 import torch
 from torch import Tensor
 
+from atrium.method.advantages import group_mean
 from atrium.method.batch import Batch, row_mean
 from atrium.method.surrogates import (
     Clip,
@@ -34,7 +35,6 @@ from atrium.method.surrogates import (
     TwoSidedClip,
     WeightClip,
 )
-from atrium.objective.advantages import group_mean
 from atrium.objective.divergences import Bound, Region
 
 

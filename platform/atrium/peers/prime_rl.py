@@ -12,7 +12,7 @@ from typing import Any
 
 from atrium.base.errors import ConfigError
 from atrium.base.metrics import Reduction
-from atrium.objective.reductions import Totals
+from atrium.method.reductions import Totals
 from atrium.peers.interface import LoadedMethod, Tensors, load_method
 from atrium.peers.trainers import PRIME_RL
 

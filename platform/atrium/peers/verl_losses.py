@@ -32,9 +32,15 @@ from verl.workers.utils import losses
 from atrium.base import metrics
 from atrium.base.errors import ConfigError
 from atrium.config.files import conf_folder, read_groups, read_yaml
-from atrium.method.reductions import Reduction, SequenceMeanTokenMean, SequenceMeanTokenSum, TokenMean
+from atrium.method.reductions import (
+    Reduction,
+    SequenceMeanTokenMean,
+    SequenceMeanTokenSum,
+    TokenMean,
+    Totals,
+    count_totals,
+)
 from atrium.objective.objective import LossOutput
-from atrium.objective.reductions import Totals, count_totals
 from atrium.peers.interface import LoadedMethod, Tensors, load_method
 from atrium.peers.trainers import VERL, wants
 
