@@ -115,7 +115,7 @@ WITH_TORCH = {
 
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 45
-LONGER_MODULES: dict[str, int] = {}
+LONGER_MODULES = {"atrium.method.divergences": 470}  # an axis is one file
 LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 MAX_LOOP_LINES = 150
@@ -135,9 +135,9 @@ MAX_CODE_LINES: dict[str, int] = {
     "evaluation": 453,
     "grading": 3707,
     "launch": 658,
-    "method": 1473,
+    "method": 1602,
     "models": 1026,
-    "objective": 728,
+    "objective": 571,
     "peers": 591,
     "planning": 292,
     "runs": 2637,

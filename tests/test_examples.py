@@ -24,4 +24,4 @@ def test_examples_print_what_they_say(name):
 
 
 def test_examples_are_found():
-    assert {"atrium.method.needs", "atrium.objective.divergences"} <= set(MODULES)
+    assert {"atrium.method.needs", "atrium.method.regions"} <= set(MODULES)

@@ -65,7 +65,7 @@ from atrium.base import plugins
 plugins.load(["my_parts.py"])
 from atrium.config.compose import compose
 from atrium.objective.surrogates import SurrogateInputs, _differentiated, terms
-from atrium.objective.divergences import Region, judge
+from atrium.method.regions import Region
 import torch
 
 run = compose(["algorithm=./exponential_gate.yaml"])

@@ -9,14 +9,13 @@ import pytest
 import torch
 
 from atrium.method.corrections import MaskedImportance, SequenceRejection, TruncatedImportance
-from atrium.objective.corrections import correct
 
 MASK_BT = torch.tensor([[True, True, True], [True, True, False], [False, False, False]])
 RATIO_BT = torch.tensor([[0.4, 1.0, 3.0], [2.0, 0.5, torch.nan], [torch.nan] * 3], dtype=torch.float64)
 
 
 def factors(correction):
-    return correct(correction, RATIO_BT.log(), MASK_BT)
+    return correction.factor(RATIO_BT.log(), MASK_BT)
 
 
 def test_truncated_importance_caps_the_ratio():
@@ -50,7 +49,7 @@ def test_sequence_rejection_compares_the_rows_mean_estimate(estimator):
     mean_B = [estimate_BT[row][MASK_BT[row]].mean().item() for row in range(2)]
     middle = 0.5 * (mean_B[0] + mean_B[1])
     rejection = SequenceRejection(estimator=estimator, bound=middle)
-    kept_B = correct(rejection, log_ratio_BT, MASK_BT)[:, 0].tolist()
+    kept_B = rejection.factor(log_ratio_BT, MASK_BT)[:, 0].tolist()
     assert kept_B[:2] == [float(mean <= middle) for mean in mean_B]
 
 
@@ -60,7 +59,7 @@ def test_sequence_rejection_by_maximum_drops_a_completion_for_one_token():
     mask_BT = torch.ones(3, 4, dtype=torch.bool)
     mask_BT[2, 3] = False
     kept = {
-        over: correct(SequenceRejection(estimator="k2", bound=0.1, over=over), log_ratio_BT, mask_BT)[:, 0]
+        over: SequenceRejection(estimator="k2", bound=0.1, over=over).factor(log_ratio_BT, mask_BT)[:, 0]
         for over in ("mean", "maximum")
     }
     assert kept["mean"].tolist() == [1.0, 1.0, 1.0]

@@ -9,6 +9,7 @@ import torch
 
 from atrium.method import windows
 from atrium.method.divergences import BalancedWindow, BudgetDivergence, Divergence, SequenceMean
+from atrium.method.regions import RegionInputs
 from atrium.method.state_divergences import (
     STATE_DIVERGENCES,
     divergence_by_chunks,
@@ -17,7 +18,6 @@ from atrium.method.state_divergences import (
     total_variation,
     with_rest,
 )
-from atrium.objective.divergences import RegionInputs, judge, prepare_bounds
 
 
 def region_of(divergence, ratio_BT, *, anchor_BT=None, mask_BT=None, bounds=None):
@@ -30,7 +30,7 @@ def region_of(divergence, ratio_BT, *, anchor_BT=None, mask_BT=None, bounds=None
         mask_BT=torch.ones_like(ratio_BT, dtype=torch.bool) if mask_BT is None else mask_BT,
         bounds=bounds,
     )
-    return judge(divergence, inputs)
+    return divergence.region(inputs)
 
 
 @pytest.mark.parametrize("kind", sorted(windows.DIVERGENCES))
@@ -82,15 +82,13 @@ def test_binary_divergences_judge_probabilities_and_no_bounded_ratio(kind, dtype
     policy_BT = torch.tensor([[math.log(0.61), -29.0]], dtype=dtype)
     log_ratio_BT = policy_BT - anchor_BT
     budgets = {"delta_low": 0.15, "delta_high": 0.15} if "total" in kind else {"delta": 0.05}
-    region = judge(
-        Divergence.of(kind, **budgets),
-        RegionInputs(
-            ratio_BT=log_ratio_BT.clamp(max=20.0).exp(),
-            token_log_ratio_BT=log_ratio_BT,
-            anchor_logprob_BT=anchor_BT,
-            mask_BT=torch.ones(1, 2, dtype=torch.bool),
-        ),
+    inputs = RegionInputs(
+        ratio_BT=log_ratio_BT.clamp(max=20.0).exp(),
+        token_log_ratio_BT=log_ratio_BT,
+        anchor_logprob_BT=anchor_BT,
+        mask_BT=torch.ones(1, 2, dtype=torch.bool),
     )
+    region = Divergence.of(kind, **budgets).region(inputs)
     assert region.feasible_BT.tolist() == [[False, True]]
 
 
@@ -125,15 +123,13 @@ def test_token_windows_are_finite_in_float32_at_the_edges(kind):
     logprob_BT = torch.tensor([[0.0, -1e-8, -1e-3, -20.0, -80.0, -120.0]])
     for log_ratio in (-20.0, 0.0, 20.0):
         ratio_BT = torch.full_like(logprob_BT, log_ratio).exp()
-        region = judge(
-            chosen,
-            RegionInputs(
-                ratio_BT=ratio_BT,
-                token_log_ratio_BT=ratio_BT.log(),
-                anchor_logprob_BT=logprob_BT,
-                mask_BT=torch.ones_like(logprob_BT, dtype=torch.bool),
-            ),
+        inputs = RegionInputs(
+            ratio_BT=ratio_BT,
+            token_log_ratio_BT=ratio_BT.log(),
+            anchor_logprob_BT=logprob_BT,
+            mask_BT=torch.ones_like(logprob_BT, dtype=torch.bool),
         )
+        region = chosen.region(inputs)
         for bound in (region.lower, region.upper):
             assert not bound.isnan().any()
         if log_ratio == 0.0:
@@ -201,7 +197,7 @@ def test_bapo_finds_the_first_window_with_enough_positive_signal(shift):
         anchor_logprob_BT=torch.zeros_like(ratio_BT),
         mask_BT=mask_BT,
     )
-    found = prepare_bounds(BAPO, inputs, torch.where(mask_BT, advantage_BT, torch.nan), lambda value: value)
+    found = BAPO.prepare_bounds(inputs, torch.where(mask_BT, advantage_BT, torch.nan), lambda value: value)
     expected = searched(ratio_BT, advantage_BT * mask_BT, BAPO)
     assert found.tolist() == pytest.approx(expected)
     halves = region_of(BAPO, ratio_BT, bounds=found)

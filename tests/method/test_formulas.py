@@ -13,11 +13,11 @@ import torch
 
 from atrium.base.section import Positive
 from atrium.method.divergences import Divergence, ExplicitWindow
+from atrium.method.regions import Region
 from atrium.method.surrogates import Clip, Quadratic, SoftGate, Surrogate
 from atrium.method.windows import Window
-from atrium.objective.divergences import within
 from atrium.objective.objective import Objective
-from atrium.objective.surrogates import SurrogateInputs, choose, crossed_bound, terms
+from atrium.objective.surrogates import SurrogateInputs, choose, terms
 
 MINE = '''
 from typing import ClassVar, Literal
@@ -60,7 +60,7 @@ def tokens():
     log_w_BT, advantage_BT = torch.randn(2, 40, 100, generator=generator, dtype=torch.float64)
     advantage_BT[0, :5] = 0.0
     w_BT = (0.6 * log_w_BT).exp()
-    region = within(w_BT, 0.8, 1.28)
+    region = Region.within(w_BT, 0.8, 1.28)
     return SurrogateInputs(
         gate_BT=w_BT,
         weight_BT=w_BT,
@@ -68,7 +68,7 @@ def tokens():
         logprob_BT=-torch.ones_like(w_BT),
         advantage_BT=advantage_BT,
         rewarded_BT=advantage_BT > 0.0,
-        clipped_ratio_BT=crossed_bound(region, w_BT),
+        clipped_ratio_BT=region.crossed_bound(w_BT),
         region=region,
     )
 

@@ -21,9 +21,9 @@ from atrium.method.divergences import Divergence, ExplicitWindow
 from atrium.method.method import Method
 from atrium.method.ratios import Ratio, Ratios, WeightRatio
 from atrium.method.reductions import SequenceMeanTokenMean, SequenceMeanTokenSum
+from atrium.method.regions import Region
 from atrium.method.regularizers import KLPenalty, Regularizer
 from atrium.method.surrogates import Surrogate
-from atrium.objective.divergences import Region, judge
 from atrium.objective.objective import Objective
 from atrium.objective.regularizers import penalize
 
@@ -229,10 +229,8 @@ class Feasibility(Divergence):
     model_config = ConfigDict(arbitrary_types_allowed=True)
     feasible_BT: torch.Tensor
 
-
-@judge.register
-def judge_feasibility(divergence: Feasibility, inputs):
-    return Region(lower=1.0, upper=1.0, feasible_BT=divergence.feasible_BT)
+    def region(self, x):
+        return Region(feasible_BT=self.feasible_BT)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from atrium.config.presets import divergence_from, names, read_divergence
-from atrium.objective.divergences import RegionInputs, judge
+from atrium.method.regions import RegionInputs
 
 PROBABILITIES = [0.003, 0.05, 0.2, 0.5, 0.8, 0.99]
 
@@ -21,7 +21,7 @@ def region(divergence, ratio, probability):
         anchor_logprob_BT=torch.full_like(ratio_BT, math.log(probability)),
         mask_BT=torch.ones(1, 1, dtype=torch.bool),
     )
-    return judge(divergence, inputs)
+    return divergence.region(inputs)
 
 
 @pytest.mark.parametrize("name", names("divergence"))

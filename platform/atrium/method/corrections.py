@@ -7,12 +7,19 @@ it is about numerics alone. With the proximal policy above the line it is about 
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import model_validator
 
 from atrium.base.section import Axis, NonNegative, Positive
+from atrium.method.batch import Batch, neutral, row_mean
+from atrium.method.divergences import estimate_divergence
 from atrium.method.needs import NOTHING, Anchor, Needs
+from atrium.method.ratios import Level, anchor_logprob, at_level
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Correction(Axis, axis=True):
@@ -30,11 +37,25 @@ class Correction(Axis, axis=True):
             return NOTHING
         return Needs(anchor_pass=True, rollout_logprobs="rollout" in self.compares)
 
+    def log_mismatch(self, logprob_BT: Tensor, batch: Batch) -> Tensor:
+        """log(policy / anchor) [B, T] of the two policies that are compared; 0 where none are."""
+        if self.compares is None:
+            return logprob_BT.new_zeros(logprob_BT.shape)
+        policy, anchor = self.compares
+        return anchor_logprob(policy, logprob_BT, batch) - anchor_logprob(anchor, logprob_BT, batch)
+
+    @abstractmethod
+    def factor(self, log_mismatch_BT: Tensor, mask_BT: Tensor) -> Tensor | None:
+        """The factor [B, T] on every token's terms, or None for 1 everywhere."""
+
 
 class NoCorrection(Correction):
     """The engine's distribution is taken to be the trainer's."""
 
     kind: Literal["none"] = "none"
+
+    def factor(self, log_mismatch_BT: Tensor, mask_BT: Tensor) -> None:
+        """None: 1 everywhere."""
 
 
 class RatioCorrection(Correction):
@@ -66,6 +87,10 @@ class TruncatedImportance(RatioCorrection):
     level: Literal["token", "sequence"] = "token"
     """One token, or the product over the completion."""
 
+    def factor(self, log_mismatch_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        """The importance ratio at its level, at most `cap`."""
+        return _ratio(self.level, log_mismatch_BT, mask_BT).clamp(max=self.cap)
+
 
 class MaskedImportance(RatioCorrection):
     """behavior / rollout where it lies in [lower, upper], else 0 (IcePop, arXiv 2510.18855; MIS)."""
@@ -79,6 +104,12 @@ class MaskedImportance(RatioCorrection):
     """One token, the product over the completion, or its geometric mean."""
     keep_weight: bool = True
     """False rejects without reweighting what stays."""
+
+    def factor(self, log_mismatch_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        """The importance ratio at its level, or 1, inside the range, and 0 outside."""
+        ratio_BT = _ratio(self.level, log_mismatch_BT, mask_BT)
+        inside_BT = (ratio_BT >= self.lower) & (ratio_BT <= self.upper)
+        return ratio_BT.where(inside_BT, 0.0) if self.keep_weight else inside_BT.to(ratio_BT.dtype)
 
 
 class SequenceRejection(RatioCorrection):
@@ -95,3 +126,16 @@ class SequenceRejection(RatioCorrection):
     """The largest mean or maximum over a completion's tokens that is kept."""
     over: Literal["mean", "maximum"] = "mean"
     """What is taken over a completion's tokens."""
+
+    def factor(self, log_mismatch_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        """1 in completions within the bound, 0 in others."""
+        log_mismatch_BT = neutral(log_mismatch_BT, mask_BT)
+        estimate_BT = estimate_divergence(self.estimator, log_mismatch_BT)
+        kept_B = row_mean(estimate_BT, mask_BT) <= self.bound
+        if self.over == "maximum":
+            kept_B = (neutral(estimate_BT, mask_BT) <= self.bound).all(dim=1)
+        return kept_B[:, None].to(log_mismatch_BT.dtype).expand_as(log_mismatch_BT)
+
+
+def _ratio(level: Level, log_mismatch_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    return at_level(level, neutral(log_mismatch_BT, mask_BT), mask_BT).exp()

@@ -1,26 +1,33 @@
 """How far is too far: every divergence with its budget, and the window on the ratio that it stands for.
 
 A divergence that is a function of the ratio alone is a constant window [l, u] (arXiv 2602.05494, Theorem 4.2
-for KL3), which `window()` gives. One that also looks at the behavior probability q of the sampled token has a
-window per token, which `window_at(q)` gives. Those that judge whole distributions or whole completions have
-none. Sources: the unified view C_t(theta) of arXiv 2602.05494; BAPO arXiv 2510.18927; DPPO arXiv 2602.04879;
+for KL3), which `window()` gives: computed once in float64, whatever it is called, it runs the code of plain
+clipping. One that also looks at the probability q that the anchor gives to the sampled token has a window per
+token, which `window_at(q)` gives. Those that judge whole distributions or whole completions have none.
+Sources: the unified view C_t(theta) of arXiv 2602.05494; BAPO arXiv 2510.18927; DPPO arXiv 2602.04879;
 DCPO arXiv 2509.02333; TR-PPO arXiv 1903.07940; sequence masks arXiv 2512.23075 and 2512.02556.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from atrium.base.section import AboveOne, Axis, Count, PositiveFrac
 from atrium.method import windows
+from atrium.method.batch import Sum, neutral, row_mean
 from atrium.method.needs import NOTHING, Needs
+from atrium.method.regions import Region, RegionInputs
 from atrium.method.windows import RatioDivergence, Window, find_root
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Budget = Annotated[float, Field(ge=1e-12, le=100.0)]
 _LEAST_LOG_ODDS = -750.0
+_NEWTON_STEPS = 8  # from the outer bound they find the bounds to 1e-10 for budgets down to 1e-6
 
 
 class Divergence(Axis, axis=True):
@@ -68,6 +75,17 @@ class Divergence(Axis, axis=True):
         settings = self.model_dump()
         sides = [key for key in settings if key in ("delta", "delta_low", "delta_high")]
         return {**settings, **dict.fromkeys(sides, budget)} if sides else None
+
+    def region(self, x: RegionInputs) -> Region:
+        """The region at these tokens: that of the constant window, unless the divergence has another."""
+        window = self.window()
+        if window is None:
+            raise TypeError(f"{type(self).__name__} must define window or region")
+        return Region.within(x.ratio_BT, window.lower, window.upper)
+
+    def prepare_bounds(self, x: RegionInputs, advantage_BT: Tensor, sum_over_ranks: Sum) -> Tensor | None:
+        """Lower and upper bound [2] that need the whole minibatch at the current parameters, or None."""
+        return None
 
 
 class NoDivergence(Divergence):
@@ -171,6 +189,16 @@ class BinaryTotalVariation(Divergence):
         upper = min(1.0 + self.delta_high / probability, 1.0 / probability)
         return Window(max(0.0, 1.0 - self.delta_low / probability), upper)
 
+    def region(self, x: RegionInputs) -> Region:
+        """By the probabilities themselves: the ratio is bounded for its exponential's sake."""
+        anchor_BT = x.anchor_logprob_BT.exp()
+        change_BT = (x.anchor_logprob_BT + x.token_log_ratio_BT).exp() - anchor_BT
+        return Region(
+            lower=(1.0 - self.delta_low / anchor_BT).clamp(min=0.0),
+            upper=(1.0 + self.delta_high / anchor_BT).minimum(1.0 / anchor_BT),
+            feasible_BT=(change_BT <= self.delta_high) & (change_BT >= -self.delta_low),
+        )
+
 
 class BinaryKL(Divergence):
     """KL between the two-outcome distributions (this token, any other) of anchor and policy (DPPO-Binary-KL).
@@ -199,6 +227,26 @@ class BinaryKL(Divergence):
         lower, upper = (math.exp(-_softplus(-z)) / probability for z in (low, high))
         return Window(min(lower, 1.0), max(upper, 1.0))
 
+    def region(self, x: RegionInputs) -> Region:
+        """By the log-ratio, because the ratio is bounded for its exponential's sake."""
+        import torch
+        from torch.nn.functional import logsigmoid, softplus
+
+        # As in `_window_at`; Newton's method from outside finds both bounds, since the divergence is convex.
+        largest = -torch.finfo(x.ratio_BT.dtype).eps
+        anchor_logprob_BT = x.anchor_logprob_BT.clamp(max=largest)
+        anchor_BT, rest_BT = anchor_logprob_BT.exp(), -anchor_logprob_BT.expm1()
+        odds_BT = anchor_logprob_BT - rest_BT.log()
+        # softplus(z) - q z at the anchor is its entropy; the budget comes on top.
+        level_BT = self.delta + softplus(odds_BT) - anchor_BT * odds_BT
+        below_BT = -(level_BT / anchor_BT).minimum(_outer_odds(self.delta, rest_BT))
+        above_BT = (level_BT / rest_BT).minimum(_outer_odds(self.delta, anchor_BT))
+        below_BT, above_BT = (_log_odds_at(anchor_BT, level_BT, z_BT) for z_BT in (below_BT, above_BT))
+        lower_BT = (logsigmoid(below_BT) - anchor_logprob_BT).clamp(max=0.0)
+        upper_BT = (logsigmoid(above_BT) - anchor_logprob_BT).clamp(min=0.0)
+        feasible_BT = (x.token_log_ratio_BT >= lower_BT) & (x.token_log_ratio_BT <= upper_BT)
+        return Region(lower=lower_BT.exp(), upper=upper_BT.exp(), feasible_BT=feasible_BT)
+
 
 class DynamicClip(Divergence):
     """DCPO's window, wider for tokens that the anchor found unlikely.
@@ -220,6 +268,13 @@ class DynamicClip(Divergence):
         lower = 0.5 + 0.5 * math.sqrt(max(1.0 - 4.0 * self.epsilon_low / probability, 0.0))
         upper = 0.5 + 0.5 * math.sqrt(1.0 + 4.0 * self.epsilon_high / probability)
         return Window(lower, min(upper, self.cap))
+
+    def region(self, x: RegionInputs) -> Region:
+        """The window of each token."""
+        anchor_BT = x.anchor_logprob_BT.exp()
+        lower_BT = 0.5 + 0.5 * (1.0 - 4.0 * self.epsilon_low / anchor_BT).clamp(min=0.0).sqrt()
+        upper_BT = 0.5 + 0.5 * (1.0 + 4.0 * self.epsilon_high / anchor_BT).sqrt()
+        return Region.within(x.ratio_BT, lower_BT, upper_BT.clamp(max=self.cap))
 
 
 class BalancedWindow(Divergence):
@@ -264,6 +319,31 @@ class BalancedWindow(Divergence):
         uppers = _ladder(self.upper, self.upper_max, self.step)
         return [(lower, self.upper) for lower in lowers] + [(lowers[-1], upper) for upper in uppers[1:]]
 
+    def region(self, x: RegionInputs) -> Region:
+        """The window that the search ended with."""
+        assert x.bounds is not None, "`prepare` finds them for every minibatch"
+        return Region.within(x.ratio_BT, x.bounds[0], x.bounds[1])
+
+    def prepare_bounds(self, x: RegionInputs, advantage_BT: Tensor, sum_over_ranks: Sum) -> Tensor:
+        """The first window of the search with enough positive signal, or its last."""
+        import torch
+
+        advantage_BT = neutral(advantage_BT, x.mask_BT).double()
+        gain_BT, loss_BT = advantage_BT.clamp(min=0.0), -advantage_BT.clamp(max=0.0)
+        sums = [
+            torch.stack(
+                [
+                    (x.ratio_BT.clamp(max=upper) * gain_BT).sum(),
+                    (x.ratio_BT.clamp(min=lower) * loss_BT).sum(),
+                ]
+            )
+            for lower, upper in self.candidates
+        ]
+        positive_C, negative_C = sum_over_ranks(torch.stack(sums, dim=1))
+        enough_C = positive_C >= self.positive_frac * (positive_C + negative_C)
+        enough_C[-1] = True
+        return x.ratio_BT.new_tensor(self.candidates)[enough_C.to(torch.uint8).argmax()]
+
 
 class SequenceMean(Divergence):
     """A completion is feasible where its mean over tokens of k1, k2 or k3 is within the budget.
@@ -279,8 +359,36 @@ class SequenceMean(Divergence):
     """The budget: a token is feasible while its divergence is at most delta."""
     has_window: ClassVar[bool] = False
 
+    def region(self, x: RegionInputs) -> Region:
+        """All tokens of the completions within the budget."""
+        value_BT = estimate_divergence(self.estimator, x.token_log_ratio_BT)
+        feasible_B = row_mean(value_BT, x.mask_BT) <= self.delta
+        return Region(feasible_BT=feasible_B[:, None].expand_as(value_BT))
 
-class StateDivergence(Divergence):
+
+class DistributionDivergence(Divergence):
+    """A divergence of whole next-token distributions, whose value is measured where they are computed.
+
+    It arrives as `PolicyTokens.divergence_BT`; see `method/state_divergences.py`.
+    """
+
+    has_window: ClassVar[bool] = False
+
+    if TYPE_CHECKING:  # every value declares it
+        delta: float
+
+    @property
+    def measure(self) -> Literal["kl", "total_variation"]:
+        """What is measured between the two distributions."""
+        return "kl" if self.kind.endswith("_kl") else "total_variation"
+
+    def region(self, x: RegionInputs) -> Region:
+        """The tokens at whose positions the distributions are within the budget."""
+        assert x.divergence_BT is not None, "`needs` asks for the distribution"
+        return Region(feasible_BT=x.divergence_BT <= self.delta)
+
+
+class StateDivergence(DistributionDivergence):
     """KL(anchor || policy) or total variation of the next-token distribution, over the vocabulary (TR-PPO).
 
     The value arrives as `PolicyTokens.divergence_BT`; see `method/state_divergences.py`.
@@ -289,20 +397,14 @@ class StateDivergence(Divergence):
     kind: Literal["state_kl", "state_total_variation"]
     delta: Budget
     """The budget: a token is feasible while its divergence is at most delta."""
-    has_window: ClassVar[bool] = False
 
     @property
     def needs(self) -> Needs:
         """The distributions of anchor and policy at every position."""
         return Needs(anchor_pass=True, distribution="full")
 
-    @property
-    def measure(self) -> Literal["kl", "total_variation"]:
-        """What is measured between the two distributions."""
-        return "kl" if self.kind == "state_kl" else "total_variation"
 
-
-class TopKDivergence(Divergence):
+class TopKDivergence(DistributionDivergence):
     """The same over the anchor's most likely tokens and a bucket of the rest (DPPO, arXiv 2602.04879).
 
     The sampled token is always one of those that are told apart.
@@ -313,17 +415,40 @@ class TopKDivergence(Divergence):
     """The budget: a token is feasible while its divergence is at most delta."""
     top_k: Count
     """How many tokens are told apart."""
-    has_window: ClassVar[bool] = False
 
     @property
     def needs(self) -> Needs:
         """The distributions of anchor and policy at every position."""
         return Needs(anchor_pass=True, distribution="top_k", top_k=self.top_k)
 
-    @property
-    def measure(self) -> Literal["kl", "total_variation"]:
-        """What is measured between the two distributions."""
-        return "kl" if self.kind == "top_k_kl" else "total_variation"
+
+def estimate_divergence(estimator: Literal["k1", "k2", "k3"], log_ratio_BT: Tensor) -> Tensor:
+    """k1, k2 or k3 of KL(anchor || policy) at each token, from log w."""
+    match estimator:
+        case "k1":
+            return -log_ratio_BT
+        case "k2":
+            return 0.5 * log_ratio_BT**2
+        case "k3":
+            return log_ratio_BT.expm1() - log_ratio_BT
+
+
+def _outer_odds(delta: float, anchor_BT: Tensor) -> Tensor:
+    """Log-odds beyond the bound: (p - q)^2 / (2 p) is at most the divergence for p above q."""
+    spread_BT = (delta**2 + 2.0 * delta * anchor_BT).sqrt()
+    outer_BT = (anchor_BT + delta + spread_BT).clamp(max=1.0)
+    return outer_BT.log() - (-outer_BT).log1p()
+
+
+def _log_odds_at(anchor_BT: Tensor, level_BT: Tensor, odds_BT: Tensor) -> Tensor:
+    """Log-odds at which softplus(z) - q z reaches the level, from a start beyond them."""
+    from torch.nn.functional import softplus
+
+    for _ in range(_NEWTON_STEPS):
+        excess_BT = softplus(odds_BT) - anchor_BT * odds_BT - level_BT
+        slope_BT = odds_BT.sigmoid() - anchor_BT
+        odds_BT = odds_BT.where(slope_BT == 0.0, odds_BT - excess_BT / slope_BT)
+    return odds_BT
 
 
 def _ladder(start: float, end: float, step: float) -> list[float]:

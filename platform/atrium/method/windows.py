@@ -6,7 +6,7 @@ trust region of any of them is computed once per run and costs what plain clippi
 Functions take x = log w where that avoids cancellation near w = 1.
 
 Divergences that also depend on the behavior probability, or on the whole distribution, have no constant
-window; they live in `atrium.objective.divergences`.
+window; see `atrium.method.divergences`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from atrium.base import metrics
 from atrium.method.batch import Batch, PolicyTokens, Sum, local_sum, neutral, num_tokens
-from atrium.method.corrections import Correction
 from atrium.method.diagnostics import Sums, TokenDetails, measure, measure_reference, measure_slopes
 from atrium.method.method import Method
 from atrium.method.needs import Needs
@@ -29,13 +28,10 @@ from atrium.method.ratio_histogram import count_ratios
 from atrium.method.ratios import anchor_logprob, at_level, bounded, token_log_ratio
 from atrium.method.reductions import Reduction, TokenMean, Totals, count_totals
 from atrium.method.references import ReferenceState
-from atrium.objective.corrections import correct
-from atrium.objective.divergences import RegionInputs, judge, prepare_bounds
+from atrium.method.regions import RegionInputs
 from atrium.objective.regularizers import penalize
 from atrium.objective.surrogates import (
     SurrogateInputs,
-    crossed_bound,
-    moving_away,
     row_constant,
     terms,
 )
@@ -217,8 +213,8 @@ class Objective:
         region_inputs = self._region_inputs(logprob_BT, minibatch, policy.divergence_BT, None)
         prepared = replace(
             prepared,
-            bounds=prepare_bounds(
-                self.method.divergence, region_inputs, minibatch.advantage_BT, sum_over_ranks
+            bounds=self.method.divergence.prepare_bounds(
+                region_inputs, minibatch.advantage_BT, sum_over_ranks
             ),
             row_constant_B=row_constant(
                 chosen.surrogate,
@@ -288,9 +284,8 @@ class Objective:
         coefficient_BT, value_BT, dropped_BT = self._surrogate_terms(inputs, logprob_BT, batch)
 
         token_log_BT = token_log_ratio("behavior", logprob_BT, batch)
-        correction_BT = correct(
-            chosen.correction, _log_mismatch(chosen.correction, logprob_BT, batch), batch.mask_BT
-        )
+        log_mismatch_BT = chosen.correction.log_mismatch(logprob_BT, batch)
+        correction_BT = chosen.correction.factor(log_mismatch_BT, batch.mask_BT)
         weighted_log_BT = token_log_ratio(chosen.token_weight.anchor, logprob_BT, batch)
         weighting_BT = weigh(chosen.token_weight, prepared.token_weight_BT, weighted_log_BT, batch)
         weighs_policy = chosen.token_weight.weighs == "surrogate"
@@ -318,10 +313,10 @@ class Objective:
         """Gate, weight and region, with the advantages as they were scored."""
         assert batch.advantage_BT is not None, "`score` comes before `loss`"
         ratios, gate_BT = self.method.algorithm.ratio, region_inputs.ratio_BT
-        region, weight = judge(self.method.divergence, region_inputs), ratios.weight
-        clipped_ratio_BT = crossed_bound(region, gate_BT)
+        region, weight = self.method.divergence.region(region_inputs), ratios.weight
+        clipped_ratio_BT = region.crossed_bound(gate_BT)
         if weight.order == "clip_then_mean":
-            away_BT = moving_away(region, gate_BT, batch.advantage_BT)
+            away_BT = region.moving_away(gate_BT, batch.advantage_BT)
             clipped_BT = torch.where(away_BT, clipped_ratio_BT.log(), region_inputs.token_log_ratio_BT)
             log_weight_BT = at_level(weight.level, clipped_BT, batch.mask_BT)
             weight_BT = clipped_ratio_BT = bounded(log_weight_BT, self._limit).exp()
@@ -384,14 +379,6 @@ class _Terms:
     details: TokenDetails
     value_BT: Tensor
     penalty_BT: Tensor
-
-
-def _log_mismatch(correction: Correction, logprob_BT: Tensor, batch: Batch) -> Tensor:
-    """log(policy / anchor) [B, T] of the two that a correction compares; 0 where it compares none."""
-    if correction.compares is None:
-        return torch.zeros_like(logprob_BT)
-    policy, anchor = correction.compares
-    return anchor_logprob(policy, logprob_BT, batch) - anchor_logprob(anchor, logprob_BT, batch)
 
 
 def _one(like: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from atrium.method.advantages import group_mean
 from atrium.method.batch import Batch, row_mean
+from atrium.method.regions import Region
 from atrium.method.surrogates import (
     Clip,
     DualClip,
@@ -35,7 +36,6 @@ from atrium.method.surrogates import (
     TwoSidedClip,
     WeightClip,
 )
-from atrium.objective.divergences import Bound, Region
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class SurrogateOutput:
     ...         logprob_BT=torch.zeros(1, 3),
     ...         advantage_BT=torch.ones(1, 3),
     ...         rewarded_BT=torch.ones(1, 3, dtype=torch.bool),
-    ...         clipped_ratio_BT=crossed_bound(region, ratio),
+    ...         clipped_ratio_BT=region.crossed_bound(ratio),
     ...         region=region,
     ...     ),
     ... )
@@ -145,13 +145,13 @@ def _(surrogate: NoSurrogate, inputs: SurrogateInputs) -> SurrogateOutput:
 
 @terms.register
 def _(surrogate: Clip, inputs: SurrogateInputs) -> SurrogateOutput:
-    return cut_where(inputs, moving_away(inputs.region, inputs.gate_BT, inputs.advantage_BT))
+    return cut_where(inputs, inputs.region.moving_away(inputs.gate_BT, inputs.advantage_BT))
 
 
 @terms.register
 def _(surrogate: DualClip, inputs: SurrogateInputs) -> SurrogateOutput:
     runaway_BT = (inputs.advantage_BT < 0.0) & (inputs.gate_BT >= surrogate.cap)
-    dropped_BT = moving_away(inputs.region, inputs.gate_BT, inputs.advantage_BT) | runaway_BT
+    dropped_BT = inputs.region.moving_away(inputs.gate_BT, inputs.advantage_BT) | runaway_BT
     return cut_where(inputs, dropped_BT, torch.where(runaway_BT, surrogate.cap, inputs.clipped_ratio_BT))
 
 
@@ -160,7 +160,7 @@ def _(surrogate: TwoSidedClip, inputs: SurrogateInputs) -> SurrogateOutput:
     # Ratios of at least the cap are dropped: for A < 0 only where the region is left too.
     raises_BT = inputs.advantage_BT > 0.0
     runaway_BT = (inputs.gate_BT >= surrogate.cap) & (raises_BT | ~inputs.region.feasible_BT)
-    away_BT = moving_away(inputs.region, inputs.gate_BT, inputs.advantage_BT)
+    away_BT = inputs.region.moving_away(inputs.gate_BT, inputs.advantage_BT)
     clipped_BT = inputs.clipped_ratio_BT
     lowers_BT = torch.where(runaway_BT, clipped_BT.clamp(min=surrogate.cap), clipped_BT)
     clipped_BT = torch.where(raises_BT, clipped_BT.clamp(max=surrogate.cap), lowers_BT)
@@ -174,8 +174,7 @@ def _(surrogate: Mask, inputs: SurrogateInputs) -> SurrogateOutput:
 
 @terms.register
 def _(surrogate: WeightClip, inputs: SurrogateInputs) -> SurrogateOutput:
-    lower_BT = _as_tensor(inputs.region.lower, inputs.weight_BT)
-    upper_BT = _as_tensor(inputs.region.upper, inputs.weight_BT)
+    lower_BT, upper_BT = inputs.region.bounds_like(inputs.weight_BT)
     bounded_BT = torch.minimum(torch.maximum(inputs.weight_BT, lower_BT), upper_BT)
     return score_form(inputs, bounded_BT * inputs.advantage_BT)
 
@@ -188,9 +187,9 @@ def _(surrogate: SignedWeightClip, inputs: SurrogateInputs) -> SurrogateOutput:
 
 @terms.register
 def _(surrogate: GradientPreservingClip, inputs: SurrogateInputs) -> SurrogateOutput:
-    away_BT = moving_away(inputs.region, inputs.gate_BT, inputs.advantage_BT)
+    away_BT = inputs.region.moving_away(inputs.gate_BT, inputs.advantage_BT)
     scale_BT = choose(inputs.gate_BT > 1.0, surrogate.scale_high, surrogate.scale_low, inputs.gate_BT)
-    preserved_BT = scale_BT * crossed_bound(inputs.region, inputs.gate_BT) * inputs.advantage_BT
+    preserved_BT = scale_BT * inputs.region.crossed_bound(inputs.gate_BT) * inputs.advantage_BT
     runaway_BT = (inputs.advantage_BT < 0.0) & (inputs.gate_BT >= surrogate.cap)
     free_BT = inputs.weight_BT * inputs.advantage_BT
     value_BT = torch.where(away_BT, preserved_BT, free_BT)
@@ -217,11 +216,9 @@ def _(surrogate: SoftGate, inputs: SurrogateInputs) -> SurrogateOutput:
 @terms.register
 def _(surrogate: Quadratic, inputs: SurrogateInputs) -> SurrogateOutput:
     distance_BT = inputs.weight_BT - 1.0
-    width_BT = torch.where(
-        distance_BT > 0.0,
-        _as_tensor(inputs.region.upper, distance_BT) - 1.0,
-        1.0 - _as_tensor(inputs.region.lower, distance_BT),
-    ).clamp(min=torch.finfo(distance_BT.dtype).eps)  # a bound may round to 1
+    lower_BT, upper_BT = inputs.region.bounds_like(distance_BT)
+    width_BT = torch.where(distance_BT > 0.0, upper_BT - 1.0, 1.0 - lower_BT)
+    width_BT = width_BT.clamp(min=torch.finfo(distance_BT.dtype).eps)  # a bound may round to 1
     pull_BT = inputs.advantage_BT.abs() * distance_BT / width_BT
     value_BT = inputs.weight_BT * inputs.advantage_BT - 0.5 * pull_BT * distance_BT
     return uncut(inputs, value_BT, inputs.weight_BT * (inputs.advantage_BT - pull_BT))
@@ -274,20 +271,6 @@ def _regressed_log_ratio(
             return log_weight_BT
 
 
-def moving_away(region: Region, gate_BT: Tensor, advantage_BT: Tensor) -> Tensor:
-    """True [B, T] at infeasible tokens that an ascent step would push further out: A (w - 1) > 0.
-
-    For any feasibility test, dropping exactly these is the gradient of min(w A, clip_C(w) A)
-    (arXiv 2602.05494, Theorem 4.1 for windows on the ratio).
-    """
-    return ~region.feasible_BT & (advantage_BT * (gate_BT - 1.0) > 0.0)
-
-
-def crossed_bound(region: Region, gate_BT: Tensor) -> Tensor:
-    """The bound [B, T] on the side of 1 where the ratio is."""
-    return torch.where(gate_BT > 1.0, _as_tensor(region.upper, gate_BT), _as_tensor(region.lower, gate_BT))
-
-
 def choose(condition_BT: Tensor, if_true: float, if_false: float, like: Tensor) -> Tensor:
     """One of two numbers at each token, in the dtype of `like` (of numbers alone torch makes float32)."""
     return torch.where(condition_BT, torch.full_like(like, if_true), if_false)
@@ -320,8 +303,3 @@ def cut_where(
         value_BT=torch.where(dropped_BT, constant_BT, value_BT),
         dropped_BT=dropped_BT,
     )
-
-
-def _as_tensor(bound: Bound, like: Tensor) -> Tensor:
-    # A number is filled in by a GPU itself; a tensor made of it would be copied there while the host waits.
-    return bound.to(like) if isinstance(bound, Tensor) else like.new_full((), bound)

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from atrium.method.batch import Batch, PolicyTokens
 from atrium.method.divergences import StateDivergence, TopKDivergence
+from atrium.method.regions import Region, RegionInputs
 from atrium.method.surrogates import Clip
 from atrium.method.token_weights import AllTokens
-from atrium.objective.divergences import Region, RegionInputs, judge
 from atrium.objective.objective import LossOutput, Objective, Prepared
 from atrium.theory.results import CoefficientCurves, Equivalence
 
@@ -176,7 +176,7 @@ def _region_of_tokens(
         divergence_BT=_divergence_BT(objective, ratio_B, probability_B),
         bounds=bounds,
     )
-    return judge(objective.method.divergence, inputs)
+    return objective.method.divergence.region(inputs)
 
 
 def _general_gradient(ratio_B: Tensor, advantage_B: Tensor, region: Region, *, constant: float) -> Tensor:

@@ -1,0 +1,75 @@
+"""A trust region at a batch's tokens: what a divergence gives, and what a surrogate reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Bound: TypeAlias = float | Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionInputs:
+    """The inputs of a divergence: [B, T] tensors without gradient, 0 log-ratio at masked positions.
+
+    `ratio_BT` is the gate ratio; `token_log_ratio_BT` the log-ratio of single tokens to the gate's anchor,
+    whatever the gate's level; `anchor_logprob_BT` the anchor's log-probabilities; `divergence_BT` the
+    state divergence, where one is needed; `bounds` what `Divergence.prepare_bounds` found.
+    """
+
+    ratio_BT: Tensor
+    token_log_ratio_BT: Tensor
+    anchor_logprob_BT: Tensor
+    mask_BT: Tensor
+    divergence_BT: Tensor | None = None
+    bounds: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Region:
+    """A trust region at a batch's tokens.
+
+    `lower` and `upper` are the window's bounds on the ratio, as numbers or per token [B, T]; both are 1
+    where there is no window. `feasible_BT` says whether each token satisfies the constraint.
+
+    Examples
+    --------
+    >>> import torch
+    >>> region = Region.within(torch.tensor([[0.7, 1.0, 1.3]]), 0.8, 1.2)
+    >>> region.feasible_BT
+    tensor([[False,  True, False]])
+    """
+
+    feasible_BT: Tensor
+    lower: Bound = 1.0
+    upper: Bound = 1.0
+
+    @classmethod
+    def within(cls, ratio_BT: Tensor, lower: Bound, upper: Bound) -> Region:
+        """The region lower <= w <= upper."""
+        return cls(lower=lower, upper=upper, feasible_BT=(ratio_BT >= lower) & (ratio_BT <= upper))
+
+    def moving_away(self, gate_BT: Tensor, advantage_BT: Tensor) -> Tensor:
+        """True [B, T] at infeasible tokens that an ascent step would push further out: A (w - 1) > 0.
+
+        For any feasibility test, dropping exactly these is the gradient of min(w A, clip_C(w) A)
+        (arXiv 2602.05494, Theorem 4.1 for windows on the ratio).
+        """
+        return ~self.feasible_BT & (advantage_BT * (gate_BT - 1.0) > 0.0)
+
+    def crossed_bound(self, gate_BT: Tensor) -> Tensor:
+        """The bound [B, T] on the side of 1 where the ratio is."""
+        lower, upper = self.bounds_like(gate_BT)
+        return upper.where(gate_BT > 1.0, lower)
+
+    def bounds_like(self, ratio_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Lower and upper bound as tensors of the ratio's dtype, [B, T] or of no dimension."""
+        return _as_tensor(self.lower, ratio_BT), _as_tensor(self.upper, ratio_BT)
+
+
+def _as_tensor(bound: Bound, like: Tensor) -> Tensor:
+    # A number is filled in by a GPU itself; a tensor made of it would be copied there while the host waits.
+    return like.new_full((), bound) if isinstance(bound, int | float) else bound.to(like)
