@@ -83,7 +83,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sweep": {"config", "document", "method"} | RUN_FOLDER,
     "claim": {"compare", "config", "document", "stats", "sweep"} | RUN_FOLDER,
     "launch": RUN_FOLDER,
-    "compare": {"config.presets", "document", "method", "stats", "theory.results"} | RUN_FOLDER,
+    "compare": {"config.presets", "document", "method", "stats", "theory.results", "views"} | RUN_FOLDER,
     "views": {"document", "runs"},
     "__main__": {"cli"},
 }
@@ -126,11 +126,11 @@ MAX_CODE_LINES: dict[str, int] = {
     "base": 933,
     "catalog": 360,
     "claim": 405,
-    "cli": 4709,
-    "compare": 6075,
+    "cli": 4682,
+    "compare": 5546,
     "config": 1952,
     "data": 1544,
-    "document": 276,
+    "document": 278,
     "engines": 2980,
     "evaluation": 453,
     "grading": 3707,
@@ -145,7 +145,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "sweep": 1968,
     "theory": 1036,
     "train": 3631,
-    "views": 703,
+    "views": 1117,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.compare.documents import answer_of
 from tests.run_records import sum_problem
 
 from atrium.compare.paper_sentences import paper_sentences
-from atrium.compare.report_tables import headline_pair, verdict_lines
 from atrium.compare.run_comparison import compare_runs
 
 
@@ -37,9 +37,9 @@ def make_clustered(make_run, monkeypatch):
 
 def test_with_six_clusters_intervals_are_for_new_clusters(make_clustered):
     comparison = compare_runs(make_clustered(6))
-    difference = headline_pair(comparison, comparison.arms[1]).comparison.difference
+    difference = comparison.headline_pairs[0].comparison.difference
     assert difference.another_exam.degrees_of_freedom <= 5
-    assert verdict_lines(comparison)[0].endswith("(paired seeds 0–2; 6 clusters)")
+    assert answer_of(comparison)[0].endswith("(paired seeds 0–2; 6 clusters)")
     assert any(
         "24 problems in 6 clusters; another exam means new clusters" in note for note in comparison.notes
     )
@@ -47,10 +47,7 @@ def test_with_six_clusters_intervals_are_for_new_clusters(make_clustered):
 
 def test_with_fewer_clusters_nothing_is_said_about_new_ones(make_clustered):
     comparison = compare_runs(make_clustered(3))
-    assert (
-        headline_pair(comparison, comparison.arms[1]).design
-        == "paired seeds 0–2; new problems of these 3 sources"
-    )
+    assert comparison.headline_pairs[0].design == "paired seeds 0–2; new problems of these 3 sources"
     assert "new problems of these 3 sources" in paper_sentences(comparison)[0]
     alone = compare_runs(make_clustered(1))
     assert "new problems of this one source" in paper_sentences(alone)[0]

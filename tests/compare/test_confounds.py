@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.compare.documents import files_of
 
 from atrium.cli.app import main
 from atrium.compare.confounds import FACTS, Recorded
 from atrium.compare.paper_sentences import paper_sentences
-from atrium.compare.report_files import report_files
 from atrium.compare.run_comparison import compare_runs
 
 SLOW = {"optimizer": {"learning_rate": 3e-4, "num_minibatches": 4}}
@@ -41,7 +41,7 @@ def test_confounds_stand_at_the_top_in_every_medium(confounded, capsys, tmp_path
         "confound: optimizer.learning_rate is 1e-3 in grpo, 3e-4 in atr",
         "confound: optimizer.num_minibatches is 1 in grpo, 4 in atr",
     ]
-    for content in report_files(comparison, made="today").values():
+    for content in files_of(comparison).values():
         body = content.partition("<main>")[2] or content
         first = body.index("Mean@4")
         for line in lines:

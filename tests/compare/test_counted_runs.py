@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.compare.documents import notes_of
 
 from atrium.base.errors import ConfigError, RunFolderError
 from atrium.compare.outcomes import At
-from atrium.compare.report_tables import note_lines
 from atrium.compare.run_comparison import compare_runs
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState
@@ -37,7 +37,7 @@ def test_a_run_that_did_not_end_as_planned_is_left_out_and_named(make_run, state
     stopped = make_run("atr", 2, BEGUN, state=state, until=2)
     found = compare_runs([*runs, stopped])
     assert mean(found, "atr") == mean(found, "grpo") == 11 / 12
-    (line,) = [line for line in note_lines(found) if stopped.name in line]
+    (line,) = [line for line in notes_of(found) if stopped.name in line]
     assert line.startswith("left out: ")
     assert "at step 2 of 4" in line
 

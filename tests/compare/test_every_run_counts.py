@@ -7,13 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.compare.documents import notes_of, results_latex, tables_of
 from tests.run_records import leave
 
 from atrium.base.errors import ConfigError
 from atrium.cli.app import main
 from atrium.compare.paper_sentences import paper_sentences
-from atrium.compare.report_markup import results_latex
-from atrium.compare.report_tables import headline_pair, note_lines, report_tables
 from atrium.compare.run_comparison import compare_runs
 from atrium.compare.verdicts import points, rounded_up
 from atrium.runs.run_folder_writer import RunFolderWriter
@@ -69,8 +68,8 @@ def _evaluate(folder, step, counts):
 
 
 def _verdict(comparison, arm="atr"):
-    [scores] = [one for one in comparison.arms if one.arm.name == arm]
-    return headline_pair(comparison, scores).verdict
+    [pair] = [one for one in comparison.headline_pairs if one.candidate == arm]
+    return pair.verdict
 
 
 def test_diverged_runs_count_with_their_score_and_as_always_wrong(study):
@@ -79,7 +78,7 @@ def test_diverged_runs_count_with_their_score_and_as_always_wrong(study):
         diverges = {"state": RunState.FAILED, "cause": "diverged", "diverged_to": 2} if seed > 2 else {}
         study("atr", seed, 3, **diverges)
     comparison = study.compare()
-    pair = headline_pair(comparison, comparison.arms[1])
+    pair = comparison.headline_pairs[0]
     assert pair.comparison.difference.num_seeds == 5
     assert pair.comparison.difference.value == pytest.approx(-0.1)
     assert pair.if_wrong.difference.value == pytest.approx(-0.35)
@@ -94,9 +93,11 @@ def test_diverged_runs_count_with_their_score_and_as_always_wrong(study):
         "Of the runs of atr, 2 of 5 (5.3 to 85.3 %) diverged and 0 of 5 (0.0 to 52.2 %) collapsed; "
         in sentence
     )
-    assert any(f"[-{100 * wide:.1f}, " in cell for cell in report_tables(comparison)[2].rows[0])
-    scores = report_tables(comparison)[0]
-    assert scores.rows[1][-2:] == ("2 of 5 (5.3 to 85.3 %)", "0 of 5 (0.0 to 52.2 %)")
+    tables = tables_of(comparison)
+    (differences,) = [rows for title, rows in tables.items() if title.startswith("Mean@4 on exam")]
+    assert any(f"[-{100 * wide:.1f}, " in cell for cell in differences[0])
+    scores = tables["Scores in percent, at each run's last evaluation"]
+    assert scores[1][-2:] == ["2 of 5 (5.3 to 85.3 %)", "0 of 5 (0.0 to 52.2 %)"]
 
 
 def test_a_verdict_that_holds_in_one_reading_only_depends_on_the_diverged_runs(study):
@@ -231,4 +232,4 @@ def test_one_seed_of_an_arm_that_runs_is_no_verdict_about_others(study):
     leave(RunFolderWriter(study("reinforce", 0, state=RunState.RUNNING)), RunState.RUNNING)
     comparison = study.compare()
     assert _verdict(comparison).kind == "better"
-    assert any("reinforce" in line and "still runs" in line for line in note_lines(comparison))
+    assert any("reinforce" in line and "still runs" in line for line in notes_of(comparison))

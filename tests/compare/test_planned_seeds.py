@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.compare.documents import answer_of, files_of, tables_of
 
 from atrium.base.errors import ConfigError
 from atrium.cli.app import main
 from atrium.cli.seed_plan import with_seed_plan
 from atrium.compare.paper_sentences import paper_sentences
 from atrium.compare.planned_seeds import NOT_PLANNED
-from atrium.compare.report_files import report_files
-from atrium.compare.report_tables import headline_pair, report_tables, verdict_lines
 from atrium.compare.run_comparison import compare_runs
 from atrium.runs.status import RunState
 
@@ -21,7 +20,7 @@ EFFECTS = {"grpo": 0.0, "atr": 0.3}
 
 def _compared(runs, **options):
     comparison = compare_runs(runs, baseline="grpo", **options)
-    return comparison, headline_pair(comparison, comparison.arms[1])
+    return comparison, comparison.headline_pairs[0]
 
 
 def test_before_the_planned_number_there_is_an_estimate_and_no_verdict(make_study):
@@ -29,9 +28,10 @@ def test_before_the_planned_number_there_is_an_estimate_and_no_verdict(make_stud
     assert pair.verdict.kind == "planned"
     assert pair.verdict.words.startswith("3 of 5 planned seeds: no verdict yet; estimated difference +")
     assert pair.comparison.difference.another_exam is None
-    assert verdict_lines(comparison)[-1] == "3 of 5 planned seeds"
+    assert answer_of(comparison)[-1] == "3 of 5 planned seeds"
     assert paper_sentences(comparison)[0].startswith("Nothing can be written about atr and grpo as methods")
-    assert "better" not in str(report_tables(comparison)[2].rows)
+    (rows,) = [rows for title, rows in tables_of(comparison).items() if title.startswith("Mean@4 on exam")]
+    assert "better" not in str(rows)
 
 
 @pytest.mark.parametrize(("num_planned", "has_interval"), [(3, True), (5, False)])
@@ -68,7 +68,7 @@ def test_an_interim_verdict_is_over_the_first_seeds_at_a_part_of_the_level(make_
     assert comparison.arms[1].arm.seeds == (0, 1, 2, 3)
     half = alone.comparison.difference.another_exam.interval, pair.comparison.difference.another_exam.interval
     assert half[1].low < half[0].low
-    assert verdict_lines(comparison)[-1] == "verdict at 3 of 5 planned seeds (planned looks: 3, 5)"
+    assert answer_of(comparison)[-1] == "verdict at 3 of 5 planned seeds (planned looks: 3, 5)"
 
 
 def test_the_first_run_decides_what_was_planned(make_study, make_run):
@@ -76,7 +76,7 @@ def test_the_first_run_decides_what_was_planned(make_study, make_run):
     later = make_study(EFFECTS, num_seeds=4, experiment="later", planned_seeds=5)[6:]
     comparison, pair = _compared([*runs, *later])
     assert pair.verdict.kind == "better"
-    assert verdict_lines(comparison)[-1] == NOT_PLANNED
+    assert answer_of(comparison)[-1] == NOT_PLANNED
 
 
 def test_a_planned_run_that_failed_withholds_the_verdict_and_one_beyond_the_plan_does_not(
@@ -104,7 +104,7 @@ def test_a_planned_run_that_failed_withholds_the_verdict_and_one_beyond_the_plan
 def test_every_medium_says_that_the_number_of_seeds_was_not_planned(make_study, capsys, tmp_path):
     runs = make_study(EFFECTS)
     comparison, _ = _compared(runs)
-    files = report_files(comparison, made="now")
+    files = files_of(comparison)
     assert all(NOT_PLANNED in text for text in files.values())
     assert main(["compare", "study", "--runs-dir", str(tmp_path / "runs"), "--no-files"]) == 0
     assert NOT_PLANNED in " ".join(capsys.readouterr().out.split())

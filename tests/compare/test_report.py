@@ -9,20 +9,12 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
+from tests.compare.documents import answer_of, document_of, files_of, tables_of
 
 from atrium.cli.app import main
-from atrium.compare.figures.reports import (
-    differences_svg,
-    grid_svg,
-    pass_at_k_svg,
-    plane_svg,
-    scores_svg,
-    without_point,
-)
-from atrium.compare.report_markup import document_latex, document_markdown, latex, markdown
-from atrium.compare.report_page import html_page
-from atrium.compare.report_tables import ReportTable, report_tables, verdict_lines
+from atrium.compare.document_figures import grid_figure, plane_figure
 from atrium.compare.run_comparison import compare_runs
+from atrium.views.figures.sheet import svg
 
 
 def test_the_command_prints_the_verdict_and_writes_html_markdown_and_latex(make_study, capsys, tmp_path):
@@ -96,21 +88,22 @@ def test_ceilings_are_compared_where_every_curve_shows_one(make_study, capsys, t
     asked = ["--ceiling", "rollout/reward", "--baseline", "grpo", "--no-files"]
     assert main(["compare", "study", "--runs-dir", str(tmp_path / "runs"), *asked]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"grpo +2 of 2 +0.700 +– +– +400", said)
-    assert re.search(r"atr +2 of 2 +0.700 .*x 0.50", said)
+    assert re.search(r"grpo +2 of 2 +0.7 +– +– +400", said)
+    assert re.search(r"atr +2 of 2 +0.7 .*0.500", said)
     assert re.search(r"clip_higher +0 of 2 +not known", said), "it has not bent yet"
 
 
 def test_figures_are_well_formed_and_the_page_needs_nothing_from_outside(make_study):
     comparison = compare_runs(make_study({"grpo": 0.0, "atr": 0.2}, benchmarks=("easy", "hard")))
-    figures = (differences_svg(comparison), scores_svg(comparison), pass_at_k_svg(comparison))
-    for svg in (*figures, plane_svg(comparison), *(grid_svg(comparison, name) for name in ("easy", "hard"))):
-        assert ElementTree.fromstring(svg).tag.endswith("svg")
-    page = html_page(comparison, report_tables(comparison), made="today")
+    figures = [figure for section in document_of(comparison).sections for figure in section.figures]
+    assert len(figures) == 7
+    for figure in figures:
+        assert ElementTree.fromstring(svg(figure)).tag.endswith("svg")
+    page = files_of(comparison)["html"]
     tags = Tags()
     tags.feed(page)
     assert not {"script", "link", "img", "iframe"} & set(tags.seen)
-    assert tags.seen.count("svg") == 6
+    assert tags.seen.count("svg") == 7
     assert "http-equiv" in page
 
 
@@ -123,18 +116,11 @@ def test_hostile_names_are_text_everywhere(make_run):
             text.replace('"optimizer": {', '"model": {"kind": ' + repr_json(value) + '}, "optimizer": {')
         )
     comparison = compare_runs(runs, by=["model.kind"])
-    tables = report_tables(comparison)
-    page = html_page(comparison, tables, made="now")
-    assert "<script>" not in page
-    assert "&amp;$_$中" in page
-    assert "<script>" not in document_markdown(comparison, tables)
-    assert "|\\&\\$\\_\\$中\\textbackslash{}" in document_latex(comparison, tables)
-
-
-def test_tables_become_markdown_and_latex():
-    table = ReportTable(title="T", columns=("arm", "a|b"), rows=(("x_1", "50 %"),))
-    assert markdown(table) == "**T**\n\n| arm | a\\|b |\n| --- | ---: |\n| x_1 | 50 % |\n"
-    assert r"x\_1 & 50 \% \\" in latex(table)
+    files = files_of(comparison)
+    assert "<script>" not in files["html"]
+    assert "&amp;$_$中" in files["html"]
+    assert "<script>" not in files["md"]
+    assert "|\\&\\$\\_\\$中\\textbackslash{}" in files["tex"]
 
 
 def test_arms_that_are_the_same_method_are_said_to_be_so(make_run, capsys, tmp_path):
@@ -167,12 +153,10 @@ def test_equal_windows_are_one_point_of_the_plane_and_open_ones_are_named(make_r
     }
     runs = [make_run(name, 0, {("exam", 4): [1, 2, 3]}, divergence=found) for name, found in windows.items()]
     comparison = compare_runs(runs, by=["algorithm.name"])
-    titles = [part.text for part in parts(plane_svg(comparison), "title")]
-    assert titles == ["a = b: [0.8, 1.28]", "c: [0.7, 1.3]"]
-    assert without_point(comparison) == ["free"]
-    page = html_page(comparison, report_tables(comparison), made="today")
-    assert "a and b are the same method</strong>" in page
-    assert "Without a constant window of two sides: free." in page
+    titles = [part.text for part in parts(svg(plane_figure(comparison)), "title")]
+    assert titles == ["a = b: [0.800, 1.280]", "c: [0.700, 1.300]"]
+    assert "a and b are the same method: their windows [l, u] are equal" in answer_of(comparison)
+    assert "Without a constant window of two sides: free." in files_of(comparison)["html"]
 
 
 def test_labels_of_many_arms_do_not_cover_each_other(make_run):
@@ -185,7 +169,7 @@ def test_labels_of_many_arms_do_not_cover_each_other(make_run):
         )
         for n in range(1, 13)
     ]
-    texts = parts(plane_svg(compare_runs(runs, by=["algorithm.name"])), "text")
+    texts = parts(svg(plane_figure(compare_runs(runs, by=["algorithm.name"]))), "text")
     labels = [part for part in texts if part.text.startswith("arm")]
     heights = sorted(float(label.get("y")) for label in labels)
     assert len(heights) == 12
@@ -196,32 +180,28 @@ def test_labels_of_many_arms_do_not_cover_each_other(make_run):
 def test_problems_are_counted_by_who_solves_them(make_run):
     counts = {"atr": [4, 2, 0, 1], "grpo": [4, 0, 0, 3]}
     runs = [make_run(name, 0, {("exam", 4): found}) for name, found in counts.items()]
-    tables = {table.title: table for table in report_tables(compare_runs(runs))}
+    tables = tables_of(compare_runs(runs))
     solved = tables["Who solves what, exam (4 problems)"]
-    assert solved.rows == (("grpo", "1", "1", "2", "0"), ("atr", "1", "2", "1", "1"))
-    assert tables["Pass@k in percent against k, exam"].columns == ("arm", "k = 1", "k = 2", "k = 4")
-    assert tables["Pass@k in percent against k, exam"].rows[1] == ("atr", "43.8", "58.3", "75.0")
+    assert solved == [["grpo", "1", "1", "2", "0"], ["atr", "1", "2", "1", "1"]]
+    assert tables["Pass@k in percent against k, exam"][1] == ["atr", "43.8", "58.3", "75.0"]
 
 
 def test_a_large_exam_makes_no_large_figure(make_run):
     runs = [make_run(name, 0, {("exam", 4): [1, 2, 3] * 500}) for name in ("atr", "grpo")]
-    cells = parts(grid_svg(compare_runs(runs), "exam"), "path")
+    cells = parts(svg(grid_figure(compare_runs(runs), "exam")), "path")
     assert sum("fill-opacity" in part.get("style", "") for part in cells) == 2 * 600
 
 
 def test_what_needs_many_seeds_is_shown_where_there_are_so_many(make_study):
-    few, many = (
-        report_tables(compare_runs(make_study({"grpo": 0.0, "atr": 0.2}, num_seeds=n))) for n in (2, 10)
-    )
+    few, many = (tables_of(compare_runs(make_study({"grpo": 0.0, "atr": 0.2}, num_seeds=n))) for n in (2, 10))
     assert len(many) == len(few) + 1
-    [table] = [table for table in many if "over seeds alone" in table.title]
-    [row] = table.rows
+    [[row]] = [rows for title, rows in many.items() if "over seeds alone" in title]
     assert row[1] == "0.002"
     assert "–" not in row
 
 
 def test_verdicts_name_arm_and_baseline(make_study):
-    lines = verdict_lines(compare_runs(make_study({"grpo": 0.0, "atr": 0.0})))
+    lines = answer_of(compare_runs(make_study({"grpo": 0.0, "atr": 0.0})))
     assert lines[0].startswith("atr against grpo: not distinguishable; differences beyond ")
 
 
@@ -242,6 +222,4 @@ class Tags(HTMLParser):
 
 
 def repr_json(text):
-    import json
-
     return json.dumps(text)

@@ -6,14 +6,14 @@ import json
 import re
 
 import pytest
+from tests.compare.documents import files_of, results_latex
 
 from atrium.cli.app import main
+from atrium.compare.document import report_name
 from atrium.compare.paper_sentences import paper_sentences
-from atrium.compare.report_files import report_files, report_name
-from atrium.compare.report_markup import document_markdown, label_of, results_latex
-from atrium.compare.report_tables import headline_pair, report_tables
-from atrium.compare.report_training import read_training
 from atrium.compare.run_comparison import compare_runs
+from atrium.compare.training_document import read_training
+from atrium.views.cells import texts
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def study(make_study):
 
 def test_the_sentence_says_no_more_than_the_interval(study):
     better, alike = paper_sentences(study)
-    low, high = headline_pair(study, study.arms[1]).comparison.difference.another_exam.interval
+    low, high = study.headline_pairs[0].comparison.difference.another_exam.interval
     assert better.startswith("atr scores ")
     assert f"more than grpo in Mean@4 on exam (95 % interval {100 * low:.1f} to {100 * high:.1f}" in better
     assert "over 5 seeds per method and 40 problems. Of the runs of atr, 0 of 5" in better
@@ -31,7 +31,7 @@ def test_the_sentence_says_no_more_than_the_interval(study):
     excluded = float(
         re.search(r"no difference of more than ([\d.]+) points in Mean@4 on exam \(95 %", alike)[1]
     )
-    low, high = headline_pair(study, study.arms[2]).comparison.difference.another_exam.interval
+    low, high = study.headline_pairs[1].comparison.difference.another_exam.interval
     assert excluded / 100 >= max(-low, high) > excluded / 100 - 0.0011
     assert "jointly for 2 candidates, Bonferroni" in alike
 
@@ -50,10 +50,8 @@ def test_nothing_about_methods_may_be_written_from_one_seed_or_of_equal_windows(
 
 def test_the_table_for_a_paper_has_caption_label_and_the_best_score_bold(study):
     text = results_latex(study)
-    for environment in ("table", "tabular"):
-        assert text.count(rf"\begin{{{environment}}}") == text.count(rf"\end{{{environment}}}") == 1
-    assert rf"\label{{{label_of(study)}}}" in text
-    assert label_of(study) == "tab:grpo-vs-atr-vs-clip-higher"
+    assert text.count(r"\end{table}") == text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
+    assert r"\label{tab:grpo-vs-atr-vs-clip-higher}" in text
     caption = re.search(r"\\caption\{(.*)\}\n", text)[1]
     assert r"95 \% intervals" in caption
     assert "no difference of more than" in caption
@@ -70,16 +68,14 @@ def test_no_arm_is_bold_or_called_best_unless_it_is_better_than_every_other(make
     found = compare_runs(make_study({"grpo": 0.0, "atr": 0.2, "clip_higher": 0.2}))
     assert set(found.best.values()) == {None}
     assert r"\textbf" not in results_latex(found)
-    assert "no arm is shown to be the best by Mean@4 on exam" in document_markdown(
-        found, report_tables(found)
-    )
+    assert "no arm is shown to be the best by Mean@4 on exam" in files_of(found)["md"]
 
 
 def test_one_seed_shows_no_interval_in_any_medium(make_study):
     found = compare_runs(make_study({"grpo": 0.0, "atr": 0.3}, num_seeds=1))
-    files = report_files(found, made="now")
+    files = files_of(found)
     for suffix, text in files.items():
-        assert "one seed: not judged" in text or suffix == "tex", suffix
+        assert "one seed: not judged" in text, suffix
         assert "intervals for new seeds" not in text
         assert "Intervals are 95" not in text
         assert not re.search(r"\[([-+]\d|\d\d)", text), suffix
@@ -87,7 +83,7 @@ def test_one_seed_shows_no_interval_in_any_medium(make_study):
 
 
 def test_the_files_hold_sentences_curves_claims_and_all_tables(study):
-    files = report_files(study, made="today", said=["a claim: shown"])
+    files = files_of(study, claims=["a claim: shown"])
     for sentence in paper_sentences(study):
         assert sentence in files["html"]
         assert f"% {sentence}" in files["tex"]
@@ -115,7 +111,7 @@ def test_batches_that_lag_are_told_by_age_and_by_what_that_did(make_study):
         ]
         run.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (table,) = [one for one in read_training(arms_of(runs)).tables if "Staleness" in one.title]
-    assert table.rows == (("grpo", "0", "0", "–"), ("atr", "2", "0.02", "–"))
+    assert texts(table.rows) == [["grpo", "0", "0", "–"], ["atr", "2", "0.02", "–"]]
 
 
 def arms_of(runs):

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import atrium.compare.dashboard
-from atrium.compare.figures.style import COLOURS
 from atrium.document.palette import NUM_HUES, places
+from atrium.views.figures.style import COLOURS
 
 PALETTE = Path(atrium.compare.dashboard.__file__).with_name("static") / "palette.js"
 

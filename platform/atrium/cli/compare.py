@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,15 +14,17 @@ from atrium.cli.parser import CommandParser, files_explained
 from atrium.document.formatting import printable
 from atrium.runs.find import find_run, list_runs
 from atrium.runs.run_folder import RunFolder
-from atrium.views.terminal import print_table, standard_output, tell
+from atrium.views.files import SUFFIXES
+from atrium.views.terminal import print_document, standard_output, tell
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from atrium.compare.figures.style import FileKind
-    from atrium.compare.report_tables import ReportTable
     from atrium.compare.run_comparison import RunsComparison
+    from atrium.compare.training_document import Training
+    from atrium.document.document import Document
     from atrium.runs.curve_outcomes import CurveOutcome
+    from atrium.views.figures.style import FileKind
 
 _AT = ("last", "steps", "tokens", "wall_clock")
 _MAX_RUNS_NAMED = 12
@@ -42,13 +45,14 @@ _PICTURES: Mapping[str, FileKind] = {".png": "png", ".svg": "svg", ".pdf": "pdf"
 def main(argv: list[str]) -> int:
     """Compare runs; 0 unless they cannot be compared."""
     arguments = _parser("compare", "Compare runs, problem by problem and seed by seed.").parse(argv)
-    from atrium.compare.report_tables import report_tables  # numpy: `--help` answers without it
+    from atrium.compare.document import WRITTEN, report_name  # numpy: `--help` answers without it
 
     with files_explained():
-        folders, comparison, more = _compared(arguments)
-        console = standard_output()
-        _print(comparison, [*report_tables(comparison), *more], console)
-        written = [] if arguments.no_files else _write(comparison, more, arguments, folders)
+        folders, comparison, training = _compared(arguments)
+        console, document = standard_output(), _document(comparison, training, folders)
+        shown = tuple(section for section in document.sections if section.key != WRITTEN)
+        print_document(console, replace(document, sections=shown))
+        written = [] if arguments.no_files else _write(document, report_name(comparison), arguments)
     _print_places(written, console)
     return 0
 
@@ -65,27 +69,26 @@ def main_report(argv: list[str]) -> int:
     if arguments.picture and Path(arguments.picture).suffix not in _PICTURES:
         raise ConfigError(f"--picture {arguments.picture}: its ending is {', '.join(_PICTURES)}")
     from atrium.cli.claim.of_runs import claims_said
-    from atrium.compare.paper_sentences import paper_sentences
+    from atrium.compare.document import WRITTEN, report_name
 
     with files_explained():
-        folders, comparison, more = _compared(arguments)
-        console, claims = standard_output(), claims_said(folders)
-        _print_top(comparison, console)
-        for sentence in (*paper_sentences(comparison), *claims):
-            tell(console, sentence)
-        written = [] if arguments.no_files else _write(comparison, more, arguments, folders, claims)
+        folders, comparison, training = _compared(arguments)
+        console, document = standard_output(), _document(comparison, training, folders, claims_said(folders))
+        sentences = tuple(section for section in document.sections if section.key == WRITTEN)
+        print_document(console, replace(document, answer=(), sections=sentences, notes=()))
+        written = [] if arguments.no_files else _write(document, report_name(comparison), arguments)
         if arguments.picture:
-            written.append(_draw(comparison, Path(arguments.picture), Path(arguments.runs_dir)))
+            runs_dir = Path(arguments.runs_dir)
+            written.append(_draw(comparison, training, Path(arguments.picture), runs_dir))
     _print_places(written, console)
     return 0
 
 
-def _compared(
-    arguments: argparse.Namespace,
-) -> tuple[list[RunFolder], RunsComparison, list[ReportTable]]:
-    """The runs that are named, their comparison, and the tables that were asked for besides."""
+def _compared(arguments: argparse.Namespace) -> tuple[list[RunFolder], RunsComparison, Training]:
+    """The runs that are named, their comparison, and what they recorded in training."""
     from atrium.compare.outcomes import At
     from atrium.compare.run_comparison import compare_runs
+    from atrium.compare.training_document import read_training
 
     outcomes = _outcomes(arguments)
     runs_dir = Path(arguments.runs_dir)
@@ -102,7 +105,13 @@ def _compared(
         renamed=_new_names(arguments.label),
         leave_out=_left_out(arguments.leave_out),
     )
-    return folders, comparison, _curve_tables(comparison, outcomes, arguments.ceiling)
+    training = read_training(
+        [one.arm for one in comparison.arms],
+        has_intervals=not comparison.planned.is_early,
+        outcomes=outcomes,
+        ceilings_of=arguments.ceiling,
+    )
+    return folders, comparison, training
 
 
 def _default_experiment(runs_dir: Path) -> str:
@@ -247,22 +256,6 @@ def _add_curves(parser: CommandParser) -> None:
     parser.add_argument("--until", type=int, metavar="STEP", help="the last step of --area and --steps-to")
 
 
-def _curve_tables(
-    comparison: RunsComparison, outcomes: Sequence[CurveOutcome], ceilings_of: Sequence[str]
-) -> list[ReportTable]:
-    """What is asked for of the training curves of the arms that are compared."""
-    from atrium.compare.arm_curves import compare_ceilings, compare_curves
-    from atrium.compare.curve_tables import ceiling_table, outcome_table
-
-    arms, has_intervals = [one.arm for one in comparison.arms], not comparison.planned.is_early
-    curves = [compare_curves(arms, outcome) for outcome in outcomes]
-    ceilings = [compare_ceilings(arms, metric) for metric in ceilings_of]
-    return [
-        *(outcome_table(one, has_intervals=has_intervals) for one in curves),
-        *(ceiling_table(one, has_intervals=has_intervals) for one in ceilings),
-    ]
-
-
 def _outcomes(arguments: argparse.Namespace) -> list[CurveOutcome]:
     """The outcomes of curves that are asked for."""
     from atrium.runs.curve_outcomes import Area, StepsTo
@@ -288,71 +281,44 @@ def _share(effect_points: float) -> float:
     return effect_points / 100.0
 
 
-def _print_top(comparison: RunsComparison, console: Console) -> None:
-    """Print confounds, then other versions and machines."""
-    from atrium.compare.report_tables import top_lines
-
-    for line in top_lines(comparison):
-        tell(console, line, "yellow")
-    if top_lines(comparison):
-        console.print()
-
-
-def _print(comparison: RunsComparison, tables: Sequence[ReportTable], console: Console) -> None:
-    from atrium.compare.report_tables import note_lines, verdict_lines
-
-    _print_top(comparison, console)
-    for line in verdict_lines(comparison):
-        tell(console, line, "bold")
-    console.print()
-    for report in tables:
-        num_columns = len(report.columns) - (report.columns[-1] == "verdict")
-        tell(console, report.title, "bold cyan")
-        print_table(console, report.columns[:num_columns], [row[:num_columns] for row in report.rows])
-        console.print()
-    for line in note_lines(comparison):
-        tell(console, f"note: {line}", "yellow")
-
-
-def _write(
-    comparison: RunsComparison,
-    more: Sequence[ReportTable],
-    arguments: argparse.Namespace,
-    folders: Sequence[RunFolder],
-    claims: Sequence[str] = (),
-) -> list[Path]:
-    """Write the report's three files; their paths."""
-    from atrium.base.atomic import write_text
-    from atrium.compare.figures.style import use_cache
-    from atrium.compare.report_files import report_files, report_name
+def _document(
+    comparison: RunsComparison, training: Training, folders: Sequence[RunFolder], claims: Sequence[str] = ()
+) -> Document:
+    """The comparison's document, which names when and of which runs it was made."""
+    from atrium.compare.document import comparison_document
 
     named = [folder.name for folder in folders[:_MAX_RUNS_NAMED]]
     others = [f"and {len(folders) - len(named)} more"] if len(folders) > len(named) else []
     made = f"{time.strftime('%Y-%m-%d %H:%M')} · {', '.join([*named, *others])}"
+    return comparison_document(comparison, training, made=made, claims=claims)
+
+
+def _write(document: Document, name: str, arguments: argparse.Namespace) -> list[Path]:
+    """Write the report's three files; their paths."""
+    from atrium.base.atomic import write_text
+    from atrium.views.figures.style import use_cache
+    from atrium.views.files import rendered
+
+    out, stem = Path(arguments.runs_dir) / "reports", f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     if arguments.out:
         out, stem = Path(arguments.out), "comparison"
-    else:
-        out = Path(arguments.runs_dir) / "reports"
-        stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{report_name(comparison)}"
     use_cache(Path(arguments.runs_dir) / ".cache")
-    files = report_files(comparison, made=made, more=more, said=claims)
     out.mkdir(parents=True, exist_ok=True)
-    for suffix, content in files.items():
-        write_text(out / f"{stem}.{suffix}", content)
-    return [out / f"{stem}.{suffix}" for suffix in files]
+    paths = [out / f"{stem}.{suffix}" for suffix in SUFFIXES]
+    for path, suffix in zip(paths, SUFFIXES, strict=True):
+        write_text(path, rendered(document, suffix))
+    return paths
 
 
-def _draw(comparison: RunsComparison, path: Path, runs_dir: Path) -> Path:
+def _draw(comparison: RunsComparison, training: Training, path: Path, runs_dir: Path) -> Path:
     """Write the picture, as what its name ends in."""
     from atrium.base.atomic import replacing
-    from atrium.compare.figures.paper import comparison_picture, saved
-    from atrium.compare.figures.style import use_cache
-    from atrium.compare.paper_sentences import difference_sentences
-    from atrium.compare.report_training import read_training
+    from atrium.compare.document_figures import picture
+    from atrium.views.figures.sheet import COLUMN_INCHES, file
+    from atrium.views.figures.style import use_cache
 
     use_cache(runs_dir / ".cache")
-    rewards = read_training([one.arm for one in comparison.arms]).rewards
-    figure = comparison_picture(comparison, rewards, difference_sentences(comparison))
+    title, figures = picture(comparison, training.rewards)
     with replacing(path) as temporary:
-        temporary.write_bytes(saved(figure, _PICTURES[path.suffix]))
+        temporary.write_bytes(file(figures, _PICTURES[path.suffix], inches=COLUMN_INCHES[2], title=title))
     return path

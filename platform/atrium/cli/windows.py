@@ -98,8 +98,8 @@ def _print_json(arms: Sequence[Arm], matches: Sequence[Match], clip: Window) -> 
 
 def _draw(arms: Sequence[Arm], clip: Window, folder: Path) -> tuple[Path, ...]:
     """The pictures of the arms and of the plane; divergences without a window are on neither."""
-    from atrium.compare.figures.style import merged
     from atrium.compare.figures.windows import BudgetedDivergence, Plane, draw_plane, draw_windows
+    from atrium.views.figures.style import merged
 
     panels = [
         BudgetedDivergence(title=arm.name, function=arm.config.of_ratio, delta=arm.delta)

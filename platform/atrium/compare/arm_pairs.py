@@ -48,6 +48,11 @@ class Pair:
         return f"{self.pairing.words}; {self.sources}" if self.sources else self.pairing.words
 
     @property
+    def words(self) -> str:
+        """The verdict in one sentence that is understood by itself."""
+        return f"{self.candidate} against {self.baseline}: {self.verdict.words} ({self.design})"
+
+    @property
     def another_exam(self) -> Interval | None:
         """The interval for new seeds and new problems; with two readings, the one that contains both."""
         return _hull([one.difference.another_exam for one in self._readings])

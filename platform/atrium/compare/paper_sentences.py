@@ -5,7 +5,6 @@ from __future__ import annotations
 from atrium.compare.arm_pairs import MACRO, MEAN, Pair
 from atrium.compare.confounds import with_words, withheld_words
 from atrium.compare.counted_runs import left_out_words
-from atrium.compare.report_tables import headline_pair
 from atrium.compare.run_comparison import ArmScores, RunsComparison
 from atrium.compare.verdicts import points, rounded_up
 from atrium.document.formatting import counted
@@ -14,8 +13,7 @@ from atrium.document.formatting import counted
 def paper_sentences(comparison: RunsComparison) -> list[str]:
     """One sentence per candidate, for another exam: new seeds and new problems of the same kind."""
     found = []
-    for arm in comparison.arms[1:]:
-        pair = headline_pair(comparison, arm)
+    for arm, pair in zip(comparison.arms[1:], comparison.headline_pairs, strict=True):
         sentence = _sentence(comparison, pair)
         if not pair.verdict.withheld and pair.verdict.kind != "same_method":
             sentence += _rates(arm, comparison.arms[0]) + _condition(pair)
@@ -26,7 +24,7 @@ def paper_sentences(comparison: RunsComparison) -> list[str]:
 
 def difference_sentences(comparison: RunsComparison) -> list[str]:
     """The first sentence per candidate, without the rates of divergence and the planned seeds."""
-    return [_sentence(comparison, headline_pair(comparison, arm)) for arm in comparison.arms[1:]]
+    return [_sentence(comparison, pair) for pair in comparison.headline_pairs]
 
 
 def _rates(one: ArmScores, other: ArmScores) -> str:

@@ -115,6 +115,11 @@ class RunsComparison:
         return MACRO if len(self.benchmarks) > 1 else self.benchmarks[0]
 
     @property
+    def headline_pairs(self) -> list[Pair]:
+        """The pairs that verdicts rest on: each candidate by Mean@K on the headline benchmark."""
+        return [self.pair(arm.arm.name, MEAN, self.headline) for arm in self.arms[1:]]
+
+    @property
     def has_intervals(self) -> bool:
         """Whether any score has an interval for new seeds; one seed has none."""
         scores = (score for arm in self.arms for one in arm.scores.values() for score in one.values())

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["", "share", "points", "p", "ratio", "bound", "count", "seconds", "bytes"]
+Unit = Literal["", "share", "points", "p", "fraction", "ratio", "bound", "count", "seconds", "bytes"]
 """The unit of a number, which decides its digits (`document.formatting.value_text`).
 
 Shares and points are fractions of 1 and shown in percent, which a title has to say; `p` is a p-value, `bound`
@@ -23,9 +23,9 @@ Pair = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A number. `is_signed` is for differences: `+2.1`."""
+    """A number, or None for an unknown one. `is_signed` is for differences: `+2.1`."""
 
-    value: float
+    value: float | None
     unit: Unit = ""
     is_signed: bool = False
 

@@ -41,8 +41,8 @@ def value_text(value: float | None, unit: Unit = "", *, is_signed: bool = False)
     """A number in the digits of its unit; a dash for None and NaN.
 
     Shares and points have one decimal and are in percent, without the sign; a p-value has three decimals, or
-    is `<0.001`; a ratio has three decimals, a bound six, a count none, and any other number three significant
-    digits. With `is_signed` a positive number has a plus sign. Zero never has a sign.
+    is `<0.001`; a fraction has two decimals, a ratio three, a bound six, a count none, and any other number
+    three significant digits. With `is_signed` a positive number has a plus sign. Zero never has a sign.
     """
     if value is None or math.isnan(value):
         return DASH
@@ -58,6 +58,8 @@ def _magnitude(value: float, unit: Unit) -> str:
             return f"{100 * value:.1f}"
         case "p":
             return "<0.001" if value < 0.001 else f"{value:.3f}"
+        case "fraction":
+            return f"{value:.2f}"
         case "ratio":
             return f"{value:.3f}"
         case "bound":

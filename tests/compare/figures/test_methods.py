@@ -17,7 +17,6 @@ from atrium.compare.figures.methods import (
     draw_regression,
     draw_updates,
 )
-from atrium.compare.figures.style import COLOURS, DASHES, line_style, spread
 from atrium.compare.figures.windows import BudgetedDivergence, Plane, draw_plane, draw_windows
 from atrium.method.windows import DIVERGENCES, UNBOUNDED, Window, divergence
 from atrium.theory.results import (
@@ -29,6 +28,7 @@ from atrium.theory.results import (
     RegressionSteps,
     UpdateCourse,
 )
+from atrium.views.figures.style import COLOURS, DASHES, line_style, spread
 
 
 def curve(name):

@@ -13,8 +13,8 @@ from atrium.base.errors import ConfigError, RunFolderError
 from atrium.compare.arm_pairs import Pair
 from atrium.compare.confounds import confound_lines, environment_lines, shared_lines
 from atrium.compare.dashboard.watcher import Watcher
+from atrium.compare.document import best_line, plan_line
 from atrium.compare.outcomes import At, OutcomeTable
-from atrium.compare.report_tables import best_line, plan_line
 from atrium.compare.run_comparison import ArmScores, RunsComparison, compare_runs
 from atrium.compare.verdicts import headline
 from atrium.stats.crossed import SHARES, CrossedMean, crossed_mean, interval_of

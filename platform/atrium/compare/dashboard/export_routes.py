@@ -11,14 +11,15 @@ from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import Response
 
 from atrium.compare.curves import Axis, Band
+from atrium.compare.dashboard.curve_figure import curves_figure
 from atrium.compare.dashboard.curve_queries import METHODS, CurveRequest, curves_answer
 from atrium.compare.dashboard.watcher import Watcher
-from atrium.compare.figures.style import FileKind
+from atrium.document.document import Figure
 from atrium.runs.run_folder import RunFolder
+from atrium.views.figures.style import FileKind
+from atrium.views.files import rendered
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from atrium.compare.dashboard.compare_queries import ComparisonRequest
 
 _TYPES = {"html": "text/html", "md": "text/markdown", "tex": "application/x-tex"}
@@ -106,12 +107,18 @@ def add_exports(app: FastAPI, watcher: Watcher, said_of: Callable[[Sequence[RunF
     @app.get("/api/report")
     def report(asked: AskedComparison, suffix: Literal["html", "md", "tex"] = "html") -> Response:
         from atrium.compare.dashboard.compare_queries import compared_runs
-        from atrium.compare.report_files import report_files, report_name
+        from atrium.compare.document import comparison_document, report_name
+        from atrium.compare.training_document import read_training
 
         comparison, _ = compared_runs(watcher, asked)
-        made = f"{time.strftime('%Y-%m-%d %H:%M')} · {len(asked.runs)} runs"
-        said = said_of([run for one in comparison.arms for run in one.arm.runs.values()])
-        content = report_files(comparison, made=made, said=said)[suffix]
+        arms = [one.arm for one in comparison.arms]
+        document = comparison_document(
+            comparison,
+            read_training(arms, has_intervals=not comparison.planned.is_early),
+            made=f"{time.strftime('%Y-%m-%d %H:%M')} · {len(asked.runs)} runs",
+            claims=said_of([run for arm in arms for run in arm.runs.values()]),
+        )
+        content = rendered(document, suffix)
         return attachment(content.encode(), f"{report_name(comparison)}.{suffix}", _TYPES[suffix])
 
     _add_curves(app, watcher)
@@ -129,22 +136,14 @@ def _add_curves(app: FastAPI, watcher: Watcher) -> None:
         title: Annotated[str, Query(max_length=200)] = "",
         label: Names = [],  # noqa: B006
     ) -> Response:
-        from atrium.compare.figures.paper import curves_figure
-
         panels = [
             {**panel, "series": [one for one in panel["series"] if one["label"] not in hide]}
             for panel in curves_answer(watcher, asked)["panels"]
         ]
-        name = title or "-".join(asked.metrics)
-        axis, band = str(asked.axis), str(asked.band)
         labels = dict(zip(asked.metrics, label, strict=False))
-        return _drawn(
-            lambda: curves_figure(
-                panels, axis=axis, band=band, columns=columns, is_log=log, title=title, labels=labels
-            ),
-            name,
-            suffix,
-        )
+        axis, band = str(asked.axis), str(asked.band)
+        figure = curves_figure(panels, axis=axis, band=band, is_log=log, title=title, labels=labels)
+        return _drawn(figure, title or "-".join(asked.metrics), suffix, columns)
 
 
 def _add_comparisons(app: FastAPI, watcher: Watcher) -> None:
@@ -158,23 +157,19 @@ def _add_comparisons(app: FastAPI, watcher: Watcher) -> None:
         of: str | None = None,
     ) -> Response:
         from atrium.compare.dashboard.compare_queries import compared_runs
-        from atrium.compare.figures.paper import comparison_figure
-        from atrium.compare.report_files import report_name
+        from atrium.compare.document import report_name
+        from atrium.compare.document_figures import comparison_figure
 
         compared, _ = compared_runs(watcher, asked)
-        return _drawn(
-            lambda: comparison_figure(compared, figure, measure=measure, benchmark=of, columns=columns),
-            f"{figure}-{report_name(compared)}",
-            suffix,
-        )
+        drawn = comparison_figure(compared, figure, measure=measure, benchmark=of)
+        return _drawn(drawn, f"{figure}-{report_name(compared)}", suffix, columns)
 
 
-def _drawn(draw: Callable[[], Figure], name: str, kind: FileKind) -> Response:
+def _drawn(figure: Figure, name: str, kind: FileKind, columns: int) -> Response:
     """A figure as a file."""
-    from atrium.compare.figures.paper import MEDIA_TYPES, drawing, saved
+    from atrium.views.figures.sheet import COLUMN_INCHES, MEDIA_TYPES, file
 
-    with drawing:
-        content = saved(draw(), kind)
+    content = file([figure], kind, inches=COLUMN_INCHES[columns])
     plain = re.sub(r"[^A-Za-z0-9._=-]+", "-", name).strip("-.")[:80] or "figure"
     return attachment(content, f"{plain}.{kind}", MEDIA_TYPES[kind])
 

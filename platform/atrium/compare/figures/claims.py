@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from atrium.compare.figures.style import line_style, new_figure, save_png, style, use_cache
 from atrium.document.palette import places
+from atrium.views.figures.style import line_style, new_figure, save_png, style, use_cache
 
 Values = NDArray[np.float64]
 _INCHES = (9.2, 3.8)

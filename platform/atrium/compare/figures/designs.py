@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atrium.base.metrics import WORKED_FRAC
-from atrium.compare.figures.style import BLACK, GREY, MARKERS, line_style, literal, style
 from atrium.document import palette as method_colours
 from atrium.method.windows import Window, share_after_batch
+from atrium.views.figures.style import BLACK, GREY, MARKERS, line_style, literal, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atrium.compare.figures.style import (
+from atrium.theory.results import (
+    CoefficientCurves,
+    EstimatorBias,
+    Faithfulness,
+    MethodWindow,
+    RegressionFindings,
+    UpdateCourse,
+)
+from atrium.views.figures.style import (
     BLUE,
     COLOURS,
     GREY,
@@ -19,14 +27,6 @@ from atrium.compare.figures.style import (
     save_both,
     style,
     use_cache,
-)
-from atrium.theory.results import (
-    CoefficientCurves,
-    EstimatorBias,
-    Faithfulness,
-    MethodWindow,
-    RegressionFindings,
-    UpdateCourse,
 )
 
 if TYPE_CHECKING:

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING
 
 from atrium.base.nested import mapping_at, setting
 from atrium.base.recorded import as_finite, as_interval
-from atrium.compare.figures.style import (
+from atrium.document.formatting import counted
+from atrium.runs.layout import step_name
+from atrium.runs.reader import EvaluationPoint, read_evaluations
+from atrium.runs.run_folder import RunFolder
+from atrium.views.figures.style import (
     BLACK,
     BLUE,
     GREEN,
@@ -23,10 +27,6 @@ from atrium.compare.figures.style import (
     style,
     use_cache,
 )
-from atrium.document.formatting import counted
-from atrium.runs.layout import step_name
-from atrium.runs.reader import EvaluationPoint, read_evaluations
-from atrium.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,9 @@ from atrium.base.metrics import CLIP_HIGH_FRAC, CLIP_LOW_FRAC, ENTROPY, LENGTH_M
 from atrium.base.nested import setting
 from atrium.base.recorded import read_object
 from atrium.compare.curves import moving_mean
-from atrium.compare.figures.style import (
+from atrium.runs.reader import EvaluationPoint, MetricTable, read_evaluations, read_metrics
+from atrium.runs.run_folder import RunFolder
+from atrium.views.figures.style import (
     BLUE,
     GREEN,
     GREY,
@@ -27,8 +29,6 @@ from atrium.compare.figures.style import (
     style,
     use_cache,
 )
-from atrium.runs.reader import EvaluationPoint, MetricTable, read_evaluations, read_metrics
-from atrium.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atrium.compare.figures.designs import draw_batches, draw_families, draw_outcomes
-from atrium.compare.figures.style import (
+from atrium.views.figures.style import (
     BLUE,
     GREY,
     ORANGE,

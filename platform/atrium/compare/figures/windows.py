@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atrium.compare.figures.style import (
+from atrium.method.windows import RatioDivergence, Window
+from atrium.views.figures.style import (
     BLACK,
     BLUE,
     GREY,
@@ -28,7 +29,6 @@ from atrium.compare.figures.style import (
     style,
     use_cache,
 )
-from atrium.method.windows import RatioDivergence, Window
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -41,6 +41,8 @@ _TIP = "tip: "
 FileKind = Literal["png", "svg", "pdf"]
 Point = TypeVar("Point")
 _DPI = 144
+LABEL_SIZE = 8
+"""The size of text in points; ticks and legends are a point smaller."""
 ON_WHITE: dict[str, object] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0}
 """The box behind text that lines run under."""
 
@@ -67,10 +69,10 @@ def new_figure(inches: tuple[float, float], layout: Literal["constrained"] | Non
 
 def style(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
     """Titles, labels and quiet lines for one panel."""
-    axes.set_title(title, fontsize=10.5, loc="left")
-    axes.set_xlabel(x, fontsize=9, color=GREY)
-    axes.set_ylabel(y, fontsize=9, color=GREY)
-    axes.tick_params(labelsize=8, colors=GREY)
+    axes.set_title(title, fontsize=LABEL_SIZE, loc="left", color=BLACK)
+    axes.set_xlabel(x, fontsize=LABEL_SIZE, color=GREY)
+    axes.set_ylabel(y, fontsize=LABEL_SIZE, color=GREY)
+    axes.tick_params(labelsize=LABEL_SIZE - 1, colors=GREY)
     axes.grid(visible=True, color=FAINT, linewidth=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "right"):

@@ -1,0 +1,81 @@
+"""The curves of a query's answer as a figure to save."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from atrium.base.errors import ConfigError
+from atrium.document.document import Axis, Lines, Series, Unit
+
+_X_LABELS = {"step": "training step", "tokens": "generated tokens", "wall_clock": "training time (s)"}
+_BANDS = {"range": "from least to greatest run", "deviation": "one standard deviation over runs"}
+_FEW = 12
+"""Points of a curve below which each is marked."""
+
+
+def curves_figure(
+    panels: Sequence[Mapping[str, Any]],
+    *,
+    axis: str,
+    band: str,
+    is_log: bool = False,
+    title: str = "",
+    labels: Mapping[str, str] | None = None,
+) -> Lines:
+    """The curves of a query's answer (`curve_queries.curves_answer`), those of several quantities together.
+
+    `labels` are what quantities are called where there are several, by default their names. Raises
+    `ConfigError` where there is no curve.
+    """
+    shown = [(panel, one) for panel in panels for one in panel["series"]]
+    if not shown:
+        raise ConfigError("there are no curves to draw: none of these runs recorded the quantity")
+    first, known = panels[0], labels or {}
+    unit = "%" if first["is_share"] else first["unit"]
+    is_single = len(panels) == 1
+    has_band = any(one.get("low") for _, one in shown) and not is_log
+    meaning = first["meaning"] if is_single else "share" if first["is_share"] else "value"
+    value_unit: Unit = "share" if first["is_share"] else ""
+    series: list[Series] = []
+    for number, (panel, one) in zip(count(), shown):
+        name = _label(one, "" if is_single else known.get(panel["name"], panel["name"]), panels)
+        series += _series(one, name, one["place"] if is_single else number, has_band=has_band)
+    return Lines(
+        key="curves",
+        title=title or " and ".join(panel["name"].removeprefix("evaluation/") for panel in panels),
+        caption=f"(band: {_BANDS[band]})" if has_band and band in _BANDS else "",
+        x=Axis(title=_X_LABELS[axis], unit="count" if axis == "step" else ""),
+        y=Axis(
+            title=f"{meaning} ({unit})" if unit else meaning,
+            unit=value_unit,
+            scale="log" if is_log else "linear",
+        ),
+        series=tuple(series),
+    )
+
+
+def _series(one: Mapping[str, Any], name: str, place: int, *, has_band: bool) -> list[Series]:
+    """One curve with its band; where a seed has ended the mean is of fewer: dotted, and no jump."""
+    x, y = tuple(one["x"]), tuple(one["y"])
+    num = one.get("num", 1)
+    nums = num if isinstance(num, list) else [num] * len(x)
+    has_ended = [few < max(nums) for few in nums]
+    bands = (tuple(one["low"]), tuple(one["high"])) if has_band and one.get("low") else ((), ())
+    rest = tuple(value if ended else None for value, ended in zip(y, has_ended, strict=True))
+    main = tuple(None if ended else value for value, ended in zip(y, has_ended, strict=True))
+    few = [Series(name="", x=x, y=rest, place=place, dash="dotted")] if any(has_ended) else []
+    return [
+        *few,
+        Series(name=name, x=x, y=main, low=bands[0], high=bands[1], place=place, has_points=len(x) < _FEW),
+    ]
+
+
+def _label(one: Mapping[str, Any], quantity: str, panels: Sequence[Mapping[str, Any]]) -> str:
+    """A group's name with its number of runs; of several quantities theirs, alone for a single group."""
+    num = one["num"] if isinstance(one["num"], int) else max(one["num"])
+    label = f"{one['label']} (n = {num})" if num > 1 else str(one["label"])
+    if not quantity:
+        return label
+    return quantity if all(len(panel["series"]) < 2 for panel in panels) else f"{quantity}, {label}"

@@ -1,0 +1,182 @@
+"""A comparison as a document: verdicts, what may be written, tables and figures for every medium.
+
+Scores and differences are in points (percent); an interval of a score is that for another exam.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from atrium.compare.arm_pairs import MEAN
+from atrium.compare.confounds import confound_lines, environment_lines, shared_lines
+from atrium.compare.counted_runs import left_out_words
+from atrium.compare.document_figures import (
+    difference_figure,
+    grid_figure,
+    pass_at_k_figure,
+    plane_figure,
+    reward_figure,
+    score_figure,
+)
+from atrium.compare.document_tables import (
+    arms_table,
+    difference_tables,
+    pass_at_k_tables,
+    planning_tables,
+    results_table,
+    scores_table,
+    solved_table,
+)
+from atrium.compare.paper_sentences import paper_sentences
+from atrium.compare.run_comparison import RunsComparison
+from atrium.compare.training_document import Training
+from atrium.document.document import (
+    Document,
+    Figure,
+    Section,
+    Sentence,
+    Table,
+    Tone,
+)
+
+WRITTEN = "written"
+"""The key of the section with the sentences and the table for a paper."""
+_EQUAL_WINDOWS = "their windows [l, u] are equal"
+_INTERVALS = (
+    "Intervals are 95 %. Another exam: new seeds and new problems of the same kind; seeds are a random "
+    "factor crossed with problems. This exam: new seeds, the same problems.",
+)
+_READING = (
+    "A verdict is read off the interval for another exam: it names a difference where 0 lies outside. "
+    "Arms with one or two seeds are not judged. If several arms or benchmarks are compared, intervals hold "
+    "together; the method is stated above each table.",
+    "Seeds are paired by number if at least three, and two thirds of each arm, are common; otherwise all "
+    "runs of one arm are compared with all runs of the other.",
+    "rho: what pairing by seed and problem makes use of; it multiplies the standard error by sqrt(1 - rho).",
+    "P(better): the probability that a run of the arm scores higher than one of the baseline; from 10 seeds.",
+    "Over seeds alone: interquartile means (IQM) need 4 seeds, sign permutations 6, bootstraps 10. Of 4 to 7 "
+    "seeds an IQM leaves out the best and the worst, and so a single collapse.",
+    "p: the least alpha at which the interval for another exam leaves out 0.",
+    "Planning: what other runs would show, from how seeds and problems vary here (not from the difference), "
+    "with power 0.8 and assurance 0.8 at alpha 0.05. Seeds added to these after a look need fresh data, or a "
+    "sequential bound.",
+)
+_MOST_NAMED = 4
+"""Arms that a title names."""
+_TONES: dict[str, Tone] = {"better": "better", "worse": "worse"}
+
+
+def comparison_document(
+    comparison: RunsComparison, training: Training, *, made: str = "", claims: Sequence[str] = ()
+) -> Document:
+    """The document of a comparison. `made` says where and when; `claims` are sentences about claims."""
+    return Document(
+        key="comparison",
+        title=_title(comparison),
+        subtitle=made,
+        alerts=(
+            *(Sentence(line, "warning", "confound") for line in confound_lines(comparison.confounds)),
+            *(Sentence(line, "muted", "environment") for line in environment_lines(comparison.environment)),
+        ),
+        answer=_answer(comparison),
+        sections=tuple(_sections(comparison, training, claims)),
+        notes=(
+            *(Sentence(line, "warning") for line in note_lines(comparison)),
+            *(Sentence(line, "muted") for line in (*_intervals(comparison), *_READING)),
+        ),
+    )
+
+
+def report_name(comparison: RunsComparison) -> str:
+    """A name for the files that the file system and a browser take."""
+    text = "-vs-".join(one.arm.name for one in comparison.arms)
+    return re.sub(r"[^A-Za-z0-9._=-]+", "-", text).strip("-.")[:60] or "comparison"
+
+
+def plan_line(comparison: RunsComparison) -> str:
+    """How the number of seeds was planned; empty where no verdict is given and none is planned."""
+    kinds = {pair.verdict.kind for pair in comparison.pairs}
+    is_judged = bool(kinds & {"better", "worse", "not_distinguishable", "depends_on_diverged"})
+    return comparison.planned.words() if is_judged or comparison.planned.plan is not None else ""
+
+
+def best_line(comparison: RunsComparison) -> str:
+    """Which of several arms is shown to be the best by what verdicts rest on; empty for two arms."""
+    if len(comparison.arms) < 3:
+        return ""
+    best = comparison.best[MEAN, comparison.headline]
+    where = f"{comparison.title(MEAN)} on {comparison.headline}"
+    if best is None:
+        return f"no arm is shown to be the best by {where}"
+    return f"{best} is shown to be the best by {where}: its intervals against all other arms lie above 0"
+
+
+def note_lines(comparison: RunsComparison) -> list[str]:
+    """What a reader has to know about these runs: single seeds, runs that were left out, versions."""
+    single = [arm.arm.name for arm in comparison.arms if len(arm.arm.runs) == 1]
+    left_out = left_out_words(comparison.left_out)
+    return [
+        *([left_out] if left_out else []),
+        *(
+            [f"one seed ({', '.join(single)}): not judged, and no interval for new seeds is known"]
+            if single
+            else []
+        ),
+        *comparison.notes,
+        *shared_lines(comparison.environment),
+    ]
+
+
+def _title(comparison: RunsComparison) -> str:
+    names = [arm.arm.name for arm in comparison.arms]
+    candidates = ", ".join(names[1:]) if len(names) <= _MOST_NAMED else f"{len(names) - 1} methods"
+    return f"{candidates} against {names[0]}"
+
+
+def _answer(comparison: RunsComparison) -> tuple[Sentence, ...]:
+    """Equal methods; a verdict per candidate, on Mean@K of the macro average or only benchmark; the best."""
+    equal = [
+        Sentence(f"{' and '.join(names)} are the same method: {_EQUAL_WINDOWS}", key="same_method")
+        for names in comparison.same_methods
+    ]
+    verdicts = [
+        Sentence(pair.words, _TONES.get(pair.verdict.kind, "plain"), f"verdict/{pair.candidate}")
+        for pair in comparison.headline_pairs
+    ]
+    others = {"best": best_line(comparison), "plan": plan_line(comparison)}
+    return (*equal, *verdicts, *(Sentence(text, key=key) for key, text in others.items() if text))
+
+
+def _intervals(comparison: RunsComparison) -> tuple[str, ...]:
+    return _INTERVALS if comparison.has_intervals else ()
+
+
+def _sections(comparison: RunsComparison, training: Training, claims: Sequence[str]) -> list[Section]:
+    """The sections; those without figures and tables are left out."""
+    written = (*paper_sentences(comparison), *claims)
+    found = [
+        Section(
+            title="What may be written",
+            key=WRITTEN,
+            sentences=tuple(map(Sentence, written)),
+            tables=(results_table(comparison),),
+        ),
+        _section("Scores", [score_figure(comparison)], [scores_table(comparison)]),
+        _section("Arms", [plane_figure(comparison)], [arms_table(comparison)]),
+        _section("Differences", [difference_figure(comparison)], difference_tables(comparison)),
+        _section("Planning", [], planning_tables(comparison)),
+        _section("Pass@k", [pass_at_k_figure(comparison)], pass_at_k_tables(comparison)),
+        _section(
+            "Who solves what",
+            [grid_figure(comparison, benchmark) for benchmark in comparison.benchmarks],
+            [solved_table(comparison, benchmark) for benchmark in comparison.benchmarks],
+        ),
+        _section("Training", [reward_figure(comparison, training.rewards)], training.tables),
+    ]
+    return [one for one in found if one.figures or one.tables]
+
+
+def _section(title: str, figures: Sequence[Figure | None], tables: Sequence[Table]) -> Section:
+    drawn = tuple(figure for figure in figures if figure is not None)
+    return Section(title=title, key=title.lower(), figures=drawn, tables=tuple(tables))

@@ -1,0 +1,206 @@
+"""The figures of a comparison as data: differences and scores by arm, Pass@k, windows, who solves what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from atrium.base.errors import ConfigError
+from atrium.compare.arm_pairs import MEAN
+from atrium.compare.curves import GroupCurve
+from atrium.compare.paper_sentences import difference_sentences
+from atrium.compare.run_comparison import MEASURES, RunsComparison
+from atrium.document.document import (
+    Axis,
+    Bounds,
+    Figure,
+    Grid,
+    Intervals,
+    Lines,
+    Mark,
+    Plane,
+    Point,
+    Series,
+)
+from atrium.stats.crossed import interval_of
+
+_MOST_SAID = 2
+"""Sentences above a picture."""
+STEPS = Axis(title="training step", unit="count")
+
+
+def comparison_figure(
+    comparison: RunsComparison, kind: str, *, measure: str, benchmark: str | None
+) -> Figure:
+    """A figure by its key: `difference`, `plane`, `over_k` or `grid`; the latter two of a benchmark.
+
+    Raises `ConfigError` for another key or benchmark, or where there is nothing to draw.
+    """
+    where = benchmark or comparison.benchmarks[0]
+    figures: Mapping[str, Callable[[], Figure | None]] = {
+        "difference": lambda: difference_figure(comparison, measure),
+        "plane": lambda: plane_figure(comparison),
+        "over_k": lambda: pass_at_k_figure(comparison, where),
+        "grid": lambda: grid_figure(comparison, where),
+    }
+    if kind not in figures or where not in comparison.benchmarks:
+        raise ConfigError(f"figures are {', '.join(figures)}, of {', '.join(comparison.benchmarks)}")
+    figure = figures[kind]()
+    if figure is None:
+        raise ConfigError("there is nothing to draw: no constant window of two sides, or a single sample")
+    return figure
+
+
+def difference_figure(comparison: RunsComparison, measure: str = MEAN) -> Intervals:
+    """Each arm's difference from the baseline: thick for this exam, thin for another exam."""
+    pairs = [comparison.pair(arm.arm.name, measure, comparison.headline) for arm in comparison.arms[1:]]
+    title = comparison.title(measure)
+    meaning = "Thin: interval for another exam. Thick: for this exam, over seeds."
+    return Intervals(
+        key="difference",
+        title=f"Difference in {title}, {comparison.headline}",
+        caption=meaning if comparison.has_intervals else "",
+        x=Axis(title=f"points of {title} against {comparison.arms[0].arm.name}", unit="points"),
+        rows=tuple(
+            Bounds(
+                name=pair.candidate,
+                place=comparison.places[pair.candidate],
+                value=pair.comparison.difference.value,
+                outer=pair.another_exam,
+                inner=pair.this_exam,
+            )
+            for pair in pairs
+        ),
+        marks=(Mark(x=0.0),),
+    )
+
+
+def score_figure(comparison: RunsComparison, measures: tuple[str, ...] = MEASURES) -> Intervals:
+    """Each arm's scores, every seed a dot: Mean@K filled, Pass@K open, with the interval for another exam."""
+    shown = [(arm, m) for arm in comparison.arms for m in measures if m == MEAN or comparison.k > 1]
+    kinds = " (Mean@K filled, Pass@K open)" if len(measures) > 1 else ""
+    lines = "; the line is the interval for another exam" if comparison.has_intervals else ""
+    return Intervals(
+        key="scores",
+        title="Scores of every seed",
+        caption=f"Every dot is a seed{kinds}{lines}.",
+        x=Axis(title=f"percent correct, {comparison.headline}", unit="share"),
+        rows=tuple(
+            Bounds(
+                name=f"{arm.arm.name}, {comparison.title(measure)}" if kinds else arm.arm.name,
+                place=comparison.places[arm.arm.name],
+                value=mean.value,
+                outer=interval_of(mean.another_exam),
+                dots=tuple(mean.value_S),
+                dot_names=tuple(f"seed {seed}" for seed in arm.arm.seeds),
+                is_open=measure != MEAN,
+            )
+            for arm, measure in shown
+            for mean in [arm.scores[measure][comparison.headline]]
+        ),
+    )
+
+
+def pass_at_k_figure(comparison: RunsComparison, benchmark: str | None = None) -> Lines | None:
+    """Pass@k against k, a curve per arm, on a benchmark or on what verdicts rest on; None for one sample.
+
+    Mean@K, which more samples only make surer, is dotted.
+    """
+    if comparison.k < 2:
+        return None
+    series, marks = [], []
+    for arm in comparison.arms:
+        place = comparison.places[arm.arm.name]
+        pass_k = np.array(arm.pass_at)
+        if benchmark is not None:
+            table = comparison.outcomes[benchmark][arm.arm.name]
+            pass_k = table.pass_up_to(comparison.k).mean(axis=(0, 1))
+        x = tuple(float(k) for k in range(1, comparison.k + 1))
+        series.append(Series(name=arm.arm.name, place=place, x=x, y=tuple(pass_k.tolist()), has_points=True))
+        marks.append(Mark(y=arm.scores[MEAN][benchmark or comparison.headline].value, place=place))
+    return Lines(
+        key="over_k",
+        title=f"Pass@k against k, {benchmark or comparison.headline}",
+        caption="Means over seeds, unbiased for every k. Dotted: Mean@K.",
+        x=Axis(title="samples per problem k", scale="log2"),
+        y=Axis(title="problems solved by one of k (%)", unit="share"),
+        series=tuple(series),
+        marks=tuple(marks),
+    )
+
+
+def plane_figure(comparison: RunsComparison) -> Plane | None:
+    """Each arm's window as a point (l, u); None where none has two sides."""
+    windows = {one.arm.name: one.arm.window for one in comparison.arms}
+    points = tuple(
+        Point(name=name, x=window.lower, y=window.upper, place=comparison.places[name])
+        for name, window in windows.items()
+        if window is not None and math.isfinite(window.upper)
+    )
+    rest = [name for name in windows if name not in {point.name for point in points}]
+    left_out = f" Without a constant window of two sides: {', '.join(rest)}." if rest else ""
+    if not points:
+        return None
+    return Plane(
+        key="plane",
+        title="Arms on the (l, u) plane",
+        caption="A token keeps its gradient while its ratio lies in [l, u]. Equal points cut the same "
+        f"tokens, whatever the divergence is called.{left_out}",
+        x=Axis(title="lower bound l", unit="ratio"),
+        y=Axis(title="upper bound u", unit="ratio"),
+        points=points,
+    )
+
+
+def grid_figure(comparison: RunsComparison, benchmark: str) -> Grid:
+    """The share of correct answers by arm and problem, over seeds and samples, the easiest problem first."""
+    by_arm = comparison.outcomes[benchmark]
+    share_AP = np.stack([table.mean_at_k().mean(axis=0) for table in by_arm.values()])
+    share_AP = share_AP[:, np.argsort(-share_AP.mean(axis=0), kind="stable")]
+    return Grid(
+        key=f"grid/{benchmark}",
+        title=f"Who solves what, {benchmark}",
+        caption="The stronger the color, the more answers are correct, over seeds and samples.",
+        x=Axis(title=f"{share_AP.shape[1]} problems, the easiest on the left"),
+        rows=tuple(by_arm),
+        values=tuple(map(tuple, share_AP.tolist())),
+    )
+
+
+def reward_figure(comparison: RunsComparison, rewards: Mapping[str, GroupCurve | None]) -> Lines | None:
+    """Each arm's mean reward by step, with the range over its seeds; None where none recorded it."""
+    series = tuple(
+        Series(
+            name=name,
+            place=comparison.places[name],
+            x=tuple(mean.x.tolist()),
+            y=tuple(mean.mean.tolist()),
+            low=() if mean.low is None else tuple(mean.low.tolist()),
+            high=() if mean.high is None else tuple(mean.high.tolist()),
+        )
+        for name, mean in rewards.items()
+        if mean is not None
+    )
+    if not series:
+        return None
+    return Lines(
+        key="rewards",
+        title="Training reward by step",
+        caption="Means over seeds; shaded from the least to the greatest seed.",
+        x=STEPS,
+        y=Axis(title="mean reward"),
+        series=series,
+    )
+
+
+def picture(
+    comparison: RunsComparison, rewards: Mapping[str, GroupCurve | None]
+) -> tuple[str, tuple[Figure, ...]]:
+    """A whole comparison in one picture: what may be said, training rewards, every seed's score."""
+    sentences = difference_sentences(comparison)
+    if len(sentences) > _MOST_SAID:
+        sentences = [f"{len(sentences)} methods against {comparison.arms[0].arm.name}"]
+    figures = (reward_figure(comparison, rewards), score_figure(comparison, (MEAN,)))
+    return "\n".join(sentences), tuple(figure for figure in figures if figure is not None)

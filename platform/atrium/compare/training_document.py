@@ -1,0 +1,184 @@
+"""What a comparison says of training: rewards, outcomes of curves, and how old batches were."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from atrium.base.metrics import (
+    KL_BEFORE_UPDATE,
+    OUTSIDE_BEFORE_UPDATE_FRAC,
+    REWARD,
+    STALENESS_STEPS,
+    Quantity,
+)
+from atrium.compare.arm_curves import ArmCeilings, ArmCurves, compare_ceilings, compare_curves
+from atrium.compare.arms import Arm
+from atrium.compare.curve_contrasts import CurveContrast
+from atrium.compare.curve_index import recorded_curves
+from atrium.compare.curves import Axis, Band, GroupCurve, axis_values, curve, group_curve
+from atrium.document.document import Cell, Column, Estimate, Row, Table, Unit, Value
+from atrium.runs.curve_outcomes import Area, CurveOutcome
+from atrium.stats.crossed import Values
+
+_AGE: tuple[tuple[Quantity, str, Unit], ...] = (
+    (STALENESS_STEPS, "age of a batch, steps", ""),
+    (KL_BEFORE_UPDATE, "KL before the update, nats", ""),
+    (OUTSIDE_BEFORE_UPDATE_FRAC, "outside the window before it, %", "share"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """Each arm's mean reward by step with the range over its seeds, None where none recorded it; tables."""
+
+    rewards: dict[str, GroupCurve | None]
+    tables: tuple[Table, ...]
+
+
+def read_training(
+    arms: Sequence[Arm],
+    *,
+    has_intervals: bool = True,
+    outcomes: Sequence[CurveOutcome] = (),
+    ceilings_of: Sequence[str] = (),
+) -> Training:
+    """What the runs of the arms recorded while they trained; differences with intervals or without.
+
+    `outcomes` and `ceilings_of` are outcomes of curves, and metrics whose ceiling is estimated, that were
+    asked for. Raises `ConfigError` where a run lacks one.
+    """
+    wanted = [
+        *(outcome_table(compare_curves(arms, one), has_intervals=has_intervals) for one in outcomes),
+        *(ceiling_table(compare_ceilings(arms, one), has_intervals=has_intervals) for one in ceilings_of),
+    ]
+    columns = {arm.name: [recorded_curves(arm.runs[seed]).columns for seed in arm.seeds] for arm in arms}
+    rewards = {}
+    for name, of_seeds in columns.items():
+        found = [(axis_values(one, Axis.STEP), one.get(REWARD.name)) for one in of_seeds]
+        drawn = [curve(x, y) for x, y in found if x is not None and y is not None]
+        rewards[name] = group_curve(drawn, Band.RANGE)
+    tables = (*wanted, *_areas(arms, rewards, has_intervals=has_intervals), *_staleness(columns))
+    return Training(rewards=rewards, tables=tables)
+
+
+def _areas(arms: Sequence[Arm], rewards: dict[str, GroupCurve | None], *, has_intervals: bool) -> list[Table]:
+    """The mean reward over the steps that all runs have; nothing where a run recorded no reward at one."""
+    known = [one for one in rewards.values() if one is not None]
+    whole = [one.x[one.num_runs == len(arm.seeds)] for one, arm in zip(known, arms, strict=False)]
+    if len(known) < len(arms) or not all(len(steps) > 1 for steps in whole):
+        return []
+    until = int(min(steps[-1] for steps in whole))
+    if any(len(steps[steps <= until]) < until for steps in whole):
+        return []
+    outcome = Area(kind="area", metric=REWARD.name, until=until)
+    return [outcome_table(compare_curves(arms, outcome), has_intervals=has_intervals)]
+
+
+def _staleness(columns: Mapping[str, Sequence[Mapping[str, Values]]]) -> list[Table]:
+    """How old batches were, and what that had done before the first update; nothing where none lagged."""
+
+    def mean(of_seeds: Sequence[Mapping[str, Values]], quantity: Quantity) -> float | None:
+        found = [one[quantity.name] for one in of_seeds if quantity.name in one]
+        finite = np.concatenate([values[np.isfinite(values)] for values in found]) if found else np.zeros(0)
+        return float(finite.mean()) if len(finite) else None
+
+    if not any(mean(of_seeds, STALENESS_STEPS) for of_seeds in columns.values()):
+        return []
+    rows = (
+        Row((name, *(Value(mean(of_seeds, quantity), unit) for quantity, _, unit in _AGE)))
+        for name, of_seeds in columns.items()
+    )
+    return [
+        Table(
+            key="staleness",
+            title="Staleness, means over steps and seeds",
+            columns=tuple(map(Column, ("arm", *(title for _, title, _ in _AGE)))),
+            rows=tuple(rows),
+        )
+    ]
+
+
+def outcome_table(found: ArmCurves, *, has_intervals: bool) -> Table:
+    """Each arm's mean of an outcome over seeds, and its difference from the first arm."""
+    titles = ("arm", "seeds", "mean", "difference", "interval over seeds", "compared seeds")
+    return Table(
+        key=f"outcome/{found.outcome.metric}",
+        title=f"Training: {found.outcome.words}, against {next(iter(found.values))}"
+        + _together(len(found.contrasts)),
+        columns=tuple(map(Column, titles)),
+        rows=tuple(
+            Row(
+                (
+                    name,
+                    len(value_by_seed),
+                    Value(float(np.mean(list(value_by_seed.values())))),
+                    *_contrast_cells(found.contrasts.get(name), has_intervals),
+                    _compared_seeds(found, name),
+                )
+            )
+            for name, value_by_seed in found.values.items()
+        ),
+    )
+
+
+def ceiling_table(found: ArmCeilings, *, has_intervals: bool) -> Table:
+    """How many curves show their ceiling; where all do, ceilings and the tokens at half way, compared."""
+    titles = ["arm", "curves that show a ceiling", "ceiling", "difference", "interval"]
+    titles += ["tokens at half way", "ratio", "its interval", "compared seeds"]
+    rows = []
+    for name, fit_by_seed in found.fits.items():
+        known = [fit for fit in fit_by_seed.values() if fit is not None and fit.is_known]
+        middle: tuple[Cell, Cell] = ("not known", "not known")
+        if known:
+            ceiling = float(np.mean([fit.ceiling for fit in known]))
+            midpoint = math.exp(np.mean([math.log(fit.midpoint) for fit in known]))
+            middle = (Value(ceiling), Value(midpoint, "count"))
+        rows.append(
+            Row(
+                (
+                    name,
+                    f"{len(known)} of {len(fit_by_seed)}",
+                    middle[0],
+                    *_contrast_cells(found.ceilings.get(name), has_intervals),
+                    middle[1],
+                    *_ratio_cells(found.log_midpoints.get(name), has_intervals),
+                    _compared_seeds(found, name),
+                )
+            )
+        )
+    return Table(
+        key=f"ceiling/{found.metric}",
+        title=f"Learning curve of {found.metric} by tokens, fitted per seed: its ceiling, and the tokens at "
+        f"half way, against {next(iter(found.fits))}{_together(len(found.fits) - 1)}",
+        columns=tuple(map(Column, titles)),
+        rows=tuple(rows),
+    )
+
+
+def _contrast_cells(contrast: CurveContrast | None, has_interval: bool) -> tuple[Cell, Cell]:
+    """A difference and its interval."""
+    if contrast is None:
+        return None, None
+    interval = contrast.interval if has_interval else None
+    return Value(contrast.difference, is_signed=True), Estimate(None, interval, is_signed=True)
+
+
+def _ratio_cells(contrast: CurveContrast | None, has_interval: bool) -> tuple[Cell, Cell]:
+    """The ratio of a difference of logarithms, and its interval."""
+    if contrast is None:
+        return None, None
+    ends = contrast.interval if has_interval else None
+    interval = None if ends is None else (math.exp(ends.low), math.exp(ends.high))
+    return Value(math.exp(contrast.difference), "ratio"), Estimate(None, interval, "ratio")
+
+
+def _compared_seeds(found: ArmCurves | ArmCeilings, name: str) -> str | None:
+    return found.pairings[name].words if name in found.pairings else None
+
+
+def _together(num_candidates: int) -> str:
+    return f"; 95 % over {num_candidates} candidates (Bonferroni)" if num_candidates > 1 else ""

@@ -1,0 +1,1 @@
+"""Figures drawn by matplotlib: each kind in one place, one look for all."""

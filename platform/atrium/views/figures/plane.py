@@ -1,0 +1,92 @@
+"""Planes: named points with their curves, such as the (l, u) plane of windows."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from atrium.document.document import Plane, Point
+from atrium.document.formatting import value_text
+from atrium.views.figures.lines import draw_marks, draw_series, set_scale
+from atrium.views.figures.style import BLACK, FAINT, LABEL_SIZE, line_style, literal, spread, tip
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_EQUAL = 1e-9
+_ROOM, _LEAST_ROOM = 0.15, 0.02
+_LINE = 0.2
+"""Inches between the names of two points, at a height of the axes that their titles have reduced."""
+
+
+def draw_plane(axes: Axes, figure: Plane, inches: float, name_width: int) -> None:
+    """Draw points with their names on the right of the axes, or by color with a scale; curves below them.
+
+    The axes are about so many inches high.
+    """
+    draw_marks(axes, figure.marks, figure.x, figure.y)
+    for curve in figure.curves:
+        draw_series(axes, curve, figure.x, figure.y)
+    points = merged(figure.points)
+    _set_ends(axes, figure)
+    set_scale(axes, "x", figure.x)
+    set_scale(axes, "y", figure.y)
+    if figure.color is None:
+        for point in points:
+            look: dict[str, Any] = {"color": line_style(point.place)[0], "gid": tip(_text(point))}
+            axes.plot(point.x, point.y, "o", markersize=6.0, clip_on=False, zorder=4, **look)
+        _name(axes, points, gap=_LINE / inches, width=name_width)
+        return
+    x, y, color = zip(*((point.x, point.y, point.color) for point in figure.points), strict=True)
+    drawn = axes.scatter(x, y, c=color, cmap="viridis", s=50, edgecolor="white", zorder=3)
+    axes.figure.colorbar(drawn, ax=axes, label=literal(figure.color.title))
+
+
+def merged(points: Sequence[Point]) -> list[Point]:
+    """The points; those at one place are one, under all of their names."""
+    found: list[Point] = []
+    for point in points:
+        twin = next((one for one in found if math.dist((one.x, one.y), (point.x, point.y)) < _EQUAL), None)
+        if twin is None:
+            found.append(point)
+        else:
+            found[found.index(twin)] = replace(twin, name=f"{twin.name} = {point.name}")
+    return found
+
+
+def _set_ends(axes: Axes, figure: Plane) -> None:
+    """Leave room around the points, unless the figure fixes the ends; no bound lies below 0."""
+    for axis, values, set_ends in (
+        (figure.x, [point.x for point in figure.points], axes.set_xlim),
+        (figure.y, [point.y for point in figure.points], axes.set_ylim),
+    ):
+        if values and axis.low is None and not figure.curves:
+            room = max(_ROOM * (max(values) - min(values)), _LEAST_ROOM)
+            set_ends(max(min(values) - room, min(0.0, *values, 0.0)), max(values) + room)
+
+
+def _name(axes: Axes, points: Sequence[Point], *, gap: float, width: int) -> None:
+    """Name the points at the right of the axes, `gap` of the axes apart, each name joined to its point."""
+    gap *= max((len(textwrap.wrap(point.name, width)) for point in points), default=1)
+    bottom, top = axes.get_ylim()
+    gap *= top - bottom
+    upwards = spread([point.y for point in points], gap=gap, least=bottom)
+    heights = spread([-height for height in upwards], gap=gap, least=-top)
+    for point, height in zip(points, heights, strict=True):
+        axes.annotate(
+            literal(textwrap.fill(point.name, width)),
+            (point.x, point.y),
+            (1.03, -height),
+            textcoords=axes.get_yaxis_transform(),
+            color=BLACK,
+            fontsize=LABEL_SIZE,
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.8},
+        )
+
+
+def _text(point: Point) -> str:
+    return f"{point.name}: [{value_text(point.x, 'ratio')}, {value_text(point.y, 'ratio')}]"

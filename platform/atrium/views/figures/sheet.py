@@ -1,0 +1,186 @@
+"""Figures on a sheet: one or several panels with titles, axes and a legend, as SVG for a page or as files."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atrium.base.atomic import explained, replacing
+from atrium.document.document import Bars, Figure, Grid, Intervals, Lines, Plane
+from atrium.views.figures.lines import draw_lines
+from atrium.views.figures.plane import draw_plane
+from atrium.views.figures.rows import draw_bars, draw_grid, draw_intervals
+from atrium.views.figures.style import BLACK, LABEL_SIZE, FileKind, inline_svg, literal, new_figure, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawn
+
+MEDIA_TYPES: Mapping[FileKind, str] = {
+    "png": "image/png",
+    "svg": "image/svg+xml",
+    "pdf": "application/pdf",
+}
+COLUMN_INCHES = {1: 3.35, 2: 6.9}
+"""The width of one column of a paper (85 mm) and of two (175 mm)."""
+_PAGE_INCHES = 8.6
+_CHARACTERS, _NAME = 14.0, 5.6
+"""Characters per inch of width that a line of a title takes, and the name of a row."""
+_LINE = 0.155
+"""Inches of height of a line of text."""
+_PRINT_DPI = 300
+_drawing = threading.Lock()
+"""Matplotlib's settings belong to the process, and the dashboard answers from several threads."""
+
+
+def svg(figure: Figure) -> str:
+    """The figure as an element of an HTML page, which gives it a title and a caption."""
+    with _drawing:
+        return inline_svg(sheet([figure], inches=_PAGE_INCHES, is_titled=False), figure.title)
+
+
+def file(figures: Sequence[Figure], kind: FileKind, *, inches: float, title: str = "") -> bytes:
+    """The panels side by side as a file, with its fonts; equal figures give equal files."""
+    with _drawing:
+        return _saved(sheet(figures, inches=inches, title=title, num_columns=len(figures)), kind, _PRINT_DPI)
+
+
+def sheet(
+    figures: Sequence[Figure],
+    *,
+    inches: float,
+    title: str = "",
+    num_columns: int = 1,
+    is_titled: bool = True,
+) -> Drawn:
+    """A drawing of this width with the figures as panels, row by row, and one legend for equal ones."""
+    rows = [figures[start : start + num_columns] for start in range(0, len(figures), num_columns)]
+    width = inches / num_columns
+    heights = [max(_height(figure, width) for figure in row) for row in rows]
+    above = [line for part in title.splitlines() for line in textwrap.wrap(part, int(inches * _CHARACTERS))]
+    drawn = new_figure((inches, 1.0), layout="constrained")
+    panels = list(drawn.subplots(len(rows), num_columns, squeeze=False, height_ratios=heights).flat)
+    for panel, figure, height in zip(
+        panels, figures, [height for height in heights for _ in range(num_columns)], strict=False
+    ):
+        draw(panel, figure, (width, height), is_titled=is_titled)
+    for panel in panels[len(figures) :]:
+        panel.set_axis_off()
+    num_lines = _add_legend(drawn, inches)
+    drawn.set_figheight(sum(heights) + _LINE * (num_lines + 1.3 * len(above)))
+    if above:
+        text = literal("\n".join(above))
+        drawn.suptitle(text, x=0.01, ha="left", fontsize=LABEL_SIZE + 1, fontweight="bold", color=BLACK)
+    return drawn
+
+
+def draw(axes: Axes, figure: Figure, inches: tuple[float, float], *, is_titled: bool) -> None:
+    """Draw a figure of any kind on axes of about this width and height."""
+    length, name_width = _characters(figure, inches[0]), int(inches[0] * _NAME)
+
+    def folded(text: str) -> str:
+        return literal("\n".join(textwrap.fill(line, length) for line in text.splitlines()))
+
+    style(
+        axes,
+        title=folded(f"{figure.title}\n{figure.caption}") if is_titled else "",
+        x=folded(figure.x.title),
+        y=literal(textwrap.fill(figure.y.title, 34)),
+    )
+    match figure:
+        case Lines():
+            draw_lines(axes, figure)
+        case Plane():
+            draw_plane(axes, figure, inches[1], name_width)
+        case Intervals():
+            draw_intervals(axes, figure, name_width)
+        case Bars():
+            draw_bars(axes, figure, name_width)
+        case Grid():
+            draw_grid(axes, figure, name_width)
+
+
+def _height(figure: Figure, inches: float) -> float:
+    """Inches of height of a panel of this width, with its titles."""
+    length = _characters(figure, inches)
+    titles = sum(len(textwrap.wrap(text, length)) for text in (figure.title, figure.caption, figure.x.title))
+    match figure:
+        case Intervals() | Bars():
+            names, least = [row.name for row in figure.rows], 0.24
+        case Grid():
+            names, least = list(figure.rows), 0.24
+        case Plane():
+            return max(_axes_height(inches), 0.2 * len(figure.points)) + _LINE * titles
+        case _:
+            return _axes_height(inches) + _LINE * titles
+    num_lines = [len(textwrap.wrap(name, int(inches * _NAME))) for name in names]
+    return sum(max(_LINE * num, least) for num in num_lines) + _LINE * (titles + 3)
+
+
+def _characters(figure: Figure, inches: float) -> int:
+    """How many characters of a title fit above the axes, which share the width with names beside them."""
+    return int(inches * _CHARACTERS * (1.0 if isinstance(figure, Lines) else 0.7))
+
+
+def _axes_height(inches: float) -> float:
+    return min(max(0.45 * inches, 2.0), 3.4)
+
+
+def _add_legend(drawn: Drawn, inches: float) -> int:
+    """Add one legend below all panels where those that have one have the same; the lines that it takes."""
+    found = [panel.get_legend_handles_labels() for panel in drawn.axes]
+    found = [(handles, labels) for handles, labels in found if labels]
+    if not found:
+        return 0
+    handles, labels = found[0]
+    if any(others != labels for _, others in found):
+        for panel in drawn.axes:
+            if panel.get_legend_handles_labels()[1]:
+                panel.legend(frameon=False, fontsize=LABEL_SIZE - 1)
+        return 0
+    columns = max(min(int(inches * 16) // (max(map(len, labels)) + 8), len(labels)), 1)
+    drawn.legend(
+        handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=LABEL_SIZE - 1
+    )
+    return -(-len(labels) // columns)
+
+
+def save(
+    figures: Sequence[Figure],
+    folder: Path,
+    name: str,
+    *,
+    inches: float,
+    title: str = "",
+    num_columns: int = 1,
+    kinds: Sequence[FileKind] = ("png", "svg"),
+) -> tuple[Path, ...]:
+    """Write the panels as NAME.png and NAME.svg into a folder, which is made; equal figures give equal files.
+
+    Raises `RunFolderError` where the folder or the files cannot be written.
+    """
+    with explained("draw into", folder), _drawing:
+        folder.mkdir(parents=True, exist_ok=True)
+        drawn = sheet(figures, inches=inches, title=title, num_columns=num_columns)
+        paths = [folder / f"{name}.{kind}" for kind in kinds]
+        for path, kind in zip(paths, kinds, strict=True):
+            with replacing(path) as temporary:
+                temporary.write_bytes(_saved(drawn, kind, drawn.dpi))
+    return tuple(paths)
+
+
+def _saved(drawn: Drawn, kind: FileKind, dpi: float) -> bytes:
+    """The drawing as a file."""
+    from matplotlib import rc_context
+
+    settings: Any = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "atrium"}
+    dates = {"svg": "Date", "pdf": "CreationDate"}
+    content = io.BytesIO()
+    with rc_context(settings):
+        metadata = {dates[kind]: None} if kind in dates else None
+        drawn.savefig(content, format=kind, dpi=dpi, metadata=metadata)
+    return content.getvalue()
