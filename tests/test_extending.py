@@ -64,7 +64,7 @@ import json
 from atrium.base import plugins
 plugins.load(["my_parts.py"])
 from atrium.config.compose import compose
-from atrium.objective.surrogates import SurrogateInputs, _differentiated, terms
+from atrium.method.terms import SurrogateInputs
 from atrium.method.regions import Region
 import torch
 
@@ -76,7 +76,8 @@ x = SurrogateInputs(
     rewarded_BT=torch.ones(1, 3, dtype=torch.bool),
     region=Region(lower=0.0, upper=float("inf"), feasible_BT=torch.ones(1, 3, dtype=torch.bool)),
 )
-closed, (slope, value) = terms(run.algorithm.surrogate, x), _differentiated(run.algorithm.surrogate, x)
+surrogate = run.algorithm.surrogate
+closed, (slope, value) = surrogate.terms(x), surrogate.differentiated(x)
 window = compose(["divergence=./triangular.yaml"]).divergence.window()
 difference = (closed.value_BT - value).abs().max().item()
 print(json.dumps([closed.coefficient_BT.tolist(), slope.tolist(), difference, window.lower, window.upper]))

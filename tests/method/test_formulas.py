@@ -15,9 +15,9 @@ from atrium.base.section import Positive
 from atrium.method.divergences import Divergence, ExplicitWindow
 from atrium.method.regions import Region
 from atrium.method.surrogates import Clip, Quadratic, SoftGate, Surrogate
+from atrium.method.terms import SurrogateInputs, choose
 from atrium.method.windows import Window
 from atrium.objective.objective import Objective
-from atrium.objective.surrogates import SurrogateInputs, choose, terms
 
 MINE = '''
 from typing import ClassVar, Literal
@@ -86,7 +86,7 @@ def by_formula(surrogate, formula):
 
 
 def soft_gate(surrogate, x):
-    tau_BT = choose(x.advantage_BT > 0, surrogate.tau_positive, surrogate.tau_negative, x.weight_BT)
+    tau_BT = x.by_sign(surrogate.tau_positive, surrogate.tau_negative)
     return 4.0 / tau_BT * (tau_BT * (x.weight_BT - 1.0)).sigmoid() * x.advantage_BT
 
 
@@ -107,7 +107,7 @@ def quadratic(surrogate, x):
     ids=["soft_gate", "clip", "quadratic"],
 )
 def test_a_formula_has_the_coefficient_of_its_closed_form(tokens, surrogate, formula):
-    closed, found = terms(surrogate, tokens), terms(by_formula(surrogate, formula), tokens)
+    closed, found = surrogate.terms(tokens), by_formula(surrogate, formula).terms(tokens)
     torch.testing.assert_close(found.coefficient_BT, closed.coefficient_BT, rtol=1e-14, atol=1e-15)
     torch.testing.assert_close(found.value_BT, closed.value_BT, rtol=1e-14, atol=1e-15)
     assert torch.equal(found.dropped_BT, closed.dropped_BT)
@@ -116,13 +116,13 @@ def test_a_formula_has_the_coefficient_of_its_closed_form(tokens, surrogate, for
 
 def test_a_formula_of_the_log_probability_is_differentiated_too(tokens):
     """The derivative by log w is that by log pi: of a regression on log pi it is the residual."""
-    found = terms(by_formula(None, lambda _, x: -0.5 * (x.logprob_BT - x.advantage_BT) ** 2), tokens)
+    found = by_formula(None, lambda _, x: -0.5 * (x.logprob_BT - x.advantage_BT) ** 2).terms(tokens)
     torch.testing.assert_close(found.coefficient_BT, tokens.advantage_BT - tokens.logprob_BT)
 
 
 def test_a_formula_that_does_not_depend_on_the_policy_is_an_error(tokens):
     with pytest.raises(TypeError, match=r"Formula\.value does not depend on the policy"):
-        terms(by_formula(None, lambda _, x: x.gate_BT * x.advantage_BT), tokens)
+        by_formula(None, lambda _, x: x.gate_BT * x.advantage_BT).terms(tokens)
 
 
 def test_a_class_without_formula_and_function_is_an_error(tokens):
@@ -130,7 +130,7 @@ def test_a_class_without_formula_and_function_is_an_error(tokens):
         kind: Literal["silent"] = "silent"
 
     with pytest.raises(NotImplementedError, match="Silent has no formula"):
-        terms(Silent(), tokens)
+        Silent().terms(tokens)
 
 
 def test_a_surrogate_of_ones_own_obeys_the_laws_of_an_objective(gate, compose_method, make_case, step):

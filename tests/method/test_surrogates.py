@@ -25,7 +25,6 @@ from atrium.method.regions import Region
 from atrium.method.regularizers import KLPenalty, Regularizer
 from atrium.method.surrogates import Surrogate
 from atrium.objective.objective import Objective
-from atrium.objective.regularizers import penalize
 
 LOWER, UPPER = 0.8, 1.28
 WINDOW = ExplicitWindow(lower=LOWER, upper=UPPER)
@@ -407,7 +406,7 @@ def test_a_penaltys_own_limit_bounds_the_log_ratio_and_not_the_value(make_case):
     mask_BT = case.batch.mask_BT
     kl = KLPenalty(estimator="k3", coefficient=1.0, anchor="reference", placement="loss", log_ratio_limit=4.0)
     batch = replace(case.batch, reference_logprob_BT=case.policy.logprob_BT + 6.0)
-    penalty = penalize(kl, case.policy.logprob_BT, batch, 20.0)
+    penalty = kl.penalize(case.policy.logprob_BT, batch, 20.0)
     expected = torch.full((int(mask_BT.sum()),), math.exp(4.0) - 5.0).double()
     torch.testing.assert_close(penalty.value_BT[mask_BT], expected, rtol=1e-6, atol=0.0)
 

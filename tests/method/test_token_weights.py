@@ -16,11 +16,11 @@ from atrium.method.token_weights import (
     FutureRatio,
     OffPolicyMask,
     RandomCovarianceDrop,
+    SelectionInputs,
     TopCovariancePenalty,
     TopEntropy,
 )
 from atrium.objective.objective import Objective
-from atrium.objective.token_weights import SelectionInputs, select, weigh
 
 
 def inputs_of(case, advantage_BT, dropped_BT=None):
@@ -89,7 +89,7 @@ def test_top_entropy_keeps_what_the_quantile_keeps(make_case):
     case = make_case(1, num_groups=10)
     entropy_N = case.policy.entropy_BT[case.batch.mask_BT]
     for frac in (0.05, 0.2, 0.5, 1.0):
-        factor_BT = select(TopEntropy(frac=frac), inputs_of(case, random_advantage(case)), local_sum)
+        factor_BT = TopEntropy(frac=frac).select(inputs_of(case, random_advantage(case)), local_sum)
         expected_N = entropy_N >= torch.quantile(entropy_N, 1 - frac)
         assert torch.equal(factor_BT[case.batch.mask_BT] == 1, expected_N)
         assert factor_BT[~case.batch.mask_BT].abs().sum() == 0
@@ -104,7 +104,7 @@ def covariance_of(case, advantage_BT):
 def test_kl_cov_penalises_the_tokens_of_highest_covariance(make_case):
     case = make_case(2, num_groups=20)
     advantage_BT = random_advantage(case)
-    factor_BT = select(TopCovariancePenalty(frac=0.05), inputs_of(case, advantage_BT), local_sum)
+    factor_BT = TopCovariancePenalty(frac=0.05).select(inputs_of(case, advantage_BT), local_sum)
     count = int(0.05 * int(case.batch.mask_BT.sum()))
     covariance_BT = covariance_of(case, advantage_BT)
     threshold = covariance_BT.flatten().topk(count).values[-1]
@@ -142,7 +142,7 @@ def test_kl_cov_penalises_exactly_its_share_even_where_all_are_equal(make_case, 
 def kl_cov_choice(frac, case, sum_over_ranks):
     dropped_BT = torch.zeros_like(case.batch.mask_BT)
     inputs = SelectionInputs(batch=case.batch, policy=case.policy, dropped_BT=dropped_BT)
-    return select(TopCovariancePenalty(frac=frac), inputs, sum_over_ranks)
+    return TopCovariancePenalty(frac=frac).select(inputs, sum_over_ranks)
 
 
 def test_clip_cov_drops_a_share_of_the_kept_tokens_within_its_bounds(make_case):
@@ -150,7 +150,7 @@ def test_clip_cov_drops_a_share_of_the_kept_tokens_within_its_bounds(make_case):
     advantage_BT = random_advantage(case)
     dropped_BT = torch.rand(advantage_BT.shape, generator=torch.Generator().manual_seed(9)) < 0.3
     chosen = RandomCovarianceDrop(frac=0.02, lower=0.5, upper=1.5)
-    factor_BT = select(chosen, inputs_of(case, advantage_BT, dropped_BT), local_sum)
+    factor_BT = chosen.select(inputs_of(case, advantage_BT, dropped_BT), local_sum)
     covariance_BT = covariance_of(case, advantage_BT)
     candidate_BT = (covariance_BT > 0.5) & (covariance_BT < 1.5) & ~dropped_BT
     taken_BT = factor_BT == 0
@@ -158,9 +158,8 @@ def test_clip_cov_drops_a_share_of_the_kept_tokens_within_its_bounds(make_case):
     expected = 0.02 * int(case.batch.mask_BT.sum())
     assert abs(int(taken_BT.sum()) - expected) < 4 * expected**0.5
     assert int(candidate_BT.sum()) > 2 * expected
-    all_BT = select(
-        chosen.model_copy(update={"frac": 1.0}), inputs_of(case, advantage_BT, dropped_BT), local_sum
-    )
+    everything = chosen.model_copy(update={"frac": 1.0})
+    all_BT = everything.select(inputs_of(case, advantage_BT, dropped_BT), local_sum)
     assert torch.equal(all_BT == 0, candidate_BT)
 
 
@@ -172,7 +171,7 @@ def test_the_off_policy_mask_drops_far_rows_with_a_negative_advantage(make_case)
     mean_B = torch.stack([-log_ratio_BT[row][mask_BT[row]].mean() for row in range(16)])
     delta = mean_B[mean_B > 0].median().item()
     batch = replace(case.batch, advantage_BT=advantage_BT)
-    factor_BT = weigh(OffPolicyMask(delta=delta), None, torch.where(mask_BT, log_ratio_BT, 0.0), batch)
+    factor_BT = OffPolicyMask(delta=delta).weigh(None, torch.where(mask_BT, log_ratio_BT, 0.0), batch)
     assert torch.equal(factor_BT[:, 0] == 0, (mean_B > delta) & (advantage_BT[:, 0] < 0))
 
 
@@ -198,7 +197,7 @@ def test_future_ratio_is_the_bounded_exponential_of_discounted_log_ratios(make_c
     case = make_case(6)
     mask_BT = case.batch.mask_BT
     log_ratio_BT = torch.where(mask_BT, case.policy.logprob_BT - case.batch.behavior_logprob_BT, 0.0)
-    factor_BT = weigh(FutureRatio(half_life=3.0, lower=0.7, upper=1.4), None, log_ratio_BT, case.batch)
+    factor_BT = FutureRatio(half_life=3.0, lower=0.7, upper=1.4).weigh(None, log_ratio_BT, case.batch)
     for row in range(16):
         total = 0.0
         for position in reversed(range(7)):
@@ -214,7 +213,7 @@ def test_fipo_bounds_the_weight_of_runaway_tokens_and_leaves_them_out_of_sums(ma
     batch = replace(case.batch, mask_BT=mask_BT, advantage_BT=advantage_BT)
     log_ratio_BT = 2.0 * torch.randn(16, 7, generator=torch.Generator().manual_seed(1)).double()
     chosen = FutureRatio(half_life=32.0, lower=0.8, upper=1.2, safe_ratio=3.0, max_ratio=10.0)
-    factor_BT = weigh(chosen, None, log_ratio_BT, batch)
+    factor_BT = chosen.weigh(None, log_ratio_BT, batch)
     capped = 0
     for row in range(16):
         total = 0.0
@@ -242,7 +241,7 @@ def test_fipo_needs_no_matrix_of_positions_by_positions():
         is_trained_B=torch.ones(1, dtype=torch.bool),
         advantage_BT=torch.ones(1, 60_000),
     )
-    factor_BT = weigh(FutureRatio(half_life=1000.0, lower=0.5, upper=2.0), None, log_ratio_BT, batch)
+    factor_BT = FutureRatio(half_life=1000.0, lower=0.5, upper=2.0).weigh(None, log_ratio_BT, batch)
     for distance in (0, 1, 999, 59_999):
         expected = math.exp(0.1 * 2 ** (-distance / 1000))
         assert factor_BT[0, 59_999 - distance].item() == pytest.approx(expected, rel=1e-5)

@@ -1,19 +1,28 @@
 """What happens at the boundary of the trust region.
 
-A surrogate maps a token's weight w, its advantage A and the trust region [l, u] to the coefficient that its
-log-probability has in the gradient. Here stands what each of them looks at and demands. Those that ship have
-closed forms in `objective/surrogates.py`; one that declares a formula, `value(self, x)`, needs no other code.
+A surrogate maps a token's weight w, its advantage A and the trust region [l, u] to a coefficient c. The
+gradient of the objective (which is maximised) with respect to the token's log-probability is c; that is
+the definition, and `Objective.loss` builds the loss from it. Pathwise surrogates also give the value
+whose derivative with respect to log w is c, and autograd must agree with it (a test says so for each).
+Score surrogates are stop-gradient weights times the log-probability: their value is c log pi.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from atrium.base.section import AboveOne, Axis, NonNegative, Positive
+from atrium.method.advantages import group_mean
+from atrium.method.batch import Batch, row_mean
 from atrium.method.needs import NOTHING, Needs
 from atrium.method.ratios import Level
+from atrium.method.terms import SurrogateInputs, SurrogateOutput, choose
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MEANING = Field(
     description="How the surrogate reaches the policy: through w (pathwise), or as a detached weight (score)."
@@ -27,15 +36,8 @@ OnlyScore = Annotated[Literal["score"], _MEANING]
 class Surrogate(Axis, axis=True):
     """What happens at the boundary of the trust region.
 
-    A class of one's own is a formula, and is differentiated:
-
-        class ExponentialGate(Surrogate):
-            kind: Literal["exponential_gate"] = "exponential_gate"
-            tau: Positive
-            reads: ClassVar = "nothing"
-
-            def value(self, x):
-                return self.tau * (1.0 - ((1.0 - x.weight_BT) / self.tau).exp()) * x.advantage_BT
+    A class defines its formula, `value`, which is differentiated, or `terms`: coefficient, value and the
+    tokens whose gradient is cut.
 
     `gradient` says how the surrogate reaches the policy: `pathwise` through w, or `score` as a detached
     weight times the log-probability. The coefficients agree wherever a surrogate has both forms; beyond
@@ -67,16 +69,53 @@ class Surrogate(Axis, axis=True):
         """The needs of the surrogate; none unless it says so."""
         return NOTHING
 
-    def value(self, x: Any) -> Any:  # noqa: ANN401 - tensors have no place in this room
-        """The objective [B, T] at each token, from `x`, an `atrium.objective.surrogates.SurrogateInputs`.
+    def value(self, x: SurrogateInputs) -> Tensor:
+        """The objective [B, T] at each token.
 
         Written with the tensors' own methods and differentiable in `x.weight_BT`, `x.log_weight_BT` and
         `x.logprob_BT`; everything else in `x` is a constant.
         """
         raise NotImplementedError(f"{type(self).__name__} has no formula")
 
-    def coefficient(self, x: Any) -> Any:  # noqa: ANN401 - tensors have no place in this room
+    def coefficient(self, x: SurrogateInputs) -> Tensor | None:
         """The derivative of `value` by log w [B, T] in closed form, or None: it is then differentiated."""
+        return None
+
+    def terms(self, x: SurrogateInputs) -> SurrogateOutput:
+        """Coefficient and value at every token: of the formula, differentiated by log w.
+
+        A coefficient in closed form is taken as it is. A token counts as dropped where the coefficient is
+        0 and the advantage is not. Raises `NotImplementedError` for a class with neither formula nor
+        terms, and `TypeError` for a formula that does not depend on the policy.
+        """
+        coefficient_BT = self.coefficient(x)
+        value_BT = self.value(x) if coefficient_BT is not None else None
+        if coefficient_BT is None:
+            coefficient_BT, value_BT = self.differentiated(x)
+        dropped_BT = (coefficient_BT == 0.0) & (x.advantage_BT != 0.0)
+        return SurrogateOutput(coefficient_BT=coefficient_BT, value_BT=value_BT, dropped_BT=dropped_BT)
+
+    def differentiated(self, x: SurrogateInputs) -> tuple[Tensor, Tensor]:
+        """The derivative of the formula by log w, and its value, both [B, T]."""
+        import torch
+
+        with torch.enable_grad():
+            # e^0 = 1 times the weight is the weight to the bit, whatever bound it was computed under.
+            step_BT = torch.zeros_like(x.weight_BT).requires_grad_()
+            moved = replace(
+                x,
+                weight_BT=x.weight_BT * step_BT.exp(),
+                log_weight_BT=x.log_weight_BT + step_BT,
+                logprob_BT=x.logprob_BT + step_BT,
+            )
+            value_BT = self.value(moved)
+            if not value_BT.requires_grad:
+                raise TypeError(f"{type(self).__name__}.value does not depend on the policy")
+            (coefficient_BT,) = torch.autograd.grad(value_BT.sum(), step_BT)
+        return coefficient_BT, value_BT.detach()
+
+    def row_constant(self, log_weight_BT: Tensor, logprob_BT: Tensor, minibatch: Batch) -> Tensor | None:
+        """A constant per row [B] that needs the whole minibatch at the current parameters, or None."""
         return None
 
     @property
@@ -92,6 +131,10 @@ class Clip(Surrogate):
     kind: Literal["clip"] = "clip"
     gradient: GradientForm = "pathwise"
 
+    def terms(self, x: SurrogateInputs) -> SurrogateOutput:
+        """w A, cut where the ratio moves away from the region."""
+        return x.cut_where(x.away_BT)
+
 
 class DualClip(Surrogate):
     """The clip surrogate, bounded below by cap x A for negative advantages (arXiv 1912.09729, eq. 5)."""
@@ -100,6 +143,11 @@ class DualClip(Surrogate):
     gradient: GradientForm = "pathwise"
     cap: AboveOne
     """The ratio above which a token with a negative advantage has no gradient."""
+
+    def terms(self, x: SurrogateInputs) -> SurrogateOutput:
+        """w A, cut where the ratio moves away from the region or has reached the cap with A < 0."""
+        runaway_BT = x.runaway_BT(self.cap)
+        return x.cut_where(x.away_BT | runaway_BT, x.clipped_ratio_BT.masked_fill(runaway_BT, self.cap))
 
 
 class TwoSidedClip(Surrogate):
@@ -113,12 +161,24 @@ class TwoSidedClip(Surrogate):
     cap: AboveOne
     """The ratio above which no token has a gradient."""
 
+    def terms(self, x: SurrogateInputs) -> SurrogateOutput:
+        """w A, cut as by `Clip` and at ratios of at least the cap: for A < 0 only outside of the region."""
+        raises_BT = x.advantage_BT > 0.0
+        runaway_BT = (x.gate_BT >= self.cap) & (raises_BT | ~x.region.feasible_BT)
+        clipped_BT = x.clipped_ratio_BT
+        lowers_BT = clipped_BT.clamp(min=self.cap).where(runaway_BT, clipped_BT)
+        return x.cut_where(x.away_BT | runaway_BT, clipped_BT.clamp(max=self.cap).where(raises_BT, lowers_BT))
+
 
 class Mask(Surrogate):
     """w A where feasible and nothing elsewhere, whatever the sign of A (as IcePop does, 2510.18855)."""
 
     kind: Literal["mask"] = "mask"
     gradient: GradientForm = "pathwise"
+
+    def terms(self, x: SurrogateInputs) -> SurrogateOutput:
+        """w A, cut where the ratio is infeasible."""
+        return x.cut_where(~x.region.feasible_BT, 0.0)
 
 
 class WeightClip(Surrogate):
@@ -128,6 +188,11 @@ class WeightClip(Surrogate):
     gradient: OnlyScore = "score"
     reads: ClassVar = "bounds"
     shapes_weight: ClassVar[bool] = True
+
+    def terms(self, x: SurrogateInputs) -> SurrogateOutput:
+        """The clipped weight times A."""
+        lower, upper = x.region.bounds_like(x.weight_BT)
+        return x.uncut(x.weight_BT.clamp(lower, upper) * x.advantage_BT)
 
 
 class SignedWeightClip(Surrogate):
@@ -150,6 +215,11 @@ class SignedWeightClip(Surrogate):
         """Rewards, whose sign decides."""
         return Needs(rewards=True)
 
+    def terms(self, x: SurrogateInputs) -> SurrogateOutput:
+        """A where the reward is positive, the clipped weight times A elsewhere."""
+        bounded_BT = x.weight_BT.clamp(self.lower, self.upper)
+        return x.uncut(bounded_BT.masked_fill(x.rewarded_BT, 1.0) * x.advantage_BT)
+
 
 class GradientPreservingClip(Surrogate):
     """Clip whose cut tokens keep a bounded gradient: scale x bound x A (CE-GPPO, arXiv 2509.20712).
@@ -168,6 +238,18 @@ class GradientPreservingClip(Surrogate):
     """The ratio above which a token with a negative advantage has no gradient."""
     reads: ClassVar = "bounds"
 
+    def terms(self, x: SurrogateInputs) -> SurrogateOutput:
+        """w A, or the scaled bound times A where the ratio moves away; cut above the cap where A < 0."""
+        scale_BT = choose(x.gate_BT > 1.0, self.scale_high, self.scale_low, x.gate_BT)
+        preserved_BT = scale_BT * x.region.crossed_bound(x.gate_BT) * x.advantage_BT
+        runaway_BT = x.runaway_BT(self.cap)
+        value_BT = preserved_BT.where(x.away_BT, x.weight_BT * x.advantage_BT)
+        return SurrogateOutput(
+            coefficient_BT=value_BT.masked_fill(runaway_BT, 0.0),
+            value_BT=(self.cap * x.advantage_BT).where(runaway_BT, value_BT),
+            dropped_BT=runaway_BT,
+        )
+
 
 class SoftGate(Surrogate):
     """(4 / tau) sigmoid(tau (w - 1)) A, with tau by the sign of A (SAPO, arXiv 2511.20347).
@@ -183,6 +265,15 @@ class SoftGate(Surrogate):
     """The gate's temperature for negative advantages."""
     reads: ClassVar = "nothing"
 
+    def terms(self, x: SurrogateInputs) -> SurrogateOutput:
+        """The gate's value, and its slope by log w."""
+        tau_BT = x.by_sign(self.tau_positive, self.tau_negative)
+        argument_BT = tau_BT * (x.weight_BT - 1.0)
+        gate_BT = argument_BT.sigmoid()
+        # sigmoid(-x) rather than 1 - sigmoid(x), which is 0 too early.
+        slope_BT = 4.0 * gate_BT * (-argument_BT).sigmoid() * x.weight_BT
+        return x.uncut(slope_BT * x.advantage_BT, 4.0 / tau_BT * gate_BT * x.advantage_BT)
+
 
 class Quadratic(Surrogate):
     """w A - |A| (w - 1)^2 / (2 e), with e the window's width on w's side of 1 (SPO, arXiv 2401.16025).
@@ -194,6 +285,18 @@ class Quadratic(Surrogate):
     kind: Literal["quadratic"] = "quadratic"
     gradient: GradientForm = "pathwise"
     reads: ClassVar = "bounds"
+
+    def terms(self, x: SurrogateInputs) -> SurrogateOutput:
+        """w A less the parabola, and its slope by log w."""
+        import torch
+
+        distance_BT = x.weight_BT - 1.0
+        lower, upper = x.region.bounds_like(distance_BT)
+        width_BT = (upper - 1.0).where(distance_BT > 0.0, 1.0 - lower)
+        width_BT = width_BT.clamp(min=torch.finfo(width_BT.dtype).eps)  # a bound may round to 1
+        pull_BT = x.advantage_BT.abs() * distance_BT / width_BT
+        value_BT = x.weight_BT * x.advantage_BT - 0.5 * pull_BT * distance_BT
+        return x.uncut(x.weight_BT * (x.advantage_BT - pull_BT), value_BT)
 
 
 class GammaWeight(Surrogate):
@@ -214,6 +317,13 @@ class GammaWeight(Surrogate):
     """The decay c of the weight for negative advantages."""
     reads: ClassVar = "nothing"
     shapes_weight: ClassVar[bool] = True
+
+    def terms(self, x: SurrogateInputs) -> SurrogateOutput:
+        """The weight times A; in log space neither of its factors overflows."""
+        power_BT = x.by_sign(self.power_positive, self.power_negative)
+        decay_BT = x.by_sign(self.decay_positive, self.decay_negative)
+        log_BT = power_BT * x.weight_BT.log() + decay_BT * (1.0 - x.weight_BT)
+        return x.uncut(log_BT.exp() * x.advantage_BT)
 
 
 class ImplicitRewardRegression(Surrogate):
@@ -245,6 +355,37 @@ class ImplicitRewardRegression(Surrogate):
         """The group's mean at the current parameters."""
         return Needs(prepare_pass=True, whole_groups=True)
 
+    def terms(self, x: SurrogateInputs) -> SurrogateOutput:
+        """-(1/2) e^2 and -beta e, or the coefficient times log pi where it does not depend on the policy."""
+        assert x.row_constant_B is not None, "`prepare` computes it for every minibatch"
+        log_BT = self._regressed(x.log_weight_BT, x.logprob_BT)
+        residual_BT = self.beta * log_BT - x.advantage_BT - x.row_constant_B[:, None]
+        coefficient_BT = -self.beta * residual_BT
+        if self.without == "variance":
+            return x.uncut(coefficient_BT, coefficient_BT * x.logprob_BT)
+        return x.uncut(coefficient_BT, -0.5 * residual_BT**2)
+
+    def row_constant(self, log_weight_BT: Tensor, logprob_BT: Tensor, minibatch: Batch) -> Tensor:
+        """The group's mean of beta log W - A, over the rows with tokens, so that its residuals sum to 0.
+
+        Detaching the mean changes no gradient (arXiv 2504.19599, eq. 11).
+        """
+        assert minibatch.advantage_BT is not None, "`score` comes before `prepare`"
+        log_BT = self._regressed(log_weight_BT, logprob_BT)
+        log_B = log_BT[:, :1].sum(dim=1)  # the same at every token of a row
+        advantage_B = row_mean(minibatch.advantage_BT.double(), minibatch.mask_BT).to(log_B)
+        distance_B = self.beta * log_B - advantage_B
+        return group_mean(distance_B, minibatch.group_B, minibatch.mask_BT.any(dim=1))
+
+    def _regressed(self, log_weight_BT: Tensor, logprob_BT: Tensor) -> Tensor:
+        match self.without:
+            case "variance":
+                return log_weight_BT - logprob_BT
+            case "covariance":
+                return logprob_BT
+            case "nothing":
+                return log_weight_BT
+
 
 class NoSurrogate(Surrogate):
     """w A: importance sampling alone."""
@@ -252,3 +393,8 @@ class NoSurrogate(Surrogate):
     kind: Literal["none"] = "none"
     gradient: GradientForm = "pathwise"
     reads: ClassVar = "nothing"
+
+    def terms(self, x: SurrogateInputs) -> SurrogateOutput:
+        """w A at every token."""
+        value_BT = x.weight_BT * x.advantage_BT
+        return x.uncut(value_BT, value_BT)

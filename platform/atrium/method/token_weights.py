@@ -1,13 +1,34 @@
-"""Which tokens count, and how much: detached factors on each token's terms."""
+"""Which tokens count, and how much: detached factors on each token's terms.
+
+A weighting has two methods. `select` chooses among all tokens of a minibatch, without gradient; `weigh`
+gives what multiplies a micro-batch's terms: those of the surrogate, or those of the KL penalty.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from atrium.base.section import AboveOne, Axis, Number, Positive, PositiveFrac
+from atrium.method.batch import Batch, PolicyTokens, Sum, neutral, row_mean
 from atrium.method.needs import NOTHING, Anchor, Needs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_CLIP_COV, _KL_COV = 1, 2  # purposes of random choices; distinct choices are independent
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionInputs:
+    """A minibatch, what the policy says about it, and the tokens whose gradient the surrogate cuts."""
+
+    batch: Batch
+    policy: PolicyTokens
+    dropped_BT: Tensor
 
 
 class TokenWeight(Axis, axis=True):
@@ -24,6 +45,17 @@ class TokenWeight(Axis, axis=True):
     def needs(self) -> Needs:
         """The needs of the weighting; none unless it says so."""
         return NOTHING
+
+    def select(self, x: SelectionInputs, sum_over_ranks: Sum) -> Tensor | None:
+        """The selection over the whole minibatch [B, T], or None where the weighting needs none."""
+        return None
+
+    def weigh(self, prepared_BT: Tensor | None, log_ratio_BT: Tensor, batch: Batch) -> Tensor | None:
+        """The factor [B, T], or None for 1 everywhere: what was selected, unless there is another.
+
+        `log_ratio_BT` is log(policy / anchor) of tokens.
+        """
+        return prepared_BT
 
 
 class AllTokens(TokenWeight):
@@ -43,6 +75,16 @@ class TopEntropy(TokenWeight):
     def needs(self) -> Needs:
         """A pass that ranks the minibatch's tokens by their entropy."""
         return Needs(prepare_pass=True, entropy="value")
+
+    def select(self, x: SelectionInputs, sum_over_ranks: Sum) -> Tensor:
+        """1 at the tokens at or above the (1 - frac) quantile of the entropy, 0 elsewhere."""
+        from atrium.method.selection import largest, token_mean
+
+        entropy_BT, mask_BT = x.policy.entropy_BT, x.batch.mask_BT
+        assert entropy_BT is not None, "`needs` asks for entropies"
+        _, count = token_mean(entropy_BT, mask_BT, sum_over_ranks)
+        num_chosen = 1.0 + (self.frac * (count - 1.0)).floor()
+        return largest(entropy_BT, mask_BT, num_chosen, sum_over_ranks).to(entropy_BT.dtype)
 
 
 class RandomCovarianceDrop(TokenWeight):
@@ -67,6 +109,18 @@ class RandomCovarianceDrop(TokenWeight):
         """A pass that finds the minibatch's covariances, and keys for what is drawn."""
         return Needs(prepare_pass=True, sample_keys=True)
 
+    def select(self, x: SelectionInputs, sum_over_ranks: Sum) -> Tensor:
+        """0 at the tokens that are dropped, 1 elsewhere."""
+        from atrium.method.selection import uniform
+
+        covariance_BT, count = _covariance(x, sum_over_ranks)
+        inside_BT = (covariance_BT > self.lower) & (covariance_BT < self.upper)
+        candidate_BT = inside_BT & ~x.dropped_BT & x.batch.mask_BT
+        num_candidates = sum_over_ranks(candidate_BT.sum().double()).clamp(min=1.0)
+        probability = _share(count, self.frac) / num_candidates
+        drawn_BT = uniform(x.batch.sample_key_B, x.batch.mask_BT.shape[1], _CLIP_COV) < probability
+        return (~(candidate_BT & drawn_BT)).to(covariance_BT.dtype)
+
 
 class TopCovariancePenalty(TokenWeight):
     """KL-Cov: the KL penalty applies to the tokens with the highest covariance only (arXiv 2505.22617).
@@ -85,6 +139,16 @@ class TopCovariancePenalty(TokenWeight):
         """A pass that finds the minibatch's covariances, and keys for what is drawn."""
         return Needs(prepare_pass=True, sample_keys=True)
 
+    def select(self, x: SelectionInputs, sum_over_ranks: Sum) -> Tensor:
+        """1 at the tokens whose penalty applies, 0 elsewhere."""
+        from atrium.method.selection import exactly_largest, uniform
+
+        covariance_BT, count = _covariance(x, sum_over_ranks)
+        mask_BT, num_chosen = x.batch.mask_BT, _share(count, self.frac)
+        draw_BT = uniform(x.batch.sample_key_B, mask_BT.shape[1], _KL_COV)
+        chosen_BT = exactly_largest(covariance_BT, mask_BT, num_chosen, draw_BT, sum_over_ranks)
+        return chosen_BT.to(covariance_BT.dtype)
+
 
 class OffPolicyMask(TokenWeight):
     """Completions with a negative advantage and a mean of log(rollout / policy) above `delta` are dropped.
@@ -102,6 +166,14 @@ class OffPolicyMask(TokenWeight):
     def needs(self) -> Needs:
         """The engine's numbers."""
         return Needs(rollout_logprobs=True)
+
+    def weigh(self, prepared_BT: Tensor | None, log_ratio_BT: Tensor, batch: Batch) -> Tensor:
+        """0 in completions that are dropped, 1 elsewhere."""
+        assert batch.advantage_BT is not None, "`score` comes first"
+        known_BT = log_ratio_BT.masked_fill(log_ratio_BT.isnan(), 0.0)
+        far_B = row_mean(-known_BT, batch.mask_BT) > self.delta
+        dropped_BT = far_B[:, None] & (batch.advantage_BT < 0.0)
+        return (~dropped_BT).to(log_ratio_BT.dtype)
 
 
 class FutureRatio(TokenWeight):
@@ -122,3 +194,45 @@ class FutureRatio(TokenWeight):
     """The ratio above which a token with a negative advantage gets no weight above 1; null for none."""
     max_ratio: AboveOne | None = None
     """The ratio above which a token is left out of the sums, as the dual clip's cap is; null for none."""
+
+    def weigh(self, prepared_BT: Tensor | None, log_ratio_BT: Tensor, batch: Batch) -> Tensor:
+        """The factor f_t of every token."""
+        own_BT = neutral(log_ratio_BT, batch.mask_BT)
+        if self.max_ratio is not None:
+            own_BT = own_BT.masked_fill(own_BT > math.log(self.max_ratio), 0.0)
+        factor_BT = _discounted_sums(own_BT, self.half_life).exp().clamp(self.lower, self.upper)
+        if self.safe_ratio is None:
+            return factor_BT
+        assert batch.advantage_BT is not None, "`score` comes first"
+        unsafe_BT = (batch.advantage_BT < 0.0) & (log_ratio_BT > math.log(self.safe_ratio))
+        return factor_BT.clamp(max=1.0).where(unsafe_BT, factor_BT)
+
+
+def _discounted_sums(value_BT: Tensor, half_life: float) -> Tensor:
+    """Sums over each token and all after it, which count half every `half_life` tokens."""
+    from torch.nn.functional import pad
+
+    reach, sum_BT = 1, value_BT
+    while reach < value_BT.shape[1]:  # sums over 1, 2, 4, ... tokens: no matrix of T x T, few launches
+        later_BT = pad(sum_BT[:, reach:], (0, reach))
+        sum_BT = sum_BT + 2.0 ** (-reach / half_life) * later_BT
+        reach *= 2
+    return sum_BT
+
+
+def _covariance(x: SelectionInputs, sum_over_ranks: Sum) -> tuple[Tensor, Tensor]:
+    """(A - mean A)(log pi - mean log pi) [B, T], and the number of tokens of all ranks."""
+    from atrium.method.selection import token_mean
+
+    batch = x.batch
+    assert batch.advantage_BT is not None, "`score` comes first"
+    logprob_BT = neutral(x.policy.logprob_BT, batch.mask_BT)
+    mean_advantage, count = token_mean(batch.advantage_BT, batch.mask_BT, sum_over_ranks)
+    mean_logprob, _ = token_mean(logprob_BT, batch.mask_BT, sum_over_ranks)
+    covariance_BT = (batch.advantage_BT - mean_advantage) * (logprob_BT - mean_logprob)
+    return neutral(covariance_BT, batch.mask_BT), count
+
+
+def _share(count: Tensor, frac: float) -> Tensor:
+    """The whole number of tokens in a share, at least one."""
+    return (count * frac).floor().clamp(min=1.0)

@@ -29,13 +29,8 @@ from atrium.method.ratios import anchor_logprob, at_level, bounded, token_log_ra
 from atrium.method.reductions import Reduction, TokenMean, Totals, count_totals
 from atrium.method.references import ReferenceState
 from atrium.method.regions import RegionInputs
-from atrium.objective.regularizers import penalize
-from atrium.objective.surrogates import (
-    SurrogateInputs,
-    row_constant,
-    terms,
-)
-from atrium.objective.token_weights import SelectionInputs, select, weigh
+from atrium.method.terms import SurrogateInputs
+from atrium.method.token_weights import SelectionInputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +166,7 @@ class Objective:
             behavior_BT = batch.behavior_logprob_BT
             if behavior_BT is None:
                 raise ValueError("a KL penalty in the reward needs behavior log-probabilities")
-            penalty_BT = penalize(kl, behavior_BT, batch, self._limit).value_BT
+            penalty_BT = kl.penalize(behavior_BT, batch, self._limit).value_BT
         advantage_BT = self.method.algorithm.advantage.compute(batch, penalty_BT, sum_over_ranks)
         return replace(batch, advantage_BT=advantage_BT)
 
@@ -216,8 +211,7 @@ class Objective:
             bounds=self.method.divergence.prepare_bounds(
                 region_inputs, minibatch.advantage_BT, sum_over_ranks
             ),
-            row_constant_B=row_constant(
-                chosen.surrogate,
+            row_constant_B=chosen.surrogate.row_constant(
                 chosen.ratio.weight.log_ratio(logprob_BT, minibatch),
                 at_level(chosen.ratio.weight.level, logprob_BT, minibatch.mask_BT),
                 minibatch,
@@ -225,7 +219,7 @@ class Objective:
         )
         found = self._terms(logprob_BT, policy.divergence_BT, minibatch, prepared)
         selection = SelectionInputs(batch=minibatch, policy=policy, dropped_BT=found.details.dropped_BT)
-        return replace(prepared, token_weight_BT=select(chosen.token_weight, selection, sum_over_ranks))
+        return replace(prepared, token_weight_BT=chosen.token_weight.select(selection, sum_over_ranks))
 
     def loss(self, micro_batch: Batch, policy: PolicyTokens, prepared: Prepared) -> LossOutput:
         """The micro-batch's share of the minibatch's loss; its gradient reaches `policy`'s tensors."""
@@ -274,7 +268,7 @@ class Objective:
     ) -> _Terms:
         """Every token's value and coefficient, from detached log-probabilities."""
         chosen, kl = self.method.algorithm, self.method.regularizer.kl
-        penalty = None if kl is None else penalize(kl, logprob_BT, batch, self._limit)
+        penalty = None if kl is None else kl.penalize(logprob_BT, batch, self._limit)
         placement = None if kl is None else kl.placement
         region_inputs = self._region_inputs(logprob_BT, batch, divergence_BT, prepared.bounds)
         inputs = self._surrogate_inputs(region_inputs, logprob_BT, batch, prepared)
@@ -287,7 +281,7 @@ class Objective:
         log_mismatch_BT = chosen.correction.log_mismatch(logprob_BT, batch)
         correction_BT = chosen.correction.factor(log_mismatch_BT, batch.mask_BT)
         weighted_log_BT = token_log_ratio(chosen.token_weight.anchor, logprob_BT, batch)
-        weighting_BT = weigh(chosen.token_weight, prepared.token_weight_BT, weighted_log_BT, batch)
+        weighting_BT = chosen.token_weight.weigh(prepared.token_weight_BT, weighted_log_BT, batch)
         weighs_policy = chosen.token_weight.weighs == "surrogate"
         for factor_BT in (correction_BT, weighting_BT if weighs_policy else None):
             if factor_BT is not None:
@@ -358,7 +352,7 @@ class Objective:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The surrogate's coefficient, value and dropped tokens, in the form that `gradient` asks for."""
         surrogate, weight = self.method.algorithm.surrogate, self.method.algorithm.ratio.weight
-        output = terms(surrogate, inputs)
+        output = surrogate.terms(inputs)
         coefficient_BT = output.coefficient_BT
         if surrogate.form == "score" or output.value_BT is None:
             return coefficient_BT, coefficient_BT * logprob_BT, output.dropped_BT

@@ -15,7 +15,6 @@ from torch import Tensor
 from atrium.method.advantages import Advantage
 from atrium.method.regularizers import Estimator, KLCorrection, KLPenalty
 from atrium.objective.objective import Objective
-from atrium.objective.regularizers import penalize
 from atrium.theory.expectations import enumerated, expected_gradient, group_loss
 from atrium.theory.gradients import NamedObjective
 from atrium.theory.results import EstimatorBias, Faithfulness
@@ -91,7 +90,7 @@ def _penalty_gradient(penalty: KLPenalty, policy: Tabular, behavior: Tabular, re
     batch, tokens, prepared = enumerated(
         policy, behavior=behavior, reference=reference, advantage_B=no_reward_B
     )
-    coefficient_BT = penalize(penalty, tokens.logprob_BT.detach(), batch, None).coefficient_BT
+    coefficient_BT = penalty.penalize(tokens.logprob_BT.detach(), batch, None).coefficient_BT
     return policy.gradient((prepared.row_factor_B[:, None] * coefficient_BT * tokens.logprob_BT).sum())
 
 

@@ -1,0 +1,100 @@
+"""The inputs and outputs of a surrogate: what it reads at a batch's tokens, and what their gradient gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from atrium.method.regions import Region
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurrogateInputs:
+    """The inputs of a surrogate, all [B, T] and without gradient.
+
+    `gate_BT` is the ratio that the region was judged on, `weight_BT` the ratio that multiplies the
+    advantage, `log_weight_BT` its logarithm without any bound, `logprob_BT` the policy's log-probability
+    at the weight's level. `clipped_ratio_BT` is the ratio at which a token without gradient is held, and
+    `rewarded_BT` is True in rows whose reward is above 0. `row_constant_B` is what
+    `Surrogate.row_constant` found for these rows.
+    """
+
+    gate_BT: Tensor
+    weight_BT: Tensor
+    log_weight_BT: Tensor
+    logprob_BT: Tensor
+    advantage_BT: Tensor
+    rewarded_BT: Tensor
+    clipped_ratio_BT: Tensor
+    region: Region
+    row_constant_B: Tensor | None = None
+
+    @property
+    def away_BT(self) -> Tensor:
+        """True at infeasible tokens that an ascent step would push further out; see `Region.moving_away`."""
+        return self.region.moving_away(self.gate_BT, self.advantage_BT)
+
+    def runaway_BT(self, cap: float) -> Tensor:
+        """True where A < 0 and the ratio is at least `cap`."""
+        return (self.advantage_BT < 0.0) & (self.gate_BT >= cap)
+
+    def by_sign(self, positive: float, negative: float) -> Tensor:
+        """`positive` at tokens with A > 0, `negative` at the others."""
+        return choose(self.advantage_BT > 0.0, positive, negative, self.weight_BT)
+
+    def cut_where(self, dropped_BT: Tensor, held_BT: Tensor | float | None = None) -> SurrogateOutput:
+        """w A where kept; without gradient where dropped, with the ratio held at `held_BT`.
+
+        `held_BT` is the clipped ratio unless another is given.
+        """
+        value_BT = self.weight_BT * self.advantage_BT
+        constant_BT = (self.clipped_ratio_BT if held_BT is None else held_BT) * self.advantage_BT
+        return SurrogateOutput(
+            coefficient_BT=value_BT.masked_fill(dropped_BT, 0.0),
+            value_BT=constant_BT.where(dropped_BT, value_BT),
+            dropped_BT=dropped_BT,
+        )
+
+    def uncut(self, coefficient_BT: Tensor, value_BT: Tensor | None = None) -> SurrogateOutput:
+        """Terms that cut no gradient; without a value, a detached weight on the log-probability."""
+        nowhere_BT = self.region.feasible_BT.new_zeros(self.region.feasible_BT.shape)
+        return SurrogateOutput(coefficient_BT=coefficient_BT, value_BT=value_BT, dropped_BT=nowhere_BT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurrogateOutput:
+    """The coefficient [B, T], its pathwise value if there is one, and the tokens whose gradient is cut.
+
+    Examples
+    --------
+    PPO's clip of three tokens with advantage 1 at ratios 0.7, 1 and 1.3: the last is cut.
+
+    >>> import torch
+    >>> ratio = torch.tensor([[0.7, 1.0, 1.3]])
+    >>> region = Region.within(ratio, 0.8, 1.2)
+    >>> x = SurrogateInputs(
+    ...     gate_BT=ratio,
+    ...     weight_BT=ratio,
+    ...     log_weight_BT=ratio.log(),
+    ...     logprob_BT=torch.zeros(1, 3),
+    ...     advantage_BT=torch.ones(1, 3),
+    ...     rewarded_BT=torch.ones(1, 3, dtype=torch.bool),
+    ...     clipped_ratio_BT=region.crossed_bound(ratio),
+    ...     region=region,
+    ... )
+    >>> output = x.cut_where(x.away_BT)
+    >>> output.coefficient_BT, output.dropped_BT
+    (tensor([[0.7000, 1.0000, 0.0000]]), tensor([[False, False,  True]]))
+    """
+
+    coefficient_BT: Tensor
+    value_BT: Tensor | None
+    dropped_BT: Tensor
+
+
+def choose(condition_BT: Tensor, if_true: float, if_false: float, like: Tensor) -> Tensor:
+    """One of two numbers at each token, in the dtype of `like` (of numbers alone torch makes float32)."""
+    return like.new_full(like.shape, if_true).masked_fill(~condition_BT, if_false)
