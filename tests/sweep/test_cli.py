@@ -11,7 +11,8 @@ import pytest
 from atrium.base.errors import ConfigError
 from atrium.cli import main
 from atrium.cli.sweep.run import sweep_definition
-from atrium.cli.sweep.table import Lines, Progress, live_view, value_text, window_text
+from atrium.cli.sweep.table import Lines, Progress, live_view
+from atrium.sweep.document import trial_values
 
 
 def test_help_says_what_can_be_swept(capsys):
@@ -115,9 +116,8 @@ def test_the_table_shows_means_with_errors_windows_and_who_works_on_what():
         "[0.800, ∞]",
     ):
         assert part in said
-    assert value_text({**trial, "values": [0.5], "standard_errors": [0.01]}) == "50.0 ± 1.0 %"
-    assert value_text({**trial, "values": [1200.0], "standard_errors": [None]}) == "1,200"
-    assert window_text(None) == ""
+    assert trial_values({**trial, "values": [0.5], "standard_errors": [0.01]}) == "50.0 ± 1.0 %"
+    assert trial_values({**trial, "values": [1200.0], "standard_errors": [None]}) == "1,200"
 
 
 def sweep_state(num_finished, num_trials=2):

@@ -7,13 +7,17 @@ import copy
 import csv
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from tests.sweep.conftest import ScriptedRuns
 
-from atrium.cli.sweep.report import best_sentence, list_sweeps, report
+from atrium.cli.sweep.report import list_sweeps, report
 from atrium.compare.figures.sweeps import draw_sweep_figures
 from atrium.config.compose import compose
+from atrium.sweep.analysis import Score, setting_of
+from atrium.sweep.document import best_sentence
+from atrium.sweep.plan import Stage
 from atrium.sweep.results import mean_over_seeds
 
 BASE = ["experiment=stress", "num_steps=4", "optimizer.num_warmup_steps=1"]
@@ -192,17 +196,13 @@ def test_two_objectives_give_a_front_and_no_winner(run_scripted):
     assert not (folder / "winner.yaml").exists()
 
 
-def test_settings_that_all_score_alike_have_no_best_one():
+def test_settings_that_all_score_alike_have_no_best_one(finished):
+    _, studies = finished
     ranking = [
-        {
-            "labels": [f"delta={delta}"],
-            "k": 2,
-            "num_seeds": 2,
-            "mean_at_k": {"value": value, "interval": None},
-        }
-        for delta, value in ((0.002, 0.0), (0.02, 0.0))
+        replace(setting_of(trial), labels=(f"delta={delta}",), k=2, num_seeds=2, mean_at_k=Score(value=0.0))
+        for trial, delta in zip(studies.trials(Stage.SEARCH), (0.002, 0.02), strict=False)
     ]
     said = best_sentence(ranking[0], ranking)
     assert said.startswith("all 2 settings score alike on validation, Mean@2 0.0 % (on each of 2 seeds)")
-    ranking[1]["mean_at_k"]["value"] = -0.1
+    ranking[1] = replace(ranking[1], mean_at_k=Score(value=-0.1))
     assert best_sentence(ranking[0], ranking).startswith("best on validation: delta=0.002 at Mean@2 0.0 %")

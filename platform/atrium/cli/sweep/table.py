@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from atrium.document.formatting import duration
+from atrium.document.formatting import duration, printable
+from atrium.sweep.document import trial_name, trial_values, trials_table
+from atrium.views.cells import texts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
-    from rich.table import Table
 
 _STYLES = {"complete": "green", "pruned": "magenta", "failed": "red", "running": "cyan", "waiting": "dim"}
 _MAX_ROWS = 30
@@ -108,7 +109,7 @@ class Lines:
             reason = f"  {trial['reason']}" if trial["reason"] else ""
             self.message(
                 f"{trial['stage']} {trial['number']:3d}  {trial['state']:8}  "
-                f"{value_text(trial):18}  {name_of(trial)}{reason}"
+                f"{trial_values(trial):18}  {trial_name(trial)}{reason}"
             )
 
         if state["workers"] and self._clock() - self._said >= _QUIET_S:
@@ -128,7 +129,9 @@ class Lines:
 
 def live_view(state: Mapping[str, Any], progress: str = "") -> RenderableType:
     """The whole sweep on one screen: the stages' counts, then its trials, those that run first."""
+    from rich import box
     from rich.console import Group
+    from rich.table import Table
     from rich.text import Text
 
     stages = "   ".join(
@@ -136,66 +139,13 @@ def live_view(state: Mapping[str, Any], progress: str = "") -> RenderableType:
     )
     num_workers = len(state["workers"])
     head = f"{stages}   {num_workers} worker{'' if num_workers == 1 else 's'}   {progress}"
-    return Group(Text(head.rstrip(), style="bold"), trials_table(state, _shown_trials(state["trials"])))
-
-
-def trials_table(state: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Table:
-    """Trials with their seeds and values."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    metrics = ", ".join(objective["metric"] for objective in state["objectives"])
+    found = trials_table(state, _shown_trials(state["trials"]))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("trial", "state", "seeds", f"{metrics} ± standard error", "window", "setting"):
-        table.add_column(heading, overflow="fold")
-    doing = {(worker["stage"], worker["trial"]): worker for worker in state["workers"]}
-    for trial in trials:
-        worker = doing.get((trial["stage"], trial["number"]))
-        done = sum(seed["state"] in ("finished", "diverged") for seed in trial["seeds"])
-        seeds = f"{done}/{trial['num_seeds']}"
-        if worker is not None:
-            seeds += f", seed {worker['seed']}: step {worker['step']}/{worker['num_steps']}"
-        table.add_row(
-            f"{trial['stage']} {trial['number']}",
-            Text(trial["state"], style=_STYLES.get(trial["state"], "")),
-            seeds,
-            value_text(trial),
-            window_text(trial["window"]),
-            Text(name_of(trial) + (f" ({trial['reason']})" if trial["reason"] else "")),
-        )
-    return table
-
-
-def value_text(trial: Mapping[str, Any]) -> str:
-    """A trial's values with their standard errors; that of its finished seeds while it runs."""
-    values, errors = trial["values"], trial["standard_errors"]
-    if values is None:
-        known = [seed["mean_at_k"] for seed in trial["seeds"] if seed["mean_at_k"] is not None]
-        return f"({100 * sum(known) / len(known):.1f} %)" if known else ""
-    errors = errors or [None] * len(values)
-    return ", ".join(_number(value, error) for value, error in zip(values, errors, strict=True))
-
-
-def _number(value: float, error: float | None) -> str:
-    is_share = 0.0 <= value <= 1.0
-    text = f"{100 * value:.1f} %" if is_share else f"{value:,.4g}"
-    if error is None:
-        return text
-    return f"{100 * value:.1f} ± {100 * error:.1f} %" if is_share else f"{text} ± {error:,.2g}"
-
-
-def window_text(window: Sequence[float | None] | None) -> str:
-    """A window as [l, u]."""
-    if window is None:
-        return ""
-    upper = "∞" if window[1] is None else f"{window[1]:.3f}"
-    return f"[{window[0]:.3f}, {upper}]"
-
-
-def name_of(trial: Mapping[str, Any]) -> str:
-    """All the names that a trial goes by."""
-    return " = ".join(trial["labels"]) or ", ".join(f"{k}={v}" for k, v in trial["settings"].items())
+    for column in found.columns:
+        table.add_column(column.title, overflow="fold")
+    for row in texts(found.rows):
+        table.add_row(*(Text(printable(one), _STYLES.get(one, "")) for one in row))
+    return Group(Text(head.rstrip(), style="bold"), table)
 
 
 def _shown_trials(trials: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -1,0 +1,248 @@
+"""The results of a sweep as records: ranking, importances, curves, the Pareto front; all stages together.
+
+Pure apart from Optuna's importances. Intervals of single settings are over seeds, on the validation problems
+that also chose among the settings, and therefore flatter the best one. Only the last stage, on fresh seeds
+and test problems, is a comparison (`sweep.fresh_seeds`).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import optuna
+from optuna.trial import TrialState
+
+from atrium.sweep import space as spaces
+from atrium.sweep.contrasts import PlannedContrasts, planned_contrasts
+from atrium.sweep.definition import Scalar, SweepDefinition
+from atrium.sweep.families import ComparedFamilies, compared_families
+from atrium.sweep.final import best_trial
+from atrium.sweep.fresh_seeds import FreshVerdict, fresh_verdict
+from atrium.sweep.plan import Stage, stage_space
+from atrium.sweep.results import mean_over_seeds
+from atrium.sweep.snapshot import described
+from atrium.sweep.study import SweepStudies, Trial
+
+_METRICS = (
+    "objective/entropy",
+    "objective/kl_k3",
+    "objective/outside_low_frac",
+    "objective/outside_high_frac",
+    "objective/clip_low_frac",
+    "objective/clip_high_frac",
+    "rollout/completion_length",
+)
+_MIN_FOR_IMPORTANCE = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """A mean over seeds, a share in [0, 1], with its standard error and 95 % t interval where known."""
+
+    value: float | None = None
+    standard_error: float | None = None
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A trial with its means over the `num_seeds` seeds that have scores; `metrics` are means, too.
+
+    The fields before `num_seeds` are those of `snapshot.described`.
+    """
+
+    stage: str
+    number: int
+    state: str
+    assignment: Mapping[str, Scalar]
+    settings: Mapping[str, Scalar]
+    overrides: tuple[str, ...]
+    labels: tuple[str, ...]
+    window: list[float | None] | None
+    values: tuple[float, ...] | None
+    standard_errors: tuple[float | None, ...] | None
+    reason: str | None
+    num_seeds: int
+    k: int | None
+    mean_at_k: Score
+    pass_at_k: Score
+    metrics: Mapping[str, float]
+    num_tokens: int
+    wall_s: float
+
+    @property
+    def name(self) -> str:
+        """All the names of the setting."""
+        return " = ".join(self.labels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingCurve:
+    """The settings of a stage in the order of its one numeric parameter `key`; `log` is its scale."""
+
+    stage: str
+    key: str
+    log: bool
+    points: tuple[Setting, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The scores before training of the policy that all runs began from."""
+
+    mean_at_k: float
+    pass_at_k: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """What the search and the baseline's own search came to. `pareto` holds numbers of trials."""
+
+    best: Setting | None
+    best_baseline: Setting | None
+    baseline_is_tuned: bool
+    ranking: tuple[Setting, ...]
+    importances: Mapping[str, float] | None
+    pareto: list[int] | None
+    curves: tuple[SettingCurve, ...]
+    start: Start | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepReport:
+    """A sweep as it stands (the content of `state.json`), and what it came to.
+
+    `no_verdict` is the reason why there is no verdict; both are None where no comparison was asked for.
+    """
+
+    state: Mapping[str, Any]
+    analysis: Analysis
+    verdict: FreshVerdict | None
+    no_verdict: str | None
+    contrasts: PlannedContrasts | None
+    families: ComparedFamilies | None
+
+
+def sweep_report(studies: SweepStudies, state: Mapping[str, Any]) -> SweepReport:
+    """Analyze a sweep whose snapshot is `state`."""
+    found = fresh_verdict(studies)
+    return SweepReport(
+        state=state,
+        analysis=analysis(studies),
+        verdict=None if isinstance(found, str) else found,
+        no_verdict=found if isinstance(found, str) else None,
+        contrasts=planned_contrasts(studies),
+        families=compared_families(studies),
+    )
+
+
+def analysis(studies: SweepStudies) -> Analysis:
+    """Analyze all stages but the last one."""
+    definition = studies.definition
+    trials = {stage: studies.trials(stage) for stage in studies.stages if stage is not Stage.FINAL}
+    direction = definition.objectives[0].direction
+    single = len(definition.objectives) == 1
+    best = {
+        stage: setting_of(trial)
+        for stage, found in trials.items()
+        if single and (trial := best_trial(found, direction)) is not None
+    }
+    curves = [curve_of(definition, stage, found) for stage, found in trials.items()]
+    return Analysis(
+        best=best.get(Stage.SEARCH),
+        best_baseline=best.get(Stage.BASELINE),
+        baseline_is_tuned=definition.baseline is not None and definition.baseline.varies,
+        ranking=tuple(setting_of(trial) for trial in ranked(trials[Stage.SEARCH], direction)),
+        importances=importances(studies) if single else None,
+        pareto=None if single else pareto_numbers(studies.study(Stage.SEARCH)),
+        curves=tuple(curve for curve in curves if curve is not None),
+        start=start_of(trials[Stage.SEARCH]),
+    )
+
+
+def ranked(trials: Sequence[Trial], direction: str) -> list[Trial]:
+    """Complete trials from best to worst, then the others by number."""
+    sign = -1.0 if direction == "maximize" else 1.0
+    return sorted(
+        trials,
+        key=lambda one: (one.values is None, sign * one.values[0] if one.values else 0.0, one.number),
+    )
+
+
+def setting_of(trial: Trial) -> Setting:
+    """A trial with its means over seeds."""
+    done = [result for result in trial.results.values() if result.mean_at_k is not None]
+    return Setting(
+        **described(trial),
+        num_seeds=len(done),
+        k=done[0].k if done else None,
+        mean_at_k=_score([result.mean_at_k for result in done]),
+        pass_at_k=_score([result.pass_at_k for result in done]),
+        metrics={
+            name: math.fsum(known) / len(known)
+            for name in _METRICS
+            if (known := [one.metrics[name] for one in done if name in one.metrics])
+        },
+        num_tokens=sum(one.num_tokens for one in trial.results.values()),
+        wall_s=sum(one.wall_s for one in trial.results.values()),
+    )
+
+
+def _score(value_S: Sequence[float | None]) -> Score:
+    """The mean of shares; its interval ends where shares end."""
+    mean = mean_over_seeds([value for value in value_S if value is not None])
+    if mean is None:
+        return Score()
+    interval = mean.interval()
+    ends = None if interval is None else (max(0.0, interval[0]), min(1.0, interval[1]))
+    return Score(value=mean.value, standard_error=mean.standard_error, interval=ends)
+
+
+def start_of(trials: Sequence[Trial]) -> Start | None:
+    """The mean scores before training; None where no run was evaluated then."""
+    firsts = [one.curve[0] for trial in trials for one in trial.results.values() if one.curve]
+    at_zero = [point for point in firsts if point[0] == 0]
+    if not at_zero:
+        return None
+    mean_at_k, pass_at_k = (math.fsum(point[place] for point in at_zero) / len(at_zero) for place in (1, 2))
+    return Start(mean_at_k=mean_at_k, pass_at_k=pass_at_k)
+
+
+def curve_of(definition: SweepDefinition, stage: Stage, trials: Sequence[Trial]) -> SettingCurve | None:
+    """The settings of a stage by its one numeric parameter; None where it has none or several."""
+    names = spaces.parameters(stage_space(definition, stage)[0])
+    if len(names) != 1:
+        return None
+    [(name, parameter)] = names.items()
+    if parameter.choices is not None:
+        return None
+    points = [setting_of(one) for one in trials if name in one.planned.assignment and one.results]
+    points.sort(key=lambda point: float(str(point.assignment[name])))
+    return SettingCurve(stage=stage.value, key=name, log=parameter.log, points=tuple(points))
+
+
+def importances(studies: SweepStudies) -> dict[str, float] | None:
+    """The share of the variance that each parameter explains (fANOVA).
+
+    None with too few trials or parameters.
+    """
+    study = studies.study(Stage.SEARCH)
+    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    names = {name for trial in complete for name in trial.params}
+    values = {trial.value for trial in complete}
+    if len(complete) < _MIN_FOR_IMPORTANCE or len(names) < 2 or len(values) < 2:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+        found = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return {name: float(share) for name, share in found.items()}
+
+
+def pareto_numbers(study: optuna.Study) -> list[int]:
+    """The trials that no other beats in every objective."""
+    return sorted(trial.number for trial in study.best_trials)

@@ -1,0 +1,211 @@
+"""Planned contrasts of a sweep: the outcome of each beside its prediction.
+
+Axes: S seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from atrium.compare.curve_contrasts import CurveContrast, curve_contrast, curve_value
+from atrium.compare.curve_index import recorded_curves
+from atrium.runs.curve_outcomes import CurveOutcome
+from atrium.runs.run_folder import RunFolder
+from atrium.sweep.definition import ContrastConfig, PredictionConfig, SweepDefinition
+from atrium.sweep.plan import Stage
+from atrium.sweep.results import mean_over_seeds
+from atrium.sweep.setup import PREDICTED_AT
+from atrium.sweep.study import SweepStudies, Trial
+
+Window = list[float | None] | None
+Values = Mapping[str, Mapping[int, float | None]]
+"""Outcomes by arm and seed; None where a run has none."""
+ContrastKind = Literal["agrees", "contradicted", "unclear", "missing", "seen", "not_seen"]
+_SIGNS = {"positive": 1, "negative": -1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedContrast:
+    """A contrast in one outcome: prediction, difference with its 95 % interval, and whether they agree.
+
+    Without a prediction `kind` is `seen` or `not_seen`. `missing` names the runs without the outcome.
+    """
+
+    outcome: str
+    name: str
+    because: str
+    is_null: bool
+    predicted: PredictionConfig | None
+    num_together: int
+    difference: float | None
+    difference_by_seed: tuple[float, ...] | None
+    interval: tuple[float, float] | None
+    kind: ContrastKind
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContrastedArm:
+    """An arm's window, and its mean of the primary outcome over seeds; None where a run has no outcome."""
+
+    arm: str
+    window: Window
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmCurve:
+    """An arm's curve of a metric, by seed; `means` are step, mean and 95 % interval over seeds."""
+
+    arm: str
+    window: Window
+    seeds: Mapping[str, Sequence[tuple[int, float]]]
+    means: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedContrasts:
+    """All contrasts by outcome, the arms, and the curves behind the outcomes by metric.
+
+    `predictions` is the file of the predictions, `commit` the one that held it before the first run.
+    """
+
+    predictions: str | None
+    commit: str | None
+    outcomes: Mapping[str, str]
+    seeds: tuple[int, ...]
+    rows: tuple[PlannedContrast, ...]
+    arms: tuple[ContrastedArm, ...]
+    curves: Mapping[str, tuple[ArmCurve, ...]]
+
+
+def planned_contrasts(studies: SweepStudies) -> PlannedContrasts | None:
+    """Every planned contrast by every outcome; None where none is planned.
+
+    Predicted contrasts are judged together, those in which nothing differs each by itself.
+    """
+    definition = studies.definition
+    if not definition.contrasts:
+        return None
+    values = {name: outcome_values(studies, outcome) for name, outcome in definition.outcomes.items()}
+    primary = next(iter(values.values()))
+    return PlannedContrasts(
+        predictions=definition.predictions,
+        commit=studies.study(Stage.SEARCH).user_attrs.get(PREDICTED_AT),
+        outcomes={name: outcome.words for name, outcome in definition.outcomes.items()},
+        seeds=tuple(definition.seeds),
+        rows=tuple(
+            _contrast(definition, contrast, name, found)
+            for name, found in values.items()
+            for contrast in definition.contrasts
+        ),
+        arms=tuple(_arm(trial, primary) for trial in studies.trials(Stage.SEARCH)),
+        curves=_curves(studies),
+    )
+
+
+def outcome_values(studies: SweepStudies, outcome: CurveOutcome) -> Values:
+    """The outcome of every run of the search, by arm and seed."""
+    return {
+        arm: {seed: curve_value(run, outcome) for seed, run in _runs(studies, trial).items()}
+        for trial in studies.trials(Stage.SEARCH)
+        for arm in trial.planned.labels
+    }
+
+
+def _runs(studies: SweepStudies, trial: Trial) -> dict[int, RunFolder]:
+    """The runs of a trial by seed."""
+    runs_dir = Path(studies.definition.runs_dir)
+    return {
+        seed: RunFolder(runs_dir / result.run)
+        for seed, result in trial.results.items()
+        if result.run is not None
+    }
+
+
+def _arm(trial: Trial, values: Values) -> ContrastedArm:
+    by_seed = next((values[label] for label in trial.planned.labels), {})
+    known = [value for value in by_seed.values() if value is not None]
+    mean = mean_over_seeds(known) if len(known) == len(trial.seeds) else None
+    return ContrastedArm(
+        arm=" = ".join(trial.planned.labels),
+        window=trial.planned.window,
+        value=None if mean is None else mean.value,
+    )
+
+
+def _curves(studies: SweepStudies) -> dict[str, tuple[ArmCurve, ...]]:
+    """Each metric's curves up to the last step that counts in an outcome."""
+    untils: dict[str, int] = {}
+    for outcome in studies.definition.outcomes.values():
+        untils[outcome.metric] = max(outcome.until, untils.get(outcome.metric, 0))
+    return {
+        metric: tuple(_curve(studies, trial, metric, until) for trial in studies.trials(Stage.SEARCH))
+        for metric, until in untils.items()
+    }
+
+
+def _curve(studies: SweepStudies, trial: Trial, metric: str, until: int) -> ArmCurve:
+    by_seed = {
+        str(seed): recorded_curves(run).points(metric, until) for seed, run in _runs(studies, trial).items()
+    }
+    return ArmCurve(
+        arm=" = ".join(trial.planned.labels),
+        window=trial.planned.window,
+        seeds=by_seed,
+        means=tuple(_means(by_seed.values())),
+    )
+
+
+def _means(curves: Iterable[Sequence[tuple[int, float]]]) -> list[tuple[float, ...]]:
+    """Step, mean over seeds and its 95 % interval, at the steps that all seeds recorded."""
+    value_by_step = [dict(points) for points in curves]
+    found: list[tuple[float, ...]] = []
+    for step in sorted(set[int].intersection(*map(set, value_by_step))) if value_by_step else []:
+        mean = mean_over_seeds([values[step] for values in value_by_step])
+        assert mean is not None
+        found.append((step, mean.value, *(mean.interval() or (mean.value, mean.value))))
+    return found
+
+
+def _contrast(
+    definition: SweepDefinition, contrast: ContrastConfig, outcome: str, values: Values
+) -> PlannedContrast:
+    prediction = contrast.predicted.get(outcome)
+    num_together = 1 if contrast.is_null else sum(not one.is_null for one in definition.contrasts)
+    arms = contrast.candidate, contrast.baseline
+    value_by_arm = {arm: [values.get(arm, {}).get(seed) for seed in definition.seeds] for arm in arms}
+    missing = [
+        f"{arm}, seed {seed}"
+        for arm in arms
+        for seed, value in zip(definition.seeds, value_by_arm[arm], strict=True)
+        if value is None
+    ]
+    seen = None
+    if not missing:
+        sides = [[value for value in value_by_arm[arm] if value is not None] for arm in arms]
+        seen = curve_contrast(*sides, num_together=num_together)
+    return PlannedContrast(
+        outcome=outcome,
+        name=contrast.name,
+        because=contrast.because,
+        is_null=contrast.is_null,
+        predicted=prediction,
+        num_together=num_together,
+        difference=None if seen is None else seen.difference,
+        difference_by_seed=None if seen is None else seen.difference_S,
+        interval=None if seen is None else seen.interval,
+        kind=_kind(None if prediction is None else _SIGNS[prediction.sign], seen),
+        missing=tuple(missing),
+    )
+
+
+def _kind(predicted: int | None, seen: CurveContrast | None) -> ContrastKind:
+    if seen is None:
+        return "missing"
+    if predicted is None:
+        return "seen" if seen.sign else "not_seen"
+    return "unclear" if not seen.sign else "agrees" if seen.sign == predicted else "contradicted"

@@ -1,0 +1,286 @@
+"""The document of a sweep: what may be concluded, and its settings, contrasts and families as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from atrium.document.document import Column, Document, Estimate, Passage, Row, Section, Sentence, Table
+from atrium.sweep.analysis import Setting, SweepReport
+from atrium.sweep.contrasts import PlannedContrast, PlannedContrasts
+from atrium.sweep.families import ComparedFamilies
+from atrium.sweep.fresh_seeds import FreshArm, FreshVerdict, Rate
+
+CONTRAST_COLUMNS = ("contrast", "predicted", "seen, with its 95 % interval", "so the prediction is")
+_FALSE_ALARMS = 0.05
+_SAID = {
+    "agrees": "as predicted",
+    "contradicted": "contradicted",
+    "unclear": "not distinguishable from no difference",
+    "missing": "without a result",
+}
+_NULL_SAID = {"seen": "a difference by chance", "not_seen": "none is seen"}
+_NOTE = "note/"
+"""Begins the key of a sentence that is not the answer."""
+_NONE_ASKED = "no comparison on fresh seeds was asked for, so differences here decide nothing"
+
+
+def sweep_document(report: SweepReport, files: Sequence[Path] = ()) -> Document:
+    """The document of a sweep. `files` are those of its report, to be opened."""
+    said = list(sentences(report))
+    state = report.state
+    order = {one.number: place for place, one in enumerate(report.analysis.ranking)}
+    trials = [one for one in state["trials"] if one["stage"] != "final"]
+    trials.sort(key=lambda one: (one["stage"] != "search", order.get(one["number"], 0)))
+    tables = [trials_table(state, trials)]
+    if report.contrasts is not None:
+        tables += [contrast_table(report.contrasts, outcome) for outcome in report.contrasts.outcomes]
+    if report.families is not None:
+        tables.append(family_table(report.families))
+    lines = [str(path) for path in files]
+    lines += [f"atrium train experiment={path}" for path in files if path.name == "winner.yaml"]
+    passages = (Passage("\n".join(lines)),) if lines else ()
+    return Document(
+        key=f"sweep/{state['name']}",
+        title=f"sweep {state['name']}  {state['state']}",
+        subtitle=state["question"],
+        alerts=tuple(one for one in said if one.tone == "warning"),
+        answer=tuple(one for one in said if one.tone != "warning" and not one.key.startswith(_NOTE)),
+        sections=(
+            Section(title="Results", tables=tuple(tables)),
+            Section(title="Files", passages=passages),
+        ),
+        notes=tuple(one for one in said if one.tone != "warning" and one.key.startswith(_NOTE)),
+    )
+
+
+def sentences(report: SweepReport) -> Iterator[Sentence]:
+    """The conclusions that the sweep allows, and what qualifies them (`warning`, or a note by its key)."""
+    found = report.analysis
+    if found.best is not None and report.contrasts is None:
+        yield Sentence(best_sentence(found.best, found.ranking), key="best")
+    for one in found.ranking:
+        if len(one.labels) > 1:
+            text = f"{' and '.join(one.labels)} are the same method and were run once"
+            yield Sentence(text, key=f"{_NOTE}merged")
+    if report.verdict is not None:
+        yield from _verdict_sentences(report.verdict, baseline_is_tuned=found.baseline_is_tuned)
+    elif report.no_verdict is not None:
+        yield Sentence(f"no verdict: {report.no_verdict}", "warning", key="verdict")
+    elif report.contrasts is not None:
+        yield from _contrast_sentences(report.contrasts)
+    else:
+        yield Sentence(_NONE_ASKED, "warning", key="verdict")
+    if report.families is not None:
+        yield from _family_sentences(report.families)
+    if found.importances:
+        shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in found.importances.items())
+        text = f"share of the differences that each parameter explains: {shares}"
+        yield Sentence(text, key=f"{_NOTE}importances")
+    if found.pareto:
+        yield Sentence(f"no other trial is better in every objective than: {found.pareto}", key="pareto")
+
+
+def best_sentence(best: Setting, ranking: Sequence[Setting]) -> str:
+    """The setting that scored highest on validation problems, and how to read that."""
+    if len(ranking) > 1 and len({one.mean_at_k.value for one in ranking}) == 1:
+        return (
+            f"all {len(ranking)} settings score alike on validation, {_score_text(best)}, so none of them is "
+            f"the best; {best.name} stands for them"
+        )
+    return (
+        f"best on validation: {best.name} at {_score_text(best)}, from {len(ranking)} settings; chosen as "
+        "the highest, so its own number flatters it"
+    )
+
+
+def _score_text(one: Setting) -> str:
+    assert one.mean_at_k.value is not None
+    text = f"Mean@{one.k} {100 * one.mean_at_k.value:.1f} %"
+    if one.mean_at_k.interval is None:
+        seeds = "one seed" if one.num_seeds == 1 else f"on each of {one.num_seeds} seeds"
+        return f"{text} ({seeds})"
+    low, high = one.mean_at_k.interval
+    return f"{text} [{100 * low:.1f}, {100 * high:.1f}] over {one.num_seeds} seeds"
+
+
+def _verdict_sentences(verdict: FreshVerdict, *, baseline_is_tuned: bool) -> Iterator[Sentence]:
+    tuned = "tuned with as many settings" if baseline_is_tuned else "which was not tuned"
+    seeds = ", ".join(str(seed) for seed in verdict.seeds)
+    together = f"; intervals hold together over {verdict.together}" if verdict.together else ""
+    together += f"; {verdict.sources}" if verdict.sources else ""
+    for one in verdict.contrasts:
+        yield Sentence(
+            f"on test problems, with {len(verdict.seeds)} fresh seeds, {one.name} against the baseline "
+            f"({tuned}): {one.words} (seeds {seeds}{together})",
+            one.kind if one.kind == "better" or one.kind == "worse" else "plain",
+            key=f"verdict/{one.name}",
+        )
+    for arm in verdict.arms:
+        yield Sentence(_arm_text(arm), key=f"{_NOTE}{arm.name}")
+    for text in verdict.left_out:
+        yield Sentence(f"left out: {text}", "warning", key="left out")
+
+
+def _arm_text(arm: FreshArm) -> str:
+    """An arm's mean, and how many of its runs diverged and collapsed."""
+    mean = f"{arm.name} scores {100 * arm.mean_at_k:.1f} % on average over {arm.num_seeds} seeds"
+    if arm.iqm is not None and any(rate and rate.seeds for rate in (arm.diverged, arm.collapsed)):
+        mean += f" (interquartile mean {100 * arm.iqm:.1f} %)"
+    return f"{mean}; {_rate_text('diverged', arm.diverged)}; {_rate_text('collapsed', arm.collapsed)}"
+
+
+def _rate_text(what: str, rate: Rate | None) -> str:
+    return f"how many {what} was not recorded" if rate is None else f"{what}: {rate.words}"
+
+
+def _contrast_sentences(found: PlannedContrasts) -> Iterator[Sentence]:
+    """Whether the predictions came first, how they turned out, and how often chance alone gives a result."""
+    if found.commit:
+        text = f"predictions: {found.predictions}, as committed in {found.commit[:12]} before the first run"
+        yield Sentence(text, key=f"{_NOTE}predictions")
+    else:
+        yield Sentence(
+            f"the predictions in {found.predictions} were not committed before the first run, so they may "
+            "have been written after it",
+            "warning",
+            key="predictions",
+        )
+    for outcome in found.outcomes:
+        rows = [row for row in found.rows if row.outcome == outcome and row.predicted]
+        names = {kind: [row.name for row in rows if row.kind == kind] for kind in _SAID}
+        parts = [f"{len(of_kind)} {_SAID[kind]}" for kind, of_kind in names.items() if of_kind]
+        failed = f" ({', '.join(names['contradicted'])})" if names["contradicted"] else ""
+        text = f"{outcome}: of {len(rows)} predicted contrasts {', '.join(parts)}{failed}"
+        yield Sentence(text, key=f"prediction/{outcome}")
+    nulls = [row for row in found.rows if row.is_null and row.interval is not None]
+    if nulls:
+        num_seen = sum(row.kind == "seen" for row in nulls)
+        yield Sentence(
+            f"where nothing differs, {num_seen} of {len(nulls)} intervals leave out 0; expected are "
+            f"{_FALSE_ALARMS * len(nulls):.1f}",
+            key=f"{_NOTE}chance",
+        )
+
+
+def _family_sentences(found: ComparedFamilies) -> Iterator[Sentence]:
+    """What may be said of each family, on average over the places."""
+    if not found.rows:
+        text = f"the families have no {found.x} in common, so that nothing compares them"
+        yield Sentence(text, "warning", key="family")
+    for row in found.rows:
+        average = row.differences[-1]
+        text = f"{found.y} of {row.family} and {found.baseline} at equal {found.x}, on average"
+        difference = difference_text(average.difference, average.interval)
+        if average.interval is None:
+            text += f": {difference}, without an interval"
+        elif average.interval[0] <= 0.0 <= average.interval[1]:
+            most = max(-average.interval[0], average.interval[1])
+            text += f": not distinguishable; a difference above {most:.3g} is excluded"
+        else:
+            text += f" differ by {difference}"
+        yield Sentence(text, key=f"family/{row.family}")
+
+
+def contrast_table(found: PlannedContrasts, outcome: str) -> Table:
+    """Each contrast in an outcome: what was predicted and what came out."""
+    together = f"intervals hold together over {max(row.num_together for row in found.rows)} contrasts"
+    return Table(
+        title=f"{outcome}: {found.outcomes[outcome]}; {together} (Bonferroni)",
+        columns=tuple(map(Column, CONTRAST_COLUMNS)),
+        rows=tuple(Row(contrast_cells(row)) for row in found.rows if row.outcome == outcome),
+    )
+
+
+def contrast_cells(row: PlannedContrast) -> tuple[str, ...]:
+    """The cells of a contrast under `CONTRAST_COLUMNS`."""
+    if row.predicted is None:
+        predicted = "no difference (by itself)" if row.is_null else "nothing"
+    else:
+        size = row.predicted.size
+        predicted = row.predicted.sign if size is None else f"{size:+.4g}"
+    return row.name, predicted, difference_text(row.difference, row.interval), _said_text(row)
+
+
+def difference_text(difference: float | None, interval: tuple[float, float] | None) -> str:
+    """A difference with its interval; empty where there is none."""
+    if difference is None:
+        return ""
+    text = f"{difference:+.4g}"
+    return text if interval is None else f"{text} [{interval[0]:+.4g}, {interval[1]:+.4g}]"
+
+
+def _said_text(row: PlannedContrast) -> str:
+    if row.kind == "missing":
+        return f"without a result: no value of {', '.join(row.missing)}"
+    if row.predicted is None:
+        return _NULL_SAID[row.kind] if row.is_null else ""
+    said, size = _SAID[row.kind], row.predicted.size
+    if size is not None and row.interval is not None and not row.interval[0] <= size <= row.interval[1]:
+        return f"{said}; its size lies outside"
+    return said
+
+
+def family_table(found: ComparedFamilies) -> Table:
+    """A row per family: its difference from the baseline at each place."""
+    return Table(
+        title=f"{found.y} at equal {found.x}, less that of {found.baseline}: mean and interval over "
+        f"{found.num_seeds} seeds, together over {len(found.rows)} families at each place",
+        columns=tuple(map(Column, ("family", *found.places))),
+        rows=tuple(
+            Row((row.family, *(difference_text(one.difference, one.interval) for one in row.differences)))
+            for row in found.rows
+        ),
+    )
+
+
+def trials_table(state: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Table:
+    """Trials of `state.json` with their seeds and values."""
+    metrics = ", ".join(objective["metric"] for objective in state["objectives"])
+    titles = ("setting", "trial", "state", "seeds", f"{metrics} ± standard error", "window")
+    doing = {(worker["stage"], worker["trial"]): worker for worker in state["workers"]}
+    rows = []
+    for trial in trials:
+        worker = doing.get((trial["stage"], trial["number"]))
+        done = sum(seed["state"] in ("finished", "diverged") for seed in trial["seeds"])
+        seeds = f"{done}/{trial['num_seeds']}"
+        if worker is not None:
+            seeds += f", seed {worker['seed']}: step {worker['step']}/{worker['num_steps']}"
+        name = trial_name(trial) + (f" ({trial['reason']})" if trial["reason"] else "")
+        number = f"{trial['stage']} {trial['number']}"
+        window = _window(trial["window"])
+        rows.append(Row((name, number, trial["state"], seeds, trial_values(trial), window)))
+    return Table(title="Settings", columns=tuple(map(Column, titles)), rows=tuple(rows))
+
+
+def trial_name(trial: Mapping[str, Any]) -> str:
+    """The names of a trial, or its settings where a sampler chose them."""
+    return " = ".join(trial["labels"]) or ", ".join(f"{k}={v}" for k, v in trial["settings"].items())
+
+
+def trial_values(trial: Mapping[str, Any]) -> str:
+    """A trial's values with their standard errors; while it runs, the mean of its finished seeds."""
+    values, errors = trial["values"], trial["standard_errors"]
+    if values is None:
+        known = [seed["mean_at_k"] for seed in trial["seeds"] if seed["mean_at_k"] is not None]
+        return f"({100 * sum(known) / len(known):.1f} %)" if known else ""
+    return ", ".join(map(_value_text, values, errors or [None] * len(values)))
+
+
+def _value_text(value: float, error: float | None) -> str:
+    is_share = 0.0 <= value <= 1.0
+    text = f"{100 * value:.1f} %" if is_share else f"{value:,.4g}"
+    if error is None:
+        return text
+    return f"{100 * value:.1f} ± {100 * error:.1f} %" if is_share else f"{text} ± {error:,.2g}"
+
+
+def _window(window: Sequence[float | None] | None) -> Estimate | str:
+    """A window [l, u] as a cell; empty for a method without one."""
+    if window is None:
+        return ""
+    low, high = window
+    assert low is not None
+    return Estimate(None, (low, math.inf if high is None else high), "ratio")

@@ -1,0 +1,142 @@
+"""Families of a sweep's arms: their points, and how they differ where they are equal.
+
+Axes: W arms of a family, S seeds, P places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from atrium.compare.families import FamilyPoints, Points, compare_families, places_in_common
+from atrium.sweep.contrasts import outcome_values
+from atrium.sweep.definition import FamiliesConfig
+from atrium.sweep.results import mean_over_seeds
+from atrium.sweep.study import SweepStudies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyDifference:
+    """A family's y less the baseline's at one place, with its interval over seeds where there is one."""
+
+    difference: float
+    interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyRow:
+    """A family's differences at each place, and last on average."""
+
+    family: str
+    differences: tuple[FamilyDifference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyArm:
+    """An arm's means over seeds, the 95 % interval of y, and the values of every seed (x, then y)."""
+
+    x: float
+    y: float
+    interval: tuple[float, float]
+    seeds: tuple[tuple[float, ...], tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyCurve:
+    """A family's arms in the order of x."""
+
+    family: str
+    arms: tuple[FamilyArm, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedFamilies:
+    """The families' points and differences; no `rows` where the families have no x in common."""
+
+    x: str
+    y: str
+    x_is_setting: bool
+    baseline: str
+    num_seeds: int
+    places: tuple[str, ...]
+    curves: tuple[FamilyCurve, ...]
+    rows: tuple[FamilyRow, ...]
+
+
+def compared_families(studies: SweepStudies) -> ComparedFamilies | None:
+    """Compare the families; None where there are none, or a run of them has no outcome."""
+    families = studies.definition.families
+    if families is None:
+        return None
+    points = _points(studies, families)
+    if any(np.isnan([one.x_WS, one.y_WS]).any() for one in points.values()):
+        return None
+    is_setting = families.x not in studies.definition.outcomes
+    place_PS = _places(families, points, is_setting=is_setting)
+    found = {} if place_PS is None else compare_families(points, families.baseline, place_PS)
+    places = [] if place_PS is None else [f"{place:.3g}" for place in place_PS.mean(axis=1)]
+    return ComparedFamilies(
+        x=families.x,
+        y=families.y,
+        x_is_setting=is_setting,
+        baseline=families.baseline,
+        num_seeds=len(studies.definition.seeds),
+        places=(*places, "on average"),
+        curves=tuple(_curve(family, points[family]) for family in points),
+        rows=tuple(
+            FamilyRow(
+                family=family,
+                differences=tuple(
+                    FamilyDifference(difference=one.difference, interval=one.interval) for one in contrasts
+                ),
+            )
+            for family, contrasts in found.items()
+        ),
+    )
+
+
+def _points(studies: SweepStudies, families: FamiliesConfig) -> dict[str, FamilyPoints]:
+    """The arms of every family; NaN where a run lacks an outcome."""
+    definition = studies.definition
+    outcomes = {
+        name: outcome_values(studies, definition.outcomes[name])
+        for name in {families.x, families.y} & definition.outcomes.keys()
+    }
+
+    def along(name: str, arm: str) -> list[float]:
+        if name not in outcomes:
+            return [float(str(definition.arms[arm][name]))] * len(definition.seeds)
+        found = [outcomes[name].get(arm, {}).get(seed) for seed in definition.seeds]
+        return [np.nan if value is None else value for value in found]
+
+    return {
+        family: FamilyPoints(
+            x_WS=np.array([along(families.x, arm) for arm in arms]),
+            y_WS=np.array([along(families.y, arm) for arm in arms]),
+        )
+        for family, arms in families.members.items()
+    }
+
+
+def _places(
+    families: FamiliesConfig, points: Mapping[str, FamilyPoints], *, is_setting: bool
+) -> Points | None:
+    """Where families are compared [P, S]: at the values that a setting has in all of them, or at shares."""
+    if not is_setting:
+        return places_in_common(list(points.values()), families.shares)
+    shared = set[float].intersection(*(set(one.x_WS[:, 0].tolist()) for one in points.values()))
+    num_seeds = next(iter(points.values())).x_WS.shape[1]
+    return np.repeat(np.array(sorted(shared))[:, None], num_seeds, axis=1) if shared else None
+
+
+def _curve(family: str, points: FamilyPoints) -> FamilyCurve:
+    arms = []
+    for x_S, y_S in zip(points.x_WS.tolist(), points.y_WS.tolist(), strict=True):
+        x, y = mean_over_seeds(x_S), mean_over_seeds(y_S)
+        assert x is not None
+        assert y is not None
+        interval = y.interval() or (y.value, y.value)
+        arms.append(FamilyArm(x=x.value, y=y.value, interval=interval, seeds=(tuple(x_S), tuple(y_S))))
+    return FamilyCurve(family=family, arms=tuple(sorted(arms, key=lambda arm: arm.x)))
