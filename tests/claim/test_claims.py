@@ -11,14 +11,14 @@ import pytest
 import yaml
 
 from atrium.base.errors import ConfigError
+from atrium.claim.computations import COMPUTATIONS
 from atrium.claim.definition import SCALES, Computation
 from atrium.claim.evidence import design, evidence_of_runs
 from atrium.claim.files import claims_of, papers, read_claim, sweep_of
 from atrium.claim.judgement import Evidence, judge, judge_error
+from atrium.claim.page import page
 from atrium.claim.table import COLUMNS, read_table
 from atrium.cli.app import main
-from atrium.cli.claim.computations import COMPUTATIONS
-from atrium.cli.claim.page import page
 from atrium.config.files import conf_folder
 from atrium.runs.curve_outcomes import Fall
 from atrium.stats.estimates import Interval

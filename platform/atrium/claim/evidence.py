@@ -12,8 +12,8 @@ from pathlib import Path
 from atrium.base.errors import ConfigError
 from atrium.base.recorded import read_object
 from atrium.claim.definition import Claim, CurveScore, Scale, ScoreOutcome
-from atrium.claim.files import sweep_of
-from atrium.claim.judgement import Evidence
+from atrium.claim.files import design_of, sweep_of
+from atrium.claim.judgement import Evidence, Judgement, judge
 from atrium.claim.table import read_table
 from atrium.compare.arm_pairs import values_of
 from atrium.compare.curve_contrasts import curve_contrast, curve_value
@@ -38,15 +38,21 @@ class Design:
     """What rows and runs are held to: the sweep of a claim at a scale, and the samples of a problem."""
 
     claim: Claim
+    scale: Scale
     sweep: SweepDefinition
     num_samples: int
+
+    def judge(self, evidence: Evidence) -> Judgement:
+        """Return the word for the evidence, given the power of this design."""
+        is_powered = design_of(self.claim, self.scale).is_powered(len(self.sweep.seeds))
+        return judge(self.claim.expected, evidence, scale=self.scale, is_powered=is_powered)
 
 
 def design(claim: Claim, scale: Scale) -> Design:
     """The design of a claim at a scale, its base composed."""
     sweep = sweep_of(claim, scale)
     config = trial_config(sweep.base, name=sweep.name, runs_dir=sweep.runs_dir, seed=sweep.seeds[0])
-    return Design(claim=claim, sweep=sweep, num_samples=config.evaluation.num_samples)
+    return Design(claim=claim, scale=scale, sweep=sweep, num_samples=config.evaluation.num_samples)
 
 
 def evidence_of(wanted: Design, data: Sequence[Path]) -> Evidence:

@@ -68,7 +68,7 @@ def main_report(argv: list[str]) -> int:
     arguments = parser.parse(argv)
     if arguments.picture and Path(arguments.picture).suffix not in _PICTURES:
         raise ConfigError(f"--picture {arguments.picture}: its ending is {', '.join(_PICTURES)}")
-    from atrium.cli.claim.of_runs import claims_said
+    from atrium.claim.of_runs import claims_said
     from atrium.compare.document import WRITTEN, report_name
 
     with files_explained():

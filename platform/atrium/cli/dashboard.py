@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
 
 
 def _claims_said(folders: Sequence[RunFolder]) -> list[str]:
-    from atrium.cli.claim.of_runs import claims_said  # SciPy, when a report is asked for
+    from atrium.claim.of_runs import claims_said  # SciPy, when a report is asked for
 
     return claims_said(folders)
 

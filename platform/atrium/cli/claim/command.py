@@ -8,8 +8,8 @@ from pathlib import Path
 
 from atrium.base.errors import ConfigError
 from atrium.claim.definition import SCALES
-from atrium.claim.files import claims_of, design_of, find_claim, papers
-from atrium.cli.claim.words import claim_lines
+from atrium.claim.files import claims_of, find_claim, papers
+from atrium.claim.words import claim_lines
 from atrium.cli.parser import CommandParser
 from atrium.config.nearest import suggestion
 
@@ -62,16 +62,10 @@ def _check(argv: Sequence[str]) -> int:
     parser.add_argument("--scale", choices=SCALES, default="paper", help="the design (default: paper)")
     arguments = parser.parse(argv)
     from atrium.claim.evidence import design, evidence_of
-    from atrium.claim.judgement import judge
 
     claim = find_claim(arguments.claim)
     wanted = design(claim, arguments.scale)
-    judged = judge(
-        claim.expected,
-        evidence_of(wanted, arguments.data),
-        scale=arguments.scale,
-        is_powered=design_of(claim, arguments.scale).is_powered(len(wanted.sweep.seeds)),
-    )
+    judged = wanted.judge(evidence_of(wanted, arguments.data))
     sys.stdout.write(f"{claim.title}, scale={arguments.scale}: {judged.word}\n{judged.why}\n")
     return 0
 

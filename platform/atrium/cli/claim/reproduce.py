@@ -20,15 +20,14 @@ from atrium.assemble.shapes import exact_shape
 from atrium.base.atomic import explained, write_json
 from atrium.base.errors import ConfigError
 from atrium.base.recorded import read_object
+from atrium.claim.computations import COMPUTATIONS
 from atrium.claim.definition import Claim, Computation, Scale
 from atrium.claim.evidence import Runs, arm_runs, design, evidence_of_runs
-from atrium.claim.files import design_of, sweep_of
-from atrium.claim.judgement import judge as judged_claim
+from atrium.claim.figures import draw_runs
+from atrium.claim.files import sweep_of
 from atrium.claim.judgement import judge_error
-from atrium.cli.claim.computations import COMPUTATIONS
-from atrium.cli.claim.figures import draw_runs
-from atrium.cli.claim.page import COMPUTED, FOLDER, PAGE, write_page
-from atrium.cli.claim.words import power_words
+from atrium.claim.page import COMPUTED, FOLDER, PAGE, write_page
+from atrium.claim.words import power_words
 from atrium.cli.memory import judge, verdict
 from atrium.cli.sweep.outlook import outlook
 from atrium.cli.sweep.run import run_sweep
@@ -123,8 +122,7 @@ def _computed(claim: Claim, out: Path) -> dict[str, Any]:
 def _judged(claim: Claim, scale: Scale, runs: Runs, out: Path) -> dict[str, Any]:
     wanted = design(claim, scale)
     evidence = evidence_of_runs(wanted, runs)
-    powered = design_of(claim, scale).is_powered(len(wanted.sweep.seeds))
-    judged = judged_claim(claim.expected, evidence, scale=scale, is_powered=powered)
+    judged = wanted.judge(evidence)
     figure = draw_runs(claim, runs, out / FOLDER / f"{claim.paper}-{claim.name}-{scale}.png", _CACHE)
     return {
         "word": judged.word,

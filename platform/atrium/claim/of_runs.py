@@ -8,7 +8,6 @@ from atrium.base.errors import ConfigError
 from atrium.claim.definition import Claim, Computation, Scale
 from atrium.claim.evidence import arm_runs, design, evidence_of_runs
 from atrium.claim.files import claims_of, design_of, papers
-from atrium.claim.judgement import judge
 from atrium.runs.run_folder import RunFolder
 
 
@@ -35,6 +34,5 @@ def _word(claim: Claim, scale: Scale, folders: Sequence[RunFolder]) -> str:
         evidence = evidence_of_runs(wanted, arm_runs(wanted.sweep, folders))
     except ConfigError as error:
         return f"scale={scale}: not told; {error}"
-    is_powered = design_of(claim, scale).is_powered(len(wanted.sweep.seeds))
-    judged = judge(claim.expected, evidence, scale=scale, is_powered=is_powered)
+    judged = wanted.judge(evidence)
     return f"scale={scale}: {judged.word}; {judged.why}"
