@@ -30,8 +30,8 @@ def build_updater(args: argparse.Namespace, policy: Policy) -> PolicyUpdater:
     import torch
 
     from atrium.config.presets import read_preset
+    from atrium.method.objective import Objective
     from atrium.method.reductions import TokenMean
-    from atrium.objective.objective import Objective
     from atrium.train.settings import AdamWSettings
     from atrium.train.update.forward import PolicyForward
     from atrium.train.update.optimizer import PolicyOptimizer

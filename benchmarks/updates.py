@@ -125,8 +125,8 @@ def build_updater(
     import torch
 
     from atrium.config.presets import read_preset
+    from atrium.method.objective import Objective
     from atrium.method.reductions import TokenMean
-    from atrium.objective.objective import Objective
     from atrium.train.settings import AdamWSettings
     from atrium.train.update.compiled_blocks import CompiledBlocks
     from atrium.train.update.forward import PolicyForward

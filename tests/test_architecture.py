@@ -58,17 +58,15 @@ MAY_IMPORT: dict[str, set[str]] = {
         "grading.procedural",
     }
     | SETTINGS,
-    "objective": {"method"},
-    "theory": {"objective", "method", "document"},
+    "theory": {"method", "document"},
     "catalog": {"config.presets", "config.method_files", "method", "document", "peers.trainers"},
-    "peers": {"objective", "method", "config.method_files", "config.files"},
+    "peers": {"method", "config.method_files", "config.files"},
     "stats": set(),
     "grading": set(),
     "data": set(),
     "models": {"data"},
     "engines": {"data", "models", "method.batch", "method.selection"},
     "train": {
-        "objective",
         "method",
         "grading",
         "data",
@@ -109,7 +107,11 @@ NEVER_TORCH = {
 }
 """Packages that load no torch; what executes a part of a method imports it inside functions."""
 WITH_TORCH = {
-    f"atrium.method.{name}" for name in ("diagnostics", "ratio_histogram", "selection", "state_divergences")
+    "atrium.method.diagnostics",
+    "atrium.method.objective",
+    "atrium.method.ratio_histogram",
+    "atrium.method.selection",
+    "atrium.method.state_divergences",
 }
 """The modules of `method` that hold computations alone."""
 
@@ -123,7 +125,7 @@ MAX_LOOP_LINES = 150
 MAX_CODE_LINES: dict[str, int] = {
     "assemble": 2900,
     "atrium": 8,
-    "base": 933,
+    "base": 935,
     "catalog": 360,
     "claim": 715,
     "cli": 3864,
@@ -135,9 +137,8 @@ MAX_CODE_LINES: dict[str, int] = {
     "evaluation": 453,
     "grading": 3707,
     "launch": 658,
-    "method": 1850,
+    "method": 2107,
     "models": 1026,
-    "objective": 257,
     "peers": 591,
     "planning": 292,
     "runs": 2637,
@@ -287,9 +288,9 @@ def test_configuration_settings_grading_comparison_and_the_command_line_load_no_
     assert done.returncode == 0, done.stderr
 
 
-def test_objectives_load_neither_models_nor_composition():
+def test_methods_load_neither_models_nor_composition():
     """A program with a training loop of its own can use them with the versions that it has."""
-    names = [module for module in modules() if part_of(module) in {"objective", "method"}]
+    names = [module for module in modules() if part_of(module) == "method"]
     names += INTERFACE
     code = f"import importlib, sys\nfor name in {names!r}:\n    importlib.import_module(name)\n"
     code += "print({'transformers', 'vllm', 'hydra', 'omegaconf', 'mlflow', 'wandb'} & sys.modules.keys())"

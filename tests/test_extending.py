@@ -18,7 +18,7 @@ from atrium.base.records import Completion, Problem, Verdict
 from atrium.grading.rewards import GradedGroup
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
-FILES = ["triangular", "exponential_gate", "shortest_first", "last_line"]
+FILES = ["triangular", "exponential_gate", "root_length_mean", "shortest_first", "last_line"]
 
 GRADED = """
 import json, sys
@@ -81,6 +81,12 @@ closed, (slope, value) = surrogate.terms(x), surrogate.differentiated(x)
 window = compose(["divergence=./triangular.yaml"]).divergence.window()
 difference = (closed.value_BT - value).abs().max().item()
 print(json.dumps([closed.coefficient_BT.tolist(), slope.tolist(), difference, window.lower, window.upper]))
+
+from atrium.method.reductions import count_totals
+
+reduction = compose(["algorithm=./root_length_mean.yaml"]).algorithm.reduction
+num_tokens, group = torch.tensor([4, 9]), torch.tensor([0, 0])
+print(json.dumps(reduction.row_factor(num_tokens, group, count_totals(num_tokens, group)).tolist()))
 """
 CHANGED = "\n# The same with another digest.\n"
 
@@ -125,8 +131,10 @@ def test_a_verifier_with_its_own_extraction_grades_in_killable_processes(own: Pa
     assert "my_parts.py has changed" in changed
 
 
-def test_a_divergence_is_its_window_and_a_surrogate_its_formula(parts: Path):
-    closed, slope, difference, lower, upper = json.loads(python(parts, "-c", COMPUTED).stdout)
+def test_a_divergence_is_its_window_and_a_surrogate_or_reduction_its_formula(parts: Path):
+    of_tokens, of_rows = python(parts, "-c", COMPUTED).stdout.splitlines()
+    assert json.loads(of_rows) == pytest.approx([1 / (2 * 2), 1 / (3 * 2)], rel=1e-15)
+    closed, slope, difference, lower, upper = json.loads(of_tokens)
     assert slope[0] == pytest.approx(closed[0], rel=1e-12)
     assert closed[0][1] == 2.0  # on policy it is w A
     assert difference == 0.0

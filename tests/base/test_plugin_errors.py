@@ -57,6 +57,20 @@ def test_error_of_a_plugin_through_library_code_names_the_plugins_last_line(plug
         json.loads("1", parse_int=lambda text: plugin["helper"](0))
 
 
+def test_plugin_for_modules_of_another_version_is_refused_in_one_line_that_says_where_to_look(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(plugins, "_SETTINGS", "not loaded")
+    path = tmp_path / "earlier.py"
+    path.write_text("import math\nfrom atrium.objective.surrogates import terms\n")
+    with pytest.raises(ConfigError) as raised:
+        plugins._run(plugins.Plugin(name="earlier.py", sha256="0", path=path, source=path.read_bytes()), "it")
+    assert str(raised.value) == (
+        "it, line 2: ModuleNotFoundError: No module named 'atrium.objective'; "
+        "docs/extending.md names the modules of this version"
+    )
+
+
 def test_other_errors_stay_as_they_are():
     with pytest.raises(ZeroDivisionError), plugins.explained():
         _ = 1 // 0

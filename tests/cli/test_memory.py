@@ -16,11 +16,11 @@ from atrium.cli import main
 from atrium.config.compose import compose
 from atrium.engines.collate import RolloutRows
 from atrium.method.batch import Batch
+from atrium.method.objective import ObjectiveState
 from atrium.models.architecture import random_shape
 from atrium.models.lora import add_lora
 from atrium.models.policy import build_random_policy, write_policy
 from atrium.models.tiny import build_tiny_policy, build_tokenizer
-from atrium.objective.objective import ObjectiveState
 from atrium.planning import memory
 from atrium.planning.memory import (
     TrainerDemand,

@@ -15,8 +15,8 @@ from atrium.config.presets import divergence_from
 from atrium.method.algorithm import Algorithm
 from atrium.method.batch import Batch, PolicyTokens
 from atrium.method.method import Method
+from atrium.method.objective import Objective
 from atrium.method.regularizers import Regularizer
-from atrium.objective.objective import Objective
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 PRESETS = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml"))

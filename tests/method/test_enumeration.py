@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from atrium.method.advantages import Advantage
+from atrium.method.objective import Objective
 from atrium.method.reductions import GroupUnbiasedTokenSum
 from atrium.method.regularizers import KLPenalty
 from atrium.method.surrogates import ImplicitRewardRegression
-from atrium.objective.objective import Objective
 from atrium.theory.expectations import enumerated, group_loss, unclipped
 from atrium.theory.testbed import Tabular, kl, relative_error
 

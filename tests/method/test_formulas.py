@@ -13,11 +13,11 @@ import torch
 
 from atrium.base.section import Positive
 from atrium.method.divergences import Divergence, ExplicitWindow
+from atrium.method.objective import Objective
 from atrium.method.regions import Region
 from atrium.method.surrogates import Clip, Quadratic, SoftGate, Surrogate
 from atrium.method.terms import SurrogateInputs, choose
 from atrium.method.windows import Window
-from atrium.objective.objective import Objective
 
 MINE = '''
 from typing import ClassVar, Literal

@@ -10,8 +10,8 @@ import torch
 
 from atrium.base import metrics
 from atrium.method.needs import Needs
+from atrium.method.objective import Objective, ObjectiveState
 from atrium.method.regularizers import EntropyBonus, Regularizer
-from atrium.objective.objective import Objective, ObjectiveState
 
 
 def needs_of(compose_method, name, *overrides):

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from atrium.method.batch import PolicyTokens
+from atrium.method.objective import Objective
 from atrium.method.regularizers import Regularizer
-from atrium.objective.objective import Objective
 
 REGRESSION = "implicit_reward_regression"
 

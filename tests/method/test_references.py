@@ -8,8 +8,8 @@ from dataclasses import asdict
 import pytest
 
 from atrium.base import metrics
+from atrium.method.objective import ObjectiveState
 from atrium.method.references import Reference, ReferenceState
-from atrium.objective.objective import ObjectiveState
 
 
 def followed(rule, token_kls):

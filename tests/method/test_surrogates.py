@@ -19,12 +19,12 @@ from atrium.method.algorithm import Algorithm, OnPolicy
 from atrium.method.batch import Batch, PolicyTokens
 from atrium.method.divergences import Divergence, ExplicitWindow
 from atrium.method.method import Method
+from atrium.method.objective import Objective
 from atrium.method.ratios import Ratio, Ratios, WeightRatio
 from atrium.method.reductions import SequenceMeanTokenMean, SequenceMeanTokenSum
 from atrium.method.regions import Region
 from atrium.method.regularizers import KLPenalty, Regularizer
 from atrium.method.surrogates import Surrogate
-from atrium.objective.objective import Objective
 
 LOWER, UPPER = 0.8, 1.28
 WINDOW = ExplicitWindow(lower=LOWER, upper=UPPER)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from atrium.method.batch import Batch, local_sum
+from atrium.method.objective import Objective
 from atrium.method.regularizers import Regularizer
 from atrium.method.selection import largest, uniform
 from atrium.method.token_weights import (
@@ -20,7 +21,6 @@ from atrium.method.token_weights import (
     TopCovariancePenalty,
     TopEntropy,
 )
-from atrium.objective.objective import Objective
 
 
 def inputs_of(case, advantage_BT, dropped_BT=None):

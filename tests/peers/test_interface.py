@@ -16,8 +16,8 @@ import torch
 import atrium
 from atrium.base.errors import ConfigError
 from atrium.config.presets import read_preset
+from atrium.method.objective import Objective
 from atrium.method.reductions import Totals, count_totals
-from atrium.objective.objective import Objective
 from atrium.peers.interface import LoadedMethod, load_method
 
 REPOSITORY = Path(__file__).resolve().parents[2]

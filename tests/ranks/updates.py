@@ -19,8 +19,8 @@ from tests.train.conftest import OPTIMIZER, exact_model, random_groups, rows_of
 
 from atrium.base.metrics import is_repeatable
 from atrium.config.compose import compose, from_json, to_json
+from atrium.method.objective import Objective
 from atrium.models.shards import full_tensor, local_tensor
-from atrium.objective.objective import Objective
 from atrium.train.guard.faults import FaultHandling
 from atrium.train.measure.measurements import Measurements
 from atrium.train.update.divergence_meter import meter_of

@@ -10,7 +10,7 @@ from tests.theory.conftest import shipped
 
 from atrium.config.presets import names, read_preset
 from atrium.method.divergences import ExplicitWindow
-from atrium.objective.objective import Objective
+from atrium.method.objective import Objective
 from atrium.theory.findings import named_objective
 from atrium.theory.gradients import NamedObjective, coefficient_curves, equivalence
 

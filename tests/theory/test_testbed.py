@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.theory.conftest import shipped
 
-from atrium.objective.objective import Objective
+from atrium.method.objective import Objective
 from atrium.theory.testbed import Tabular, batch_of, kl, relative_error, tokens_of, total_variation
 
 

@@ -24,10 +24,10 @@ from atrium.base.records import (
 )
 from atrium.config.compose import compose
 from atrium.engines.collate import collate
+from atrium.method.objective import Objective
 from atrium.models.policy import build_random_policy
 from atrium.models.settings import TOKENS, TinySettings
 from atrium.models.tiny import build_tiny_policy, build_tokenizer
-from atrium.objective.objective import Objective
 from atrium.train.measure.measurements import Measurements
 from atrium.train.settings import AdamWSettings
 from atrium.train.update.forward import PolicyForward

@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from atrium.base.errors import CheckpointError
+from atrium.method.objective import ObjectiveState
 from atrium.models.policy import write_policy
-from atrium.objective.objective import ObjectiveState
 from atrium.train.checkpoint import checkpoint as module
 from atrium.train.checkpoint.checkpoint import (
     CheckpointStore,

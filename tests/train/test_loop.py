@@ -20,9 +20,9 @@ from atrium.engines.engine import SamplingParams
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier
 from atrium.method.groups import GroupFilter
+from atrium.method.objective import ObjectiveState
 from atrium.method.references import ReferenceState
 from atrium.models.policy import write_policy
-from atrium.objective.objective import ObjectiveState
 from atrium.runs.listener import Listener
 from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState, latest_checkpoint
 from atrium.train.checkpoint.group_records import bytes_of_groups, groups_of_bytes

@@ -14,6 +14,7 @@ from atrium.assemble.engines import check_model
 from atrium.base.errors import CheckpointError
 from atrium.config.schema import RunConfig
 from atrium.method.checks import compares_numerics
+from atrium.method.objective import Objective
 from atrium.models.lora import (
     ADAPTER_FOLDER,
     add_lora,
@@ -26,7 +27,6 @@ from atrium.models.policy import Policy, build_random_policy, load_policy
 from atrium.models.settings import HubModelSettings, TinyModelSettings
 from atrium.models.tiny import build_tokenizer
 from atrium.models.warmup import warmed_up_policy
-from atrium.objective.objective import Objective
 from atrium.planning.devices import peak_flops
 from atrium.runs.listener import Listener
 from atrium.train.guard.faults import FaultHandling

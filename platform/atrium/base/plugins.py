@@ -236,4 +236,6 @@ def _failed(said: str, error: BaseException, path: str) -> ConfigError:
     if line is None and frames:
         line = frames[-1].lineno
     where = f", line {line}" if line else ""
-    return ConfigError(f"{said}{where}: {type(error).__name__}: {error}")
+    is_moved = isinstance(error, ImportError) and str(error.name).startswith("atrium.")
+    remedy = "; docs/extending.md names the modules of this version" if is_moved else ""
+    return ConfigError(f"{said}{where}: {type(error).__name__}: {error}{remedy}")

@@ -17,8 +17,8 @@ from atrium.config.method_files import read_method
 from atrium.method.batch import Batch, PolicyTokens, Sum, local_sum
 from atrium.method.method import Method
 from atrium.method.needs import Needs
+from atrium.method.objective import LossOutput, Objective, Prepared
 from atrium.method.reductions import Totals
-from atrium.objective.objective import LossOutput, Objective, Prepared
 from atrium.peers.trainers import OWN_LOOP, UNKNOWN_USE
 
 

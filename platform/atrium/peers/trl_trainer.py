@@ -27,9 +27,9 @@ from atrium.base.errors import ConfigError
 from atrium.base.metrics import ABSTAINED_FRAC, Reduction
 from atrium.base.seeding import derive_seed
 from atrium.method.needs import Use
+from atrium.method.objective import LossOutput, Prepared
 from atrium.method.reductions import Totals
 from atrium.method.selection import keyed_anew
-from atrium.objective.objective import LossOutput, Prepared
 from atrium.peers.interface import LoadedMethod, Tensors, load_method
 from atrium.peers.trainers import TRL, wants
 

@@ -32,6 +32,7 @@ from verl.workers.utils import losses
 from atrium.base import metrics
 from atrium.base.errors import ConfigError
 from atrium.config.files import conf_folder, read_groups, read_yaml
+from atrium.method.objective import LossOutput
 from atrium.method.reductions import (
     Reduction,
     SequenceMeanTokenMean,
@@ -40,7 +41,6 @@ from atrium.method.reductions import (
     Totals,
     count_totals,
 )
-from atrium.objective.objective import LossOutput
 from atrium.peers.interface import LoadedMethod, Tensors, load_method
 from atrium.peers.trainers import VERL, wants
 

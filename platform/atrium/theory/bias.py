@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from atrium.method.advantages import Advantage
+from atrium.method.objective import Objective
 from atrium.method.regularizers import Estimator, KLCorrection, KLPenalty
-from atrium.objective.objective import Objective
 from atrium.theory.expectations import enumerated, expected_gradient, group_loss
 from atrium.theory.gradients import NamedObjective
 from atrium.theory.results import EstimatorBias, Faithfulness

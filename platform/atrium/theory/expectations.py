@@ -19,11 +19,11 @@ from atrium.method.algorithm import Algorithm, OnPolicy
 from atrium.method.batch import Batch, PolicyTokens
 from atrium.method.divergences import NoDivergence
 from atrium.method.method import Method
+from atrium.method.objective import Objective, Prepared
 from atrium.method.ratios import Level, Ratios, WeightRatio
 from atrium.method.reductions import SequenceMeanTokenSum
 from atrium.method.regularizers import KLPenalty, Regularizer
 from atrium.method.surrogates import NoSurrogate
-from atrium.objective.objective import Objective, Prepared
 from atrium.theory.testbed import Tabular, batch_of, tokens_of
 
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from atrium.method.divergences import AlphaDivergence, BudgetDivergence
 from atrium.method.method import Method
-from atrium.objective.objective import Objective
+from atrium.method.objective import Objective
 from atrium.theory.bias import estimator_biases, faithfulness
 from atrium.theory.gradients import NamedObjective, coefficient_curves, equivalence
 from atrium.theory.implicit_reward import regression_findings

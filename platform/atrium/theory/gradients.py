@@ -16,10 +16,10 @@ from torch import Tensor
 
 from atrium.method.batch import Batch, PolicyTokens
 from atrium.method.divergences import StateDivergence, TopKDivergence
+from atrium.method.objective import LossOutput, Objective, Prepared
 from atrium.method.regions import Region, RegionInputs
 from atrium.method.surrogates import Clip
 from atrium.method.token_weights import AllTokens
-from atrium.objective.objective import LossOutput, Objective, Prepared
 from atrium.theory.results import CoefficientCurves, Equivalence
 
 PROBABILITY = 0.2

@@ -13,8 +13,8 @@ from dataclasses import replace
 import torch
 
 from atrium.method.method import Method
+from atrium.method.objective import Objective
 from atrium.method.regularizers import Regularizer
-from atrium.objective.objective import Objective
 from atrium.theory.expectations import expected_gradient
 from atrium.theory.results import FormGradient
 from atrium.theory.testbed import Tabular, kl, relative_error

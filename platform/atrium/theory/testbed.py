@@ -15,8 +15,8 @@ from torch import Tensor
 
 from atrium.method.batch import Batch, PolicyTokens
 from atrium.method.divergences import StateDivergence, TopKDivergence
+from atrium.method.objective import Objective
 from atrium.method.state_divergences import STATE_DIVERGENCES, top_tokens, with_rest
-from atrium.objective.objective import Objective
 
 
 @dataclass(frozen=True)

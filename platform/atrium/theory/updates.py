@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from atrium.objective.objective import Objective
+from atrium.method.objective import Objective
 from atrium.theory.gradients import NamedObjective
 from atrium.theory.results import Numbers, UpdateCourse
 from atrium.theory.testbed import Tabular, batch_of, kl, tokens_of, total_variation

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from atrium.base.errors import CheckpointError
-from atrium.objective.objective import ObjectiveState
+from atrium.method.objective import ObjectiveState
 from atrium.train.checkpoint.checkpoint_files import (
     DIGESTS,
     FORMAT_VERSION,

@@ -21,8 +21,8 @@ from atrium.base.errors import DataError, TrainingDivergedError
 from atrium.base.plain_files import read_plain
 from atrium.engines.collate import RolloutRows
 from atrium.method.batch import Batch
+from atrium.method.objective import ObjectiveState
 from atrium.models.shards import local_tensor
-from atrium.objective.objective import ObjectiveState
 
 MAX_SAVED = 20
 """Minibatches that are kept of one run; what is skipped beyond them is only counted."""

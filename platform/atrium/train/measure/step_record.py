@@ -13,7 +13,7 @@ from atrium.base import metrics
 from atrium.engines.collate import RolloutRows
 from atrium.method.batch import PolicyTokens
 from atrium.method.diagnostics import Sums
-from atrium.objective.objective import LossOutput
+from atrium.method.objective import LossOutput
 from atrium.train.measure.clock import Span
 from atrium.train.measure.flops import ModelFlops
 from atrium.train.measure.measurements import Measurements

@@ -13,7 +13,7 @@ from safetensors.numpy import load, save
 from atrium.base.records import RolloutGroup, TokenTrace
 from atrium.engines.collate import RolloutRows
 from atrium.method.batch import Batch, PolicyTokens
-from atrium.objective.objective import LossOutput
+from atrium.method.objective import LossOutput
 from atrium.train.ranks.ranks import Ranks
 
 

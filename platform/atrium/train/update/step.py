@@ -11,8 +11,8 @@ from torch import Tensor
 from atrium.base import metrics
 from atrium.engines.collate import RolloutRows
 from atrium.method.diagnostics import kl_k3
+from atrium.method.objective import ObjectiveState
 from atrium.method.ratios import bounded
-from atrium.objective.objective import ObjectiveState
 from atrium.train.guard.faults import (
     NO_FAULTS,
     FaultHandling,

@@ -22,8 +22,8 @@ from atrium.base.errors import CheckpointError
 from atrium.base.seeding import derive_seed
 from atrium.engines.collate import RolloutRows, on_device
 from atrium.method.batch import Batch, PolicyTokens
+from atrium.method.objective import Objective, ObjectiveState, Prepared
 from atrium.method.selection import keyed_anew
-from atrium.objective.objective import Objective, ObjectiveState, Prepared
 from atrium.train.guard.out_of_memory import MicroBatchBudget, memory_explained
 from atrium.train.measure.step_record import StepRecord
 from atrium.train.update.forward import PolicyForward

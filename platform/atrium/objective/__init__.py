@@ -1,1 +1,0 @@
-"""The axes of an RLVR objective and their composition; pure functions of tensors."""
