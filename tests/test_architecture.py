@@ -143,7 +143,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "planning": 292,
     "runs": 2637,
     "stats": 692,
-    "sweep": 2630,
+    "sweep": 2625,
     "theory": 1036,
     "train": 3631,
     "views": 1117,

@@ -167,12 +167,12 @@ def _contrast_sentences(found: PlannedContrasts) -> Iterator[Sentence]:
 
 def _family_sentences(found: ComparedFamilies) -> Iterator[Sentence]:
     """What may be said of each family, on average over the places."""
-    if not found.rows:
+    if not found.differences:
         text = f"the families have no {found.x} in common, so that nothing compares them"
         yield Sentence(text, "warning", key="family")
-    for row in found.rows:
-        average = row.differences[-1]
-        text = f"{found.y} of {row.family} and {found.baseline} at equal {found.x}, on average"
+    for family, differences in found.differences.items():
+        average = differences[-1]
+        text = f"{found.y} of {family} and {found.baseline} at equal {found.x}, on average"
         difference = difference_text(average.difference, average.interval)
         if average.interval is None:
             text += f": {difference}, without an interval"
@@ -181,7 +181,7 @@ def _family_sentences(found: ComparedFamilies) -> Iterator[Sentence]:
             text += f": not distinguishable; a difference above {most:.3g} is excluded"
         else:
             text += f" differ by {difference}"
-        yield Sentence(text, key=f"family/{row.family}")
+        yield Sentence(text, key=f"family/{family}")
 
 
 def contrast_table(found: PlannedContrasts, outcome: str) -> Table:
@@ -227,11 +227,11 @@ def family_table(found: ComparedFamilies) -> Table:
     """A row per family: its difference from the baseline at each place."""
     return Table(
         title=f"{found.y} at equal {found.x}, less that of {found.baseline}: mean and interval over "
-        f"{found.num_seeds} seeds, together over {len(found.rows)} families at each place",
+        f"{found.num_seeds} seeds, together over {len(found.differences)} families at each place",
         columns=tuple(map(Column, ("family", *found.places))),
         rows=tuple(
-            Row((row.family, *(difference_text(one.difference, one.interval) for one in row.differences)))
-            for row in found.rows
+            Row((family, *(difference_text(one.difference, one.interval) for one in differences)))
+            for family, differences in found.differences.items()
         ),
     )
 

@@ -5,32 +5,17 @@ Axes: W arms of a family, S seeds, P places.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from atrium.compare.curve_contrasts import CurveContrast
 from atrium.compare.families import FamilyPoints, Points, compare_families, places_in_common
 from atrium.sweep.contrasts import outcome_values
 from atrium.sweep.definition import FamiliesConfig
 from atrium.sweep.results import mean_over_seeds
 from atrium.sweep.study import SweepStudies
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FamilyDifference:
-    """A family's y less the baseline's at one place, with its interval over seeds where there is one."""
-
-    difference: float
-    interval: tuple[float, float] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FamilyRow:
-    """A family's differences at each place, and last on average."""
-
-    family: str
-    differences: tuple[FamilyDifference, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +38,10 @@ class FamilyCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedFamilies:
-    """The families' points and differences; no `rows` where the families have no x in common."""
+    """The families' points, and each one's differences from the baseline at each place and on average.
+
+    `differences` is empty where the families have no x in common.
+    """
 
     x: str
     y: str
@@ -62,7 +50,7 @@ class ComparedFamilies:
     num_seeds: int
     places: tuple[str, ...]
     curves: tuple[FamilyCurve, ...]
-    rows: tuple[FamilyRow, ...]
+    differences: Mapping[str, Sequence[CurveContrast]]
 
 
 def compared_families(studies: SweepStudies) -> ComparedFamilies | None:
@@ -85,15 +73,7 @@ def compared_families(studies: SweepStudies) -> ComparedFamilies | None:
         num_seeds=len(studies.definition.seeds),
         places=(*places, "on average"),
         curves=tuple(_curve(family, points[family]) for family in points),
-        rows=tuple(
-            FamilyRow(
-                family=family,
-                differences=tuple(
-                    FamilyDifference(difference=one.difference, interval=one.interval) for one in contrasts
-                ),
-            )
-            for family, contrasts in found.items()
-        ),
+        differences=found,
     )
 
 

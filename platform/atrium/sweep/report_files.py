@@ -55,6 +55,12 @@ def report_record(report: SweepReport) -> dict[str, Any]:
         for row, given in zip(contrasts["rows"], report.contrasts.rows, strict=True):
             row["predicted"] = given.predicted and given.predicted.model_dump()
             row["cells"] = contrast_cells(given)
+    if report.families is not None:
+        rows = record["families"].setdefault("rows", [])
+        for family, found in report.families.differences.items():
+            differences = [{"difference": one.difference, "interval": one.interval} for one in found]
+            rows.append({"family": family, "differences": differences})
+        del record["families"]["differences"]
     said = [one.text for one in sentences(report)]
     return {"format_version": 1, **found, **record, "sentences": said}
 
