@@ -57,8 +57,8 @@ def report_record(report: SweepReport) -> dict[str, Any]:
             row["cells"] = contrast_cells(given)
     if report.families is not None:
         rows = record["families"].setdefault("rows", [])
-        for family, found in report.families.differences.items():
-            differences = [{"difference": one.difference, "interval": one.interval} for one in found]
+        for family, contrasts in report.families.differences.items():
+            differences = [{"difference": one.difference, "interval": one.interval} for one in contrasts]
             rows.append({"family": family, "differences": differences})
         del record["families"]["differences"]
     said = [one.text for one in sentences(report)]
