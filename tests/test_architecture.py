@@ -79,7 +79,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "planning": {"models.shape"},
     "runs": {"document", "method"} | SETTINGS,
     "sweep": {"compare", "config", "document", "method", "stats"} | RUN_FOLDER,
-    "claim": {"compare", "config", "document", "method", "stats", "sweep", "theory"} | RUN_FOLDER,
+    "claim": {"catalog", "compare", "config", "document", "method", "stats", "sweep", "theory"} | RUN_FOLDER,
     "launch": RUN_FOLDER,
     "compare": {"config.presets", "document", "method", "stats", "theory.results", "views"} | RUN_FOLDER,
     "views": {"document", "runs"},
@@ -123,16 +123,16 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 MAX_LOOP_LINES = 150
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 2900,
+    "assemble": 2906,
     "atrium": 8,
     "base": 935,
-    "catalog": 360,
-    "claim": 715,
-    "cli": 3864,
-    "compare": 5546,
+    "catalog": 469,
+    "claim": 745,
+    "cli": 3847,
+    "compare": 5155,
     "config": 1952,
     "data": 1544,
-    "document": 278,
+    "document": 284,
     "engines": 2980,
     "evaluation": 453,
     "grading": 3707,
@@ -143,10 +143,10 @@ MAX_CODE_LINES: dict[str, int] = {
     "planning": 292,
     "runs": 2637,
     "stats": 692,
-    "sweep": 2625,
-    "theory": 1036,
+    "sweep": 2620,
+    "theory": 1205,
     "train": 3631,
-    "views": 1117,
+    "views": 1120,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.
 

@@ -20,6 +20,7 @@ from atrium.assemble.dry_run import try_grader
 from atrium.assemble.engines import check_model
 from atrium.assemble.fitting import changed
 from atrium.assemble.graders import BenchmarkGraders, build_grader, grader_version
+from atrium.assemble.pictures import draw_evaluation
 from atrium.assemble.policies import build_policy, copy_out_of_mmap
 from atrium.assemble.prepared import loading_for, tokenizer_of
 from atrium.assemble.prompts import checked_encoder, prompt_hashes
@@ -29,7 +30,6 @@ from atrium.assemble.task import evaluated_benchmark, require_same_data
 from atrium.base.errors import ConfigError, Interrupted
 from atrium.base.processes import END_SIGNALS, stop_requests
 from atrium.base.records import BenchmarkResult, EvaluatedSample, Problem, TokenIds
-from atrium.compare.figures.pass_at_k import draw_pass_at_k
 from atrium.config.dates import dated
 from atrium.config.evaluation import EvaluationSettings
 from atrium.config.schema import RunConfig
@@ -71,7 +71,7 @@ def run_evaluation(
         record=settings.as_record(),
         resume=resume,
         mirrors=(),
-        draw=draw_pass_at_k,
+        draw=draw_evaluation,
         conclude=lambda folder: None,  # the command prints the scores
     )
     lines: list[str] = []

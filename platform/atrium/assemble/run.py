@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from atrium.assemble.pictures import draw_run
 from atrium.assemble.ranks import agreed_folder, explained_by, restore_and_truncate
 from atrium.base import plugins
 from atrium.base.recorded import read_object
 from atrium.base.watchdog import on_hang
-from atrium.compare.figures.runs import draw_figures
 from atrium.config.schema import RunConfig
 from atrium.engines.engine import EngineFacts
 from atrium.launch.rank_logs import rank_log
@@ -108,7 +108,7 @@ def training_request(config: RunConfig) -> RunRequest:
         record=config.as_record(),
         resume=config.resume,
         mirrors=config.tracking.mirrors,
-        draw=draw_figures,
+        draw=draw_run,
         conclude=print_summary,
     )
 

@@ -1,19 +1,26 @@
-"""What claims about formulas are held to: each computation gives its largest error and draws its figure."""
+"""What claims about formulas are held to: each computation gives its largest error and its figure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from scipy.special import lambertw
 from scipy.stats import t
 
-from atrium.compare.figures import methods as figures
-from atrium.compare.figures.windows import BudgetedDivergence, draw_windows
+from atrium.catalog.window_figures import BudgetedDivergence, windows_picture
 from atrium.config.presets import read_preset
+from atrium.document.document import Picture
 from atrium.method.windows import DIVERGENCES, Window
+from atrium.theory.figures import (
+    bias_picture,
+    entropy_picture,
+    gradient_picture,
+    moved_mass_picture,
+    regression_picture,
+    window_picture,
+)
 from atrium.theory.findings import Findings, find
 from atrium.theory.implicit_reward import regression_findings
 from atrium.theory.preferences import preference_optima
@@ -36,10 +43,10 @@ class Computed:
 
     error: float | None
     words: str
-    figure: Path | None
+    figure: Picture | None
 
 
-def gradient_of_the_clip(folder: Path, cache_dir: Path) -> Computed:
+def gradient_of_the_clip() -> Computed:
     """Theorem 4.1: each method's token gradient against that of the general surrogate and of PPO's clip."""
     found = _theory("gradients")
     errors = [max(one.general_error, one.window_error or 0.0) for one in found.equivalences]
@@ -47,11 +54,11 @@ def gradient_of_the_clip(folder: Path, cache_dir: Path) -> Computed:
     return Computed(
         error=max(errors),
         words=f"{', '.join(METHODS)} on {num_tokens} random tokens each",
-        figure=figures.draw_gradients(found.curves, folder, cache_dir)[0],
+        figure=gradient_picture(found.curves),
     )
 
 
-def window_of_kl3(folder: Path, cache_dir: Path) -> Computed:
+def window_of_kl3() -> Computed:
     """Theorem 4.2: l and u as Atrium finds them against Lambert's W; infinite where not wider above."""
     deltas = np.geomspace(1e-4, 1.0, 200)
     errors = []
@@ -64,11 +71,11 @@ def window_of_kl3(folder: Path, cache_dir: Path) -> Computed:
     return Computed(
         error=float(max(errors)),
         words=f"{len(deltas)} budgets from {deltas[0]:g} to {deltas[-1]:g}, all wider above",
-        figure=figures.draw_method_windows(windows, folder, cache_dir)[0],
+        figure=window_picture(windows),
     )
 
 
-def constraint_of_kl3(folder: Path, cache_dir: Path) -> Computed:
+def constraint_of_kl3() -> Computed:
     """Figure 1: the share of ratios at which KL3 <= delta and l <= w <= u disagree."""
     ratios = np.linspace(0.3, 2.5, 22_001)
     wrong = [
@@ -82,41 +89,40 @@ def constraint_of_kl3(folder: Path, cache_dir: Path) -> Computed:
     return Computed(
         error=float(np.mean(wrong)),
         words=f"{len(ratios)} ratios for each of {len(_BUDGETS)} budgets",
-        figure=draw_windows(panels, folder, cache_dir)[0],
+        figure=windows_picture(panels),
     )
 
 
-def mass_moved_by_updates(folder: Path, cache_dir: Path) -> Computed:
+def mass_moved_by_updates() -> Computed:
     """Beside Theorem 5.1: the probability that moves into likely completions, by method."""
     found = _theory("updates")
     moved = [f"{one.name} {_mean(one.final_mass_S, 100.0, 2)}" for one in found.courses[_TRUE]]
     words = (
         f"points of probability moved into completions above {found.bin_edges[-2]:.0%}: {', '.join(moved)}"
     )
-    drawn = figures.draw_moved_mass(found.courses, found.bin_edges, folder, cache_dir)
-    return Computed(error=None, words=f"{_BATCHES}; {words}", figure=drawn[0])
+    drawn = moved_mass_picture(found.courses, found.bin_edges)
+    return Computed(error=None, words=f"{_BATCHES}; {words}", figure=drawn)
 
 
-def entropy_moved_by_updates(folder: Path, cache_dir: Path) -> Computed:
+def entropy_moved_by_updates() -> Computed:
     """Beside Theorem 5.2: the change of entropy, by method."""
     found = _theory("updates")
     moved = [f"{one.name} {_mean(one.final_entropy_S, 1.0, 4)}" for one in found.courses[_TRUE]]
     words = f"nats per completion: {', '.join(moved)}"
-    drawn = figures.draw_entropy_change(found.courses, folder, cache_dir)
-    return Computed(error=None, words=f"{_BATCHES}; {words}", figure=drawn[0])
+    return Computed(error=None, words=f"{_BATCHES}; {words}", figure=entropy_picture(found.courses))
 
 
-def optimum_from_any_start(folder: Path, cache_dir: Path) -> Computed:
+def optimum_from_any_start() -> Computed:
     """GVPO, Theorem 1: how far from pi' exp(R / beta) / Z minimising its loss ends, by start."""
     found = regression_findings()
     return Computed(
         error=max(found.start_errors),
         words=f"{len(found.start_errors)} random starts of a tabular policy; in probability",
-        figure=figures.draw_regression(found, folder, cache_dir)[0],
+        figure=regression_picture(found),
     )
 
 
-def optimum_under_any_sampler(folder: Path, cache_dir: Path) -> Computed:
+def optimum_under_any_sampler() -> Computed:
     """GVPO, Theorem 2: the same by sampler, beside an objective whose optimum moves."""
     found = regression_findings()
     ours = [one.max_difference for one in found.optima if one.objective == "GVPO"]
@@ -124,11 +130,11 @@ def optimum_under_any_sampler(folder: Path, cache_dir: Path) -> Computed:
     return Computed(
         error=max(ours),
         words=f"{len(ours)} samplers; the optimum of weighted reward with a KL moves by up to {theirs:.2g}",
-        figure=figures.draw_regression(found, folder, cache_dir)[0],
+        figure=regression_picture(found),
     )
 
 
-def optima_of_preferences(folder: Path, cache_dir: Path) -> Computed:
+def optima_of_preferences() -> Computed:
     """DPO and GVPO on data that cover two of three answers, or all: the errors of the optima they find.
 
     The error is the largest with full coverage, or the largest difference between the methods without it.
@@ -145,18 +151,18 @@ def optima_of_preferences(folder: Path, cache_dir: Path) -> Computed:
     )
 
 
-def optimum_after_steps(folder: Path, cache_dir: Path) -> Computed:
+def optimum_after_steps() -> Computed:
     """GVPO, Theorem 3: the distance after n steps from pi' exp(n R / beta) / Z, the largest over n."""
     found = regression_findings()
     distances = ", ".join(f"{kl:.3f}" for kl in found.steps.kl)
     return Computed(
         error=max(found.steps.max_difference),
         words=f"{len(found.steps.kl)} steps, whose KL from the first policy grows as {distances} nats",
-        figure=figures.draw_regression(found, folder, cache_dir)[0],
+        figure=regression_picture(found),
     )
 
 
-def gradient_of_forms(folder: Path, cache_dir: Path) -> Computed:
+def gradient_of_forms() -> Computed:
     """RPG: each form's gradient against the derivative of E[R] - beta KL, for one decision."""
     methods = [read_preset(f"{form}_unclipped").method for form in _FORMS]
     found = form_gradients(methods)
@@ -168,7 +174,7 @@ def gradient_of_forms(folder: Path, cache_dir: Path) -> Computed:
     )
 
 
-def correction_of_the_kl(folder: Path, cache_dir: Path) -> Computed:
+def correction_of_the_kl() -> Computed:
     """RPG: the gradient of k3 with its importance weight against that of the KL, over whole sequences."""
     found = _theory("bias", ("grpo_kl", "grpo_kl_corrected"))
     exact = [one.sequence_error for one in found.biases if one.name == "w k3"]
@@ -177,7 +183,7 @@ def correction_of_the_kl(folder: Path, cache_dir: Path) -> Computed:
     return Computed(
         error=max(exact),
         words=f"without the weight up to {without:.0%}; with it but summed over tokens up to {by_token:.0%}",
-        figure=figures.draw_bias(found.biases, found.faithfulness, folder, cache_dir)[0],
+        figure=bias_picture(found.biases, found.faithfulness),
     )
 
 
@@ -197,7 +203,7 @@ def _holds(window: Window, ratio: float) -> bool:
     return window.lower <= ratio <= window.upper
 
 
-COMPUTATIONS: Mapping[str, Callable[[Path, Path], Computed]] = {
+COMPUTATIONS: Mapping[str, Callable[[], Computed]] = {
     function.__name__: function
     for function in (
         gradient_of_the_clip,
@@ -213,4 +219,4 @@ COMPUTATIONS: Mapping[str, Callable[[Path, Path], Computed]] = {
         correction_of_the_kl,
     )
 }
-"""By the name that claims give them; each draws into a folder, with a folder for matplotlib's caches."""
+"""By the name that claims give them."""

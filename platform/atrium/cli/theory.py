@@ -6,15 +6,10 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from atrium.cli.parser import CommandParser, draw
-from atrium.compare.figures import methods as figures
 from atrium.config.method_files import resolve_preset
 from atrium.views.terminal import print_document, print_json, standard_output
-
-if TYPE_CHECKING:
-    from atrium.theory.findings import Findings
 
 DEFAULT = ("grpo", "clip_higher", "atr", "cispo", "sapo", "gvpo")
 """Plain clipping, a wider one, KL3, a clipped weight, a soft gate, a regression."""
@@ -53,7 +48,9 @@ def main(argv: Sequence[str]) -> int:
 
     # They import torch, after every mistake has been found.
     from atrium.theory.document import theory_document
+    from atrium.theory.figures import pictures
     from atrium.theory.findings import find
+    from atrium.views.figures.sheet import save
 
     findings = find(methods, parts, num_seeds=arguments.seeds)
     if arguments.json:
@@ -61,20 +58,5 @@ def main(argv: Sequence[str]) -> int:
     else:
         print_document(standard_output(), theory_document(findings))
         sys.stdout.flush()
-    draw(arguments, lambda folder: _draw(findings, folder))
+    draw(arguments, lambda folder: save(pictures(findings), folder, _CACHE))
     return 0
-
-
-def _draw(findings: Findings, folder: Path) -> list[Path]:
-    drawn: list[figures.Paths] = []
-    if findings.curves:
-        drawn.append(figures.draw_gradients(findings.curves, folder, _CACHE))
-    if findings.windows:
-        drawn.append(figures.draw_method_windows(findings.windows, folder, _CACHE))
-    if findings.courses:
-        drawn.append(figures.draw_updates(findings.courses, findings.bin_edges, folder, _CACHE))
-    if findings.biases:
-        drawn.append(figures.draw_bias(findings.biases, findings.faithfulness, folder, _CACHE))
-    if findings.regression is not None:
-        drawn.append(figures.draw_regression(findings.regression, folder, _CACHE))
-    return [path for paths in drawn for path in paths]

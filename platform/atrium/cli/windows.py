@@ -96,10 +96,10 @@ def _print_json(arms: Sequence[Arm], matches: Sequence[Match], clip: Window) -> 
     print_json(found)
 
 
-def _draw(arms: Sequence[Arm], clip: Window, folder: Path) -> tuple[Path, ...]:
+def _draw(arms: Sequence[Arm], clip: Window, folder: Path) -> list[Path]:
     """The pictures of the arms and of the plane; divergences without a window are on neither."""
-    from atrium.compare.figures.windows import BudgetedDivergence, Plane, draw_plane, draw_windows
-    from atrium.views.figures.style import merged
+    from atrium.catalog.window_figures import BudgetedDivergence, plane_picture, windows_picture
+    from atrium.views.figures.sheet import save
 
     panels = [
         BudgetedDivergence(title=arm.name, function=arm.config.of_ratio, delta=arm.delta)
@@ -107,7 +107,6 @@ def _draw(arms: Sequence[Arm], clip: Window, folder: Path) -> tuple[Path, ...]:
         if arm.config.of_ratio is not None and arm.delta is not None
     ]
     windows = {arm.name: arm.window for arm in arms if arm.window is not None}
-    points = merged(windows, lambda one, other: one.digits == other.digits, " = ")
     families = {**DIVERGENCES, "alpha = 1": divergence("alpha", alpha=1.0)}
-    drawn = draw_windows(panels, folder, _CACHE) if panels else ()
-    return *drawn, *draw_plane(Plane(families=families, points=points, clip=clip), folder, _CACHE)
+    pictures = [windows_picture(panels)] if panels else []
+    return save([*pictures, plane_picture(families, windows, clip)], folder, _CACHE)

@@ -213,7 +213,7 @@ class Intervals(Figure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars(Figure):
-    """A bar for each row, over its outer interval, or from 0 to its value."""
+    """A bar for each row: pale over its outer interval, strong over its inner one."""
 
     rows: tuple[Bounds, ...]
 
@@ -233,6 +233,16 @@ class Grid(Figure):
 
     rows: tuple[str, ...]
     values: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """Figures as the panels of one file: its name without an ending, its title, the panels of a row."""
+
+    name: str
+    figures: tuple[Figure, ...]
+    title: str = ""
+    num_columns: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from atrium.base.recorded import read_object
 from atrium.claim.computations import COMPUTATIONS
 from atrium.claim.definition import Claim, Computation, Scale
 from atrium.claim.evidence import Runs, arm_runs, design, evidence_of_runs
-from atrium.claim.figures import draw_runs
+from atrium.claim.figures import runs_picture
 from atrium.claim.files import sweep_of
 from atrium.claim.judgement import judge_error
 from atrium.claim.page import COMPUTED, FOLDER, PAGE, write_page
@@ -32,10 +32,12 @@ from atrium.cli.memory import judge, verdict
 from atrium.cli.sweep.outlook import outlook
 from atrium.cli.sweep.run import run_sweep
 from atrium.config.machine import visible_gpus
+from atrium.document.document import Picture
 from atrium.runs.find import list_runs
 from atrium.runs.provenance import checkout_dir, code_version, cpu_model
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.plan import Stage, count_runs, trial_config
+from atrium.views.figures.sheet import save
 
 PLANNED_GPU = "H100"
 CPU_MS_PER_COMPLETION = (5.0, 1.5)
@@ -107,27 +109,28 @@ def _computed(claim: Claim, out: Path) -> dict[str, Any]:
         raise ConfigError(
             f"claim {claim.title}: outcome.name={claim.outcome.name}: allowed are {', '.join(COMPUTATIONS)}"
         )
-    found = compute(_CACHE / "claims" / claim.name, _CACHE)
+    found = compute()
     judged = judge_error(claim.expected, 0.0 if found.error is None else found.error)
     answer: dict[str, Any] = {"word": judged.word, "why": f"{judged.why}; {found.words}"}
     if found.figure is None:
         return answer
-    figure = out / FOLDER / f"{claim.paper}-{claim.name}.png"
-    with explained("draw", figure):
-        figure.parent.mkdir(parents=True, exist_ok=True)
-        figure.write_bytes(found.figure.read_bytes())
-    return {**answer, "figure": figure.name}
+    return {**answer, "figure": _drawn(found.figure, out, f"{claim.paper}-{claim.name}")}
+
+
+def _drawn(picture: Picture, out: Path, name: str) -> str:
+    """Draw a picture into the folder of reproductions; the file's name."""
+    [path] = save([replace(picture, name=name)], out / FOLDER, _CACHE, ("png",))
+    return path.name
 
 
 def _judged(claim: Claim, scale: Scale, runs: Runs, out: Path) -> dict[str, Any]:
     wanted = design(claim, scale)
     evidence = evidence_of_runs(wanted, runs)
     judged = wanted.judge(evidence)
-    figure = draw_runs(claim, runs, out / FOLDER / f"{claim.paper}-{claim.name}-{scale}.png", _CACHE)
     return {
         "word": judged.word,
         "why": judged.why,
-        "figure": figure.name,
+        "figure": _drawn(runs_picture(claim, runs), out, f"{claim.paper}-{claim.name}-{scale}"),
         "sweep": wanted.sweep.name,
         "seeds": list(wanted.sweep.seeds),
         "evidence": asdict(evidence),

@@ -38,7 +38,7 @@ def draw_plane(axes: Axes, figure: Plane, inches: float, name_width: int) -> Non
         for point in points:
             look: dict[str, Any] = {"color": line_style(point.place)[0], "gid": tip(_text(point))}
             axes.plot(point.x, point.y, "o", markersize=6.0, clip_on=False, zorder=4, **look)
-        _name(axes, points, gap=_LINE / inches, width=name_width)
+        _name(axes, [point for point in points if point.name], gap=_LINE / inches, width=name_width)
         return
     x, y, color = zip(*((point.x, point.y, point.color) for point in figure.points), strict=True)
     drawn = axes.scatter(x, y, c=color, cmap="viridis", s=50, edgecolor="white", zorder=3)
@@ -50,7 +50,7 @@ def merged(points: Sequence[Point]) -> list[Point]:
     found: list[Point] = []
     for point in points:
         twin = next((one for one in found if math.dist((one.x, one.y), (point.x, point.y)) < _EQUAL), None)
-        if twin is None:
+        if twin is None or not (twin.name and point.name):
             found.append(point)
         else:
             found[found.index(twin)] = replace(twin, name=f"{twin.name} = {point.name}")

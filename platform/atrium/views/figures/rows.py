@@ -33,11 +33,13 @@ def draw_intervals(axes: Axes, figure: Intervals, name_width: int) -> None:
 
 
 def draw_bars(axes: Axes, figure: Bars, name_width: int) -> None:
-    """Draw a bar for each row: over its outer interval, or from 0 to its value."""
+    """Draw a bar for each row: pale over its outer interval, strong over its inner one."""
     for place, row in enumerate(figure.rows):
-        low, high = shown(row.outer or (0.0, row.value or 0.0), figure.x)
         colour = line_style(row.place)[0]
-        axes.barh(place, high - low, left=low, color=colour, height=0.5, gid=tip(row.name))
+        for interval, alpha in ((row.outer, 0.35), (row.inner, 1.0)):
+            if interval is not None:
+                low, high = shown(interval, figure.x)
+                axes.barh(place, high - low, left=low, color=colour, alpha=alpha, height=0.5)
     set_scale(axes, "x", figure.x)
     draw_marks(axes, figure.marks, figure.x, figure.y)
     name_rows(axes, [row.name for row in figure.rows], name_width)

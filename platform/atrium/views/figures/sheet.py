@@ -10,11 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atrium.base.atomic import explained, replacing
-from atrium.document.document import Bars, Figure, Grid, Intervals, Lines, Plane
+from atrium.document.document import Bars, Figure, Grid, Intervals, Lines, Picture, Plane
 from atrium.views.figures.lines import draw_lines
 from atrium.views.figures.plane import draw_plane
 from atrium.views.figures.rows import draw_bars, draw_grid, draw_intervals
-from atrium.views.figures.style import BLACK, LABEL_SIZE, FileKind, inline_svg, literal, new_figure, style
+from atrium.views.figures.style import (
+    BLACK,
+    LABEL_SIZE,
+    FileKind,
+    inline_svg,
+    literal,
+    new_figure,
+    style,
+    use_cache,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,6 +37,8 @@ MEDIA_TYPES: Mapping[FileKind, str] = {
 COLUMN_INCHES = {1: 3.35, 2: 6.9}
 """The width of one column of a paper (85 mm) and of two (175 mm)."""
 _PAGE_INCHES = 8.6
+_PICTURE_INCHES = {1: 6.4, 2: 9.2, 3: 12.0, 4: 12.8}
+"""The width of a picture in a folder, by its number of columns."""
 _CHARACTERS, _NAME = 14.0, 5.6
 """Characters per inch of width that a line of a title takes, and the name of a row."""
 _LINE = 0.155
@@ -70,7 +81,8 @@ def sheet(
         draw(panel, figure, (width, height), is_titled=is_titled)
     for panel in panels[len(figures) :]:
         panel.set_axis_off()
-    num_lines = _add_legend(drawn, inches)
+    curves = [panel for panel, one in zip(panels, figures, strict=False) if isinstance(one, Lines | Plane)]
+    num_lines = _add_legend(drawn, curves, inches)
     drawn.set_figheight(sum(heights) + _LINE * (num_lines + 1.3 * len(above)))
     if above:
         text = literal("\n".join(above))
@@ -130,16 +142,15 @@ def _axes_height(inches: float) -> float:
     return min(max(0.45 * inches, 2.0), 3.4)
 
 
-def _add_legend(drawn: Drawn, inches: float) -> int:
-    """Add one legend below all panels where those that have one have the same; the lines that it takes."""
-    found = [panel.get_legend_handles_labels() for panel in drawn.axes]
-    found = [(handles, labels) for handles, labels in found if labels]
-    if not found:
+def _add_legend(drawn: Drawn, curves: Sequence[Axes], inches: float) -> int:
+    """Add one legend below all panels where those of curves share theirs; return the lines that it takes."""
+    found = [panel.get_legend_handles_labels() for panel in curves]
+    if not any(labels for _, labels in found):
         return 0
     handles, labels = found[0]
     if any(others != labels for _, others in found):
-        for panel in drawn.axes:
-            if panel.get_legend_handles_labels()[1]:
+        for panel, (_, own) in zip(curves, found, strict=True):
+            if own:
                 panel.legend(frameon=False, fontsize=LABEL_SIZE - 1)
         return 0
     columns = max(min(int(inches * 16) // (max(map(len, labels)) + 8), len(labels)), 1)
@@ -150,27 +161,27 @@ def _add_legend(drawn: Drawn, inches: float) -> int:
 
 
 def save(
-    figures: Sequence[Figure],
+    pictures: Sequence[Picture],
     folder: Path,
-    name: str,
-    *,
-    inches: float,
-    title: str = "",
-    num_columns: int = 1,
+    cache_dir: Path,
     kinds: Sequence[FileKind] = ("png", "svg"),
-) -> tuple[Path, ...]:
-    """Write the panels as NAME.png and NAME.svg into a folder, which is made; equal figures give equal files.
+) -> list[Path]:
+    """Write each picture as NAME.png and NAME.svg into a folder, which is made; the paths in that order.
 
-    Raises `RunFolderError` where the folder or the files cannot be written.
+    Equal pictures give equal files. Raises `RunFolderError` where the folder or a file cannot be written.
     """
+    use_cache(cache_dir)
+    paths = []
     with explained("draw into", folder), _drawing:
         folder.mkdir(parents=True, exist_ok=True)
-        drawn = sheet(figures, inches=inches, title=title, num_columns=num_columns)
-        paths = [folder / f"{name}.{kind}" for kind in kinds]
-        for path, kind in zip(paths, kinds, strict=True):
-            with replacing(path) as temporary:
-                temporary.write_bytes(_saved(drawn, kind, drawn.dpi))
-    return tuple(paths)
+        for one in pictures:
+            inches = _PICTURE_INCHES[one.num_columns]
+            drawn = sheet(one.figures, inches=inches, title=one.title, num_columns=one.num_columns)
+            for kind in kinds:
+                paths.append(folder / f"{one.name}.{kind}")
+                with replacing(paths[-1]) as temporary:
+                    temporary.write_bytes(_saved(drawn, kind, drawn.dpi))
+    return paths
 
 
 def _saved(drawn: Drawn, kind: FileKind, dpi: float) -> bytes:

@@ -8,26 +8,29 @@ from xml.etree import ElementTree
 import pytest
 
 from atrium.base.errors import RunFolderError
-from atrium.compare.figures import style as pictures
-from atrium.compare.figures.methods import (
-    MethodWindow,
-    draw_bias,
-    draw_gradients,
-    draw_method_windows,
-    draw_regression,
-    draw_updates,
-)
-from atrium.compare.figures.windows import BudgetedDivergence, Plane, draw_plane, draw_windows
+from atrium.catalog.window_figures import BudgetedDivergence, plane_picture, windows_picture
 from atrium.method.windows import DIVERGENCES, UNBOUNDED, Window, divergence
+from atrium.theory.figures import (
+    bias_picture,
+    entropy_picture,
+    gradient_picture,
+    moved_mass_picture,
+    regression_picture,
+    update_picture,
+    window_picture,
+)
 from atrium.theory.results import (
     CoefficientCurves,
     EstimatorBias,
     Faithfulness,
+    MethodWindow,
     Optimum,
     RegressionFindings,
     RegressionSteps,
     UpdateCourse,
 )
+from atrium.views.figures import style
+from atrium.views.figures.sheet import save
 from atrium.views.figures.style import COLOURS, DASHES, line_style, spread
 
 
@@ -80,44 +83,40 @@ def regression():
     return RegressionFindings(start_errors=(0.0,), optimum_B=(0.5, 0.3, 0.2), optima=optima, steps=steps)
 
 
+def method_window(name, constant, *by_probability):
+    return MethodWindow(
+        name=name, constant=constant, probabilities=(0.01, 0.5), by_probability=by_probability
+    )
+
+
 WINDOWS = [
-    MethodWindow(name="clip", constant=Window(0.8, 1.2), probabilities=(0.01, 0.5)),
-    MethodWindow(name="open", constant=Window(0.0, 5.0), probabilities=(0.01, 0.5)),
-    MethodWindow(name="none", constant=UNBOUNDED, probabilities=(0.01, 0.5)),
-    MethodWindow(name="state", constant=None),
-    MethodWindow(
-        name="by token",
-        constant=None,
-        probabilities=(0.01, 0.5),
-        by_probability=(Window(0.0, 9.0), Window(0.5, 1.5)),
-    ),
+    method_window("clip", Window(0.8, 1.2)),
+    method_window("open", Window(0.0, 5.0)),
+    method_window("none", UNBOUNDED),
+    method_window("state", None),
+    method_window("by token", None, Window(0.0, 9.0), Window(0.5, 1.5)),
 ]
+COURSES = {"random rewards": [course("a"), course("b")], "true rewards": [course("a"), course("b")]}
 PICTURES = {
-    "theory-gradients": lambda *where: draw_gradients([curve(f"m{i}") for i in range(10)], *where),
-    "theory-windows": lambda *where: draw_method_windows(WINDOWS, *where),
-    "theory-updates": lambda *where: draw_updates(
-        {"random rewards": [course("a"), course("b")], "true rewards": [course("a"), course("b")]},
-        (0.0, 0.1, 1.0),
-        *where,
+    "theory-gradients": lambda: gradient_picture([curve(f"m{i}") for i in range(10)]),
+    "theory-windows": lambda: window_picture(WINDOWS),
+    "theory-updates": lambda: update_picture(COURSES, (0.0, 0.1, 1.0)),
+    "theory-moved-mass": lambda: moved_mass_picture(COURSES, (0.0, 0.1, 1.0)),
+    "theory-entropy": lambda: entropy_picture(COURSES),
+    "theory-bias": lambda: bias_picture(
+        biases(), [Faithfulness(name="a", distance_kl=(0.0, 1.0), cosine=(1.0, -0.2))]
     ),
-    "theory-bias": lambda *where: draw_bias(
-        biases(), [Faithfulness(name="a", distance_kl=(0.0, 1.0), cosine=(1.0, -0.2))], *where
-    ),
-    "theory-gvpo": lambda *where: draw_regression(regression(), *where),
-    "windows": lambda *where: draw_windows(
+    "theory-gvpo": lambda: regression_picture(regression()),
+    "windows": lambda: windows_picture(
         [
             BudgetedDivergence(title=kind, function=DIVERGENCES[kind], delta=0.6)
             for kind in ("kl3", "k1_signed", "chi2", "ratio", "jensen_shannon")
-        ],
-        *where,
+        ]
     ),
-    "plane": lambda *where: draw_plane(
-        Plane(
-            families={**DIVERGENCES, "alpha = 1": divergence("alpha", alpha=1.0)},
-            points={"clip": Window(0.8, 1.2), "wide": Window(0.0, 5.0), "free": UNBOUNDED},
-            clip=Window(0.8, 1.28),
-        ),
-        *where,
+    "plane": lambda: plane_picture(
+        {**DIVERGENCES, "alpha = 1": divergence("alpha", alpha=1.0)},
+        {"clip": Window(0.8, 1.2), "wide": Window(0.0, 5.0), "free": UNBOUNDED},
+        Window(0.8, 1.28),
     ),
 }
 
@@ -125,27 +124,27 @@ PICTURES = {
 @pytest.fixture(autouse=True)
 def _coarse(monkeypatch):
     """Fewer pixels: drawing takes a fraction of the time."""
-    monkeypatch.setattr(pictures, "_DPI", 40)
+    monkeypatch.setattr(style, "_DPI", 40)
 
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_is_a_png_and_an_svg(name, tmp_path):
-    paths = PICTURES[name](tmp_path / "figures", tmp_path / "cache")
-    assert paths == (tmp_path / "figures" / f"{name}.png", tmp_path / "figures" / f"{name}.svg")
+    paths = save([PICTURES[name]()], tmp_path / "figures", tmp_path / "cache")
+    assert paths == [tmp_path / "figures" / f"{name}.{kind}" for kind in ("png", "svg")]
     assert paths[0].read_bytes().startswith(b"\x89PNG")
     assert ElementTree.parse(paths[1]).getroot().tag.endswith("svg")
     assert "matplotlib.pyplot" not in sys.modules
 
 
 def test_equal_numbers_give_equal_files(tmp_path):
-    first, second = (PICTURES["plane"](tmp_path / side, tmp_path / "cache") for side in ("a", "b"))
+    first, second = (save([PICTURES["plane"]()], tmp_path / side, tmp_path / "cache") for side in ("a", "b"))
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RunFolderError, match="cannot draw into") as caught:
-        PICTURES["theory-gvpo"](tmp_path / "file", tmp_path / "cache")
+        save([PICTURES["theory-gvpo"]()], tmp_path / "file", tmp_path / "cache")
     assert "\n" not in str(caught.value)
 
 

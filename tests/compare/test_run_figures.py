@@ -1,3 +1,5 @@
+"""The figures of a run and of an evaluation: what is drawn is what was recorded."""
+
 from __future__ import annotations
 
 import json
@@ -8,9 +10,32 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from atrium.assemble.pictures import draw_evaluation, draw_run
 from atrium.base.errors import RunFolderError
-from atrium.compare.figures.runs import PANELS, draw_combined, draw_figures, moving_mean, read_curves
+from atrium.compare.curves import moving_mean
+from atrium.compare.run_figures import evaluation_figure, run_pictures
+from atrium.runs.reader import read_evaluations, read_metrics
 from atrium.runs.run_folder import RunFolder
+from atrium.views.figures.sheet import sheet
+
+K = 8
+RESULTS = {
+    "k": K,
+    "num_problems": 30,
+    "mean_at_k": 0.5,
+    "pass_at_k": 0.9,
+    "maj_at_k": 0.6,
+    "interval_over_problems": [0.4, 0.6],
+    "pass_at": {"1": 0.5, "2": 0.7, "8": 0.9},
+    "pass_hat": {"1": 0.5, "2": 0.3, "8": 0.1},
+    "pass_at_intervals": {str(k): {"over_problems": [0.05, 0.95], "sampling": None} for k in (1, 2, 8)},
+    "pass_hat_intervals": {str(k): {"over_problems": [0.05, 0.95], "sampling": None} for k in (1, 2, 8)},
+    "curve": {
+        "mean_at_k": [0.5] * K,
+        "pass_at_k": np.linspace(0.5, 0.9, K).tolist(),
+        "pass_hat_k": np.linspace(0.5, 0.1, K).tolist(),
+    },
+}
 
 
 @pytest.fixture
@@ -47,9 +72,15 @@ def write_evaluations(folder, steps, benchmark="validation", **changes):
             file.write(json.dumps({"step": step, "benchmark": benchmark, "results": results}) + "\n")
 
 
+def combined(folder):
+    """The drawing of all panels."""
+    whole = run_pictures(folder)[0]
+    return sheet(whole.figures, inches=12.0, title=whole.title, num_columns=3)
+
+
 def render(folder):
     """Draw the combined figure coarsely, so that whatever drawing warns of is warned of."""
-    figure = draw_combined(read_curves(folder))
+    figure = combined(folder)
     figure.set_dpi(30)
     figure.canvas.draw()
     return figure
@@ -59,7 +90,7 @@ def texts(figure):
     """All text of a figure, as it was given."""
     found = [figure.get_suptitle()]
     for axes in figure.axes:
-        found += [axes.get_title(loc) for loc in ("left", "right")] + [axes.get_xlabel(), axes.get_ylabel()]
+        found += [*axes.get_title("left").splitlines(), axes.get_xlabel(), axes.get_ylabel()]
         found += [text.get_text() for text in axes.texts]
         found += [text.get_text() for text in axes.get_legend().get_texts()] if axes.get_legend() else []
     return found
@@ -70,13 +101,14 @@ def test_a_run_gets_one_figure_per_quantity_and_one_of_all(folder):
     write_metrics(folder, 80)
     write_evaluations(folder, [0, 40, 80])
     write_evaluations(folder, [0, 80], "test")
-    paths = draw_figures(folder)
-    assert [path.name for path in paths] == ["curves.png", *(f"{name}.png" for name in PANELS)]
+    draw_run(folder)
+    names = ["curves", *(figure.key for figure in run_pictures(folder)[0].figures)]
+    paths = [folder.figures_dir / f"{name}.png" for name in names]
     assert set(folder.figures_dir.iterdir()) == set(paths)
     for path in paths:
         height, width, _ = imread(path).shape
         assert width >= 900
-        assert height >= 500
+        assert height >= 400
         assert imread(path)[..., :3].std() > 0.05  # something is drawn
     assert imread(paths[0]).shape[1] >= 1600
 
@@ -86,7 +118,7 @@ def test_titles_units_and_legends_are_there(folder):
     write_metrics(folder, 80)
     write_evaluations(folder, [0, 40, 80])
     write_evaluations(folder, [0, 80], "test")
-    found = texts(draw_combined(read_curves(folder)))
+    found = texts(combined(folder))
     for text in (
         "quickstart: atr, kl3, seed 3",
         "Held-out problems: Mean@8 and Pass@8",
@@ -111,11 +143,10 @@ def test_titles_units_and_legends_are_there(folder):
 def test_what_is_drawn_is_what_was_recorded(folder):
     write_metrics(folder, 10)
     write_evaluations(folder, [0, 5, 10])
-    curves = read_curves(folder)
-    figure = draw_combined(curves)
+    figure = combined(folder)
     by_title = {axes.get_title("left"): axes for axes in figure.axes}
     [entropy] = by_title["Policy entropy"].lines
-    assert np.array_equal(entropy.get_ydata(), curves.metrics.columns["objective/entropy"])
+    assert np.array_equal(entropy.get_ydata(), read_metrics(folder).columns["objective/entropy"])
     assert np.array_equal(entropy.get_xdata(), np.arange(1, 11))
     evaluation = by_title["Held-out problems: Mean@8 and Pass@8"]
     mean, passed = evaluation.lines
@@ -128,7 +159,7 @@ def test_what_is_drawn_is_what_was_recorded(folder):
 
 def test_two_evaluations_are_points_with_whiskers_and_no_line_between(folder):
     write_evaluations(folder, [0, 80], "test")
-    axes = draw_combined(read_curves(folder)).axes[0]
+    axes = combined(folder).axes[0]
     assert not [line for line in axes.lines if line.get_linestyle() not in ("None", "none", "")]
     [container] = axes.containers
     assert container.has_yerr
@@ -174,8 +205,8 @@ def test_a_moving_mean_is_centred_and_skips_what_is_missing():
 
 def test_a_figures_folder_that_cannot_be_made_is_one_line(folder):
     folder.figures_dir.write_text("a file")
-    with pytest.raises(RunFolderError, match="cannot draw the figures"):
-        draw_figures(folder)
+    with pytest.raises(RunFolderError, match="cannot draw into"):
+        draw_run(folder)
 
 
 def test_figures_use_no_global_state_no_torch_and_no_place_outside_the_runs_folder(folder, tmp_path):
@@ -183,9 +214,9 @@ def test_figures_use_no_global_state_no_torch_and_no_place_outside_the_runs_fold
     code = (
         "import sys\nfrom pathlib import Path\n"
         "from atrium.runs.run_folder import RunFolder\n"
-        "from atrium.compare.figures.runs import draw_figures\n"
+        "from atrium.assemble.pictures import draw_run\n"
         "assert 'matplotlib' not in sys.modules\n"
-        "draw_figures(RunFolder(Path(sys.argv[1])))\n"
+        "draw_run(RunFolder(Path(sys.argv[1])))\n"
         "assert 'torch' not in sys.modules\nassert 'matplotlib.pyplot' not in sys.modules\n"
     )
     home = tmp_path / "home"
@@ -196,3 +227,53 @@ def test_figures_use_no_global_state_no_torch_and_no_place_outside_the_runs_fold
     )
     assert list(home.iterdir()) == []
     assert (folder.cache_dir / "matplotlib").is_dir()
+
+
+def record(folder, benchmark="aime24", step=0, **changes):
+    line = {"step": step, "benchmark": benchmark, "results": RESULTS | changes}
+    with folder.evaluations_file.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def test_the_latest_evaluation_of_each_benchmark_becomes_a_picture_and_a_drawing(folder):
+    record(folder)
+    record(folder, step=7)
+    record(folder, "math$500")
+    draw_evaluation(folder)
+    names = ["pass_at_k-aime24-step-000007", "pass_at_k-math$500-step-000000"]
+    paths = [folder.figures_dir / f"{name}.{kind}" for name in names for kind in ("png", "svg")]
+    assert set(folder.figures_dir.iterdir()) == set(paths)
+    assert imread(paths[0])[..., :3].std() > 0.05
+    assert "<svg" in paths[1].read_text()
+
+
+def test_every_k_is_drawn_as_recorded(folder):
+    record(folder)
+    figure = evaluation_figure(read_evaluations(folder)["aime24"][-1])
+    (axes,) = sheet([figure], inches=6.4).axes
+    lines = {line.get_label(): line for line in axes.lines}
+    for label, curve in (
+        ("Pass@k", "pass_at_k"),
+        ("Pass^k", "pass_hat_k"),
+        ("Mean@k of the first k samples", "mean_at_k"),
+    ):
+        assert np.allclose(lines[label].get_ydata(), 100 * np.array(RESULTS["curve"][curve]))
+        assert list(lines[label].get_xdata()) == list(range(1, K + 1))
+    assert list(lines["Maj@8"].get_ydata()) == [60.0]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "2", "4", "8"]
+    assert axes.get_title("left") == "aime24, 30 problems, 8 samples each"
+
+
+def test_one_sample_per_problem_and_older_records_have_no_curve(folder):
+    record(folder, "one", k=1, curve={"mean_at_k": [0.5], "pass_at_k": [0.5], "pass_hat_k": [0.5]})
+    record(folder, "old", curve=None)
+    draw_evaluation(folder)
+    assert list(folder.figures_dir.iterdir()) == []
+
+
+def test_scores_without_spread_are_drawn_without_a_warning(folder):
+    flat = dict.fromkeys(RESULTS["curve"], [0.0] * K)
+    nothing = {key: dict.fromkeys(RESULTS[key], 0.0) for key in ("pass_at", "pass_hat")}
+    record(folder, curve=flat, mean_at_k=0.0, interval_over_problems=[0.0, 0.1], **nothing)
+    draw_evaluation(folder)
+    assert len(list(folder.figures_dir.iterdir())) == 2

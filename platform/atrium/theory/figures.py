@@ -1,0 +1,229 @@
+"""The figures of `atrium theory` as data, a picture for each finding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from atrium.document.document import Axis, Bars, Bounds, Intervals, Lines, Mark, Picture, Series
+from atrium.theory.findings import Findings
+from atrium.theory.results import (
+    CoefficientCurves,
+    EstimatorBias,
+    Faithfulness,
+    MethodWindow,
+    RegressionFindings,
+    UpdateCourse,
+)
+
+Courses = Mapping[str, Sequence[UpdateCourse]]
+_UPDATES = Axis(title="updates on one batch", unit="count")
+_BEHAVIOR = "behavior probability of the completion"
+_REUSE = "Where probability goes when a batch is used several times"
+_LEAST_ERROR = 1e-9
+
+
+def pictures(findings: Findings) -> list[Picture]:
+    """A picture for each part of the findings that there is."""
+    found = [gradient_picture(findings.curves)] if findings.curves else []
+    found += [window_picture(findings.windows)] if findings.windows else []
+    found += [update_picture(findings.courses, findings.bin_edges)] if findings.courses else []
+    found += [bias_picture(findings.biases, findings.faithfulness)] if findings.biases else []
+    found += [] if findings.regression is None else [regression_picture(findings.regression)]
+    return found
+
+
+def gradient_picture(curves: Sequence[CoefficientCurves]) -> Picture:
+    """Each method's coefficient on a token's gradient against the ratio, relative to that at w = 1."""
+    panels = []
+    for side, (low, high) in enumerate(((-0.6, 2.6), (-2.6, 0.6))):
+        series = []
+        for place, curve in enumerate(curves):
+            scale = abs(curve.at_one[side]) or 1.0
+            y = tuple(value / scale for value in (curve.raised, curve.lowered)[side])
+            series.append(Series(name=curve.name, x=tuple(curve.ratio), y=y, place=place))
+        panels.append(
+            Lines(
+                key=f"gradients/{side}",
+                title=("advantage above 0", "advantage below 0")[side],
+                x=Axis(title="ratio w"),
+                y=Axis(title="coefficient / |coefficient at w = 1|", low=low, high=high),
+                series=tuple(series),
+            )
+        )
+    return _picture("gradients", "What a token's gradient is multiplied by", panels)
+
+
+def window_picture(windows: Sequence[MethodWindow]) -> Picture:
+    """Each method's window on a linear and a log axis; one by the token's probability as its extremes."""
+    panels = []
+    for is_log in (False, True):
+        low, high = (-0.9, 0.9) if is_log else (0.0, 2.0)
+        rows = [_bounds(method, (low, high), is_log=is_log) for method in windows]
+        panels.append(
+            Bars(
+                key=f"windows/{'log' if is_log else 'linear'}",
+                title="how far it reaches on either side",
+                caption="Pale: the widest window of any token." if not is_log else "",
+                x=Axis(title="log w" if is_log else "ratio w", low=low, high=high),
+                rows=tuple(rows),
+                marks=(Mark(x=0.0 if is_log else 1.0),),
+            )
+        )
+    return _picture("windows", "Windows and their asymmetry", panels)
+
+
+def _bounds(method: MethodWindow, ends: tuple[float, float], *, is_log: bool) -> Bounds:
+    """The widest and the narrowest window of a method, as far as the axis reaches."""
+    found = method.by_probability or (() if method.constant is None else (method.constant,))
+
+    def shown(lower: float, upper: float) -> tuple[float, float]:
+        low, high = (_log(bound) if is_log else bound for bound in (lower, upper))
+        return max(low, ends[0]), min(high, ends[1])
+
+    if not found:
+        return Bounds(name=method.name)
+    lowers, uppers = [window.lower for window in found], [window.upper for window in found]
+    return Bounds(
+        name=method.name,
+        outer=shown(min(lowers), max(uppers)),
+        inner=shown(max(lowers), min(uppers)),
+    )
+
+
+def update_picture(courses: Courses, bin_edges: Sequence[float]) -> Picture:
+    """For each kind of reward: entropy, KL and moved probability while one batch is used again and again."""
+    panels = []
+    for rewards, found in courses.items():
+        panels += [
+            _course(f"{rewards}: entropy change", "nats per completion", _entropy(found)),
+            _course(f"{rewards}: KL(behavior ‖ policy)", "", ((one.name, (0.0, *one.kl)) for one in found)),
+            _moved(f"{rewards}: probability moved", "", found, bin_edges),
+        ]
+    return _picture("updates", _REUSE, panels, num_columns=3)
+
+
+def moved_mass_picture(courses: Courses, bin_edges: Sequence[float]) -> Picture:
+    """For each kind of reward: the probability that moves, by how likely completions were."""
+    panels = [_moved(rewards, "probability moved", found, bin_edges) for rewards, found in courses.items()]
+    return _picture("moved-mass", _REUSE, panels)
+
+
+def entropy_picture(courses: Courses) -> Picture:
+    """For each kind of reward: entropy while one batch is used again and again."""
+    unit = "entropy change, nats per completion"
+    panels = [_course(rewards, unit, _entropy(found)) for rewards, found in courses.items()]
+    return _picture("entropy", "Entropy when a batch is used several times", panels)
+
+
+def bias_picture(biases: Sequence[EstimatorBias], methods: Sequence[Faithfulness]) -> Picture:
+    """Errors of KL estimators at token and sequence level, and how well methods follow the true gradient."""
+    lengths = sorted({bias.num_tokens for bias in biases})
+    errors = [
+        Intervals(
+            key=f"bias/{'on' if is_on_policy else 'off'}-policy",
+            title=f"KL penalties, {'on' if is_on_policy else 'off'}-policy",
+            caption="Dots: at token level. Lines: at sequence level.",
+            x=Axis(title="relative error of the expected gradient"),
+            rows=tuple(
+                Bounds(
+                    name=f"{bias.name}, T = {bias.num_tokens}",
+                    place=lengths.index(bias.num_tokens),
+                    value=bias.sequence_error,
+                    dots=(bias.token_error,),
+                )
+                for bias in biases
+                if bias.is_on_policy == is_on_policy
+            ),
+        )
+        for is_on_policy in (True, False)
+    ]
+    cosines = Lines(
+        key="bias/cosine",
+        title="cosine with the true reward gradient",
+        x=Axis(title="KL(behavior ‖ policy) along that gradient"),
+        series=tuple(
+            Series(name=one.name, x=tuple(one.distance_kl), y=tuple(one.cosine), place=place)
+            for place, one in enumerate(methods)
+        ),
+    )
+    return _picture("bias", "Token level against sequence level", [*errors, cosines], num_columns=3)
+
+
+def regression_picture(findings: RegressionFindings) -> Picture:
+    """GVPO: its optimum under several samplers, beside one that moves; and its steps on the frontier."""
+    steps, samplers = findings.steps, list(dict.fromkeys(one.sampler for one in findings.optima))
+    errors = Lines(
+        key="gvpo/optimum",
+        title="distance of the optimum from π*, by sampler",
+        x=Axis(labels=tuple(sampler.replace(" ", "\n", 1) for sampler in samplers)),
+        y=Axis(title="largest difference in probability", scale="log"),
+        series=tuple(
+            Series(
+                name=objective,
+                x=tuple(float(samplers.index(one.sampler)) for one in found),
+                y=tuple(max(one.max_difference, _LEAST_ERROR) for one in found),
+                place=place,
+                is_line=False,
+            )
+            for place, objective in enumerate(dict.fromkeys(one.objective for one in findings.optima))
+            for found in [[one for one in findings.optima if one.objective == objective]]
+        ),
+    )
+    frontier = Lines(
+        key="gvpo/frontier",
+        title="a larger KL allowance, same frontier",
+        x=Axis(title="KL(policy ‖ first policy)"),
+        y=Axis(title="E[R]"),
+        series=(
+            Series(
+                name="best reward at a KL",
+                x=tuple(steps.frontier_kl),
+                y=tuple(steps.frontier_reward),
+                place=1,
+            ),
+            Series(
+                name=f"GVPO after 1 to {len(steps.kl)} steps",
+                x=tuple(steps.kl),
+                y=tuple(steps.reward),
+                is_line=False,
+            ),
+        ),
+    )
+    return _picture("gvpo", "GVPO: one optimum, whatever the sampler", [errors, frontier])
+
+
+def _picture(
+    name: str, title: str, panels: Sequence[Lines | Bars | Intervals], num_columns: int = 2
+) -> Picture:
+    return Picture(name=f"theory-{name}", title=title, figures=tuple(panels), num_columns=num_columns)
+
+
+def _entropy(found: Sequence[UpdateCourse]) -> Iterable[tuple[str, tuple[float, ...]]]:
+    return ((one.name, (0.0, *one.entropy_change)) for one in found)
+
+
+def _course(title: str, unit: str, courses: Iterable[tuple[str, tuple[float, ...]]]) -> Lines:
+    """Values by the number of updates, a curve per method."""
+    series = tuple(
+        Series(name=name, x=tuple(map(float, range(len(values)))), y=values, place=place)
+        for place, (name, values) in enumerate(courses)
+    )
+    return Lines(key=title, title=title, x=_UPDATES, y=Axis(title=unit), series=series)
+
+
+def _moved(title: str, unit: str, found: Sequence[UpdateCourse], bin_edges: Sequence[float]) -> Lines:
+    """The probability that moves, by how likely completions were, a curve per method."""
+    bins = tuple(f"{100 * low:g}–{100 * high:g} %" for low, high in pairwise(bin_edges))
+    series = tuple(
+        Series(name=one.name, x=tuple(map(float, range(len(bins)))), y=tuple(one.mass_change), place=place)
+        for place, one in enumerate(found)
+    )
+    return Lines(
+        key=title, title=title, x=Axis(title=_BEHAVIOR, labels=bins), y=Axis(title=unit), series=series
+    )
+
+
+def _log(bound: float) -> float:
+    return math.log(bound) if bound else -math.inf
