@@ -176,7 +176,7 @@ def with_wheels(folder: Path, work: Path) -> Path:
 
 def missing_packages() -> list[str]:
     """Why each package that is imported on the way cannot be, as pyproject.toml asks for it."""
-    from atrium.cli.doctor import PLATFORM, requirement_name, requirements, unmet
+    from atrium.assemble.doctor import PLATFORM, requirement_name, requirements, unmet
 
     wanted = requirements()
     used = [one for one in wanted[""] + wanted[PLATFORM] if requirement_name(one) not in UNUSED]

@@ -11,7 +11,7 @@ from generate_schema import schema_text
 from generate_settings import SettingsPage
 
 from atrium.base.metrics import CATALOGUE, Quantity
-from atrium.cli.train.help import flat
+from atrium.config.help import flat
 from atrium.config.presets import read_presets
 from atrium.peers.trainers import OWN_LOOP, TRL, VERL
 

@@ -10,8 +10,8 @@ from typing import Any
 import hydra
 from omegaconf import OmegaConf
 
-from atrium.cli.train.help import Schema, allowed, flat, kinds
 from atrium.config.files import CONFIG_NAME, LOCAL, conf_folder, read_groups
+from atrium.config.help import Schema, allowed, flat, kinds
 from atrium.config.own_files import WHOLE_RUN
 from atrium.config.presets import read_part, read_settings
 from atrium.config.schema import RunConfig

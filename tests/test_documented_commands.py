@@ -19,13 +19,13 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from atrium.assemble.beginning import check_run
+from atrium.assemble.sweep_workers import sweep_definition
 from atrium.base.errors import ConfigError
 from atrium.cli import app
-from atrium.cli.seed_plan import with_seed_plan
-from atrium.cli.sweep.run import sweep_definition
-from atrium.cli.train import command as train
-from atrium.cli.train.hydra_flags import parse_flags
+from atrium.cli.train import train_parser
 from atrium.config import compose as composition
+from atrium.config import multirun
 from atrium.config.compose import check_overrides, compose, with_files
 from atrium.config.evaluation import compose_evaluation
 from atrium.config.files import conf_folder
@@ -140,7 +140,7 @@ def on(monkeypatch):
     def see(name):
         machine, memory, gpu_memory = MACHINES[name]
         gpus = [{"name": "a GPU", "memory": f"{gpu_memory >> 20} MiB", "driver": "1"}] if gpu_memory else []
-        monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
+        monkeypatch.setattr("atrium.assemble.checks.torch_has_cuda", lambda: True)
         monkeypatch.setattr("atrium.engines.settings.check_vllm", lambda device: None)
         monkeypatch.setattr("atrium.runs.provenance.gpus", lambda: gpus * machine.num_gpus)
         monkeypatch.setattr("atrium.runs.provenance.memory_limit_mb", lambda: None)
@@ -153,11 +153,9 @@ def on(monkeypatch):
 
 def jobs_of(command):
     """The overrides of every run that a command starts; seeds only repeat what is composed."""
-    own = ("--profile", "--print-script")
-    arguments = [word for word in atrium_words(command)[1:] if word not in own]
-    overrides = parse_flags(with_files(with_seed_plan(arguments))).overrides
+    overrides = with_files(train_parser().parse(atrium_words(command)[1:]).overrides)
     overrides = [line for line in overrides if not re.match(r"seed=.*,", line)]
-    return composition._jobs(check_overrides(overrides, allow_sweeps=True))
+    return multirun.jobs(check_overrides(overrides, allow_sweeps=True))
 
 
 def judge(config, typed):
@@ -202,10 +200,10 @@ def test_a_documented_run_composes_with_sensible_numbers_and_fits_or_is_refused(
             with pytest.raises(
                 ConfigError, match=r"takes at least [\d.]+ GB of .*memory.*and there are"
             ) as error:
-                train._check_machine(config)
-            assert app.one_line(error.value) == str(error.value)
+                check_run(config)
+            assert error.value.line == str(error.value)
         else:
-            train._check_machine(config)
+            check_run(config)
 
 
 @pytest.mark.parametrize("command", EVALUATING)

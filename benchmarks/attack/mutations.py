@@ -119,12 +119,14 @@ def nothing_begins() -> Iterator[None]:
         raise Begun(settings)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("atrium.cli.train.command._train", begin)
-        patch.setattr("atrium.cli.train.command.start", begin)
-        patch.setattr("atrium.cli.train.command._check_machine", lambda *_: None)
+        patch.setattr("atrium.assemble.beginning.train_here", begin)
+        patch.setattr("atrium.assemble.beginning.start", begin)
+        patch.setattr("atrium.assemble.beginning.check_run", lambda *_: None)
         patch.setattr("atrium.cli.evaluate._evaluate", begin)
-        patch.setattr("atrium.cli.sweep.run.check_machine", lambda *_: None, raising=False)
-        patch.setattr("atrium.cli.sweep.run.prepare", lambda storage, definition, **_: begin(definition))
+        patch.setattr("atrium.assemble.sweep_workers.check_machine", lambda *_: None, raising=False)
+        patch.setattr(
+            "atrium.assemble.sweep_workers.prepare", lambda storage, definition, **_: begin(definition)
+        )
         yield
 
 

@@ -8,10 +8,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 from tests.assemble.conftest import assert_same_weights, evaluations_of, metrics_of, rollouts_of
 
+from atrium.assemble.branching import begin_branch, branch_config, split_step
 from atrium.assemble.training import run_training
 from atrium.base.errors import CheckpointError, ConfigError, PolicyDivergedError
 from atrium.cli import main
-from atrium.cli.train.branching import begin_branch, branch_config, split_step
 from atrium.config.compose import from_json
 from atrium.runs.method_settings import method_key
 from atrium.runs.run_folder import RunFolder

@@ -161,7 +161,7 @@ def test_wrong_date_is_one_line(date, capsys):
 @pytest.mark.full
 def test_runs_of_a_multirun_share_the_date(tmp_path, monkeypatch):
     started = iter((1_732_579_199.0, *[1_732_579_299.0] * 1000))
-    monkeypatch.setattr("atrium.cli.train.command.time.time", lambda: next(started))
+    monkeypatch.setattr("atrium.assemble.beginning.time.time", lambda: next(started))
     small = (
         "debug=tiny_steps",
         "num_steps=1",

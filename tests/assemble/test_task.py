@@ -10,6 +10,7 @@ import pytest
 from tests.benchmark_files import BENCHMARK_FILES, needs_benchmark_files
 
 from atrium.assemble.benchmarks import load_benchmarks
+from atrium.assemble.checks import check_before_run
 from atrium.assemble.datasets import load_dataset
 from atrium.assemble.graders import BenchmarkGraders, grader_version
 from atrium.assemble.prepared import prepare
@@ -18,7 +19,6 @@ from atrium.assemble.references import check_references
 from atrium.assemble.task import Task, build_task, evaluated_benchmark, require_room
 from atrium.base.errors import ConfigError, DataError
 from atrium.base.records import Problem
-from atrium.cli.train.checks import check_before_run
 from atrium.config.compose import compose, from_json, to_json
 from atrium.grading.pool import GraderPool
 from atrium.grading.verifiers import MathVerifier

@@ -231,7 +231,7 @@ def test_a_page_without_results_says_not_run(tmp_path):
 
 @pytest.mark.full
 def test_a_paper_is_reproduced_and_the_second_time_nothing_runs_again(plant, tmp_path, monkeypatch):
-    from atrium.cli.claim.reproduce import reproduce
+    from atrium.assemble.reproducing import reproduce
 
     monkeypatch.chdir(tmp_path)
     curve = {"kind": "area", "metric": "rollout/reward", "until": 2}

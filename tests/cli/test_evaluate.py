@@ -195,7 +195,7 @@ def test_a_path_into_a_run_means_that_run(evaluate, trained):
         (["evaluation.num_samples=4", "evaluation.pass_at=[8]"], "Pass@8 needs at least 8 samples"),
         (["model=hub", "model.source=./nowhere"], "no such model folder"),
         (["model.prompt=qwen3_thinking"], "allowed is model.thinking=true"),
-        (["--runs"], "unrecognized arguments"),
+        (["--runs"], "there is no such flag; did you mean --run?"),
         ([], "nothing says what to evaluate"),
         (["benchmark=aime24"], "nothing says what to evaluate"),
         (["algorithm=grpo"], "has no effect on an evaluation"),

@@ -10,8 +10,8 @@ import torch
 from tests.run_records import group_of_two
 from transformers.utils import chat_template_utils
 
+from atrium.assemble.model_card import example_of, usage_lines, write_card
 from atrium.base.records import Problem
-from atrium.cli.runs.model_card import example_of, usage_lines, write_card
 from atrium.config.compose import compose
 from atrium.data.prompts import encode_prompt
 from atrium.models.policy import load_policy, save_policy

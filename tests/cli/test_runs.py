@@ -16,11 +16,11 @@ import pytest
 from tests.run_records import evaluated_sample, leave, sum_problem, write_run
 
 import atrium as atrium_package
+from atrium.assemble import doctor
+from atrium.assemble.doctor import requirements, unmet
 from atrium.base.metrics import is_repeatable
 from atrium.base.records import BenchmarkResult, FinishReason
-from atrium.cli import doctor
 from atrium.cli.app import main
-from atrium.cli.doctor import requirements, unmet
 from atrium.cli.runs.show import spread
 from atrium.config.compose import compose
 from atrium.runs import provenance
@@ -617,8 +617,7 @@ def test_doctor_answers_where_packages_are_missing_and_says_which(tmp_path):
     """In an interpreter without site-packages: only the standard library and Atrium's own source."""
     source = str(Path(atrium_package.__file__).parents[1])
     code = (
-        f"import sys; sys.path.insert(0, {source!r})\n"
-        "from atrium.cli.doctor import main_doctor; sys.exit(main_doctor([]))"
+        f"import sys; sys.path.insert(0, {source!r})\nfrom atrium.cli.doctor import main; sys.exit(main([]))"
     )
     done = subprocess.run(
         [sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path

@@ -11,9 +11,9 @@ import sys
 import pytest
 import yaml
 
+from atrium.assemble import beginning
 from atrium.base.errors import DataError, Interrupted
 from atrium.cli import main
-from atrium.cli.train import command as train
 from atrium.config.compose import compose, to_json
 from atrium.config.schema import RunConfig
 from atrium.runs.provenance import DataProvenance, collect_provenance
@@ -32,7 +32,7 @@ def begun(tmp_path, monkeypatch):
         if config.seed in errors:
             raise errors[config.seed]
 
-    monkeypatch.setattr(train, "_train", begin)
+    monkeypatch.setattr(beginning, "train_here", begin)
     return configs, errors
 
 
@@ -58,7 +58,7 @@ def test_one_run_begins_with_what_was_given(begun):
 def test_the_thread_count_and_passive_waiting_are_set_and_said(monkeypatch, capsys):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    train.set_threads(compose())
+    beginning.set_threads(compose())
     assert (os.environ["OMP_NUM_THREADS"], os.environ["OMP_WAIT_POLICY"]) == ("1", "PASSIVE")
     assert capsys.readouterr().out.count("\n") == 1
 
@@ -67,7 +67,7 @@ def test_a_users_own_choices_of_threads_are_kept(monkeypatch, capsys):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     config = compose()
-    train.set_threads(config)
+    beginning.set_threads(config)
     assert config.compute.num_threads == 2
     assert (os.environ["OMP_NUM_THREADS"], os.environ["OMP_WAIT_POLICY"]) == ("2", "ACTIVE")
     assert "2 threads waiting actively" in capsys.readouterr().out
@@ -135,11 +135,6 @@ def test_help_on_an_unknown_section_names_the_nearest(begun, capsys):
     assert "did you mean surrogate?" in capsys.readouterr().err
 
 
-def test_hydra_says_where_settings_come_from(begun, capsys):
-    assert main(["train", "--info", "defaults", "algorithm=grpo"]) == 0
-    assert "divergence/ratio" in capsys.readouterr().out
-
-
 def test_config_prints_what_a_run_would_store(begun, capsys):
     assert main(["config", "seed=3"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(to_json(compose(["seed=3"])))
@@ -168,7 +163,7 @@ def test_each_run_of_a_multirun_records_a_command_that_repeats_it(begun, monkeyp
         configs.append(config)
         commands.append(shlex.split(collect_provenance(DataProvenance())["command"]))
 
-    monkeypatch.setattr(train, "_train", begin)
+    monkeypatch.setattr(beginning, "train_here", begin)
     assert main(["train", "--multirun", "seed=3,4", "algorithm=grpo", "model.kind=tiny"]) == 0
     first = list(configs)
     for words in commands[:2]:  # the runs that follow record commands of their own
@@ -253,7 +248,7 @@ def test_a_resumed_run_cannot_end_before_the_step_it_goes_on_from(
     _, folder = stored
     for step in (12, 24):
         folder.checkpoint_path(step).mkdir(parents=True)
-    monkeypatch.setattr("atrium.cli.train.branching.check_files", lambda path: None)
+    monkeypatch.setattr("atrium.assemble.branching.check_files", lambda path: None)
     assert main(["train", *(word.replace("RUN", folder.path.name) for word in arguments)]) == 2
     assert said.replace("RUN", folder.path.name) in capsys.readouterr().err
     assert begun[0] == []
@@ -317,7 +312,7 @@ def test_the_shell_completes_commands_groups_options_and_keys(begun, monkeypatch
 
 def test_the_completion_script_is_for_this_command(begun, capsys):
     assert main(["-sc", "install=bash"]) == 0
-    assert capsys.readouterr().out.rstrip().endswith("hydra_bash_completion atrium")
+    assert capsys.readouterr().out.rstrip().endswith("-F _atrium_completion atrium")
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from collections import namedtuple
 
 import pytest
 
+from atrium.assemble import beginning
 from atrium.cli import main
-from atrium.cli.train import command as train
 
 DiskUsage = namedtuple("DiskUsage", "total used free")
 
@@ -116,7 +116,8 @@ OVERRIDES = [
     (["--resolve"], "--resolve", "--cfg job"),
     (["--shell-completion"], "--shell-completion", "install=bash"),
     (["--shell-completion", "query=bash"], "query=bash", "COMP_LINE"),
-    (["--shell-completion", "query=foo"], "--shell-completion", "fish or zsh"),
+    (["--shell-completion", "query=foo"], "query=foo", "install=zsh"),
+    (["--info"], "--info", "atrium config"),
     (["--config-dir", "/tmp"], "--config-dir", "files of your own"),
     (["--config-path", "/tmp"], "--config-path", "files of your own"),
     (["--config-name", "other"], "--config-name", "files of your own"),
@@ -205,7 +206,7 @@ COMMANDS = [
     (["objectives", "gsp"], "gsp", "did you mean gspo?"),
     (["objectives", "--different"], "--different", "name two methods or more"),
     (["objectives", "--out", "x.md"], "--out", "goes with --markdown"),
-    (["objectives", "--bogus"], "--bogus", "unrecognized arguments"),
+    (["objectives", "--bogus"], "--bogus", "there is no such flag"),
     (["theory", "art"], "art", "did you mean atr?"),
     (["theory", "atr", "--only", "everything"], "everything", "invalid choice"),
     (["theory", "atr", "--seeds", "1"], "--seeds", "1 leaves no spread"),
@@ -231,7 +232,7 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
     def begin(config, overrides):
         raise AssertionError(f"accepted: {config}")
 
-    monkeypatch.setattr(train, "_train", begin)
+    monkeypatch.setattr(beginning, "train_here", begin)
 
 
 def _refused(argv, named, offered, capsys):
@@ -285,7 +286,7 @@ def test_a_disk_without_room_for_the_checkpoints_of_a_model_is_refused(monkeypat
     # 12 bytes for each of 1.72e9 parameters: 20.6 GB. Two are kept, the best one, and one is written.
     kept = ["checkpoint.keep_last=2", "checkpoint.keep_best=true"]
     argv = ["train", "model=qwen3_1_7b", "model.weights=random", *kept, f"runs_dir={tmp_path}"]
-    monkeypatch.setattr("atrium.cli.train.checks.check_memory", lambda *arguments: None)
+    monkeypatch.setattr("atrium.assemble.checks.check_memory", lambda *arguments: None)
     _with_free_gb(60, monkeypatch)
     _refused(argv, "60.0 GB are free, and checkpoints take 82.6 GB: 4 of 20.6 GB", "runs_dir=PATH", capsys)
     # Adapters alone have a state, beside the merged weights.

@@ -9,7 +9,7 @@ from tests.compare.documents import answer_of, files_of, tables_of
 
 from atrium.base.errors import ConfigError
 from atrium.cli.app import main
-from atrium.cli.seed_plan import with_seed_plan
+from atrium.cli.parser import CommandParser
 from atrium.compare.paper_sentences import paper_sentences
 from atrium.compare.planned_seeds import NOT_PLANNED
 from atrium.compare.run_comparison import compare_runs
@@ -112,11 +112,14 @@ def test_every_medium_says_that_the_number_of_seeds_was_not_planned(make_study, 
 
 
 def test_the_flags_of_a_plan_stand_for_settings():
-    given = ["--multirun", "--planned-seeds", "5", "seed=0,1", "--looks=3,5"]
-    assert with_seed_plan(given) == ["--multirun", "planned_seeds=5", "seed=0,1", "looks=[3,5]"]
+    parser = CommandParser("train")
+    parser.add_overrides()
+    parser.add_seed_plan()
+    given = ["--planned-seeds", "5", "seed=0,1", "--looks=3, 5"]
+    assert parser.parse(given).overrides == ["seed=0,1", "planned_seeds=5", "looks=[3,5]"]
     for wrong in (["--planned-seeds"], ["--looks", "a"], ["--planned-seeds", "3,5"]):
-        with pytest.raises(ConfigError, match=rf"{wrong[0]} needs "):
-            with_seed_plan(wrong)
+        with pytest.raises(ConfigError, match=rf"argument {wrong[0]}: expected "):
+            parser.parse(wrong)
 
 
 @pytest.mark.parametrize(

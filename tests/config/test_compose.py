@@ -14,10 +14,11 @@ from pydantic import ValidationError
 from atrium.base.errors import ConfigError
 from atrium.cli import main
 from atrium.config import compose as composition
-from atrium.config import files
-from atrium.config.compose import check_overrides, compose, compose_all, from_json, to_json
+from atrium.config import files, multirun
+from atrium.config.compose import check_overrides, compose, from_json, to_json
 from atrium.config.files import conf_folder
 from atrium.config.machine import Machine
+from atrium.config.multirun import compose_all
 
 LAPTOP = Machine(num_cores=4, requested_threads=None, has_cuda=False)
 SERVER = Machine(num_cores=16, requested_threads=None, has_cuda=True)
@@ -289,7 +290,7 @@ def test_a_sweep_is_the_product_of_its_values_in_hydras_order():
     overrides = ["seed=0,1", "algorithm=atr,grpo", "num_steps=5,6,7", "seed=range(3,6)", "runs_dir='a b'"]
     parsed = check_overrides(overrides, allow_sweeps=True)
     (hydras,) = BasicSweeper.split_arguments(parsed, max_batch_size=None)
-    assert [list(job) for job in composition._jobs(parsed)] == hydras
+    assert [list(job) for job in multirun.jobs(parsed)] == hydras
     assert len(hydras) == 3 * 2 * 3
 
 
@@ -311,7 +312,7 @@ def test_every_job_of_a_sweep_is_composed():
     ],
 )
 def test_a_sweep_may_be_written_in_all_of_hydras_ways(override, jobs):
-    assert composition._jobs(check_overrides([override], allow_sweeps=True)) == [(job,) for job in jobs]
+    assert multirun.jobs(check_overrides([override], allow_sweeps=True)) == [(job,) for job in jobs]
 
 
 @pytest.mark.parametrize("override", ["algorithm=glob(zzz*)", "seed=range(3,3)", "seed=glob(*)"])

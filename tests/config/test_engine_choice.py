@@ -21,7 +21,7 @@ def machine(*, has_cuda, has_vllm):
 
 @pytest.fixture(autouse=True)
 def _torch_with_cuda(monkeypatch):
-    monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
+    monkeypatch.setattr("atrium.assemble.checks.torch_has_cuda", lambda: True)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import pytest
 
 from atrium.assemble.memory import check_memory, known_shape
 from atrium.base.errors import ConfigError
-from atrium.config.compose import compose, compose_all
+from atrium.config.compose import compose
 from atrium.config.files import conf_folder
 from atrium.config.machine import Machine
+from atrium.config.multirun import compose_all
 from atrium.data.prompts import PROMPT_TEMPLATES
 from atrium.models.architecture import random_shape
 
@@ -37,7 +38,7 @@ GPU = Machine(num_cores=16, requested_threads=None, has_cuda=True, has_vllm=True
 
 @pytest.fixture
 def with_a_gpu(monkeypatch):
-    monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
+    monkeypatch.setattr("atrium.assemble.checks.torch_has_cuda", lambda: True)
     return GPU
 
 

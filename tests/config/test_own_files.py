@@ -6,8 +6,9 @@ import pytest
 import yaml
 
 from atrium.base.errors import ConfigError
-from atrium.config.compose import check_overrides, compose, compose_all, with_files
+from atrium.config.compose import check_overrides, compose, with_files
 from atrium.config.files import conf_folder
+from atrium.config.multirun import compose_all
 
 CONF = conf_folder()
 SHIPPED = [

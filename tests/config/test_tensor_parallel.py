@@ -36,7 +36,7 @@ GB = 10**9
 
 @pytest.fixture
 def with_a_gpu(monkeypatch):
-    monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
+    monkeypatch.setattr("atrium.assemble.checks.torch_has_cuda", lambda: True)
     return Machine(num_cores=16, requested_threads=None, has_cuda=True, has_vllm=True)
 
 

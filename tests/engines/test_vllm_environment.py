@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from atrium.assemble.doctor import requirements
 from atrium.base.errors import EngineError, MissingDependencyError
-from atrium.cli.doctor import requirements
 from atrium.engines import vllm_environment
 from atrium.engines.vllm_environment import check_serving, check_speculation, check_vllm, set_environment
 

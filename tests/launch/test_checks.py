@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
+from atrium.assemble import launching
 from atrium.assemble.ranks import joined_ranks
 from atrium.base.errors import ConfigError, RunFolderError
 from atrium.cli import main
-from atrium.cli.train import launching
 from atrium.config.compose import compose
 from atrium.launch import gpus
 from atrium.models.settings import TinySettings
@@ -74,7 +74,7 @@ def driver(tmp_path, monkeypatch):
         (folder / "information").write_text(text)
     monkeypatch.setattr(gpus, "_DRIVER", tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
+    monkeypatch.setattr("atrium.assemble.checks.torch_has_cuda", lambda: True)
 
 
 def on_gpus(num_processes, *more):
@@ -140,7 +140,7 @@ def test_a_rank_and_a_single_process_start_nothing(monkeypatch):
 @pytest.mark.parametrize("command", [["evaluate", "model=tiny"], ["sweep", "delta", "budget=tiny"]])
 @pytest.mark.parametrize("setting", ["compute.num_processes=2", "compute=slurm"])
 def test_commands_of_one_process_refuse_settings_of_several(tmp_path, capsys, monkeypatch, command, setting):
-    monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
+    monkeypatch.setattr("atrium.assemble.checks.torch_has_cuda", lambda: True)
     assert main([*command, setting, f"runs_dir={tmp_path}"]) == 2
     errors = capsys.readouterr().err
     assert "is for `atrium train`" in errors

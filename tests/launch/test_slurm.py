@@ -25,7 +25,7 @@ SLURM = ["compute=slurm", "compute.device=cpu"]
 
 
 def test_the_script_asks_for_what_the_settings_say(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
+    monkeypatch.setattr("atrium.assemble.checks.torch_has_cuda", lambda: True)
     code = main(
         [
             "train",
@@ -67,7 +67,7 @@ def test_the_script_asks_for_what_the_settings_say(tmp_path, capsys, monkeypatch
 
 
 def test_script_requests_the_gpus_of_servers_too(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
+    monkeypatch.setattr("atrium.assemble.checks.torch_has_cuda", lambda: True)
     monkeypatch.setattr("atrium.engines.vllm_environment._version", {"vllm": "0.32.0"}.get)
     processes = ("compute=slurm", "compute.num_nodes=2", "compute.num_processes=2")
     settings = (*processes, "rollout=vllm", "rollout.placement=server", "rollout.num_servers=12")

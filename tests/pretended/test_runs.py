@@ -21,7 +21,7 @@ SMALL = (
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
     """Trains with further settings: the folder of the run, and the GPU that it believed in."""
-    monkeypatch.setattr("atrium.cli.train.checks.torch_has_cuda", lambda: True)
+    monkeypatch.setattr("atrium.assemble.checks.torch_has_cuda", lambda: True)
 
     def train(*overrides):
         with pretended_cuda() as gpu:

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
+from atrium.assemble.sweep_workers import sweep_definition
 from atrium.base.errors import ConfigError
 from atrium.cli import main
-from atrium.cli.sweep.run import sweep_definition
 from atrium.cli.sweep.table import Lines, Progress, live_view
 from atrium.sweep.document import trial_values
 
@@ -47,13 +47,13 @@ def test_a_sweep_of_a_language_model_says_what_it_would_take_on_gpus_that_are_no
         (["detla"], "did you mean delta?\n"),
         (["delta", "workers=none"], "workers=none: allowed is a whole number of at least 1"),
         (["delta", "budget=small"], "budget=small: allowed is full or tiny"),
-        (["delta", "--worker"], "write KEY=VALUE; did you mean workers?"),
+        (["delta", "--worker"], "there is no such flag; did you mean workers=VALUE?"),
         (["delta", "seeds=a,b"], "seeds=a,b: allowed are whole numbers"),
         (["delta", "storage=mongodb://x"], "allowed is journal, sqlite, or a URL"),
         (["report", "delta", "workers=2"], "does not go with this command"),
         (["report", "delta", "num_steps=2"], "a sweep keeps its settings"),
         (["delta_qwen3_1_7b", "plan=H1"], "plan=H1: not known here; known are B200, H200, H100"),
-        (["report"], "no sweep is named"),
+        (["report"], "required: NAME (a sweep that `atrium sweep list` lists)"),
         (["worker", "delta"], "there is no sweep delta"),
     ],
 )
@@ -159,5 +159,6 @@ def test_without_a_live_table_a_line_says_how_far_the_sweep_is_when_nothing_was_
 
 
 def test_the_command_itself_loads_no_torch():
-    code = "import sys, atrium.cli.sweep.run, atrium.cli.sweep.report; assert 'torch' not in sys.modules"
+    code = "import sys, atrium.assemble.sweep_workers, atrium.cli.sweep.report as report"
+    code += "; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from tests.sweep.conftest import ScriptedRuns, new_worker
 
+from atrium.assemble.sweep_workers import predictions_commit
 from atrium.base.errors import ConfigError
 from atrium.cli.sweep.report import report
-from atrium.cli.sweep.run import predictions_commit
 from atrium.runs.run_folder import RunFolder
 from atrium.sweep.files import read_definition
 from atrium.sweep.setup import prepare

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from atrium.assemble.checks import check_offload, check_optimizer
 from atrium.base.errors import ConfigError, MissingDependencyError
 from atrium.cli import main
-from atrium.cli.train.checks import check_offload, check_optimizer
 from atrium.config.compose import compose
 from atrium.models.shape import ModelShape
 from atrium.planning.memory import optimizer_bytes

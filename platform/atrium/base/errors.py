@@ -22,6 +22,11 @@ class AtriumError(Exception):
     cause = "error"
     """What `status.json` records as the cause of a run that this error ends."""
 
+    @property
+    def line(self) -> str:
+        """The message without line breaks."""
+        return " ".join(str(self).split())
+
 
 class ConfigError(AtriumError):
     """A setting or a command line is wrong: unknown, of the wrong type, out of range, or idle."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from atrium.base.errors import AtriumError, ConfigError, PluginError
+from atrium.base.recorded import read_object
 
 GROUP = "atrium.base.plugins"
 FLAG = "--plugin"
@@ -68,22 +69,6 @@ def flags() -> list[str]:
     return [word for plugin in loaded() if plugin.path for word in (FLAG, str(plugin.path))]
 
 
-def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The files behind `--plugin`, and the arguments without them."""
-    files, rest = [], []
-    words = iter(arguments)
-    for word in words:
-        flag, has_value, value = word.partition("=")
-        if flag != FLAG:
-            rest.append(word)
-            continue
-        file = value if has_value else next(words, "")
-        if not file or file.startswith("-"):
-            raise ConfigError(f"{FLAG}: no file is named; allowed is {FLAG} FILE.py")
-        files.append(file)
-    return files, rest
-
-
 def load(files: Sequence[str] = ()) -> None:
     """Import the installed plugins and these files; what is loaded already stays as it is.
 
@@ -104,6 +89,15 @@ def load(files: Sequence[str] = ()) -> None:
             _loaded[path.name] = plugin
         elif (known.path, known.sha256) != (path, digest):
             raise ConfigError(f"{FLAG} {file}: another {path.name} is loaded already; rename one of them")
+
+
+def note_changes(provenance_file: Path) -> list[str]:
+    """Print how the plugins of this process differ from those of a run, and return it; see `changes`."""
+    recorded, _ = read_object(provenance_file)
+    lines = changes(recorded.get("plugins"))
+    for line in lines:
+        sys.stderr.write(f"note: {line}\n")
+    return lines
 
 
 def changes(recorded: object) -> list[str]:

@@ -7,21 +7,23 @@ imported when it is used.
 from __future__ import annotations
 
 import errno
-import gc
 import importlib
 import io
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from atrium import __version__
 from atrium.base import plugins
 from atrium.base.errors import AtriumError, ConfigError, Interrupted, MissingDependencyError
+from atrium.base.loading import loading
+from atrium.cli.parser import CommandParser
 from atrium.config.nearest import shown, suggestion
 
 INTERRUPTED = 130
+SHELLS = ("bash", "fish", "zsh")
 _BROKEN_PIPE = 141
 
 
@@ -46,16 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(arguments)
         sys.stdout.flush()
     except Interrupted as error:
-        sys.stderr.write(f"{one_line(error)}\n")
+        sys.stderr.write(f"{error.line}\n")
         return error.exit_code
     except AtriumError as error:
-        sys.stderr.write(f"error: {one_line(error)}\n")
+        sys.stderr.write(f"error: {error.line}\n")
         return error.exit_code
     except SystemExit:
         return 0  # argparse's way to end after `--help`; mistakes raise errors
-    except KeyboardInterrupt as error:
-        cause = error.__cause__
-        sys.stderr.write(f"{one_line(cause) if isinstance(cause, Interrupted) else 'interrupted'}\n")
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of a pipe went away, as in `atrium runs | head`; there is no one left to tell.
@@ -93,57 +94,61 @@ def _complete_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-def one_line(error: AtriumError) -> str:
-    """An error's message without line breaks."""
-    return " ".join(str(error).split())
-
-
-@contextmanager
-def loading() -> Iterator[None]:
-    """Import with the garbage collector off, then freeze: what they make lives until exit."""
-    num_modules = len(sys.modules)
-    gc.disable()
-    try:
-        yield
-    finally:
-        if len(sys.modules) > num_modules:  # else it would keep the garbage of an earlier run
-            gc.freeze()
-        gc.enable()
-
-
 def _run(given: Sequence[str]) -> int:
-    files, arguments = plugins.split_flags(given)
-    name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
-    if name in ("-h", "--help", "help"):
+    if not given or given[0] in ("-h", "--help", "help"):
         sys.stdout.write(_help())
         return 0
-    if name in ("-V", "--version"):
-        sys.stdout.write(f"atrium {__version__}\n")
-        return 0
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(list(given))
+    if given[0].startswith("-") and given[0] in rest:
+        parser.refuse(given[0], given)
+    if arguments.shell_completion:
+        from atrium.cli.completion import complete
+
+        return complete(arguments.shell_completion, list(COMMANDS))
     try:
         os.getcwd()  # noqa: PTH109 - only whether it is there
     except FileNotFoundError as error:
         raise ConfigError("the folder in which this runs was removed; change to one that is there") from error
-    command = COMPLETION if name in ("-sc", "--shell-completion") else COMMANDS.get(name)
-    if command is None:
+    name = arguments.command
+    if name not in COMMANDS:
         raise ConfigError(
             f"atrium {shown(name)}: there is no such command"
             + (suggestion(name, COMMANDS) or f"; commands are {', '.join(COMMANDS)};")
             + " `atrium --help` says what they do"
         )
-    plugins.load(files)
+    plugins.load(arguments.plugin)
+    command = COMMANDS[name]
     try:
         with loading():
             function = getattr(importlib.import_module(command.module), command.function)
         with plugins.explained():
-            return int(function(list(rest)))
+            return int(function(rest))
     except ModuleNotFoundError as error:
         raise _missing_package(name, error) from error
 
 
+def _parser() -> CommandParser:
+    """The arguments before a command, and those that every command takes."""
+    parser = CommandParser("", has_help=False)
+    parser.add_argument("command", nargs="?", default="")
+    parser.add_argument(
+        "--plugin", action="append", default=[], metavar="FILE.py", help="a file with classes of your own"
+    )
+    parser.add_argument(
+        "-sc",
+        "--shell-completion",
+        choices=[f"{what}={shell}" for what in ("install", "uninstall", "query") for shell in SHELLS],
+        metavar="WHAT=SHELL",
+        help="such as install=bash",
+    )
+    parser.add_argument("-V", "--version", action="version", version=f"atrium {__version__}")
+    return parser
+
+
 def _missing_package(name: str, error: ModuleNotFoundError) -> Exception:
     """Name the extra that the base install lacks; return `error` itself if no package is missing."""
-    from atrium.cli.doctor import PLATFORM, missing_packages
+    from atrium.assemble.doctor import PLATFORM, missing_packages
 
     if not missing_packages():
         return error
@@ -170,11 +175,9 @@ def _help() -> str:
 
 
 COMMANDS: Mapping[str, Command] = {
-    "train": Command("atrium.cli.train.command", "main", "Train a policy, or continue a run"),
+    "train": Command("atrium.cli.train", "main", "Train a policy, or continue a run"),
     "evaluate": Command("atrium.cli.evaluate", "main", "Evaluate a model or a checkpoint on benchmarks"),
-    "config": Command(
-        "atrium.cli.train.command", "main_config", "Print the complete configuration that settings give"
-    ),
+    "config": Command("atrium.cli.config", "main", "Print the complete configuration that settings give"),
     "samples": Command(
         "atrium.cli.samples", "main", "Show an evaluation by problem, or write its rows for other programs"
     ),
@@ -190,11 +193,9 @@ COMMANDS: Mapping[str, Command] = {
     "diff": Command(
         "atrium.cli.diff", "main_diff", "List where two runs differ: settings, code, environment"
     ),
-    "rerun": Command("atrium.cli.train.command", "main_rerun", "Repeat a run with its own settings"),
-    "export": Command(
-        "atrium.cli.runs.export", "main_export", "Write a run's policy as a transformers folder"
-    ),
-    "clean": Command("atrium.cli.runs.clean", "main_clean", "Delete what runs can spare, after saying what"),
+    "rerun": Command("atrium.cli.rerun", "main", "Repeat a run with its own settings"),
+    "export": Command("atrium.cli.export", "main", "Write a run's policy as a transformers folder"),
+    "clean": Command("atrium.cli.clean", "main", "Delete what runs can spare, after saying what"),
     "sweep": Command(
         "atrium.cli.sweep.command", "main", "Run many settings with seeds, and say which is best"
     ),
@@ -209,6 +210,5 @@ COMMANDS: Mapping[str, Command] = {
     "engine-command": Command(
         "atrium.cli.engine_command", "main", "Print the command that starts a vLLM server on another machine"
     ),
-    "doctor": Command("atrium.cli.doctor", "main_doctor", "Check this machine, say what is missing for what"),
+    "doctor": Command("atrium.cli.doctor", "main", "Check this machine, say what is missing for what"),
 }
-COMPLETION = Command("atrium.cli.completion", "main", "Shell completion, as Hydra has it")

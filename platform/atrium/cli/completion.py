@@ -1,34 +1,89 @@
-"""Shell completion: Hydra's own, for a command that has subcommands.
+"""Shell completion: the script of `atrium -sc install=bash` calls `atrium -sc query=bash` for a line.
 
-`atrium -sc install=bash` prints Hydra's script, which then asks `atrium -sc query=bash` about the
-line typed so far. The first word is completed here; after `train` and `config` Hydra completes groups,
-options and keys; for other commands the shell is left to complete files.
+The first word is a command. After `train` and `config`, groups, options, keys and values are completed; after
+other commands the shell completes files.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from glob import glob
 
-from atrium.cli.app import COMMANDS
+from atrium.base.errors import ConfigError
 
 _WITH_OVERRIDES = ("train", "config")
+# Bash replaces only what follows the last `=` of a word, unless it is told not to break words there.
+_BASH = """\
+_atrium_completion() {
+    local IFS=$'\\n' word="${COMP_LINE:0:COMP_POINT}"
+    COMPREPLY=($(COMP_LINE="$word" "$1" -sc query=bash 2>/dev/null))
+    word="${word##* }"
+    if [[ $COMP_WORDBREAKS == *=* && $word == *=* ]]; then
+        COMPREPLY=("${COMPREPLY[@]#"${word%=*}="}")
+    fi
+}
+complete -o nospace -o default -F _atrium_completion atrium
+"""
+_FISH = """\
+function _atrium_completion
+    COMP_LINE=(commandline -cp) atrium -sc query=fish
+end
+complete -c atrium -x -a '(_atrium_completion)'
+"""
+_SCRIPTS = {
+    "install=bash": _BASH,
+    "install=zsh": _BASH,
+    "install=fish": _FISH,
+    "uninstall=bash": "complete -r atrium\nunset -f _atrium_completion\n",
+    "uninstall=zsh": "complete -r atrium\nunset -f _atrium_completion\n",
+    "uninstall=fish": "complete -e -c atrium\nfunctions -e _atrium_completion\n",
+}
 
 
-def main(argv: Sequence[str]) -> int:
-    """Answer `install=SHELL`, `uninstall=SHELL` or `query=SHELL`; `ConfigError` for anything else."""
-    from atrium.cli.train.hydra_flags import check_completion, run_hydra
-
-    check_completion(argv)
-    if argv[0].startswith("query="):
-        program, _, line = os.environ.get("COMP_LINE", "").lstrip().partition(" ")
-        command, separator, rest = line.lstrip().partition(" ")
-        if not separator:
-            sys.stdout.write(" ".join(name for name in COMMANDS if name.startswith(command)) + "\n")
-            return 0
-        if command not in _WITH_OVERRIDES:
-            return 0
-        os.environ["COMP_LINE"] = f"{program} {rest}"
-    run_hydra(["--shell-completion"], argv)
+def complete(asked: str, commands: Sequence[str]) -> int:
+    """Print a script, or what completes the line that a shell has in COMP_LINE; the exit code."""
+    if asked in _SCRIPTS:
+        sys.stdout.write(_SCRIPTS[asked])
+        return 0
+    if "COMP_LINE" not in os.environ:
+        raise ConfigError(f"{asked}: only a shell asks so, which says what was typed in COMP_LINE")
+    _, *words = re.split(r"\s+", os.environ["COMP_LINE"].lstrip())
+    sys.stdout.write("".join(f"{one}\n" for one in completions(words, commands)))
     return 0
+
+
+def completions(words: Sequence[str], commands: Sequence[str]) -> list[str]:
+    """What the last word may become, behind the others."""
+    *before, word = words or [""]
+    if not before:
+        return [name for name in commands if name.startswith(word)]
+    if before[0] not in _WITH_OVERRIDES:
+        return []
+    typed = word.lstrip("+~")
+    key, has_value, value = typed.partition("=")
+    if value.startswith((".", "/")):
+        found = [f"{key}={path}" for path in glob(f"{value}*")]  # noqa: PTH207 - as it was typed
+    else:
+        found = [line for line in _settings(before[1:]) if line.startswith(typed)]
+    if not has_value:  # up to the end of the section or of the key
+        found = [typed + re.sub("([.=]).*", r"\1", line.removeprefix(typed)) for line in found]
+    return sorted({word[: len(word) - len(typed)] + one for one in found})
+
+
+def _settings(before: Sequence[str]) -> Iterator[str]:
+    """Each option of a group and each key with its value, as they are behind other settings."""
+    from atrium.base.nested import flattened_text
+    from atrium.config.compose import compose
+    from atrium.config.files import conf_folder, read_groups
+
+    for group, options in read_groups(conf_folder()).items():
+        yield from (f"{group}={option}" for option in options)
+    with suppress(ConfigError):
+        config = compose([line for line in before if "=" in line and not re.search("^-|,", line)])
+        for key, value in flattened_text(config.model_dump(mode="json", exclude={"branch"})).items():
+            has_blanks = re.search(r"\s", value)
+            yield f"{key}=" if has_blanks else f"{key}={value}"

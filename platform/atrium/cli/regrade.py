@@ -11,11 +11,12 @@ from rich.text import Text
 from atrium.assemble.graders import grader_version
 from atrium.assemble.regrading import Regraded, answers_of_rows, regrade
 from atrium.assemble.stored_answers import answers_of_file, is_answer_file
+from atrium.base import plugins
 from atrium.base.errors import ConfigError
 from atrium.base.nested import mapping_at, setting
 from atrium.base.recorded import read_object
 from atrium.base.records import VerdictKind
-from atrium.cli.parser import ask_for_plugins, files_explained
+from atrium.cli.parser import files_explained
 from atrium.cli.samples import read_rows
 from atrium.config.compose import check_overrides, compose
 from atrium.config.nearest import shown
@@ -55,7 +56,7 @@ def regrade_stored(wanted: str, runs_dir: str, overrides: Sequence[str], csv: Pa
         else:
             folder = find_run(runs_dir, wanted, last=WITH_SAMPLES)
             if not is_chosen:
-                ask_for_plugins(folder)
+                plugins.note_changes(folder.provenance_file)
             config, _ = read_object(folder.config_file)
             recorded = setting(read_object(folder.provenance_file)[0], "data.grader_version")
             was_grader = recorded if isinstance(recorded, str) else was_grader

@@ -6,7 +6,6 @@ a configuration names, and what it leaves in Hydra's own node is checked before 
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -88,11 +87,6 @@ def compose_notes(config: RunConfig, overrides: Sequence[str]) -> list[str]:
     return scale_notes(config, check_overrides(overrides), conf_folder())
 
 
-def compose_all(overrides: Sequence[str]) -> list[tuple[tuple[str, ...], RunConfig]]:
-    """Every job of a `--multirun`: its overrides and its configuration, in Hydra's order."""
-    return [(job, compose(job)) for job in _jobs(check_overrides(overrides, allow_sweeps=True))]
-
-
 def check_overrides(lines: Sequence[str], *, allow_sweeps: bool = False) -> list[Override]:
     """Parse overrides and check what can be checked before composition; `ConfigError` otherwise."""
     groups = read_groups(conf_folder())
@@ -102,6 +96,29 @@ def check_overrides(lines: Sequence[str], *, allow_sweeps: bool = False) -> list
 def with_files(arguments: Sequence[str]) -> list[str]:
     """The arguments with files of one's own replaced by what they mean, as a run records them."""
     return expand_files(arguments, read_groups(conf_folder()))
+
+
+def composed_text(
+    overrides: Sequence[str], which: str = "job", package: str | None = None, *, resolve: bool = False
+) -> str:
+    """What the files and `overrides` give as YAML, where `auto` still stands.
+
+    `which` is `job` for the settings of a run, `hydra` for Hydra's own, or `all`; `package` names a part.
+    """
+    compose(overrides)  # so that mistakes read the same here as when training
+    composed = _compose(overrides)
+    keys = [str(key) for key in composed if which == "all" or (key == "hydra") == (which == "hydra")]
+    part: Any = OmegaConf.masked_copy(composed, keys)
+    heading = ""
+    if package not in (None, "_global_"):
+        part, heading = OmegaConf.select(part, package), f"# @package {package}\n"
+    if part is None:
+        raise ConfigError(
+            f"--package {package}: there is no such key; allowed is one that --cfg {which} shows"
+        )
+    if not OmegaConf.is_config(part):
+        return f"{part}\n"
+    return heading + OmegaConf.to_yaml(part, resolve=resolve)
 
 
 def config_from_hydra(
@@ -153,13 +170,13 @@ def validated(data: Mapping[str, Any], *, trains: bool = True) -> RunConfig:
     return config
 
 
-def hydra_lines(overrides: Sequence[str]) -> list[str]:
-    """Checked overrides in the form in which Hydra accepts every setting; sweeps are left as they are.
+def _hydra_lines(overrides: Sequence[str]) -> list[str]:
+    """Checked overrides in the form in which Hydra accepts every setting.
 
     A source that a model file describes becomes that model, any other gets the recipe for its size.
     """
     groups = read_groups(conf_folder())
-    checked = check_overrides(overrides, allow_sweeps=True)
+    checked = check_overrides(overrides)
     choice = choose_by_source(checked, conf_folder())
     options = {} if choice is None else choice.options
     # Hydra takes no null for a group; those that may be null are so as shipped.
@@ -181,8 +198,6 @@ def hydra_lines(overrides: Sequence[str]) -> list[str]:
 
 def _left_by_typed_kinds(checked: Sequence[Override]) -> list[str]:
     """The keys that belong to kinds which were typed over."""
-    if any(override.is_sweep_override() for override in checked):
-        return []  # each job of a multirun is composed by itself
     typed = {
         override.key_or_group: override.value()
         for override in checked
@@ -196,7 +211,7 @@ def _left_by_typed_kinds(checked: Sequence[Override]) -> list[str]:
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:
-    lines = hydra_lines(overrides)  # before Hydra is begun: a kind that is typed makes it compose twice
+    lines = _hydra_lines(overrides)  # before Hydra is begun: a kind that is typed makes it compose twice
     try:
         with hydra.initialize_config_dir(str(conf_folder()), version_base=HYDRA_VERSION_BASE):
             composed: DictConfig = hydra.compose(CONFIG_NAME, overrides=lines, return_hydra_config=True)
@@ -299,15 +314,3 @@ def _with_engine(data: dict[str, Any], machine: Machine) -> dict[str, Any]:
     known_elsewhere = {key for other in EngineSettings.values() for key in other.model_fields} - known
     given = {key: value for key, value in rollout.items() if value is not None or key not in known_elsewhere}
     return {**data, "rollout": {**shipped, **given, "engine": engine}}
-
-
-def _jobs(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
-    """The product of all swept values, the last one varying fastest, as Hydra's sweeper orders it."""
-    values: dict[str, list[str]] = {}
-    for override in overrides:
-        key = override.get_key_element()
-        if override.is_sweep_override():
-            values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
-        else:
-            values[key] = [override.input_line or ""]
-    return list(itertools.product(*values.values()))

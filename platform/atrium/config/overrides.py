@@ -88,8 +88,7 @@ def _refuse_code(line: str) -> None:
     key = line.lstrip("+~").partition("=")[0]
     if re.split(r"[./@]", key)[0] == "hydra":
         raise ConfigError(
-            f"{shown(line)}: Hydra's own settings are fixed; allowed are the flags --multirun, --cfg, "
-            "--info and --help"
+            f"{shown(line)}: Hydra's own settings are fixed; allowed are --multirun, --cfg and --help"
         )
 
 

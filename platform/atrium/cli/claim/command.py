@@ -85,7 +85,7 @@ def _reproduce(argv: Sequence[str]) -> int:
     arguments = parser.parse(argv)
     if arguments.workers < 1:
         parser.error(f"argument --workers: {arguments.workers}; allowed is 1 or more")
-    from atrium.cli.claim.reproduce import plan_lines, reproduce
+    from atrium.assemble.reproducing import plan_lines, reproduce
 
     claims = claims_of(arguments.paper)
     sys.stdout.write("\n".join(plan_lines(claims, arguments.scale, arguments.workers)) + "\n")

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Sequence
 
 from atrium.base.errors import ConfigError
-from atrium.cli.seed_plan import with_seed_plan
+from atrium.cli.parser import CommandParser
 from atrium.config.nearest import suggestion
 
 _USAGE = """\
@@ -41,67 +41,39 @@ _OWN = ("workers", "budget", "storage", "runs_dir", "name", "trials", "seeds", "
 
 def main(argv: Sequence[str]) -> int:
     """Do what `argv` says; the exit code, or an `AtriumError`."""
-    command, rest = (argv[0], list(argv[1:])) if argv else ("--help", [])
+    command = argv[0] if argv else "--help"
     if command in ("-h", "--help", "help"):
         from atrium.sweep.files import shipped_names
 
         names = f"NAME is one of {', '.join(shipped_names())}, or a path to a YAML file of your own."
         sys.stdout.write(_USAGE.format(names=textwrap.fill(names, 80)))
         return 0
-    if command == "list":
-        return _list(rest)
-    if command in ("report", "worker"):
-        if not rest:
-            raise ConfigError(f"atrium sweep {command}: no sweep is named; `atrium sweep list` lists them")
-        return (_report if command == "report" else _worker)(rest[0], rest[1:])
-    return _run(command, rest)
+    below = {"report": _report, "worker": _worker, "list": _list}
+    return below[command](argv[1:]) if command in below else _run(argv)
 
 
-def _options(arguments: Sequence[str], allowed: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The sweep's own options, and the overrides of runs among the arguments."""
-    options: dict[str, str] = {}
-    overrides = []
-    for argument in arguments:
-        key, has_value, value = argument.removeprefix("--").partition("=")
-        if not has_value:
-            raise ConfigError(f"atrium sweep {argument}: write KEY=VALUE{suggestion(key, _OWN)}")
-        if key not in _OWN:
-            overrides.append(argument)
-        elif key in allowed:
-            options[key] = value
-        else:
-            raise ConfigError(
-                f"atrium sweep {argument}: does not go with this command; allowed are {', '.join(allowed)}"
-            )
-    return options, overrides
-
-
-def _no_overrides(overrides: Sequence[str], allowed: Sequence[str]) -> None:
-    if overrides:
-        raise ConfigError(
-            f"atrium sweep {overrides[0]}: a sweep keeps its settings; allowed are {', '.join(allowed)}"
-        )
-
-
-def _run(wanted: str, arguments: Sequence[str]) -> int:
-    options, overrides = _options(with_seed_plan(arguments), _OWN)
+def _run(argv: Sequence[str]) -> int:
+    parser = CommandParser("sweep", "Run a sweep; `atrium sweep --help` says more.")
+    parser.add_argument("name", metavar="NAME")
+    parser.add_overrides(_OWN)
+    parser.add_seed_plan()
+    arguments = parser.parse(argv)
+    options, overrides = _options(arguments.overrides, _OWN)
     num_workers = _count(options.get("workers", "1"), "workers")
-    from atrium.cli.sweep.run import predictions_commit, run_sweep, sweep_definition
+    from atrium.assemble.sweep_workers import predictions_commit, run_sweep, sweep_definition
 
-    definition = sweep_definition(wanted, options, overrides)
+    definition = sweep_definition(arguments.name, options, overrides)
     if "plan" in options:
-        from atrium.cli.sweep.outlook import outlook
+        from atrium.assemble.outlook import outlook
 
         sys.stdout.write("\n".join(outlook(definition, options["plan"], num_workers)) + "\n")
         return 0
-    predicted_at = predictions_commit(wanted, definition)
+    predicted_at = predictions_commit(arguments.name, definition)
     return run_sweep(definition, options.get("storage"), num_workers, predicted_at)
 
 
-def _worker(name: str, arguments: Sequence[str]) -> int:
-    allowed = ("storage", "runs_dir")
-    options, overrides = _options(arguments, allowed)
-    _no_overrides(overrides, allowed)
+def _worker(argv: Sequence[str]) -> int:
+    name, options = _of_a_sweep("worker", argv)
     runs_dir = options.get("runs_dir", "runs")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -117,14 +89,49 @@ def _worker(name: str, arguments: Sequence[str]) -> int:
     return 0
 
 
-def _report(name: str, arguments: Sequence[str]) -> int:
-    allowed = ("storage", "runs_dir")
-    options, overrides = _options(arguments, allowed)
-    _no_overrides(overrides, allowed)
+def _report(argv: Sequence[str]) -> int:
+    name, options = _of_a_sweep("report", argv)
     from atrium.cli.sweep.report import report
 
     runs_dir = options.get("runs_dir", "runs")
     return report(runs_dir, name, _known_url(name, runs_dir, options.get("storage")))
+
+
+def _list(argv: Sequence[str]) -> int:
+    parser = CommandParser("sweep list", "List the sweeps of a runs folder.")
+    parser.add_overrides(_OWN)
+    options, _ = _options(parser.parse(argv).overrides, ("runs_dir",))
+    from atrium.cli.sweep.report import list_sweeps
+
+    return list_sweeps(options.get("runs_dir", "runs"))
+
+
+def _of_a_sweep(command: str, argv: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """The name of a sweep that there is, and the options of a command on it."""
+    parser = CommandParser(f"sweep {command}", "`atrium sweep --help` says more.")
+    parser.add_argument("name", metavar="NAME", help="a sweep that `atrium sweep list` lists")
+    parser.add_overrides(_OWN)
+    arguments = parser.parse(argv)
+    options, _ = _options(arguments.overrides, ("storage", "runs_dir"))
+    return arguments.name, options
+
+
+def _options(lines: Sequence[str], allowed: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The sweep's own options, and the settings of its runs, which only a new one has."""
+    options: dict[str, str] = {}
+    overrides = []
+    for line in lines:
+        key, has_value, value = line.partition("=")
+        if not has_value:
+            raise ConfigError(f"atrium sweep {line}: write KEY=VALUE{suggestion(key, _OWN)}")
+        if key in allowed:
+            options[key] = value
+        elif allowed == _OWN:
+            overrides.append(line)
+        else:
+            said = "does not go with this command" if key in _OWN else "a sweep keeps its settings"
+            raise ConfigError(f"atrium sweep {line}: {said}; allowed are {', '.join(allowed)}")
+    return options, overrides
 
 
 def _known_url(name: str, runs_dir: str, wanted: str | None) -> str:
@@ -135,14 +142,6 @@ def _known_url(name: str, runs_dir: str, wanted: str | None) -> str:
 
     url = wanted or os.environ.get(STORAGE_VARIABLE)
     return storage_url(url, sweep_folder(runs_dir, name)) if url else known_storage(runs_dir, name)
-
-
-def _list(arguments: Sequence[str]) -> int:
-    options, overrides = _options(arguments, ("runs_dir",))
-    _no_overrides(overrides, ("runs_dir",))
-    from atrium.cli.sweep.report import list_sweeps
-
-    return list_sweeps(options.get("runs_dir", "runs"))
 
 
 def _count(text: str, name: str) -> int:

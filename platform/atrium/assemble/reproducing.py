@@ -16,7 +16,9 @@ from typing import Any
 import psutil
 
 from atrium.assemble.memory import PROMPT_TOKENS
+from atrium.assemble.outlook import outlook
 from atrium.assemble.shapes import exact_shape
+from atrium.assemble.sweep_workers import run_sweep
 from atrium.base.atomic import explained, write_json
 from atrium.base.errors import ConfigError
 from atrium.base.recorded import read_object
@@ -29,8 +31,6 @@ from atrium.claim.judgement import judge_error
 from atrium.claim.page import COMPUTED, FOLDER, PAGE, write_page
 from atrium.claim.words import power_words
 from atrium.cli.memory import judge, verdict
-from atrium.cli.sweep.outlook import outlook
-from atrium.cli.sweep.run import run_sweep
 from atrium.config.machine import visible_gpus
 from atrium.document.document import Picture
 from atrium.runs.find import list_runs

@@ -1,19 +1,14 @@
-"""`atrium export`: a checkpoint's policy as a plain transformers folder."""
+"""A checkpoint's policy as a plain transformers folder."""
 
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
+from atrium.assemble.model_card import example_of, usage_lines, write_card
 from atrium.base.atomic import TEMPORARY_PREFIX, sync_folder
 from atrium.base.errors import CheckpointError, RunFolderError
 from atrium.base.recorded import read_object
-from atrium.cli.parser import CommandParser, files_explained
-from atrium.cli.runs.model_card import CARD, example_of, usage_lines, write_card
-from atrium.document.formatting import size
-from atrium.runs.find import TRAINED, find_run
-from atrium.runs.layout import folder_size, step_name
 from atrium.runs.policy_origin import write_origin
 from atrium.runs.run_folder import RunFolder
 from atrium.train.checkpoint.checkpoint_files import DIGESTS, STATE, check_files
@@ -23,45 +18,20 @@ _ADAPTER_FOLDER = "adapter"
 _WEIGHTS = ("*.safetensors", "*.bin")
 
 
-def main_export(argv: list[str]) -> int:
-    """Copy a checkpoint's policy to a folder that transformers loads."""
-    parser = CommandParser(
-        "export",
-        "Write a run's policy as a plain transformers folder: config, weights, tokenizer, model card.\n"
-        "The latest checkpoint by default.",
-    )
-    parser.add_run()
-    parser.add_checkpoint()
-    parser.add_argument(
-        "--to", metavar="DIR", help="the folder to write (default: export/step-... in the run folder)"
-    )
-    parser.add_argument(
-        "--adapter",
-        action="store_true",
-        help="only the adapters of a run with model.lora, as peft loads them",
-    )
-    parser.add_argument("--force", action="store_true", help="replace an earlier export at that place")
-    arguments = parser.parse(argv)
-    with files_explained():
-        folder = find_run(arguments.runs_dir, arguments.run, last=TRAINED)
-        step = chosen_step(folder, best=arguments.best, step=arguments.step)
-        source = folder.checkpoint_path(step) / POLICY_FOLDER
-        check_policy(source)
-        if arguments.adapter:
-            source = _adapter_of(source, folder.name)
-        target = Path(arguments.to) if arguments.to else folder.path / "export" / step_name(step)
-        config, _ = read_object(folder.config_file)
-        _copy(source, target, force=arguments.force)
-        write_origin(target, config, run=folder.name, step=step)
-        write_card(target, folder, config, step)
-        lines = usage_lines(config, target, str(target.absolute()), example_of(folder))
-    what = "adapters" if arguments.adapter else "policy"
-    sys.stdout.write(
-        f"wrote the {what} of {folder.name} at step {step} ({size(folder_size(target))}) to {target}\n"
-        f"{target / CARD} is its model card; sample it as in training with\n"
-    )
-    sys.stdout.writelines(f"  {line}\n" for line in lines)
-    return 0
+def export_policy(folder: RunFolder, step: int, target: Path, *, adapter: bool, force: bool) -> list[str]:
+    """Copy a checkpoint's policy, or its adapters alone, to a transformers folder with a model card.
+
+    Returns the lines of code that sample it as in training. `force` replaces an earlier export there.
+    """
+    source = folder.checkpoint_path(step) / POLICY_FOLDER
+    check_policy(source)
+    if adapter:
+        source = _adapter_of(source, folder.name)
+    config, _ = read_object(folder.config_file)
+    _copy(source, target, force=force)
+    write_origin(target, config, run=folder.name, step=step)
+    write_card(target, folder, config, step)
+    return usage_lines(config, target, str(target.absolute()), example_of(folder))
 
 
 def chosen_step(folder: RunFolder, *, best: bool, step: int | None) -> int:

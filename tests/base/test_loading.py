@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from atrium.cli.app import loading
+from atrium.base.loading import loading
 
 
 @pytest.fixture(autouse=True)

@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from atrium.assemble.outlook import outlook
 from atrium.base import plugins
 from atrium.base.atomic import explained
 from atrium.base.errors import ConfigError, Interrupted, SweepError
 from atrium.base.plain_files import append_plain
 from atrium.base.processes import END_SIGNALS, stop_requests
 from atrium.base.recorded import read_object
-from atrium.cli.sweep.outlook import outlook
 from atrium.cli.sweep.table import SweepDisplay, sweep_display
 from atrium.config.compute import check_alone
 from atrium.config.machine import num_usable_cores, visible_gpus
@@ -75,8 +75,8 @@ def run_sweep(
     definition: SweepDefinition, storage: str | None, num_workers: int, predicted_at: str | None = None
 ) -> int:
     """Run a sweep to its end with workers of this machine, and report on it."""
+    from atrium.assemble.checks import check_machine
     from atrium.cli.sweep.report import report
-    from atrium.cli.train.checks import check_machine
 
     config = trial_config(
         definition.base, name=definition.name, runs_dir=definition.runs_dir, seed=definition.seeds[0]

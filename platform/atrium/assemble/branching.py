@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from atrium.assemble.launching import is_rank
 from atrium.base.errors import ConfigError
-from atrium.cli.train.launching import is_rank
 from atrium.config.resume import branched
 from atrium.config.schema import BranchConfig, RunConfig
 from atrium.runs.branch import copy_until

@@ -1,25 +1,22 @@
-"""`atrium clean`: what the runs folder can spare, listed first and deleted only with `--yes`.
+"""What the runs folder can spare, for `atrium clean`, and its deletion.
 
-It never touches a run that is running, a folder that another process has locked, nor anything that lies
+Nothing here touches a run that is running, a folder that another process has locked, nor anything that lies
 outside the runs folder, behind a link: links are removed, not followed. A killed run that can be resumed is
-kept unless `--killed` asks for it.
+kept unless killed runs are asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from atrium.base.errors import RunFolderError
-from atrium.cli.parser import CommandParser, files_explained
-from atrium.document.formatting import size
 from atrium.runs.find import list_runs
 from atrium.runs.layout import folder_size, remove
 from atrium.runs.reader import RunOverview, read_overview
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState
-from atrium.views.terminal import say, standard_output
 
 _CACHE = ".cache"
 
@@ -34,31 +31,6 @@ class Deletable:
     run: RunFolder | None = None
 
 
-def main_clean(argv: list[str]) -> int:
-    """List what can be deleted, and delete it where that is confirmed."""
-    parser = CommandParser(
-        "clean",
-        "List what the runs folder can spare, with sizes; delete it with --yes. By default: caches,\n"
-        "checkpoints of finished runs except the last and the best, killed runs without a checkpoint,\n"
-        "and runs that failed to start.",
-    )
-    parser.add_argument("--yes", action="store_true", help="delete what is listed")
-    parser.add_argument("--caches", action="store_true", help="caches only (warm-up models, plots' fonts)")
-    parser.add_argument("--checkpoints", action="store_true", help="checkpoints of finished runs only")
-    parser.add_argument(
-        "--killed", action="store_true", help="killed runs only, those that could be resumed too"
-    )
-    parser.add_argument("--failed-starts", action="store_true", help="runs that failed to start only")
-    parser.add_runs_dir()
-    arguments = parser.parse(argv)
-    kinds = ("caches", "checkpoints", "killed", "failed_starts")
-    chosen = {name for name in kinds if getattr(arguments, name)}
-    with files_explained():
-        spare = list(find_deletable(Path(arguments.runs_dir), chosen))
-        _report(spare, Path(arguments.runs_dir), delete=arguments.yes)
-    return 0
-
-
 def find_deletable(runs_dir: Path, chosen: set[str]) -> Iterator[Deletable]:
     """The files and folders that can go, of the kinds chosen, or of all kinds where none was."""
     runs = [read_overview(folder) for folder in list_runs(runs_dir)]
@@ -71,7 +43,7 @@ def find_deletable(runs_dir: Path, chosen: set[str]) -> Iterator[Deletable]:
     for run in runs:
         if run.state is RunState.FINISHED and (not chosen or "checkpoints" in chosen):
             yield from _old_checkpoints(run.folder)
-        if run.state is RunState.FAILED_START and (not chosen or "failed_starts" in chosen):
+        if run.state is RunState.FAILED_START and (not chosen or "failed-starts" in chosen):
             what = f"failed to start: {run.status.error or 'its process was killed'}"
             yield Deletable(path=run.folder.path, what=what, num_bytes=_size(run.folder.path), run=run.folder)
         if run.state is RunState.KILLED and (not chosen or "killed" in chosen):
@@ -103,19 +75,9 @@ def _killed(run: RunOverview, *, with_resumable: bool) -> Iterator[Deletable]:
     yield Deletable(path=path, what=what, num_bytes=_size(path), run=run.folder)
 
 
-def _report(spare: Sequence[Deletable], runs_dir: Path, *, delete: bool) -> None:
-    console = standard_output()
-    if not spare:
-        console.print("nothing to clean")
-        return
-    freed = 0
-    for item in spare:
-        kept = _elsewhere(item.path, runs_dir) or (_delete(item) if delete else None)
-        freed += 0 if kept else item.num_bytes
-        note = f"kept: {kept}" if kept else f"deleted ({item.what})" if delete else item.what
-        say(console, f"{size(item.num_bytes):>8}  {item.path}  {note}")
-    said = "freed" if delete else "in all; `atrium clean --yes` deletes them"
-    console.print(f"{size(freed)} {said}")
+def kept_because(item: Deletable, runs_dir: Path, *, delete: bool) -> str | None:
+    """Delete the item if that is asked for; the reason where it has to stay, else None."""
+    return _elsewhere(item.path, runs_dir) or (_delete(item) if delete else None)
 
 
 def _elsewhere(path: Path, runs_dir: Path) -> str | None:

@@ -1,0 +1,269 @@
+"""From a command line to a run: new, continued, branched or repeated, one or several, here or elsewhere.
+
+All is checked before torch is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from atrium.assemble.branching import begin_branch, branch_config, split_step
+from atrium.assemble.launching import check_node, is_rank, is_started_here, print_script, start, submit
+from atrium.base import plugins
+from atrium.base.errors import AtriumError, ConfigError, Interrupted, RunFolderError
+from atrium.base.loading import loading
+from atrium.base.plain_files import read_plain
+from atrium.base.processes import END_SIGNALS, stopped_at_once
+from atrium.base.recorded import read_object
+from atrium.config.compose import compose, compose_notes, from_json
+from atrium.config.dates import dated
+from atrium.config.earlier import placement_note
+from atrium.config.machine import engine_choice, this_machine
+from atrium.config.multirun import compose_all
+from atrium.config.nearest import shown
+from atrium.config.resume import resumed, schedule_note
+from atrium.config.schema import RunConfig
+from atrium.runs.find import TRAINED, find_run
+from atrium.runs.run_folder import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What a run begins from: a run, as it is, gone back to a step, or as a new run; or a stored file."""
+
+    run: str | None = None
+    branch_step: int | None = None
+    from_step: int | None = None
+    file: str | None = None
+
+    @classmethod
+    def named(cls, run: str | None, from_step: int | None, file: str | None) -> Origin:
+        """What `--resume`, `--from-step` and `--from-config` name; `ConfigError` where they clash."""
+        if from_step is not None and run is None:
+            raise ConfigError(f"--from-step {from_step}: goes back in a run; allowed is with --resume RUN")
+        run, branch_step = (None, None) if run is None else split_step(run)
+        if branch_step is not None and from_step is not None:
+            raise ConfigError(f"--from-step {from_step}: resume={run}@{branch_step} names a step already")
+        return cls(run=run, branch_step=branch_step, from_step=from_step, file=file)
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments of `atrium train` that begin from the same, once a run has gone back to its step."""
+        flags = {"--resume": self.run, "--from-config": self.file}
+        return [word for flag, value in flags.items() if value is not None for word in (flag, value)]
+
+
+def begin(origin: Origin, overrides: Sequence[str], *, prints_job: bool = False) -> None:
+    """Check one run and train it, here or where its settings say, or print the SLURM job that would."""
+    stored: RunConfig | None = None
+    if origin.run is not None:
+        stored, config = _continued(origin.run, origin.branch_step, overrides)
+    else:
+        config = _new(overrides) if origin.file is None else _repeated(origin.file, overrides)
+    step = check_run(config, origin.branch_step if origin.from_step is None else origin.from_step)
+    if prints_job:
+        print_script(config)
+        return
+    notes = [] if is_rank() else _notes(origin, stored, config, step)
+    if origin.run is None and origin.file is None:
+        print_notes(config, overrides)
+    if origin.from_step is not None:
+        _go_back(config, origin.from_step)
+    arguments = [*overrides, *origin.arguments]
+    if origin.branch_step is not None:
+        config, arguments = _branch(config, origin.branch_step, overrides)
+    for note in notes:
+        sys.stdout.write(f"note: {note}\n")
+        if config.resume is not None:
+            RunFolder(Path(config.resume)).append_log(f"note: {note}")
+    if is_started_here(config):
+        train_here(config, overrides)
+    else:
+        start(config, overrides, arguments)
+
+
+def _go_back(config: RunConfig, step: int) -> None:
+    from atrium.assemble.checks import go_back
+
+    assert config.resume is not None
+    if config.branch is not None and step < config.branch.step:
+        raise ConfigError(
+            f"--from-step {step}: the run began at step {config.branch.step} of {config.branch.run}; "
+            f"allowed are steps from {config.branch.step} on"
+        )
+    if os.environ.get("RANK", "0") != "0":
+        return  # the first of the processes that torchrun started goes back for all
+    if (aside := go_back(config.resume, step)) is not None:
+        sys.stdout.write(f"back to step {step}: what came later is kept in {aside}\n")
+
+
+def _new(overrides: Sequence[str]) -> RunConfig:
+    config = compose(overrides)
+    if config.resume is not None:
+        raise ConfigError(f"resume={config.resume} is no plain setting; allowed is --resume {config.resume}")
+    return config
+
+
+def print_notes(config: RunConfig, overrides: Sequence[str]) -> None:
+    """Say what the user should know about settings that are not wrong."""
+    for note in compose_notes(config, overrides):
+        sys.stdout.write(f"note: {note}\n")
+
+
+def _repeated(file: str, overrides: Sequence[str]) -> RunConfig:
+    """The stored configuration of a run, for a new run that repeats it."""
+    if overrides:
+        raise ConfigError(f"{shown(overrides[0])}: a repeated run keeps its settings; leave out overrides")
+    config = _read_stored(Path(file), f"--from-config {file}").model_copy(update={"resume": None})
+    if config.branch is not None:
+        raise ConfigError(
+            f"--from-config {file}: that run went on from a step of another; allowed is "
+            f"--resume {config.branch.run}@{config.branch.step} with its settings"
+        )
+    return config
+
+
+def _continued(run: str, step: int | None, overrides: Sequence[str]) -> tuple[RunConfig, RunConfig]:
+    """The stored configuration of a run, and the one that continues it."""
+    runs_dir = compose([line for line in overrides if line.startswith("runs_dir=")]).runs_dir
+    try:
+        folder = find_run(runs_dir, run, last=TRAINED)
+    except RunFolderError as error:
+        raise RunFolderError(f"resume={run}: {error}") from error
+    if not is_rank():  # whose launcher has asked
+        for line in plugins.note_changes(folder.provenance_file):
+            folder.append_log(line)
+    stored = _read_stored(folder.config_file, f"resume={run}")
+    if step is not None:
+        return stored, branch_config(stored, folder, step, overrides)
+    return stored, resumed(stored, folder.path, overrides)
+
+
+def _notes(origin: Origin, stored: RunConfig | None, config: RunConfig, step: int) -> list[str]:
+    """What a run that begins from a recorded one does otherwise, a line each."""
+    file = Path(origin.file) if origin.file is not None else None
+    if config.resume is not None:
+        file = RunFolder(Path(config.resume)).config_file
+    placement = None if file is None else placement_note(read_object(file)[0])
+    schedule = None if stored is None else schedule_note(stored, config, step)
+    return [note for note in (placement, schedule) if note is not None]
+
+
+def _branch(config: RunConfig, step: int, overrides: Sequence[str]) -> tuple[RunConfig, list[str]]:
+    """The configuration that continues the new run of `--resume RUN@STEP`, and the arguments that do."""
+    assert config.resume is not None
+    begun = begin_branch(config, RunFolder.open(config.resume), step, overrides)
+    assert begun.resume is not None
+    sys.stdout.write(f"a new run goes on from step {step} of {RunFolder(Path(config.resume)).name}\n")
+    return begun, ["--resume", begun.resume]
+
+
+def _read_stored(file: Path, wanted: str) -> RunConfig:
+    try:
+        return from_json(read_plain(file).decode())
+    except ConfigError as error:
+        raise RunFolderError(f"{wanted}: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise RunFolderError(
+            f"{wanted}: {file.name} cannot be read ({reason}); `atrium runs` lists the runs there are"
+        ) from error
+
+
+def begin_many(overrides: Sequence[str]) -> int:
+    """Train every job of a multirun, one after the other; the highest exit code of those that failed."""
+    began = time.time()
+    jobs = [(lines, dated(config, began)) for lines, config in compose_all(overrides)]
+    for _, config in jobs:
+        check_run(config)
+    if any(config.compute.slurm is not None for _, config in jobs):
+        submit([(config, _with_date(lines, config)) for lines, config in jobs])
+        return 0
+    code, given = 0, sys.argv
+    for number, (lines, config) in enumerate(jobs, start=1):
+        sys.stdout.write(f"run {number} of {len(jobs)}: {' '.join(lines)}\n")
+        # What a run records as its command: this job alone.
+        sys.argv = ["atrium", "train", *_with_date(lines, config), *plugins.flags()]
+        try:
+            print_notes(config, lines)
+            if is_started_here(config):
+                train_here(config, lines)
+            else:
+                start(config, lines, lines)
+        except Interrupted:
+            raise
+        except AtriumError as error:
+            sys.stderr.write(f"error: {error.line}\n")
+            code = max(code, error.exit_code)
+        finally:
+            sys.argv = given
+    return code
+
+
+def _with_date(lines: Sequence[str], config: RunConfig) -> list[str]:
+    return [*lines, f"model.date={config.model.date}"]
+
+
+def check_run(config: RunConfig, from_step: int | None = None) -> int:
+    """Check what a run needs of the machine and its checkpoint; return the step that it goes on from."""
+    # Only now: it needs numpy, and most mistakes have been found without it.
+    from atrium.assemble.checks import check_checkpoint_model, check_machine, step_to_go_on_from
+
+    step = step_to_go_on_from(config, from_step)
+    check_machine(config)
+    check_checkpoint_model(config, from_step)
+    return step
+
+
+def train_here(config: RunConfig, overrides: Sequence[str]) -> None:
+    """Train in this process; `overrides` are recorded."""
+    if config.rollout.placement == "server":
+        check_node(config)
+    with stopped_at_once(_stopped, END_SIGNALS) as stop_if_asked:
+        set_threads(config)
+        from atrium.assemble.graders import build_grader
+        from atrium.views.terminal import waiting
+
+        with build_grader(config.grader, config.model) as grader:  # its worker starts while torch is loaded
+            with waiting("loading torch"), loading():
+                # Only now: torch reads the environment when it is loaded.
+                from atrium.assemble.training import run_training
+
+            stop_if_asked()
+            run_training(config, grader, overrides)
+
+
+def _stopped(number: int) -> Interrupted:
+    return Interrupted(f"stopped by {signal.Signals(number).name} before training was set up")
+
+
+def set_threads(config: RunConfig) -> None:
+    """Put the thread count, passive waiting and what vLLM reads into the environment, and say so."""
+    compute = config.compute
+    os.environ["OMP_NUM_THREADS"] = str(compute.num_threads)
+    policy = os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    threads = "1 thread" if compute.num_threads == 1 else f"{compute.num_threads} threads"
+    tokens = compute.micro_batch_tokens
+    size = "as many tokens as fit" if tokens == "auto" else f"{tokens} tokens"
+    sys.stdout.write(
+        f"compute: {compute.device}, {compute.dtype}, {threads} waiting {policy.lower()}ly, "
+        f"micro-batches of {size}\n"
+    )
+    _prepare_engine(config)
+    sys.stdout.flush()
+
+
+def _prepare_engine(config: RunConfig) -> None:
+    """Say which engine samples, and put what it reads into the environment."""
+    rollout = config.rollout
+    if config.model.kind != "tiny" and not rollout.reads_stored:
+        engine, reason = engine_choice(config.model.kind, config.compute.device, this_machine())
+        because = reason if engine == rollout.engine else "as asked for"
+        sys.stdout.write(f"rollout: {rollout.engine}, {because}\n")
+    rollout.prepare_environment(config.compute.device, Path(config.runs_dir) / ".cache")

@@ -1,0 +1,113 @@
+"""Which policy `atrium evaluate` evaluates, and with which settings: a run's checkpoint, or a model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence, Set
+from dataclasses import replace
+from pathlib import Path
+
+from atrium.assemble.exporting import POLICY_FOLDER, check_policy, chosen_step
+from atrium.base import plugins
+from atrium.base.errors import ConfigError, RunFolderError
+from atrium.base.plain_files import read_plain
+from atrium.config.compose import compose, from_json, validated
+from atrium.config.evaluation import (
+    EvaluatedCheckpoint,
+    EvaluationSettings,
+    checkpoint_evaluation,
+    compose_evaluation,
+    stored_evaluation,
+)
+from atrium.models.settings import HubModelSettings
+from atrium.runs.find import EVALUATED, WITH_CHECKPOINT, find_run
+from atrium.runs.layout import step_of
+from atrium.runs.policy_origin import read_origin
+from atrium.runs.run_folder import RunFolder
+
+
+def new_evaluation(
+    overrides: Sequence[str], *, run: str | None, best: bool, step: int | None, runs_dir: str
+) -> EvaluationSettings:
+    """The settings of an evaluation of a run's checkpoint, or of the model that the overrides name.
+
+    `best` and `step` choose a checkpoint, the last one by default. A `runs_dir` among the overrides wins over
+    the argument. Raises `ConfigError` where nothing says what to evaluate.
+    """
+    typed_dir = [line for line in overrides if line.startswith("runs_dir=")]
+    if run is not None:
+        runs_dir = compose(typed_dir).runs_dir if typed_dir else runs_dir
+        return _of_run(find_run(runs_dir, run, last=WITH_CHECKPOINT), overrides, best=best, step=step)
+    place = [] if typed_dir or runs_dir == "runs" else [f"runs_dir={runs_dir}"]
+    settings = compose_evaluation([*place, *overrides])
+    model = settings.config.model
+    found = _place_in_run(Path(model.source).expanduser()) if isinstance(model, HubModelSettings) else None
+    if found is not None:
+        # A path into a run means that run, with the prompt that its policy was trained on.
+        rest = [line for line in overrides if line != "model=hub" and not line.startswith("model.source=")]
+        return _of_run(found[0], rest, best=best, step=found[1] if step is None else step)
+    if best or step is not None:
+        raise ConfigError("--best and --step choose among a run's checkpoints; name the run with --run")
+    typed = {line.partition("=")[0] for line in overrides}
+    if not any(key.partition(".")[0] in ("model", "experiment", "debug", "recipe") for key in typed):
+        raise ConfigError(
+            "nothing says what to evaluate; give --run RUN (`last` is the latest), or model=NAME, such as "
+            "model=hub model.source=FOLDER; model=tiny is the built-in model, untrained"
+        )
+    if isinstance(model, HubModelSettings):
+        return _as_trained(settings, Path(model.source).expanduser(), typed)
+    return settings
+
+
+def _as_trained(settings: EvaluationSettings, policy: Path, typed: Set[str]) -> EvaluationSettings:
+    """The settings with what an exported policy carries, where it was not typed; says where that differs."""
+    data = settings.config.model_dump(mode="json")
+    for key, value in read_origin(policy).items():
+        section, _, name = key.partition(".")
+        if typed.isdisjoint((key, section) if section == "evaluation" else (key,)):
+            data[section][name] = value
+        elif data[section][name] != value:
+            given = data[section][name]
+            sys.stderr.write(f"note: {key}={given}, but this policy was trained with {value}\n")
+    return replace(settings, config=validated(data, trains=False))
+
+
+def _of_run(
+    folder: RunFolder, overrides: Sequence[str], *, best: bool, step: int | None
+) -> EvaluationSettings:
+    step = chosen_step(folder, best=best, step=step)
+    policy = folder.checkpoint_path(step) / POLICY_FOLDER
+    check_policy(policy)
+    plugins.note_changes(folder.provenance_file)
+    try:
+        trained = from_json(read_plain(folder.config_file).decode(), trains=False)
+    except ConfigError as error:
+        raise RunFolderError(f"--run {folder.name}: {error}") from error
+    typed_dir = [line for line in overrides if line.startswith("runs_dir=")]
+    place = compose(typed_dir).runs_dir if typed_dir else str(folder.path.parent.parent)
+    trained = trained.model_copy(update={"runs_dir": place})
+    checkpoint = EvaluatedCheckpoint(run=folder.name, step=step, seed=trained.seed)
+    return checkpoint_evaluation(trained, checkpoint, policy=policy.absolute(), overrides=overrides)
+
+
+def interrupted_evaluation(wanted: str, runs_dir: str) -> tuple[EvaluationSettings, Path]:
+    """The stored settings of an evaluation that goes on, and its folder."""
+    folder = find_run(runs_dir, wanted, last=EVALUATED)
+    if not folder.config_file.is_file():
+        raise RunFolderError(
+            f"{folder.path} has no config.json, so its settings are not known; evaluate anew"
+        )
+    plugins.note_changes(folder.provenance_file)
+    return stored_evaluation(read_plain(folder.config_file).decode(), folder.path), folder.path
+
+
+def _place_in_run(path: Path) -> tuple[RunFolder, int | None] | None:
+    """The run, and the step if it is said, where a path leads to a run or into its checkpoints."""
+    if not path.is_dir():
+        return None
+    for place in (path, path.parent):
+        folder = RunFolder(place.parent.parent)
+        if place.parent.name == "checkpoints" and folder.looks_like_run():
+            return folder, step_of(place.name)
+    folder = RunFolder(path)
+    return (folder, None) if folder.status_file.is_file() and folder.checkpoint_steps() else None

@@ -1,0 +1,21 @@
+"""Importing large libraries without the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Import with the garbage collector off, then freeze: what they make lives until exit."""
+    num_modules = len(sys.modules)
+    gc.disable()
+    try:
+        yield
+    finally:
+        if len(sys.modules) > num_modules:  # else it would keep the garbage of an earlier run
+            gc.freeze()
+        gc.enable()

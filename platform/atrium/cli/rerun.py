@@ -1,0 +1,29 @@
+"""`atrium rerun`: a new run with the stored settings of another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from atrium.assemble.beginning import Origin, begin
+from atrium.base import plugins
+from atrium.base.errors import RunFolderError
+from atrium.cli.parser import CommandParser, files_explained
+from atrium.runs.find import TRAINED, find_run
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train a new run with the stored settings of another."""
+    parser = CommandParser(
+        "rerun",
+        "Train a new run with the settings of another, its seed included. On the same machine and with\n"
+        "the same code it repeats the other's metrics bit for bit, times excepted.",
+    )
+    parser.add_run()
+    arguments = parser.parse(argv)
+    with files_explained():
+        folder = find_run(arguments.runs_dir, arguments.run, last=TRAINED)
+        if not folder.config_file.is_file():
+            raise RunFolderError(f"{folder.path} has no config.json, so its settings are not known")
+    plugins.note_changes(folder.provenance_file)
+    begin(Origin(file=str(folder.config_file)), [])
+    return 0

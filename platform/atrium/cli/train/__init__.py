@@ -1,1 +1,0 @@
-"""`atrium train`: the command, its checks, and how its processes start."""
