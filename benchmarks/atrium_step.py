@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from atrium.base.records import Completion, RolloutGroup
     from atrium.engines.engine import Engine, GenerationRequest, SamplingParams
     from atrium.models.policy import Policy
-    from atrium.train.update.step import PolicyUpdater
+    from atrium.train.update.updater import PolicyUpdater
 
 start_up = record.StartUp()
 
@@ -35,8 +35,8 @@ def build_updater(args: argparse.Namespace, policy: Policy) -> PolicyUpdater:
     from atrium.train.settings import AdamWSettings
     from atrium.train.update.forward import PolicyForward
     from atrium.train.update.optimizer import PolicyOptimizer
-    from atrium.train.update.step import PolicyUpdater
     from atrium.train.update.update import UpdateSettings
+    from atrium.train.update.updater import PolicyUpdater
 
     longest = args.max_new_tokens + 64
     return PolicyUpdater(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from atrium.engines.collate import RolloutRows
     from atrium.method.divergences import Divergence
     from atrium.models.policy import Policy
-    from atrium.train.update.step import PolicyUpdater
+    from atrium.train.update.updater import PolicyUpdater
 
 BASELINE = "ratio"
 ARMS: dict[str, dict[str, float]] = {

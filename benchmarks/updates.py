@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from atrium.engines.collate import RolloutRows
     from atrium.method.divergences import Divergence
     from atrium.train.update.divergence_meter import DivergenceMeter
-    from atrium.train.update.step import PolicyUpdater
+    from atrium.train.update.updater import PolicyUpdater
 
 FIRST_TOKEN = 5
 """Ids below are special tokens in every vocabulary of the benchmarks."""
@@ -131,8 +131,8 @@ def build_updater(
     from atrium.train.update.compiled_blocks import CompiledBlocks
     from atrium.train.update.forward import PolicyForward
     from atrium.train.update.optimizer import PolicyOptimizer
-    from atrium.train.update.step import PolicyUpdater
     from atrium.train.update.update import UpdateSettings
+    from atrium.train.update.updater import PolicyUpdater
 
     method = read_preset("grpo").method.with_parts(reduction=TokenMean())
     return PolicyUpdater(

@@ -120,10 +120,9 @@ MAX_FUNCTION_LINES = 45
 LONGER_MODULES = {"atrium.method.divergences": 470}  # an axis is one file
 LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
-MAX_LOOP_LINES = 150
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4059,
+    "assemble": 4040,
     "atrium": 8,
     "base": 941,
     "catalog": 469,
@@ -133,7 +132,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "config": 2097,
     "data": 1544,
     "document": 284,
-    "engines": 2980,
+    "engines": 3000,
     "evaluation": 453,
     "grading": 3707,
     "launch": 658,
@@ -145,7 +144,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "stats": 692,
     "sweep": 2620,
     "theory": 1205,
-    "train": 3631,
+    "train": 3587,
     "views": 1120,
 }
 """Code lines of each package, without blanks, comments, docstrings and imports.
@@ -320,11 +319,10 @@ def num_lines_without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef
 def test_each_function_is_small_enough():
     too_long = {}
     for module in modules():
-        usual = MAX_LOOP_LINES if module == "atrium.train.loop" else MAX_FUNCTION_LINES
         for node in ast.walk(tree(module)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 name, num_lines = f"{module}.{node.name}", num_lines_without_docstring(node)
-                if num_lines > LONGER_FUNCTIONS.get(name, usual):
+                if num_lines > LONGER_FUNCTIONS.get(name, MAX_FUNCTION_LINES):
                     too_long[name] = num_lines
     assert not too_long
 

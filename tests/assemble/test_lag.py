@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from atrium.assemble import servers, training
+from atrium.assemble import servers
 from atrium.assemble.evaluation import run_evaluation
 from atrium.base.errors import CheckpointError, EngineError
 from atrium.base.json_lines import read_json_lines
@@ -37,8 +37,8 @@ from atrium.config.evaluation import EvaluatedCheckpoint, checkpoint_evaluation
 from atrium.engines.server.engine import ServerEngine
 from atrium.engines.server.process import ServerProcess
 from atrium.runs.run_folder import RunFolder
-from atrium.train.batches import Outside, Sampling
 from atrium.train.checkpoint.lagged import read_lagged
+from atrium.train.lag import LaggedSteps
 from atrium.train.update.optimizer import PolicyOptimizer
 
 LAGGED = (
@@ -150,9 +150,9 @@ def test_a_finished_run_that_is_extended_is_the_longer_run(runs, deep, same_reco
 def test_a_batch_holds_the_log_probabilities_of_the_checkpoint_that_sampled_it(deep):
     """The third batch in the checkpoint of step 3 is that of step 6, which the weights of step 2 sampled."""
     *_, batch = read_lagged(deep.checkpoint_path(3))
-    completions = [rollout.completion for group in batch.collected.groups for rollout in group.rollouts]
+    completions = [rollout.completion for group in batch.groups for rollout in group.rollouts]
     expected_N = torch.cat([torch.tensor(completion.logprobs) for completion in completions])
-    found_N = logprobs_by_checkpoint(deep, 2, batch.collected.groups)
+    found_N = logprobs_by_checkpoint(deep, 2, batch.groups)
     torch.testing.assert_close(found_N, expected_N, rtol=0.0, atol=1e-4)
     stored = pq.read_table(deep.rollouts_path(6)).to_pylist()
     assert [row["token_ids"] for row in stored] == [list(one.token_ids) for one in completions]
@@ -163,7 +163,7 @@ def test_recorded_staleness_is_that_of_the_checkpoints_that_sampled_and_began_th
     folder = runs.train(
         *DEEP, "rollout.lag=2", "num_steps=5", "optimizer.num_minibatches=1", "experiment_name=stale"
     )
-    groups = read_lagged(folder.checkpoint_path(4))[0].collected.groups
+    groups = read_lagged(folder.checkpoint_path(4))[0].groups
     log_ratio_N = logprobs_by_checkpoint(folder, 4, groups) - logprobs_by_checkpoint(folder, 2, groups)
     window = from_json(folder.config_file.read_text()).divergence.window()
     ratio_N = log_ratio_N.exp()
@@ -195,7 +195,7 @@ def test_what_the_sampling_weights_say_in_the_trainer_comes_with_a_lagged_batch(
     """Three anchors at once: engine and trainer at sampling for the correction, the start of the step."""
     folder = runs.train(*CORRECTED, "experiment_name=three_anchors")
     *_, batch = read_lagged(folder.checkpoint_path(3))
-    groups = batch.collected.groups
+    groups = batch.groups
     behavior = [rollout.behavior_logprobs for group in groups for rollout in group.rollouts]
     found_N, engine_N = (
         torch.cat([torch.tensor(logprobs) for logprobs in per_rollout])
@@ -308,21 +308,22 @@ def test_servers_sample_a_batch_during_the_update_before_it(served):
 
 def test_next_batch_is_requested_before_the_last_one_is_compared(runs, served, monkeypatch):
     """The comparison waits for the request that its servers have to get meanwhile."""
-    generate, compared, requested, found = ServerEngine.generate_by, Sampling.compared, threading.Event(), []
+    generate, compared = ServerEngine.generate_by, LaggedSteps._compared
+    requested, found = threading.Event(), []
 
     def note_request(self, version, requests, sampling):
         if threading.current_thread().name == "sampling-beside":
             requested.set()
         return generate(self, version, requests, sampling)
 
-    def wait_for_request(self, state, step, collected, measurements):
+    def wait_for_request(self, state, step, batch):
         if step > 2 and step < 5:  # the batch of step 5 is the last one
             found.append(requested.wait(30.0))
             requested.clear()
-        return compared(self, state, step, collected, measurements)
+        return compared(self, state, step, batch)
 
     monkeypatch.setattr(ServerEngine, "generate_by", note_request)
-    monkeypatch.setattr(Sampling, "compared", wait_for_request)
+    monkeypatch.setattr(LaggedSteps, "_compared", wait_for_request)
     runs.train(*SERVED, "experiment_name=requested_first")
     assert found == [True, True]
 
@@ -342,7 +343,7 @@ def test_three_batches_at_a_time_are_those_that_are_sampled_one_after_the_other(
     assert [step[STALENESS_STEPS.name] for step in steps] == [0, 1, 2, 3, 3, 3]
     assert [step[QUEUE_BATCHES.name] for step in steps] == [0, 3, 3, 3, 3, 3]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "Outside", lambda **parts: Outside(**{**parts, "keeps_weights": False}))
+        patch.setattr(ServerEngine, "keeps_weights", False)
         one_by_one = runs.train(*deep, "checkpoint.every_num_steps=6", "experiment_name=served_waiting")
     same_record(folder, one_by_one, step=6)
     killed = runs.killed_after(2, *deep, "experiment_name=served_deep_killed")

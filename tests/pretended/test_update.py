@@ -15,8 +15,8 @@ from atrium.engines.collate import collate
 from atrium.train.update.divergence_meter import meter_of
 from atrium.train.update.forward import PolicyForward
 from atrium.train.update.optimizer import PolicyOptimizer
-from atrium.train.update.step import PolicyUpdater
 from atrium.train.update.update import UpdateSettings
+from atrium.train.update.updater import PolicyUpdater
 
 MOST_WAITS = 3
 """Per micro-batch, those of the whole step among them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -225,6 +226,8 @@ def evaluated(engine, grader, ranks, num_problems):
         run_seed=0,
         wave_size=None,
         listener=record,
+        cache_dir=Path("unused after training began"),
+        key="",
         ranks=ranks,
     )
     return plan(1, final=True), record.samples

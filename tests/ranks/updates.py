@@ -26,8 +26,8 @@ from atrium.train.measure.measurements import Measurements
 from atrium.train.update.divergence_meter import meter_of
 from atrium.train.update.forward import PolicyForward
 from atrium.train.update.optimizer import PolicyOptimizer
-from atrium.train.update.step import PolicyUpdater
 from atrium.train.update.update import UpdateSettings
+from atrium.train.update.updater import PolicyUpdater
 
 MIXED = ((1, 0, 0), (1, 1, 1), (0, 1), (0, 0, 0))
 

@@ -32,8 +32,8 @@ from atrium.train.measure.measurements import Measurements
 from atrium.train.settings import AdamWSettings
 from atrium.train.update.forward import PolicyForward
 from atrium.train.update.optimizer import PolicyOptimizer
-from atrium.train.update.step import PolicyUpdater
 from atrium.train.update.update import UpdateSettings
+from atrium.train.update.updater import PolicyUpdater
 
 PAD = 0
 SMALL = TinySettings(

@@ -28,7 +28,8 @@ from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState, l
 from atrium.train.checkpoint.group_records import bytes_of_groups, groups_of_bytes
 from atrium.train.collect import RolloutCollector
 from atrium.train.guard.faults import FaultHandling, UpdateState
-from atrium.train.loop import LoopSettings, Training, train
+from atrium.train.loop import train
+from atrium.train.step import LoopSettings, Training
 from atrium.train.update.reference import MovingReference
 
 PROBLEMS = [

@@ -29,7 +29,7 @@ from atrium.base.recorded import read_object
 from atrium.cli import main
 from atrium.config.compose import compose
 from atrium.runs.run_folder import RunFolder
-from atrium.train.continuous import ContinuousBatches
+from atrium.train.continuous import ContinuousSteps
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
@@ -139,13 +139,13 @@ def test_pretrained_model_sampled_by_a_server_passes_the_checks_in_bfloat16(tmp_
 
 def test_weights_change_within_completions_at_the_tokens_that_are_recorded(tmp_path, monkeypatch):
     """Each part of a completion has the log-probabilities of the weights that its span names; about 40 s."""
-    next_group, groups = ContinuousBatches._next_group, []
+    next_group, groups = ContinuousSteps._next_group, []
 
     def note_group(self, step):
         groups.append(next_group(self, step))
         return groups[-1]
 
-    monkeypatch.setattr(ContinuousBatches, "_next_group", note_group)
+    monkeypatch.setattr(ContinuousSteps, "_next_group", note_group)
     line = ("rollout.placement=server", "rollout.continuous=true", "rollout.lag=1", "rollout.max_num_seqs=2")
     steps, folder = train(
         tmp_path, *line, "num_steps=4", "checkpoint.every_num_steps=1", "checkpoint.keep_last=9"

@@ -26,7 +26,7 @@ from atrium.planning.memory import OPTIMIZER_STATE, PROXIMAL_STATES
 from atrium.runs.run_folder import RunFolder
 from atrium.train.guard.budget_search import largest_budget, update_fits
 from atrium.train.ranks.ranks import SINGLE, Ranks
-from atrium.train.update.step import PolicyUpdater
+from atrium.train.update.updater import PolicyUpdater
 
 _CACHE = "micro_batch_tokens.json"
 

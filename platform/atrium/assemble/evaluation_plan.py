@@ -13,22 +13,20 @@ about its noise follows from how a gain over it varies between seeds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from atrium.assemble.evaluation_key import evaluation_key, policy_key
+from atrium.assemble.evaluation_key import evaluation_key
 from atrium.base.atomic import explained
 from atrium.base.errors import RunFolderError
 from atrium.base.records import BenchmarkResult, EvaluatedSample, Problem, TokenIds
-from atrium.config.schema import RunConfig
 from atrium.engines.declaration import WaveSize
 from atrium.engines.engine import Engine
 from atrium.evaluation.collection import Watch
 from atrium.evaluation.evaluator import Benchmark, Evaluation, evaluate, sample_only
 from atrium.grading.grader import Grader
 from atrium.grading.verifiers import Verifier
-from atrium.models.policy import Policy
 from atrium.runs.evaluation_parts import EvaluationParts, Finished
 from atrium.runs.listener import Listener
 from atrium.runs.sample_files import answer_columns, sample_of, write_evaluation
@@ -50,6 +48,8 @@ class EvaluationPlan:
     The best checkpoint is chosen on validation, so results on test stay clean of that choice. Problems are
     dealt over the `ranks`, each of which learns the outcome. Before training all seeds share their draws;
     afterwards those are keyed by `run_seed` too, so that the noise of sampling is independent over seeds.
+    Samples from before training are cached in `cache_dir`, where they depend on the benchmark and on `key`,
+    which is the `policy_key`.
     """
 
     validation: JudgedBenchmark
@@ -60,6 +60,8 @@ class EvaluationPlan:
     run_seed: int
     wave_size: WaveSize | None
     listener: Listener
+    cache_dir: Path
+    key: str
     ranks: Ranks = Ranks()
 
     def __call__(self, step: int, *, final: bool) -> float | None:
@@ -71,7 +73,21 @@ class EvaluationPlan:
         return value
 
     def _evaluate(self, judged: JudgedBenchmark, step: int) -> float:
-        return self._recorded(judged, step, self._sampled(judged, step))
+        if step > 0:
+            return self._recorded(judged, step, self._sampled(judged, step))
+        benchmark, grader, verifier = judged
+        name = evaluation_key(self.key, benchmark, verifier, self.encode, self.seed)
+        path = self.cache_dir / f"{name}.parquet"
+        finished = _recalled(path, benchmark) if self.ranks.is_first else {}
+        outcome = None
+        if not self.ranks.from_first(bool(finished)):
+            outcome = self._sampled(judged, step)
+            if outcome is not None:
+                with explained("cache the first evaluation in", path.parent):
+                    write_evaluation(path, step, outcome.samples)
+        elif self.ranks.is_first:
+            outcome = self._outcome(benchmark, grader, Watch(finished=finished), step)
+        return self._recorded(judged, step, outcome)
 
     def _sampled(self, judged: JudgedBenchmark, step: int) -> Evaluation | None:
         """The outcome, on the rank that records it."""
@@ -119,43 +135,6 @@ class EvaluationPlan:
             )
             value = outcome.results["mean_at_k"]
         return float(self.ranks.from_first(value))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SharedFirstEvaluation(EvaluationPlan):
-    """Evaluates as `EvaluationPlan` does; before training, what is cached is not sampled again.
-
-    `key` is the `policy_key`: all that the samples depend on but the benchmark.
-    """
-
-    cache_dir: Path
-    key: str
-
-    def _evaluate(self, judged: JudgedBenchmark, step: int) -> float:
-        if step > 0:
-            return super()._evaluate(judged, step)
-        benchmark, grader, verifier = judged
-        name = evaluation_key(self.key, benchmark, verifier, self.encode, self.seed)
-        path = self.cache_dir / "first_evaluations" / f"{name}.parquet"
-        finished = _recalled(path, benchmark) if self.ranks.is_first else {}
-        if self.ranks.from_first(bool(finished)):
-            outcome = None
-            if self.ranks.is_first:
-                outcome = self._outcome(benchmark, grader, Watch(finished=finished), step)
-            return self._recorded(judged, step, outcome)
-        outcome = self._sampled(judged, step)
-        if outcome is not None:
-            with explained("cache the first evaluation in", path.parent):
-                write_evaluation(path, step, outcome.samples)
-        return self._recorded(judged, step, outcome)
-
-
-def shared_first_evaluation(
-    plan: EvaluationPlan, config: RunConfig, policy: Policy, cache_dir: Path, weights: str
-) -> SharedFirstEvaluation:
-    """The same plan, with the evaluation before training shared; `weights` is the policy's digest."""
-    parts = {field.name: getattr(plan, field.name) for field in fields(plan)}
-    return SharedFirstEvaluation(**parts, cache_dir=cache_dir, key=policy_key(config, policy, weights))
 
 
 def _recalled(path: Path, benchmark: Benchmark) -> Finished:

@@ -37,8 +37,8 @@ from atrium.train.update.divergence_meter import DivergenceMeter, meter_of
 from atrium.train.update.forward import PolicyForward
 from atrium.train.update.optimizer import PolicyOptimizer
 from atrium.train.update.reference import MovingReference, UnadaptedForward
-from atrium.train.update.step import PolicyUpdater
 from atrium.train.update.update import UpdateSettings
+from atrium.train.update.updater import PolicyUpdater
 
 if TYPE_CHECKING:  # a run on one process loads nothing of torch.distributed
     from atrium.train.ranks.sharding import ShardedModel

@@ -12,11 +12,8 @@ from torch import Tensor
 from atrium.assemble.bank import collected_from_bank
 from atrium.assemble.budget import tune_micro_batches
 from atrium.assemble.engines import mismatch_bound
-from atrium.assemble.evaluation_plan import (
-    EvaluationPlan,
-    JudgedBenchmark,
-    shared_first_evaluation,
-)
+from atrium.assemble.evaluation_key import policy_key
+from atrium.assemble.evaluation_plan import EvaluationPlan, JudgedBenchmark
 from atrium.assemble.graders import BenchmarkGraders
 from atrium.assemble.packing import Rows, settle_packing
 from atrium.assemble.policies import (
@@ -60,18 +57,17 @@ from atrium.models.digests import source_digests, weights_digest
 from atrium.models.policy import Policy, with_files_of
 from atrium.models.settings import HubModelSettings
 from atrium.runs.listener import Listener
-from atrium.train.batches import Outside
 from atrium.train.checkpoint.checkpoint import TrainingState
 from atrium.train.collect import RolloutCollector
-from atrium.train.continuous import Stream
 from atrium.train.guard.faults import FaultHandling
 from atrium.train.guard.memory import keep_freed_memory
 from atrium.train.guard.memory_limit import MemoryLimit
 from atrium.train.guard.profile import StepProfiler
-from atrium.train.loop import LoopSettings, Training, train
-from atrium.train.ranks.ranks import Ranks, Shards
+from atrium.train.loop import train
+from atrium.train.ranks.ranks import Shards
+from atrium.train.step import LoopSettings, Training
 from atrium.train.update.reference import MovingReference
-from atrium.train.update.step import PolicyUpdater
+from atrium.train.update.updater import PolicyUpdater
 
 
 def run_training(
@@ -111,38 +107,118 @@ def _train(run: Run, grader: Grader, prepared: Prepared) -> None:
     train(training, state)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """What the parts of a training run are built from, with a checkpoint's weights where there is one.
+
+    Attributes
+    ----------
+    run, task
+        The open run, and its problems.
+    policy, encode
+        The policy, and a function from a problem to the tokens of its prompt.
+    digest
+        The `weights_digest` of the policy's first weights; empty where nothing needs it.
+    graders
+        What grades the answers of training and of each benchmark.
+    engine, reference
+        What samples, and the reference policy where the method has one of its own.
+    shards, optimizer_state
+        How the models are spread over ranks, and the optimiser's state so far.
+    """
+
+    run: Run
+    task: Task
+    policy: Policy
+    encode: Callable[[Problem], TokenIds]
+    digest: str
+    graders: BenchmarkGraders
+    engine: Engine
+    reference: MovingReference | None
+    shards: Shards
+    optimizer_state: Mapping[str, Tensor]
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's settings."""
+        return self.run.config
+
+    @property
+    def servers(self) -> ServerEngine | None:
+        """The engine where it samples while the trainer works."""
+        return self.engine if self.config.rollout.lag and isinstance(self.engine, ServerEngine) else None
+
+
 def _ready(
     run: Run, grader: Grader, prepared: Prepared, should_stop: Callable[[], bool]
 ) -> tuple[Training, TrainingState]:
     """The loop with its parts, and the state that it goes on from; the listeners have heard the beginning."""
-    config, ranks, cache_dir = run.config, run.ranks, run.folder.cache_dir
-    task = prepared.task
+    config = run.config
     for line in prepared.lines:
         run.log(line)
-    with ranks.first_alone("loading the model"):
-        # A policy that will be spread is spread from the host's memory.
-        policy = build_policy(config, cache_dir, run.listener, device=None if ranks.is_alone else "cpu")
-    copy_out_of_mmap(policy.model)
-    policy, weights, encode = _identified(run, task, policy)
+    context = _context(run, grader, prepared.task)
+    training = _training(context, prepared.stored, should_stop)
+    run.record_engine(context.engine.facts)
+    state = TrainingState(objective=training.updater.objective.initial_state())
+    if run.checkpoint is not None:
+        state = run.checkpoint.state
+        run.log(f"resuming after step {state.step}")
+    context.engine.update_weights(context.policy.weights(), state.weight_version)
+    title = (
+        f"{config.algorithm.name} with divergence {config.divergence.kind}, seed {config.seed}, "
+        f"{context.policy.size} on {config.compute.device}"
+    )
+    run.listener.begin(step=state.step, num_steps=config.num_steps, title=title)
+    return training, state
+
+
+def _context(run: Run, grader: Grader, task: Task) -> RunContext:
+    """The policy, the engine and what else the run's parts share.
+
+    The reference is taken from the first policy, before a checkpoint's weights.
+    """
+    config, ranks, checkpoint = run.config, run.ranks, run.checkpoint
+    policy, digest, encode = _identified(run, task, _first_policy(run))
     graders = BenchmarkGraders(config.grader, config.model, own=grader)
     run.closing.callback(graders.close)
     for note in config.method.notes(config.use):
         run.log(f"note: {note}")
     if config.rollout.continuous:
         run.log("note: rollout.continuous=true is not repeatable: what is finished first depends on time")
-    training = _assembled(run, task, prepared.stored, policy, graders, should_stop, encode, weights)
-    run.record_engine(training.engine.facts)
-    state = TrainingState(objective=training.updater.objective.initial_state())
-    if run.checkpoint is not None:
-        state = run.checkpoint.state
-        run.log(f"resuming after step {state.step}")
-    training.engine.update_weights(policy.weights(), state.weight_version)
-    title = (
-        f"{config.algorithm.name} with divergence {config.divergence.kind}, seed {config.seed}, "
-        f"{policy.size} on {config.compute.device}"
+    reference = build_reference(config, policy)
+    if checkpoint is not None and ranks.is_alone:
+        restore_weights(policy, checkpoint.policy)
+        if reference is not None and checkpoint.reference is not None:
+            reference.load(checkpoint.reference)
+    run.listener.phase("starting the engine")
+    engine = build_placed_engine(config, policy, run.folder.engines_dir, run.log, ranks)
+    run.closing.callback(engine.close)
+    shards = shard_models(config, policy, reference, ranks)
+    optimizer_state: Mapping[str, Tensor] = checkpoint.optimizer if checkpoint else {}
+    if checkpoint is not None and not ranks.is_alone:
+        optimizer_state = read_sharded(checkpoint, policy, reference, ranks)
+    return RunContext(
+        run=run,
+        task=task,
+        policy=policy,
+        encode=encode,
+        digest=digest,
+        graders=graders,
+        engine=engine,
+        reference=reference,
+        shards=shards,
+        optimizer_state=optimizer_state,
     )
-    run.listener.begin(step=state.step, num_steps=config.num_steps, title=title)
-    return training, state
+
+
+def _first_policy(run: Run) -> Policy:
+    """The policy that training began with."""
+    with run.ranks.first_alone("loading the model"):
+        # A policy that will be spread is spread from the host's memory.
+        device = None if run.ranks.is_alone else "cpu"
+        policy = build_policy(run.config, run.folder.cache_dir, run.listener, device=device)
+    copy_out_of_mmap(policy.model)
+    return policy
 
 
 def _identified(run: Run, task: Task, policy: Policy) -> tuple[Policy, str, Callable[[Problem], TokenIds]]:
@@ -169,179 +245,107 @@ def _identified(run: Run, task: Task, policy: Policy) -> tuple[Policy, str, Call
     return policy, weights, encode
 
 
-def _assembled(
-    run: Run,
-    task: Task,
-    stored: Sequence[StoredCompletion] | None,
-    policy: Policy,
-    graders: BenchmarkGraders,
-    should_stop: Callable[[], bool],
-    encode: Callable[[Problem], TokenIds],
-    weights: str,
+def _training(
+    context: RunContext, stored: Sequence[StoredCompletion] | None, should_stop: Callable[[], bool]
 ) -> Training:
-    """The loop's parts."""
-    config, checkpoint = run.config, run.checkpoint
-    models = _models(run, policy)
-    problems = task.fitting_problems(encode, policy.context, run.log)
-    outside = _outside(config, policy, models.engine)
-    ranks = run.ranks if outside is None else run.ranks.on_own_connections()
-    collector = _collector(run, task, problems, encode, models.engine, graders.own, ranks)
+    """The loop's parts; `stored` are the completions that a bank holds."""
+    run, config, policy = context.run, context.config, context.policy
+    problems = context.task.fitting_problems(context.encode, policy.context, run.log)
+    collector = _collector(context, problems)
     if stored is not None:
         collector = collected_from_bank(collector, stored, config, policy, problems)
-    longest = len(encode(max(problems, key=lambda problem: len(problem.asked))))
-    plan = _evaluation_plan(run, task, policy, graders, models.engine, encode)
+    longest = len(context.encode(max(problems, key=lambda problem: len(problem.asked))))
+    evaluate = _evaluation(context)
     return Training(
-        settings=_loop_settings(config, policy),
+        settings=LoopSettings(
+            num_steps=config.num_steps,
+            evaluate_every_num_steps=config.evaluation.every_num_steps,
+            checkpoint_every_num_steps=config.checkpoint.every_num_steps,
+            pad_token_id=policy.pad_token_id,
+            device=config.compute.device,
+            seed=config.seed,
+            lag=config.rollout.lag,
+            continuous=config.rollout.continuous,
+            max_mismatch=mismatch_bound(config),
+        ),
         collector=collector,
-        updater=_updater(run, policy, models, longest),
-        engine=models.engine,
+        updater=_updater(context, longest),
+        engine=context.engine,
         weights=policy.weights,
-        reference=models.reference,
+        reference=context.reference,
         listener=run.listener,
-        evaluate=shared_first_evaluation(plan, config, policy, run.folder.cache_dir, weights),
+        evaluate=evaluate,
         checkpoints=checkpoint_store(config, run.folder, policy, run.ranks),
         should_stop=should_stop,
-        lagged=checkpoint.lagged if checkpoint else (),
-        outside=outside,
-        stream=_stream(config, models.engine, collector.sampling),
+        lagged=run.checkpoint.lagged if run.checkpoint else (),
+        servers=context.servers,
         profiler=_profiler(run),
         rank_report=rank_report(run.folder, run.ranks, run.log),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Models:
-    """The engine and the models, with a checkpoint's weights where there is one."""
-
-    engine: Engine
-    reference: MovingReference | None
-    shards: Shards
-    optimizer_state: Mapping[str, Tensor]
-
-
-def _models(run: Run, policy: Policy) -> _Models:
-    """The reference is taken from the first policy, before a checkpoint's weights."""
-    config, ranks, checkpoint = run.config, run.ranks, run.checkpoint
-    reference = build_reference(config, policy)
-    if checkpoint is not None and ranks.is_alone:
-        restore_weights(policy, checkpoint.policy)
-        if reference is not None and checkpoint.reference is not None:
-            reference.load(checkpoint.reference)
-    run.listener.phase("starting the engine")
-    engine = build_placed_engine(config, policy, run.folder.engines_dir, run.log, ranks)
-    run.closing.callback(engine.close)
-    shards = shard_models(config, policy, reference, ranks)
-    optimizer_state: Mapping[str, Tensor] = checkpoint.optimizer if checkpoint else {}
-    if checkpoint is not None and not ranks.is_alone:
-        optimizer_state = read_sharded(checkpoint, policy, reference, ranks)
-    return _Models(engine=engine, reference=reference, shards=shards, optimizer_state=optimizer_state)
-
-
-def _outside(config: RunConfig, policy: Policy, engine: Engine) -> Outside | None:
-    """Sampling during updates, where servers are ahead of them."""
-    if config.rollout.lag and isinstance(engine, ServerEngine) and not config.rollout.continuous:
-        return Outside(
-            model=policy.model,
-            sampler=engine.at_this_version,
-            interrupt=engine.interrupt,
-            keeps_weights=not config.rollout.sends_weights,
-        )
-    return None
-
-
-def _stream(config: RunConfig, engine: Engine, sampling: SamplingParams) -> Callable[[], Stream] | None:
-    """What begins to sample without an end, where that is asked for."""
-    if config.rollout.continuous and isinstance(engine, ServerEngine):
-        return lambda: engine.stream(sampling)
-    return None
-
-
-def _updater(run: Run, policy: Policy, models: _Models, longest: int) -> PolicyUpdater:
+def _updater(context: RunContext, longest: int) -> PolicyUpdater:
     """The updater of the policy, with micro-batches that fit; `longest` is the longest prompt in tokens."""
-    ranks, longest_row = run.ranks, min(policy.context_length, longest + run.config.rollout.max_new_tokens)
+    run, policy, shards = context.run, context.policy, context.shards
+    rollout = run.config.rollout
+    longest_row = min(policy.context_length, longest + rollout.max_new_tokens)
     config = settle_packing(
         run.config,
-        build_forward(run.config, policy.model, sharded=models.shards.policy),
-        Rows(longest_prompt=longest, longest=longest_row, group_size=run.config.rollout.group_size),
+        build_forward(run.config, policy.model, sharded=shards.policy),
+        Rows(longest_prompt=longest, longest=longest_row, group_size=rollout.group_size),
         run.folder,
         log=run.log,
-        ranks=ranks,
+        ranks=run.ranks,
     )
     faults = FaultHandling(
         max_skipped=config.optimizer.max_skipped_updates,
-        folder=run.folder.faults_dir if ranks.is_first else None,
+        folder=run.folder.faults_dir if run.ranks.is_first else None,
         log=run.log,
     )
     updater = build_updater(
-        config, policy, models.reference, models.optimizer_state, faults, ranks, models.shards
+        config, policy, context.reference, context.optimizer_state, faults, run.ranks, shards
     )
-    models.engine.release_memory()  # as it is in updates
+    context.engine.release_memory()  # as it is in updates
     if (limit_mb := config.compute.memory_limit_mb) is not None:
         updater = replace(updater, memory_limit=MemoryLimit(config.compute.device, limit_mb))
-    return tune_micro_batches(config, updater, run.folder, longest=longest_row, log=run.log, ranks=ranks)
+    return tune_micro_batches(config, updater, run.folder, longest=longest_row, log=run.log, ranks=run.ranks)
 
 
-def _loop_settings(config: RunConfig, policy: Policy) -> LoopSettings:
-    """When the loop does what."""
-    return LoopSettings(
-        num_steps=config.num_steps,
-        evaluate_every_num_steps=config.evaluation.every_num_steps,
-        checkpoint_every_num_steps=config.checkpoint.every_num_steps,
-        pad_token_id=policy.pad_token_id,
-        device=config.compute.device,
-        seed=config.seed,
-        lag=config.rollout.lag,
-        max_mismatch=mismatch_bound(config),
-    )
-
-
-def _evaluation_plan(
-    run: Run,
-    task: Task,
-    policy: Policy,
-    graders: BenchmarkGraders,
-    engine: Engine,
-    encode: Callable[[Problem], TokenIds],
-) -> EvaluationPlan:
-    """The validation problems and the benchmarks, each with what grades it."""
-    config = run.config
+def _evaluation(context: RunContext) -> EvaluationPlan:
+    """The evaluation of the validation problems and of the benchmarks, each with what grades it."""
+    run, config, policy = context.run, context.config, context.policy
     validation, *tests = (
         JudgedBenchmark(
-            require_room(evaluated_benchmark(loaded, config), encode, policy.context),
-            graders.of(loaded.verifier),
+            require_room(evaluated_benchmark(loaded, config), context.encode, policy.context),
+            context.graders.of(loaded.verifier),
             loaded.verifier or config.grader,
         )
-        for loaded in (task.validation, *task.benchmarks)
+        for loaded in (context.task.validation, *context.task.benchmarks)
     )
     return EvaluationPlan(
         validation=validation,
         tests=tuple(tests),
-        engine=engine,
-        encode=encode,
+        engine=context.engine,
+        encode=context.encode,
         seed=config.evaluation.seed,
         run_seed=config.seed,
         wave_size=config.rollout.wave_size(policy.num_parameters),
         listener=run.listener,
         ranks=run.ranks,
+        cache_dir=run.folder.cache_dir / "first_evaluations",
+        key=policy_key(config, policy, context.digest),
     )
 
 
-def _collector(
-    run: Run,
-    task: Task,
-    problems: Sequence[Problem],
-    encode: Callable[[Problem], TokenIds],
-    engine: Engine,
-    grader: Grader,
-    ranks: Ranks,
-) -> RolloutCollector:
+def _collector(context: RunContext, problems: Sequence[Problem]) -> RolloutCollector:
     """The collector, which turns problems into graded groups."""
-    config, rollout = run.config, run.config.rollout
+    run, config, rollout = context.run, context.config, context.config.rollout
+    has_thread = context.servers is not None and not rollout.continuous
     return RolloutCollector(
         stream=ProblemStream(problems, config.seed),
-        encode=encode,
-        engine=engine,
-        grader=grader,
+        encode=context.encode,
+        engine=context.engine,
+        grader=context.graders.own,
         reward=config.reward,
         group_filter=config.algorithm.group_filter,
         sampling=SamplingParams(
@@ -353,7 +357,7 @@ def _collector(
         group_size=rollout.group_size,
         seed=config.seed,
         sampling_stream=rollout.sampling_stream,
-        ranks=ranks,
+        ranks=run.ranks.on_own_connections() if has_thread else run.ranks,
         require_stop=config.reward.counts_cut_off_as_wrong,
     )
 

@@ -112,3 +112,40 @@ class Engine(Sampler, Protocol):
     def close(self) -> None:
         """Release what the engine holds. Harmless when called twice."""
         ...
+
+
+class Stream(Protocol):
+    """Samples what is added to it, without an end."""
+
+    def add(self, index: int, request: GenerationRequest) -> None:
+        """Request completions."""
+        ...
+
+    def next(self) -> Generation:
+        """Wait for the next request that is answered."""
+        ...
+
+    def close(self) -> None:
+        """Let `next` raise."""
+        ...
+
+
+class Servers(Protocol):
+    """An engine that samples outside of the trainer's process, also while the trainer works."""
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether earlier weights can be sampled from; otherwise new ones wait for all that is sampled."""
+        ...
+
+    def at_this_version(self) -> Sampler:
+        """Return what samples by the weights of now, whichever the engine has later."""
+        ...
+
+    def stream(self, sampling: SamplingParams) -> Stream:
+        """Begin to sample without an end, by the weights that the engine has at each token."""
+        ...
+
+    def interrupt(self) -> None:
+        """Let the engine give up what it samples, within seconds."""
+        ...

@@ -44,11 +44,22 @@ Graded = Sequence[tuple[Completion, Future[Verdict]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Collected:
-    """The groups that train, whether each is computed, and the stream's position behind them."""
+    """A step's batch.
+
+    Attributes
+    ----------
+    groups, trains
+        The groups that train, and whether each is computed.
+    cursor
+        The position in the stream of problems behind them.
+    measurements
+        What was measured while they were sampled; the step adds its own.
+    """
 
     groups: tuple[RolloutGroup, ...]
     trains: tuple[bool, ...]
     cursor: int
+    measurements: Measurements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +96,13 @@ class RolloutCollector:
         replaces = self.group_filter.kind == "resample"
         limit = self.num_prompts * (self.group_filter.max_num_rounds if replaces else 1)
         groups = self._sample(step, cursor, limit, measurements, sampler or self.engine)
-        return self.collected(groups, cursor + len(groups))
+        return self.collected(groups, cursor + len(groups), measurements)
 
-    def collected(self, groups: Sequence[RolloutGroup], cursor: int) -> Collected:
+    def collected(self, groups: Sequence[RolloutGroup], cursor: int, measurements: Measurements) -> Collected:
         """Those groups that train, where the stream goes on at `cursor`."""
         kept = tuple(_rewarded(group) for group in groups if self.keeps(group))
         trains = tuple(self.group_filter.computes(self._judged(group)) for group in kept)
-        return Collected(groups=kept, trains=trains, cursor=cursor)
+        return Collected(groups=kept, trains=trains, cursor=cursor, measurements=measurements)
 
     @property
     def knows_next_cursor(self) -> bool:

@@ -12,44 +12,26 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 from atrium.base import metrics
 from atrium.base.records import Problem, RolloutGroup
-from atrium.engines.engine import Generation, GenerationRequest
-from atrium.train.batches import Batches, Sampling
+from atrium.engines.engine import GenerationRequest, Servers
 from atrium.train.checkpoint.checkpoint import TrainingState
 from atrium.train.checkpoint.group_records import bytes_of_groups, groups_of_bytes
-from atrium.train.checkpoint.lagged import LaggedBatch
-from atrium.train.collect import Graded, measure_groups
+from atrium.train.collect import Collected, Graded, measure_groups
 from atrium.train.measure.measurements import Measurements
+from atrium.train.step import Steps, Training
 
 
-class Stream(Protocol):
-    """Samples what is added to it, without an end."""
-
-    def add(self, index: int, request: GenerationRequest) -> None:
-        """Request completions."""
-        ...
-
-    def next(self) -> Generation:
-        """Wait for the next request that is answered."""
-        ...
-
-    def close(self) -> None:
-        """Let `next` raise."""
-        ...
-
-
-class ContinuousBatches(Batches):
-    """The batches of a run whose engines sample a `stream` all the time, also during updates.
+class ContinuousSteps(Steps):
+    """Steps whose batches servers sample all the time, also during updates.
 
     A checkpoint holds none of them: a resumed run samples anew.
     """
 
-    def __init__(self, sampling: Sampling, stream: Stream, cursor: int) -> None:
-        super().__init__(sampling, ())
-        self._stream = stream
+    def __init__(self, run: Training, servers: Servers, cursor: int) -> None:
+        super().__init__(run)
+        self._stream = servers.stream(run.collector.sampling)
         self._position = cursor
         self._num_open = 0
         self._problems: dict[int, tuple[Problem, GenerationRequest]] = {}
@@ -59,10 +41,10 @@ class ContinuousBatches(Batches):
         self._thread = threading.Thread(target=self._grade, name="sampling-continuously", daemon=True)
         self._thread.start()
 
-    def take(self, state: TrainingState) -> LaggedBatch:
-        """The batch of the step after `state`: the groups that are finished first and are not too old."""
-        collector, measurements = self.sampling.collector, Measurements()
-        self.sampling.enter(state.step + 1, "rollout")
+    def collect(self, state: TrainingState) -> Collected:
+        """Return the batch of the next step: the groups that are finished first and are not too old."""
+        collector, measurements = self.run.collector, Measurements()
+        self.run.enter(state.step + 1, "rollout")
         self._steps[state.weight_version] = state.step
         ranks, started = collector.ranks, time.perf_counter()
         num_wanted = len(ranks.share(range(collector.num_prompts)))
@@ -75,7 +57,7 @@ class ContinuousBatches(Batches):
         while len(groups) < limit and num_kept < num_wanted:
             group = self._next_group(state.step + 1)
             age = state.step - self._step_of(group)
-            if age > self.sampling.lag:
+            if age > self.run.settings.lag:
                 num_dropped += 1
             else:
                 groups.append(group)
@@ -89,8 +71,7 @@ class ContinuousBatches(Batches):
         measurements.add(metrics.NUM_GROUPS_DROPPED, sum(ranks.gather(num_dropped)))
         measurements.add(metrics.STALENESS_STEPS, sum(ages), len(ages))
         self._measure(groups, measurements)
-        collected = collector.collected(groups, max(ranks.gather(self._position)))
-        return LaggedBatch(collected=collected, measurements=measurements)
+        return collector.collected(groups, max(ranks.gather(self._position)), measurements)
 
     def close(self) -> None:
         """Give up what is being sampled."""
@@ -99,8 +80,8 @@ class ContinuousBatches(Batches):
 
     def _request(self, state: TrainingState) -> None:
         """Request problems until `lag` steps can be made of those that are open; more would grow too old."""
-        collector, ranks = self.sampling.collector, self.sampling.collector.ranks
-        num_allowed = self.sampling.lag * len(ranks.share(range(collector.num_prompts)))
+        collector, ranks = self.run.collector, self.run.collector.ranks
+        num_allowed = self.run.settings.lag * len(ranks.share(range(collector.num_prompts)))
         first = max(self._position, state.cursor)
         while self._num_open < num_allowed:
             position = first + ranks.rank
@@ -118,7 +99,7 @@ class ContinuousBatches(Batches):
             while True:
                 found = self._stream.next()
                 problem, _ = self._problems[found.request_index]
-                graded = self.sampling.collector.submit(problem, found.completions)
+                graded = self.run.collector.submit(problem, found.completions)
                 self._finished.put((found.request_index, graded))
         except BaseException as error:  # raised again where the next group is waited for
             self._finished.put(error)
@@ -131,7 +112,7 @@ class ContinuousBatches(Batches):
         position, graded = found
         problem, request = self._problems.pop(position)
         self._num_open -= 1
-        return self.sampling.collector.group(step, problem, request.prompt_token_ids, graded)
+        return self.run.collector.group(step, problem, request.prompt_token_ids, graded)
 
     def _step_of(self, group: RolloutGroup) -> int:
         """The step after which the group's oldest weights were made."""

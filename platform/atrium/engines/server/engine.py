@@ -105,6 +105,11 @@ class ServerEngine:
             idle_s=max(0.0, now - self._started - busy_s / len(servers)),
         )
 
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether servers can sample from earlier weights, which files hold for them."""
+        return self._sender is None
+
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: SamplingParams
     ) -> Iterator[Generation]:

@@ -33,7 +33,8 @@ from atrium.train.checkpoint.checkpoint_files import (
     way_back,
     write_digests,
 )
-from atrium.train.checkpoint.lagged import LaggedBatch, read_lagged, write_lagged
+from atrium.train.checkpoint.lagged import read_lagged, write_lagged
+from atrium.train.collect import Collected
 from atrium.train.guard.faults import UpdateState
 
 
@@ -68,7 +69,7 @@ class Checkpoint:
     state: TrainingState
     optimizer: dict[str, Tensor]
     reference: dict[str, Tensor] | None
-    lagged: tuple[LaggedBatch, ...] = ()
+    lagged: tuple[Collected, ...] = ()
     is_verified: bool = True
 
     @property
@@ -95,7 +96,7 @@ class CheckpointStore:
         state: TrainingState,
         optimizer: Mapping[str, Tensor],
         reference: Mapping[str, Tensor] | None = None,
-        lagged: Sequence[LaggedBatch] = (),
+        lagged: Sequence[Collected] = (),
     ) -> Path:
         """Write the checkpoint of `state.step`, replace an older one of that step, and prune.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors.numpy import load_file, save_file
@@ -22,22 +21,13 @@ from atrium.train.collect import Collected
 from atrium.train.measure.measurements import Measurements
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaggedBatch:
-    """The groups of a coming step, and what was measured while they were sampled."""
-
-    collected: Collected
-    measurements: Measurements
-
-
-def write_lagged(batches: Sequence[LaggedBatch], folder: Path) -> None:
+def write_lagged(batches: Sequence[Collected], folder: Path) -> None:
     """Write the batches of the next steps into an existing folder, as JSON and safetensors."""
     for number, batch in enumerate(batches, 1):
-        collected = batch.collected
-        groups, arrays = record_of_groups(collected.groups)
+        groups, arrays = record_of_groups(batch.groups)
         record = {
-            "cursor": collected.cursor,
-            "trains": collected.trains,
+            "cursor": batch.cursor,
+            "trains": batch.trains,
             "groups": groups,
             "measurements": batch.measurements.as_record(),
         }
@@ -45,7 +35,7 @@ def write_lagged(batches: Sequence[LaggedBatch], folder: Path) -> None:
         save_file(arrays, folder / f"lagged-{number}.safetensors")
 
 
-def read_lagged(folder: Path) -> tuple[LaggedBatch, ...]:
+def read_lagged(folder: Path) -> tuple[Collected, ...]:
     """The batches that a folder holds, the next step's first.
 
     Raises `CheckpointError` for the one batch of a version that could not hold several.
@@ -55,17 +45,21 @@ def read_lagged(folder: Path) -> tuple[LaggedBatch, ...]:
             f"{folder} holds a lagged batch in the form of an earlier version; start the run anew, or finish "
             "it with the version that began it"
         )
-    batches: list[LaggedBatch] = []
+    batches: list[Collected] = []
     while (batch := _read(folder, len(batches) + 1)) is not None:
         batches.append(batch)
     return tuple(batches)
 
 
-def _read(folder: Path, number: int) -> LaggedBatch | None:
+def _read(folder: Path, number: int) -> Collected | None:
     path = folder / f"lagged-{number}.json"
     if not path.exists():
         return None
     record = json.loads(read_plain(path))
     groups = groups_of_record(record["groups"], load_file(path.with_suffix(".safetensors")))
-    collected = Collected(groups=groups, trains=tuple(record["trains"]), cursor=int(record["cursor"]))
-    return LaggedBatch(collected=collected, measurements=Measurements.from_record(record["measurements"]))
+    return Collected(
+        groups=groups,
+        trains=tuple(record["trains"]),
+        cursor=int(record["cursor"]),
+        measurements=Measurements.from_record(record["measurements"]),
+    )

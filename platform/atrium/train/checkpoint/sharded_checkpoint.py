@@ -25,7 +25,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from atrium.base.errors import CheckpointError
 from atrium.models.shards import is_sharded
 from atrium.train.checkpoint.checkpoint import CheckpointStore, TrainingState
-from atrium.train.checkpoint.lagged import LaggedBatch, write_lagged
+from atrium.train.checkpoint.lagged import write_lagged
+from atrium.train.collect import Collected
 from atrium.train.ranks.connected_ranks import ConnectedRanks
 
 _WRITTEN = "model-00001-of-00001.safetensors"
@@ -56,7 +57,7 @@ class ShardedCheckpointStore(CheckpointStore):
         state: TrainingState,
         optimizer: Mapping[str, Tensor],
         reference: Mapping[str, Tensor] | None = None,
-        lagged: Sequence[LaggedBatch] = (),
+        lagged: Sequence[Collected] = (),
     ) -> Path:
         """Copy the checkpoint of `state.step` to the host and begin to write it; the one before is finished.
 

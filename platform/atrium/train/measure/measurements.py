@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from atrium.base import metrics
 from atrium.base.metrics import CATALOGUE, RATIO_QUANTILES, TIME_STAGES, Metric, Quantity, Reduction
 from atrium.base.records import RatioHistogram
 from atrium.method.diagnostics import Sums
@@ -110,6 +111,17 @@ class Measurements:
                 quantity: ratio_quantile(counts_N, share) for share, quantity in RATIO_QUANTILES.items()
             }
         return found
+
+    def named(self) -> dict[str, float]:
+        """Every quantity's reduced value by name, with the quantities that follow from others."""
+        values = self.values()
+        named = {quantity.name: value for quantity, value in values.items()}
+        if total := values.get(metrics.SLOPE_SQUARED):
+            named[metrics.HEAVIEST_TOKEN_FRAC.name] = values[metrics.SLOPE_SQUARED_MAX] / total
+        if square := values.get(metrics.RATIO_SQUARED):
+            # At most 1 by Cauchy-Schwarz; squares rounded to float32 may pass it in the eighth digit.
+            named[metrics.EFFECTIVE_SAMPLE_FRAC.name] = min(1.0, values[metrics.RATIO_MEAN] ** 2 / square)
+        return named
 
     def ratio_histogram(self) -> RatioHistogram | None:
         """How the ratios counted so far are distributed; None where none was."""

@@ -1,0 +1,245 @@
+"""Steps whose batches were sampled earlier (`rollout.lag=k`), between updates or beside them by vLLM servers.
+
+The batch of step t is sampled by the weights after step t - 1 - k, or by the first ones. Servers keep their
+weights until they have sampled their share of a batch, so batches that are sampled beside updates equal
+those that are sampled between them, bit for bit. Engine and trainer are compared at the weights that
+sampled: the trained parameters are kept for each batch whose weights have been updated since, at most k
+times, and stand in for the comparison.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+from torch import Tensor, nn
+
+from atrium.base import metrics
+from atrium.engines.collate import with_behavior
+from atrium.engines.engine import Sampler, Servers
+from atrium.models.shards import local_tensor
+from atrium.train.checkpoint.checkpoint import TrainingState
+from atrium.train.collect import Collected, RolloutCollector
+from atrium.train.measure.measurements import Measurements
+from atrium.train.measure.mismatch import measure_mismatch, mismatch_sums
+from atrium.train.step import Steps, Training, sampling
+
+
+class LaggedSteps(Steps):
+    """Steps that sample the batch of the `lag`-th next step before they update on their own."""
+
+    def __init__(self, run: Training) -> None:
+        super().__init__(run)
+        self._lag = run.settings.lag
+        self._ready = deque(run.lagged)
+
+    def collect(self, state: TrainingState) -> Collected:
+        """Return the batch of the next step; the one that is due `lag` steps later has been sampled."""
+        num_before = len(self._ready)
+        self._fill(state, self._lag + 1)
+        return self._next(num_before)
+
+    def ahead(self, state: TrainingState) -> Sequence[Collected]:
+        """Return the batches of the `lag` steps after `state`."""
+        return tuple(self._ready)
+
+    def _fill(self, state: TrainingState, num_batches: int) -> None:
+        """Sample by the weights of now until `num_batches` are there."""
+        while len(self._ready) < num_batches:
+            step, measurements = state.step + 1 + len(self._ready), Measurements()
+            self.run.enter(step, "rollout")
+            with sampling(self.run, measurements):
+                batch = self.run.collector.collect(step, self._cursor(state), measurements)
+                self._ready.append(self._compared(state, step, batch))
+
+    def _next(self, num_before: int) -> Collected:
+        """Return the next batch; `num_before` were there when the step began."""
+        batch = self._ready.popleft()
+        batch.measurements.add(metrics.QUEUE_BATCHES, num_before)
+        return batch
+
+    def _cursor(self, state: TrainingState) -> int:
+        """Return the position where the stream of problems goes on."""
+        return self._ready[-1].cursor if self._ready else state.cursor
+
+    def _compared(self, state: TrainingState, step: int, batch: Collected) -> Collected:
+        """Return the batch of `step`, which the weights of now sampled, with what only they can say of it.
+
+        Measured are the steps until its own, and how engine and trainer differ by these weights. Where the
+        trainer's numbers anchor a lagged batch, they come with it.
+        """
+        measurements, updater = batch.measurements, self.run.updater
+        measurements.add(metrics.STALENESS_STEPS, step - 1 - state.step)
+        if not batch.groups:
+            return batch
+        rows = self.run.rows(batch)
+        if updater.settings.behavior_logprobs == "engine":
+            max_tokens = state.update.micro_batch_tokens or updater.settings.micro_batch_tokens
+            measure_mismatch(updater.forward, rows, max_tokens, measurements)
+            return batch
+        logprob_BT = updater.behavior_logprobs(rows, state.update, measurements)
+        measurements.add_sums(mismatch_sums(logprob_BT, rows.batch.rollout_logprob_BT, rows.batch.mask_BT))
+        return replace(batch, groups=with_behavior(batch.groups, logprob_BT))
+
+
+class OverlappedSteps(LaggedSteps):
+    """Steps with a lag whose batches servers sample while the trainer works.
+
+    Once the servers can have the weights of a step, the batch that they sample is requested. A step begins
+    when its own batch is there and has been compared; the others are being sampled.
+    """
+
+    def __init__(self, run: Training, servers: Servers) -> None:
+        super().__init__(run)
+        self._servers = servers
+        self._pending: deque[_Pending] = deque()
+
+    def step(self, state: TrainingState) -> tuple[TrainingState, Measurements]:
+        """Return the state after the next step; the batch that its weights sample has been requested."""
+        state, measurements = super().step(state)
+        if state.step < self.run.settings.num_steps:
+            self._begin(state)
+        if not self._ready:
+            self._compare_next()
+        return state, measurements
+
+    def collect(self, state: TrainingState) -> Collected:
+        """Return the batch of the next step; the one that is due `lag` steps later is being sampled.
+
+        The parameters that sample it are kept, since the update changes them.
+        """
+        due = state.step + 1 + self._lag
+        is_begun = bool(self._pending) and self._pending[-1].step == due
+        num_before = len(self._ready) + len(self._pending) - is_begun
+        if not is_begun:
+            self._fill(state, self._lag)
+            self._begin(state)
+        self._pending[-1].before = [
+            (parameter, local_tensor(parameter.detach()).clone())
+            for parameter in self.run.updater.forward.model.parameters()
+            if parameter.requires_grad
+        ]
+        return self._next(num_before)
+
+    def hand_over(self, state: TrainingState, measurements: Measurements) -> None:
+        """Give the weights to the servers, once they can do without those that they have."""
+        if not self._servers.keeps_weights:
+            for pending in self._pending:
+                pending.wait()
+        super().hand_over(state, measurements)
+
+    def ahead(self, state: TrainingState) -> Sequence[Collected]:
+        """Wait for the batches of the `lag` steps after `state`."""
+        while len(self._ready) < self._lag:
+            self._compare_next()
+        return super().ahead(state)
+
+    def close(self) -> None:
+        """Give up what is being sampled."""
+        if self._pending:
+            self._servers.interrupt()
+        while self._pending:
+            self._pending.popleft().join()
+
+    def _begin(self, state: TrainingState) -> None:
+        """Let a thread collect the batch that is due `lag` steps after the next one."""
+        collector = self.run.collector
+        cursor: Callable[[], int]
+        if not self._pending:
+            cursor = partial(int, self._cursor(state))
+        elif collector.knows_next_cursor and collector.ranks.is_alone:
+            cursor = partial(int, self._pending[-1].cursor() + collector.num_prompts)
+        else:
+            cursor = self._pending[-1].cursor_behind
+        self._pending.append(_Pending(collector, state, self._lag, cursor, self._servers.at_this_version()))
+
+    def _compare_next(self) -> None:
+        """Wait for the batch that was requested first, and compare engine and trainer on it."""
+        pending = self._pending.popleft()
+        pending.wait()
+        with pending.weights_before():
+            self._ready.append(self._compared(pending.state, pending.step, pending.batch))
+
+
+class _Pending:
+    """A batch that is being sampled, and the parameters that sampled it once they have been updated."""
+
+    def __init__(
+        self,
+        collector: RolloutCollector,
+        state: TrainingState,
+        lag: int,
+        cursor: Callable[[], int],
+        sampler: Sampler,
+    ) -> None:
+        self.state = state
+        self.step = state.step + 1 + lag
+        self.cursor = cursor
+        self.before: list[tuple[nn.Parameter, Tensor]] = []
+        self._batch: Collected | None = None
+        self._error: BaseException | None = None
+        self._is_measured = False
+        self._started = self._ended = time.perf_counter()
+        self._thread = threading.Thread(
+            target=self._run, args=(collector, sampler), name="sampling-beside", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def batch(self) -> Collected:
+        """The batch, once it has been waited for."""
+        assert self._batch is not None
+        return self._batch
+
+    def cursor_behind(self) -> int:
+        """Wait for the batch; where the stream of problems goes on behind it."""
+        self._joined()
+        return self.batch.cursor
+
+    def _run(self, collector: RolloutCollector, sampler: Sampler) -> None:
+        try:
+            self._batch = collector.collect(self.step, self.cursor(), Measurements(), sampler)
+        except BaseException as error:  # raised again where the batch is waited for
+            self._error = error
+        self._ended = time.perf_counter()
+
+    def join(self) -> None:
+        """Wait until nothing is sampled any more."""
+        self._thread.join()
+
+    def wait(self) -> None:
+        """Wait for the batch, and measure for how long it was sampled beside the trainer and waited for."""
+        if self._is_measured:
+            return
+        asked = time.perf_counter()
+        self._joined()
+        self.batch.measurements.add(metrics.OVERLAP_S, min(asked, self._ended) - self._started)
+        self.batch.measurements.add(metrics.BATCH_WAIT_S, max(0.0, self._ended - asked))
+        self._is_measured = True
+
+    def _joined(self) -> None:
+        self.join()
+        if self._error is not None:
+            raise self._error
+
+    @contextmanager
+    def weights_before(self) -> Iterator[None]:
+        """Let the policy have the parameters that it had when sampling began."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        """Exchange values, one tensor after the other: FSDP keeps hold of the memory of its shards."""
+        for parameter, before in self.before:
+            now = local_tensor(parameter.detach())
+            kept = now.clone()
+            now.copy_(before)
+            before.copy_(kept)
