@@ -3,9 +3,9 @@
     python benchmarks/mirror_cost.py [--repeats 6] [--steps 60] [--overrides ...]
 
 Runs alternate between `tracking=none` and `tracking=mlflow` (a new SQLite database each), the same settings
-and seed, each in a process of its own; the next one begins when the mirror has delivered the last. A run
-gives the median wall-clock seconds of its steps after the first, and the CPU seconds of the training
-process. What training spends on its mirrors is timed around the two calls that it makes.
+and seed, each in a process of its own. A run gives the median and the sum of the wall-clock seconds of its
+steps after the first, and the CPU seconds of its process, which hold those of the mirror. What training
+waits for is timed around the calls that it makes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import record
 
 ARMS = {"none": "tracking=none", "mlflow": "tracking=mlflow"}
 _INNER = "--inner"
-_LONGEST_DELIVERY_S = 300.0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,24 +39,24 @@ def parser() -> argparse.ArgumentParser:
 def train(arguments: list[str]) -> int:
     """Train in this process, and leave the seconds spent on mirrors in the file that comes first."""
     from atrium.cli.app import main as atrium
-    from atrium.runs.mirrors.process import MirrorProcesses
+    from atrium.runs.mirrors.delivery import Mirrors
 
-    spent: dict[str, list[float]] = {"step": [], "end": []}
+    spent: dict[str, list[float]] = {"step": [], "end": [], "close": []}
 
     def timed(name: str) -> None:
-        original = getattr(MirrorProcesses, name)
+        original = getattr(Mirrors, name)
 
-        def call(self: MirrorProcesses, *arguments: object) -> None:
+        def call(self: Mirrors, *arguments: object) -> None:
             began = time.perf_counter()
             try:
                 original(self, *arguments)
             finally:
                 spent[name].append(time.perf_counter() - began)
 
-        setattr(MirrorProcesses, name, call)
+        setattr(Mirrors, name, call)
 
-    timed("step")
-    timed("end")
+    for name in spent:
+        timed(name)
     code = atrium(["train", *arguments[1:]])
     Path(arguments[0]).write_text(json.dumps(spent), encoding="utf-8")
     return code
@@ -78,31 +77,25 @@ def run(arm: str, steps: int, overrides: list[str]) -> dict[str, float]:
             raise SystemExit(f"a run with {ARMS[arm]} ended with exit code {process.returncode}: {said}")
         [metrics] = runs_dir.glob("*/*/metrics.jsonl")
         rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-        if arm != "none":
-            _wait_for_delivery(metrics.parent)
         spent = json.loads(spent_file.read_text(encoding="utf-8"))
         calls = spent["step"]
         return {
             "step_s": statistics.median(row["time/step_s"] for row in rows[1:]),
+            "steps_s": sum(row["time/step_s"] for row in rows[1:]),
             "cpu_s": used.ru_utime + used.ru_stime,
             "start_s": calls[0] if calls else 0.0,
             "per_step_s": statistics.median(calls[1:]) if calls[1:] else 0.0,
-            "end_s": sum(spent["end"]),
+            "end_s": sum(spent["end"]) + sum(spent["close"]),
+            "is_delivered": float(_is_delivered(metrics.parent)),
         }
 
 
-def _wait_for_delivery(folder: Path) -> None:
-    deadline = time.monotonic() + _LONGEST_DELIVERY_S
-    while time.monotonic() < deadline:
-        try:
-            known = json.loads((folder / ".mirrors" / "mlflow.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            known = {}
-        if known.get("final_state") == "finished":
-            time.sleep(1.0)  # its process is about to end
-            return
-        time.sleep(0.2)
-    raise SystemExit(f"the mirror of {folder} did not deliver within {_LONGEST_DELIVERY_S:.0f} s")
+def _is_delivered(folder: Path) -> bool:
+    try:
+        known = json.loads((folder / ".mirrors" / "mlflow.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return False
+    return bool(known["final_state"] == "finished")
 
 
 def main() -> None:
@@ -118,7 +111,9 @@ def main() -> None:
         return found[arm][-1]["step_s"]
 
     step_s = pairs.in_turns({arm: lambda arm=arm: repeat(arm) for arm in ARMS}, args.repeats, name="pair")
-    cpu_s = {arm: [one["cpu_s"] for one in runs[1:]] for arm, runs in found.items()}
+    steps_s, cpu_s = (
+        {arm: [one[key] for one in runs[1:]] for arm, runs in found.items()} for key in ("steps_s", "cpu_s")
+    )
 
     def median(key: str) -> float:
         return round(statistics.median(one[key] for one in found["mlflow"][1:]), 6)
@@ -127,10 +122,12 @@ def main() -> None:
         impl=record.versions("atrium-rl", "mlflow"),
         step_s_med={arm: round(statistics.median(values), 5) for arm, values in step_s.items()},
         step_ratio=pairs.ratio_of(step_s["mlflow"], step_s["none"]),
+        all_steps_ratio=pairs.ratio_of(steps_s["mlflow"], steps_s["none"]),
         cpu_ratio=pairs.ratio_of(cpu_s["mlflow"], cpu_s["none"]),
         mirror_start_s_med=median("start_s"),
         mirror_per_step_s_med=median("per_step_s"),
         mirror_end_s_med=median("end_s"),
+        delivered_share=statistics.mean(one["is_delivered"] for one in found["mlflow"]),
         steps=args.steps,
         repeats=args.repeats,
         **record.machine(),

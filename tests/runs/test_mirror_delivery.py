@@ -7,7 +7,10 @@ it holds is compared with what the run recorded.
 from __future__ import annotations
 
 import math
+import threading
+import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -15,15 +18,16 @@ from atrium.base.errors import ConfigError
 from atrium.cli.app import main
 from atrium.config.compose import compose
 from atrium.runs.lock import RunLock
+from atrium.runs.mirrors import delivery
 from atrium.runs.mirrors.delivery import (
     Delivered,
     Delivery,
     MirrorError,
+    Mirrors,
     delivered_file,
     describe,
     read_delivered,
 )
-from atrium.runs.mirrors.process import MirrorProcesses
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.run_folder_writer import RunFolderWriter
 from atrium.runs.status import RunState
@@ -84,6 +88,22 @@ def training(tmp_path):
     tracker.close()
 
 
+def deliver_once(folder, tracker):
+    """What a process of its own does, such as `atrium sync`."""
+    delivery = Delivery(folder=folder, kind="memory", destination=tracker)
+    try:
+        return delivery.deliver()
+    finally:
+        delivery.close()
+
+
+def wait_until(holds, timeout_s=30.0):
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
 def expected(num_steps):
     return {(step, "rollout/reward"): step / 100 for step in range(1, num_steps + 1)}
 
@@ -107,7 +127,7 @@ def test_a_tracker_is_told_what_went_wrong_once_the_run_is_over(training):
     tracker.step(1, {"optimizer/grad_norm": math.inf})
     tracker.end(RunState.FINISHED)
     memory = MemoryTracker()
-    assert Delivery(folder=folder, kind="memory", destination=memory).deliver()
+    assert deliver_once(folder, memory)
     assert memory.findings.startswith("divergence, step 1: optimizer/grad_norm is not a finite number")
 
 
@@ -148,13 +168,13 @@ def test_another_process_goes_on_where_one_was_killed(training):
     folder, train, tracker = training
     memory = MemoryTracker()
     train(10)
-    Delivery(folder=folder, kind="memory", destination=memory).deliver()
+    deliver_once(folder, memory)
     train(10)
     tracker.end(RunState.INTERRUPTED)
-    assert Delivery(folder=folder, kind="memory", destination=memory).deliver()
+    assert deliver_once(folder, memory)
     assert memory.values == expected(20)
     num_sent = memory.num_sent
-    assert Delivery(folder=folder, kind="memory", destination=memory).deliver()
+    assert deliver_once(folder, memory)
     assert memory.num_sent == num_sent
 
 
@@ -162,10 +182,10 @@ def test_a_copy_that_cannot_be_continued_is_made_anew_from_the_first_step(traini
     folder, train, tracker = training
     memory = MemoryTracker(can_continue=False)
     train(10)
-    Delivery(folder=folder, kind="memory", destination=memory).deliver()
+    deliver_once(folder, memory)
     train(5)
     tracker.end(RunState.FINISHED)
-    Delivery(folder=folder, kind="memory", destination=memory).deliver()
+    deliver_once(folder, memory)
     assert memory.values == expected(15)
 
 
@@ -175,7 +195,7 @@ def test_another_tracker_of_the_same_kind_starts_from_nothing(training):
     tracker.end(RunState.FINISHED)
     for target in ("here", "there"):
         memory = MemoryTracker(target)
-        Delivery(folder=folder, kind="memory", destination=memory).deliver()
+        deliver_once(folder, memory)
         assert memory.values == expected(5)
 
 
@@ -183,35 +203,119 @@ def test_a_record_of_delivery_that_is_damaged_counts_as_none(training):
     folder, train, tracker = training
     train(2)
     tracker.end(RunState.FINISHED)
-    Delivery(folder=folder, kind="memory", destination=MemoryTracker()).deliver()
+    deliver_once(folder, MemoryTracker())
     delivered_file(folder, "memory").write_text('{"step": "many"}')
     memory = MemoryTracker()
-    Delivery(folder=folder, kind="memory", destination=memory).deliver()
+    deliver_once(folder, memory)
     assert memory.values == expected(2)
 
 
-def test_following_waits_for_the_end_retries_and_gives_up_at_last(training):
+@pytest.fixture
+def mirrored(training, monkeypatch):
+    """A function that gives the mirrors of a run to one tracker and what they said; pauses are short."""
+    monkeypatch.delenv("ATRIUM_MIRRORS", raising=False)
+    for name in ("POLL_S", "_FIRST_RETRY_S"):
+        monkeypatch.setattr(delivery, name, 0.01)
+    monkeypatch.setattr(delivery, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(delivery, "LINGER_S", 0.2)
+    folder, _, _ = training
+    threads = []
+
+    def begin(tracker):
+        said = []
+        make = partial(Delivery, folder=folder, kind="memory", destination=tracker)
+        mirrors = Mirrors(folder, {"memory": make}, said.append)
+        threads.extend(mirrors._threads)
+        return mirrors, said
+
+    yield begin
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_mirrors_deliver_while_a_run_trains_and_end_with_it(training, mirrored):
     folder, train, tracker = training
+    memory = MemoryTracker()
+    mirrors, said = mirrored(memory)
     train(3)
+    mirrors.step(3, {})
+    wait_until(lambda: memory.values == expected(2))
+    train(1)
+    tracker.end(RunState.FINISHED)
+    mirrors.end(RunState.FINISHED)
+    wait_until(lambda: memory.values == expected(4))
+    assert memory.ended is None, "files such as figures are still to come"
+    mirrors.close()
+    assert (memory.ended, said) == (RunState.FINISHED, [])
+    assert read_delivered(folder, "memory").final_state == "finished"
+
+
+def test_tracker_that_is_down_is_reported_once_and_gets_everything_later(training, mirrored):
+    _, train, tracker = training
     memory = MemoryTracker()
     memory.is_down = True
-    pauses = []
+    mirrors, said = mirrored(memory)
+    train(3)
+    mirrors.step(3, {})
+    wait_until(lambda: mirrors.step(3, {}) or said)
+    for _ in range(20):
+        mirrors.step(3, {})
+    assert said == ["memory: connection refused; training goes on, and what is missed is delivered later"]
+    memory.is_down = False
+    tracker.end(RunState.FINISHED)
+    mirrors.end(RunState.FINISHED)
+    mirrors.close()
+    assert memory.values == expected(3)
+    assert len(said) == 1
 
-    def sleep(seconds):
-        pauses.append(seconds)
-        if len(pauses) == 2:
-            memory.is_down = False
-        if len(pauses) == 4:
-            train(1)
-            tracker.end(RunState.FINISHED)
 
-    delivery = Delivery(folder=folder, kind="memory", destination=memory)
-    assert delivery.follow(sleep=sleep, settle_s=0.0)
-    assert memory.values == expected(4)
-    assert pauses[:3] == [5.0, 10.0, 2.0]
-    memory.is_down = True
-    folder.status_file.write_text(folder.status_file.read_text().replace("finished", "failed"))
-    assert not Delivery(folder=folder, kind="memory", destination=memory).follow(sleep=sleep, linger_s=0.0)
+def test_crash_of_a_trackers_library_is_one_line_and_training_goes_on(training, mirrored):
+    _, _, tracker = training
+
+    class Broken(MemoryTracker):
+        def open(self, delivered):
+            raise RuntimeError("segment lost\nsee the manual")
+
+        def close(self):
+            raise KeyError("close")
+
+    mirrors, said = mirrored(Broken())
+    mirrors.step(1, {})
+    wait_until(lambda: mirrors.step(1, {}) or said)
+    tracker.end(RunState.FINISHED)
+    mirrors.end(RunState.FINISHED)
+    mirrors.close()
+    assert [line.partition(";")[0] for line in said] == [
+        "memory: segment lost",
+        "memory: the end of the run could not be delivered",
+    ]
+
+
+def test_tracker_that_does_not_answer_takes_no_time_of_steps_and_little_of_the_end(training, mirrored):
+    folder, train, tracker = training
+    answers = threading.Event()
+
+    class Silent(MemoryTracker):
+        def open(self, delivered):
+            answers.wait()
+            return super().open(delivered)
+
+    memory = Silent()
+    mirrors, said = mirrored(memory)
+    train(3)
+    began = time.monotonic()
+    for step in range(1, 1000):
+        mirrors.step(step, {})
+    tracker.end(RunState.FINISHED)
+    mirrors.end(RunState.FINISHED)
+    assert time.monotonic() - began < 0.5
+    mirrors.close()
+    assert time.monotonic() - began < 1.5
+    command = f"atrium sync {folder.path} --to memory"
+    assert said == [f"memory: the end of the run is not delivered yet; `{command}` delivers it"]
+    answers.set()
+    wait_until(lambda: memory.values == expected(3))
 
 
 def test_a_resumed_run_is_told_to_the_tracker_as_running_again(training):
@@ -219,16 +323,15 @@ def test_a_resumed_run_is_told_to_the_tracker_as_running_again(training):
     train(3)
     tracker.end(RunState.INTERRUPTED)
     memory = MemoryTracker()
-    Delivery(folder=folder, kind="memory", destination=memory).deliver()
+    deliver_once(folder, memory)
     assert memory.ended is RunState.INTERRUPTED
     again = RunFolderWriter(folder)
     again.begin(step=3, num_steps=6)
     again.step(4, {"rollout/reward": 0.04})
-    delivery = Delivery(folder=folder, kind="memory", destination=memory)
-    assert not delivery.deliver()
+    assert not deliver_once(folder, memory)
     assert memory.ended is None
     again.end(RunState.FINISHED)
-    assert delivery.deliver()
+    assert deliver_once(folder, memory)
     assert memory.values == expected(4)
 
 
@@ -236,10 +339,11 @@ def test_the_switch_keeps_all_mirrors_off(training, monkeypatch):
     folder, _, _ = training
     monkeypatch.setenv("ATRIUM_MIRRORS", "off")
     said = []
-    mirrors = MirrorProcesses(folder, ["mlflow", "wandb"], said.append)
+    mirrors = Mirrors(folder, {"memory": pytest.fail}, said.append)
     for _ in range(3):
         mirrors.step(1, {})
     mirrors.end(RunState.FINISHED)
+    mirrors.close()
     assert said == []
     assert not (folder.path / ".mirrors").exists()
 

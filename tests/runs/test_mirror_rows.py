@@ -88,21 +88,8 @@ def test_an_evaluation_added_to_an_old_step_comes_late_and_once(tmp_path):
     append(folder.evaluations_file, evaluation(2, 0.7, "aime"))
     [late] = reader.read(is_over=True)
     assert (late.step, late.is_late, late.values) == (2, True, {"evaluation/aime/mean_at_8": 0.7})
-    reader.put_back([late])
-    [again] = reader.read(is_over=True)
-    assert again == late
-    reader.was_delivered(again)
+    reader.was_delivered(late)
     assert RowReader(folder, 2, reader.delivered_evaluations).read(is_over=True) == []
-
-
-def test_rows_that_could_not_be_delivered_come_again_in_order(tmp_path):
-    folder = RunFolder(tmp_path)
-    append(folder.metrics_file, *metrics(1, 2, 3))
-    reader = RowReader(folder)
-    rows = reader.read(is_over=False)
-    reader.put_back(rows)
-    append(folder.metrics_file, *metrics(4))
-    assert [row.step for row in reader.read(is_over=False)] == [1, 2, 3]
 
 
 def test_evaluations_are_numbers_under_names_of_their_own(samples):

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
 from atrium.base.records import BenchmarkResult
 from atrium.cli.app import main
-from atrium.runs.mirrors.delivery import read_delivered
-from atrium.runs.mirrors.process import MirrorProcesses
+from atrium.runs.mirrors import delivery
+from atrium.runs.mirrors.delivery import Mirrors, read_delivered
+from atrium.runs.mirrors.targets import delivery_of
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.run_folder_writer import RunFolderWriter
-from atrium.runs.status import RunState
+from atrium.runs.status import RunState, read_status
 
 pytestmark = [
     pytest.mark.full,
@@ -74,12 +77,12 @@ def recorded(tmp_path, samples, results):
     return make
 
 
-def mlflow_runs(uri):
-    """All runs of the experiment by name, and the client."""
+def mlflow_runs(uri, experiment_name="study"):
+    """All runs of an experiment by name, and the client."""
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=uri)
-    experiment = client.get_experiment_by_name("study")
+    experiment = client.get_experiment_by_name(experiment_name)
     return client, {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
 
 
@@ -130,45 +133,87 @@ def test_seeds_of_one_setting_become_children_of_one_parent_in_mlflow(recorded, 
     assert parents == {parent.info.run_id}
 
 
-def test_a_mirror_process_that_is_killed_loses_nothing(recorded, tmp_path):
-    folder = recorded(num_steps=20, state=RunState.RUNNING)
-    command = [sys.executable, "-m", "atrium", "sync", str(folder.path), "--to", "mlflow", "--follow"]
-    process = subprocess.Popen(command, start_new_session=True)
+def train(tmp_path, *settings, **environment):
+    """Start training, with steps of a few hundredths of a second."""
+    command = [sys.executable, "-m", "atrium", "train", "debug=tiny_steps", f"runs_dir={tmp_path / 'runs'}"]
+    return subprocess.Popen(
+        [*command, "tracking.figures=false", *settings],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
+    )
+
+
+def recorded_rewards(folder):
+    lines = folder.metrics_file.read_text().splitlines()
+    return {record["step"]: record["rollout/reward"] for record in map(json.loads, lines)}
+
+
+@pytest.mark.parametrize("num_delivered", [0, 2])
+def test_killed_training_loses_nothing_that_a_later_sync_does_not_bring(tmp_path, num_delivered):
+    runs_dir = tmp_path / "runs"
+    process = train(tmp_path, "tracking=mlflow", "num_steps=10000")
     try:
-        wait_until(lambda: read_delivered(folder, "mlflow").step == 19)
+        wait_until(lambda: len(list(runs_dir.glob("debug/*/metrics.jsonl"))) == 1)
+        folder = RunFolder(next(runs_dir.glob("debug/*")))
+        wait_until(lambda: len(recorded_rewards(folder)) > 2)
+        wait_until(lambda: not num_delivered or read_delivered(folder, "mlflow").step >= num_delivered)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    tracker = RunFolderWriter(folder)
-    for step in range(21, 41):
-        tracker.step(step, {"rollout/reward": step / 100})
-    tracker.end(RunState.FINISHED)
-    assert main(["sync", folder.path.name, "--to", "mlflow", "--runs-dir", str(tmp_path / "runs")]) == 0
-    client, runs = mlflow_runs(f"sqlite:///{tmp_path}/runs/mlflow.db")
+        process.communicate()
+    assert main(["sync", folder.path.name, "--to", "mlflow", "--runs-dir", str(runs_dir)]) == 0
+    client, runs = mlflow_runs(f"sqlite:///{runs_dir}/mlflow.db", "debug")
     history = client.get_metric_history(runs[folder.path.name].info.run_id, "rollout/reward")
-    assert [m.step for m in history] == list(range(1, 41))
+    assert [(m.step, m.value) for m in history] == list(recorded_rewards(folder).items())
+    assert runs[folder.path.name].info.status == "KILLED"
 
 
-def test_a_wrong_uri_is_said_once_and_the_run_is_delivered_elsewhere_later(recorded, tmp_path, capsys):
+@pytest.fixture(params=["closed", "silent"])
+def address(request):
+    """The address of a port that is closed, or of a server that takes connections and never answers."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if request.param == "silent":
+            server.listen(64)
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("kind", ["mlflow", "wandb"])
+def test_server_that_cannot_be_reached_does_not_change_how_training_ends(tmp_path, address, kind):
+    server = [f"tracking.mlflow.uri={address}"] if kind == "mlflow" else []
+    environment = {"WANDB_BASE_URL": address, "WANDB_API_KEY": 40 * "a"}
+    process = train(tmp_path, f"tracking={kind}", *server, "num_steps=4", **environment)
+    output, _ = process.communicate(timeout=200)
+    ended = time.time()
+    [folder] = map(RunFolder, (tmp_path / "runs").glob("debug/*"))
+    status = read_status(folder.status_file)
+    assert (process.returncode, status.state) == (0, RunState.FINISHED), output
+    assert ended - status.updated < 20
+    assert len(recorded_rewards(folder)) == 4
+    assert f"`atrium sync {folder.path} --to {kind}` delivers it" in output
+
+
+def test_wrong_uri_is_said_once_and_the_run_is_delivered_elsewhere_later(
+    recorded, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(delivery, "LINGER_S", 0.0)
     folder = recorded(state=RunState.RUNNING, tracking={"mlflow": {"uri": "http://127.0.0.1:9"}})
     said = []
-    mirrors = MirrorProcesses(folder, ["mlflow"], said.append)
-    mirrors.step(1, {})
-    try:
-        wait_until(lambda: read_delivered(folder, "mlflow").problem is not None)
-        for _ in range(5):
-            mirrors.step(1, {})
-        assert len(said) == 1
-        assert "refused" in said[0]
-        assert "training goes on" in said[0]
-        tracker = RunFolderWriter(folder)
-        tracker.end(RunState.FINISHED)
-        mirrors.end(RunState.FINISHED)
-        assert f"atrium sync {folder.path} --to mlflow" in said[-1]
-    finally:
-        for process in mirrors._processes.values():
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    mirrors = Mirrors(folder, {"mlflow": partial(delivery_of, folder, "mlflow")}, said.append)
+    wait_until(lambda: mirrors.step(1, {}) or said)
+    for _ in range(5):
+        mirrors.step(1, {})
+    assert len(said) == 1
+    assert "refused" in said[0]
+    assert "training goes on" in said[0]
+    tracker = RunFolderWriter(folder)
+    tracker.end(RunState.FINISHED)
+    mirrors.end(RunState.FINISHED)
+    mirrors.close()
+    assert f"atrium sync {folder.path} --to mlflow" in said[-1]
+    mirrors._threads[0].join()
     runs_dir = ["--runs-dir", str(tmp_path / "runs")]
     assert main(["sync", folder.path.name, "--to", "mlflow", *runs_dir]) == 1
     assert capsys.readouterr().out.count("\n") == 1

@@ -23,7 +23,7 @@ from atrium.engines.engine import EngineFacts
 from atrium.launch.rank_logs import rank_log
 from atrium.runs.diagnosis import Notes
 from atrium.runs.listener import Listener, Listeners
-from atrium.runs.mirrors.process import MirrorProcesses
+from atrium.runs.mirrors.targets import mirrored
 from atrium.runs.provenance import DataProvenance, collect_provenance
 from atrium.runs.reader import read_facts, read_overview, read_steps
 from atrium.runs.run_folder import RunFolder, log_into
@@ -150,7 +150,8 @@ def opened(
             if ranks.is_first:
                 folder.write_config(request.record)
                 folder.write_method(config.method.as_record(config.use))
-                shown = _listeners(request, folder, shown, watchers, summary)
+                mirrors = closing.enter_context(mirrored(folder, request.mirrors, Listeners(shown).message))
+                shown = _listeners(request, folder, shown, (mirrors, *watchers), summary)
         listeners = Listeners(shown)
         run = Run(
             config=config,
@@ -214,7 +215,6 @@ def _listeners(
         ),
         *shown,
         Notes(log, read_steps(folder), read_facts(folder)),
-        MirrorProcesses(folder, request.mirrors, log),
         *watchers,
     )
 

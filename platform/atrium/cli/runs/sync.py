@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
-from atrium.base.errors import AtriumError, RunFolderError
+from atrium.base.errors import AtriumError
 from atrium.cli.compare import find_runs
 from atrium.cli.parser import CommandParser, files_explained
-from atrium.runs.lock import RunLock
 from atrium.runs.mirrors.targets import KINDS, delivery_of
 from atrium.runs.run_folder import RunFolder
 from atrium.views.terminal import standard_output
 
-_LOWEST_PRIORITY = 19
 _EXAMPLES = """\
 What a tracker has already is not sent again, so repeating this is safe.
 
@@ -30,8 +27,6 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse(argv)
     with files_explained():
         folders = find_runs(Path(arguments.runs_dir), arguments.runs)
-        if arguments.follow:
-            return _follow(folders[0], arguments.to[0])
         return _deliver_all(folders, arguments)
 
 
@@ -44,9 +39,6 @@ def _parser() -> CommandParser:
     parser.add_argument("--uri", metavar="URI", help="MLflow's, instead of the one in the run's settings")
     parser.add_argument(
         "--offline", action="store_true", default=None, help="W&B without a network, for `wandb sync` later"
-    )
-    parser.add_argument(
-        "--follow", action="store_true", help="one run, until it ends, at low priority; training starts this"
     )
     parser.add_runs_dir()
     return parser
@@ -62,8 +54,7 @@ def _deliver_all(folders: list[RunFolder], arguments: argparse.Namespace) -> int
             delivery = delivery_of(folder, kind, uri=arguments.uri, offline=arguments.offline)
             before = delivery.delivered.step
             try:
-                with _only_one(folder, kind):
-                    delivery.deliver()
+                delivery.deliver()
             except AtriumError as error:
                 num_failed += 1
                 console.print(f"{folder.name}: {error}", soft_wrap=True)
@@ -80,29 +71,3 @@ def _deliver_all(folders: list[RunFolder], arguments: argparse.Namespace) -> int
             new = f"up to step {known.step}" if known.step != before else "nothing new"
             console.print(f"{folder.name}: {kind} has it, {new}   {known.where}", soft_wrap=True)
     return 1 if num_failed else 0
-
-
-def _follow(folder: RunFolder, kind: str) -> int:
-    """Mirror one run until it is over; problems are in the run's record, which training reads."""
-    import time
-
-    os.nice(_LOWEST_PRIORITY)
-    lock = None
-    while lock is None:
-        try:
-            lock = _only_one(folder, kind)
-        except RunFolderError:
-            time.sleep(2.0)  # the mirror of an earlier session of the same run is about to end
-    with lock:
-        delivery = delivery_of(folder, kind)
-        try:
-            return 0 if delivery.follow() else 1
-        finally:
-            delivery.close()
-
-
-def _only_one(folder: RunFolder, kind: str) -> RunLock:
-    """Keep two processes from delivering one run to one tracker at once."""
-    place = folder.path / ".mirrors"
-    place.mkdir(exist_ok=True)
-    return RunLock(place / f"{kind}.lock", f"the process that mirrors it to {kind}")

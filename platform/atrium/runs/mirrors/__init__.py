@@ -1,1 +1,1 @@
-"""Copies of a run folder in MLflow and W&B, made by a process of its own that reads the folder only."""
+"""Copies of a run folder in trackers such as MLflow and W&B, delivered from the folder alone."""

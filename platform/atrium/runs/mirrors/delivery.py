@@ -1,37 +1,43 @@
-"""Delivering a run folder to one tracker: once, or for as long as the run goes on.
+"""Deliveries of a run to trackers: once by `atrium sync`, or in threads while the run goes on.
 
+Rows are read from the run folder, not handed over by training, so nothing is lost and memory stays bounded.
 What was delivered is kept in `<run>/.mirrors/<tracker>.json`, saved after each delivery. A process that is
-killed between the two delivers the same rows again, which the destinations take as what they are. Nothing
-here touches training: whatever a tracker does, the loop retries, says so once, and gives up at the end.
+killed between a tracker's acknowledgment and that record delivers the same rows again, which the
+destinations count once.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import re
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-import psutil
-
 from atrium.base.atomic import write_json
 from atrium.base.errors import AtriumError
 from atrium.base.recorded import read_object
 from atrium.document.formatting import shortened
+from atrium.runs.listener import Listener
+from atrium.runs.lock import RunLock
 from atrium.runs.mirrors.rows import Row, RowReader
 from atrium.runs.reader import read_findings
 from atrium.runs.run_folder import RunFolder
 from atrium.runs.status import RunState, RunStatus, StatusUnreadableError, concluded_state, read_status
 
-POLL_S = 2.0
+SWITCH = "ATRIUM_MIRRORS"
+"""The environment variable that keeps all mirrors off when it is `off`, whatever the settings say."""
+PATIENCE_S = 2.0
+"""How long a run waits at its end for its trackers."""
 LINGER_S = 120.0
-"""How long after the end of a run its mirror goes on trying."""
-SETTLE_S = 20.0
-"""How long it waits at most for the files that training writes after its last step."""
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
+"""How long deliveries are tried after the end of a run whose process goes on, such as a sweep's worker."""
+POLL_S = 5.0
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 60.0
 
 
 class MirrorError(AtriumError):
@@ -82,89 +88,51 @@ class Destination(Protocol):
 
 @dataclass(slots=True)
 class Delivery:
-    """One run to one tracker. `deliver` does what can be done now; `follow` goes on until the run is over."""
+    """One run to one tracker."""
 
     folder: RunFolder
     kind: str
     destination: Destination
     delivered: Delivered = field(init=False)
     _reader: RowReader = field(init=False)
+    _lock: RunLock | None = None
     _is_open: bool = False
 
     def __post_init__(self) -> None:
-        known = read_delivered(self.folder, self.kind)
-        if known.target != self.destination.target:
-            known = Delivered(target=self.destination.target)
-        self._begin(known)
+        self._begin(self._remembered())
 
     def deliver(self, *, may_finish: bool = True) -> bool:
-        """Deliver what there is; whether the run is over and the tracker has all of it.
+        """Deliver what there is; return whether the run is over and the tracker has all of it.
 
         With `may_finish` False the tracker is not told yet that the run is over. Raises whatever the
         destination raises; what was delivered until then is remembered.
         """
+        try:
+            return self._deliver(may_finish)
+        except Exception:
+            self._begin(self.delivered)  # rows that were read and not sent are read again
+            raise
+
+    def _deliver(self, may_finish: bool) -> bool:
         status, state = _state(self.folder)
         is_over = not state.is_live
         rows = self._reader.read(is_over=is_over)
-        is_final = self.delivered.final_state == state.value
-        if is_over and is_final and not rows:
+        if is_over and self.delivered.final_state == state.value and not rows:
             return True
         if not self._is_open:
-            self._reader.put_back(rows)
             self._open()
             rows = self._reader.read(is_over=is_over)
-        undelivered = list(rows)
-        try:
-            while undelivered:
-                batch = undelivered[:_ROWS_AT_ONCE]
-                self.destination.send(batch)
-                del undelivered[:_ROWS_AT_ONCE]
-                self._remember(batch)
-            if is_over and may_finish:
-                findings = "\n".join(finding.text for finding in read_findings(self.folder))
-                self.destination.finish(state, status.updated or time.time(), findings)
-                self._save(replace(self.delivered, final_state=state.value, problem=None))
-            elif self.delivered.problem is not None or self.delivered.final_state is not None:
-                self._save(replace(self.delivered, final_state=None, problem=None))
-        finally:
-            self._reader.put_back(undelivered)
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            batch = rows[start : start + _ROWS_AT_ONCE]
+            self.destination.send(batch)
+            self._remember(batch)
+        if is_over and may_finish:
+            findings = "\n".join(finding.text for finding in read_findings(self.folder))
+            self.destination.finish(state, status.updated or time.time(), findings)
+            self._save(replace(self.delivered, final_state=state.value, problem=None))
+        elif self.delivered.problem is not None or self.delivered.final_state is not None:
+            self._save(replace(self.delivered, final_state=None, problem=None))
         return is_over and may_finish
-
-    def follow(
-        self,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-        linger_s: float = LINGER_S,
-        settle_s: float = SETTLE_S,
-    ) -> bool:
-        """Deliver until the run is over, for `linger_s` after its end at most; whether all arrived.
-
-        The tracker is told of the end when the training process has gone, which still draws figures after
-        it, or after `settle_s`.
-        """
-        wait_s, over_since = _FIRST_WAIT_S, None
-        while True:
-            status, _ = _state(self.folder)
-            is_settled = over_since is not None and (
-                time.monotonic() - over_since >= settle_s or not psutil.pid_exists(status.pid)
-            )
-            try:
-                if self.deliver(may_finish=is_settled):
-                    return True
-                wait_s, pause_s = _FIRST_WAIT_S, POLL_S
-            except Exception as error:  # trackers raise anything; it is told once, and tried again
-                self.report(error)
-                self.close()
-                pause_s, wait_s = wait_s, min(2.0 * wait_s, _LONGEST_WAIT_S)
-            if _state(self.folder)[1].is_live:
-                over_since = None
-            else:
-                over_since = over_since or time.monotonic()
-                left_s = linger_s - (time.monotonic() - over_since)
-                if left_s <= 0.0:
-                    return False
-                pause_s = min(pause_s, left_s)
-            sleep(pause_s)
 
     def report(self, error: Exception) -> None:
         """Remember what went wrong, for people to read; it is written once until a delivery succeeds."""
@@ -179,15 +147,29 @@ class Delivery:
     def close(self) -> None:
         """Let go of the tracker; the next delivery connects anew."""
         self._is_open = False
-        self.destination.close()
+        with suppress(Exception):  # trackers raise anything, here too
+            self.destination.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def _open(self) -> None:
-        """Connect; where the tracker has less or more than was remembered, what it has counts."""
-        opened = self.destination.open(self.delivered)
-        if (opened.step, opened.evaluations) != (self.delivered.step, self.delivered.evaluations):
-            self._begin(opened)
+        """Connect, and go on after what the tracker has, which may be less or more than was remembered.
+
+        Raises `RunFolderError` while another process delivers the run to the tracker.
+        """
+        if self._lock is None:
+            mirrors_dir(self.folder).mkdir(exist_ok=True)
+            path = mirrors_dir(self.folder) / f"{self.kind}.lock"
+            self._lock = RunLock(path, f"the process that mirrors it to {self.kind}")
+        opened = self.destination.open(self._remembered())
+        self._begin(opened)
         self._is_open = True
         self._save(opened)
+
+    def _remembered(self) -> Delivered:
+        known = read_delivered(self.folder, self.kind)
+        return known if known.target == self.destination.target else Delivered(target=self.destination.target)
 
     def _begin(self, delivered: Delivered) -> None:
         self.delivered = delivered
@@ -212,6 +194,99 @@ class Delivery:
         path = delivered_file(self.folder, self.kind)
         path.parent.mkdir(exist_ok=True)
         write_json(path, asdict(delivered))
+
+
+class Mirrors(Listener):
+    """The trackers of one run, each in a daemon thread that training does not wait for before `close`.
+
+    `deliveries` are made in the threads, by kind of tracker. `log` receives what people should know, each
+    problem once.
+    """
+
+    name = "what delivers to trackers"
+
+    def __init__(
+        self, folder: RunFolder, deliveries: Mapping[str, Callable[[], Delivery]], log: Callable[[str], None]
+    ) -> None:
+        self._folder, self._log = folder, log
+        is_off = os.environ.get(SWITCH) == "off"
+        self._threads = () if is_off else tuple(MirrorThread(*one) for one in deliveries.items())
+        self._troubled: set[str] = set()
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Start the threads after the first step; later, pass on what went wrong. Costs microseconds."""
+        del step, metrics
+        for thread in self._threads:
+            problem = thread.problem
+            if thread.ident is None:
+                thread.start()
+            elif problem is None:
+                self._troubled.discard(thread.kind)
+            elif thread.kind not in self._troubled:
+                self._troubled.add(thread.kind)
+                self._log(f"{problem}; training goes on, and what is missed is delivered later")
+
+    def end(self, state: RunState, error: str | None = None, cause: str | None = None) -> None:
+        """Let the threads deliver the last rows, without waiting for them."""
+        del state, error, cause
+        for thread in self._threads:
+            thread.wake.set()
+
+    def close(self) -> None:
+        """Wait until trackers have all of the run, at most two seconds; say what they still lack."""
+        started = [thread for thread in self._threads if thread.ident is not None]
+        for thread in started:
+            thread.is_closing.set()
+            thread.wake.set()
+        deadline = time.monotonic() + PATIENCE_S
+        for thread in started:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if not thread.is_delivered:
+                what = "is not delivered yet" if thread.problem is None else "could not be delivered"
+                command = f"atrium sync {self._folder.path} --to {thread.kind}"
+                self._log(f"{thread.kind}: the end of the run {what}; `{command}` delivers it")
+
+
+class MirrorThread(threading.Thread):
+    """Delivers one run to one tracker until the run is over, and for `LINGER_S` after that.
+
+    `problem` is what went wrong last, None while all is well. `wake` ends a pause early, and `is_closing`
+    says that the run folder has its last file.
+    """
+
+    def __init__(self, kind: str, make: Callable[[], Delivery]) -> None:
+        super().__init__(name=f"mirror in {kind}", daemon=True)
+        self.kind, self.is_delivered = kind, False
+        self.problem: str | None = None
+        self.wake, self.is_closing = threading.Event(), threading.Event()
+        self._make = make
+
+    def run(self) -> None:
+        """Deliver until all is delivered; whatever goes wrong is kept in `problem`."""
+        try:
+            self._follow(self._make())
+        except Exception as error:
+            self.problem = f"{self.kind}: {describe(error)}"
+
+    def _follow(self, delivery: Delivery) -> None:
+        """Deliver again and again, with pauses that grow while the tracker fails."""
+        retry_s, gives_up = _FIRST_RETRY_S, math.inf
+        while not self.is_delivered and time.monotonic() < gives_up:
+            is_closing = self.is_closing.is_set()
+            if is_closing:
+                gives_up = min(gives_up, time.monotonic() + LINGER_S)
+            try:
+                self.is_delivered = delivery.deliver(may_finish=is_closing)
+                self.problem, pause_s, retry_s = None, POLL_S, _FIRST_RETRY_S
+            except Exception as error:  # trackers raise anything
+                delivery.report(error)
+                delivery.close()
+                self.problem = delivery.delivered.problem
+                pause_s, retry_s = retry_s, min(2.0 * retry_s, _LONGEST_RETRY_S)
+            if not self.is_delivered:
+                self.wake.wait(pause_s)
+                self.wake.clear()
+        delivery.close()
 
 
 _ROWS_AT_ONCE = 100

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from atrium.base.nested import flattened_text, setting
+from atrium.base.nested import setting
 from atrium.base.recorded import read_object
 from atrium.runs.method_settings import method_key
 from atrium.runs.run_folder import RunFolder
@@ -30,16 +30,14 @@ _FILES = (
 class RunDescription:
     """A run as trackers list it.
 
-    `config` holds the settings as recorded, and `parameters` their text by dotted key. `group` joins the runs
-    that belong together: those of one sweep, else those that differ in their seeds alone; `group_name` is how
-    people read it.
+    `config` holds the settings as recorded: nested and typed. `group` joins the runs that belong together:
+    those of one sweep, else those that differ in their seeds alone; `group_name` is how people read it.
     """
 
     name: str
     experiment: str
     folder: Path
     config: Mapping[str, object]
-    parameters: Mapping[str, str]
     tags: Mapping[str, str]
     group: str
     group_name: str
@@ -67,7 +65,6 @@ def describe_run(folder: RunFolder, started: float) -> RunDescription:
         experiment=folder.name.partition("/")[0],
         folder=folder.path.absolute(),
         config=config,
-        parameters=flattened_text(config),
         tags={key: str(value) for key, value in found.items() if value is not None},
         group=group,
         group_name=group_name,

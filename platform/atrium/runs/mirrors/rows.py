@@ -112,14 +112,6 @@ class RowReader:
         self.delivered_step = max(self.delivered_step, row.step)
         self.delivered_evaluations.update(row.evaluations)
 
-    def put_back(self, rows: list[Row]) -> None:
-        """Rows that could not be delivered come again with the next `read`."""
-        for row in rows:
-            if row.is_late:
-                self._evaluations.offset = 0
-            else:
-                self._waiting[row.step] = row
-
     def _add(
         self, step: int, record: Record, values: Mapping[str, float], evaluation: str | None = None
     ) -> None:

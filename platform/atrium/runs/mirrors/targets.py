@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 from atrium.base.errors import ConfigError
 from atrium.base.nested import setting
 from atrium.base.recorded import read_object
 from atrium.runs.find import started
-from atrium.runs.mirrors.delivery import Delivery, Destination
+from atrium.runs.mirrors.delivery import Delivery, Destination, Mirrors
 from atrium.runs.mirrors.description import describe_run
-from atrium.runs.mirrors.mlflow_destination import MLflowDestination, default_uri
-from atrium.runs.mirrors.tensorboard_destination import TensorBoardDestination
-from atrium.runs.mirrors.wandb_destination import WandbDestination
+from atrium.runs.mirrors.mlflow import MLflowDestination, default_uri
+from atrium.runs.mirrors.tensorboard import TensorBoardDestination
+from atrium.runs.mirrors.wandb import WandbDestination
 from atrium.runs.run_folder import RunFolder
 
 KINDS = ("mlflow", "wandb", "tensorboard")
@@ -50,11 +51,16 @@ def delivery_of(
     return Delivery(folder=folder, kind=kind, destination=destination)
 
 
+@contextmanager
+def mirrored(folder: RunFolder, kinds: Sequence[str], log: Callable[[str], None]) -> Iterator[Mirrors]:
+    """The listener that delivers a run to trackers while it trains; it is closed at the end."""
+    mirrors = Mirrors(folder, {kind: partial(delivery_of, folder, kind) for kind in kinds}, log)
+    try:
+        yield mirrors
+    finally:
+        mirrors.close()
+
+
 def _text(config: Mapping[str, object], key: str) -> str | None:
     value = setting(config, key)
     return value if isinstance(value, str) and value else None
-
-
-def log_file(folder: RunFolder) -> Path:
-    """The output of the mirror processes of a run."""
-    return folder.path / ".mirrors" / "log.txt"

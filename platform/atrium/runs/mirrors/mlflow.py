@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from atrium.base.nested import flattened_text
 from atrium.runs.mirrors.delivery import Delivered
 from atrium.runs.mirrors.description import RunDescription, small_files
 from atrium.runs.mirrors.names import mlflow_name
@@ -34,7 +37,7 @@ _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
     "MLFLOW_LOGGING_LEVEL": "ERROR",
-    # A server that does not answer is tried again by `Delivery.follow`, with a pause.
+    # A server that does not answer is tried again later by `MirrorThread`.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
@@ -62,9 +65,9 @@ class MLflowDestination:
     def open(self, delivered: Delivered) -> Delivered:
         """Find or make the experiment and the run; a run whose record was lost is found by its tag."""
         os.environ.update({name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()})
-        from mlflow.tracking import MlflowClient
-
-        with self._one_at_a_time():
+        with self._one_at_a_time() as lock:
+            with self._new_database(lock):
+                from mlflow.tracking import MlflowClient
             self._client = MlflowClient(tracking_uri=self._uri)
             experiment_id = self._experiment()
             found = self._find(experiment_id, RUN_TAG, self._run.tags["run"])
@@ -110,7 +113,7 @@ class MLflowDestination:
         self._client = None
 
     @contextmanager
-    def _one_at_a_time(self) -> Iterator[None]:
+    def _one_at_a_time(self) -> Iterator[int]:
         """Let one process of this machine at a time make tables, experiments and parents."""
         import fcntl
 
@@ -118,7 +121,27 @@ class MLflowDestination:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            yield file.fileno()
+
+    @contextmanager
+    def _new_database(self, lock: int) -> Iterator[None]:
+        """Meanwhile let another process make the database where there is none: seconds of pure Python.
+
+        That process keeps `lock`, so that no other makes the same database when this one is killed.
+        """
+        if not self._is_local() or Path(self._uri.removeprefix("sqlite:///")).exists():
             yield
+            return
+        code = f"from mlflow.tracking import MlflowClient; MlflowClient({self._uri!r})"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[lock],
+        )
+        yield
+        process.wait()
 
     def _experiment(self) -> str:
         name = self._run.experiment
@@ -159,7 +182,7 @@ class MLflowDestination:
         from mlflow.entities import Param, RunTag
 
         missing, changed = [], []
-        for key, value in self._run.parameters.items():
+        for key, value in flattened_text(self._run.config).items():
             name, text = mlflow_name(key), value[:_LONGEST_PARAMETER]
             if name not in present:
                 missing.append(Param(name, text))

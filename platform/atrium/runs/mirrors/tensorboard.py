@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atrium.base.errors import install_command
+from atrium.base.nested import flattened_text
 from atrium.runs.mirrors.delivery import Delivered, MirrorError
 from atrium.runs.mirrors.description import RunDescription
 from atrium.runs.mirrors.rows import Row
@@ -70,7 +71,7 @@ class TensorBoardDestination:
         from tensorboard.compat.proto.tensor_pb2 import TensorProto
         from tensorboard.plugins.text.metadata import create_summary_metadata
 
-        described = {"settings": self._run.parameters, "tags": self._run.tags}
+        described = {"settings": flattened_text(self._run.config), "tags": self._run.tags}
         values = [
             Summary.Value(
                 tag=name,
