@@ -14,7 +14,7 @@ from functools import partial
 
 import pytest
 
-from atrium.base.errors import ConfigError
+from atrium.base.errors import ConfigError, RunFolderError
 from atrium.cli.app import main
 from atrium.config.compose import compose
 from atrium.runs.lock import RunLock
@@ -396,6 +396,22 @@ def test_two_processes_do_not_deliver_one_run_at_once(training, capsys):
         code = main(["sync", folder.path.name, "--to", "mlflow", "--runs-dir", str(folder.path.parents[1])])
     assert code == 1
     assert "in use by the process that mirrors it to mlflow" in capsys.readouterr().out
+
+
+def test_a_delivery_without_the_lock_leaves_the_record_to_the_process_that_holds_it(training):
+    folder, train, _ = training
+    train(5)
+    holder = Delivery(folder=folder, kind="memory", destination=MemoryTracker())
+    holder.deliver()
+    other = Delivery(folder=folder, kind="memory", destination=MemoryTracker())
+    other.delivered = Delivered()
+    with pytest.raises(RunFolderError) as failure:
+        other.deliver()
+    other.report(failure.value)
+    assert "in use" in other.delivered.problem
+    holder.close()
+    known = read_delivered(folder, "memory")
+    assert (known.step, known.problem) == (4, None)
 
 
 def test_a_server_with_a_password_in_its_uri_is_refused_before_anything_is_written():

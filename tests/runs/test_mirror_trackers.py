@@ -251,6 +251,19 @@ def test_wandb_has_a_complete_and_readable_offline_run(recorded, tmp_path):
     assert len(list((folder.path / ".mirrors" / "wandb").glob("offline-run-*"))) == 1
 
 
+def test_two_runs_of_one_process_stay_apart_in_wandb(recorded):
+    deliveries = [delivery_of(recorded(seed, num_steps=3), "wandb", offline=True) for seed in range(2)]
+    for one in deliveries:
+        one.deliver(may_finish=False)
+    for one in deliveries:
+        assert one.deliver()
+        one.close()
+        [copy] = (one.folder.path / ".mirrors" / "wandb").glob("offline-run-*")
+        history, run, _, _ = read_offline_run(next(copy.glob("*.wandb")))
+        assert [row["_step"] for row in history] == [0, 1, 2, 3]
+        assert run.display_name == one.folder.path.name
+
+
 def test_wandb_online_without_a_key_says_what_to_do(recorded, tmp_path, capsys):
     folder = recorded(num_steps=2)
     assert main(["sync", folder.path.name, "--to", "wandb", "--runs-dir", str(tmp_path / "runs")]) == 1

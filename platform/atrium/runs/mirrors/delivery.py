@@ -37,6 +37,7 @@ PATIENCE_S = 2.0
 LINGER_S = 120.0
 """How long deliveries are tried after the end of a run whose process goes on, such as a sweep's worker."""
 POLL_S = 5.0
+"""Pause between deliveries: a few large ones take less time from training than many small ones."""
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 5.0, 60.0
 
 
@@ -135,9 +136,13 @@ class Delivery:
         return is_over and may_finish
 
     def report(self, error: Exception) -> None:
-        """Remember what went wrong, for people to read; it is written once until a delivery succeeds."""
+        """Remember what went wrong, for people to read; it is written once until a delivery succeeds.
+
+        Without the lock the record belongs to the process that holds it.
+        """
         text = " ".join(f"{self.kind}: {describe(error)}".split())
-        if text == self.delivered.problem:
+        if self._lock is None or text == self.delivered.problem:
+            self.delivered = replace(self.delivered, problem=text)
             return
         if self.delivered.problem is None:
             self.folder.append_log(f"mirror to {text}")

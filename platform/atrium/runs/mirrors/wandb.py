@@ -109,7 +109,7 @@ class WandbDestination:
             disable_git=True,
             disable_code=True,
             init_timeout=_CONNECT_TIMEOUT_S,
-            # What runs here is the mirror: its machine load and command line say nothing about the run.
+            # `atrium sync` is another process: its machine load and command line say nothing about the run.
             x_disable_stats=True,
             x_disable_meta=True,
             x_disable_machine_info=True,
@@ -127,6 +127,8 @@ class WandbDestination:
             mode=self._mode,
             dir=str(place),
             resume="allow" if self._mode == "online" else None,
+            # The default gives the session of an earlier run of this process that has not ended yet.
+            reinit="create_new",
             settings=settings,
         )
 
