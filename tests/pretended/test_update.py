@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from tests.objective.conftest import PRESETS, composed
+from tests.method.conftest import PRESETS, composed
 from tests.pretended.cuda import pretended_cuda
 from tests.train.conftest import OPTIMIZER, random_groups, run_step, tiny_policy
 
