@@ -140,7 +140,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "models": 1026,
     "peers": 591,
     "planning": 292,
-    "runs": 2680,
+    "runs": 2681,
     "stats": 692,
     "sweep": 2620,
     "theory": 1205,
