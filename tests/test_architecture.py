@@ -136,7 +136,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "evaluation": 453,
     "grading": 3707,
     "launch": 658,
-    "method": 2107,
+    "method": 2072,
     "models": 1026,
     "peers": 591,
     "planning": 292,

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import model_validator
 
-from atrium.base.section import Axis, NonNegative, Positive
+from atrium.base.section import NonNegative, Positive
 from atrium.method.batch import Batch, neutral, row_mean
 from atrium.method.divergences import estimate_divergence
-from atrium.method.needs import NOTHING, Anchor, Needs
+from atrium.method.needs import NOTHING, Anchor, Needs, Part
 from atrium.method.ratios import Level, anchor_logprob, at_level
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Correction(Axis, axis=True):
+class Correction(Part, axis=True):
     """How a mismatch between sampler and trainer is repaired."""
 
     @property

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from atrium.base.section import AboveOne, Axis, Count, PositiveFrac
+from atrium.base.section import AboveOne, Count, PositiveFrac
 from atrium.method import windows
 from atrium.method.batch import Sum, neutral, row_mean
-from atrium.method.needs import NOTHING, Needs
+from atrium.method.needs import Needs, Part
 from atrium.method.regions import Region, RegionInputs
 from atrium.method.windows import RatioDivergence, Window, find_root
 
@@ -30,7 +30,7 @@ _LEAST_LOG_ODDS = -750.0
 _NEWTON_STEPS = 8  # from the outer bound they find the bounds to 1e-10 for budgets down to 1e-6
 
 
-class Divergence(Axis, axis=True):
+class Divergence(Part, axis=True):
     """How far is too far.
 
     `of_single_tokens` is True where the window depends on the sampled token's probability, `has_window` False
@@ -39,11 +39,6 @@ class Divergence(Axis, axis=True):
 
     of_single_tokens: ClassVar[bool] = False
     has_window: ClassVar[bool] = True
-
-    @property
-    def needs(self) -> Needs:
-        """The needs of the divergence; none unless it says so."""
-        return NOTHING
 
     @property
     def of_ratio(self) -> RatioDivergence | None:
@@ -300,10 +295,8 @@ class BalancedWindow(Divergence):
     positive_frac: Annotated[float, Field(ge=0.0, le=1.0)]
     """The share of the signal at which the search stops."""
 
-    @property
-    def needs(self) -> Needs:
-        """A pass over the minibatch: the window depends on its ratios."""
-        return Needs(prepare_pass=True)
+    needs: ClassVar = Needs(prepare_pass=True)
+    """A pass over the minibatch: the window depends on its ratios."""
 
     def window(self) -> Window:
         """Where the search starts."""
@@ -398,10 +391,8 @@ class StateDivergence(DistributionDivergence):
     delta: Budget
     """The budget: a token is feasible while its divergence is at most delta."""
 
-    @property
-    def needs(self) -> Needs:
-        """The distributions of anchor and policy at every position."""
-        return Needs(anchor_pass=True, distribution="full")
+    needs: ClassVar = Needs(anchor_pass=True, distribution="full")
+    """The distributions of anchor and policy at every position."""
 
 
 class TopKDivergence(DistributionDivergence):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from atrium.base.section import Axis
+
 Anchor = Literal["rollout", "behavior", "proximal"]
 """The policies that log-probabilities are taken against.
 
@@ -76,6 +78,15 @@ class Needs:
 
 
 NOTHING = Needs()
+
+
+class Part(Axis):
+    """A value of an axis of a method."""
+
+    @property
+    def needs(self) -> Needs:
+        """The needs of the part; none unless its class declares some."""
+        return NOTHING
 
 
 @dataclass(frozen=True, kw_only=True)

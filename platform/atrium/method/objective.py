@@ -217,8 +217,8 @@ class Objective:
                 minibatch,
             ),
         )
-        found = self._terms(logprob_BT, policy.divergence_BT, minibatch, prepared)
-        selection = SelectionInputs(batch=minibatch, policy=policy, dropped_BT=found.details.dropped_BT)
+        dropped_BT = self.slopes(minibatch, policy, prepared).details.dropped_BT
+        selection = SelectionInputs(batch=minibatch, policy=policy, dropped_BT=dropped_BT)
         return replace(prepared, token_weight_BT=chosen.token_weight.select(selection, sum_over_ranks))
 
     def loss(self, micro_batch: Batch, policy: PolicyTokens, prepared: Prepared) -> LossOutput:
@@ -250,56 +250,51 @@ class Objective:
         return LossOutput(loss=loss, sums=sums, ratio_counts=ratio_counts, details=details)
 
     @torch.no_grad()
-    def slopes(self, micro_batch: Batch, policy: PolicyTokens, prepared: Prepared) -> Slopes:
+    def slopes(self, batch: Batch, policy: PolicyTokens, prepared: Prepared) -> Slopes:
         """The coefficients on the tokens' log-probabilities that make the micro-batch's gradient."""
-        mask_BT = micro_batch.mask_BT
+        kl, mask_BT = self.method.regularizer.kl, batch.mask_BT
         logprob_BT = neutral(policy.logprob_BT.detach(), mask_BT)
-        found = self._terms(logprob_BT, policy.divergence_BT, micro_batch, prepared)
-        factor_BT = prepared.row_factor_B[:, None] * mask_BT
-        return Slopes(
-            slope_BT=neutral(factor_BT * found.details.coefficient_BT, mask_BT),
-            constant=neutral(factor_BT * found.value_BT, mask_BT).sum(),
-            regularizer=neutral(factor_BT * found.penalty_BT, mask_BT).sum(),
-            details=found.details,
-        )
-
-    def _terms(
-        self, logprob_BT: Tensor, divergence_BT: Tensor | None, batch: Batch, prepared: Prepared
-    ) -> _Terms:
-        """Every token's value and coefficient, from detached log-probabilities."""
-        chosen, kl = self.method.algorithm, self.method.regularizer.kl
         penalty = None if kl is None else kl.penalize(logprob_BT, batch, self._limit)
-        placement = None if kl is None else kl.placement
-        region_inputs = self._region_inputs(logprob_BT, batch, divergence_BT, prepared.bounds)
+        region_inputs = self._region_inputs(logprob_BT, batch, policy.divergence_BT, prepared.bounds)
         inputs = self._surrogate_inputs(region_inputs, logprob_BT, batch, prepared)
-        if penalty is not None and placement == "weight":
+        if penalty is not None and kl is not None and kl.placement == "weight":
             regularized_BT = inputs.advantage_BT - penalty.coefficient_BT / inputs.weight_BT
             inputs = replace(inputs, advantage_BT=regularized_BT)
         coefficient_BT, value_BT, dropped_BT = self._surrogate_terms(inputs, logprob_BT, batch)
-
-        token_log_BT = token_log_ratio("behavior", logprob_BT, batch)
-        log_mismatch_BT = chosen.correction.log_mismatch(logprob_BT, batch)
-        correction_BT = chosen.correction.factor(log_mismatch_BT, batch.mask_BT)
-        weighted_log_BT = token_log_ratio(chosen.token_weight.anchor, logprob_BT, batch)
-        weighting_BT = chosen.token_weight.weigh(prepared.token_weight_BT, weighted_log_BT, batch)
-        weighs_policy = chosen.token_weight.weighs == "surrogate"
-        for factor_BT in (correction_BT, weighting_BT if weighs_policy else None):
-            if factor_BT is not None:
-                coefficient_BT, value_BT = factor_BT * coefficient_BT, factor_BT * value_BT
+        weights_BT, penalty_weight_BT = self._token_weights(logprob_BT, batch, prepared)
+        for weight_BT in weights_BT:
+            coefficient_BT, value_BT = weight_BT * coefficient_BT, weight_BT * value_BT
         penalty_BT = torch.zeros_like(value_BT)
-        if penalty is not None and placement == "loss":
-            penalty = penalty if weighs_policy else penalty.times(weighting_BT)
+        if penalty is not None and kl is not None and kl.placement == "loss":
+            penalty = penalty.times(penalty_weight_BT)
             penalty_BT = penalty.value_BT
             coefficient_BT, value_BT = coefficient_BT - penalty.coefficient_BT, value_BT - penalty_BT
-        details = TokenDetails(
-            log_ratio_BT=bounded(token_log_BT, self._limit),
-            gate_BT=inputs.gate_BT,
-            advantage_BT=inputs.advantage_BT,
-            feasible_BT=inputs.region.feasible_BT,
-            dropped_BT=dropped_BT,
-            coefficient_BT=coefficient_BT,
+        factor_BT = prepared.row_factor_B[:, None] * mask_BT
+        return Slopes(
+            slope_BT=neutral(factor_BT * coefficient_BT, mask_BT),
+            constant=neutral(factor_BT * value_BT, mask_BT).sum(),
+            regularizer=neutral(factor_BT * penalty_BT, mask_BT).sum(),
+            details=TokenDetails(
+                log_ratio_BT=bounded(token_log_ratio("behavior", logprob_BT, batch), self._limit),
+                gate_BT=inputs.gate_BT,
+                advantage_BT=inputs.advantage_BT,
+                feasible_BT=inputs.region.feasible_BT,
+                dropped_BT=dropped_BT,
+                coefficient_BT=coefficient_BT,
+            ),
         )
-        return _Terms(details=details, value_BT=value_BT, penalty_BT=penalty_BT)
+
+    def _token_weights(
+        self, logprob_BT: Tensor, batch: Batch, prepared: Prepared
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """The factors [B, T] of the surrogate's terms, and the KL penalty's or None."""
+        weight, correction = self.method.algorithm.token_weight, self.method.algorithm.correction
+        corrected_BT = correction.factor(correction.log_mismatch(logprob_BT, batch), batch.mask_BT)
+        log_ratio_BT = token_log_ratio(weight.anchor, logprob_BT, batch)
+        weight_BT = weight.weigh(prepared.token_weight_BT, log_ratio_BT, batch)
+        weighs_policy = weight.weighs == "surrogate"
+        factors_BT = [corrected_BT, weight_BT if weighs_policy else None]
+        return [one for one in factors_BT if one is not None], None if weighs_policy else weight_BT
 
     def _surrogate_inputs(
         self, region_inputs: RegionInputs, logprob_BT: Tensor, batch: Batch, prepared: Prepared
@@ -364,15 +359,6 @@ class Objective:
             constant_BT = inputs.log_weight_BT.abs() > self._limit
             coefficient_BT = torch.where(constant_BT, 0.0, coefficient_BT)
         return coefficient_BT, value_BT, output.dropped_BT
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Terms:
-    """The objective at each token: details, the whole value, and the KL penalty's part of it."""
-
-    details: TokenDetails
-    value_BT: Tensor
-    penalty_BT: Tensor
 
 
 def _one(like: Tensor) -> Tensor:

@@ -12,10 +12,10 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from atrium.base.section import Axis, Positive
+from atrium.base.section import Positive
 from atrium.method.advantages import group_sum
 from atrium.method.batch import Sum, local_sum
-from atrium.method.needs import NOTHING, Needs
+from atrium.method.needs import Needs, Part
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,18 +51,13 @@ def count_totals(num_tokens_B: Tensor, group_B: Tensor, sum_over_ranks: Sum = lo
     return Totals(tokens=tokens, rows=rows, groups=groups)
 
 
-class Reduction(Axis, axis=True):
+class Reduction(Part, axis=True):
     """How tokens become one number: the factor that each row's token terms carry in the loss.
 
     `divides_by` names the total of an update that the sums are divided by.
     """
 
     divides_by: ClassVar[Literal["tokens", "rows", "groups"]] = "rows"
-
-    @property
-    def needs(self) -> Needs:
-        """The needs of the reduction; none unless it says so."""
-        return NOTHING
 
     @abstractmethod
     def row_factor(self, num_tokens_B: Tensor, group_B: Tensor, totals: Totals) -> Tensor:
@@ -114,10 +109,8 @@ class GroupUnbiasedTokenSum(Reduction):
     kind: Literal["group_unbiased_token_sum"] = "group_unbiased_token_sum"
     divides_by: ClassVar = "groups"
 
-    @property
-    def needs(self) -> Needs:
-        """Whole groups: their size is part of the factor."""
-        return Needs(whole_groups=True)
+    needs: ClassVar = Needs(whole_groups=True)
+    """Whole groups: their size is part of the factor."""
 
     def row_factor(self, num_tokens_B: Tensor, group_B: Tensor, totals: Totals) -> Tensor:
         """1 / ((k - 1) x groups of the update), k being the size of the row's group."""

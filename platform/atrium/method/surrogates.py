@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from atrium.base.section import AboveOne, Axis, NonNegative, Positive
+from atrium.base.section import AboveOne, NonNegative, Positive
 from atrium.method.advantages import group_mean
 from atrium.method.batch import Batch, row_mean
-from atrium.method.needs import NOTHING, Needs
+from atrium.method.needs import Needs, Part
 from atrium.method.ratios import Level
 from atrium.method.terms import SurrogateInputs, SurrogateOutput, choose
 
@@ -33,7 +33,7 @@ OnlyPathwise = Annotated[Literal["pathwise"], _MEANING]
 OnlyScore = Annotated[Literal["score"], _MEANING]
 
 
-class Surrogate(Axis, axis=True):
+class Surrogate(Part, axis=True):
     """What happens at the boundary of the trust region.
 
     A class defines its formula, `value`, which is differentiated, or `terms`: coefficient, value and the
@@ -63,11 +63,6 @@ class Surrogate(Axis, axis=True):
     shapes_weight: ClassVar[bool] = False
     weight_level: ClassVar[Level | None] = None
     regresses: ClassVar[bool] = False
-
-    @property
-    def needs(self) -> Needs:
-        """The needs of the surrogate; none unless it says so."""
-        return NOTHING
 
     def value(self, x: SurrogateInputs) -> Tensor:
         """The objective [B, T] at each token.
@@ -210,10 +205,8 @@ class SignedWeightClip(Surrogate):
     reads: ClassVar = "nothing"
     shapes_weight: ClassVar[bool] = True
 
-    @property
-    def needs(self) -> Needs:
-        """Rewards, whose sign decides."""
-        return Needs(rewards=True)
+    needs: ClassVar = Needs(rewards=True)
+    """Rewards, whose sign decides."""
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
         """A where the reward is positive, the clipped weight times A elsewhere."""
@@ -350,10 +343,8 @@ class ImplicitRewardRegression(Surrogate):
     weight_level: ClassVar[Level | None] = "sequence"
     regresses: ClassVar[bool] = True
 
-    @property
-    def needs(self) -> Needs:
-        """The group's mean at the current parameters."""
-        return Needs(prepare_pass=True, whole_groups=True)
+    needs: ClassVar = Needs(prepare_pass=True, whole_groups=True)
+    """The group's mean at the current parameters."""
 
     def terms(self, x: SurrogateInputs) -> SurrogateOutput:
         """-(1/2) e^2 and -beta e, or the coefficient times log pi where it does not depend on the policy."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from atrium.base.section import AboveOne, Axis, Number, Positive, PositiveFrac
+from atrium.base.section import AboveOne, Number, Positive, PositiveFrac
 from atrium.method.batch import Batch, PolicyTokens, Sum, neutral, row_mean
-from atrium.method.needs import NOTHING, Anchor, Needs
+from atrium.method.needs import Anchor, Needs, Part
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +31,7 @@ class SelectionInputs:
     dropped_BT: Tensor
 
 
-class TokenWeight(Axis, axis=True):
+class TokenWeight(Part, axis=True):
     """Which tokens count, and how much.
 
     `anchor` is the policy that log-ratios are taken against; `weighs` says whose terms are scaled: those of
@@ -40,11 +40,6 @@ class TokenWeight(Axis, axis=True):
 
     anchor: ClassVar[Anchor] = "behavior"
     weighs: ClassVar[Literal["surrogate", "penalty"]] = "surrogate"
-
-    @property
-    def needs(self) -> Needs:
-        """The needs of the weighting; none unless it says so."""
-        return NOTHING
 
     def select(self, x: SelectionInputs, sum_over_ranks: Sum) -> Tensor | None:
         """The selection over the whole minibatch [B, T], or None where the weighting needs none."""
@@ -71,10 +66,8 @@ class TopEntropy(TokenWeight):
     frac: PositiveFrac
     """The share of tokens that are trained on."""
 
-    @property
-    def needs(self) -> Needs:
-        """A pass that ranks the minibatch's tokens by their entropy."""
-        return Needs(prepare_pass=True, entropy="value")
+    needs: ClassVar = Needs(prepare_pass=True, entropy="value")
+    """A pass that ranks the minibatch's tokens by their entropy."""
 
     def select(self, x: SelectionInputs, sum_over_ranks: Sum) -> Tensor:
         """1 at the tokens at or above the (1 - frac) quantile of the entropy, 0 elsewhere."""
@@ -104,10 +97,8 @@ class RandomCovarianceDrop(TokenWeight):
     upper: Number
     """The largest covariance at which a token can be drawn."""
 
-    @property
-    def needs(self) -> Needs:
-        """A pass that finds the minibatch's covariances, and keys for what is drawn."""
-        return Needs(prepare_pass=True, sample_keys=True)
+    needs: ClassVar = Needs(prepare_pass=True, sample_keys=True)
+    """A pass that finds the minibatch's covariances, and keys for what is drawn."""
 
     def select(self, x: SelectionInputs, sum_over_ranks: Sum) -> Tensor:
         """0 at the tokens that are dropped, 1 elsewhere."""
@@ -134,10 +125,8 @@ class TopCovariancePenalty(TokenWeight):
     """The share of tokens that is penalised."""
     weighs: ClassVar[Literal["surrogate", "penalty"]] = "penalty"
 
-    @property
-    def needs(self) -> Needs:
-        """A pass that finds the minibatch's covariances, and keys for what is drawn."""
-        return Needs(prepare_pass=True, sample_keys=True)
+    needs: ClassVar = Needs(prepare_pass=True, sample_keys=True)
+    """A pass that finds the minibatch's covariances, and keys for what is drawn."""
 
     def select(self, x: SelectionInputs, sum_over_ranks: Sum) -> Tensor:
         """1 at the tokens whose penalty applies, 0 elsewhere."""
@@ -162,10 +151,8 @@ class OffPolicyMask(TokenWeight):
     """The bound on the completion's mean log(rollout / policy), by the engine's log-probabilities."""
     anchor: ClassVar[Anchor] = "rollout"
 
-    @property
-    def needs(self) -> Needs:
-        """The engine's numbers."""
-        return Needs(rollout_logprobs=True)
+    needs: ClassVar = Needs(rollout_logprobs=True)
+    """The engine's numbers."""
 
     def weigh(self, prepared_BT: Tensor | None, log_ratio_BT: Tensor, batch: Batch) -> Tensor:
         """0 in completions that are dropped, 1 elsewhere."""
