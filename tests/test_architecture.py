@@ -81,11 +81,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sweep": {"compare", "config", "document", "method", "stats"} | RUN_FOLDER,
     "claim": {"catalog", "compare", "config", "document", "method", "stats", "sweep", "theory"} | RUN_FOLDER,
     "launch": RUN_FOLDER,
-    "compare": {"config.presets", "document", "method", "stats", "theory.results", "views"} | RUN_FOLDER,
+    "compare": {"config.presets", "document", "method", "stats"} | RUN_FOLDER,
+    "compare.dashboard": {"compare", "document", "method", "stats", "views"} | RUN_FOLDER,
     "views": {"document", "runs"},
     "__main__": {"cli"},
 }
-"""What each part may import besides itself and `base`: packages, or single modules."""
+"""What each part may import besides itself and `base`: packages, or single modules.
+
+The dashboard is a part of its own, which shows what the rest of `compare` finds.
+"""
 
 COMPOSITION = {"assemble", "cli"}
 """The only parts that may import everything, and so the only ones where config meets implementations."""
@@ -142,7 +146,7 @@ MAX_CODE_LINES: dict[str, int] = {
     "planning": 292,
     "runs": 2681,
     "stats": 692,
-    "sweep": 2620,
+    "sweep": 2863,
     "theory": 1205,
     "train": 3587,
     "views": 1120,
@@ -214,6 +218,8 @@ def test_the_source_root_is_not_a_package():
 def forbidden_imports(module: str) -> set[str]:
     """The modules that `module` imports although its layer may not."""
     part = part_of(module)
+    if ".".join(module.split(".")[1:3]) in MAY_IMPORT:
+        part = ".".join(module.split(".")[1:3])
     if part:
         allowed = MAY_IMPORT[part] | {"base", part}
     else:

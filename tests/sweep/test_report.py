@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import csv
 import io
 import json
@@ -13,12 +12,13 @@ import pytest
 from tests.sweep.conftest import ScriptedRuns
 
 from atrium.cli.sweep.report import list_sweeps, report
-from atrium.compare.figures.sweeps import draw_sweep_figures
 from atrium.config.compose import compose
-from atrium.sweep.analysis import Score, setting_of
+from atrium.sweep.analysis import Score, setting_of, sweep_report
 from atrium.sweep.document import best_sentence
+from atrium.sweep.figures import plane_picture, ranking_picture
 from atrium.sweep.plan import Stage
 from atrium.sweep.results import mean_over_seeds
+from atrium.views.figures.sheet import save
 
 BASE = ["experiment=stress", "num_steps=4", "optimizer.num_warmup_steps=1"]
 
@@ -70,6 +70,11 @@ def written(finished):
     return folder, json.loads((folder / "report.json").read_text()), said.getvalue()
 
 
+def as_found(finished, written):
+    """The report as it was found before it was written."""
+    return sweep_report(finished[1], written[1]["state"])
+
+
 def test_means_have_t_intervals_over_seeds():
     mean = mean_over_seeds([0.7, 0.8, 0.9])
     assert mean.value == pytest.approx(0.8)
@@ -91,12 +96,13 @@ def test_a_report_names_the_best_and_what_may_be_concluded(written):
     }
 
 
-def test_a_window_without_bounds_is_drawn_on_the_plane(written, tmp_path):
-    _, content, _ = written
-    changed = copy.deepcopy(content)
-    changed["ranking"][0]["window"] = [0.0, None]
-    names = {path.name for path in draw_sweep_figures(changed, tmp_path, tmp_path / "cache")}
-    assert "plane.png" in names
+def test_a_window_without_bounds_is_drawn_on_the_plane(finished, written, tmp_path):
+    found = as_found(finished, written)
+    first, *others = found.analysis.ranking
+    ranking = (replace(first, window=[0.0, None]), *others)
+    picture = plane_picture(replace(found, analysis=replace(found.analysis, ranking=ranking)))
+    assert picture.title == "small (no upper bound: drawn at 3)"
+    assert save([picture], tmp_path, tmp_path / "cache")[0].name == "plane.png"
 
 
 def test_tables_hold_every_trial_and_every_point(written):
@@ -126,9 +132,9 @@ def test_the_winner_runs_as_an_experiment_from_its_file_and_from_conf(written, t
     assert winner == meant.model_copy(update={"experiment_name": "small-winner"})
 
 
-def test_equal_reports_give_equal_pictures(written, tmp_path):
-    folder, content, _ = written
-    draw_sweep_figures(content, tmp_path / "again", tmp_path / "cache")
+def test_equal_reports_give_equal_pictures(finished, written, tmp_path):
+    folder, _, _ = written
+    save([ranking_picture(as_found(finished, written))], tmp_path / "again", tmp_path / "cache")
     assert (tmp_path / "again" / "ranking.png").read_bytes() == (folder / "ranking.png").read_bytes()
 
 

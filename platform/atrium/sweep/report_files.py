@@ -13,7 +13,6 @@ import yaml
 
 from atrium.base.atomic import write_json, write_text
 from atrium.base.nested import put
-from atrium.compare.figures.sweeps import draw_sweep_figures
 from atrium.sweep.analysis import Setting, SettingCurve, SweepReport
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.document import CONTRAST_COLUMNS, contrast_cells, sentences
@@ -24,10 +23,11 @@ from atrium.sweep.study import SweepStudies, Trial
 _TOP_LEVEL_TEXT = ("experiment_name", "runs_dir")
 
 
-def write_report(folder: Path, studies: SweepStudies, report: SweepReport) -> list[Path]:
-    """Write all files of a report into its folder; the paths of those that a person would open."""
+def write_report(
+    folder: Path, studies: SweepStudies, report: SweepReport, figures: Sequence[Path]
+) -> list[Path]:
+    """Write a report's files beside its figures; the paths of those that a person would open."""
     record = report_record(report)
-    figures = draw_sweep_figures(record, folder, folder.parents[2] / ".cache")
     found = report.analysis
     texts = {"trials.csv": trials_csv(found.ranking)}
     if found.curves:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from atrium.base.atomic import explained
 from atrium.base.recorded import read_object
 from atrium.sweep.analysis import sweep_report
 from atrium.sweep.claims import Claims, this_worker
 from atrium.sweep.document import sweep_document
+from atrium.sweep.figures import sweep_pictures
 from atrium.sweep.report_files import write_report
 from atrium.sweep.setup import join, known_storage, open_studies, report_folder, sweep_names
 from atrium.sweep.snapshot import STATE_FILE, snapshot, sweep_folder, write_state
 from atrium.sweep.storage import SweepStorage
+from atrium.views.figures.sheet import save
 from atrium.views.terminal import print_document, standard_output, tell
 
 
@@ -28,7 +31,9 @@ def report(runs_dir: str, name: str, url: str | None = None) -> int:
     with explained("write the report of sweep", folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_state(folder.parent, state)
-        document = sweep_document(found, write_report(folder, studies, found))
+        drawn = save(sweep_pictures(found), folder, Path(runs_dir) / ".cache")
+        figures = [path for path in drawn if path.suffix == ".png"]
+        document = sweep_document(found, write_report(folder, studies, found, figures))
     console = standard_output()
     tell(console, document.title)
     print_document(console, document)

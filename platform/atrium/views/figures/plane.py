@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from atrium.document.document import Plane, Point
 from atrium.document.formatting import value_text
-from atrium.views.figures.lines import draw_marks, draw_series, set_scale
+from atrium.views.figures.lines import draw_marks, draw_series, set_scale, shown
 from atrium.views.figures.style import BLACK, FAINT, LABEL_SIZE, line_style, literal, spread, tip
 
 if TYPE_CHECKING:
@@ -30,8 +30,11 @@ def draw_plane(axes: Axes, figure: Plane, inches: float, name_width: int) -> Non
     draw_marks(axes, figure.marks, figure.x, figure.y)
     for curve in figure.curves:
         draw_series(axes, curve, figure.x, figure.y)
-    points = merged(figure.points)
-    _set_ends(axes, figure)
+    points = [
+        replace(point, x=float(shown((point.x,), figure.x)[0]), y=float(shown((point.y,), figure.y)[0]))
+        for point in merged(figure.points)
+    ]
+    _set_ends(axes, figure, points)
     set_scale(axes, "x", figure.x)
     set_scale(axes, "y", figure.y)
     if figure.color is None:
@@ -40,9 +43,12 @@ def draw_plane(axes: Axes, figure: Plane, inches: float, name_width: int) -> Non
             axes.plot(point.x, point.y, "o", markersize=6.0, clip_on=False, zorder=4, **look)
         _name(axes, [point for point in points if point.name], gap=_LINE / inches, width=name_width)
         return
-    x, y, color = zip(*((point.x, point.y, point.color) for point in figure.points), strict=True)
+    x, y = ([getattr(point, side) for point in points] for side in ("x", "y"))
+    color = shown([point.color for point in points], figure.color)
     drawn = axes.scatter(x, y, c=color, cmap="viridis", s=50, edgecolor="white", zorder=3)
-    axes.figure.colorbar(drawn, ax=axes, label=literal(figure.color.title))
+    bar = axes.figure.colorbar(drawn, ax=axes)
+    bar.set_label(literal(figure.color.title), fontsize=LABEL_SIZE)
+    bar.ax.tick_params(labelsize=LABEL_SIZE - 1)
 
 
 def merged(points: Sequence[Point]) -> list[Point]:
@@ -57,11 +63,11 @@ def merged(points: Sequence[Point]) -> list[Point]:
     return found
 
 
-def _set_ends(axes: Axes, figure: Plane) -> None:
+def _set_ends(axes: Axes, figure: Plane, points: Sequence[Point]) -> None:
     """Leave room around the points, unless the figure fixes the ends; no bound lies below 0."""
     for axis, values, set_ends in (
-        (figure.x, [point.x for point in figure.points], axes.set_xlim),
-        (figure.y, [point.y for point in figure.points], axes.set_ylim),
+        (figure.x, [point.x for point in points], axes.set_xlim),
+        (figure.y, [point.y for point in points], axes.set_ylim),
     ):
         if values and axis.low is None and not figure.curves:
             room = max(_ROOM * (max(values) - min(values)), _LEAST_ROOM)

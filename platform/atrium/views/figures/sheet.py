@@ -73,7 +73,7 @@ def sheet(
     width = inches / num_columns
     heights = [max(_height(figure, width) for figure in row) for row in rows]
     above = [line for part in title.splitlines() for line in textwrap.wrap(part, int(inches * _CHARACTERS))]
-    drawn = new_figure((inches, 1.0), layout="constrained")
+    drawn = new_figure((inches, 1.0))
     panels = list(drawn.subplots(len(rows), num_columns, squeeze=False, height_ratios=heights).flat)
     for panel, figure, height in zip(
         panels, figures, [height for height in heights for _ in range(num_columns)], strict=False

@@ -1,4 +1,4 @@
-"""How figures look and are saved: colours, axes, and each figure as PNG and SVG.
+"""How figures look: colours, axes, places of labels, and a figure as an element of a page.
 
 Matplotlib's object interface with the Agg canvas only: no pyplot, no global state, no display.
 """
@@ -9,13 +9,11 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
-
-from atrium.base.atomic import explained, replacing
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +25,6 @@ BLACK, GREY, FAINT = "#1B1D20", "#5F6368", "#E3E5E8"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#6B5BD2", "#A67C00", "#3AA0D8", "#8A4B2A")
 """The hues of `document.palette`, which the dashboard has too."""
 DASHES = ("-", "--", "-.", ":")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _EDGE = "#B8BCC2"
 _VARIABLES = {
     BLACK.lower(): "--ink",
@@ -39,12 +36,9 @@ _VARIABLES = {
 """What a page's style sheet calls these colours, which it has for a dark look too."""
 _TIP = "tip: "
 FileKind = Literal["png", "svg", "pdf"]
-Point = TypeVar("Point")
 _DPI = 144
 LABEL_SIZE = 8
 """The size of text in points; ticks and legends are a point smaller."""
-ON_WHITE: dict[str, object] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0}
-"""The box behind text that lines run under."""
 
 
 def use_cache(cache_dir: Path) -> None:
@@ -56,13 +50,13 @@ def use_cache(cache_dir: Path) -> None:
             os.environ["MPLCONFIGDIR"] = str(folder)
 
 
-def new_figure(inches: tuple[float, float], layout: Literal["constrained"] | None = None) -> Figure:
-    """An empty white figure."""
+def new_figure(inches: tuple[float, float]) -> Figure:
+    """An empty white figure, whose panels leave room for their texts."""
     # Matplotlib costs 0.4 s and reads MPLCONFIGDIR when it is imported.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=inches, dpi=_DPI, facecolor="white", layout=layout)
+    figure = Figure(figsize=inches, dpi=_DPI, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
@@ -95,20 +89,6 @@ def spread(values: Sequence[float], *, gap: float, least: float) -> list[float]:
     return placed
 
 
-def merged(
-    points: Mapping[str, Point], is_same: Callable[[Point, Point], bool], joint: str
-) -> dict[str, Point]:
-    """Points by name; those that are the same are one, under all of their names."""
-    found: dict[str, Point] = {}
-    for name, point in points.items():
-        twin = next((known for known, other in found.items() if is_same(other, point)), None)
-        if twin is None:
-            found[name] = point
-        else:
-            found = {f"{key}{joint}{name}" if key == twin else key: other for key, other in found.items()}
-    return found
-
-
 def tip(text: str) -> str:
     """The name of an artist over which a browser shows this text (`gid`), in figures of `inline_svg`."""
     return _TIP + text
@@ -136,26 +116,3 @@ def inline_svg(figure: Figure, label: str) -> str:
 def literal(text: str) -> str:
     """Text in which matplotlib finds no formulas."""
     return text.replace("$", r"\$")
-
-
-def save_png(figure: Figure, folder: Path, name: str) -> Path:
-    """Write NAME.png into a folder that is there."""
-    with replacing(path := folder / f"{name}.png") as temporary:
-        figure.savefig(temporary, format="png")
-    return path
-
-
-def save_both(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
-    """Write NAME.png and NAME.svg into a folder, which is made; equal figures give equal files.
-
-    Raises `RunFolderError` where the folder or the files cannot be written.
-    """
-    from matplotlib import rc_context
-
-    svg = folder / f"{name}.svg"
-    with explained("draw into", folder), rc_context({"svg.hashsalt": "atrium"}):
-        folder.mkdir(parents=True, exist_ok=True)
-        png = save_png(figure, folder, name)
-        with replacing(svg) as temporary:
-            figure.savefig(temporary, format="svg", metadata={"Date": None})
-    return png, svg

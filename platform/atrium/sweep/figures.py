@@ -1,0 +1,320 @@
+"""The figures of a sweep as data: its curve, windows, ranking, Pareto front, learning; planned contrasts.
+
+Whiskers are 95 % t intervals over seeds, on the validation problems that settings were chosen on. What a
+sweep has no data for (a curve without a numeric setting, a plane without windows) is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from atrium.base.metrics import WORKED_FRAC
+from atrium.document.document import (
+    Axis,
+    Bounds,
+    Figure,
+    Intervals,
+    Lines,
+    Mark,
+    Picture,
+    Plane,
+    Point,
+    Series,
+)
+from atrium.document.formatting import shortened, value_text
+from atrium.document.palette import places
+from atrium.method.windows import Window, share_after_batch
+from atrium.sweep.analysis import Score, Setting, SettingCurve, Start, SweepReport
+from atrium.sweep.contrasts import ArmCurve
+from atrium.sweep.families import FamilyCurve
+
+_STEPS = Axis(title="training step", unit="count")
+_VALIDATION = Axis(title="% of validation problems", unit="share")
+_SHARES = tuple(np.linspace(0.0, 1.0, 101).tolist())
+_MAX_RANKED, _MAX_LEARNING, _NAME = 20, 8, 48
+_INFINITE_UPPER = 3.0
+"""Where windows without an upper bound are drawn."""
+_BLUE, _ORANGE, _PURPLE = 0, 1, 3
+
+
+def sweep_pictures(report: SweepReport) -> list[Picture]:
+    """The pictures that a report has data for, the main one first."""
+    makers: Iterable[Callable[[SweepReport], Picture | None]] = (
+        curve_picture,
+        plane_picture,
+        ranking_picture,
+        front_picture,
+        learning_picture,
+        outcome_picture,
+        batch_picture,
+        family_picture,
+    )
+    return [picture for make in makers if (picture := make(report)) is not None]
+
+
+def curve_picture(report: SweepReport) -> Picture | None:
+    """Mean@K and Pass@K against the setting, the baseline's beside them, and where training began."""
+    curves = [curve for curve in report.analysis.curves if _known(curve.points)]
+    if not any(curve.stage == "search" for curve in curves):
+        return None
+    start = report.analysis.start
+    note = "" if start is None else "dotted: before training"
+    return _picture(report, "curve", note, [_setting_curve(curve, start) for curve in curves])
+
+
+def _setting_curve(curve: SettingCurve, start: Start | None) -> Lines:
+    points = _known(curve.points)
+    x = tuple(float(str(point.assignment[curve.key])) for point in points)
+    k = points[0].k
+    marks = () if start is None else ((start.pass_at_k, _ORANGE), (start.mean_at_k, _BLUE))
+    return Lines(
+        key=f"curve/{curve.stage}",
+        title="search" if curve.stage == "search" else "the baseline's own search",
+        x=Axis(title=curve.key, scale="log" if curve.log else "linear"),
+        y=_VALIDATION,
+        series=(
+            _whiskers(f"Pass@{k}", x, [point.pass_at_k for point in points], _ORANGE),
+            _whiskers(f"Mean@{k}", x, [point.mean_at_k for point in points], _BLUE),
+        ),
+        marks=tuple(Mark(y=value, place=place) for value, place in marks),
+    )
+
+
+def _whiskers(name: str, x: tuple[float, ...], scores: Sequence[Score], place: int) -> Series:
+    spans = [one.interval or (one.value, one.value) for one in scores]
+    return Series(
+        name=name,
+        x=x,
+        y=tuple(one.value for one in scores),
+        low=tuple(low for low, _ in spans),
+        high=tuple(high for _, high in spans),
+        place=place,
+        has_points=True,
+        has_whiskers=True,
+    )
+
+
+def plane_picture(report: SweepReport) -> Picture | None:
+    """Every constant window as a point of the (l, u) plane, colored by Mean@K or by the primary outcome."""
+    found: list[tuple[Sequence[float | None] | None, float | None]]
+    if report.contrasts is None:
+        settings = [one for one in _known(report.analysis.ranking) if one.window is not None]
+        found = [(one.window, one.mean_at_k.value) for one in settings]
+        color = Axis(title=f"Mean@{settings[0].k}, % of validation problems", unit="share") if found else None
+    else:
+        found = [(arm.window, arm.value) for arm in report.contrasts.arms]
+        color = Axis(title=next(iter(report.contrasts.outcomes)))
+    windows = [(window, value) for window, value in found if window is not None and value is not None]
+    if len({tuple(window) for window, _ in windows}) < 3:
+        return None
+    points = []
+    for (lower, upper), value in windows:
+        assert lower is not None
+        points.append(Point(name="", x=lower, y=_INFINITE_UPPER if upper is None else upper, color=value))
+    # A window without a lower bound has no partner on either line.
+    start = max(min([0.95, *(point.x for point in points)]), 1.0 / _INFINITE_UPPER)
+    edge = tuple(np.linspace(start, 1.0).tolist())
+    figure = Plane(
+        key="plane",
+        title="Windows of the ratio",
+        x=Axis(title="lower bound l"),
+        y=Axis(title="upper bound u"),
+        points=tuple(points),
+        curves=(
+            Series(name="|w - 1| = constant", x=edge, y=tuple(2.0 - lower for lower in edge), place=_BLUE),
+            Series(
+                name="u = 1/l", x=edge, y=tuple(1.0 / lower for lower in edge), place=_ORANGE, dash="dashed"
+            ),
+        ),
+        color=color,
+    )
+    is_open = any(upper is None for (_, upper), _ in windows)
+    return _picture(report, "plane", "no upper bound: drawn at 3" if is_open else "", [figure])
+
+
+def ranking_picture(report: SweepReport) -> Picture | None:
+    """The settings from best to worst, each seed a dot."""
+    settings = _known(report.analysis.ranking)[:_MAX_RANKED]
+    if not settings:
+        return None
+    seeds = {
+        one["number"]: [seed["mean_at_k"] for seed in one["seeds"] if seed["mean_at_k"] is not None]
+        for one in report.state["trials"]
+        if one["stage"] == "search"
+    }
+    rows = tuple(
+        Bounds(
+            name=one.name if one.state == "complete" else f"{one.name} ({one.state})",
+            place=_BLUE if one.state == "complete" else _PURPLE,
+            value=one.mean_at_k.value,
+            outer=one.mean_at_k.interval,
+            dots=tuple(seeds.get(one.number, ())),
+        )
+        for one in settings
+    )
+    axis = Axis(title=f"Mean@{settings[0].k}, % of validation problems", unit="share")
+    figure = Intervals(key="ranking", title="Settings, best first", x=axis, rows=rows)
+    return _picture(report, "ranking", "dots: seeds; bars: 95 % over seeds", [figure])
+
+
+def front_picture(report: SweepReport) -> Picture | None:
+    """Two objectives against each other, and the trials that no other beats in both."""
+    objectives = report.state["objectives"]
+    front = set(report.analysis.pareto or ())
+    points = tuple(
+        Point(
+            name=str(one.number),
+            x=one.values[1],
+            y=one.values[0],
+            place=_ORANGE if one.number in front else _BLUE,
+        )
+        for one in report.analysis.ranking
+        if len(objectives) == 2 and one.values is not None
+    )
+    if not points:
+        return None
+    y, x = (
+        Axis(
+            title=f"{one['metric']} ({one['direction']})",
+            unit="share" if one["metric"].endswith("_at_k") else "",
+        )
+        for one in objectives
+    )
+    figure = Plane(key="front", title="Two objectives", x=x, y=y, points=points)
+    return _picture(report, "front", "orange: no other trial is better in both", [figure])
+
+
+def learning_picture(report: SweepReport) -> Picture | None:
+    """Mean@K over training, the mean of each setting's seeds; planned contrasts have their own curves."""
+    settings = _known(report.analysis.ranking)[:_MAX_LEARNING]
+    if report.contrasts is not None or not settings:
+        return None
+    seeds = {one["number"]: one["seeds"] for one in report.state["trials"] if one["stage"] == "search"}
+    series = []
+    for place, one in enumerate(settings):
+        value_by_step: dict[float, list[float]] = {}
+        for seed in seeds[one.number]:
+            for step, value, *_ in seed["curve"]:
+                value_by_step.setdefault(float(step), []).append(value)
+        x = tuple(sorted(value_by_step))
+        y = tuple(math.fsum(value_by_step[step]) / len(value_by_step[step]) for step in x)
+        series.append(Series(name=shortened(one.name, _NAME), x=x, y=y, place=place, has_points=True))
+    axis = Axis(title="Mean@K, % of validation problems", unit="share")
+    title = f"Learning, the best {len(settings)} settings"
+    figure = Lines(key="learning", title=title, x=_STEPS, y=axis, series=tuple(series))
+    return _picture(report, "learning", "mean over seeds", [figure])
+
+
+def outcome_picture(report: SweepReport) -> Picture | None:
+    """The metric behind each outcome by step: each arm's mean over seeds, with its 95 % interval."""
+    curves = {} if report.contrasts is None else report.contrasts.curves
+    figures = []
+    for metric, arms in curves.items():
+        series = []
+        for place, arm in enumerate(one for one in arms if one.means):
+            x, y, low, high = zip(*arm.means, strict=True)
+            series.append(Series(name=arm.arm, x=x, y=y, low=low, high=high, place=place))
+        if series:
+            axis = Axis(title=metric)
+            figures.append(Lines(key=metric, title=metric, x=_STEPS, y=axis, series=tuple(series)))
+    return _picture(report, "outcomes", "mean over seeds, with its 95 % interval", figures)
+
+
+def batch_picture(report: SweepReport) -> Picture | None:
+    """The good answer's share after each batch against that before it, beside the law of the arm's window."""
+    curves = {} if report.contrasts is None else report.contrasts.curves
+    figures = []
+    for place, arm in enumerate(one for one in curves.get(WORKED_FRAC.name, ()) if one.means):
+        window = _window(arm)
+        if window is not None:
+            figures.append(_batches(arm, window, place))
+    return _picture(
+        report,
+        "batches",
+        "a point for each seed and step; the line is the window's law for one batch",
+        figures,
+    )
+
+
+def _batches(arm: ArmCurve, window: Window, place: int) -> Lines:
+    before = [value for points in arm.seeds.values() for _, value in points[:-1]]
+    after = [value for points in arm.seeds.values() for _, value in points[1:]]
+    law = tuple(share_after_batch(share, window) for share in _SHARES)
+    lower, upper = (value_text(bound) for bound in (window.lower, window.upper))
+    return Lines(
+        key=f"batches/{arm.arm}",
+        title=f"{arm.arm} [{lower}, {upper}]",
+        x=Axis(title="share of worked answers before a batch"),
+        y=Axis(title="after it"),
+        series=(
+            Series(name="", x=tuple(before), y=tuple(after), place=place, is_line=False),
+            Series(name="", x=_SHARES, y=law, place=place, dash="solid"),
+            Series(name="", x=_SHARES, y=_SHARES, place=place, dash="dotted", is_faint=True),
+        ),
+    )
+
+
+def family_picture(report: SweepReport) -> Picture | None:
+    """Each family's arms, y against x: means over seeds joined by lines, with intervals; every seed a dot."""
+    found = report.families
+    if found is None:
+        return None
+    ends = [arm.x for curve in found.curves for arm in curve.arms]
+    apart = 0.012 * (max(ends) - min(ends)) if found.x_is_setting else 0.0
+    place = places({curve.family: curve.family for curve in found.curves})
+    series: list[Series] = []
+    for number, curve in enumerate(found.curves):
+        aside = apart * (number - (len(found.curves) - 1) / 2)
+        series += _family(curve, place[curve.family], aside)
+    figure = Lines(
+        key="families",
+        title=f"{found.y} against {found.x}",
+        x=Axis(title=found.x),
+        y=Axis(title=found.y),
+        series=tuple(series),
+    )
+    note = f"mean and 95 % interval over {found.num_seeds} seeds, each seed a dot"
+    return _picture(report, "families", note, [figure])
+
+
+def _family(curve: FamilyCurve, place: int, aside: float) -> list[Series]:
+    x = tuple(value + aside for arm in curve.arms for value in arm.seeds[0])
+    y = tuple(value for arm in curve.arms for value in arm.seeds[1])
+    return [
+        Series(
+            name=curve.family,
+            x=tuple(arm.x + aside for arm in curve.arms),
+            y=tuple(arm.y for arm in curve.arms),
+            low=tuple(arm.interval[0] for arm in curve.arms),
+            high=tuple(arm.interval[1] for arm in curve.arms),
+            place=place,
+            has_points=True,
+            has_whiskers=True,
+        ),
+        Series(name="", x=x, y=y, place=place, is_line=False, is_faint=True),
+    ]
+
+
+def _window(arm: ArmCurve) -> Window | None:
+    """The window of an arm that has one which binds."""
+    if arm.window is None:
+        return None
+    lower, upper = arm.window
+    assert lower is not None
+    window = Window(lower, math.inf if upper is None else upper)
+    return None if window.is_unbounded else window
+
+
+def _known(settings: Sequence[Setting]) -> list[Setting]:
+    return [one for one in settings if one.mean_at_k.value is not None]
+
+
+def _picture(report: SweepReport, name: str, note: str, figures: Sequence[Figure]) -> Picture | None:
+    """A picture under the sweep's name with a note; None without figures."""
+    if not figures:
+        return None
+    title = f"{report.state['name']} ({note})" if note else str(report.state["name"])
+    return Picture(name=name, title=title, figures=tuple(figures), num_columns=min(len(figures), 4))
