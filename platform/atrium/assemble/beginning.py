@@ -177,7 +177,10 @@ def _read_stored(file: Path, wanted: str) -> RunConfig:
 
 
 def begin_many(overrides: Sequence[str]) -> int:
-    """Train every job of a multirun, one after the other; the highest exit code of those that failed."""
+    """Train every job of a multirun, one after the other; the highest exit code of those that failed.
+
+    A defect of the program is raised after the last job.
+    """
     began = time.time()
     jobs = [(lines, dated(config, began)) for lines, config in compose_all(overrides)]
     for _, config in jobs:
@@ -186,6 +189,7 @@ def begin_many(overrides: Sequence[str]) -> int:
         submit([(config, _with_date(lines, config)) for lines, config in jobs])
         return 0
     code, given = 0, sys.argv
+    defects: list[Exception] = []
     for number, (lines, config) in enumerate(jobs, start=1):
         sys.stdout.write(f"run {number} of {len(jobs)}: {' '.join(lines)}\n")
         # What a run records as its command: this job alone.
@@ -201,8 +205,12 @@ def begin_many(overrides: Sequence[str]) -> int:
         except AtriumError as error:
             sys.stderr.write(f"error: {error.line}\n")
             code = max(code, error.exit_code)
+        except Exception as defect:
+            defects.append(defect)
         finally:
             sys.argv = given
+    if defects:
+        raise defects[0]
     return code
 
 
