@@ -126,7 +126,7 @@ LONGER_FUNCTIONS: dict[str, int] = {}
 """Exceptions, each with its own limit; the reason stands beside the entry."""
 
 MAX_CODE_LINES: dict[str, int] = {
-    "assemble": 4045,
+    "assemble": 4046,
     "atrium": 8,
     "base": 941,
     "catalog": 469,

@@ -191,12 +191,13 @@ def test_an_interrupted_multirun_stops(begun):
 
 
 @pytest.mark.full
-def test_a_defect_in_a_multirun_keeps_its_traceback_and_repeats_no_job(begun):
+def test_a_multirun_goes_on_after_a_defect_and_raises_it_at_its_end(begun, capsys):
     configs, errors = begun
     errors[1] = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):
         main(["train", "--multirun", "seed=1,2,3"])
     assert [config.seed for config in configs] == [1, 2, 3]
+    assert "run 1 failed: ZeroDivisionError" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("how", ["--resume NAME", "--resume=NAME", "resume=NAME", "--resume PATH"])

@@ -205,7 +205,8 @@ def begin_many(overrides: Sequence[str]) -> int:
         except AtriumError as error:
             sys.stderr.write(f"error: {error.line}\n")
             code = max(code, error.exit_code)
-        except Exception as defect:
+        except Exception as defect:  # the other runs do not depend on it
+            sys.stderr.write(f"run {number} failed: {type(defect).__name__}; the traceback comes last\n")
             defects.append(defect)
         finally:
             sys.argv = given
