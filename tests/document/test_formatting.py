@@ -14,6 +14,7 @@ from atrium.document.formatting import (
     size,
     span,
     sparkline,
+    value_text,
 )
 
 
@@ -40,6 +41,34 @@ def test_numbers_fit_in_nine_characters():
     assert [number(value) for value in values[:6]] == ["0", "1", "0.123", "12.3", "1234", "99999"]
     assert all(len(number(value)) <= 9 for value in values)
     assert (number(None), number(math.nan)) == ("–", "–")
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.8125, "share", "81.2"),
+        (-0.0312, "points", "-3.1"),
+        (-0.0001, "points", "0.0"),
+        (0.0004, "p", "<0.001"),
+        (0.25, "p", "0.250"),
+        (1.2306, "ratio", "1.231"),
+        (0.8001744, "bound", "0.800174"),
+        (math.inf, "bound", "∞"),
+        (12345, "count", "12,345"),
+        (0.28, "seconds", "0.3 s"),
+        (205, "seconds", "3:25"),
+        (404_000, "bytes", "404 kB"),
+        (0.123456, "", "0.123"),
+        (math.nan, "share", "–"),
+    ],
+)
+def test_unit_of_a_number_decides_its_digits(value, unit, text):
+    assert value_text(value, unit) == text
+
+
+def test_only_differences_above_zero_get_a_plus_sign():
+    texts = [value_text(value, "points", is_signed=True) for value in (0.021, 0.0, -0.021)]
+    assert texts == ["+2.1", "0.0", "-2.1"]
 
 
 def test_shares_and_intervals_are_in_percent():

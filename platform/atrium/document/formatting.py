@@ -41,8 +41,9 @@ def value_text(value: float | None, unit: Unit = "", *, is_signed: bool = False)
     """A number in the digits of its unit; a dash for None and NaN.
 
     Shares and points have one decimal and are in percent, without the sign; a p-value has three decimals, or
-    is `<0.001`; a fraction has two decimals, a ratio three, a bound six, a count none, and any other number
-    three significant digits. With `is_signed` a positive number has a plus sign. Zero never has a sign.
+    is `<0.001`; a fraction has two decimals, a ratio three, a bound six, a count none, seconds below ten one,
+    and any other number three significant digits. With `is_signed` a positive number has a plus sign. Zero
+    never has a sign.
     """
     if value is None or math.isnan(value):
         return DASH
@@ -67,7 +68,7 @@ def _magnitude(value: float, unit: Unit) -> str:
         case "count":
             return f"{value:,.0f}"
         case "seconds":
-            return duration(value)
+            return duration(value) if value >= 10 else f"{value:.1f} s"
         case "bytes":
             return size(value)
         case _:
