@@ -412,6 +412,7 @@ def write_studies(tree: Path, out: Path) -> None:
                 said["-".join(path.parts)] = path.read_text(encoding="utf-8")
         for name, text in said.items():
             text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "NOW", text)
+            text = re.sub(r"just now|\d+ (min|h|days) ago", "SOME TIME ago", text)
             (out / name).write_text(text, encoding="utf-8")
 
 
