@@ -20,7 +20,7 @@ sys.path[:0] = [str(PLATFORM)]  # where nothing is installed
 
 from atrium.engines.vllm_environment import serves  # noqa: E402
 
-PACKAGE = PLATFORM / "atrium" / "rollout"
+PACKAGE = PLATFORM / "atrium" / "engines"
 
 METHODS = {
     ("v1/engine/llm_engine.py", "LLMEngine"): {
