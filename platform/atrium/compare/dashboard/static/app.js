@@ -125,7 +125,7 @@ function drawTabs() {
           "data-view": name,
           "aria-current": name === view ? "page" : null,
         },
-        title,
+        [title],
       ),
     ),
   );
@@ -186,7 +186,7 @@ async function refresh() {
 
 function showStatus() {
   if (latest === null) {
-    fill(status, el("span", { class: "pill lost" }, "server not reached"));
+    fill(status, el("span.pill.lost", "server not reached"));
     return;
   }
   const { done, total, problem } = latest.index;
@@ -194,19 +194,17 @@ function showStatus() {
     (run) => run.state === "running" || run.state === "starting",
   ).length;
   const parts = [];
-  if (problem) parts.push(el("span", { class: "pill lost", title: problem }, "index: cannot be written"));
+  if (problem) parts.push(el("span.pill.lost", { title: problem }, "index: cannot be written"));
   if (done < total) {
     parts.push(
-      el(
-        "span",
-        { class: "pill", title: "Curves are being read into the index" },
+      el("span.pill", { title: "Curves are being read into the index" }, [
         el("progress", { max: String(total), value: String(done) }),
         `indexing ${done} of ${total}`,
-      ),
+      ]),
     );
   }
-  if (training) parts.push(el("span", { class: "pill live" }, el("i"), `${training} training`));
-  else parts.push(el("span", { class: "pill quiet" }, el("i"), "live"));
+  if (training) parts.push(el("span.pill.live", el("i"), `${training} training`));
+  else parts.push(el("span.pill.quiet", el("i"), "live"));
   fill(status, parts);
 }
 

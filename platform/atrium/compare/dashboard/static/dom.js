@@ -2,26 +2,39 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element with attributes; `on...` are listeners, `class` a name, null and false leave out. */
-export function el(tag, attributes = {}, ...children) {
-  return filled(document.createElement(tag), attributes, children);
+/**
+ * An element, such as `el("p.note", { title }, "text")`: its tag with its classes, its attributes where there are any,
+ * and its children. Of attributes, `on...` are listeners, `class` adds one, null and false leave out.
+ * @param {string} name
+ * @param {any[]} parts
+ * @returns {any}
+ */
+export function el(name, ...parts) {
+  return filled((tag) => document.createElement(tag), name, parts);
 }
 
-/** The same for SVG. */
-export function svg(tag, attributes = {}, ...children) {
-  return filled(document.createElementNS(SVG, tag), attributes, children);
+/**
+ * The same for SVG.
+ * @param {string} name
+ * @param {any[]} parts
+ */
+export function svg(name, ...parts) {
+  return filled((tag) => document.createElementNS(SVG, tag), name, parts);
 }
 
-function filled(element, attributes, children) {
-  for (const [name, value] of Object.entries(attributes)) {
+function filled(create, name, parts) {
+  const [attributes, ...children] = parts[0]?.constructor === Object ? parts : [{}, ...parts];
+  const [tag, ...classes] = name.split(".");
+  const element = create(tag);
+  const className = [...classes, attributes.class].filter(Boolean).join(" ");
+  for (const [name, value] of Object.entries({ ...attributes, class: className || null })) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
     else if (name === "style") Object.assign(element.style, value);
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  add(element, children);
-  return element;
+  return add(element, children);
 }
 
 /**
@@ -51,24 +64,20 @@ export function fill(parent, ...children) {
 /** A select; `options` are [value, label] pairs or plain values. */
 export function select(label, options, value, onchange, attributes = {}) {
   const pairs = options.map((option) => (Array.isArray(option) ? option : [option, option]));
-  const box = el(
-    "select",
-    { "aria-label": label, onchange: () => onchange(box.value), ...attributes },
+  const box = el("select", { "aria-label": label, onchange: () => onchange(box.value), ...attributes }, [
     pairs.map(([key, text]) => el("option", { value: key, selected: String(key) === String(value) }, text)),
-  );
+  ]);
   return box;
 }
 
 /** A labelled control. */
 export function field(label, control) {
-  return el("label", { class: "field" }, el("span", {}, label), control);
+  return el("label.field", el("span", label), control);
 }
 
 /** One of a few choices as a row of buttons. */
 export function choice(label, options, value, onchange) {
-  return el(
-    "div",
-    { class: "choice", role: "group", "aria-label": label },
+  return el("div.choice", { role: "group", "aria-label": label }, [
     options.map(([key, text, title]) =>
       el(
         "button",
@@ -78,15 +87,15 @@ export function choice(label, options, value, onchange) {
           "aria-pressed": String(key === value),
           onclick: () => onchange(key),
         },
-        text,
+        [text],
       ),
     ),
-  );
+  ]);
 }
 
 /** A message in place of content. */
 export function empty(title, ...text) {
-  return el("div", { class: "empty" }, el("h2", {}, title), el("p", {}, text));
+  return el("div.empty", el("h2", title), el("p", text));
 }
 
 /** Call at the end of a burst of calls. */

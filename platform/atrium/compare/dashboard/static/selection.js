@@ -60,24 +60,22 @@ export function experimentField(table, onchange) {
 export function latestOnly(num) {
   return (
     num > MOST &&
-    el(
-      "p",
-      { class: "banner" },
+    el("p.banner", [
       `These are the latest ${MOST} of ${num} runs; choose an experiment or narrow the filter to see others.`,
-    )
+    ])
   );
 }
 
 /** Why a view has no run to show: there is none, the filter fits none, or those that were picked are gone. */
 export function noRuns(table) {
-  const inside = el("code", {}, table.runs_dir);
+  const inside = el("code", table.runs_dir);
   if (!table.runs.length)
     return empty(
       "No runs yet",
       "Runs in ",
       inside,
       " appear here as soon as they start: ",
-      el("code", {}, "atrium train"),
+      el("code", "atrium train"),
       ".",
     );
   if (getAll("run").length)
@@ -132,8 +130,8 @@ export function searchBox(onchange) {
 
 /** A menu that adds terms to the filter: settings that differ, with the values they have. */
 export function filterMenu(table, onchange) {
-  const body = el("div", {});
-  const menu = el("details", { class: "menu" }, el("summary", {}, "Add filter"), body);
+  const body = el("div");
+  const menu = el("details.menu", el("summary", "Add filter"), body);
   const choose = (key, value) => {
     set({ q: `${get("q")} ${term(key, value)}`.trim(), run: null });
     menu.open = false;
@@ -147,15 +145,12 @@ export function filterMenu(table, onchange) {
   };
   const group = (key, pairs) =>
     pairs.length > 0 &&
-    el(
-      "div",
-      {},
+    el("div", [
       el("h3", { style: { padding: "6px 8px 2px" } }, key),
       pairs.map(([value, num]) =>
         el(
-          "div",
+          "div.option",
           {
-            class: "option",
             role: "button",
             tabindex: "0",
             onclick: () => choose(key, value),
@@ -163,11 +158,10 @@ export function filterMenu(table, onchange) {
               if (event.key === "Enter") choose(key, value);
             },
           },
-          el("span", {}, value),
-          el("small", {}, num),
+          [el("span", value), el("small", num)],
         ),
       ),
-    );
+    ]);
   menu.addEventListener("toggle", () => {
     if (!menu.open) return;
     const runs = table().runs;
@@ -221,14 +215,14 @@ export function runSelect(table, label, name, onchange, { allowNone = false } = 
         onchange();
       },
     },
-    allowNone && el("option", { value: "", selected: !chosen }, "none"),
-    shown.map((run) =>
-      el(
-        "option",
-        { value: run.name, selected: run.name === chosen, title: run.name },
-        `${shortName(run.name)}  (${run.experiment})`,
+    [
+      allowNone && el("option", { value: "", selected: !chosen }, "none"),
+      shown.map((run) =>
+        el("option", { value: run.name, selected: run.name === chosen, title: run.name }, [
+          `${shortName(run.name)}  (${run.experiment})`,
+        ]),
       ),
-    ),
+    ],
   );
   return { box, chosen };
 }

@@ -44,21 +44,19 @@ export async function show(root, context) {
   let asked = null;
   /** Groups of other runs: listed apart, and drawn where the address says so. */
   let others = [];
-  const side = el("aside", { class: "side", "aria-label": "Runs and groups" });
-  const bar = el("div", { class: "toolbar" });
-  const banner = el("div", {});
-  const grid = el("div", { class: "figures" });
-  root.append(el("div", { class: "split" }, side, el("div", { class: "content" }, bar, banner, grid)));
+  const side = el("aside.side", { "aria-label": "Runs and groups" });
+  const bar = el("div.toolbar");
+  const banner = el("div");
+  const grid = el("div.figures");
+  root.append(el("div.split", side, el("div.content", bar, banner, grid)));
   const search = searchBox(() => void redraw());
-  const list = el("div", {});
-  const counted = el("div", { class: "count" });
+  const list = el("div");
+  const counted = el("div.count");
   const experiment = el("div", { style: { marginBottom: "8px" } });
   side.append(
     experiment,
     search,
-    el(
-      "div",
-      { style: { marginTop: "8px" } },
+    el("div", { style: { marginTop: "8px" } }, [
       filterMenu(
         () => table,
         () => {
@@ -66,7 +64,7 @@ export async function show(root, context) {
           void redraw();
         },
       ),
-    ),
+    ]),
     counted,
     list,
   );
@@ -133,16 +131,14 @@ export async function show(root, context) {
           ),
         ),
       smoothing(now, change),
-      el(
-        "label",
-        { class: "field" },
+      el("label.field", [
         el("input", {
           type: "checkbox",
           checked: now.log,
           onchange: (event) => change({ log: event.target.checked ? "1" : null }),
         }),
         "log scale",
-      ),
+      ]),
       metricMenu(),
     );
     if (focused) bar.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
@@ -153,7 +149,7 @@ export async function show(root, context) {
       WIDTHS.findLastIndex((width) => width <= now.smooth),
       0,
     );
-    const shown = el("span", {}, now.smooth === 1 ? "off" : `${now.smooth} steps`);
+    const shown = el("span", now.smooth === 1 ? "off" : `${now.smooth} steps`);
     const slider = el("input", {
       type: "range",
       min: "0",
@@ -163,30 +159,26 @@ export async function show(root, context) {
       oninput: () => fill(shown, slider.value === "0" ? "off" : `${WIDTHS[slider.value]} steps`),
       onchange: () => change({ smooth: slider.value === "0" ? null : WIDTHS[slider.value] }),
     });
-    return el(
-      "label",
-      { class: "field", title: "The mean of so many steps around each" },
-      el("span", {}, "smoothing"),
+    return el("label.field", { title: "The mean of so many steps around each" }, [
+      el("span", "smoothing"),
       slider,
       shown,
-    );
+    ]);
   }
 
   function metricMenu() {
     const body = el("div", { style: { width: "420px" } });
-    const menu = el("details", { class: "menu right" }, el("summary", {}, "Metrics"), body);
+    const menu = el("details.menu.right", el("summary", "Metrics"), body);
     const drawBody = () => {
       const chosen = new Set(metricNames());
-      const lines = el("div", {});
+      const lines = el("div");
       const draw = (wanted) =>
         fill(
           lines,
           quantities
             .filter(({ name, meaning }) => `${name} ${meaning}`.toLowerCase().includes(wanted.toLowerCase()))
             .map(({ name, unit, meaning }) =>
-              el(
-                "label",
-                { class: "option deep", title: meaning },
+              el("label.option.deep", { title: meaning }, [
                 el("input", {
                   type: "checkbox",
                   checked: chosen.has(name),
@@ -196,16 +188,14 @@ export async function show(root, context) {
                     void redraw();
                   },
                 }),
-                el("span", {}, name, el("div", { class: "muted", style: { fontSize: "11px" } }, meaning)),
-                el("small", {}, unit),
-              ),
+                el("span", name, el("div.muted", { style: { fontSize: "11px" } }, meaning)),
+                el("small", unit),
+              ]),
             ),
         );
       fill(
         body,
-        el(
-          "div",
-          { style: { display: "flex", gap: "8px", marginBottom: "6px" } },
+        el("div", { style: { display: "flex", gap: "8px", marginBottom: "6px" } }, [
           el("input", {
             type: "search",
             placeholder: "Find a metric",
@@ -222,9 +212,9 @@ export async function show(root, context) {
                 void redraw();
               },
             },
-            "Usual",
+            ["Usual"],
           ),
-        ),
+        ]),
         lines,
       );
       draw("");
@@ -251,12 +241,11 @@ export async function show(root, context) {
     );
     fill(
       counted,
-      el("span", {}, `${runs.length} of ${table.runs.length} runs`),
+      el("span", `${runs.length} of ${table.runs.length} runs`),
       isPicked &&
         el(
-          "button",
+          "button.link",
           {
-            class: "link",
             type: "button",
             onclick: () => {
               set({ run: null });
@@ -264,14 +253,14 @@ export async function show(root, context) {
               void redraw();
             },
           },
-          "drop the pick",
+          ["drop the pick"],
         ),
     );
     fill(banner, latestOnly(num));
     if (!runs.length) {
       fill(list);
       clear();
-      fill(grid, el("div", { class: "figure wide" }, noRuns(table)));
+      fill(grid, el("div.figure.wide", noRuns(table)));
       return;
     }
     const now = state();
@@ -295,7 +284,7 @@ export async function show(root, context) {
       others = answer.others;
       draw(answer, query, state());
     } catch (error) {
-      if (error.name !== "AbortError") fill(banner, el("p", { class: "banner" }, error.message));
+      if (error.name !== "AbortError") fill(banner, el("p.banner", error.message));
     }
   }
 
@@ -304,19 +293,14 @@ export async function show(root, context) {
     if (answer.pending.length)
       fill(
         banner,
-        el(
-          "p",
-          { class: "banner" },
+        el("p.banner", [
           `Curves of ${answer.pending.length} runs are being read into the index; they appear as they come.`,
-        ),
+        ]),
       );
     const wanted = new Map(answer.panels.map((panel) => [panel.name, panel]));
     if (!wanted.size) {
       clear();
-      fill(
-        grid,
-        el("div", { class: "figure wide" }, empty("No curves yet", "These runs have recorded no metrics.")),
-      );
+      fill(grid, el("div.figure.wide", empty("No curves yet", "These runs have recorded no metrics.")));
       return;
     }
     for (const [name, figure] of figures)
@@ -385,7 +369,7 @@ export async function show(root, context) {
     const shown = ([label, members]) => groupButton(label, members, { byName, place: places[label], now });
     fill(
       list,
-      el("h3", {}, now.group === "run" ? "Runs" : "Groups"),
+      el("h3", now.group === "run" ? "Runs" : "Groups"),
       entries.filter(([label]) => !others.includes(label)).map(shown),
       others.length > 0 && [
         el("h3", { title: "Single runs with other settings than their method's other runs" }, "Other runs"),
@@ -400,9 +384,8 @@ export async function show(root, context) {
     const live = members.some((name) => ["running", "starting"].includes(byName.get(name)?.state));
     const name = others.includes(label) ? "show" : "hide";
     return el(
-      "button",
+      "button.series",
       {
-        class: "series",
         type: "button",
         title: members.join("\n"),
         "aria-pressed": String(!now.hidden.has(label)),
@@ -415,14 +398,14 @@ export async function show(root, context) {
         onmouseenter: () => highlight(label, true),
         onmouseleave: () => highlight(label, false),
       },
-      swatch(place),
-      el("span", {}, shown),
-      el(
-        "small",
-        {},
-        live && el("span", { class: "state running", title: "training" }),
-        now.group === "run" ? "" : `${members.length} ${members.length === 1 ? "run" : "runs"}`,
-      ),
+      [
+        swatch(place),
+        el("span", shown),
+        el("small", [
+          live && el("span.state.running", { title: "training" }),
+          now.group === "run" ? "" : `${members.length} ${members.length === 1 ? "run" : "runs"}`,
+        ]),
+      ],
     );
   }
 

@@ -19,13 +19,13 @@ export function evaluatedName({ evaluated, name }) {
 
 export async function show(root, context) {
   let table = await context.runs();
-  const bar = el("div", { class: "toolbar" });
-  const box = el("div", { class: "card scroll", role: "region", tabindex: "0", "aria-label": "Evaluations" });
-  const counted = el("span", { class: "muted" });
-  const slot = el("span", {});
+  const bar = el("div.toolbar");
+  const box = el("div.card.scroll", { role: "region", tabindex: "0", "aria-label": "Evaluations" });
+  const counted = el("span.muted");
+  const slot = el("span");
   const search = searchBox(() => draw());
   bar.append(
-    el("div", { class: "search" }, search),
+    el("div.search", search),
     filterMenu(
       () => table,
       () => {
@@ -34,10 +34,10 @@ export async function show(root, context) {
       },
     ),
     counted,
-    el("span", { class: "grow" }),
+    el("span.grow"),
     slot,
   );
-  root.append(bar, el("div", { class: "page" }, box));
+  root.append(bar, el("div.page", box));
 
   function draw() {
     const runs = passing(table, get("q")).filter(({ evaluated }) => evaluated);
@@ -56,11 +56,9 @@ export async function show(root, context) {
       el("button", { type: "button", "data-export": "csv", onclick: () => save(rows) }, "CSV"),
       " ",
       runs.length > 1 &&
-        el(
-          "a",
-          { href: addressOf("compare", { run: runs.map(({ name }) => name), q: null }) },
+        el("a", { href: addressOf("compare", { run: runs.map(({ name }) => name), q: null }) }, [
           `Compare ${runs.length}`,
-        ),
+        ]),
     );
     if (!rows.length) {
       fill(
@@ -71,7 +69,7 @@ export async function show(root, context) {
             ? "No evaluation passes this filter."
             : [
                 "Evaluations of models and checkpoints appear here: ",
-                el("code", {}, "atrium evaluate --run last"),
+                el("code", "atrium evaluate --run last"),
                 ".",
               ],
         ),
@@ -80,71 +78,45 @@ export async function show(root, context) {
     }
     fill(
       box,
-      el(
-        "table",
-        {},
-        el(
-          "thead",
-          {},
-          el(
-            "tr",
-            {},
-            COLUMNS.map((title, at) => el("th", { class: at > 1 && at < 5 ? "num" : null }, title)),
-          ),
-        ),
-        el(
-          "tbody",
-          {},
+      el("table", [
+        el("thead", [
+          el("tr", [COLUMNS.map((title, at) => el("th", { class: at > 1 && at < 5 ? "num" : null }, title))]),
+        ]),
+        el("tbody", [
           rows.map(({ run, benchmark, point, isFirst }) =>
-            el(
-              "tr",
-              { "data-run": run.name },
-              el(
-                "td",
-                {},
+            el("tr", { "data-run": run.name }, [
+              el("td", [
                 isFirst && [
                   el(
-                    "a",
-                    {
-                      class: "run-name",
-                      href: addressOf("runs", { open: run.name, q: null, run: null }),
-                      title: run.name,
-                    },
-                    evaluatedName(run),
+                    "a.run-name",
+                    { href: addressOf("runs", { open: run.name, q: null, run: null }), title: run.name },
+                    [evaluatedName(run)],
                   ),
-                  el("span", { class: "sub" }, run.name),
+                  el("span.sub", run.name),
                 ],
-              ),
-              el("td", {}, benchmark ?? "–"),
-              el("td", { class: "num" }, point?.k ?? "–"),
-              el(
-                "td",
-                { class: "num" },
-                el("span", { class: "value" }, percent(point?.mean_at_k)),
+              ]),
+              el("td", benchmark ?? "–"),
+              el("td.num", point?.k ?? "–"),
+              el("td.num", [
+                el("span.value", percent(point?.mean_at_k)),
                 point?.interval_over_problems &&
-                  el("div", { class: "sub" }, point.interval_over_problems.map(percent).join(" – ")),
-              ),
-              el("td", { class: "num" }, percent(point?.pass_at_k)),
-              el("td", {}, el("span", { class: `state ${run.state}` }, run.state)),
-              el(
-                "td",
-                {},
+                  el("div.sub", point.interval_over_problems.map(percent).join(" – ")),
+              ]),
+              el("td.num", percent(point?.pass_at_k)),
+              el("td", el("span", { class: `state ${run.state}` }, run.state)),
+              el("td", [
                 el("span", { title: moment(run.started) }, run.started ? age(table.now - run.started) : "–"),
-              ),
-              el(
-                "td",
-                {},
+              ]),
+              el("td", [
                 benchmark &&
-                  el(
-                    "a",
-                    { href: addressOf("rollouts", { run: run.name, source: benchmark, q: null }) },
+                  el("a", { href: addressOf("rollouts", { run: run.name, source: benchmark, q: null }) }, [
                     "answers",
-                  ),
-              ),
-            ),
+                  ]),
+              ]),
+            ]),
           ),
-        ),
-      ),
+        ]),
+      ]),
     );
   }
 

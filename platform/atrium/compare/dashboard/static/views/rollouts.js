@@ -12,12 +12,10 @@ const VERDICTS = ["", "correct", "incorrect", "no_answer", "timed_out", "crashed
 
 export async function show(root, context) {
   let table = await context.runs();
-  const controls = el("div", { class: "controls" });
+  const controls = el("div.controls");
   const list = el("ol", { "aria-label": "Completions" });
-  const reading = el("div", { class: "reading", tabindex: "0", role: "region", "aria-label": "Completion" });
-  root.append(
-    el("div", { class: "rollouts" }, el("div", { class: "rollout-list" }, controls, list), reading),
-  );
+  const reading = el("div.reading", { tabindex: "0", role: "region", "aria-label": "Completion" });
+  root.append(el("div.rollouts", el("div.rollout-list", controls, list), reading));
   let answer = null;
   let turn = 0;
 
@@ -56,9 +54,7 @@ export async function show(root, context) {
     fill(
       controls,
       made.box,
-      el(
-        "div",
-        { class: "row" },
+      el("div.row", [
         select(
           "Source",
           Object.keys(answer?.sources ?? { training: [] }).map((name) => [
@@ -74,10 +70,8 @@ export async function show(root, context) {
           String(answer?.step ?? ""),
           (value) => change({ step: value }),
         ),
-      ),
-      el(
-        "div",
-        { class: "row" },
+      ]),
+      el("div.row", [
         select(
           "Verdict",
           VERDICTS.map((verdict) => [verdict, verdict ? verdict.replace("_", " ") : "any verdict"]),
@@ -86,7 +80,7 @@ export async function show(root, context) {
         ),
         length("min", "least tokens", "from"),
         length("max", "most tokens", "to"),
-      ),
+      ]),
       el("input", {
         type: "search",
         "aria-label": "Search the text",
@@ -107,19 +101,15 @@ export async function show(root, context) {
         },
       ),
       get("only") &&
-        el(
-          "button",
-          { type: "button", class: "link", onclick: () => change({ only: null }) },
+        el("button.link", { type: "button", onclick: () => change({ only: null }) }, [
           `only ${get("only")}: show all`,
-        ),
-      el(
-        "span",
-        { class: "muted", role: "status" },
+        ]),
+      el("span.muted", { role: "status" }, [
         answer
           ? `${answer.num} completions${answer.num > answer.rows.length ? `, the first ${answer.rows.length} shown` : ""}`
           : "",
-      ),
-      answer?.problems.map((problem) => el("p", { class: "problem" }, problem)),
+      ]),
+      answer?.problems.map((problem) => el("p.problem", problem)),
     );
     return made.chosen;
   }
@@ -175,14 +165,11 @@ export async function show(root, context) {
     fill(
       list,
       answer.rows.map((one) =>
-        el(
-          "li",
-          {},
+        el("li", [
           el(
-            "button",
+            "button.sample",
             {
               type: "button",
-              class: "sample",
               "aria-current": String(one === row),
               onclick: (event) => {
                 set({
@@ -206,19 +193,19 @@ export async function show(root, context) {
                 }
               },
             },
-            el(
-              "div",
-              { class: "top" },
-              el("span", { class: `verdict ${one.verdict}` }, (one.verdict || "unknown").replace("_", " ")),
-              answer.step === -1 && el("span", {}, `step ${one.step}`),
-              el("span", {}, `${number(one.num_tokens)} tokens`),
-              one.finish_reason === "length" && el("span", { class: "warn" }, "cut off"),
-              el("span", { style: { marginLeft: "auto" } }, `#${one.sample_index}`),
-            ),
-            el("div", { class: "preview" }, one.question),
-            el("div", { class: "preview muted" }, one.text),
+            [
+              el("div.top", [
+                el("span", { class: `verdict ${one.verdict}` }, (one.verdict || "unknown").replace("_", " ")),
+                answer.step === -1 && el("span", `step ${one.step}`),
+                el("span", `${number(one.num_tokens)} tokens`),
+                one.finish_reason === "length" && el("span.warn", "cut off"),
+                el("span", { style: { marginLeft: "auto" } }, `#${one.sample_index}`),
+              ]),
+              el("div.preview", one.question),
+              el("div.preview.muted", one.text),
+            ],
           ),
-        ),
+        ]),
       ),
     );
     list.scrollTop = scrolled;
@@ -231,26 +218,18 @@ export async function show(root, context) {
     fill(
       list,
       rows.map(([id, [correct, num]]) =>
-        el(
-          "li",
-          {},
-          el(
-            "button",
-            { type: "button", class: "sample", "data-problem": id, onclick: () => change({ only: id }) },
-            el(
-              "div",
-              { class: "top" },
-              el("b", {}, id),
+        el("li", [
+          el("button.sample", { type: "button", "data-problem": id, onclick: () => change({ only: id }) }, [
+            el("div.top", [
+              el("b", id),
               el("span", { style: { marginLeft: "auto" } }, `${correct} of ${num}`),
-            ),
-            el("div", { class: "preview" }, questions.get(id) ?? ""),
-            el(
-              "div",
-              { class: "meter", style: { width: "100%" } },
+            ]),
+            el("div.preview", questions.get(id) ?? ""),
+            el("div.meter", { style: { width: "100%" } }, [
               el("i", { style: { width: `${(100 * correct) / num}%`, background: "var(--good)" } }),
-            ),
-          ),
-        ),
+            ]),
+          ]),
+        ]),
       ),
     );
   }
@@ -275,9 +254,7 @@ export async function show(root, context) {
     const other = runSelect(table, "Beside run", "beside", () => void read(row), { allowNone: true });
     const steps = answer.sources[answer.source] ?? [];
     const besideStep = get("bstep") || String(row.step);
-    const head = el(
-      "div",
-      { class: "toolbar", style: { padding: "0 0 12px" } },
+    const head = el("div.toolbar", { style: { padding: "0 0 12px" } }, [
       answer.source === "training"
         ? field(
             "colour tokens by",
@@ -298,7 +275,7 @@ export async function show(root, context) {
               void read(row);
             },
           ),
-      el("span", { class: "grow" }),
+      el("span.grow"),
       field("beside", other.box),
       other.chosen &&
         field(
@@ -313,7 +290,7 @@ export async function show(root, context) {
             },
           ),
         ),
-    );
+    ]);
     const wanted = { source: answer.source, problem: row.problem_id };
     const panes = [
       await pane(
@@ -324,26 +301,24 @@ export async function show(root, context) {
     ];
     if (other.chosen) panes.push(await besidePane(other.chosen, besideStep, wanted, row, mode));
     if (mine !== turn) return;
-    fill(reading, head, el("div", { class: "panes" }, panes));
+    fill(reading, head, el("div.panes", panes));
   }
 
   async function besidePane(run, step, wanted, row, mode) {
     try {
       const found = await ask("samples", { run, source: wanted.source, step, problem: wanted.problem });
       if (!found.rows.length) {
-        return el(
-          "section",
-          { class: "card pane" },
+        return el("section.card.pane", [
           empty(
             "Not sampled there",
             `${run} has no completion of problem ${wanted.problem} at step ${step}. Evaluations ask the same problems at every step.`,
           ),
-        );
+        ]);
       }
       const same = found.rows.find((one) => one.sample_index === row.sample_index) || found.rows[0];
       return await pane({ run, step: same.step, index: same.sample_index, ...wanted }, mode);
     } catch (error) {
-      return el("section", { class: "card pane" }, empty("Nothing to show beside", error.message));
+      return el("section.card.pane", empty("Nothing to show beside", error.message));
     }
   }
 
@@ -379,25 +354,19 @@ async function pane(parameters, mode, solved = null) {
     ["reward", sample.reward === undefined ? null : number(sample.reward)],
     ["length", `${number(sample.num_tokens)} tokens${sample.finish_reason === "length" ? ", cut off" : ""}`],
   ].filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return el(
-    "section",
-    { class: "card pane", "aria-label": `Completion of ${sample.run}` },
-    el(
-      "div",
-      { style: { display: "flex", gap: "10px", alignItems: "center", flexWrap: "wrap" } },
+  return el("section.card.pane", { "aria-label": `Completion of ${sample.run}` }, [
+    el("div", { style: { display: "flex", gap: "10px", alignItems: "center", flexWrap: "wrap" } }, [
       el("span", { class: `verdict ${sample.verdict}` }, (sample.verdict || "unknown").replace("_", " ")),
-      el("b", {}, sample.problem_id),
-      el("span", { class: "muted" }, `sample ${sample.sample_index}, step ${sample.step}`),
-    ),
-    el("p", { class: "muted", style: { fontSize: "12px", marginTop: "3px" } }, sample.run),
-    el(
-      "dl",
-      {},
+      el("b", sample.problem_id),
+      el("span.muted", `sample ${sample.sample_index}, step ${sample.step}`),
+    ]),
+    el("p.muted", { style: { fontSize: "12px", marginTop: "3px" } }, sample.run),
+    el("dl", [
       facts.map(([name, value]) => [
-        el("dt", {}, name),
+        el("dt", name),
         el("dd", { class: name === "gold" || name === "extracted" ? "mono" : null }, value),
       ]),
-    ),
+    ]),
     tokenView(sample, mode),
-  );
+  ]);
 }

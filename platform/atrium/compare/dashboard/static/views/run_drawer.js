@@ -7,7 +7,7 @@ import { addressOf } from "../url.js";
 
 /** Open the panel of a run; `changed` is called after an annotation, `closed` when it goes. */
 export function openDrawer(root, name, { closed, changed }) {
-  const panel = el("aside", { class: "drawer", tabindex: "-1", role: "dialog", "aria-label": name });
+  const panel = el("aside.drawer", { tabindex: "-1", role: "dialog", "aria-label": name });
   const before = /** @type {HTMLElement | null} */ (document.activeElement);
   let isOpen = true;
 
@@ -33,13 +33,13 @@ export function openDrawer(root, name, { closed, changed }) {
     try {
       draw(await ask("run", { name }));
     } catch (error) {
-      fill(panel, closeButton(), el("h2", {}, name), el("p", { class: "problem bad" }, error.message));
+      fill(panel, closeButton(), el("h2", name), el("p.problem.bad", error.message));
     }
     panel.scrollTop = scrolled;
   }
 
   const closeButton = () =>
-    el("button", { class: "icon close", type: "button", "aria-label": "Close", onclick: () => close() }, "✕");
+    el("button.icon.close", { type: "button", "aria-label": "Close", onclick: () => close() }, "✕");
 
   function draw(run) {
     // The run is chosen, and those beside it stay: the filter is kept.
@@ -52,40 +52,36 @@ export function openDrawer(root, name, { closed, changed }) {
             address === "curves" ? { run: run.name, q: null } : { at: run.name, run: null },
           ),
         },
-        text,
+        [text],
       );
     fill(
       panel,
       closeButton(),
-      el("h2", {}, run.name),
-      el(
-        "p",
-        { class: "muted" },
+      el("h2", run.name),
+      el("p.muted", [
         el("span", { class: `state ${run.state}` }, run.state),
         run.num_steps > 0 && `  step ${number(run.step)} of ${number(run.num_steps)}`,
         run.wall_s > 0 && `, ${duration(run.wall_s)}`,
         run.started > 0 && `, started ${moment(run.started)}`,
         run.host && ` on ${run.host}`,
-      ),
-      run.error && el("p", { class: "problem bad" }, run.error),
-      [...run.problems, ...run.findings].map((problem) => el("p", { class: "problem" }, problem)),
-      el(
-        "p",
-        { style: { marginTop: "10px", display: "flex", gap: "14px" } },
+      ]),
+      run.error && el("p.problem.bad", run.error),
+      [...run.problems, ...run.findings].map((problem) => el("p.problem", problem)),
+      el("p", { style: { marginTop: "10px", display: "flex", gap: "14px" } }, [
         view("curves", "Curves"),
         view("trust-region", "Trust region"),
         view("rollouts", "Rollouts"),
-      ),
+      ]),
       people(run),
       results(run),
       made(run),
       settings(run),
-      run.log && el("section", {}, el("h3", {}, "Log"), el("pre", { tabindex: "0" }, run.log)),
+      run.log && el("section", el("h3", "Log"), el("pre", { tabindex: "0" }, run.log)),
     );
   }
 
   function people(run) {
-    const said = el("span", { class: "muted", role: "status" });
+    const said = el("span.muted", { role: "status" });
     const write = async (changes) => {
       try {
         await annotate(run.name, changes);
@@ -121,20 +117,16 @@ export function openDrawer(root, name, { closed, changed }) {
       checked: run.is_archived,
       onchange: () => write({ is_archived: archived.checked }),
     });
-    return el(
-      "section",
-      {},
-      el("h3", {}, "Notes and tags"),
+    return el("section", [
+      el("h3", "Notes and tags"),
       note,
       el("div", { style: { height: "6px" } }),
       tags,
-      el(
-        "div",
-        { style: { display: "flex", gap: "12px", marginTop: "8px" } },
-        el("label", { class: "field" }, archived, "archived: hidden from the table"),
+      el("div", { style: { display: "flex", gap: "12px", marginTop: "8px" } }, [
+        el("label.field", archived, "archived: hidden from the table"),
         said,
-      ),
-    );
+      ]),
+    ]);
   }
 
   void refresh();
@@ -146,46 +138,34 @@ export function openDrawer(root, name, { closed, changed }) {
 function results(run) {
   const rows = Object.entries(run.evaluations).flatMap(([benchmark, points]) =>
     points.map((point, at) =>
-      el(
-        "tr",
-        {},
-        el("td", {}, at === 0 ? benchmark : ""),
-        el("td", { class: "num" }, number(point.step)),
-        el("td", { class: "num value" }, percent(point.mean_at_k)),
-        el(
-          "td",
-          { class: "num muted" },
+      el("tr", [
+        el("td", at === 0 ? benchmark : ""),
+        el("td.num", number(point.step)),
+        el("td.num.value", percent(point.mean_at_k)),
+        el("td.num.muted", [
           point.interval_over_problems
             ? `${percent(point.interval_over_problems[0])} – ${percent(point.interval_over_problems[1])}`
             : "–",
-        ),
-        el("td", { class: "num" }, percent(point.pass_at_k)),
-      ),
+        ]),
+        el("td.num", percent(point.pass_at_k)),
+      ]),
     ),
   );
   return (
     rows.length > 0 &&
-    el(
-      "section",
-      {},
-      el("h3", {}, "Evaluations, %"),
-      el(
-        "table",
-        {},
-        el(
-          "thead",
-          {},
-          el(
-            "tr",
-            {},
+    el("section", [
+      el("h3", "Evaluations, %"),
+      el("table", [
+        el("thead", [
+          el("tr", [
             ["benchmark", "step", "Mean@k", "95 %, over problems", "Pass@k"].map((title, at) =>
               el("th", { class: at ? "num" : null }, title),
             ),
-          ),
-        ),
-        el("tbody", {}, rows),
-      ),
-    )
+          ]),
+        ]),
+        el("tbody", rows),
+      ]),
+    ])
   );
 }
 
@@ -197,44 +177,30 @@ function made(run) {
     ["platform", run.platform],
     ["folder", run.folder],
   ].filter(([, value]) => value);
-  return el(
-    "section",
-    {},
-    el("h3", {}, "Where it comes from"),
-    el(
-      "table",
-      {},
-      el(
-        "tbody",
-        {},
-        facts.map(([key, value]) =>
-          el("tr", {}, el("td", { class: "muted key" }, key), el("td", { class: "mono" }, value)),
-        ),
-      ),
-    ),
-  );
+  return el("section", [
+    el("h3", "Where it comes from"),
+    el("table", [
+      el("tbody", [facts.map(([key, value]) => el("tr", el("td.muted.key", key), el("td.mono", value)))]),
+    ]),
+  ]);
 }
 
 function settings(run) {
   const rows = Object.entries(run.settings);
-  const body = el("tbody", {});
+  const body = el("tbody");
   const draw = (wanted) =>
     fill(
       body,
       rows
         .filter(([key, value]) => `${key} ${value}`.includes(wanted))
-        .map(([key, value]) =>
-          el("tr", {}, el("td", { class: "mono muted" }, key), el("td", { class: "mono" }, value)),
-        ),
+        .map(([key, value]) => el("tr", el("td.mono.muted", key), el("td.mono", value))),
     );
   draw("");
   return (
     rows.length > 0 &&
-    el(
-      "section",
-      {},
-      el("h3", {}, "Settings"),
-      run.overrides.length > 0 && el("pre", {}, run.overrides.join("\n")),
+    el("section", [
+      el("h3", "Settings"),
+      run.overrides.length > 0 && el("pre", run.overrides.join("\n")),
       el("input", {
         type: "search",
         "aria-label": "Find a setting",
@@ -242,7 +208,7 @@ function settings(run) {
         style: { margin: "8px 0" },
         oninput: (event) => draw(event.target.value),
       }),
-      el("table", {}, body),
-    )
+      el("table", body),
+    ])
   );
 }

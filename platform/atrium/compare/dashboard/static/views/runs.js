@@ -24,21 +24,20 @@ export async function show(root, context) {
   let drawer = null;
   let limit = PAGE;
   const picked = new Set(getAll("run"));
-  const bar = el("div", { class: "toolbar" });
-  const banner = el("div", {});
-  const box = el("div", {
-    class: "card runs-table",
+  const bar = el("div.toolbar");
+  const banner = el("div");
+  const box = el("div.card.runs-table", {
     tabindex: "0",
     role: "region",
     "aria-label": "Table of runs",
   });
-  const actions = el("div", { class: "actions" });
-  const counted = el("span", { class: "muted" });
+  const actions = el("div.actions");
+  const counted = el("span.muted");
   const search = searchBox(() => {
     picked.clear();
     draw();
   });
-  root.append(bar, banner, el("div", { class: "page" }, box));
+  root.append(bar, banner, el("div.page", box));
 
   function benchmarks() {
     const known = table.benchmarks;
@@ -54,7 +53,7 @@ export async function show(root, context) {
     const trainings = table.runs.filter(({ evaluated }) => !evaluated);
     const runs = sorted(passing(table, get("q")).filter(({ evaluated }) => !evaluated));
     const keys = shownKeys(runs);
-    fill(banner, table.problem && el("p", { class: "banner" }, table.problem));
+    fill(banner, table.problem && el("p.banner", table.problem));
     drawBar(runs, keys, trainings.length);
     if (!trainings.length) {
       fill(
@@ -62,9 +61,9 @@ export async function show(root, context) {
         empty(
           "No runs yet",
           "Runs in ",
-          el("code", {}, table.runs_dir),
+          el("code", table.runs_dir),
           " appear here as soon as they start: ",
-          el("code", {}, "atrium train"),
+          el("code", "atrium train"),
           ".",
         ),
       );
@@ -77,16 +76,15 @@ export async function show(root, context) {
           "No run fits",
           "No run passes this filter. ",
           el(
-            "button",
+            "button.link",
             {
-              class: "link",
               type: "button",
               onclick: () => {
                 set({ q: null });
                 draw();
               },
             },
-            "Clear it",
+            ["Clear it"],
           ),
         ),
       );
@@ -100,24 +98,20 @@ export async function show(root, context) {
     let left = limit;
     fill(
       box,
-      el(
-        "table",
-        {},
+      el("table", [
         head(columns, runs),
         shown.map(([label, members]) => {
           const page = members.slice(0, left);
           left -= page.length;
           return (
             page.length > 0 &&
-            el(
-              "tbody",
-              {},
+            el("tbody", [
               label !== null && groupRow(label, members, columns),
               page.map((run) => row(run, columns)),
-            )
+            ])
           );
         }),
-      ),
+      ]),
       runs.length > limit && more(runs.length - limit),
     );
     [box.scrollTop, box.scrollLeft] = scrolled;
@@ -130,11 +124,9 @@ export async function show(root, context) {
       limit += PAGE;
       draw();
     };
-    const element = el(
-      "p",
-      { style: { padding: "10px" } },
+    const element = el("p", { style: { padding: "10px" } }, [
       el("button", { type: "button", onclick: show }, `Show more (${num})`),
-    );
+    ]);
     const end = new IntersectionObserver(
       (entries) => {
         if (!entries.some((entry) => entry.isIntersecting)) return;
@@ -180,33 +172,25 @@ export async function show(root, context) {
       return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
     };
     const cell = (column) => (column.mean ? column.mean(mean(column)) : "");
-    return el(
-      "tr",
-      { class: "group" },
-      el("td", {}),
+    return el("tr.group", [
+      el("td"),
       columns.map((column, at) =>
-        el(
-          "td",
-          { class: column.number ? "num" : null },
+        el("td", { class: column.number ? "num" : null }, [
           at === 0
             ? [
-                el("b", {}, label),
-                el(
-                  "span",
-                  { class: "muted" },
-                  `  ${members.length} ${members.length === 1 ? "run" : "runs"}`,
-                ),
+                el("b", label),
+                el("span.muted", [`  ${members.length} ${members.length === 1 ? "run" : "runs"}`]),
               ]
             : cell(column),
-        ),
+        ]),
       ),
-    );
+    ]);
   }
 
   function drawBar(runs, keys, num) {
     if (!bar.childNodes.length) {
       bar.append(
-        el("div", { class: "search" }, search),
+        el("div.search", search),
         filterMenu(
           () => table,
           () => {
@@ -214,11 +198,11 @@ export async function show(root, context) {
             draw();
           },
         ),
-        el("span", { class: "slot-columns" }),
-        el("span", { class: "slot-bench" }),
-        el("span", { class: "slot-group" }),
+        el("span.slot-columns"),
+        el("span.slot-bench"),
+        el("span.slot-group"),
         counted,
-        el("span", { class: "grow" }),
+        el("span.grow"),
         actions,
       );
     }
@@ -268,7 +252,7 @@ export async function show(root, context) {
               draw();
             },
           },
-          `Clear ${names.length} picked`,
+          [`Clear ${names.length} picked`],
         ),
       el(
         "button",
@@ -278,26 +262,18 @@ export async function show(root, context) {
           title: "Save the table as CSV",
           onclick: () => save(runs, keys),
         },
-        "CSV",
+        ["CSV"],
       ),
-      el(
-        "a",
-        { href: addressOf("compare", more) },
-        el(
-          "button",
-          { type: "button", tabindex: "-1" },
+      el("a", { href: addressOf("compare", more) }, [
+        el("button", { type: "button", tabindex: "-1" }, [
           names.length ? `Compare ${names.length}` : "Compare",
-        ),
-      ),
-      el(
-        "a",
-        { href: addressOf("curves", more) },
-        el(
-          "button",
-          { type: "button", class: "primary", tabindex: "-1" },
+        ]),
+      ]),
+      el("a", { href: addressOf("curves", more) }, [
+        el("button.primary", { type: "button", tabindex: "-1" }, [
           names.length ? `Curves of ${names.length}` : "Curves",
-        ),
-      ),
+        ]),
+      ]),
     );
   }
 
@@ -310,58 +286,49 @@ export async function show(root, context) {
       draw();
     };
     const option = (key) =>
-      el(
-        "label",
-        { class: "option" },
+      el("label.option", [
         el("input", {
           type: "checkbox",
           checked: keys.includes(key),
           onchange: (event) => change(key, event.target.checked),
         }),
-        el("span", {}, key),
-      );
-    const menu = el(
-      "details",
-      { class: "menu" },
-      el("summary", {}, "Columns"),
-      el(
-        "div",
-        {},
+        el("span", key),
+      ]);
+    const menu = el("details.menu", [
+      el("summary", "Columns"),
+      el("div", [
         getAll("col").length > 0 &&
           el(
-            "button",
+            "button.link",
             {
               type: "button",
-              class: "link",
               onclick: () => {
                 set({ col: null });
                 menu.open = false;
                 draw();
               },
             },
-            "Show what differs",
+            ["Show what differs"],
           ),
         metricOptions(runs),
         el("h3", { style: { padding: "6px 8px 2px" } }, "settings that differ here"),
         differ.map(option),
         el("h3", { style: { padding: "6px 8px 2px" } }, "other settings"),
         [...table.keys.filter((key) => !differ.includes(key)), ...rest].sort().map(option),
-      ),
-    );
+      ]),
+    ]);
     closeOutside(menu);
     return menu;
   }
 
   /** A box per metric, whose last value becomes a column. They are asked for when the list is opened. */
   function metricOptions(runs) {
-    const lines = el("div", {});
+    const lines = el("div");
     const chosen = new Set(getAll("mcol"));
-    const part = el(
-      "details",
-      {},
-      el("summary", { class: "option" }, `last values of metrics${chosen.size ? ` (${chosen.size})` : ""}`),
+    const part = el("details", [
+      el("summary.option", `last values of metrics${chosen.size ? ` (${chosen.size})` : ""}`),
       lines,
-    );
+    ]);
     part.addEventListener("toggle", async () => {
       if (!part.open || lines.childNodes.length) return;
       const { quantities } = await ask("quantities", { run: runs.slice(0, PAGE).map(({ name }) => name) });
@@ -370,9 +337,7 @@ export async function show(root, context) {
         quantities
           .filter(({ name }) => !name.startsWith("evaluation/"))
           .map(({ name, meaning }) =>
-            el(
-              "label",
-              { class: "option", title: meaning },
+            el("label.option", { title: meaning }, [
               el("input", {
                 type: "checkbox",
                 checked: chosen.has(name),
@@ -383,8 +348,8 @@ export async function show(root, context) {
                   draw();
                 },
               }),
-              el("span", {}, name),
-            ),
+              el("span", name),
+            ]),
           ),
       );
     });
@@ -510,15 +475,9 @@ export async function show(root, context) {
   function head(columns, runs) {
     const [name, down] = [get("sort").replace(/^-/, ""), get("sort").startsWith("-")];
     const every = runs.length > 0 && runs.every((run) => picked.has(run.name));
-    return el(
-      "thead",
-      {},
-      el(
-        "tr",
-        {},
-        el(
-          "th",
-          {},
+    return el("thead", [
+      el("tr", [
+        el("th", [
           el("input", {
             type: "checkbox",
             "aria-label": "Pick all",
@@ -529,7 +488,7 @@ export async function show(root, context) {
               draw();
             },
           }),
-        ),
+        ]),
         columns.map((column) =>
           el(
             "th",
@@ -538,37 +497,34 @@ export async function show(root, context) {
               title: column.about,
               "aria-sort": column.id === name ? (down ? "descending" : "ascending") : null,
             },
-            column.sort
-              ? el(
-                  "button",
-                  {
-                    type: "button",
-                    onclick: () => {
-                      // Of numbers the greatest come first, of words the first of the alphabet; a third click undoes it.
-                      const [first, second] = column.number
-                        ? [`-${column.id}`, column.id]
-                        : [column.id, `-${column.id}`];
-                      set({ sort: column.id !== name ? first : get("sort") === first ? second : null });
-                      draw();
+            [
+              column.sort
+                ? el(
+                    "button",
+                    {
+                      type: "button",
+                      onclick: () => {
+                        // Of numbers the greatest come first, of words the first of the alphabet; a third click undoes it.
+                        const [first, second] = column.number
+                          ? [`-${column.id}`, column.id]
+                          : [column.id, `-${column.id}`];
+                        set({ sort: column.id !== name ? first : get("sort") === first ? second : null });
+                        draw();
+                      },
                     },
-                  },
-                  column.title,
-                  column.id === name ? (down ? " ↓" : " ↑") : "",
-                )
-              : column.title,
+                    [column.title, column.id === name ? (down ? " ↓" : " ↑") : ""],
+                  )
+                : column.title,
+            ],
           ),
         ),
-      ),
-    );
+      ]),
+    ]);
   }
 
   function row(run, columns) {
-    return el(
-      "tr",
-      { class: picked.has(run.name) ? "chosen" : null, "data-run": run.name },
-      el(
-        "td",
-        {},
+    return el("tr", { class: picked.has(run.name) ? "chosen" : null, "data-run": run.name }, [
+      el("td", [
         el("input", {
           type: "checkbox",
           "aria-label": `Pick ${run.name}`,
@@ -579,7 +535,7 @@ export async function show(root, context) {
             draw();
           },
         }),
-      ),
+      ]),
       columns.map((column) =>
         el(
           "td",
@@ -588,21 +544,18 @@ export async function show(root, context) {
             class: `${column.number ? "num" : ""} ${column.setting ? "setting mono" : ""}`,
             title: column.setting ? `${column.id}: ${settingOf(run, column.id) ?? "not set"}` : null,
           },
-          column.cell(run),
+          [column.cell(run)],
         ),
       ),
-    );
+    ]);
   }
 
   function nameCell(run) {
     const notes = [...run.collapses, ...run.problems, ...(run.error ? [run.error] : [])];
-    return el(
-      "div",
-      {},
+    return el("div", [
       el(
-        "a",
+        "a.run-name",
         {
-          class: "run-name",
           href: addressOf("runs", { open: run.name }),
           title: run.name,
           onclick: (event) => {
@@ -610,20 +563,15 @@ export async function show(root, context) {
             open(run.name);
           },
         },
-        shortName(run.name),
+        [shortName(run.name)],
       ),
       " ",
       notes.length > 0 &&
-        el(
-          "span",
-          { class: "warn", title: notes.join("\n"), role: "img", "aria-label": notes.join("; ") },
-          "⚠ ",
-        ),
-      run.note &&
-        el("span", { class: "muted", title: run.note, role: "img", "aria-label": `note: ${run.note}` }, "✎ "),
-      run.tags.map((tag) => el("span", { class: "tag" }, tag)),
-      el("span", { class: "sub" }, run.experiment),
-    );
+        el("span.warn", { title: notes.join("\n"), role: "img", "aria-label": notes.join("; ") }, ["⚠ "]),
+      run.note && el("span.muted", { title: run.note, role: "img", "aria-label": `note: ${run.note}` }, "✎ "),
+      run.tags.map((tag) => el("span.tag", tag)),
+      el("span.sub", run.experiment),
+    ]);
   }
 
   async function open(name) {
@@ -673,20 +621,16 @@ export async function show(root, context) {
 
 function stateCell(run) {
   const share = run.num_steps ? Math.min(run.step / run.num_steps, 1) : 0;
-  return el(
-    "div",
-    { class: `state-cell` },
+  return el("div", { class: `state-cell` }, [
     el("span", { class: `state ${run.state}` }, run.state),
-    run.num_steps > 0 && el("span", { class: "sub" }, ` ${number(run.step)}/${number(run.num_steps)}`),
-    run.left_s && el("span", { class: "sub" }, `, ${duration(run.left_s)} left`),
+    run.num_steps > 0 && el("span.sub", ` ${number(run.step)}/${number(run.num_steps)}`),
+    run.left_s && el("span.sub", `, ${duration(run.left_s)} left`),
     run.state !== "finished" &&
       run.num_steps > 0 &&
-      el(
-        "div",
-        { class: `meter state ${run.state}`, style: { display: "block" } },
+      el("div", { class: `meter state ${run.state}`, style: { display: "block" } }, [
         el("i", { style: { width: `${100 * share}%` } }),
-      ),
-  );
+      ]),
+  ]);
 }
 
 /** Whether a run's last score is that of its end. */
@@ -698,18 +642,11 @@ function score(point, run) {
     ? `${percent(point.interval_over_problems[0])} – ${percent(point.interval_over_problems[1])}`
     : "";
   if (!isWhole(run))
-    return el(
-      "div",
-      { class: "muted" },
+    return el("div.muted", [
       percent(point.mean_at_k),
-      el("div", { class: "sub" }, point.step ? `at step ${number(point.step)}` : "before training"),
-    );
-  return el(
-    "div",
-    {},
-    el("span", { class: "value" }, percent(point.mean_at_k)),
-    span && el("div", { class: "sub" }, span),
-  );
+      el("div.sub", point.step ? `at step ${number(point.step)}` : "before training"),
+    ]);
+  return el("div", [el("span.value", percent(point.mean_at_k)), span && el("div.sub", span)]);
 }
 
 function sparkline(values) {
@@ -724,15 +661,14 @@ function sparkline(values) {
       `${(2 + (at / (values.length - 1)) * 76).toFixed(1)} ${(18 - ((value - low) / (high - low || 1)) * 16).toFixed(1)}`,
   );
   return svg(
-    "svg",
+    "svg.spark",
     {
-      class: "spark",
       width: 80,
       height: 20,
       role: "img",
       "aria-label": `reward from ${number(known[0][1])} to ${number(known.at(-1)[1])}`,
     },
-    svg("path", { d: `M${points.join("L")}` }),
+    [svg("path", { d: `M${points.join("L")}` })],
   );
 }
 

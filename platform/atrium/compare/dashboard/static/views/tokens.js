@@ -55,7 +55,7 @@ export function colourChoices() {
 
 /** The tokens as one text with its scale; plain text where tokens or their numbers are not known. */
 export function tokenView(sample, name) {
-  if (name === "text") return el("div", { class: "completion read" }, prose(sample.text));
+  if (name === "text") return el("div.completion.read", prose(sample.text));
   const mode = MODES[name] || MODES.ratio;
   const pieces = sample.tokens ?? (sample.token_ids ? null : [sample.text]);
   const numTokens = sample.token_ids?.length ?? 0;
@@ -63,21 +63,14 @@ export function tokenView(sample, name) {
     const why = numTokens
       ? "Tokens are not shown one by one: no checkpoint of this run holds its tokenizer."
       : "";
-    return el(
-      "div",
-      {},
-      el("div", { class: "completion" }, sample.text),
-      why && el("p", { class: "token-detail" }, why),
-    );
+    return el("div", [el("div.completion", sample.text), why && el("p.token-detail", why)]);
   }
   const values = pieces.map((_, i) => mode.value(sample, i));
   const known = values.filter((value) => value !== null && value !== undefined && Number.isFinite(value));
   const reach = known.length ? mode.reach(known.map(mode.shown)) : 1;
-  const detail = el(
-    "p",
-    { class: "token-detail", role: "status" },
+  const detail = el("p.token-detail", { role: "status" }, [
     "Point at a token, or walk with the arrow keys, to see its numbers.",
-  );
+  ]);
   const tokens = pieces.map((piece, i) =>
     el(
       "span",
@@ -87,16 +80,15 @@ export function tokenView(sample, name) {
         "data-at": i,
         tabindex: i === 0 ? "0" : "-1",
       },
-      piece,
+      [piece],
     ),
   );
   const num = numOfLongThought(pieces);
   const tell = (i) =>
     fill(detail, `token ${i + 1} of ${numTokens}, id ${sample.token_ids[i]}: `, facts(sample, i));
   const box = el(
-    "div",
+    "div.completion",
     {
-      class: "completion",
       onmouseover: (event) => {
         if (event.target.dataset.at) tell(Number(event.target.dataset.at));
       },
@@ -111,14 +103,13 @@ export function tokenView(sample, name) {
         }
       },
     },
-    num > 0 && folded(true, `thought, ${num} tokens`, tokens.slice(0, num)),
-    tokens.slice(num),
+    [num > 0 && folded(true, `thought, ${num} tokens`, tokens.slice(0, num)), tokens.slice(num)],
   );
   const missing =
     mode.ends.length > 0 &&
     !known.length &&
-    el("p", { class: "token-detail" }, `This completion has no ${mode.label} per token: no update used it.`);
-  return el("div", {}, scale(mode, Boolean(sample.own)), box, missing || null, detail);
+    el("p.token-detail", `This completion has no ${mode.label} per token: no update used it.`);
+  return el("div", scale(mode, Boolean(sample.own)), box, missing || null, detail);
 }
 
 function facts(sample, i) {
@@ -140,14 +131,12 @@ function scale(mode, hasOthers) {
   if (!mode.ends.length) return null;
   const stops = mode.diverges ? [-1, -0.5, 0, 0.5, 1] : [0, 0.5, 1];
   const colours = stops.map((part) => tint(mode, part));
-  return el(
-    "div",
-    { class: "scale", style: { marginBottom: "8px" } },
+  return el("div.scale", { style: { marginBottom: "8px" } }, [
     mode.ends[0],
     el("i", { style: { background: `linear-gradient(90deg, ${colours.join(",")})` } }),
     mode.ends[1],
-    el("span", {}, hasOthers ? "underlined: cut, slanted: not the policy's own" : "underlined: cut"),
-  );
+    el("span", hasOthers ? "underlined: cut, slanted: not the policy's own" : "underlined: cut"),
+  ]);
 }
 
 function background(mode, value, reach) {

@@ -56,9 +56,9 @@ export async function show(root, context) {
 
 async function showRun(root, context, modes) {
   let table = await context.runs();
-  const bar = el("div", { class: "toolbar" });
-  const banner = el("div", {});
-  const facts = el("div", { class: "page", style: { paddingBottom: "0" } });
+  const bar = el("div.toolbar");
+  const banner = el("div");
+  const facts = el("div.page", { style: { paddingBottom: "0" } });
   const figures = {
     histogram: new Figure({ title: "Ratios against the window", height: 320, wide: true }),
     shares: new Figure({ title: "Shares cut and outside", linked: "trust" }),
@@ -68,7 +68,7 @@ async function showRun(root, context, modes) {
   };
   const grid = figureGrid(...Object.values(figures));
   grid.classList.add("two");
-  root.append(bar, banner, facts, el("div", { class: "page", style: { paddingTop: "14px" } }, grid));
+  root.append(bar, banner, facts, el("div.page", { style: { paddingTop: "14px" } }, grid));
   let chosen = "";
 
   function drawBar(steps = []) {
@@ -92,7 +92,7 @@ async function showRun(root, context, modes) {
           void refresh();
         },
       },
-      options.map(([value, text]) => el("option", { value, selected: value === get("step") }, text)),
+      [options.map(([value, text]) => el("option", { value, selected: value === get("step") }, text))],
     );
     fill(
       bar,
@@ -136,9 +136,8 @@ async function showRun(root, context, modes) {
       const [byName, atSteps] = [named(curves), named(steps)];
       fill(
         banner,
-        region.problems.length > 0 && el("p", { class: "banner" }, region.problems.slice(0, 3).join("; ")),
-        curves.pending.length > 0 &&
-          el("p", { class: "banner" }, "This run's curves are being read into the index."),
+        region.problems.length > 0 && el("p.banner", region.problems.slice(0, 3).join("; ")),
+        curves.pending.length > 0 && el("p.banner", "This run's curves are being read into the index."),
       );
       drawFacts(region);
       drawHistogram(region);
@@ -147,7 +146,7 @@ async function showRun(root, context, modes) {
       drawEntropy(atSteps);
       drawKl(byName);
     } catch (error) {
-      fill(banner, el("p", { class: "banner" }, error.message));
+      fill(banner, el("p.banner", error.message));
     }
   });
 
@@ -178,17 +177,13 @@ async function showRun(root, context, modes) {
     ];
     fill(
       facts,
-      el(
-        "section",
-        { class: "card pad", "aria-label": "Window" },
-        el(
-          "dl",
-          { class: "stats", style: { margin: "0" } },
+      el("section.card.pad", { "aria-label": "Window" }, [
+        el("dl.stats", { style: { margin: "0" } }, [
           facts_.map(([name, value, more]) =>
-            el("div", {}, el("dt", {}, name), el("dd", {}, value, " ", el("small", {}, more))),
+            el("div", el("dt", name), el("dd", value, " ", el("small", more))),
           ),
-        ),
-      ),
+        ]),
+      ]),
     );
   }
 

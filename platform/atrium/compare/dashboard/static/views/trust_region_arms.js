@@ -29,9 +29,9 @@ const FLOOR = 1e-5;
 
 export async function showArms(root, context, modes) {
   let table = await context.runs();
-  const bar = el("div", { class: "toolbar" });
-  const banner = el("div", {});
-  const legend = el("div", { class: "chips legend", "aria-label": "Methods" });
+  const bar = el("div.toolbar");
+  const banner = el("div");
+  const legend = el("div.chips.legend", { "aria-label": "Methods" });
   const figures = {
     windows: new Figure({ title: "Windows [l, u]", height: 200 }),
     ...Object.fromEntries(
@@ -46,12 +46,12 @@ export async function showArms(root, context, modes) {
   grid.classList.add("two");
   const search = searchBox(() => void refresh());
   const redraw = debounced(() => void refresh(), 50);
-  const experiment = el("span", {});
+  const experiment = el("span");
   fill(
     bar,
     modes,
     experiment,
-    el("div", { class: "search" }, search),
+    el("div.search", search),
     filterMenu(
       () => table,
       () => {
@@ -60,7 +60,7 @@ export async function showArms(root, context, modes) {
       },
     ),
   );
-  root.append(bar, banner, el("div", { class: "page" }, legend, grid));
+  root.append(bar, banner, el("div.page", legend, grid));
 
   const refresh = oneAtATime(async () => {
     table = await context.runs();
@@ -96,27 +96,23 @@ export async function showArms(root, context, modes) {
         banner,
         latestOnly(num),
         answer.left_out.length > 0 &&
-          el(
-            "p",
-            { class: "banner" },
+          el("p.banner", [
             `${answer.left_out.length} ${answer.left_out.length === 1 ? "run has" : "runs have"} made no step and ${answer.left_out.length === 1 ? "is" : "are"} not here.`,
-          ),
+          ]),
       );
       fill(
         legend,
         answer.arms.map((arm) =>
-          el(
-            "span",
-            { class: "series" },
+          el("span.series", [
             swatch(arm.place),
             arm.name,
-            el("small", {}, `${arm.runs.length} ${arm.runs.length === 1 ? "seed" : "seeds"}`),
-          ),
+            el("small", `${arm.runs.length} ${arm.runs.length === 1 ? "seed" : "seeds"}`),
+          ]),
         ),
         answer.others.map((arm) =>
-          el("span", { class: "series muted", title: arm.runs.join("\n") }, `other runs: ${arm.name}`),
+          el("span.series.muted", { title: arm.runs.join("\n") }, `other runs: ${arm.name}`),
         ),
-        el("span", { class: "muted" }, `all at steps 1 to ${number(answer.until)}`),
+        el("span.muted", `all at steps 1 to ${number(answer.until)}`),
       );
       drawWindows(figures.windows, answer.arms);
       for (const [sign] of SIGNS) drawRatios(figures[sign], answer, sign);
@@ -124,7 +120,7 @@ export async function showArms(root, context, modes) {
       for (const [name] of AGED) figures[name].element.hidden = !hasLag;
       if (hasLag) drawAged(byRun, answer);
     } catch (error) {
-      fill(banner, el("p", { class: "banner" }, error.message));
+      fill(banner, el("p.banner", error.message));
     }
   });
 
