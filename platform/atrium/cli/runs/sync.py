@@ -19,6 +19,7 @@ What a tracker has already is not sent again, so repeating this is safe.
   atrium sync my_experiment --to mlflow --uri http://127.0.0.1:5000
   atrium sync my_experiment --to wandb --offline    then `wandb sync` whenever there is a network
   atrium sync my_experiment --to tensorboard        then `tensorboard --logdir runs`
+  atrium sync my_experiment --to trackio            then `trackio show --project atrium`
 """
 
 

@@ -14,10 +14,11 @@ from atrium.runs.mirrors.delivery import Delivery, Destination, Mirrors
 from atrium.runs.mirrors.description import describe_run
 from atrium.runs.mirrors.mlflow import MLflowDestination, default_uri
 from atrium.runs.mirrors.tensorboard import TensorBoardDestination
+from atrium.runs.mirrors.trackio import TrackioDestination
 from atrium.runs.mirrors.wandb import WandbDestination
 from atrium.runs.run_folder import RunFolder
 
-KINDS = ("mlflow", "wandb", "tensorboard")
+KINDS = ("mlflow", "wandb", "tensorboard", "trackio")
 DEFAULT_PROJECT = "atrium"
 
 
@@ -46,6 +47,9 @@ def delivery_of(
         )
     elif kind == "tensorboard":
         destination = TensorBoardDestination(run)
+    elif kind == "trackio":
+        project = _text(config, "tracking.trackio.project") or DEFAULT_PROJECT
+        destination = TrackioDestination(run, project=project)
     else:
         raise ConfigError(f"{kind!r} is no tracker; allowed are {', '.join(KINDS)}")
     return Delivery(folder=folder, kind=kind, destination=destination)

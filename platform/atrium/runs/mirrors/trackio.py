@@ -1,0 +1,84 @@
+"""A run in Trackio's local database: `trackio show --project atrium` shows it, `trackio sync` publishes it.
+
+Rows go to Trackio's storage directly. `trackio.log` hands them to a thread that reports no failure, prints
+to the terminal of the training run, and gives every row a new identity, so that a repeated row counts twice.
+The storage raises errors and ignores a row whose identity it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from atrium.base.errors import install_command
+from atrium.runs.mirrors.delivery import Delivered, MirrorError
+from atrium.runs.mirrors.description import RunDescription
+from atrium.runs.mirrors.rows import Row
+from atrium.runs.status import RunState
+
+
+class TrackioDestination:
+    """One run in a project of Trackio; implements `Destination`.
+
+    The database lies where Trackio itself looks: in TRACKIO_DIR, by default in the Hugging Face cache.
+    """
+
+    def __init__(self, run: RunDescription, *, project: str) -> None:
+        self._run, self._project = run, project
+        self._storage: Any = None
+
+    @property
+    def target(self) -> str:
+        """The project."""
+        return self._project
+
+    def open(self, delivered: Delivered) -> Delivered:
+        """Find the storage. Raises `MirrorError` if Trackio is not installed or refuses the name."""
+        try:
+            from trackio.sqlite_storage import SQLiteStorage
+        except ImportError as error:
+            raise MirrorError(
+                f"Trackio is not installed: {install_command('trackio')}, or pip install trackio"
+            ) from error
+        try:
+            SQLiteStorage.validate_project_name(self._project)
+        except ValueError as error:
+            raise MirrorError(str(error)) from error
+        self._storage = SQLiteStorage
+        where = f"trackio show --project {self._project}"
+        return replace(delivered, remote=self._run.tags["run"], where=where)
+
+    def send(self, rows: Sequence[Row]) -> None:
+        """Add each row under its step; a row that the database has is ignored."""
+        name = self._run.tags["run"]
+        self._storage.bulk_log(
+            project=self._project,
+            run=self._run.name,
+            run_id=name,
+            metrics_list=[dict(row.values) for row in rows],
+            steps=[row.step for row in rows],
+            timestamps=[_iso(row.time) for row in rows],
+            log_ids=["/".join((name, str(row.step), *row.evaluations * row.is_late)) for row in rows],
+            config=self._config(),
+        )
+
+    def finish(self, state: RunState, ended: float, findings: str) -> None:
+        """Nothing: Trackio has no field for the state in which a run ended."""
+
+    def close(self) -> None:
+        """Nothing: every delivery opens and closes the database."""
+
+    def _config(self) -> dict[str, object]:
+        """Settings and tags, with the fields by which Trackio orders and groups runs."""
+        return {
+            **self._run.config,
+            "atrium": dict(self._run.tags),
+            "_Created": _iso(self._run.started),
+            "_Group": self._run.group_name,
+        }
+
+
+def _iso(time: float) -> str:
+    return datetime.fromtimestamp(time, UTC).isoformat()
