@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import yaml
 
+from atrium.assemble.reproducing import page
 from atrium.base.errors import ConfigError
 from atrium.claim.computations import COMPUTATIONS
 from atrium.claim.definition import SCALES, Computation
 from atrium.claim.evidence import design, evidence_of_runs
 from atrium.claim.files import claims_of, papers, read_claim, sweep_of
 from atrium.claim.judgement import Evidence, judge, judge_error
-from atrium.claim.page import page
 from atrium.claim.table import COLUMNS, read_table
 from atrium.cli.app import main
 from atrium.config.files import conf_folder
@@ -261,7 +261,7 @@ def test_a_page_says_how_many_of_its_claims_chance_would_decide(tmp_path):
     (tmp_path / "reproductions" / "atr-laptop.json").write_text(
         json.dumps({"about": {"commit": "c"}, "claims": dict.fromkeys(names, judged)})
     )
-    assert "3 claims with an expected sign" in page(tmp_path), (
+    assert "laptop: 3 claims with an expected sign" in page(tmp_path), (
         "not those that were not read, nor computations"
     )
     assert "for or against 0.15 of them" in page(tmp_path)

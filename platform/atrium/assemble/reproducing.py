@@ -19,17 +19,16 @@ from atrium.assemble.memory import PROMPT_TOKENS
 from atrium.assemble.outlook import outlook
 from atrium.assemble.shapes import exact_shape
 from atrium.assemble.sweep_workers import run_sweep
-from atrium.base.atomic import explained, write_json
+from atrium.base.atomic import explained, write_json, write_text
 from atrium.base.errors import ConfigError
 from atrium.base.recorded import read_object
 from atrium.claim.computations import COMPUTATIONS
 from atrium.claim.definition import Claim, Computation, Scale
+from atrium.claim.document import PAGE_INTRODUCTION, PAGE_TITLE, paper_document, power_words
 from atrium.claim.evidence import Runs, arm_runs, design, evidence_of_runs
 from atrium.claim.figures import runs_picture
-from atrium.claim.files import sweep_of
+from atrium.claim.files import COMPUTED, FOLDER, claims_of, papers, results_file, stored_results, sweep_of
 from atrium.claim.judgement import judge_error
-from atrium.claim.page import COMPUTED, FOLDER, PAGE, write_page
-from atrium.claim.words import power_words
 from atrium.cli.memory import judge, verdict
 from atrium.config.machine import visible_gpus
 from atrium.document.document import Picture
@@ -38,7 +37,9 @@ from atrium.runs.provenance import checkout_dir, code_version, cpu_model
 from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.plan import Stage, count_runs, trial_config
 from atrium.views.figures.sheet import save
+from atrium.views.markdown import markdown
 
+PAGE = "reproductions.md"
 PLANNED_GPU = "H100"
 CPU_MS_PER_COMPLETION = (5.0, 1.5)
 """Of the built-in model on one core, in training with its updates and in evaluations: rough, not measured."""
@@ -75,8 +76,16 @@ def reproduce(
         runs = arm_runs(sweep, list_runs(Path(sweep.runs_dir) / sweep.name))
         judged = [c for c in claims if scale in c.designs and sweep_of(c, scale).name == sweep.name]
         _store(out, claims[0].paper, scale, {c.name: _judged(c, scale, runs, out) for c in judged})
-    sys.stdout.write(f"wrote {write_page(out)}\n")
+    with explained("write", out / PAGE):
+        write_text(out / PAGE, page(out))
+    sys.stdout.write(f"wrote {out / PAGE}\n")
     return 0
+
+
+def page(out: Path) -> str:
+    """The page of all papers, from the results that are stored below `out`."""
+    documents = [paper_document(claims_of(paper), stored_results(paper, out)) for paper in papers()]
+    return "\n".join([f"# {PAGE_TITLE}\n", PAGE_INTRODUCTION, *map(markdown, documents)])
 
 
 def _sweeps(claims: Sequence[Claim], scale: Scale) -> list[SweepDefinition]:
@@ -141,7 +150,7 @@ def _store(out: Path, paper: str, scale: str, results: Mapping[str, Mapping[str,
     """Add results to the file of a paper and scale, with what they were found with."""
     if not results:
         return
-    path = out / FOLDER / f"{paper}-{scale}.json"
+    path = results_file(paper, scale, out)
     before, _ = read_object(path)
     known = before.get("claims")
     merged = {**(known if isinstance(known, dict) else {}), **results}

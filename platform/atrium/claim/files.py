@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from atrium.base.errors import ConfigError
-from atrium.claim.definition import Claim, DesignConfig, Scale
+from atrium.base.recorded import read_object
+from atrium.claim.definition import SCALES, Claim, DesignConfig, Scale
 from atrium.config.files import conf_folder, read_yaml
 from atrium.config.messages import config_error
 from atrium.config.nearest import suggestion
@@ -16,6 +19,9 @@ from atrium.sweep.definition import SweepDefinition
 from atrium.sweep.files import find_definition, read_definition
 
 CLAIMS = "claim"
+COMPUTED = "computed"
+FOLDER = "reproductions"
+"""The folder beside the page that holds results and figures."""
 
 
 def papers() -> list[str]:
@@ -30,7 +36,17 @@ def claims_of(paper: str) -> list[Claim]:
             f"paper {paper}: no claims of it{suggestion(paper, papers()) or ';'} allowed are "
             f"{', '.join(papers())}"
         )
-    return [read_claim(path) for path in sorted((conf_folder() / CLAIMS / paper).glob("*.yaml"))]
+    return list(map(read_claim, _files(paper)))
+
+
+def stored_results(paper: str, out: Path) -> dict[str, Mapping[str, Any]]:
+    """What is stored of a paper below a folder, by scale; computations come first."""
+    return {scale: read_object(results_file(paper, scale, out))[0] for scale in (COMPUTED, *SCALES)}
+
+
+def results_file(paper: str, scale: str, out: Path) -> Path:
+    """The file of a paper's results at a scale."""
+    return out / FOLDER / f"{paper}-{scale}.json"
 
 
 def find_claim(wanted: str) -> Claim:

@@ -200,7 +200,7 @@ COMMANDS: Mapping[str, Command] = {
         "atrium.cli.sweep.command", "main", "Run many settings with seeds, and say which is best"
     ),
     "claim": Command(
-        "atrium.cli.claim.command",
+        "atrium.cli.claim",
         "main",
         "Check what papers claim against runs or tables; reproduce a paper",
     ),

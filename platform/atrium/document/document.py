@@ -246,8 +246,16 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """A stored picture by its path from the page; Markdown alone shows it."""
+
+    title: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Sentences, figures, tables and passages under one title."""
+    """Sentences, figures, tables, passages and images under one title."""
 
     title: str
     key: str = ""
@@ -255,6 +263,7 @@ class Section:
     figures: tuple[Figure, ...] = ()
     tables: tuple[Table, ...] = ()
     passages: tuple[Passage, ...] = ()
+    images: tuple[Image, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

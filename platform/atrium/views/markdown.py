@@ -33,10 +33,11 @@ def markdown_table(table: Table) -> str:
 
 
 def _section(section: Section) -> str:
-    """The section's sentences, tables and passages under its title; empty where it has figures alone."""
+    """The section's text, tables and images under its title; empty where it has figures alone."""
     parts = [f"> {_text(sentence.text)}\n" for sentence in section.sentences]
     parts += [markdown_table(table) for table in section.tables if not table.caption]
     parts += [f"{_text(one.title)}\n\n{_fenced(one.text)}" for one in section.passages]
+    parts += [f"![{_text(one.title)}]({one.file})\n" for one in section.images]
     return "\n".join([f"### {_text(section.title)}\n", *parts]) if parts else ""
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from atrium.base.errors import ConfigError
 from atrium.claim.definition import SCALES
+from atrium.claim.document import claim_document
 from atrium.claim.files import claims_of, find_claim, papers
-from atrium.claim.words import claim_lines
 from atrium.cli.parser import CommandParser
 from atrium.config.nearest import suggestion
+from atrium.views.terminal import print_document, standard_output, tell
 
 _USAGE = """\
 Usage: atrium claim list [PAPER]
@@ -51,7 +52,9 @@ def _list(argv: Sequence[str]) -> int:
 def _show(argv: Sequence[str]) -> int:
     parser = CommandParser("claim show", "Show what a claim says, and the designs that would show it.")
     parser.add_argument("claim", metavar="CLAIM", help="PAPER/NAME, or a path to a YAML file")
-    sys.stdout.write("\n".join(claim_lines(find_claim(parser.parse(argv).claim))) + "\n")
+    document, console = claim_document(find_claim(parser.parse(argv).claim)), standard_output()
+    tell(console, document.title, "bold")
+    print_document(console, document)
     return 0
 
 

@@ -1,0 +1,149 @@
+"""The documents of claims: a paper's with its stored results, and a single claim's with its designs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from atrium.claim.definition import Claim, Computation, Scale, ScoreOutcome
+from atrium.claim.files import COMPUTED, FOLDER, design_of, sweep_of
+from atrium.compare.verdicts import points
+from atrium.document.document import Cell, Column, Document, Image, Row, Section, Sentence, Table, Value
+
+PAGE_TITLE = "Papers reproduced, claim by claim"
+PAGE_INTRODUCTION = """\
+`atrium claim reproduce` writes this page; the claims are files in `conf/claim/`. At the scale of the paper a
+claim is *shown*, *contradicted* or *not distinguishable*. An analogue on another model or task, or a
+computation, at most *agrees*, *disagrees* or *cannot tell*. *Not read* marks a statement whose text was not
+available: the result beside it comes from an experiment of our own. A claim whose design lacks power, or
+whose power is unknown, does not count as tested. The JSON files in `docs/reproductions/` hold the difference
+of every seed. Nothing was measured on a GPU.
+"""
+Results = Mapping[str, Mapping[str, Any]]
+"""What was found at a scale, by claim."""
+
+
+def claim_document(claim: Claim) -> Document:
+    """What a claim says, and each design with its power."""
+    designs = tuple(Sentence(f"{scale}: {power_words(claim, scale)}") for scale in claim.designs)
+    return Document(
+        key="claim",
+        title=f"{claim.title}: {claim.place} of arXiv {claim.arxiv}",
+        sections=(_section(claim, {}), Section(title="Designs", sentences=designs)),
+    )
+
+
+def power_words(claim: Claim, scale: Scale) -> str:
+    """A design's sweep, seeds and power."""
+    design, sweep = design_of(claim, scale), sweep_of(claim, scale)
+    power = design.power(len(sweep.seeds))
+    known = "not known, so that it does not test the claim" if power is None else f"{power:.2f}"
+    return (
+        f"sweep {sweep.name}, {len(sweep.seeds)} seeds; power for a difference of {design.effect:g}: {known} "
+        f"({design.source})"
+    )
+
+
+def paper_document(claims: Sequence[Claim], stored: Mapping[str, Mapping[str, Any]]) -> Document:
+    """The claims of a paper with what is stored by scale: words, experiments, a section for each claim."""
+    results: dict[str, Results] = {scale: one.get("claims") or {} for scale, one in stored.items()}
+    made = {scale: one["about"].items() for scale, one in stored.items() if "about" in one}
+    about = [f"{scale}: {', '.join(f'{key} {value}' for key, value in one)}" for scale, one in made.items()]
+    tables = [_words(claims, results), _experiments(claims, results)]
+    return Document(
+        key="paper",
+        title=f"{claims[0].paper}: https://arxiv.org/abs/{claims[0].arxiv}",
+        alerts=tuple(alert for scale in made for alert in _by_chance(claims, scale, results[scale])),
+        sections=(
+            Section(
+                title="Claims",
+                sentences=tuple(map(Sentence, about)),
+                tables=tuple(table for table in tables if table.rows),
+            ),
+            *(_section(claim, results) for claim in claims),
+        ),
+    )
+
+
+def _words(claims: Sequence[Claim], results: Mapping[str, Results]) -> Table:
+    return Table(
+        title="The word for each claim, by scale",
+        columns=(Column("claim"), Column("place", is_prose=True), *map(Column, results)),
+        rows=tuple(
+            Row((claim.name, claim.place, *(_word(claim, scale, one) for scale, one in results.items())))
+            for claim in claims
+        ),
+    )
+
+
+def _word(claim: Claim, scale: str, results: Results) -> str:
+    """The word at a scale; empty where the claim has no design for it."""
+    if claim.name in results:
+        return str(results[claim.name]["word"])
+    is_planned = isinstance(claim.outcome, Computation) if scale == COMPUTED else scale in claim.designs
+    return "not run" if is_planned else ""
+
+
+def _experiments(claims: Sequence[Claim], results: Mapping[str, Results]) -> Table:
+    """One row per experiment that was run.
+
+    Claims that differ in their place in the paper alone share an experiment, and so its result.
+    """
+    rows: dict[tuple[Cell, ...], list[str]] = {}
+    for claim in claims:
+        for scale, design in claim.designs.items():
+            if claim.name in results[scale]:
+                stored, outcome = results[scale][claim.name], claim.outcome.words
+                is_score = isinstance(claim.outcome, ScoreOutcome)
+                cells = (
+                    design.sweep,
+                    f"{claim.candidate} less {claim.baseline}",
+                    "Mean@K" if outcome.startswith("Mean@") else outcome,  # the same whatever K the paper has
+                    points(design.effect) if is_score else f"{design.effect:g}",
+                    Value(design.power(len(stored.get("seeds", ()))), "fraction"),
+                    stored["why"].partition(";")[2 if "not read" in stored["word"] else 0].strip(),
+                )
+                rows.setdefault(cells, []).append(claim.name)
+    titles = ("experiment", "arms", "outcome", "smallest effect planned for", "power", "result", "claims")
+    columns = tuple(Column(title, is_prose=title in ("arms", "outcome", "claims")) for title in titles)
+    return Table(
+        title="Experiments that were run",
+        columns=columns,
+        rows=tuple(Row((*cells, ", ".join(served))) for cells, served in rows.items()),
+    )
+
+
+def _by_chance(claims: Sequence[Claim], scale: str, results: Results) -> list[Sentence]:
+    """How many words chance alone would give: claims are judged one by one, and share runs."""
+    num = sum(claim.name in results and claim.expected is not None for claim in claims if claim.designs)
+    if num < 2:
+        return []
+    text = (
+        f"{scale}: {num} claims with an expected sign are judged one by one, at 5 %, on runs that most of "
+        f"them share: chance alone is expected to speak for or against {0.05 * num:.2g} of them"
+    )
+    return [Sentence(text, "warning")]
+
+
+def _section(claim: Claim, results: Mapping[str, Results]) -> Section:
+    """Statement, outcome, expectation and our choices, then what was found at each scale."""
+    arms = "" if claim.candidate is None else f"arms: {claim.candidate} less {claim.baseline}; "
+    expected = "not read"
+    if claim.expected is not None:
+        at_most, size = claim.expected.at_most, claim.expected.size
+        bound = claim.expected.sign if at_most is None else f"at most {at_most:g}"
+        expected = f"{bound}{'' if size is None else f', {size:+g}'} ({claim.expected.source})"
+    lines = [claim.statement, f"{arms}outcome: {claim.outcome.words}; expected: {expected}"]
+    if claim.ours:
+        lines.append(f"our choice: {'; '.join(claim.ours)}")
+    found = {scale: one[claim.name] for scale, one in results.items() if claim.name in one}
+    lines += [f"{scale}: {one['word']}; {one['why']}" for scale, one in found.items()]
+    return Section(
+        title=claim.name,
+        sentences=tuple(map(Sentence, lines)),
+        images=tuple(
+            Image(title=f"{claim.place}, {scale}", file=f"{FOLDER}/{one['figure']}")
+            for scale, one in found.items()
+            if "figure" in one
+        ),
+    )

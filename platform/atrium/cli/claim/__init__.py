@@ -1,1 +1,0 @@
-"""`atrium claim`: list what papers claim, check data against it, reproduce it."""
